@@ -1,0 +1,1 @@
+"""The programs: they join slim's records and nets with terngrad's training."""

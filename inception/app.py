@@ -1,0 +1,82 @@
+"""Runs a program: flags, help by group, one line for a user's error."""
+
+import inspect
+import os
+import shutil
+import signal
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from absl import flags
+
+_HELP = ("--help", "-help", "-h", "--helpfull", "--helpshort")
+
+
+def run(
+    main: Callable[[flags.FlagValues], None],
+    define: Callable[[flags.FlagValues], None],
+    argv: Sequence[str] | None = None,
+) -> None:
+    """Parses the flags that `define` defines and calls `main` with them.
+
+    Prints the help and returns for --help. A bad flag, ValueError and OSError become one line on
+    stderr and exit status 1, Ctrl-C and SIGTERM exit status 130 and 143; bugs keep their traceback.
+    `main` imports TensorFlow itself, after the flags are read: help is quick and the log is quiet.
+    """
+    program, *arguments = sys.argv if argv is None else argv
+    values = flags.FlagValues()
+    define(values)
+    if any(argument in _HELP for argument in arguments):
+        print(help_text(inspect.getmodule(main).__doc__ or "", values))
+        return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        parse(values, arguments)
+        # TensorFlow writes placements as INFO; else only errors are of interest.
+        placement = "log_device_placement" in values and values.log_device_placement
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0" if placement else "2")
+        main(values)
+    except (flags.Error, ValueError, OSError) as error:
+        sys.exit(f"{Path(program).stem}: {' '.join(str(error).split())}")
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+
+
+def parse(values: flags.FlagValues, arguments: Sequence[str]) -> None:
+    """Parses arguments (without the program's name); the error raised names the bad one."""
+    _, *rest = values(["", *join_booleans(values, arguments)])
+    if rest:
+        raise ValueError(f"unexpected argument '{rest[0]}': flags are written --name=value")
+
+
+def join_booleans(values: flags.FlagValues, arguments: Sequence[str]) -> list[str]:
+    """Returns the arguments with `--flag True` of a boolean flag as `--flag=True`.
+
+    A boolean flag alone means True for absl, which would then stop at the stray word.
+    """
+    joined: list[str] = []
+    for argument in arguments:
+        name = joined[-1].lstrip("-") if joined and joined[-1].startswith("-") else ""
+        if name in values and values[name].boolean and not argument.startswith("-"):
+            joined[-1] += f"={argument}"
+        else:
+            joined.append(argument)
+    return joined
+
+
+def help_text(description: str, values: flags.FlagValues) -> str:
+    """Returns the description and the flags by group, each with its default and unit."""
+    width = min(shutil.get_terminal_size((100, 24)).columns, 100)
+    column = max(len(name) for name in values) + 5
+    blocks = [inspect.cleandoc(description)]
+    for group, members in values.flags_by_module_dict().items():
+        lines = (_flag_help(member, column, width) for member in members)
+        blocks.append("\n".join((f"{group}:", *lines)))
+    return "\n\n".join(blocks)
+
+
+def _flag_help(flag: flags.Flag, column: int, width: int) -> str:
+    first = f"  --{flag.name}".ljust(column)
+    return textwrap.fill(flag.help, width, initial_indent=first, subsequent_indent=" " * column)

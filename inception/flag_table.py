@@ -1,0 +1,138 @@
+"""Dataclass fields that are flags: one line holds name, type, group, default, unit, help and check.
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(flag_table.Checked):
+    batch_size: int = flag("Data", at_least(1), 32, "images in a step", unit="images")
+
+flag_table.define(Config, values)        # before parsing
+config = flag_table.read(Config, values)   # after parsing
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from absl import flags
+
+GROUPS = ("Data", "Training", "TernGrad", "Runtime", "Evaluation", "Distributed")
+
+_T = TypeVar("_T")
+_BOOLEANS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """What a flag takes: `read` turns text into a value, `check` accepts it, `allowed` says it."""
+
+    read: Callable[[str], Any]
+    allowed: str
+    check: Callable[[Any], bool] = lambda _: True
+
+    def parse(self, argument: Any) -> Any:
+        """Returns the value of `argument` (text or a value); ValueError says what is allowed."""
+        try:
+            value = self.read(argument) if isinstance(argument, str) else argument
+            if self.check(value):
+                return value
+        except (KeyError, ValueError):
+            pass
+        raise ValueError(f"must be {self.allowed}")
+
+
+def at_least(low: int, special: int | None = None) -> Kind:
+    """Integers >= low, and `special` (-1 in most flags that have a value for "all" or "as ...")."""
+    also = "" if special is None else f", or {special}"
+    return Kind(int, f"an integer >= {low}{also}", lambda v: v >= low or v == special)
+
+
+def number(low: float = 0.0, high: float = math.inf, *, above: bool = False) -> Kind:
+    """Finite numbers in [low, high], or in (low, high] with `above`."""
+    limits = f"{'>' if above else '>='} {low:g}" + ("" if high == math.inf else f" and <= {high:g}")
+    return Kind(
+        float,
+        f"a number {limits}",
+        lambda v: math.isfinite(v) and (v > low if above else v >= low) and v <= high,
+    )
+
+
+def one_of(*choices: Any) -> Kind:
+    """One of the choices, all of one type."""
+    allowed = ", ".join(map(str, choices[:-1])) + f" or {choices[-1]}"
+    return Kind(type(choices[0]), allowed, lambda v: v in choices)
+
+
+TEXT = Kind(str, "text")
+BOOLEAN = Kind(lambda text: _BOOLEANS[text.lower()], "True or False")
+NAMES = Kind(
+    lambda text: tuple(name.strip() for name in text.split(",") if name.strip()),
+    "names separated by commas",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Flag:
+    """The part of a flag that a dataclass field does not hold already."""
+
+    group: str
+    kind: Kind
+    help: str
+    unit: str = ""
+
+
+def flag(group: str, kind: Kind, default: Any, help: str, unit: str = "") -> Any:
+    """Returns a dataclass field that `define` makes a flag of; default None means "not set"."""
+    return dataclasses.field(default=default, metadata={"flag": Flag(group, kind, help, unit)})
+
+
+def table(config_class: type) -> dict[str, Flag]:
+    """Returns the flags of a dataclass by name, group by group."""
+    fields = dataclasses.fields(config_class)
+    entries = ((f.name, f.metadata["flag"]) for f in fields if "flag" in f.metadata)
+    return dict(sorted(entries, key=lambda entry: GROUPS.index(entry[1].group)))
+
+
+def refuse(name: str, value: Any, why: str) -> ValueError:
+    """Returns the error of a value that a flag cannot take, worded as the parser's errors are."""
+    return ValueError(f"flag --{name}={value}: {why}")
+
+
+class Checked:
+    """Base of a config dataclass: each field that is a flag is checked, however it was set."""
+
+    def __post_init__(self) -> None:
+        for name, entry in table(type(self)).items():
+            value = getattr(self, name)
+            if value is not None and not entry.kind.check(value):
+                raise refuse(name, value, f"must be {entry.kind.allowed}")
+
+
+class _Parser(flags.ArgumentParser):
+    def __init__(self, kind: Kind):
+        super().__init__()
+        self._kind = kind
+
+    def parse(self, argument: Any) -> Any:
+        return self._kind.parse(argument)
+
+
+def define(config_class: type, values: flags.FlagValues, **defaults: Any) -> None:
+    """Defines the flags of a dataclass; `defaults` replaces the defaults of its fields."""
+    fields = {f.name: f.default for f in dataclasses.fields(config_class)} | defaults
+    for name, entry in table(config_class).items():
+        help_text = f"{entry.help} [{_show(fields[name], entry.unit)}]"
+        new = flags.Flag(
+            _Parser(entry.kind), None, name, fields[name], help_text, boolean=entry.kind is BOOLEAN
+        )
+        flags.DEFINE_flag(new, values, module_name=entry.group)
+
+
+def _show(default: Any, unit: str) -> str:
+    if default in (None, "", (), -1):
+        return ("-1" if default == -1 else "not set") + (f"; {unit}" if unit else "")
+    return f"{default} {unit}".rstrip()
+
+
+def read(config_class: type[_T], values: flags.FlagValues, **others: Any) -> _T:
+    """Returns the dataclass with the parsed flags; `others` sets the fields that are no flags."""
+    return config_class(**{name: values[name].value for name in table(config_class)}, **others)
