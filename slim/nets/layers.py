@@ -1,0 +1,61 @@
+"""Layers and regularizers that Keras lacks or defines otherwise."""
+
+import keras
+import tensorflow as tf
+
+
+class Dropout(keras.layers.Layer):
+    """Sets a random share of the values to 0 and divides the kept ones by `keep_prob`.
+
+    The draw is a function of the seed that the net is called with and of `salt`, and of nothing
+    else: unlike keras.layers.Dropout the layer holds no state, so that a step can be repeated.
+    """
+
+    def __init__(self, keep_prob: float, salt: int, **kwargs):
+        """`keep_prob` in (0, 1]; `salt` (int32) differs between the layers of a net."""
+        super().__init__(**kwargs)
+        self.keep_prob = keep_prob
+        self.salt = salt
+
+    def call(self, values: tf.Tensor, seed: tf.Tensor, training: bool = False) -> tf.Tensor:
+        """Returns `values` (float), in training with dropped ones; `seed` is int32 [2]."""
+        if not training or self.keep_prob == 1.0:
+            return values
+        seed = tf.bitwise.bitwise_xor(seed, [self.salt, 0])
+        draws = tf.random.stateless_uniform(tf.shape(values), seed, alg="philox")
+        return tf.where(draws < self.keep_prob, values / self.keep_prob, 0.0)
+
+
+class LocalResponseNormalization(keras.layers.Layer):
+    """x / (bias + alpha * sum of x^2 over the 2 * radius + 1 nearest channels) ^ beta.
+
+    The defaults are those of the CIFAR-10 nets.
+    """
+
+    def __init__(
+        self,
+        radius: int = 4,
+        *,
+        bias: float = 1.0,
+        alpha: float = 0.001 / 9,
+        beta: float = 0.75,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.radius, self.bias, self.alpha, self.beta = radius, bias, alpha, beta
+
+    def call(self, values: tf.Tensor) -> tf.Tensor:
+        """Normalises float32 [B, H, W, C]."""
+        return tf.nn.local_response_normalization(
+            values, self.radius, self.bias, self.alpha, self.beta
+        )
+
+
+class WeightDecay(keras.regularizers.Regularizer):
+    """rate * sum(w^2) / 2, whose gradient is rate * w; keras.regularizers.L2 is twice that."""
+
+    def __init__(self, rate: float):
+        self.rate = rate
+
+    def __call__(self, weights: tf.Tensor) -> tf.Tensor:
+        return self.rate * tf.nn.l2_loss(weights)
