@@ -40,26 +40,9 @@ _STEPS = Kind(
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Shared(Checked):
-    """What training and evaluation both need to know."""
+class Threads(Checked):
+    """The threads of a program."""
 
-    data_dir: str = flag("Data", TEXT, "/tmp/mydata", "folder of the record files")
-    dataset_name: str = flag("Data", TEXT, dataclasses.MISSING, "name of the data set")
-    subset: str = flag(
-        "Data", one_of("train", "validation", "test"), "train", "train, validation or test"
-    )
-    batch_size: int = flag(
-        "Data", at_least(1), 32, "images in a step, over all nodes of the process", "images"
-    )
-    image_size: int = flag(
-        "Data", at_least(1, -1), -1, "side of the net's input; -1 = the net's own", "pixels"
-    )
-    num_preprocess_threads: int = flag(
-        "Data", at_least(1), 4, "parallel decoding and augmentation", "threads"
-    )
-    num_readers: int = flag("Data", at_least(1), 4, "record files read at once", "files")
-    net: str = flag("Training", TEXT, "alexnet", "net, by its name in slim/nets")
-    max_steps: int | None = flag("Training", at_least(1), 370_000, "end of training", "steps")
     num_intra_threads: int = flag(
         "Runtime",
         at_least(0),
@@ -71,12 +54,83 @@ class _Shared(Checked):
         "Runtime", at_least(0), 0, "operations at once; 0 = TensorFlow's choice", "threads"
     )
 
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Trainer(Threads):
+    """The flags that each trainer has under these names, slim's too."""
+
+    seed: int = flag("Training", at_least(0), 1, "of weights, order, augmentation, ternarizing")
+    keep_checkpoints: int = flag(
+        "Training", at_least(0), 5, "newest checkpoints that are kept; 0 = all", "checkpoints"
+    )
+
+    grad_bits: int = flag("TernGrad", one_of(32, 16, 1), 32, "32 = float, 1 = TernGrad", "bits")
+    clip_factor: float = flag(
+        "TernGrad",
+        number(),
+        0.0,
+        "gradients are clipped to this many standard deviations, 2.5 works in general; 0 = never",
+    )
+    size_to_binarize: int = flag(
+        "TernGrad", at_least(0), 1, "variables with fewer elements stay float", "elements"
+    )
+    quantize_logits: bool = flag("TernGrad", BOOLEAN, False, "ternarize the last layer too")
+    floating_grad_epoch: int = flag(
+        "TernGrad",
+        at_least(0),
+        0,
+        "every so many epochs one uses float gradients, so 1 = always float; 0 = never",
+        "epochs",
+    )
+    use_encoding: bool = flag(
+        "TernGrad", BOOLEAN, True, "codes travel packed; False = as float32, for comparison"
+    )
+    scaler_sharing: bool = flag(
+        "TernGrad", BOOLEAN, True, "nodes share the largest scale; False = each its own, for study"
+    )
+
+    num_nodes: int = flag(
+        "Runtime",
+        at_least(1, -1),
+        -1,
+        "nodes, dealt out to the devices; -1 = one a device",
+        "nodes",
+    )
+    deterministic: bool = flag("Runtime", BOOLEAN, True, "equal seeds give equal bits")
+    profile_steps: tuple[int, int] | None = flag(
+        "Runtime", _STEPS, None, "FIRST,LAST: profile these steps for TensorBoard", "steps"
+    )
+    log_device_placement: bool = flag("Runtime", BOOLEAN, False, "log where each operation runs")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Shared(Threads):
+    """What training and evaluation both need to know."""
+
+    data_dir: str = flag("Data", TEXT, "/tmp/mydata", "folder of the record files")
+    dataset_name: str = flag("Data", TEXT, dataclasses.MISSING, "name of the data set")
+    subset: str = flag(
+        "Data", one_of("train", "validation", "test"), "train", "train, validation or test"
+    )
+    batch_size: int = flag(
+        "Data", at_least(1), 32, "images in a step; training: over all nodes", "images"
+    )
+    image_size: int = flag(
+        "Data", at_least(1, -1), -1, "side of the net's input; -1 = the net's own", "pixels"
+    )
+    num_preprocess_threads: int = flag(
+        "Data", at_least(1), 4, "parallel decoding and augmentation", "threads"
+    )
+    num_readers: int = flag("Data", at_least(1), 4, "record files read at once", "files")
+    net: str = flag("Training", TEXT, "alexnet", "net, by its name in slim/nets")
+    max_steps: int | None = flag("Training", at_least(1), 370_000, "end of training", "steps")
+
     preprocessing_name: str | None = None  # None: the net's own
     labels_offset: int = 0  # subtracted from every label, and from the number of classes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainConfig(_Shared):
+class TrainConfig(_Shared, Trainer):
     """Everything that a training on one machine depends on."""
 
     input_queue_memory_factor: int = flag(
@@ -117,13 +171,12 @@ class TrainConfig(_Shared):
     dropout_keep_prob: float = flag(
         "Training", number(0, 1, above=True), 0.5, "share of activations that dropout keeps"
     )
-    moving_average_decay: float | None = flag(
+    moving_average_decay: float = flag(
         "Training",
         number(0, 1),
         0.9999,
         "moving averages of the weights: decay min(this, (1 + step)/(10 + step)); 0 = none",
     )
-    seed: int = flag("Training", at_least(0), 1, "of weights, order, augmentation, ternarizing")
     pretrained_model_checkpoint_path: str = flag(
         "Training", TEXT, "", "checkpoint (or folder) to start from where train_dir has none"
     )
@@ -131,35 +184,7 @@ class TrainConfig(_Shared):
     save_iter: int = flag(
         "Training", at_least(0), 5000, "between checkpoints; 0 = only the last", "steps"
     )
-    keep_checkpoints: int = flag(
-        "Training", at_least(0), 5, "newest checkpoints that are kept; 0 = all", "checkpoints"
-    )
     save_tower: int = flag("Training", at_least(0, -1), -1, "checked only: towers share one copy")
-
-    grad_bits: int = flag("TernGrad", one_of(32, 16, 1), 32, "32 = float, 1 = TernGrad", "bits")
-    clip_factor: float = flag(
-        "TernGrad",
-        number(),
-        0.0,
-        "gradients are clipped to this many standard deviations, 2.5 works in general; 0 = never",
-    )
-    size_to_binarize: int = flag(
-        "TernGrad", at_least(0), 1, "variables with fewer elements stay float", "elements"
-    )
-    quantize_logits: bool = flag("TernGrad", BOOLEAN, False, "ternarize the last layer too")
-    floating_grad_epoch: int = flag(
-        "TernGrad",
-        at_least(0),
-        0,
-        "every so many epochs one uses float gradients, so 1 = always float; 0 = never",
-        "epochs",
-    )
-    use_encoding: bool = flag(
-        "TernGrad", BOOLEAN, True, "codes travel packed; False = as float32, for comparison"
-    )
-    scaler_sharing: bool = flag(
-        "TernGrad", BOOLEAN, True, "nodes share the largest scale; False = each its own, for study"
-    )
 
     num_gpus: int = flag(
         "Runtime",
@@ -168,17 +193,9 @@ class TrainConfig(_Shared):
         "devices with a tower; logical CPU devices without a GPU",
         "devices",
     )
-    num_nodes: int = flag(
-        "Runtime", at_least(1, -1), -1, "nodes, dealt out to the devices; -1 = num_gpus", "nodes"
-    )
-    deterministic: bool = flag("Runtime", BOOLEAN, True, "equal seeds give equal bits")
     save_summaries_secs: float = flag(
         "Runtime", number(), 180, "between summaries for TensorBoard; 0 = none", "seconds"
     )
-    profile_steps: tuple[int, int] | None = flag(
-        "Runtime", _STEPS, None, "FIRST,LAST: profile these steps for TensorBoard", "steps"
-    )
-    log_device_placement: bool = flag("Runtime", BOOLEAN, False, "log where each operation runs")
 
     label_smoothing: float = 0.0
     trainable_scopes: tuple[str, ...] = ()  # first parts of variable names; empty: all train

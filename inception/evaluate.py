@@ -1,0 +1,192 @@
+"""What the evaluation programs share: one checkpoint, or each one of a running training."""
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+
+import keras
+import tensorflow as tf
+
+from inception import metrics, problem
+from inception.flag_table import refuse
+from inception.flags import EvalConfig
+from inception.logs import timestamp
+from inception.metrics import Metrics
+from slim import input_pipeline
+from slim.datasets import dataset_factory
+from slim.nets import nets_factory
+from slim.preprocessing import preprocessing_factory
+from terngrad.training import checkpoints
+from terngrad.training.classifier import Classifier
+
+_BATCHES_PER_LINE = 20
+_FIRST_LOOK_SECS = 5.0  # between looks while there is no checkpoint at all
+
+
+def evaluate(config: EvalConfig) -> None:
+    """Prints the metrics of the newest checkpoint and writes them to eval_dir.
+
+    Without run_once it goes on with each newer checkpoint, until the one of max_steps.
+
+    Raises:
+      ValueError: no checkpoint (run_once), a checkpoint of another net, missing or damaged records.
+    """
+    tf.config.threading.set_intra_op_parallelism_threads(config.num_intra_threads)
+    tf.config.threading.set_inter_op_parallelism_threads(config.num_inter_threads)
+    with tf.device(choose_device(config.device, len(tf.config.list_logical_devices("GPU")))):
+        model, batches = _build(config)
+        num_batches = batches.cardinality().numpy()
+        writer = tf.summary.create_file_writer(config.eval_dir)
+        with contextlib.closing(writer):
+            for path in _paths(config):
+                _evaluate_and_tell(path, model, batches, num_batches, config, writer)
+
+
+def evaluate_checkpoint(
+    path: str,
+    model: keras.Model,
+    batches: tf.data.Dataset,
+    averages: bool,
+) -> Metrics:
+    """Returns the metrics of a checkpoint.
+
+    Args:
+      path: of the checkpoint, as `checkpoints.latest_checkpoint` returns it.
+      model: a net of the checkpoint's shape; it is left with the checkpoint's weights.
+      batches: (images, labels) in one pass.
+      averages: take the moving averages of the weights instead of the weights.
+    """
+    checkpoints.restore_weights(path, model, averages=averages)
+    return metrics.measure(Classifier(model).logits, batches)
+
+
+def choose_device(name: str, num_gpus: int) -> str:
+    """Returns TensorFlow's name of /gpu:N or /cpu:0; the CPU, with a line, if there is no GPU."""
+    match = re.fullmatch(r"/(?:device:)?(?:cpu:0|gpu:(\d+))", name.lower())
+    if not match or (num_gpus and match[1] and int(match[1]) >= num_gpus):
+        gpus = "".join(f"/gpu:{i}, " for i in range(max(num_gpus, 1)))
+        raise refuse("device", name, f"must be one of {gpus}/cpu:0")
+    if not match[1]:
+        return "/CPU:0"
+    if not num_gpus:
+        print(f"There is no GPU: {name} is the CPU.")
+        return "/CPU:0"
+    return f"/GPU:{match[1]}"
+
+
+def follow(
+    newest: Callable[[], str | None],
+    interval_secs: float,
+    max_steps: int,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[str]:
+    """Yields each newest checkpoint once, up to the one of `max_steps`.
+
+    Args:
+      newest: returns the path of the newest checkpoint, or None.
+      interval_secs: between two looks.
+      max_steps: a checkpoint of this step or a later one is the last.
+      sleep: waits.
+    """
+    step, waiting = -1, False
+    while step < max_steps:
+        path = newest()
+        if path and checkpoints.step_of(path) != step:
+            step = checkpoints.step_of(path)
+            yield path
+        elif not path and not waiting:
+            print("No checkpoint file found yet; waiting for the first.", flush=True)
+            waiting = True
+        if step < max_steps:
+            sleep(interval_secs if step >= 0 else min(interval_secs, _FIRST_LOOK_SECS))
+
+
+def _paths(config: EvalConfig) -> Iterator[str]:
+    newest = lambda: _newest(config.checkpoint_dir)
+    if not config.run_once:
+        yield from follow(newest, config.eval_interval_secs, config.max_steps)
+    elif path := newest():
+        yield path
+    else:
+        raise refuse("checkpoint_dir", config.checkpoint_dir, "holds no checkpoint")
+
+
+def _newest(location: str) -> str | None:
+    """The newest checkpoint of a folder, or the location itself if it is a checkpoint."""
+    return location if _exists(location) else checkpoints.latest_checkpoint(location)
+
+
+def _exists(path: str) -> bool:
+    return os.path.isfile(path + ".index")
+
+
+def _build(config: EvalConfig) -> tuple[keras.Model, tf.data.Dataset]:
+    """The net, and one pass over the split's first num_examples examples."""
+    goal = problem.resolve(config)
+    dataset = dataset_factory.get_dataset(config.dataset_name, config.subset, config.data_dir)
+    batches = input_pipeline.evaluation_batches(
+        dataset,
+        preprocessing_factory.get_preprocessing(goal.preprocessing, is_training=False),
+        image_size=goal.image_size,
+        batch_size=config.batch_size,
+        num_readers=config.num_readers,
+        num_preprocess_threads=config.num_preprocess_threads,
+    )
+    examples = dataset.num_examples
+    if 0 < config.num_examples < examples:
+        examples = config.num_examples
+        batches = batches.unbatch().take(examples).batch(config.batch_size)
+    num_batches = -(-examples // config.batch_size)
+    batches = problem.shift_labels(batches, config.labels_offset)
+    model = nets_factory.build_net(
+        config.net, num_classes=goal.num_classes, image_size=goal.image_size
+    )
+    return model, batches.apply(tf.data.experimental.assert_cardinality(num_batches))
+
+
+def _evaluate_and_tell(
+    path: str,
+    model: keras.Model,
+    batches: tf.data.Dataset,
+    num_batches: int,
+    config: EvalConfig,
+    writer: tf.summary.SummaryWriter,
+) -> None:
+    step = checkpoints.step_of(path)
+    try:
+        checkpoints.restore_weights(path, model, averages=config.restore_avg_var)
+    except ValueError:
+        if _exists(path):
+            raise
+        print(f"{path} was removed by the training before it was read.", flush=True)
+        return
+    print(f"Succesfully loaded model from {path} at step={step}.")
+    print(f"{timestamp()}: starting evaluation on ({config.subset}).", flush=True)
+    found = metrics.measure(Classifier(model).logits, batches, _speed_lines(num_batches))
+    print(f"{timestamp()}: {found}", flush=True)
+    with writer.as_default(step=step):
+        tf.summary.scalar("Precision @ 1", found.precision_at_1)
+        tf.summary.scalar("Recall @ 5", found.recall_at_5)
+    writer.flush()
+
+
+def _speed_lines(num_batches: int) -> Callable[[int], None]:
+    """Returns what prints the speed of each 20 batches, when called after every batch."""
+    batches = examples = 0
+    start = time.perf_counter()
+
+    def after_batch(size: int) -> None:
+        nonlocal batches, examples, start
+        batches, examples = batches + 1, examples + size
+        if batches % _BATCHES_PER_LINE == 0:
+            secs = time.perf_counter() - start
+            print(
+                f"{timestamp()}: [{batches} batches out of {num_batches}] "
+                f"({examples / secs:.1f} examples/sec; {secs / _BATCHES_PER_LINE:.3f}sec/batch)",
+                flush=True,
+            )
+            examples, start = 0, time.perf_counter()
+
+    return after_batch
