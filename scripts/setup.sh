@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Usage: setup.sh [dev]
+# Makes the virtual environment (TERNGRAD_VENV, or .venv in the repository) and installs into it.
+# Does nothing where that has been done for the same requirements. `dev` adds the test tools.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+find_python() {
+  local python
+  for python in python3 python3.13 python3.12 python3.11 python3.10; do
+    "${python}" -c 'import ensurepip, sys, venv; sys.exit(not (3, 10) <= sys.version_info < (3, 14))' \
+      2> /dev/null && echo "${python}" && return
+  done
+  die "needs Python 3.10 to 3.13 with venv; on Debian or Ubuntu: sudo apt-get install -y python3-venv"
+}
+
+# Prints what the installation depends on.
+fingerprint() {
+  { cat "${REPO}/setup.py"; echo "${REPO} ${extras}"; "${VENV}/bin/python" -V; } | sha256sum
+}
+
+extras=cpu
+nvidia-smi > /dev/null 2>&1 && extras=gpu
+[[ "${1:-}" == dev ]] && extras+=,dev
+
+command -v g++ > /dev/null \
+  || echo "setup.sh: no g++, so native kernels cannot be built; sudo apt-get install -y g++" >&2
+
+if [[ ! -x "${VENV}/bin/pip" ]]; then
+  python="$(find_python)"
+  "${python}" -m venv "${VENV}"
+fi
+
+stamp="${VENV}/terngrad-setup-${extras}"
+fingerprint="$(fingerprint)"
+[[ -f "${stamp}" && "$(< "${stamp}")" == "${fingerprint}" ]] && exit
+
+echo "Installing TensorFlow and the other packages (extras ${extras}) into ${VENV} ..."
+quiet=()
+[[ -t 1 ]] || quiet=(--quiet)
+"${VENV}/bin/python" -m pip install "${quiet[@]}" --disable-pip-version-check -e "${REPO}[${extras}]"
+echo "${fingerprint}" > "${stamp}"

@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Usage: test.sh [PYTEST_ARGUMENT...]
+# Sets everything up, then checks style and runs all tests.
+set -euo pipefail
+bash "$(dirname "${BASH_SOURCE[0]}")/setup.sh" dev
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+cd "${REPO}"
+"${PYTHON}" -m ruff check .
+"${PYTHON}" -m ruff format --check .
+exec "${PYTHON}" -m pytest -n auto --maxprocesses 4 "$@" < /dev/null
