@@ -120,11 +120,15 @@ def define(config_class: type, values: flags.FlagValues, **defaults: Any) -> Non
     """Defines the flags of a dataclass; `defaults` replaces the defaults of its fields."""
     fields = {f.name: f.default for f in dataclasses.fields(config_class)} | defaults
     for name, entry in table(config_class).items():
-        help_text = f"{entry.help} [{_show(fields[name], entry.unit)}]"
-        new = flags.Flag(
-            _Parser(entry.kind), None, name, fields[name], help_text, boolean=entry.kind is BOOLEAN
-        )
-        flags.DEFINE_flag(new, values, module_name=entry.group)
+        define_one(name, entry, fields[name], values)
+
+
+def define_one(name: str, entry: Flag, default: Any, values: flags.FlagValues) -> None:
+    """Defines one flag; its help ends with default and unit."""
+    help_text = f"{entry.help} [{_show(default, entry.unit)}]"
+    boolean = entry.kind is BOOLEAN
+    new = flags.Flag(_Parser(entry.kind), None, name, default, help_text, boolean=boolean)
+    flags.DEFINE_flag(new, values, module_name=entry.group)
 
 
 def _show(default: Any, unit: str) -> str:

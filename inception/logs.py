@@ -50,7 +50,7 @@ class ProgressBar:
 
     def __init__(self, first_step: int, max_steps: int | None):
         self._bar = progress.Progress(
-            progress.BarColumn(),
+            progress.BarColumn(16),
             progress.MofNCompleteColumn(),
             progress.TimeRemainingColumn(),
             progress.TextColumn("{task.description}"),
@@ -68,5 +68,9 @@ class ProgressBar:
 
     def update(self, figures: StepFigures) -> None:
         """Shows the figures of the newest step."""
-        speed = f"loss {figures.total_loss:.2f}, {figures.examples_per_sec:.1f} examples/sec"
-        self._bar.update(self._task, completed=figures.step, description=speed)
+        losses = f"{figures.entropy_loss:.2f} + {figures.reg_loss:.2f} = {figures.total_loss:.2f}"
+        text = (
+            f"loss = {losses} "
+            f"({figures.examples_per_sec:.1f} examples/sec; {figures.sec_per_batch:.3f} sec/batch)"
+        )
+        self._bar.update(self._task, completed=figures.step, description=text)

@@ -1,0 +1,147 @@
+"""A sketch of a program.
+
+Its flags are few.
+"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from absl import flags
+
+from inception import app, flag_table
+from inception.flag_table import BOOLEAN, TEXT, at_least
+
+
+def define(values: flags.FlagValues) -> None:
+    """Three flags in two groups."""
+    sources = [
+        ("data_dir", flag_table.Flag("Data", TEXT, "folder"), "/tmp/data"),
+        ("steps", flag_table.Flag("Training", at_least(1), "length", "steps"), 10),
+        ("deep", flag_table.Flag("Training", BOOLEAN, "more layers"), False),
+    ]
+    for name, entry, default in sources:
+        flag_table.define_one(name, entry, default, values)
+
+
+def parsed(*arguments: str) -> flags.FlagValues:
+    """The flags after parsing."""
+    values = flags.FlagValues()
+    define(values)
+    app.parse(values, arguments)
+    return values
+
+
+@pytest.mark.parametrize(
+    ("arguments", "deep"),
+    [
+        ([], False),
+        (["--deep"], True),
+        (["-deep"], True),
+        (["--nodeep"], False),
+        (["--deep=True"], True),
+        (["--deep=False"], False),
+        (["--deep", "True"], True),
+        (["--deep", "False"], False),
+        (["--deep", "false", "--steps", "3"], False),
+        (["--deep", "--steps", "3"], True),
+        (["--steps", "3", "--deep", "1"], True),
+    ],
+)
+def test_a_boolean_flag_may_have_its_value_after_it(arguments, deep):
+    assert parsed(*arguments).deep is deep
+
+
+def test_a_word_after_another_flag_stays_its_value():
+    assert parsed("--data_dir", "True", "--steps", "4").data_dir == "True"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--step=3"], "Unknown command line flag 'step'. Did you mean: steps ?"),
+        (["--steps=0"], "flag --steps=0: must be an integer >= 1"),
+        (["--steps=few"], "flag --steps=few: must be an integer >= 1"),
+        (["--steps"], "Missing value for flag --steps"),
+        (["--deep=perhaps"], "flag --deep=perhaps: must be True or False"),
+        (["--deep", "perhaps"], "flag --deep=perhaps: must be True or False"),
+        (["--deep", "extra", "words"], "flag --deep=extra: must be True or False"),
+        (["extra"], "unexpected argument 'extra': flags are written --name=value"),
+    ],
+)
+def test_a_bad_argument_ends_with_one_line_that_names_it(arguments, message):
+    with pytest.raises(SystemExit) as exit_info:
+        app.run(pytest.fail, define, ["some/program.py", *arguments])
+    assert exit_info.value.code == f"program: {message}"
+
+
+@pytest.mark.parametrize("error", [ValueError("two\n lines"), FileNotFoundError("two lines")])
+def test_an_error_of_the_user_is_one_line(error):
+    def main(values):
+        raise error
+
+    with pytest.raises(SystemExit) as exit_info:
+        app.run(main, define, ["program"])
+    assert exit_info.value.code == "program: two lines"
+
+
+def test_a_bug_keeps_its_traceback():
+    def main(values):
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        app.run(main, define, ["program"])
+
+
+@pytest.mark.parametrize("flag", ["--help", "-h", "--helpfull"])
+def test_help_lists_the_flags_by_group_with_default_and_unit(flag, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    app.run(test_a_bug_keeps_its_traceback, define, ["program", "--steps=7", flag])
+    assert capsys.readouterr().out == (
+        "A sketch of a program.\n\nIts flags are few.\n\n"
+        "Data:\n  --data_dir folder [/tmp/data]\n\n"
+        "Training:\n  --steps    length [10 steps]\n  --deep     more layers [False]\n"
+    )
+
+
+PROGRAMS = [
+    "inception.mnist_eval",
+    "inception.cifar10_eval",
+    "slim.train_image_classifier",
+    "slim.eval_image_classifier",
+]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_help_does_not_wait_for_tensorflow(program):
+    code = (
+        f"import runpy, sys; sys.argv = ['p', '--help']; runpy.run_module('{program}', {{}}, "
+        "'__main__'); sys.exit('tensorflow' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Data:" in done.stdout
+
+
+@pytest.mark.parametrize(("number", "status"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_signal_runs_the_cleanup_and_ends_without_a_traceback(number, status, tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os, signal, time\n"
+        "from inception import app, app_test\n"
+        "def main(values):\n"
+        "    try:\n"
+        f"        os.kill(os.getpid(), signal.{number})\n"
+        "        time.sleep(60)\n"
+        "    finally:\n"
+        "        print('cleaned up')\n"
+        "app.run(main, app_test.define)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, program],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.getcwd()},
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (status, "cleaned up\n", "")
