@@ -1,0 +1,1 @@
+"""Data sets: their record files on disk and the converters that write them."""

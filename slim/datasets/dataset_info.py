@@ -1,0 +1,38 @@
+"""What is known of a data set before any of its files is opened."""
+
+import dataclasses
+
+import numpy as np
+
+# The images (uint8 [N, H, W, C]) and labels (int64 [N]) of each split, by name.
+Splits = dict[str, tuple[np.ndarray, np.ndarray]]
+
+
+@dataclasses.dataclass(frozen=True)
+class DatasetInfo:
+    """One data set.
+
+    Attributes:
+        name: as in --dataset_name.
+        splits: names of its splits.
+        class_names: name of each class, by label.
+        image_shape: (H, W, C) as stored.
+    """
+
+    name: str
+    splits: tuple[str, ...]
+    class_names: tuple[str, ...]
+    image_shape: tuple[int, int, int]
+
+
+def check_split(info: DatasetInfo, source: str, images: np.ndarray, labels: np.ndarray) -> None:
+    """Raises ValueError, naming `source`, unless images and labels are what `info` describes."""
+    if len(images) == 0 or len(images) != len(labels):
+        raise ValueError(f"{source}: {len(images)} images with {len(labels)} labels; must be equal")
+    if images.shape[1:] != info.image_shape:
+        raise ValueError(f"{source}: images are {images.shape[1:]}, must be {info.image_shape}")
+    if labels.min() < 0 or labels.max() >= len(info.class_names):
+        raise ValueError(
+            f"{source}: labels lie in [{labels.min()}, {labels.max()}], "
+            f"must lie in [0, {len(info.class_names) - 1}]"
+        )

@@ -1,0 +1,111 @@
+"""Files that appear whole or not at all, and downloads."""
+
+import contextlib
+import hashlib
+import http.client
+import os
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import TextIO
+
+import rich.console
+import rich.progress
+
+_CHUNK_BYTES = 1 << 20
+_TIMEOUT_SECS = 30
+
+
+@contextlib.contextmanager
+def replacing(path: str) -> Iterator[str]:
+    """Yields a temporary name in the folder of `path`; renames it to `path` on success.
+
+    After an error or an interrupt the temporary file is removed and `path` is what it was.
+    """
+    folder, name = os.path.split(path)
+    temporary = os.path.join(folder, f".{name}.{os.getpid()}.partial")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(temporary)
+        raise
+
+
+@contextlib.contextmanager
+def replacing_text(path: str) -> Iterator[TextIO]:
+    """Opens a text file that replaces `path` on success."""
+    with replacing(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
+        yield file
+
+
+def progress_bar() -> rich.progress.Progress:
+    """Returns a progress bar on stderr, silent where that is not a terminal."""
+    console = rich.console.Console(stderr=True)
+    return rich.progress.Progress(
+        *rich.progress.Progress.get_default_columns(),
+        rich.progress.TimeElapsedColumn(),
+        console=console,
+        disable=not sys.stderr.isatty(),
+    )
+
+
+def sha256_of(path: str) -> str:
+    """Returns the SHA-256 of a file, in hex."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def download(url: str, path: str, is_whole: Callable[[str], bool]) -> None:
+    """Downloads `url` to `path`, going on where an earlier attempt was cut off.
+
+    Args:
+        url: where the file is.
+        path: its final name; left alone when it exists.
+        is_whole: checks a finished download, given its path, before it gets its final name.
+
+    Raises:
+        ValueError: no network, or the download fails the check (it is then removed).
+    """
+    if os.path.exists(path):
+        return
+    partial = f"{path}.partial"
+    try:
+        _append_rest(url, partial)
+    except (OSError, http.client.HTTPException) as error:
+        reason = getattr(error, "reason", error)
+        raise ValueError(
+            f"cannot download {url} ({reason}); give a folder that has it with --source_dir"
+        ) from None
+    if not is_whole(partial):
+        os.remove(partial)
+        raise ValueError(f"{url}: the checksum of the download is wrong; it was removed")
+    os.replace(partial, path)
+
+
+def _append_rest(url: str, path: str) -> None:
+    """Appends to `path` what it lacks of `url`."""
+    have = os.path.getsize(path) if os.path.exists(path) else 0
+    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
+    try:
+        response = urllib.request.urlopen(request, timeout=_TIMEOUT_SECS)
+    except urllib.error.HTTPError as error:
+        if have and error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
+            return  # Nothing is lacking.
+        raise
+    with response:
+        resumes = response.status == http.client.PARTIAL_CONTENT
+        missing = int(response.headers.get("Content-Length", 0))
+        with open(path, "ab" if resumes else "wb") as file, progress_bar() as bar:
+            task = bar.add_task(os.path.basename(url), total=missing or None)
+            while chunk := response.read(_CHUNK_BYTES):
+                file.write(chunk)
+                bar.advance(task, len(chunk))
+                missing -= len(chunk)
+    if missing > 0:
+        raise OSError(f"the connection ended {missing} bytes early; start again to go on")

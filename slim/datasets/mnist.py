@@ -1,0 +1,132 @@
+"""MNIST: 70 000 grey images of digits, 28 x 28, in four IDX files.
+
+LeCun, Cortes, Burges: The MNIST database of handwritten digits. Data sets in the same format,
+such as Fashion-MNIST, are read too.
+"""
+
+import functools
+import gzip
+import hashlib
+import math
+import os
+import zlib
+
+import numpy as np
+from absl import logging
+
+from slim.datasets import files
+from slim.datasets.dataset_info import DatasetInfo, Splits, check_split
+
+INFO = DatasetInfo(
+    name="mnist",
+    splits=("train", "test"),
+    class_names=(
+        "zero",
+        "one",
+        "two",
+        "three",
+        "four",
+        "five",
+        "six",
+        "seven",
+        "eight",
+        "nine",
+    ),
+    image_shape=(28, 28, 1),
+)
+
+_URL = "https://storage.googleapis.com/cvdf-datasets/mnist/"
+_FILES = {  # (images, labels) of each split
+    "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
+    "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
+}
+_SHA256 = {  # of the files after gunzip
+    "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+    "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+    "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+    "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+}
+_IDX_UINT8 = 8  # code of the element type
+
+
+def download(folder: str) -> str:
+    """Downloads the four files, checks them, and returns the folder they are in."""
+    for name, sha256 in _SHA256.items():
+        path = os.path.join(folder, f"{name}.gz")
+        files.download(f"{_URL}{name}.gz", path, functools.partial(_has, sha256=sha256))
+    return folder
+
+
+def load(folder: str) -> Splits:
+    """Reads the four IDX files, plain or gzipped.
+
+    Raises:
+        ValueError: a file is missing, damaged or no IDX file, or images and labels do not match.
+    """
+    splits = {}
+    for split, (images_name, labels_name) in _FILES.items():
+        images_path, images = _load_idx(folder, images_name, rank=3)
+        _, labels = _load_idx(folder, labels_name, rank=1)
+        images = images[..., np.newaxis]
+        check_split(INFO, images_path, images, labels)
+        splits[split] = images, labels.astype(np.int64)
+    return splits
+
+
+def parse_idx(content: bytes, path: str, rank: int) -> np.ndarray:
+    """Parses an IDX file: 0, 0, type, rank, then `rank` big-endian sizes, then the elements.
+
+    Args:
+        content: the file after gunzip.
+        path: where it came from, for errors.
+        rank: the number of dimensions it must have.
+
+    Returns:
+        uint8 array of that rank.
+
+    Raises:
+        ValueError: another magic number, or another size than the header tells.
+    """
+    magic = bytes([0, 0, _IDX_UINT8, rank])
+    if content[:4] != magic:
+        raise ValueError(f"{path}: magic number is 0x{content[:4].hex()}, must be 0x{magic.hex()}")
+    header_bytes = 4 + 4 * rank
+    shape = np.frombuffer(content[4:header_bytes].ljust(4 * rank, b"\0"), ">u4").tolist()
+    if len(content) != header_bytes + math.prod(shape):
+        raise ValueError(
+            f"{path}: {len(content)} bytes, must be {header_bytes + math.prod(shape)} for {shape}"
+        )
+    return np.frombuffer(content, np.uint8, offset=header_bytes).reshape(shape)
+
+
+def _load_idx(folder: str, name: str, rank: int) -> tuple[str, np.ndarray]:
+    candidates = [os.path.join(folder, name + suffix) for suffix in ("", ".gz")]
+    path = next(filter(os.path.isfile, candidates), None)
+    if path is None:
+        raise ValueError(f"{folder}: neither {name} nor {name}.gz is there")
+    content = _read(path)
+    array = parse_idx(content, path, rank)
+    if hashlib.sha256(content).hexdigest() != _SHA256[name]:
+        logging.warning(
+            "%s is not MNIST's own (other checksum); it is converted all the same", path
+        )
+    return path, array
+
+
+def _read(path: str) -> bytes:
+    """Returns the content of a plain or gzipped file."""
+    with open(path, "rb") as file:
+        content = file.read()
+    if content[:2] != b"\x1f\x8b":
+        return content
+    try:
+        return gzip.decompress(content)
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{path}: damaged gzip file ({error})") from None
+
+
+def _has(path: str, sha256: str) -> bool:
+    try:
+        return hashlib.sha256(_read(path)).hexdigest() == sha256
+    except ValueError:
+        return False

@@ -1,0 +1,222 @@
+"""TFRecord files of labelled images: the one writer and the one parser of their schema.
+
+Every record is a `tf.train.Example` with the keys of `ImageRecord.serialize`. Beside the record
+files stands `counts.json`, which tells how many records each of them holds.
+"""
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from slim.datasets import files
+
+_COUNTS_FILE = "counts.json"
+_FRAME_BYTES = 16  # of a record besides its data: length (8), checksums of length and data (4, 4)
+_SIDES = ("xmin", "ymin", "xmax", "ymax")
+_COLORSPACES = {1: "Grayscale", 3: "RGB"}
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageRecord:
+    """One labelled image as it is stored.
+
+    Attributes:
+        encoded: a file of `format`; for RAW the uint8 pixels, row by row, channels last.
+        format: "png", "jpeg" or "RAW".
+        height, width, channels: shape of the decoded image.
+        label: the class.
+        text, synset, filename: name of the class, its WordNet id, the file that the image was.
+        boxes: bounding boxes (xmin, ymin, xmax, ymax) as shares of width and height, in [0, 1].
+    """
+
+    encoded: bytes
+    format: str
+    height: int
+    width: int
+    channels: int
+    label: int
+    text: str = ""
+    synset: str = ""
+    filename: str = ""
+    boxes: tuple[tuple[float, float, float, float], ...] = ()
+
+    def serialize(self) -> bytes:
+        """Returns a serialized `tf.train.Example`, without the keys that would be empty."""
+        feature = {
+            "image/encoded": _bytes(self.encoded),
+            "image/format": _text(self.format),
+            "image/height": _ints(self.height),
+            "image/width": _ints(self.width),
+            "image/channels": _ints(self.channels),
+            "image/colorspace": _text(_COLORSPACES.get(self.channels, "")),
+            "image/class/label": _ints(self.label),
+        }
+        names = {"class/text": self.text, "class/synset": self.synset, "filename": self.filename}
+        feature |= {f"image/{key}": _text(name) for key, name in names.items() if name}
+        if self.boxes:
+            feature["image/object/bbox/label"] = _ints(*[self.label] * len(self.boxes))
+            for side, values in zip(_SIDES, zip(*self.boxes, strict=True), strict=True):
+                feature[f"image/object/bbox/{side}"] = _floats(*values)
+        return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
+
+
+class EncodedImage(NamedTuple):
+    """What decoding an image takes: tensors of one shape, [] for an image or [B] for a batch."""
+
+    encoded: tf.Tensor  # string
+    format: tf.Tensor  # string
+    height: tf.Tensor  # int64, read for RAW only
+    width: tf.Tensor  # int64, read for RAW only
+
+
+@contextlib.contextmanager
+def record_writer(path: str) -> Iterator[tf.io.TFRecordWriter]:
+    """Opens a record file for writing; it gets its name when the block ends without an error."""
+    with files.replacing(path) as temporary, tf.io.TFRecordWriter(temporary) as writer:
+        yield writer
+
+
+def store_counts(counts: Mapping[str, int]) -> None:
+    """Notes the number of records of finished files (path to count) in their folders."""
+    for folder in {os.path.dirname(path) for path in counts}:
+        stored = _stored_counts(folder)
+        for path, records in counts.items():
+            if os.path.dirname(path) == folder:
+                entry = {"records": records, "bytes": os.path.getsize(path)}
+                stored[os.path.basename(path)] = entry
+        with files.replacing_text(os.path.join(folder, _COUNTS_FILE)) as file:
+            json.dump(stored, file, indent=0, sort_keys=True)
+
+
+def count_records(path: str) -> int:
+    """Returns the number of records in a file (or link to it): the stored count, else counted.
+
+    Raises:
+        ValueError: the file does not consist of whole records; names the file and the offset.
+    """
+    path = os.path.realpath(path)
+    entry = _stored_counts(os.path.dirname(path)).get(os.path.basename(path))
+    if entry and entry["bytes"] == os.path.getsize(path):
+        return entry["records"]
+    try:
+        return sum(1 for _ in _record_offsets(path))
+    except ValueError as error:
+        # A wrong length leads astray; reading with checksums finds the record that holds it.
+        raise ValueError(find_damage(path) or str(error)) from None
+
+
+def find_damage(path: str) -> str | None:
+    """Reads the whole file with checksums, decodes its images, and looks for the first bad record.
+
+    Returns:
+        One line with file, number of the record, its offset in bytes, and the reason; None for a
+        file without damage.
+    """
+    number = 0
+    try:
+        for _ in tf.data.TFRecordDataset(path).map(parse_example):
+            number += 1
+    except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
+        offset = next(itertools.islice(_record_offsets(path), number, None))
+        damage = "checksum or length" if isinstance(error, tf.errors.DataLossError) else "content"
+        return f"{path}: record {number} at byte {offset} is damaged ({damage} is wrong)"
+    return None
+
+
+@contextlib.contextmanager
+def naming_damage(paths: Sequence[str]) -> Iterator[None]:
+    """Turns TensorFlow's error about a damaged record, raised in the block, into a ValueError.
+
+    Args:
+        paths: the record files that the block reads; looked through after an error only.
+    """
+    try:
+        yield
+    except (tf.errors.DataLossError, tf.errors.InvalidArgumentError):
+        damages = filter(None, map(find_damage, paths))
+        if damage := next(damages, None):
+            raise ValueError(damage) from None
+        raise
+
+
+def parse_examples(serialized: tf.Tensor) -> tuple[EncodedImage, tf.Tensor]:
+    """Parses a batch of Examples, also TF-Slim's with fewer keys.
+
+    Args:
+        serialized: string [B].
+
+    Returns:
+        The images, still encoded, and their labels, int32 [B].
+    """
+    parsed = tf.io.parse_example(
+        serialized,
+        {
+            "image/encoded": tf.io.FixedLenFeature([], tf.string),
+            "image/format": tf.io.FixedLenFeature([], tf.string, "png"),
+            "image/height": tf.io.FixedLenFeature([], tf.int64, 0),
+            "image/width": tf.io.FixedLenFeature([], tf.int64, 0),
+            "image/class/label": tf.io.FixedLenFeature([], tf.int64),
+        },
+    )
+    image = EncodedImage(*(parsed[f"image/{field}"] for field in EncodedImage._fields))
+    return image, tf.cast(parsed["image/class/label"], tf.int32)
+
+
+def decode_image(image: EncodedImage, channels: int = 0) -> tf.Tensor:
+    """Decodes one image (fields of shape []) to uint8 [H, W, C]; channels 0 means as stored."""
+
+    def raw() -> tf.Tensor:
+        shape = tf.stack([image.height, image.width, channels or -1])
+        return tf.reshape(tf.io.decode_raw(image.encoded, tf.uint8), shape)
+
+    # decode_png recognises JPEG too.
+    return tf.cond(image.format == "RAW", raw, lambda: tf.io.decode_png(image.encoded, channels))
+
+
+def parse_example(serialized: tf.Tensor, channels: int = 0) -> tuple[tf.Tensor, tf.Tensor]:
+    """Parses and decodes one Example: string [] to (image uint8 [H, W, C], label int32 [])."""
+    images, labels = parse_examples(serialized[tf.newaxis])
+    return decode_image(EncodedImage(*(field[0] for field in images)), channels), labels[0]
+
+
+def _record_offsets(path: str) -> Iterator[int]:
+    """Yields the offset of each record, seeking from one to the next."""
+    size, offset = os.path.getsize(path), 0
+    with open(path, "rb") as file:
+        while offset < size:
+            yield offset
+            file.seek(offset)
+            offset += int.from_bytes(file.read(8), "little") + _FRAME_BYTES
+    if offset != size:
+        raise ValueError(f"{path}: the last record ends at byte {offset}, the file at byte {size}")
+
+
+def _stored_counts(folder: str) -> dict[str, dict[str, int]]:
+    """Returns {file: {"records": N, "bytes": size of the file that had them}}."""
+    try:
+        with open(os.path.join(folder, _COUNTS_FILE), encoding="utf-8") as file:
+            return json.load(file)
+    except FileNotFoundError:
+        return {}
+
+
+def _bytes(value: bytes) -> tf.train.Feature:
+    return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
+
+
+def _text(value: str) -> tf.train.Feature:
+    return _bytes(value.encode())
+
+
+def _ints(*values: int) -> tf.train.Feature:
+    return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+
+
+def _floats(*values: float) -> tf.train.Feature:
+    return tf.train.Feature(float_list=tf.train.FloatList(value=values))
