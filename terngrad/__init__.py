@@ -1,0 +1,1 @@
+"""Ternary gradients: turns the local gradients of data-parallel nodes into shared updates."""

@@ -1,0 +1,1 @@
+"""Codecs: how a gradient is written for the exchange, and what it costs in bytes."""

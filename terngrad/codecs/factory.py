@@ -1,0 +1,45 @@
+"""From a layout's policy to the codecs that carry it out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from terngrad.codecs.codec import Codec, Payload
+from terngrad.codecs.float_codec import FloatCodec
+from terngrad.codecs.ternary_codec import (
+    OwnScaleTernaryCodec,
+    TernaryCodec,
+    UnpackedTernaryCodec,
+)
+from terngrad.layout import Layout
+
+
+def make_codecs(layout: Layout) -> list[Codec]:
+    """One codec for the coded variables and one for the float ones, where there are any."""
+    codecs: list[Codec] = []
+    if layout.buckets:
+        codecs.append(_ternary_codec(layout))
+    if layout.floats:
+        shapes = [layout.shapes[i] for i in layout.floats]
+        wire_type = tf.float16 if layout.policy.grad_bits == 16 else tf.float32
+        codecs.append(FloatCodec(layout.floats, shapes, wire_type))
+    return codecs
+
+
+def _ternary_codec(layout: Layout) -> Codec:
+    if not layout.policy.scaler_sharing:
+        return OwnScaleTernaryCodec(layout)
+    return TernaryCodec(layout) if layout.policy.use_encoding else UnpackedTernaryCodec(layout)
+
+
+def payloads(codecs: Sequence[Codec], nodes: int) -> list[Payload]:
+    """Bytes that one node sends and receives in a step, by variable in the layout's order."""
+    by_variable = {i: p for codec in codecs for i, p in codec.payload(nodes).items()}
+    return [by_variable[i] for i in sorted(by_variable)]
+
+
+def bits_per_parameter(layout: Layout, codecs: Sequence[Codec], nodes: int) -> float:
+    """Bits that one node sends in a step for each parameter."""
+    return 8.0 * sum(p.sent for p in payloads(codecs, nodes)) / layout.size

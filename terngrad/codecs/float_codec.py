@@ -1,0 +1,65 @@
+"""The float codec: gradients travel as they are, or rounded to half precision."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from terngrad.codecs.codec import Codec, Measured, Payload
+from terngrad.draws import DrawKey
+from terngrad.exchange.exchange import Exchange
+
+
+class FloatCodec(Codec):
+    """The baseline of every comparison: each variable is a bucket of its own.
+
+    With float16 a node rounds what it sends, means are formed in float32, and the mean is rounded
+    again for the way back, as on the wire.
+    """
+
+    def __init__(
+        self,
+        variables: Sequence[int],
+        shapes: Sequence[tuple[int, ...]],
+        wire_type: tf.DType = tf.float32,
+    ) -> None:
+        """Codes the variables with these indices and shapes as float32 or float16."""
+        self.variables = tuple(variables)
+        self._sizes = [math.prod(shape) for shape in shapes]
+        self._wire_type = wire_type
+
+    @property
+    def scale_count(self) -> int:
+        """See base class."""
+        return 0
+
+    def measure(self, gradients: Sequence[tf.Tensor]) -> Measured:
+        """Floats need neither bounds nor scales: both are empty."""
+        del gradients
+        return Measured(tf.zeros([0]), tf.zeros([0]))
+
+    def encode(
+        self, gradients: Sequence[tf.Tensor], bounds: tf.Tensor, scales: tf.Tensor, key: DrawKey
+    ) -> list[tf.Tensor]:
+        """See base class."""
+        del bounds, scales, key
+        return [tf.cast(gradient, self._wire_type) for gradient in gradients]
+
+    def deliver(
+        self,
+        exchange: Exchange,
+        encoded: Sequence[Sequence[tf.Tensor]],
+        scales: Sequence[tf.Tensor],
+    ) -> list[tf.Tensor]:
+        """See base class."""
+        del scales
+        means = [exchange.mean(bucket) for bucket in zip(*encoded, strict=True)]
+        return [tf.cast(mean, tf.float32) for mean in means]
+
+    def payload(self, nodes: int) -> dict[int, Payload]:
+        """See base class."""
+        del nodes
+        sizes = [size * self._wire_type.size for size in self._sizes]
+        return {i: Payload(n, n) for i, n in zip(self.variables, sizes, strict=True)}

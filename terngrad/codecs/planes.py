@@ -1,0 +1,75 @@
+"""Bit planes: small integers of a bucket as uint32 words, and exact sums of them.
+
+A bucket of M elements (padded with zeros to a multiple of 32) is uint32 [M / 32, k]: bit i of word
+[g, j] is bit j of element 32 g + i in two's complement. Codes -1, 0, +1 have k = 2 (plane 0:
+nonzero, plane 1: negative); sums over N nodes have `plane_count(N)`. Adding two buckets is carry
+logic on whole words, 32 elements at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+GROUP = 32  # elements in a word
+
+
+def plane_count(nodes: int) -> int:
+    """Planes of a sum of codes over `nodes` nodes: ceil(log2(2 N + 1)); 2 for one node."""
+    return (2 * nodes).bit_length()
+
+
+def padded(elements: int) -> int:
+    """Elements of a bucket after padding."""
+    return -(-elements // GROUP) * GROUP
+
+
+def pack(bits: tf.Tensor) -> tf.Tensor:
+    """Packs one plane: bool [M], M a multiple of 32 -> uint32 [M / 32]."""
+    # A float product with powers of two is exact below 2^24 and the fastest reduction there is.
+    halves = tf.cast(tf.reshape(bits, [-1, GROUP]), tf.float32) @ _half_weights()
+    return tf.bitcast(tf.cast(halves, tf.uint16), tf.uint32)
+
+
+def unpack(words: tf.Tensor) -> tf.Tensor:
+    """Unpacks planes to the integers they hold: uint32 [M / 32, k] -> float32 [M]."""
+    planes = words.shape[1]
+    octets = tf.cast(tf.bitcast(words, tf.uint8), tf.int32)  # [M / 32, k, 4], lowest byte first
+    total = None
+    for j in range(planes):
+        weight = -(2.0**j) if j == planes - 1 else 2.0**j
+        values = tf.gather(weight * _bits_of_octets(), octets[:, j])  # [M / 32, 4, 8]
+        total = values if total is None else total + values
+    return tf.reshape(total, [-1])
+
+
+def add(left: tf.Tensor, right: tf.Tensor, planes: int) -> tf.Tensor:
+    """Exact sum of two buckets of any plane counts, in `planes` planes: uint32 [M / 32, planes]."""
+    lefts, rights = _sign_extended(left, planes), _sign_extended(right, planes)
+    carry = tf.zeros_like(lefts[0])
+    total = []
+    for a, b in zip(lefts, rights, strict=True):
+        differ = tf.bitwise.bitwise_xor(a, b)
+        total.append(tf.bitwise.bitwise_xor(differ, carry))
+        carry = tf.bitwise.bitwise_or(
+            tf.bitwise.bitwise_and(a, b), tf.bitwise.bitwise_and(differ, carry)
+        )
+    return tf.stack(total, axis=1)
+
+
+def _sign_extended(words: tf.Tensor, planes: int) -> Sequence[tf.Tensor]:
+    given = tf.unstack(words, axis=1)
+    return given + [given[-1]] * (planes - len(given))
+
+
+def _half_weights() -> np.ndarray:
+    weights = np.zeros((GROUP, 2), np.float32)
+    for i in range(GROUP):
+        weights[i, i // 16] = 2.0 ** (i % 16)
+    return weights
+
+
+def _bits_of_octets() -> np.ndarray:
+    return ((np.arange(256)[:, None] >> np.arange(8)) & 1).astype(np.float32)

@@ -1,0 +1,81 @@
+"""The random draws behind ternary codes: one 24-bit integer a value, from a counter-based generator.
+
+A draw depends only on (seed, step, node, variable, element), never on threads, buckets or machine.
+The layout of halves and bytes within the Philox blocks is the one that lets 16 vector lanes draw
+without a transposition; every implementation must follow it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import tensorflow as tf
+
+DRAW_BITS = 24
+MAX_NODES = 1 << 16
+MAX_VARIABLES = 1 << 16
+
+_PHILOX = 1
+_BLOCKS = 16  # consecutive Philox blocks that one group of values draws from
+_WORDS = 4  # 32-bit words in a block
+_LOW_BYTES_FROM_BLOCK = 1 << 63
+
+
+@dataclasses.dataclass(frozen=True)
+class DrawKey:
+    """Names the stream of draws of one node at one step.
+
+    Attributes:
+      seed: uint64 scalar tensor.
+      step: integer scalar tensor; its low 32 bits count.
+      node: integer scalar tensor, the node's global index, below `MAX_NODES`.
+    """
+
+    seed: tf.Tensor
+    step: tf.Tensor
+    node: tf.Tensor
+
+
+def draws(key: DrawKey, variable: int, count: int) -> tf.Tensor:
+    """Returns the draws of a variable's elements: float32 [count], whole numbers in [0, 2^24)."""
+    high = _halves(key, variable, count)
+    low = _bytes(key, variable, count)
+    return tf.cast(high * 256 + low, tf.float32)
+
+
+def _halves(key: DrawKey, variable: int, count: int) -> tf.Tensor:
+    """Upper 16 bits: value e of 128 takes half (e // 16) % 2 of word e // 32 of block e % 16."""
+    words = _words(key, variable, groups=-(-count // 128), first_block=0)
+    words = tf.transpose(words, [0, 2, 1])
+    low = tf.bitwise.bitwise_and(words, 0xFFFF)
+    high = tf.bitwise.right_shift(words, tf.constant(16, tf.uint32))
+    return _flat_int32(tf.stack([low, high], axis=2), count)
+
+
+def _bytes(key: DrawKey, variable: int, count: int) -> tf.Tensor:
+    """Lower 8 bits: value e of 256 takes byte (e // 16) % 4 of word e // 64 of block e % 16."""
+    words = _words(key, variable, groups=-(-count // 256), first_block=_LOW_BYTES_FROM_BLOCK)
+    octets = tf.bitcast(words, tf.uint8)  # [groups, blocks, words, 4], lowest byte first
+    octets = tf.reshape(octets, [-1, _BLOCKS, 4 * _WORDS])
+    return _flat_int32(tf.transpose(octets, [0, 2, 1]), count)
+
+
+def _words(key: DrawKey, variable: int, groups: int, first_block: int) -> tf.Tensor:
+    """Philox words: uint32 [groups, blocks, words]."""
+    if not 0 <= variable < MAX_VARIABLES:
+        raise ValueError(f"variable index is {variable}; allowed are 0 to {MAX_VARIABLES - 1}.")
+    # The counter is four 32-bit words: block low, block high, step, node << 16 | variable.
+    stream = tf.cast(key.node, tf.uint32) * (1 << 16) + variable
+    stream = tf.bitcast(tf.stack([tf.cast(key.step, tf.uint32), stream]), tf.uint64)
+    words = tf.raw_ops.StatelessRandomUniformFullIntV2(
+        shape=[groups * _BLOCKS * _WORDS],
+        key=tf.reshape(key.seed, [1]),
+        counter=tf.stack([tf.constant(first_block, tf.uint64), stream]),
+        alg=_PHILOX,
+        dtype=tf.uint32,
+    )
+    return tf.reshape(words, [groups, _BLOCKS, _WORDS])
+
+
+def _flat_int32(values: tf.Tensor, count: int) -> tf.Tensor:
+    return tf.cast(tf.reshape(values, [-1])[:count], tf.int32)

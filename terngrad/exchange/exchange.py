@@ -1,0 +1,89 @@
+"""The contract of an exchange: three operations on a group of nodes.
+
+A process computes one or more of the group's nodes. Each operation takes one tensor a local node,
+joins them with those of the other processes, and returns the result that all nodes share.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from terngrad.codecs import planes
+
+
+class Exchange(abc.ABC):
+    """Operations over all nodes of a training run.
+
+    Attributes:
+      first_node: global index of this process' first node; it computes a consecutive block.
+      local_nodes: nodes that this process computes.
+      size: nodes in the group.
+      bytes_sent: int64 scalar variable, bytes that left this process since the start.
+      bytes_received: int64 scalar variable, bytes that reached it.
+    """
+
+    first_node: int
+    local_nodes: int
+    size: int
+    bytes_sent: tf.Variable
+    bytes_received: tf.Variable
+
+    @abc.abstractmethod
+    def max(self, vectors: Sequence[tf.Tensor]) -> tf.Tensor:
+        """Elementwise largest of float32 vectors, one a local node."""
+
+    @abc.abstractmethod
+    def sum(self, codes: Sequence[tf.Tensor]) -> tf.Tensor:
+        """Exact sum of packed codes uint32 [M / 32, 2], in `planes.plane_count(size)` planes."""
+
+    @abc.abstractmethod
+    def float_sum(self, values: Sequence[tf.Tensor]) -> tf.Tensor:
+        """Sum of float tensors of one shape, added in one binary tree over the global nodes."""
+
+    @abc.abstractmethod
+    def nodes(self) -> tf.Tensor:
+        """`size` as an int32 scalar that no graph optimizer can fold."""
+
+    @abc.abstractmethod
+    def broadcast(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """The tensors as the group's first process holds them."""
+
+    @abc.abstractmethod
+    def barrier(self) -> None:
+        """Returns when every process of the group has called it."""
+
+    def mean(self, values: Sequence[tf.Tensor]) -> tf.Tensor:
+        """Mean of float tensors of one shape; formed in float32, returned in the given type."""
+        if self.size == 1:
+            return values[0]
+        total = self.float_sum([tf.cast(value, tf.float32) for value in values])
+        return tf.cast(total / tf.cast(self.nodes(), tf.float32), values[0].dtype)
+
+
+def tree_sum(values: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Adds neighbours pairwise until one is left, so that aligned blocks of nodes add alike.
+
+    The order holds only where Grappler's arithmetic optimization is off: it flattens add trees.
+    """
+    return _tree(list(values), lambda left, right: left + right)
+
+
+def plane_sum(codes: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Exact sum of the packed codes of several nodes, in as many planes as it may need."""
+    items = [(words, 1) for words in codes]
+
+    def join(left, right):
+        nodes = left[1] + right[1]
+        return planes.add(left[0], right[0], planes.plane_count(nodes)), nodes
+
+    return _tree(items, join)[0]
+
+
+def _tree(items: list, join):
+    while len(items) > 1:
+        pairs = [join(items[i], items[i + 1]) for i in range(0, len(items) - 1, 2)]
+        items = pairs + items[len(items) - len(items) % 2 :]
+    return items[0]

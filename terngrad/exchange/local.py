@@ -1,0 +1,51 @@
+"""The exchange of one process: all nodes are here, sums are formed in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from terngrad.draws import MAX_NODES
+from terngrad.exchange.exchange import Exchange, plane_sum, tree_sum
+
+
+class LocalExchange(Exchange):
+    """Towers on the devices of one process, one or more nodes on each; nothing leaves it."""
+
+    def __init__(self, nodes: int) -> None:
+        """Joins `nodes` local nodes.
+
+        Raises:
+          ValueError: if `nodes` is not in [1, 65536].
+        """
+        if not 1 <= nodes <= MAX_NODES:
+            raise ValueError(f"{nodes} nodes; allowed are 1 to {MAX_NODES}.")
+        self.first_node = 0
+        self.local_nodes = self.size = nodes
+        self.bytes_sent = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self.bytes_received = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self._nodes = tf.Variable(nodes, dtype=tf.int32, trainable=False)
+
+    def max(self, vectors: Sequence[tf.Tensor]) -> tf.Tensor:
+        """See base class."""
+        return tf.reduce_max(tf.stack(vectors), axis=0)
+
+    def sum(self, codes: Sequence[tf.Tensor]) -> tf.Tensor:
+        """See base class."""
+        return plane_sum(codes)
+
+    def float_sum(self, values: Sequence[tf.Tensor]) -> tf.Tensor:
+        """See base class."""
+        return tree_sum(values)
+
+    def nodes(self) -> tf.Tensor:
+        """See base class."""
+        return self._nodes.read_value()
+
+    def broadcast(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """See base class."""
+        return list(values)
+
+    def barrier(self) -> None:
+        """See base class."""

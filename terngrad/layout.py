@@ -1,0 +1,168 @@
+"""Layout: which variables are coded, which stay float, and how the coded ones fuse into buckets."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from terngrad.draws import MAX_VARIABLES
+
+DEFAULT_BUCKET_ELEMENTS = 1 << 22
+
+
+@dataclasses.dataclass(frozen=True)
+class Policy:
+    """How gradients are exchanged.
+
+    Attributes:
+      grad_bits: 32 (float), 16 (half precision) or 1 (ternary codes).
+      clip_factor: clip to this many standard deviations before encoding; 0 = no clipping.
+      size_to_binarize: variables with fewer elements stay float.
+      float_layers: names of layers whose variables stay float (the logits layer by default).
+      scaler_sharing: one scale for all nodes, so that codes add as integers.
+      use_encoding: codes travel packed; False keeps them as float32, for comparison.
+    """
+
+    grad_bits: int = 32
+    clip_factor: float = 0.0
+    size_to_binarize: int = 1
+    float_layers: tuple[str, ...] = ()
+    scaler_sharing: bool = True
+    use_encoding: bool = True
+
+    def __post_init__(self) -> None:
+        if self.grad_bits not in (32, 16, 1):
+            raise ValueError(f"grad_bits is {self.grad_bits}; allowed are 32, 16 and 1.")
+        if not 0.0 <= self.clip_factor < math.inf:
+            raise ValueError(f"clip_factor is {self.clip_factor}; allowed are 0 and more.")
+        if not self.use_encoding and not self.scaler_sharing:
+            raise ValueError("use_encoding is False; without scaler_sharing only True is allowed.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Segment:
+    """One variable's place in a bucket.
+
+    Attributes:
+      variable: index of the variable in the layout; it selects the variable's random draws.
+      name: the variable's name, "conv1/kernel".
+      shape: the variable's shape.
+      offset: index of its first element in the bucket.
+    """
+
+    variable: int
+    name: str
+    shape: tuple[int, ...]
+    offset: int
+
+    @property
+    def size(self) -> int:
+        """Elements of the variable."""
+        return math.prod(self.shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class Bucket:
+    """Variables that are packed and exchanged as one array."""
+
+    segments: tuple[Segment, ...]
+
+    @property
+    def size(self) -> int:
+        """Elements of the bucket before padding."""
+        return sum(segment.size for segment in self.segments)
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Every trained variable, in the order of the gradients, and what happens to it.
+
+    Attributes:
+      names: of all variables.
+      shapes: of all variables.
+      policy: the policy the layout was made for.
+      buckets: the coded variables. The last variables come first, as backpropagation yields them.
+      floats: indices of the variables that are exchanged as floats.
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    policy: Policy
+    buckets: tuple[Bucket, ...]
+    floats: tuple[int, ...]
+
+    @property
+    def coded(self) -> tuple[int, ...]:
+        """Indices of the coded variables, in bucket order: the order of the scales."""
+        return tuple(s.variable for bucket in self.buckets for s in bucket.segments)
+
+    @property
+    def size(self) -> int:
+        """Elements of all variables."""
+        return sum(math.prod(shape) for shape in self.shapes)
+
+    def fingerprint(self) -> bytes:
+        """16 bytes that differ between layouts that do not fit together."""
+        buckets = [[s.variable for s in bucket.segments] for bucket in self.buckets]
+        content = [self.names, self.shapes, dataclasses.asdict(self.policy), buckets]
+        return hashlib.sha256(json.dumps(content).encode()).digest()[:16]
+
+
+def make_layout(
+    names: Sequence[str],
+    shapes: Sequence[Sequence[int]],
+    policy: Policy,
+    bucket_elements: int = DEFAULT_BUCKET_ELEMENTS,
+) -> Layout:
+    """Sorts variables into coded and float ones and the coded ones into buckets.
+
+    Args:
+      names: one unique name a variable; the part before the last "/" names its layer.
+      shapes: static shapes, in the same order.
+      policy: decides what is coded.
+      bucket_elements: a bucket takes variables until it holds this many elements.
+
+    Raises:
+      ValueError: names a repeated name, an unknown float layer, or too many variables.
+    """
+    if len(names) > MAX_VARIABLES:
+        raise ValueError(f"{len(names)} variables; allowed are up to {MAX_VARIABLES}.")
+    repeated = sorted({name for name in names if list(names).count(name) > 1})
+    if repeated:
+        raise ValueError(f"variable names must be unique; repeated: {', '.join(repeated)}.")
+    layers = {_layer(name) for name in names}
+    for layer in policy.float_layers:
+        if layer not in layers:
+            allowed = ", ".join(sorted(layers))
+            raise ValueError(f"no variable is in layer {layer!r}; layers are {allowed}.")
+    fixed = tuple(tuple(int(d) for d in shape) for shape in shapes)
+    coded = [i for i in range(len(names)) if _is_coded(names[i], fixed[i], policy)]
+    floats = tuple(i for i in range(len(names)) if i not in set(coded))
+    buckets = _fill_buckets(reversed(coded), names, fixed, bucket_elements)
+    return Layout(tuple(names), fixed, policy, buckets, floats)
+
+
+def _is_coded(name: str, shape: tuple[int, ...], policy: Policy) -> bool:
+    large_enough = math.prod(shape) >= policy.size_to_binarize
+    return policy.grad_bits == 1 and large_enough and _layer(name) not in policy.float_layers
+
+
+def _fill_buckets(order, names, shapes, bucket_elements: int) -> tuple[Bucket, ...]:
+    filled: list[list[Segment]] = []
+    offset = bucket_elements
+    for i in order:
+        if offset >= bucket_elements:
+            filled.append([])
+            offset = 0
+        filled[-1].append(Segment(i, names[i], shapes[i], offset))
+        offset += int(np.prod(shapes[i], dtype=np.int64))
+    return tuple(Bucket(tuple(segments)) for segments in filled)
+
+
+def _layer(name: str) -> str:
+    return name.rpartition("/")[0]

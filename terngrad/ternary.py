@@ -1,0 +1,101 @@
+"""TernGrad's arithmetic in plain TensorFlow: clip, scale, ternarize (paper, sections 3.1 to 3.3).
+
+This is the reference: native kernels give the same codes bit for bit. Denormal values and
+thresholds count as zero here, because TensorFlow's threads flush them and other threads may not.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from terngrad.draws import DRAW_BITS
+
+SMALLEST_NORMAL = 2.0**-126
+SMALLEST_SCALE = 2.0**-100  # smaller scales count as zero: 2^24 / scale must stay finite
+
+
+class Stats(NamedTuple):
+    """What encoding needs to know of one variable's gradient: three float32 scalars."""
+
+    sum: tf.Tensor
+    sum_of_squares: tf.Tensor
+    max_abs: tf.Tensor
+
+
+class Ternary(NamedTuple):
+    """Codes -1, 0, +1 as two masks, bool, in the shape of the encoded values."""
+
+    nonzero: tf.Tensor
+    negative: tf.Tensor
+
+
+def stats(gradient: tf.Tensor) -> Stats:
+    """Sum, sum of squares and largest magnitude of a float32 tensor of any shape."""
+    return Stats(
+        tf.reduce_sum(gradient),
+        tf.reduce_sum(gradient * gradient),
+        tf.reduce_max(tf.abs(gradient)),
+    )
+
+
+def clip_bound(gradient_stats: Stats, count: int, clip_factor: float) -> tf.Tensor:
+    """Magnitude to which a gradient is clipped: clip_factor standard deviations (section 3.3).
+
+    Args:
+      gradient_stats: of the variable's gradient on this node.
+      count: elements of the variable.
+      clip_factor: 0 means no bound; so does a single element, which has no spread.
+
+    Returns:
+      float32 scalar, infinite where there is no bound.
+    """
+    if clip_factor == 0.0 or count == 1:
+        return tf.constant(float("inf"))
+    mean = gradient_stats.sum / count
+    variance = gradient_stats.sum_of_squares / count - mean * mean
+    return clip_factor * tf.sqrt(tf.maximum(variance, 0.0))
+
+
+def local_scale(gradient_stats: Stats, bound: tf.Tensor) -> tf.Tensor:
+    """Largest magnitude after clipping: float32 scalar; infinite if the gradient is not finite.
+
+    A NaN becomes an infinite scale, so that the maximum over the nodes cannot lose it.
+    """
+    finite = tf.math.is_finite(gradient_stats.sum) & tf.math.is_finite(gradient_stats.max_abs)
+    scale = tf.minimum(gradient_stats.max_abs, bound)
+    return tf.where(finite, scale, float("inf"))
+
+
+def ternarize(values: tf.Tensor, bound: tf.Tensor, scale: tf.Tensor, random: tf.Tensor) -> Ternary:
+    """Draws the code of each value: sign(v) with probability |clip(v)| / scale, else 0.
+
+    A value is kept if random < |clip(v)| * (2^24 / scale), each operation rounded once to float32.
+
+    Args:
+      values: float32 [n], one node's gradient.
+      bound: float32 scalar, the magnitude to clip to.
+      scale: float32 scalar, at least the largest clipped magnitude; below 2^-100 it counts as 0.
+      random: float32 [n], whole numbers in [0, 2^24).
+
+    Returns:
+      The codes; all are 0 where the scale is 0 or not finite.
+    """
+    usable = (scale >= SMALLEST_SCALE) & tf.math.is_finite(scale)
+    draws_per_unit = tf.where(usable, 2.0**DRAW_BITS / scale, 0.0)
+    magnitude = tf.minimum(tf.abs(values), bound)
+    threshold = magnitude * draws_per_unit
+    accepted = threshold > tf.maximum(random, SMALLEST_NORMAL)
+    nonzero = accepted & (magnitude >= SMALLEST_NORMAL)
+    return Ternary(nonzero, nonzero & (values < 0.0))
+
+
+def mean_scale(scale: tf.Tensor, nodes: tf.Tensor) -> tf.Tensor:
+    """What one unit of a sum of codes over `nodes` nodes is worth: float32, shape of `scale`.
+
+    `nodes` must be a tensor that the graph cannot fold: Grappler turns division by a constant into
+    a product with the reciprocal, which rounds differently.
+    """
+    usable = tf.where(scale >= SMALLEST_SCALE, scale, 0.0)
+    return usable / tf.cast(nodes, tf.float32)

@@ -1,0 +1,180 @@
+"""Checkpoints: whole or absent, by step, with weights that can be read by name.
+
+A checkpoint holds a flat set of named variables: `step`, `variables/NAME`, `averages/NAME`,
+`slots/SLOT/NAME`. It is written under a temporary name; its index is renamed last, so that a
+checkpoint whose index stands in the folder is complete.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+
+import keras
+import tensorflow as tf
+
+_NAME = "model.ckpt"
+_TEMPORARY = ".saving"
+_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
+
+State = Mapping[str, tf.Variable]
+
+
+def save(directory: str, state: State, step: int, keep: int = 5) -> str:
+    """Writes a checkpoint and removes all but the newest `keep` of the folder (0 = keep all).
+
+    Returns:
+      The checkpoint's path, without the endings of its files.
+
+    Raises:
+      ValueError: names the variables that are not finite; nothing is written then.
+    """
+    broken = [name for name, v in state.items() if not _is_finite(v)]
+    if broken:
+        raise ValueError(f"step {step} is not saved: {', '.join(broken)} holds NaN or infinity.")
+    temporary = os.path.join(directory, _TEMPORARY)
+    shutil.rmtree(temporary, ignore_errors=True)
+    name = f"{_NAME}-{step}"
+    tf.train.Checkpoint(state=dict(state)).write(os.path.join(temporary, name))
+    written = sorted(os.listdir(temporary), key=lambda file: file.endswith(".index"))
+    for file in written:
+        os.replace(os.path.join(temporary, file), os.path.join(directory, file))
+    os.rmdir(temporary)
+    _rotate(directory, keep)
+    return os.path.join(directory, name)
+
+
+def all_checkpoints(directory: str) -> list[str]:
+    """Paths of the folder's complete checkpoints, oldest first."""
+    indices = glob.glob(os.path.join(glob.escape(directory), f"{_NAME}-*.index"))
+    paths = [index.removesuffix(".index") for index in indices]
+    whole = [p for p in paths if re.fullmatch(rf"{_NAME}-\d+", os.path.basename(p))]
+    return sorted(whole, key=step_of)
+
+
+def latest_checkpoint(directory: str) -> str | None:
+    """Path of the folder's newest complete checkpoint; None if there is none."""
+    paths = all_checkpoints(directory)
+    return paths[-1] if paths else None
+
+
+def step_of(path: str) -> int:
+    """The number of steps that were done when the checkpoint was written."""
+    return int(path.rpartition("-")[2])
+
+
+def restore(path: str, state: State) -> None:
+    """Reads every variable of `state` from the checkpoint.
+
+    Raises:
+      ValueError: names variables that are missing, left over, or of another shape.
+    """
+    stored = _stored(path)
+    _check_shapes(path, stored, state)
+    left_over = sorted(stored.keys() - state.keys())
+    if left_over:
+        raise ValueError(f"{path} also holds {_some(left_over)}, which this run does not have.")
+    _read(path, state)
+
+
+def restore_weights(
+    path: str,
+    model: keras.Model,
+    *,
+    averages: bool,
+    exclude: Sequence[str] = (),
+    ignore_missing: bool = False,
+) -> None:
+    """Reads a model's weights, by variable name, from a training checkpoint.
+
+    Args:
+      path: of the checkpoint.
+      model: gets the weights.
+      averages: read the moving averages where a variable has one.
+      exclude: variables whose names begin with one of these keep their values.
+      ignore_missing: so do variables that the checkpoint does not hold.
+
+    Raises:
+      ValueError: names what is missing or has another shape.
+    """
+    stored = _stored(path)
+    averaged = {name.removeprefix("averages/") for name in stored if name.startswith("averages/")}
+    if averages and not averaged:
+        raise ValueError(f"{path} holds no moving averages; read the weights instead.")
+    wanted = {}
+    for v in model.variables:
+        if not v.path.startswith(tuple(exclude)):
+            group = "averages" if averages and v.path in averaged else "variables"
+            wanted[f"{group}/{v.path}"] = v.value
+    if ignore_missing:
+        wanted = {name: v for name, v in wanted.items() if name in stored}
+    _check_shapes(path, stored, wanted)
+    _read(path, wanted)
+
+
+def _stored(path: str) -> dict[str, tuple[int, ...]]:
+    """Shapes of the stored variables by name."""
+    try:
+        shapes = tf.train.load_checkpoint(path).get_variable_to_shape_map()
+    except (tf.errors.OpError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"{path} is no readable checkpoint: {reason}") from error
+    stored = {}
+    for key, shape in shapes.items():
+        if key.startswith("state/") and key.endswith(_SUFFIX):
+            name = key.removeprefix("state/").removesuffix(_SUFFIX)
+            stored[name.replace(".S", "/").replace("..", ".")] = tuple(shape)
+    return stored
+
+
+def _check_shapes(path: str, stored: Mapping[str, tuple[int, ...]], wanted: State) -> None:
+    missing = sorted(wanted.keys() - stored.keys())
+    if missing:
+        raise ValueError(f"{path} lacks {_some(missing)}: was it written with another net?")
+    for name, variable in wanted.items():
+        if stored[name] != tuple(variable.shape):
+            raise ValueError(
+                f"{path}: {name} has shape {stored[name]}; this net's is {tuple(variable.shape)}."
+            )
+
+
+def _read(path: str, state: State) -> None:
+    reader = tf.train.load_checkpoint(path)
+    try:
+        for name, variable in state.items():
+            escaped = name.replace(".", "..").replace("/", ".S")
+            variable.assign(reader.get_tensor(f"state/{escaped}{_SUFFIX}"))
+    except tf.errors.OpError as error:
+        raise ValueError(f"{path} is damaged: {str(error).splitlines()[0]}") from error
+
+
+def _is_finite(variable: tf.Variable) -> bool:
+    if not variable.dtype.is_floating:
+        return True
+    return bool(tf.reduce_all(tf.math.is_finite(variable)))
+
+
+def _rotate(directory: str, keep: int) -> None:
+    for path in all_checkpoints(directory)[:-keep] if keep else []:
+        # The index goes first: without it nobody takes the rest for a checkpoint.
+        for file in sorted(glob.glob(glob.escape(path) + ".*"), reverse=True):
+            os.remove(file)
+    _write_state_file(directory)
+
+
+def _write_state_file(directory: str) -> None:
+    """The file by which other tools find the newest checkpoint."""
+    names = [os.path.basename(path) for path in all_checkpoints(directory)]
+    lines = [f'model_checkpoint_path: "{names[-1]}"']
+    lines += [f'all_model_checkpoint_paths: "{name}"' for name in names]
+    temporary = os.path.join(directory, f"checkpoint{_TEMPORARY}")
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write("\n".join(lines) + "\n")
+    os.replace(temporary, os.path.join(directory, "checkpoint"))
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

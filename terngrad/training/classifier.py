@@ -1,0 +1,113 @@
+"""A net with its loss: what one node computes from a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import keras
+import tensorflow as tf
+
+
+class Losses(NamedTuple):
+    """Float32 scalars: mean cross entropy over the batch, and the weight decay."""
+
+    entropy: tf.Tensor
+    regularization: tf.Tensor
+
+
+class Classifier:
+    """A Keras functional model as a pure function of its parameters.
+
+    The model maps images [B, H, W, C], or images and a dropout seed int32 [2] if it has a second
+    input, to logits [B, classes].
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        label_smoothing: float = 0.0,
+        trainable_scopes: Sequence[str] = (),
+    ) -> None:
+        """Wraps a model.
+
+        Args:
+          model: see class.
+          label_smoothing: share of each label's weight that is spread over all classes.
+          trainable_scopes: train only variables whose names begin with one of these; empty = all.
+
+        Raises:
+          ValueError: if a scope names no variable.
+        """
+        self.model = model
+        self._label_smoothing = label_smoothing
+        self._trainable = model.trainable_variables
+        self._trained = _indices_in_scopes(self._trainable, trainable_scopes)
+        self.variables: list[tf.Variable] = [self._trainable[i].value for i in self._trained]
+        self.names: list[str] = [self._trainable[i].path for i in self._trained]
+        self.frozen: dict[str, tf.Variable] = {
+            v.path: v.value for i, v in enumerate(self._trainable) if i not in self._trained
+        }
+        self.state: dict[str, tf.Variable] = {
+            v.path: v.value for v in model.non_trainable_variables
+        }
+
+    def gradients(
+        self, images: tf.Tensor, labels: tf.Tensor, dropout_seed: tf.Tensor
+    ) -> tuple[list[tf.Tensor], Losses, list[tf.Tensor]]:
+        """One node's gradients of the total loss.
+
+        Args:
+          images: float32 [B, H, W, C].
+          labels: int32 [B].
+          dropout_seed: int32 [2].
+
+        Returns:
+          Gradients in the order of `variables`, the losses, and the updated values of `state`.
+        """
+        values = [tf.convert_to_tensor(v.value) for v in self._trainable]
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            trained = [values[i] for i in self._trained]
+            tape.watch(trained)
+            losses, state = self._losses(values, images, labels, dropout_seed)
+            total = losses.entropy + losses.regularization
+        gradients = tape.gradient(total, trained, unconnected_gradients="zero")
+        return gradients, losses, state
+
+    def logits(self, images: tf.Tensor) -> tf.Tensor:
+        """Logits float32 [B, classes] with the model's current parameters, dropout off."""
+        seed = tf.zeros([2], tf.int32)
+        return self.model(self._inputs(images, seed), training=False)
+
+    def _losses(self, values, images, labels, dropout_seed):
+        logits, state, penalties = self.model.stateless_call(
+            values,
+            list(self.state.values()),
+            self._inputs(images, dropout_seed),
+            training=True,
+            return_losses=True,
+        )
+        entropy = tf.reduce_mean(self._cross_entropy(logits, labels))
+        penalty = tf.add_n(penalties) if penalties else tf.zeros([])
+        return Losses(entropy, penalty), state
+
+    def _cross_entropy(self, logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        if self._label_smoothing == 0.0:
+            return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        classes = logits.shape[-1]
+        spread = self._label_smoothing / classes
+        targets = tf.one_hot(labels, classes, 1.0 - self._label_smoothing + spread, spread)
+        return tf.nn.softmax_cross_entropy_with_logits(targets, logits)
+
+    def _inputs(self, images: tf.Tensor, dropout_seed: tf.Tensor):
+        return [images, dropout_seed] if len(self.model.inputs) == 2 else images
+
+
+def _indices_in_scopes(variables, scopes: Sequence[str]) -> list[int]:
+    if not scopes:
+        return list(range(len(variables)))
+    for scope in scopes:
+        if not any(v.path.startswith(scope) for v in variables):
+            allowed = ", ".join(v.path for v in variables)
+            raise ValueError(f"no trainable variable begins with {scope!r}; there are {allowed}.")
+    return [i for i, v in enumerate(variables) if v.path.startswith(tuple(scopes))]

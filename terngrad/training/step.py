@@ -1,0 +1,150 @@
+"""One step of training with ternary gradients: the paper's Algorithm 1."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from terngrad.codecs.codec import Codec
+from terngrad.draws import DrawKey
+from terngrad.exchange.exchange import Exchange, tree_sum
+from terngrad.training.averages import MovingAverages
+from terngrad.training.classifier import Classifier, Losses
+from terngrad.training.optimizers import Optimizer
+from terngrad.training.schedules import Schedule
+
+
+class Aggregate(NamedTuple):
+    """What the exchange of gradients yields.
+
+    Attributes:
+      means: mean gradient of each variable.
+      scales: float32 [v], scale of each coded variable; infinite if a gradient is not finite.
+      encoded: the first local node's encoded buckets, by codec.
+    """
+
+    means: list[tf.Tensor]
+    scales: tf.Tensor
+    encoded: list[list[tf.Tensor]]
+
+
+class StepResult(NamedTuple):
+    """What one step tells: losses averaged over the local nodes, rate, gradients exchanged."""
+
+    losses: Losses
+    learning_rate: tf.Tensor
+    gradients: list[tf.Tensor]  # the first local node's
+    aggregate: Aggregate
+
+
+class TrainStep:
+    """Local gradients -> shared mean gradient -> update, with everything it needs named."""
+
+    def __init__(
+        self,
+        classifier: Classifier,
+        codecs: Sequence[Codec],
+        exchange: Exchange,
+        optimizer: Optimizer,
+        schedule: Schedule,
+        averages: MovingAverages | None,
+        step: tf.Variable,
+        seed: int,
+        devices: Sequence[str],
+    ) -> None:
+        """Joins the parts.
+
+        Args:
+          classifier: net, loss, parameters.
+          codecs: cover every trained variable once.
+          exchange: joins this process' nodes with the others'.
+          optimizer: of the classifier's variables.
+          schedule: learning rate by step.
+          averages: of the classifier's variables, or None.
+          step: int64 scalar, number of updates done; counted up here.
+          seed: of codes and dropout, 64 bits.
+          devices: towers; consecutive local nodes share a tower.
+        """
+        self._classifier = classifier
+        self._codecs = codecs
+        self._exchange = exchange
+        self._optimizer = optimizer
+        self._schedule = schedule
+        self._averages = averages
+        self._step = step
+        self._seed = tf.constant(seed % (1 << 64), tf.uint64)
+        self._devices = devices
+
+    def __call__(self, images: tf.Tensor, labels: tf.Tensor) -> StepResult:
+        """Trains on the process' batch: float32 [B, H, W, C], int32 [B], split over its nodes."""
+        nodes = self._exchange.local_nodes
+        step = self._step.read_value()
+        gradients, losses, states, keys = [], [], [], []
+        for i, (x, y) in enumerate(
+            zip(tf.split(images, nodes), tf.split(labels, nodes), strict=True)
+        ):
+            keys.append(DrawKey(self._seed, step, tf.constant(self._exchange.first_node + i)))
+            with tf.device(self._devices[i * len(self._devices) // nodes]):
+                g, loss, state = self._classifier.gradients(x, y, dropout_seed(keys[i]))
+            gradients.append(g)
+            losses.append(loss)
+            states.append(state)
+        aggregate = exchange_gradients(gradients, self._codecs, self._exchange, keys)
+        rate = self._schedule(step)
+        self._optimizer.apply(aggregate.means, rate, step)
+        self._update_state(states)
+        if self._averages:
+            self._averages.update(step)
+        self._step.assign_add(1)
+        return StepResult(_mean_losses(losses), rate, gradients[0], aggregate)
+
+    def _update_state(self, states: Sequence[Sequence[tf.Tensor]]) -> None:
+        """Moving statistics of the net are linear in a node's batch, so their mean is exact."""
+        for variable, values in zip(
+            self._classifier.state.values(), zip(*states, strict=True), strict=True
+        ):
+            variable.assign(self._exchange.mean(values))
+
+
+def exchange_gradients(
+    gradients: Sequence[Sequence[tf.Tensor]],
+    codecs: Sequence[Codec],
+    exchange: Exchange,
+    keys: Sequence[DrawKey],
+) -> Aggregate:
+    """Clip, scale, encode, exchange, decode.
+
+    Args:
+      gradients: of each local node, of each variable.
+      codecs: cover every variable once.
+      exchange: joins the nodes.
+      keys: of each local node's draws.
+    """
+    means: dict[int, tf.Tensor] = {}
+    scales, encoded = [], []
+    for codec in codecs:
+        chosen = [[node[i] for i in codec.variables] for node in gradients]
+        measured = [codec.measure(node) for node in chosen]
+        agreed = codec.agree(exchange, measured)
+        codes = [
+            codec.encode(node, m.bounds, s, key)
+            for node, m, s, key in zip(chosen, measured, agreed, keys, strict=True)
+        ]
+        delivered = codec.deliver(exchange, codes, agreed)
+        means.update(zip(codec.variables, delivered, strict=True))
+        scales.append(tf.reduce_max(tf.stack(agreed), axis=0))
+        encoded.append(codes[0])
+    return Aggregate([means[i] for i in sorted(means)], tf.concat(scales, 0), encoded)
+
+
+def dropout_seed(key: DrawKey) -> tf.Tensor:
+    """Seed of the draws that a node's layers make at a step: int32 [2]."""
+    base = tf.bitcast(tf.reshape(key.seed, [1]), tf.int32)[0]
+    mixed = tf.random.experimental.stateless_fold_in(base, tf.cast(key.step, tf.int32))
+    return tf.random.experimental.stateless_fold_in(mixed, key.node)
+
+
+def _mean_losses(losses: Sequence[Losses]) -> Losses:
+    return Losses(*(tree_sum(values) / len(losses) for values in zip(*losses, strict=True)))
