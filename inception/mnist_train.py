@@ -1,0 +1,22 @@
+"""Trains a net on MNIST on one machine, with float or ternary gradients.
+
+python -m inception.mnist_train --data_dir=DIR --grad_bits=1 --clip_factor=2.5 --num_nodes=4
+"""
+
+import functools
+
+from absl.flags import FlagValues
+
+from inception import app, flags
+
+
+def main(values: FlagValues) -> None:
+    """Trains as the flags say."""
+    config = flags.train_config(values, "mnist")
+    from inception import train  # after the flags: TensorFlow takes seconds to load
+
+    train.train(config)
+
+
+if __name__ == "__main__":
+    app.run(main, functools.partial(flags.define_train, dataset_name="mnist"))

@@ -1,0 +1,45 @@
+"""TensorFlow's process-wide settings, made once by a program before it computes anything."""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+
+def configure(
+    *, intra_threads: int, inter_threads: int, deterministic: bool, log_placement: bool
+) -> None:
+    """Sets threads, determinism and what laws of the numerics need.
+
+    Args:
+      intra_threads: within one operation; 0 = TensorFlow's choice.
+      inter_threads: operations at once; 0 = TensorFlow's choice.
+      deterministic: equal inputs give equal bits.
+      log_placement: log the device of every operation.
+    """
+    tf.config.threading.set_intra_op_parallelism_threads(intra_threads)
+    tf.config.threading.set_inter_op_parallelism_threads(inter_threads)
+    # Grappler would flatten the trees in which nodes are added, and so change their rounding.
+    tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
+    tf.debugging.set_log_device_placement(log_placement)
+    if deterministic:
+        tf.config.experimental.enable_op_determinism()
+
+
+def towers(count: int, *, on_cpu: bool = False) -> Sequence[str]:
+    """Names of `count` devices: the GPUs, or logical CPU devices where there is none.
+
+    Raises:
+      ValueError: if there are GPUs, but fewer.
+    """
+    gpus = tf.config.list_physical_devices("GPU")
+    if gpus and not on_cpu:
+        if count > len(gpus):
+            raise ValueError(f"--num_gpus={count}: this machine has {len(gpus)}.")
+        return [f"/GPU:{i}" for i in range(count)]
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(
+        cpu, [tf.config.LogicalDeviceConfiguration()] * count
+    )
+    if count > 1:
+        print(f"There is no GPU to use: the {count} towers are logical CPU devices.")
+    return [f"/CPU:{i}" for i in range(count)]
