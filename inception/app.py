@@ -1,16 +1,19 @@
 """Runs a program: flags, help by group, one line for a user's error."""
 
+import contextlib
 import inspect
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from absl import flags
 
+_NOISE = r"^I[0-9]{4} |^WARNING: All log messages before absl::InitializeLog"
 _HELP = ("--help", "-help", "-h", "--helpfull", "--helpshort")
 
 
@@ -23,7 +26,7 @@ def run(
 
     Prints the help and returns for --help. A bad flag, ValueError and OSError become one line on
     stderr and exit status 1, Ctrl-C and SIGTERM exit status 130 and 143; bugs keep their traceback.
-    `main` imports TensorFlow itself, after the flags are read: help is quick and the log is quiet.
+    `main` imports TensorFlow itself, within `quiet_import`, so that help and errors are quick.
     """
     program, *arguments = sys.argv if argv is None else argv
     values = flags.FlagValues()
@@ -42,6 +45,22 @@ def run(
         sys.exit(f"{Path(program).stem}: {' '.join(str(error).split())}")
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
+
+
+@contextlib.contextmanager
+def quiet_import() -> Iterator[None]:
+    """Keeps the INFO lines that TensorFlow writes as it loads, whatever its log level, off stderr.
+
+    A process filters them, not this one, so that the last words of a crash are still heard.
+    """
+    stderr = os.dup(2)
+    with subprocess.Popen(["grep", "-vE", _NOISE], stdin=subprocess.PIPE, stdout=stderr) as grep:
+        os.dup2(grep.stdin.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
 
 
 def parse(values: flags.FlagValues, arguments: Sequence[str]) -> None:

@@ -4,6 +4,7 @@ Its flags are few.
 """
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -145,3 +146,19 @@ def test_a_signal_runs_the_cleanup_and_ends_without_a_traceback(number, status, 
         env=os.environ | {"PYTHONPATH": os.getcwd()},
     )
     assert (done.returncode, done.stdout, done.stderr) == (status, "cleaned up\n", "")
+
+
+def test_a_quiet_import_drops_infos_and_keeps_the_rest_even_of_a_crash(tmp_path):
+    code = (
+        "import os\n"
+        "from inception import app\n"
+        "with app.quiet_import():\n"
+        "    os.write(2, b'I0000 00:00:1 port.cc:153] on\\nW0000 00:00:1 gpu.cc:1] none\\n')\n"
+        "os.write(2, b'I0000 after\\n')\n"
+        "with app.quiet_import():\n"
+        "    os.write(2, b'F0000 no AVX\\n')\n"
+        "    os.abort()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
+    assert done.returncode == -signal.SIGABRT
+    assert done.stderr == "W0000 00:00:1 gpu.cc:1] none\nI0000 after\nF0000 no AVX\n"

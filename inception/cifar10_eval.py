@@ -13,8 +13,8 @@ from inception import app, flags
 def main(values: FlagValues) -> None:
     """Evaluates as the flags say."""
     config = flags.eval_config(values, "cifar10")
-    from inception import evaluate  # after the flags: TensorFlow takes seconds to load
-
+    with app.quiet_import():
+        from inception import evaluate
     evaluate.evaluate(config)
 
 

@@ -1,10 +1,12 @@
 """What the evaluation programs share: one checkpoint, or each one of a running training."""
 
 import contextlib
+import math
 import os
 import re
 import time
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import keras
 import tensorflow as tf
@@ -15,7 +17,7 @@ from inception.flags import EvalConfig
 from inception.logs import timestamp
 from inception.metrics import Metrics
 from slim import input_pipeline
-from slim.datasets import dataset_factory
+from slim.datasets import dataset_factory, records
 from slim.nets import nets_factory
 from slim.preprocessing import preprocessing_factory
 from terngrad.training import checkpoints
@@ -33,15 +35,15 @@ def evaluate(config: EvalConfig) -> None:
     Raises:
       ValueError: no checkpoint (run_once), a checkpoint of another net, missing or damaged records.
     """
-    tf.config.threading.set_intra_op_parallelism_threads(config.num_intra_threads)
-    tf.config.threading.set_inter_op_parallelism_threads(config.num_inter_threads)
+    if config.num_intra_threads:
+        tf.config.threading.set_intra_op_parallelism_threads(config.num_intra_threads)
+    if config.num_inter_threads:
+        tf.config.threading.set_inter_op_parallelism_threads(config.num_inter_threads)
     with tf.device(choose_device(config.device, len(tf.config.list_logical_devices("GPU")))):
-        model, batches = _build(config)
-        num_batches = batches.cardinality().numpy()
-        writer = tf.summary.create_file_writer(config.eval_dir)
-        with contextlib.closing(writer):
+        task = _build(config)
+        with contextlib.closing(tf.summary.create_file_writer(config.eval_dir)) as writer:
             for path in _paths(config):
-                _evaluate_and_tell(path, model, batches, num_batches, config, writer)
+                _evaluate_and_tell(path, task, config, writer)
 
 
 def evaluate_checkpoint(
@@ -80,7 +82,7 @@ def follow(
     newest: Callable[[], str | None],
     interval_secs: float,
     max_steps: int,
-    sleep: Callable[[float], None] = time.sleep,
+    sleep: Callable[[float], None],
 ) -> Iterator[str]:
     """Yields each newest checkpoint once, up to the one of `max_steps`.
 
@@ -88,7 +90,7 @@ def follow(
       newest: returns the path of the newest checkpoint, or None.
       interval_secs: between two looks.
       max_steps: a checkpoint of this step or a later one is the last.
-      sleep: waits.
+      sleep: waits so many seconds.
     """
     step, waiting = -1, False
     while step < max_steps:
@@ -106,7 +108,7 @@ def follow(
 def _paths(config: EvalConfig) -> Iterator[str]:
     newest = lambda: _newest(config.checkpoint_dir)
     if not config.run_once:
-        yield from follow(newest, config.eval_interval_secs, config.max_steps)
+        yield from follow(newest, config.eval_interval_secs, config.max_steps, time.sleep)
     elif path := newest():
         yield path
     else:
@@ -115,15 +117,27 @@ def _paths(config: EvalConfig) -> Iterator[str]:
 
 def _newest(location: str) -> str | None:
     """The newest checkpoint of a folder, or the location itself if it is a checkpoint."""
-    return location if _exists(location) else checkpoints.latest_checkpoint(location)
+    if not _exists(location):
+        return checkpoints.latest_checkpoint(location)
+    if not re.search(r"-\d+$", location):
+        raise ValueError(f"{location} does not end in the step, as in model.ckpt-1000")
+    return location
 
 
 def _exists(path: str) -> bool:
     return os.path.isfile(path + ".index")
 
 
-def _build(config: EvalConfig) -> tuple[keras.Model, tf.data.Dataset]:
-    """The net, and one pass over the split's first num_examples examples."""
+class _Task(NamedTuple):
+    """A net and one pass over the examples it is evaluated on."""
+
+    model: keras.Model
+    batches: tf.data.Dataset
+    num_batches: int
+    files: tuple[str, ...]
+
+
+def _build(config: EvalConfig) -> _Task:
     goal = problem.resolve(config)
     dataset = dataset_factory.get_dataset(config.dataset_name, config.subset, config.data_dir)
     batches = input_pipeline.evaluation_batches(
@@ -138,25 +152,20 @@ def _build(config: EvalConfig) -> tuple[keras.Model, tf.data.Dataset]:
     if 0 < config.num_examples < examples:
         examples = config.num_examples
         batches = batches.unbatch().take(examples).batch(config.batch_size)
-    num_batches = -(-examples // config.batch_size)
-    batches = problem.shift_labels(batches, config.labels_offset)
     model = nets_factory.build_net(
         config.net, num_classes=goal.num_classes, image_size=goal.image_size
     )
-    return model, batches.apply(tf.data.experimental.assert_cardinality(num_batches))
+    num_batches = math.ceil(examples / config.batch_size)
+    batches = problem.shift_labels(batches, config.labels_offset)
+    return _Task(model, batches, num_batches, dataset.files)
 
 
 def _evaluate_and_tell(
-    path: str,
-    model: keras.Model,
-    batches: tf.data.Dataset,
-    num_batches: int,
-    config: EvalConfig,
-    writer: tf.summary.SummaryWriter,
+    path: str, task: _Task, config: EvalConfig, writer: tf.summary.SummaryWriter
 ) -> None:
     step = checkpoints.step_of(path)
     try:
-        checkpoints.restore_weights(path, model, averages=config.restore_avg_var)
+        checkpoints.restore_weights(path, task.model, averages=config.restore_avg_var)
     except ValueError:
         if _exists(path):
             raise
@@ -164,7 +173,9 @@ def _evaluate_and_tell(
         return
     print(f"Succesfully loaded model from {path} at step={step}.")
     print(f"{timestamp()}: starting evaluation on ({config.subset}).", flush=True)
-    found = metrics.measure(Classifier(model).logits, batches, _speed_lines(num_batches))
+    with records.naming_damage(task.files):
+        logits = Classifier(task.model).logits
+        found = metrics.measure(logits, task.batches, _speed_lines(task.num_batches))
     print(f"{timestamp()}: {found}", flush=True)
     with writer.as_default(step=step):
         tf.summary.scalar("Precision @ 1", found.precision_at_1)

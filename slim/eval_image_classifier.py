@@ -14,8 +14,8 @@ from inception import app, flag_table, slim_flags
 def main(values: FlagValues) -> None:
     """Evaluates as the flags say."""
     config = flag_table.read(slim_flags.EvalFlags, values).config()
-    from inception import evaluate  # after the flags: TensorFlow takes seconds to load
-
+    with app.quiet_import():
+        from inception import evaluate
     evaluate.evaluate(config)
 
 
