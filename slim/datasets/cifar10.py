@@ -32,6 +32,8 @@ INFO = DatasetInfo(
         "truck",
     ),
     image_shape=(32, 32, 3),
+    # Compression would save 29 % of the bytes and double the time to decode an image.
+    png_compression=0,
 )
 
 _ARCHIVE = "cifar-10-python.tar.gz"

@@ -85,7 +85,7 @@ def write_records(
         info: the data set, for the names of its classes.
     """
     order = np.concatenate(list(shares.values()))
-    encoded = _encode_png(images[order])
+    encoded = _encode_png(images[order], info.png_compression)
     with files.progress_bar() as bar:
         task = bar.add_task(f"writing {len(order)} images", total=len(order))
         for path, share in shares.items():
@@ -106,10 +106,10 @@ def write_labels(folder: str, info: DatasetInfo) -> None:
         file.writelines(f"{label}:{name}\n" for label, name in enumerate(info.class_names))
 
 
-def _encode_png(images: np.ndarray) -> Iterator[bytes]:
+def _encode_png(images: np.ndarray, compression: int) -> Iterator[bytes]:
     """Encodes in the order of the images, on all cores."""
     encoded = tf.data.Dataset.from_tensor_slices(images).map(
-        tf.io.encode_png, num_parallel_calls=os.cpu_count()
+        lambda image: tf.io.encode_png(image, compression), num_parallel_calls=os.cpu_count()
     )
     for batch in encoded.batch(256).as_numpy_iterator():
         yield from batch

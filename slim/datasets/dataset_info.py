@@ -17,12 +17,14 @@ class DatasetInfo:
         splits: names of its splits.
         class_names: name of each class, by label.
         image_shape: (H, W, C) as stored.
+        png_compression: level of the PNG encoder when it is converted, 0 to 9; -1 is PNG's default.
     """
 
     name: str
     splits: tuple[str, ...]
     class_names: tuple[str, ...]
     image_shape: tuple[int, int, int]
+    png_compression: int = -1
 
 
 def check_split(info: DatasetInfo, source: str, images: np.ndarray, labels: np.ndarray) -> None:

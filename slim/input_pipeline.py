@@ -1,0 +1,262 @@
+"""Record files to batches of preprocessed images.
+
+The order of the images is a function of (seed, epoch), their augmentation of (seed, epoch, image):
+neither depends on threads, on the batch size or on where a training was interrupted.
+"""
+
+import dataclasses
+import functools
+import itertools
+
+import numpy as np
+import tensorflow as tf
+
+from slim.datasets import records
+from slim.datasets.dataset_factory import Dataset
+from slim.preprocessing.preprocessing_factory import Preprocess
+
+_PREFETCHED_BATCHES = 4
+_NUMBERS_AT_ONCE = 1 << 16
+
+
+def training_batches(
+    dataset: Dataset,
+    preprocess: Preprocess,
+    *,
+    image_size: int,
+    batch_size: int,
+    seed: int,
+    start_step: int = 0,
+    worker_index: int = 0,
+    num_workers: int = 1,
+    num_readers: int = 4,
+    num_preprocess_threads: int = 4,
+    shuffle_pool: int = 16384,
+    deterministic: bool = True,
+) -> tf.data.Dataset:
+    """Returns endless shuffled batches of one worker's share of a data set.
+
+    Args:
+        dataset: where the records are.
+        preprocess: applied to each image.
+        image_size: side of the preprocessed images in pixels.
+        batch_size: images in a batch; a batch may span two epochs.
+        seed: of order and augmentation. A seed set with tf.random.set_seed takes part in the order.
+        start_step: number of batches to leave out: those that came before an interruption. They
+            are not decoded, and files that hold nothing else of their epoch are not read.
+        worker_index: which share, in [0, num_workers).
+        num_workers: into how many shares the data set is divided: by file where there are enough
+            files, else by record.
+        num_readers: files read at once.
+        num_preprocess_threads: batches decoded and augmented at once.
+        shuffle_pool: number of encoded images from which the next one is drawn.
+        deterministic: False lets a batch that is ready overtake the one before it.
+
+    Returns:
+        Dataset of (images float32 [batch_size, image_size, image_size, C], labels int32
+        [batch_size]).
+
+    Raises:
+        ValueError: the worker is not one of the workers, or there is no record for it.
+    """
+    share = _share(dataset, worker_index, num_workers)
+    read = functools.partial(
+        _read_epoch, share, seed=seed, num_readers=num_readers, shuffle_pool=shuffle_pool
+    )
+    epoch, consumed = divmod(start_step * batch_size, share.num_examples)
+    done = _files_done(share, read, epoch, consumed)
+    later = tf.data.Dataset.range(epoch + 1, tf.int64.max).flat_map(
+        lambda epoch: read(epoch, tf.zeros_like(done))
+    )
+    examples = read(epoch, done).skip(consumed).concatenate(later)
+    return _preprocess_batches(
+        examples.batch(batch_size, drop_remainder=True),
+        preprocess,
+        image_shape=dataset.image_shape,
+        image_size=image_size,
+        seed=seed,
+        num_threads=num_preprocess_threads,
+        deterministic=deterministic,
+    )
+
+
+def evaluation_batches(
+    dataset: Dataset,
+    preprocess: Preprocess,
+    *,
+    image_size: int,
+    batch_size: int,
+    num_readers: int = 4,
+    num_preprocess_threads: int = 4,
+) -> tf.data.Dataset:
+    """Returns one pass over a data set, always in the same order; the last batch may be smaller.
+
+    Elements and arguments are those of `training_batches`, with B <= batch_size images in a batch.
+    """
+    share = _share(dataset, worker_index=0, num_workers=1)
+    examples = tf.data.Dataset.range(len(share.files)).interleave(
+        lambda file: _read_file(share, 0, file, False), num_readers, num_parallel_calls=num_readers
+    )
+    return _preprocess_batches(
+        examples.batch(batch_size),
+        preprocess,
+        image_shape=dataset.image_shape,
+        image_size=image_size,
+        seed=0,
+        num_threads=num_preprocess_threads,
+    )
+
+
+def synthetic_batches(
+    image_shape: tuple[int, int, int], num_classes: int, batch_size: int, seed: int
+) -> tf.data.Dataset:
+    """Returns one random batch, repeated without end: the cost of training without that of reading.
+
+    Returns:
+        Dataset of (images float32 [batch_size, *image_shape] in [-1, 1), labels int32 [batch_size]
+        in [0, num_classes)).
+    """
+    key = tf.constant([seed, 0], tf.int64)
+    images = tf.random.stateless_uniform([batch_size, *image_shape], key, minval=-1.0, maxval=1.0)
+    labels = tf.random.stateless_uniform(
+        [batch_size], key, minval=0, maxval=num_classes, dtype=tf.int32
+    )
+    return tf.data.Dataset.from_tensors((images, labels)).repeat()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Share:
+    """One worker's records: for each of its files the numbers that they have in the data set."""
+
+    files: tuple[str, ...]
+    firsts: tuple[int, ...]  # number of the first record of each file, the worker's or not
+    numbers: tuple[range, ...]
+    stride: int  # of all the ranges
+    num_in_dataset: int
+
+    @property
+    def num_examples(self) -> int:
+        return sum(map(len, self.numbers))
+
+
+def _share(dataset: Dataset, worker_index: int, num_workers: int) -> _Share:
+    if not 0 <= worker_index < num_workers:
+        raise ValueError(f"worker {worker_index} of {num_workers}: must lie in [0, {num_workers})")
+    by_file = len(dataset.files) >= num_workers
+    mine = slice(worker_index, None, num_workers) if by_file else slice(None)
+    stride = 1 if by_file else num_workers
+    ends = list(itertools.accumulate(dataset.counts))[mine]
+    firsts = [end - count for end, count in zip(ends, dataset.counts[mine], strict=True)]
+    starts = firsts if by_file else [n + (worker_index - n) % num_workers for n in firsts]
+    numbers = (range(*limits, stride) for limits in zip(starts, ends, strict=True))
+    share = _Share(dataset.files[mine], tuple(firsts), tuple(numbers), stride, dataset.num_examples)
+    if not share.num_examples:
+        raise ValueError(
+            f"no record for worker {worker_index} of {num_workers}: "
+            f"{dataset.name} {dataset.split} has {dataset.num_examples} records"
+        )
+    return share
+
+
+def _read_file(
+    share: _Share, epoch: tf.Tensor, file: tf.Tensor, done: tf.Tensor
+) -> tf.data.Dataset:
+    """Yields (record, number) for each of the worker's records in its file number `file`.
+
+    The number, epoch * (records in the data set) + place in the data set, is unique over all
+    epochs. With `done` the file is not read; the records are then empty.
+    """
+    start, stop, first = (
+        tf.constant(values, tf.int64)[file]
+        for values in (
+            [numbers.start for numbers in share.numbers],
+            [numbers.stop for numbers in share.numbers],
+            share.firsts,
+        )
+    )
+    skipped = tf.data.Dataset.from_tensors("").repeat(tf.where(done, stop - start, 0))
+    path = tf.boolean_mask(tf.constant(share.files)[file, tf.newaxis], [tf.logical_not(done)])
+    records_of_file = tf.data.TFRecordDataset(path).shard(share.stride, start - first)
+    base = epoch * share.num_in_dataset
+    numbers = tf.data.Dataset.range(base + start, base + stop, share.stride)
+    return tf.data.Dataset.zip(records_of_file.concatenate(skipped), numbers)
+
+
+def _read_epoch(
+    share: _Share,
+    epoch: int | tf.Tensor,
+    done: tf.Tensor,
+    *,
+    seed: int,
+    num_readers: int,
+    shuffle_pool: int,
+) -> tf.data.Dataset:
+    """Yields (record, number) in the order of the epoch; `done`, bool [files]: see `_read_file`."""
+    draws = tf.random.stateless_uniform(
+        [len(share.files) + 1],
+        tf.stack([tf.constant(seed, tf.int64), epoch]),
+        minval=None,
+        maxval=None,
+        dtype=tf.int64,
+    )
+    order = tf.argsort(draws[:-1], stable=True)
+    return (
+        tf.data.Dataset.from_tensor_slices(order)
+        .interleave(
+            lambda file: _read_file(share, epoch, file, done[file]),
+            cycle_length=num_readers,
+            num_parallel_calls=num_readers,
+            deterministic=True,
+        )
+        .shuffle(shuffle_pool, seed=draws[-1], reshuffle_each_iteration=False)
+    )
+
+
+def _files_done(share, read, epoch: int, consumed: int) -> tf.Tensor:
+    """Tells, bool [files], which files hold none of the epoch's records after the first `consumed`.
+
+    The order is that of a reading that opens no file.
+    """
+    done = np.full(len(share.files), consumed > 0)
+    if consumed:
+        rest = read(epoch, tf.constant(done)).skip(consumed).batch(_NUMBERS_AT_ONCE)
+        for _, numbers in rest.as_numpy_iterator():
+            places = numbers % share.num_in_dataset
+            done[np.searchsorted(share.firsts, places, side="right") - 1] = False
+    return tf.constant(done)
+
+
+def _preprocess_batches(
+    batches: tf.data.Dataset,
+    preprocess: Preprocess,
+    *,
+    image_shape: tuple[int, int, int],
+    image_size: int,
+    seed: int,
+    num_threads: int,
+    deterministic: bool = True,
+) -> tf.data.Dataset:
+    """Maps batches of (record, number) to batches of (image, label)."""
+    channels = image_shape[-1]
+
+    def preprocess_image(encoded: records.EncodedImage, number: tf.Tensor) -> tf.Tensor:
+        image = tf.ensure_shape(records.decode_image(encoded, channels), image_shape)
+        return preprocess(image, image_size, tf.stack([tf.constant(seed, tf.int64), number]))
+
+    def preprocess_batch(serialized: tf.Tensor, numbers: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        encoded, labels = records.parse_examples(serialized)
+        # One call for a batch: a call for each image would cost more than the image itself.
+        images = tf.map_fn(
+            lambda image: preprocess_image(*image),
+            (encoded, numbers),
+            fn_output_signature=tf.TensorSpec([image_size, image_size, channels], tf.float32),
+        )
+        return images, labels
+
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = num_threads
+    options.autotune.enabled = False
+    mapped = batches.map(
+        preprocess_batch, num_parallel_calls=num_threads, deterministic=deterministic
+    )
+    return mapped.prefetch(_PREFETCHED_BATCHES).with_options(options)

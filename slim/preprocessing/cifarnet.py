@@ -1,0 +1,48 @@
+"""Preprocessing of CifarNet and of CIFAR-10's AlexNet (Krizhevsky's recipe of 2012)."""
+
+import tensorflow as tf
+
+_PADDING = 4  # on each side, where the crop is not smaller than the image
+_MAX_BRIGHTNESS = 63.0  # on the scale of pixels
+_CONTRAST = (0.2, 1.8)
+
+
+def preprocess_for_training(image: tf.Tensor, size: int, seed: tf.Tensor) -> tf.Tensor:
+    """Random crop, flip, brightness and contrast, then standardization.
+
+    Args:
+        image: uint8 [H, W, C].
+        size: side of the crop in pixels.
+        seed: int64 [2]; the five draws depend on nothing else.
+
+    Returns:
+        float32 [size, size, C] with mean 0 and variance 1.
+    """
+    row, column, flip, brightness, contrast = tf.unstack(tf.random.stateless_uniform([5], seed))
+    image = _crop(_pad(image, size), size, row, column)
+    image = tf.where(flip < 0.5, tf.reverse(image, [1]), image)
+    image = tf.cast(image, tf.float32) + (2.0 * brightness - 1.0) * _MAX_BRIGHTNESS
+    low, high = _CONTRAST
+    image = tf.image.adjust_contrast(image, low + (high - low) * contrast)
+    return tf.image.per_image_standardization(image)
+
+
+def preprocess_for_evaluation(image: tf.Tensor, size: int, seed: tf.Tensor) -> tf.Tensor:
+    """Crops or pads the centre of uint8 [H, W, C] to float32 [size, size, C], standardized."""
+    del seed
+    return tf.image.per_image_standardization(tf.image.resize_with_crop_or_pad(image, size, size))
+
+
+def _pad(image: tf.Tensor, size: int) -> tf.Tensor:
+    """Pads with black so that a crop of `size` has room to move."""
+    lack = tf.maximum(size - tf.shape(image)[:2], -1)
+    padding = tf.where(lack >= 0, (lack + 1) // 2 + _PADDING, 0)
+    return tf.pad(image, [[padding[0], padding[0]], [padding[1], padding[1]], [0, 0]])
+
+
+def _crop(image: tf.Tensor, size: int, row: tf.Tensor, column: tf.Tensor) -> tf.Tensor:
+    """Crops [size, size] at the place that two draws from [0, 1) choose."""
+    room = tf.cast(tf.shape(image)[:2] - size + 1, tf.float32)
+    offset = tf.cast(tf.stack([row, column]) * room, tf.int32)
+    crop = tf.slice(image, tf.concat([offset, [0]], axis=0), [size, size, -1])
+    return tf.ensure_shape(crop, [size, size, image.shape[-1]])
