@@ -1,4 +1,4 @@
-"""The random draws behind ternary codes: one 24-bit integer a value, from a counter-based generator.
+"""Random draws behind ternary codes: one 24-bit integer a value, from a counter-based generator.
 
 A draw depends only on (seed, step, node, variable, element), never on threads, buckets or machine.
 The layout of halves and bytes within the Philox blocks is the one that lets 16 vector lanes draw

@@ -24,7 +24,7 @@ class Measured:
 
     Attributes:
       bounds: float32 [v], magnitude to which each of v variables is clipped.
-      scales: float32 [v], largest magnitude after clipping; infinite where a gradient is not finite.
+      scales: float32 [v], largest clipped magnitude; infinite where a gradient is not finite.
     """
 
     bounds: tf.Tensor

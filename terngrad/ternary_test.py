@@ -1,0 +1,114 @@
+"""Laws of clipping, scaling and ternarizing."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from terngrad import ternary
+
+ALL_DRAWS = tf.range(1 << 24, dtype=tf.float32)
+INFINITY = tf.constant(float("inf"))
+finite_floats = st.floats(width=32, allow_nan=False, allow_infinity=False)
+
+
+def codes(values, scale, random, bound=INFINITY):
+    kept = ternary.ternarize(
+        tf.constant(values, tf.float32), bound, tf.constant(scale, tf.float32), random
+    )
+    return np.where(kept.nonzero, np.where(kept.negative, -1, 1), 0)
+
+
+@pytest.mark.parametrize("scale", [1.0, 3e-5, 2.0**-100, 1e30])
+@pytest.mark.parametrize("share", [0.0, 1e-7, 0.1, 1 / 3, 0.5, 0.999999, 1.0])
+def test_law_1_unbiased_to_2_pow_minus_23_of_the_scale(share, scale):
+    value = np.float32(share) * np.float32(scale)
+    accepted = int(np.sum(codes(-value, scale, ALL_DRAWS) == -1))
+    assert abs(accepted / 2**24 - float(value) / float(np.float32(scale))) <= 2**-23
+
+
+def test_law_1_the_mean_of_many_encodings_is_the_clipped_gradient():
+    rng = np.random.default_rng(1)
+    values = rng.normal(size=64).astype(np.float32)
+    bound = tf.constant(1.5)
+    total = np.zeros(64)
+    for _ in range(4000):
+        random = tf.constant(rng.integers(0, 1 << 24, 64), tf.float32)
+        total += codes(values, 1.5, random, bound)
+    np.testing.assert_allclose(1.5 * total / 4000, np.clip(values, -1.5, 1.5), atol=0.12)
+
+
+@given(st.lists(finite_floats, min_size=1, max_size=40), st.integers(0, (1 << 24) - 1))
+@settings(max_examples=60, deadline=None)
+def test_codes_are_signs_of_values_and_zeros_stay_zero(values, draw):
+    values = np.array(values, np.float32)
+    scale = np.abs(values).max()
+    got = codes(values, scale, tf.fill([values.size], float(draw)))
+    assert np.all((got == 0) | (got == np.sign(values)))
+    assert np.all(got[np.abs(values) < ternary.SMALLEST_NORMAL] == 0)
+
+
+@given(st.lists(finite_floats, min_size=1, max_size=40))
+@settings(max_examples=60, deadline=None)
+def test_the_largest_value_is_kept_by_almost_every_draw(values):
+    values = np.array(values, np.float32)
+    scale = np.abs(values).max()
+    got = codes(values, scale, tf.fill([values.size], float((1 << 24) - 2)))
+    expected = np.sign(values) if scale >= ternary.SMALLEST_SCALE else np.zeros_like(values)
+    largest = np.abs(values) == scale
+    np.testing.assert_array_equal(got[largest], expected[largest])
+
+
+@pytest.mark.parametrize("scale", [0.0, 2.0**-101, float("inf"), float("nan")])
+def test_a_scale_that_is_zero_or_not_finite_gives_only_zeros(scale):
+    assert not codes([1.0, -1.0, 0.0], scale, tf.zeros([3])).any()
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("clip_factor", [0.0, 2.5])
+def test_a_gradient_that_is_not_finite_has_an_infinite_scale(bad, clip_factor):
+    stats = ternary.stats(tf.constant([1.0, bad, 2.0]))
+    bound = ternary.clip_bound(stats, 3, clip_factor)
+    assert ternary.local_scale(stats, bound).numpy() == np.inf
+
+
+@given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=2, max_size=200))
+@settings(max_examples=60, deadline=None)
+def test_stats_are_those_of_numpy_to_1e_6(values):
+    values = np.array(values, np.float32)
+    got = ternary.stats(tf.constant(values))
+    wide = values.astype(np.float64)
+    scale = max(1e-30, np.abs(wide).sum())
+    assert abs(got.sum.numpy() - wide.sum()) <= 1e-6 * scale
+    np.testing.assert_allclose(got.sum_of_squares, (wide**2).sum(), rtol=1e-6, atol=1e-30)
+    if np.abs(values).max() >= ternary.SMALLEST_NORMAL:
+        assert got.max_abs.numpy() == np.abs(values).max()
+
+
+def test_the_bound_is_clip_factor_standard_deviations():
+    values = np.random.default_rng(2).normal(3.0, 2.0, 10_000).astype(np.float32)
+    bound = ternary.clip_bound(ternary.stats(tf.constant(values)), values.size, 2.5)
+    np.testing.assert_allclose(bound, 2.5 * values.std(), rtol=1e-4)
+
+
+@pytest.mark.parametrize(("count", "clip_factor"), [(1, 2.5), (100, 0.0)])
+def test_no_bound_without_clipping_or_spread(count, clip_factor):
+    stats = ternary.stats(tf.fill([count], 3.0))
+    assert ternary.clip_bound(stats, count, clip_factor).numpy() == np.inf
+
+
+def test_the_scale_is_the_largest_clipped_magnitude():
+    values = np.random.default_rng(3).normal(size=1000).astype(np.float32)
+    stats = ternary.stats(tf.constant(values))
+    for clip_factor in (0.0, 0.5, 2.5, 100.0):
+        bound = ternary.clip_bound(stats, values.size, clip_factor)
+        clipped = np.clip(values, -bound.numpy(), bound.numpy())
+        assert ternary.local_scale(stats, bound).numpy() == np.abs(clipped).max()
+
+
+def test_division_by_the_number_of_nodes_is_rounded_once_inside_a_function():
+    scales = tf.constant(np.random.default_rng(4).uniform(size=1000), tf.float32)
+    nodes = tf.Variable(3, dtype=tf.int32)
+    got = tf.function(lambda: ternary.mean_scale(scales, nodes.read_value()))()
+    np.testing.assert_array_equal(got, scales.numpy() / np.float32(3))
