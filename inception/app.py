@@ -43,6 +43,10 @@ def run(
         main(values)
     except (flags.Error, ValueError, OSError) as error:
         sys.exit(f"{Path(program).stem}: {' '.join(str(error).split())}")
+    except ModuleNotFoundError as error:
+        if error.name not in ("tensorflow", "keras"):
+            raise
+        sys.exit("TensorFlow is not installed: pip install '.[cpu]', or '.[gpu]' for NVIDIA GPUs")
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
 

@@ -87,6 +87,14 @@ def test_an_error_of_the_user_is_one_line(error):
     assert exit_info.value.code == "program: two lines"
 
 
+def test_a_missing_tensorflow_is_named_with_what_installs_it():
+    def main(values):
+        raise ModuleNotFoundError(name="tensorflow")
+
+    with pytest.raises(SystemExit, match=r"pip install '\.\[cpu\]'"):
+        app.run(main, define, ["program"])
+
+
 def test_a_bug_keeps_its_traceback():
     def main(values):
         raise ZeroDivisionError

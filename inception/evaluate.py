@@ -47,10 +47,7 @@ def evaluate(config: EvalConfig) -> None:
 
 
 def evaluate_checkpoint(
-    path: str,
-    model: keras.Model,
-    batches: tf.data.Dataset,
-    averages: bool,
+    path: str, model: keras.Model, batches: tf.data.Dataset, averages: bool
 ) -> Metrics:
     """Returns the metrics of a checkpoint.
 
