@@ -13,7 +13,8 @@ from inception import app, flags
 def main(values: FlagValues) -> None:
     """Trains as the flags say."""
     config = flags.train_config(values, "cifar10")
-    from inception import train  # after the flags: TensorFlow takes seconds to load
+    with app.quiet_import():
+        from inception import train  # after the flags: TensorFlow takes seconds to load
 
     train.train(config)
 

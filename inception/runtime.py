@@ -16,8 +16,10 @@ def configure(
       deterministic: equal inputs give equal bits.
       log_placement: log the device of every operation.
     """
-    tf.config.threading.set_intra_op_parallelism_threads(intra_threads)
-    tf.config.threading.set_inter_op_parallelism_threads(inter_threads)
+    if intra_threads:
+        tf.config.threading.set_intra_op_parallelism_threads(intra_threads)
+    if inter_threads:
+        tf.config.threading.set_inter_op_parallelism_threads(inter_threads)
     # Grappler would flatten the trees in which nodes are added, and so change their rounding.
     tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
     tf.debugging.set_log_device_placement(log_placement)

@@ -132,10 +132,11 @@ def _tell_plan(config: TrainConfig, training: Training, step: int) -> None:
         f"{len(layout.coded)} of them ternary; {training.nodes} nodes x "
         f"{config.batch_size // training.nodes} images; "
         f"each sends {sent:.0f} bytes a step, "
-        f"{bits_per_parameter(layout, codecs, training.nodes):.4g} bits a parameter; "
-        f"codes by the reference ops.",
+        f"{bits_per_parameter(layout, codecs, training.nodes):.4g} bits a parameter.",
         flush=True,
     )
+    if layout.coded:
+        print("Codes are written and read by the reference ops (TensorFlow).", flush=True)
     if config.max_steps and step >= config.max_steps:
         print(f"--max_steps={config.max_steps} is reached: there is nothing left to train.")
 
