@@ -41,7 +41,7 @@ def training_batches(
         preprocess: applied to each image.
         image_size: side of the preprocessed images in pixels.
         batch_size: images in a batch; a batch may span two epochs.
-        seed: of order and augmentation. A seed set with tf.random.set_seed takes part in the order.
+        seed: of order and augmentation.
         start_step: number of batches to leave out: those that came before an interruption. They
             are not decoded, and files that hold nothing else of their epoch are not read.
         worker_index: which share, in [0, num_workers).
@@ -65,10 +65,8 @@ def training_batches(
     )
     epoch, consumed = divmod(start_step * batch_size, share.num_examples)
     done = _files_done(share, read, epoch, consumed)
-    later = tf.data.Dataset.range(epoch + 1, tf.int64.max).flat_map(
-        lambda epoch: read(epoch, tf.zeros_like(done))
-    )
-    examples = read(epoch, done).skip(consumed).concatenate(later)
+    epochs = tf.data.Dataset.range(epoch, tf.int64.max)
+    examples = epochs.flat_map(lambda e: read(e, done & (e == epoch))).skip(consumed)
     return _preprocess_batches(
         examples.batch(batch_size, drop_remainder=True),
         preprocess,
@@ -184,7 +182,7 @@ def _read_file(
 
 def _read_epoch(
     share: _Share,
-    epoch: int | tf.Tensor,
+    epoch: tf.Tensor,
     done: tf.Tensor,
     *,
     seed: int,
@@ -192,6 +190,8 @@ def _read_epoch(
     shuffle_pool: int,
 ) -> tf.data.Dataset:
     """Yields (record, number) in the order of the epoch; `done`, bool [files]: see `_read_file`."""
+    # Of the graph being traced, by dataset.flat_map: else tf.random.set_seed changes the order.
+    tf.compat.v1.set_random_seed(None)
     draws = tf.random.stateless_uniform(
         [len(share.files) + 1],
         tf.stack([tf.constant(seed, tf.int64), epoch]),
@@ -219,7 +219,9 @@ def _files_done(share, read, epoch: int, consumed: int) -> tf.Tensor:
     """
     done = np.full(len(share.files), consumed > 0)
     if consumed:
-        rest = read(epoch, tf.constant(done)).skip(consumed).batch(_NUMBERS_AT_ONCE)
+        none_read = tf.constant(done)
+        numbered = tf.data.Dataset.range(epoch, epoch + 1).flat_map(lambda e: read(e, none_read))
+        rest = numbered.skip(consumed).batch(_NUMBERS_AT_ONCE)
         for _, numbers in rest.as_numpy_iterator():
             places = numbers % share.num_in_dataset
             done[np.searchsorted(share.firsts, places, side="right") - 1] = False

@@ -1,0 +1,194 @@
+"""Laws of the input pipeline: order, resuming, shares of workers, augmentation."""
+
+import itertools
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from slim import input_pipeline
+from slim.datasets import records
+from slim.datasets.dataset_factory import Dataset
+from slim.preprocessing.preprocessing_factory import get_preprocessing
+
+_SHAPE = (4, 4, 3)
+
+
+def _make_dataset(folder, counts, shape=_SHAPE):
+    """Images of which every pixel is the image's number in the data set."""
+    paths, numbers = [], itertools.count()
+    for index, count in enumerate(counts):
+        paths.append(str(folder / f"train-{index:05d}-of-{len(counts):05d}"))
+        with records.record_writer(paths[-1]) as writer:
+            for number in itertools.islice(numbers, count):
+                pixels = np.full(shape, number, np.uint8).tobytes()
+                writer.write(records.ImageRecord(pixels, "RAW", *shape, number % 10).serialize())
+    return Dataset("mnist", "train", tuple(paths), tuple(counts), 10, shape)
+
+
+def _as_float(image, size, seed):
+    del size, seed
+    return tf.cast(image, tf.float32)
+
+
+def _train(dataset, preprocess=_as_float, **options):
+    defaults = {"image_size": 4, "batch_size": 4, "seed": 1, "shuffle_pool": 7, "num_readers": 3}
+    return input_pipeline.training_batches(dataset, preprocess, **(defaults | options))
+
+
+def _numbers(batches, count):
+    """The first `count` images by number, in the order they come in."""
+    images = batches.unbatch().take(count).map(lambda image, _: image[0, 0, 0])
+    return [int(number) for number in images.as_numpy_iterator()]
+
+
+@pytest.fixture(name="dataset")
+def _dataset(tmp_path):
+    return _make_dataset(tmp_path, [9, 3, 11, 0, 8, 5])  # 36 images
+
+
+def test_order_is_a_function_of_seed_and_epoch(dataset):
+    three_epochs = _numbers(_train(dataset), 108)
+    assert _numbers(_train(dataset, batch_size=6, num_preprocess_threads=1), 108) == three_epochs
+    assert _numbers(_train(dataset, seed=2), 36) != three_epochs[:36]
+    assert three_epochs[36:72] != three_epochs[:36]
+    assert _numbers(_train(dataset, start_step=9), 72) == three_epochs[36:]
+
+
+def test_order_is_independent_of_the_global_seed(dataset):
+    numbers = _numbers(_train(dataset), 36)
+    tf.random.set_seed(0)
+    assert _numbers(_train(dataset), 36) == numbers
+
+
+def test_every_epoch_holds_each_image_once(dataset):
+    numbers = _numbers(_train(dataset, batch_size=5), 180)
+    for epoch in range(5):
+        assert sorted(numbers[36 * epoch : 36 * (epoch + 1)]) == list(range(36))
+
+
+def test_image_and_label_stay_together(dataset):
+    images, labels = next(iter(_train(dataset, batch_size=36)))
+    assert images.dtype == tf.float32 and labels.dtype == tf.int32
+    np.testing.assert_array_equal(images[:, 0, 0, 0].numpy() % 10, labels)
+
+
+@pytest.mark.parametrize("start_step", [1, 7, 8, 40])
+def test_resuming_at_any_step_gives_the_remaining_batches_bit_for_bit(dataset, start_step):
+    options = {"preprocess": get_preprocessing("cifarnet", is_training=True), "batch_size": 5}
+    uninterrupted = _train(dataset, **options).skip(start_step).take(12)
+    resumed = _train(dataset, **options, start_step=start_step).take(12)
+    for expected, batch in zip(uninterrupted, resumed, strict=True):
+        np.testing.assert_array_equal(batch[0], expected[0])
+        np.testing.assert_array_equal(batch[1], expected[1])
+
+
+def test_resuming_opens_only_files_that_the_rest_of_the_epoch_needs(tmp_path):
+    dataset = _make_dataset(tmp_path, [10] * 12)
+    options = {"num_readers": 2, "batch_size": 10, "start_step": 8}
+    rest_of_epoch = _numbers(_train(dataset, **options), 40)
+    needed = {number // 10 for number in rest_of_epoch}
+    unneeded = [path for index, path in enumerate(dataset.files) if index not in needed]
+    assert len(unneeded) >= 5
+    for path in unneeded:
+        os.remove(path)
+    # No later epoch is asked for: preprocessing runs ahead into it, but its error comes in turn.
+    assert _numbers(_train(dataset, **options), 40) == rest_of_epoch
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 6, 7])
+def test_shares_of_workers_are_disjoint_and_complete(dataset, num_workers):
+    shares = []
+    for worker in range(num_workers):
+        options = {"worker_index": worker, "num_workers": num_workers, "batch_size": 1}
+        if num_workers == 6 and not dataset.counts[worker]:
+            with pytest.raises(ValueError, match="no record for worker 3 of 6"):
+                _train(dataset, **options)
+            continue
+        size = _share_size(dataset, worker, num_workers)
+        first, second = np.split(np.array(_numbers(_train(dataset, **options), 2 * size)), 2)
+        assert sorted(first) == sorted(second)
+        shares.extend(first)
+    assert sorted(shares) == list(range(36))
+
+
+def _share_size(dataset, worker, num_workers):
+    if num_workers <= len(dataset.files):
+        return sum(dataset.counts[worker::num_workers])
+    return len(range(worker, dataset.num_examples, num_workers))
+
+
+def test_a_worker_among_many_resumes_too(dataset):
+    options = {"worker_index": 5, "num_workers": 8, "batch_size": 2}
+    assert (
+        _numbers(_train(dataset, **options, start_step=3), 6)
+        == _numbers(_train(dataset, **options), 12)[6:]
+    )
+
+
+def test_unknown_worker_and_too_few_records_are_named(tmp_path):
+    dataset = _make_dataset(tmp_path, [2])
+    with pytest.raises(ValueError, match=r"worker 2 of 2: must lie in \[0, 2\)"):
+        _train(dataset, worker_index=2, num_workers=2)
+    with pytest.raises(ValueError, match="no record for worker 2 of 3: mnist train has 2 records"):
+        _train(dataset, worker_index=2, num_workers=3)
+
+
+def test_augmentation_depends_on_seed_epoch_and_image_alone(tmp_path):
+    def draw(image, size, seed):
+        return tf.cast(image, tf.float32) * 0 + tf.random.stateless_uniform([4, 4, 3], seed)
+
+    def draws(**options):
+        batches = _train(dataset, draw, **options).unbatch().take(72)
+        with_image = zip(_numbers(_train(dataset, **options), 72), batches, strict=True)
+        return [(number, image.numpy().tobytes()) for number, (image, _) in with_image]
+
+    dataset = _make_dataset(tmp_path, [20, 16])
+    reference = draws()
+    assert len({image for _, image in reference}) == 72
+    assert draws(batch_size=9, num_preprocess_threads=1) == reference
+    # Another order, the same draws.
+    assert sorted(draws(shuffle_pool=30)[:36]) == sorted(reference[:36])
+    worker = draws(num_workers=2, worker_index=1)[:16]
+    assert set(worker) <= set(reference[:36])
+    assert not {image for _, image in draws(seed=2)} & {image for _, image in reference}
+
+
+def test_evaluation_is_one_pass_with_the_smaller_last_batch(dataset):
+    options = {"image_size": 4, "batch_size": 10}
+    batches = input_pipeline.evaluation_batches(dataset, _as_float, **options)
+    assert [len(labels) for _, labels in batches] == [10, 10, 10, 6]
+    numbers = _numbers(batches, 100)
+    assert sorted(numbers) == list(range(36))
+    assert _numbers(batches, 100) == numbers
+
+
+def test_batches_that_overtake_hold_the_same_images(dataset):
+    numbers = _numbers(_train(dataset, deterministic=False), 36)
+    assert sorted(numbers) == list(range(36))
+
+
+def test_damaged_record_is_named_with_file_and_offset(dataset):
+    with open(dataset.files[2], "r+b") as file:
+        file.seek(40)
+        file.write(b"\xff\xff")
+    message = "train-00002-of-00006: record 0 at byte 0 is damaged"
+    with pytest.raises(ValueError, match=message), records.naming_damage(dataset.files):
+        _numbers(_train(dataset), 36)
+
+
+def test_image_of_another_shape_than_the_data_sets_is_refused(tmp_path):
+    dataset = _make_dataset(tmp_path, [4], shape=(5, 4, 3))
+    dataset = Dataset("mnist", "train", dataset.files, dataset.counts, 10, _SHAPE)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"\[5,4,3\].*\[4,4,3\]"):
+        _numbers(_train(dataset), 4)
+
+
+def test_synthetic_batches_are_one_seeded_batch_for_ever():
+    batches = input_pipeline.synthetic_batches((8, 8, 3), 10, 4, seed=1)
+    (images, labels), (again, _) = batches.take(2)
+    np.testing.assert_array_equal(images, again)
+    assert images.shape == (4, 8, 8, 3) and images.dtype == tf.float32
+    assert labels.shape == (4,) and labels.dtype == tf.int32
+    assert np.all((labels >= 0) & (labels < 10))
