@@ -16,12 +16,12 @@ find_python() {
 
 # Prints what the installation depends on.
 fingerprint() {
-  { cat "${REPO}/setup.py"; echo "${REPO} ${extras}"; "${VENV}/bin/python" -V; } | sha256sum
+  { cat "${REPO}/setup.py"; echo "${REPO}"; "${VENV}/bin/python" -V; } | sha256sum
 }
 
-extras=cpu
-nvidia-smi > /dev/null 2>&1 && extras=gpu
-[[ "${1:-}" == dev ]] && extras+=,dev
+device=cpu
+nvidia-smi > /dev/null 2>&1 && device=gpu
+extras="${device}${1:+,$1}"
 
 command -v g++ > /dev/null \
   || echo "setup.sh: no g++, so native kernels cannot be built; sudo apt-get install -y g++" >&2
@@ -39,4 +39,5 @@ echo "Installing TensorFlow and the other packages (extras ${extras}) into ${VEN
 quiet=()
 [[ -t 1 ]] || quiet=(--quiet)
 "${VENV}/bin/python" -m pip install "${quiet[@]}" --disable-pip-version-check -e "${REPO}[${extras}]"
-echo "${fingerprint}" > "${stamp}"
+# What has the test tools has the rest too.
+echo "${fingerprint}" | tee "${VENV}/terngrad-setup-${device}" > "${stamp}"

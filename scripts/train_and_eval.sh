@@ -1,0 +1,84 @@
+# Sourced by run_multi_gpus_*.sh after their settings: trains and, beside it, evaluates.
+
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+export PYTHONUNBUFFERED=1              # the logs can be followed
+export TF_FORCE_GPU_ALLOW_GROWTH=true  # the two programs share a GPU
+
+convert="slim.download_and_convert_data --dataset_name ${DATASET_NAME} --dataset_dir '${DATA_DIR}'"
+compgen -G "${DATA_DIR}/train-*" > /dev/null \
+  || die "no records in ${DATA_DIR}; make them with: ${PYTHON} -m ${convert}"
+
+RUN_NAME="${DATASET_NAME}_${NET}_${IMAGE_SIZE}_${OPTIMIZER}_${GRAD_BITS}_${BASE_LR}_${CLIP_FACTOR}"
+RUN_NAME+="_${FLOATING_GRAD_EPOCH}_${WEIGHT_DECAY}_${MOMENTUM}_${SIZE_TO_BINARIZE}"
+RUN_NAME+="_${TRAIN_BATCH_SIZE}_${NUM_NODES}_$(date +%Y-%m-%d_%H-%M-%S)"
+TRAIN_DIR="${ROOT_WORKSPACE}/${DATASET_NAME}_training_data/${RUN_NAME}"
+EVAL_DIR="${ROOT_WORKSPACE}/${DATASET_NAME}_eval_data/${RUN_NAME}"
+INFO_DIR="${ROOT_WORKSPACE}/${DATASET_NAME}_info"
+TRAIN_LOG="${INFO_DIR}/training_${RUN_NAME}_info.txt"
+EVAL_LOG="${INFO_DIR}/eval_${RUN_NAME}_info.txt"
+mkdir -p "${TRAIN_DIR}" "${EVAL_DIR}" "${INFO_DIR}"
+
+# Waits for a process, also when a signal cuts the waiting short, and returns its exit code.
+await() {
+  local code
+  while true; do
+    wait "$1" && code=0 || code=$?
+    kill -0 "$1" 2> /dev/null || return "${code}"
+  done
+}
+
+stop() { kill -TERM "$@" 2> /dev/null || true; }
+
+"${PYTHON}" -m "inception.${DATASET_NAME}_eval" \
+  --data_dir "${DATA_DIR}" \
+  --subset test \
+  --net "${NET}" \
+  --image_size "${IMAGE_SIZE}" \
+  --batch_size "${VAL_BATCH_SIZE}" \
+  --checkpoint_dir "${TRAIN_DIR}" \
+  --eval_dir "${EVAL_DIR}" \
+  --eval_interval_secs "${EVAL_INTERVAL_SECS}" \
+  --restore_avg_var="${RESTORE_AVG_VAR}" \
+  --device "${EVAL_DEVICE}" \
+  --max_steps "${MAX_STEPS}" \
+  > "${EVAL_LOG}" 2>&1 &
+evaluation=$!
+
+"${PYTHON}" -m "inception.${DATASET_NAME}_train" \
+  --data_dir "${DATA_DIR}" \
+  --train_dir "${TRAIN_DIR}" \
+  --pretrained_model_checkpoint_path "${FINETUNED_MODEL_PATH}" \
+  --seed "${SEED}" \
+  --net "${NET}" \
+  --image_size "${IMAGE_SIZE}" \
+  --optimizer "${OPTIMIZER}" \
+  --momentum "${MOMENTUM}" \
+  --initial_learning_rate "${BASE_LR}" \
+  --learning_rate_decay_type "${LR_DECAY_TYPE}" \
+  --weight_decay "${WEIGHT_DECAY}" \
+  --batch_size "${TRAIN_BATCH_SIZE}" \
+  --max_steps "${MAX_STEPS}" \
+  --save_iter "${SAVE_ITER}" \
+  --num_gpus "${NUM_GPUS}" \
+  --num_nodes "${NUM_NODES}" \
+  --grad_bits "${GRAD_BITS}" \
+  --clip_factor "${CLIP_FACTOR}" \
+  --floating_grad_epoch "${FLOATING_GRAD_EPOCH}" \
+  --size_to_binarize "${SIZE_TO_BINARIZE}" \
+  > >(tee -i "${TRAIN_LOG}") 2>&1 &
+training=$!
+stopped=
+trap 'stopped=yes; stop "${training}" "${evaluation}"' INT TERM
+
+echo "Training log: ${TRAIN_LOG}"
+echo "Evaluation log: ${EVAL_LOG}"
+
+await "${training}" && code=0 || code=$?
+((code == 0)) || { stopped=yes; stop "${evaluation}"; } # it would wait for the last checkpoint
+if ! await "${evaluation}" && [[ ! "${stopped}" ]]; then
+  tail -n 1 "${EVAL_LOG}" >&2
+  code=1
+fi
+grep 'precision @ 1' "${EVAL_LOG}" | tail -n 1 || true
+exit "${code}"
