@@ -172,7 +172,7 @@ def _read_file(
             share.firsts,
         )
     )
-    skipped = tf.data.Dataset.from_tensors("").repeat(tf.where(done, stop - start, 0))
+    skipped = tf.data.Dataset.from_tensor_slices([""]).repeat(tf.where(done, stop - start, 0))
     path = tf.boolean_mask(tf.constant(share.files)[file, tf.newaxis], [tf.logical_not(done)])
     records_of_file = tf.data.TFRecordDataset(path).shard(share.stride, start - first)
     base = epoch * share.num_in_dataset
@@ -190,26 +190,40 @@ def _read_epoch(
     shuffle_pool: int,
 ) -> tf.data.Dataset:
     """Yields (record, number) in the order of the epoch; `done`, bool [files]: see `_read_file`."""
-    # Of the graph being traced, by dataset.flat_map: else tf.random.set_seed changes the order.
-    tf.compat.v1.set_random_seed(None)
     draws = tf.random.stateless_uniform(
-        [len(share.files) + 1],
+        [len(share.files) + 2],
         tf.stack([tf.constant(seed, tf.int64), epoch]),
         minval=None,
         maxval=None,
         dtype=tf.int64,
     )
-    order = tf.argsort(draws[:-1], stable=True)
-    return (
-        tf.data.Dataset.from_tensor_slices(order)
-        .interleave(
-            lambda file: _read_file(share, epoch, file, done[file]),
-            cycle_length=num_readers,
-            num_parallel_calls=num_readers,
-            deterministic=True,
-        )
-        .shuffle(shuffle_pool, seed=draws[-1], reshuffle_each_iteration=False)
+    examples = tf.data.Dataset.from_tensor_slices(tf.argsort(draws[2:], stable=True)).interleave(
+        lambda file: _read_file(share, epoch, file, done[file]),
+        cycle_length=num_readers,
+        num_parallel_calls=num_readers,
+        deterministic=True,
     )
+    return _shuffle(examples, shuffle_pool, draws[0], draws[1])
+
+
+def _shuffle(
+    examples: tf.data.Dataset, pool: int, seed: tf.Tensor, seed2: tf.Tensor
+) -> tf.data.Dataset:
+    """`examples.shuffle` with a seed of 128 bits, whatever tf.random.set_seed was given.
+
+    Within flat_map the method would also make a resource for its seed, because of which op
+    determinism takes all parallelism and prefetching from the pipeline.
+    """
+    shuffled = tf.raw_ops.ShuffleDataset(
+        input_dataset=tf.data.experimental.to_variant(examples),
+        buffer_size=pool,
+        seed=seed,
+        seed2=seed2,
+        output_types=[spec.dtype for spec in examples.element_spec],
+        output_shapes=[spec.shape for spec in examples.element_spec],
+        reshuffle_each_iteration=False,
+    )
+    return tf.data.experimental.from_variant(shuffled, examples.element_spec)
 
 
 def _files_done(share, read, epoch: int, consumed: int) -> tf.Tensor:

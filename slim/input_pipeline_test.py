@@ -2,6 +2,8 @@
 
 import itertools
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -192,3 +194,37 @@ def test_synthetic_batches_are_one_seeded_batch_for_ever():
     assert images.shape == (4, 8, 8, 3) and images.dtype == tf.float32
     assert labels.shape == (4,) and labels.dtype == tf.int32
     assert np.all((labels >= 0) & (labels < 10))
+
+
+_DETERMINISTIC_READER = """
+import sys
+import tensorflow as tf
+tf.config.experimental.enable_op_determinism()
+from slim import input_pipeline
+from slim.datasets.dataset_factory import Dataset
+from slim.preprocessing.preprocessing_factory import get_preprocessing
+dataset = Dataset("mnist", "train", (sys.argv[1],), (16,), 10, (4, 4, 3))
+options = {"image_size": 4, "batch_size": 4}
+for preprocess, batches in (
+    (get_preprocessing("cifarnet", True), lambda p: input_pipeline.training_batches(
+        dataset, p, seed=1, **options)),
+    (get_preprocessing("cifarnet", False), lambda p: input_pipeline.evaluation_batches(
+        dataset, p, **options)),
+):
+    print(len(next(iter(batches(preprocess)))[1]), "images")
+"""
+
+
+def test_op_determinism_leaves_reading_parallel(tmp_path):
+    """TensorFlow makes pipelines sequential that hold an operation it takes for stateful."""
+    dataset = _make_dataset(tmp_path, [16])
+    log = {"TF_CPP_MIN_LOG_LEVEL": "0", "TF_CPP_VMODULE": "make_deterministic=1"}
+    run = subprocess.run(
+        [sys.executable, "-c", _DETERMINISTIC_READER, dataset.files[0]],
+        env=os.environ | log | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert run.stdout.split() == ["4", "images"] * 2
+    assert "Rewriting node" not in run.stderr
