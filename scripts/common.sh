@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by the scripts: REPO, VENV (TERNGRAD_VENV or .venv), PYTHON and `die`.
 
 REPO="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"

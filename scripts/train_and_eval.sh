@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by run_multi_gpus_*.sh after their settings: trains and, beside it, evaluates.
 
 set -euo pipefail

@@ -1,0 +1,72 @@
+"""setup.sh installs once, into an environment that it finds or makes."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+
+import pytest
+
+_REPO = pathlib.Path(__file__).parents[1]
+
+
+def _run(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        ["bash", _REPO / "scripts/setup.sh", *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture
+def venv(tmp_path) -> pathlib.Path:
+    """An environment whose Python only notes its arguments, in the file `calls`."""
+    folder = tmp_path / "my venv"
+    (folder / "bin").mkdir(parents=True)
+    python = folder / "bin/python"
+    python.write_text(f'#!/bin/sh\n[ "$1" = -V ] || echo "$@" >> "{folder}/calls"\n')
+    python.chmod(0o755)
+    shutil.copy(python, folder / "bin/pip")
+    return folder
+
+
+def _installs(venv: pathlib.Path, *arguments: str) -> int:
+    """Returns how many installations setup.sh has made in the environment after a further run."""
+    result = _run(*arguments, TERNGRAD_VENV=str(venv), PATH=os.environ["PATH"])
+    assert result.returncode == 0, result.stderr
+    return (venv / "calls").read_text().count("pip install")
+
+
+def test_a_second_run_installs_nothing(venv):
+    assert [_installs(venv) for _ in range(2)] == [1, 1]
+
+
+def test_the_test_tools_are_added_and_bring_the_rest_with_them(venv):
+    assert _installs(venv, "dev") == 1
+    assert _installs(venv) == 1
+    assert ",dev]" in (venv / "calls").read_text()
+
+
+def test_an_installation_that_fails_is_made_again(venv):
+    python = venv / "bin/python"
+    works = python.read_text()
+    python.write_text("#!/bin/sh\nexit 3\n")
+    failed = _run(TERNGRAD_VENV=str(venv), PATH=os.environ["PATH"])
+    assert failed.returncode == 3
+    python.write_text(works)
+    assert _installs(venv) == 1
+
+
+def test_a_missing_python_is_named_with_the_command_that_installs_it(tmp_path):
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for tool in ("bash", "dirname", "basename", "g++"):
+        (tools / tool).symlink_to(shutil.which(tool) or "/bin/true")
+    result = _run(TERNGRAD_VENV=str(tmp_path / "venv"), PATH=str(tools))
+    assert result.returncode == 1
+    assert result.stderr == (
+        "setup.sh: needs Python 3.10 to 3.13 with venv; "
+        "on Debian or Ubuntu: sudo apt-get install -y python3-venv\n"
+    )
