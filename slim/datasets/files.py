@@ -101,6 +101,7 @@ def _append_rest(url: str, path: str) -> None:
     with response:
         resumes = response.status == http.client.PARTIAL_CONTENT
         missing = int(response.headers.get("Content-Length", 0))
+        os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "ab" if resumes else "wb") as file, progress_bar() as bar:
             task = bar.add_task(os.path.basename(url), total=missing or None)
             while chunk := response.read(_CHUNK_BYTES):

@@ -187,14 +187,14 @@ def parse_example(serialized: tf.Tensor, channels: int = 0) -> tuple[tf.Tensor, 
 
 def _record_offsets(path: str) -> Iterator[int]:
     """Yields the offset of each record, seeking from one to the next."""
-    size, offset = os.path.getsize(path), 0
+    size, end = os.path.getsize(path), 0
     with open(path, "rb") as file:
-        while offset < size:
+        while (offset := end) < size:
             yield offset
             file.seek(offset)
-            offset += int.from_bytes(file.read(8), "little") + _FRAME_BYTES
-    if offset != size:
-        raise ValueError(f"{path}: the last record ends at byte {offset}, the file at byte {size}")
+            end += int.from_bytes(file.read(8), "little") + _FRAME_BYTES
+            if end > size:
+                raise ValueError(f"{path}: the record at byte {offset} is cut off at byte {size}")
 
 
 def _stored_counts(folder: str) -> dict[str, dict[str, int]]:

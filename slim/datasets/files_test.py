@@ -1,0 +1,99 @@
+"""Laws of downloads: whole and checked or not there, resumed, and clear without a network."""
+
+import contextlib
+import http.server
+import os
+import threading
+
+import pytest
+
+from slim.datasets import files
+
+_CONTENT = bytes(range(256)) * 40
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    """Serves _CONTENT, from the byte asked for; /cut ends early, /plain knows no ranges."""
+
+    def do_GET(self):
+        asked = self.headers.get("Range")
+        start = int(asked[6:-1]) if asked and self.path != "/plain" else 0
+        self.server.starts.append(start)
+        if start >= len(_CONTENT):
+            self.send_error(416)
+            return
+        self.send_response(206 if start else 200)
+        self.send_header("Content-Length", str(len(_CONTENT) - start))
+        self.end_headers()
+        self.wfile.write(_CONTENT[start : 1000 if self.path == "/cut" else None])
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture(name="server")
+def _server():
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
+        server.starts = []
+        server.url = f"http://127.0.0.1:{server.server_port}"
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def _is_content(path):
+    with open(path, "rb") as file:
+        return file.read() == _CONTENT
+
+
+def test_download_gets_its_name_when_it_is_whole_and_is_not_repeated(tmp_path, server):
+    path = str(tmp_path / "new" / "file")
+    for _ in range(2):
+        files.download(f"{server.url}/file", path, _is_content)
+    assert _is_content(path) and os.listdir(tmp_path / "new") == ["file"]
+    assert server.starts == [0]
+
+
+def test_interrupted_download_goes_on_where_it_was_cut_off(tmp_path, server):
+    path = str(tmp_path / "file")
+    with pytest.raises(ValueError, match="bytes early; start again to go on"):
+        files.download(f"{server.url}/cut", path, _is_content)
+    assert not os.path.exists(path)
+    files.download(f"{server.url}/file", path, _is_content)
+    assert _is_content(path) and server.starts == [0, 1000]
+
+
+def test_download_starts_over_where_the_server_knows_no_ranges(tmp_path, server):
+    (tmp_path / "file.partial").write_bytes(_CONTENT[:1000])
+    files.download(f"{server.url}/plain", str(tmp_path / "file"), _is_content)
+    assert _is_content(tmp_path / "file")
+
+
+def test_complete_but_unnamed_download_is_taken(tmp_path, server):
+    (tmp_path / "file.partial").write_bytes(_CONTENT)
+    files.download(f"{server.url}/file", str(tmp_path / "file"), _is_content)
+    assert _is_content(tmp_path / "file")
+
+
+def test_wrong_checksum_leaves_nothing(tmp_path, server):
+    with pytest.raises(ValueError, match="checksum of the download is wrong"):
+        files.download(f"{server.url}/file", str(tmp_path / "file"), lambda path: False)
+    assert os.listdir(tmp_path) == []
+
+
+def test_without_network_the_error_names_source_dir(tmp_path):
+    with pytest.raises(ValueError, match=r"cannot download http://127.0.0.1:9/.*--source_dir"):
+        files.download("http://127.0.0.1:9/file", str(tmp_path / "new" / "file"), _is_content)
+    assert os.listdir(tmp_path) == []
+
+
+def test_replacing_renames_on_success_and_removes_on_failure(tmp_path):
+    path = tmp_path / "labels.txt"
+    with files.replacing_text(str(path)) as file:
+        file.write("0:zero\n")
+        assert not path.exists()
+    assert path.read_text() == "0:zero\n"
+    with contextlib.suppress(KeyboardInterrupt), files.replacing_text(str(path)) as file:
+        file.write("half")
+        raise KeyboardInterrupt
+    assert os.listdir(tmp_path) == ["labels.txt"] and path.read_text() == "0:zero\n"

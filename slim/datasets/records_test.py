@@ -1,0 +1,165 @@
+"""Laws of record files: what is written is read, whole or not at all, and damage is named."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slim.datasets import records
+
+_SHAPES = st.tuples(st.integers(1, 9), st.integers(1, 9), st.sampled_from([1, 3]))
+
+
+def _image(shape, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
+
+
+def _record(image, image_format="png", **fields):
+    encoded = image.tobytes() if image_format == "RAW" else tf.io.encode_png(image).numpy()
+    return records.ImageRecord(encoded, image_format, *image.shape, **({"label": 3} | fields))
+
+
+def _write(path, num_records=5):
+    with records.record_writer(str(path)) as writer:
+        for seed in range(num_records):
+            writer.write(_record(_image((4, 5, 3), seed)).serialize())
+    return str(path)
+
+
+@settings(max_examples=30, deadline=None)
+@given(_SHAPES, st.integers(0, 2**31 - 1), st.sampled_from(["png", "RAW"]), st.integers(0, 99))
+def test_image_and_label_survive_the_round_trip(shape, label, image_format, seed):
+    image = _image(shape, seed)
+    serialized = _record(image, image_format, label=label).serialize()
+    parsed_image, parsed_label = records.parse_example(tf.constant(serialized))
+    np.testing.assert_array_equal(parsed_image, image)
+    assert parsed_label.dtype == tf.int32 and parsed_label == label
+
+
+def test_jpeg_is_decoded_and_grey_becomes_colour_when_asked():
+    encoded = tf.io.encode_jpeg(np.full((8, 8, 1), 200, np.uint8)).numpy()
+    serialized = records.ImageRecord(encoded, "jpeg", 8, 8, 1, 0).serialize()
+    image, _ = records.parse_example(tf.constant(serialized), channels=3)
+    np.testing.assert_array_equal(image, np.full((8, 8, 3), 200))
+
+
+def test_record_holds_the_keys_of_the_schema():
+    record = _record(
+        _image((4, 5, 3)),
+        text="tench",
+        synset="n01440764",
+        filename="a.png",
+        boxes=((0.0, 0.25, 0.5, 0.75), (0.5, 0.5, 1.0, 1.0)),
+    )
+    feature = tf.train.Example.FromString(record.serialize()).features.feature
+    assert feature["image/colorspace"].bytes_list.value == [b"RGB"]
+    assert feature["image/class/text"].bytes_list.value == [b"tench"]
+    assert feature["image/class/synset"].bytes_list.value == [b"n01440764"]
+    assert feature["image/filename"].bytes_list.value == [b"a.png"]
+    assert feature["image/object/bbox/ymin"].float_list.value == [0.25, 0.5]
+    assert feature["image/object/bbox/xmax"].float_list.value == [0.5, 1.0]
+    assert feature["image/object/bbox/label"].int64_list.value == [3, 3]
+    shape = [feature[f"image/{key}"].int64_list.value for key in ("height", "width", "channels")]
+    assert shape == [[4], [5], [3]]
+
+
+def test_old_tf_slim_records_are_read():
+    image = _image((28, 28, 1))
+    example = tf.train.Example()
+    feature = example.features.feature
+    feature["image/encoded"].bytes_list.value.append(tf.io.encode_png(image).numpy())
+    feature["image/format"].bytes_list.value.append(b"png")
+    for key, value in {"class/label": 7, "height": 28, "width": 28}.items():
+        feature[f"image/{key}"].int64_list.value.append(value)
+    parsed_image, label = records.parse_example(tf.constant(example.SerializeToString()))
+    np.testing.assert_array_equal(parsed_image, image)
+    assert label == 7
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_stopped_writing_leaves_what_was_there_before(tmp_path, error):
+    path = _write(tmp_path / "train-mnist.tfrecord")
+    before = (tmp_path / "train-mnist.tfrecord").read_bytes()
+    with pytest.raises(error), records.record_writer(path) as writer:
+        writer.write(b"half")
+        raise error
+    assert os.listdir(tmp_path) == ["train-mnist.tfrecord"]
+    assert (tmp_path / "train-mnist.tfrecord").read_bytes() == before
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 20))
+def test_records_are_counted_without_a_stored_count(tmp_path_factory, num_records):
+    path = _write(tmp_path_factory.mktemp("counted") / "some.tfrecord", num_records)
+    assert records.count_records(path) == num_records
+
+
+def test_stored_count_is_believed_while_the_size_fits_also_through_a_link(tmp_path):
+    path, link = _write(tmp_path / "train-00000-of-00001"), tmp_path / "worker" / "linked"
+    records.store_counts({path: 77})  # wrong, so that it shows
+    link.parent.mkdir()
+    link.symlink_to(path)
+    assert records.count_records(path) == records.count_records(str(link)) == 77
+    _write(path, num_records=6)
+    assert records.count_records(path) == 6
+
+
+def test_counts_of_other_files_stay(tmp_path):
+    first, second = _write(tmp_path / "a", 1), _write(tmp_path / "b", 2)
+    records.store_counts({first: 1})
+    records.store_counts({second: 2})
+    stored = json.loads((tmp_path / "counts.json").read_text())
+    assert {name: entry["records"] for name, entry in stored.items()} == {"a": 1, "b": 2}
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.data())
+def test_damage_is_named_with_file_record_and_offset(tmp_path_factory, data):
+    path = _write(tmp_path_factory.mktemp("damaged") / "train-mnist.tfrecord")
+    offsets = list(records._record_offsets(path))
+    place = data.draw(st.integers(0, os.path.getsize(path) - 1))
+    with open(path, "r+b") as file:
+        file.seek(place)
+        byte = file.read(1)[0]
+        file.seek(place)
+        file.write(bytes([byte ^ data.draw(st.integers(1, 255))]))
+    number = sum(offset <= place for offset in offsets) - 1
+    expected = f"{path}: record {number} at byte {offsets[number]} is damaged"
+    assert records.find_damage(path).startswith(expected)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.data())
+def test_truncated_file_is_named_when_counted(tmp_path_factory, data):
+    path = _write(tmp_path_factory.mktemp("truncated") / "train-mnist.tfrecord")
+    offsets = list(records._record_offsets(path))
+    size = data.draw(st.integers(1, os.path.getsize(path) - 1).filter(lambda n: n not in offsets))
+    os.truncate(path, size)
+    last = max(offset for offset in offsets if offset < size)
+    with pytest.raises(
+        ValueError, match=rf"{path}: .*record .*at byte {last} is (damaged|cut off)"
+    ):
+        records.count_records(path)
+
+
+def test_whole_file_has_no_damage(tmp_path):
+    assert records.find_damage(_write(tmp_path / "train-mnist.tfrecord")) is None
+
+
+def test_record_that_is_no_image_is_damage(tmp_path):
+    path = str(tmp_path / "train-mnist.tfrecord")
+    with records.record_writer(path) as writer:
+        writer.write(_record(_image((4, 5, 3))).serialize())
+        writer.write(records.ImageRecord(b"no image", "png", 4, 5, 3, 0).serialize())
+    assert "record 1 at byte" in records.find_damage(path)
+    assert "content" in records.find_damage(path)
+
+
+def test_other_errors_pass_through_naming_damage(tmp_path):
+    path = _write(tmp_path / "whole.tfrecord")
+    with pytest.raises(tf.errors.InvalidArgumentError), records.naming_damage([path]):
+        tf.debugging.assert_equal(tf.constant(1), 2)

@@ -1,0 +1,47 @@
+"""The program as users start it: what it writes, and one line for what goes wrong."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+from slim.datasets.dataset_factory import get_dataset
+from slim.datasets.mnist_test import write_source
+
+_REPO = pathlib.Path(__file__).parents[1]
+
+
+def _run(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "slim.download_and_convert_data", *map(str, arguments)],
+        cwd=_REPO,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_converts_into_shards(tmp_path):
+    write_source(tmp_path, num_images=7, suffix=".gz")
+    flags = ["--dataset_name", "mnist", "--shard", "True", "--num_shards", "3"]
+    run = _run(*flags, "--dataset_dir", tmp_path / "out", "--source_dir", tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == "Finished writing all 7 images in data set.\n" * 2
+    assert get_dataset("mnist", "train", str(tmp_path / "out")).counts == (3, 2, 2)
+
+
+def test_bad_source_is_one_line_and_writes_nothing(tmp_path):
+    write_source(tmp_path)
+    os.truncate(tmp_path / "t10k-labels-idx1-ubyte", 13)
+    run = _run(
+        "--dataset_name=mnist", f"--dataset_dir={tmp_path / 'out'}", f"--source_dir={tmp_path}"
+    )
+    assert run.returncode == 1
+    *_, last = run.stderr.splitlines()
+    assert last.endswith("t10k-labels-idx1-ubyte: 13 bytes, must be 20 for [12]")
+    assert "Traceback" not in run.stderr and not (tmp_path / "out").exists()
+
+
+def test_missing_folder_flag_is_named():
+    run = _run("--dataset_name=cifar10")
+    assert run.returncode == 1 and "--dataset_dir" in run.stderr
