@@ -1,12 +1,14 @@
 """Record files to batches of preprocessed images.
 
 The order of the images is a function of (seed, epoch), their augmentation of (seed, epoch, image):
-neither depends on threads, on the batch size or on where a training was interrupted.
+neither depends on threads, on the batch size or on where a training was interrupted. (The order is
+also one of the files, of `num_readers` and of `shuffle_pool`: keep these when resuming.)
 """
 
 import dataclasses
 import functools
 import itertools
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -226,7 +228,12 @@ def _shuffle(
     return tf.data.experimental.from_variant(shuffled, examples.element_spec)
 
 
-def _files_done(share, read, epoch: int, consumed: int) -> tf.Tensor:
+def _files_done(
+    share: _Share,
+    read: Callable[[tf.Tensor, tf.Tensor], tf.data.Dataset],
+    epoch: int,
+    consumed: int,
+) -> tf.Tensor:
     """Tells, bool [files], which files hold none of the epoch's records after the first `consumed`.
 
     The order is that of a reading that opens no file.

@@ -103,7 +103,7 @@ def test_stopped_conversion_leaves_no_file_that_looks_whole(source, tmp_path, mo
     with pytest.raises(KeyboardInterrupt):
         _convert(source, tmp_path / "out", num_shards=4)
     assert sorted(os.listdir(tmp_path / "out")) == ["labels.txt", "train-00000-of-00004"]
-    assert records.count_records(str(tmp_path / "out" / "train-00000-of-00004")) == 6
+    assert records.count_records([str(tmp_path / "out" / "train-00000-of-00004")]) == (6,)
 
 
 def test_every_image_is_dealt_to_one_file():

@@ -59,7 +59,7 @@ def get_dataset(name: str, split: str, data_dir: str) -> Dataset:
         name=name,
         split=split,
         files=files,
-        counts=tuple(map(records.count_records, files)),
+        counts=records.count_records(files),
         num_classes=len(info.class_names),
         image_shape=info.image_shape,
     )

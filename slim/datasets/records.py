@@ -94,21 +94,17 @@ def store_counts(counts: Mapping[str, int]) -> None:
             json.dump(stored, file, indent=0, sort_keys=True)
 
 
-def count_records(path: str) -> int:
-    """Returns the number of records in a file (or link to it): the stored count, else counted.
+def count_records(paths: Sequence[str]) -> tuple[int, ...]:
+    """Returns the number of records in each file (or link to it): as stored, else counted.
 
     Raises:
-        ValueError: the file does not consist of whole records; names the file and the offset.
+        ValueError: a file does not consist of whole records; names the file and the offset.
     """
-    path = os.path.realpath(path)
-    entry = _stored_counts(os.path.dirname(path)).get(os.path.basename(path))
-    if entry and entry["bytes"] == os.path.getsize(path):
-        return entry["records"]
-    try:
-        return sum(1 for _ in _record_offsets(path))
-    except ValueError as error:
-        # A wrong length leads astray; reading with checksums finds the record that holds it.
-        raise ValueError(find_damage(path) or str(error)) from None
+    paths = [os.path.realpath(path) for path in paths]
+    stored = {folder: _stored_counts(folder) for folder in set(map(os.path.dirname, paths))}
+    return tuple(
+        _count(path, stored[os.path.dirname(path)].get(os.path.basename(path))) for path in paths
+    )
 
 
 def find_damage(path: str) -> str | None:
@@ -183,6 +179,16 @@ def parse_example(serialized: tf.Tensor, channels: int = 0) -> tuple[tf.Tensor, 
     """Parses and decodes one Example: string [] to (image uint8 [H, W, C], label int32 [])."""
     images, labels = parse_examples(serialized[tf.newaxis])
     return decode_image(EncodedImage(*(field[0] for field in images)), channels), labels[0]
+
+
+def _count(path: str, stored: Mapping[str, int] | None) -> int:
+    if stored and stored["bytes"] == os.path.getsize(path):
+        return stored["records"]
+    try:
+        return sum(1 for _ in _record_offsets(path))
+    except ValueError as error:
+        # A wrong length leads astray; reading with checksums finds the record that holds it.
+        raise ValueError(find_damage(path) or str(error)) from None
 
 
 def _record_offsets(path: str) -> Iterator[int]:

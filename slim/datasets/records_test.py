@@ -95,7 +95,7 @@ def test_stopped_writing_leaves_what_was_there_before(tmp_path, error):
 @given(st.integers(0, 20))
 def test_records_are_counted_without_a_stored_count(tmp_path_factory, num_records):
     path = _write(tmp_path_factory.mktemp("counted") / "some.tfrecord", num_records)
-    assert records.count_records(path) == num_records
+    assert records.count_records([path]) == (num_records,)
 
 
 def test_stored_count_is_believed_while_the_size_fits_also_through_a_link(tmp_path):
@@ -103,9 +103,9 @@ def test_stored_count_is_believed_while_the_size_fits_also_through_a_link(tmp_pa
     records.store_counts({path: 77})  # wrong, so that it shows
     link.parent.mkdir()
     link.symlink_to(path)
-    assert records.count_records(path) == records.count_records(str(link)) == 77
+    assert records.count_records([path, str(link)]) == (77, 77)
     _write(path, num_records=6)
-    assert records.count_records(path) == 6
+    assert records.count_records([path]) == (6,)
 
 
 def test_counts_of_other_files_stay(tmp_path):
@@ -143,7 +143,7 @@ def test_truncated_file_is_named_when_counted(tmp_path_factory, data):
     with pytest.raises(
         ValueError, match=rf"{path}: .*record .*at byte {last} is (damaged|cut off)"
     ):
-        records.count_records(path)
+        records.count_records([path])
 
 
 def test_whole_file_has_no_damage(tmp_path):
