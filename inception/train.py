@@ -11,7 +11,7 @@ from inception.flags import TrainConfig
 from inception.logs import ProgressBar, StepFigures, step_line
 from inception.problem import Problem
 from slim import input_pipeline
-from slim.datasets import dataset_factory
+from slim.datasets import dataset_factory, records
 from slim.datasets.dataset_factory import Dataset
 from slim.nets import nets_factory
 from slim.preprocessing import preprocessing_factory
@@ -53,10 +53,8 @@ def train(config: TrainConfig) -> None:
     batches = iter(training_batches(config, goal, dataset, step))
     with StopRequest() as stop, ProgressBar(step, config.max_steps) as bar:
         loop = _loop(config, training, batches, steps_per_epoch, bar)
-        try:
+        with records.naming_damage(dataset.files if dataset else ()):
             checkpoint = loop.run(step, checkpoint, stop)
-        except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
-            raise ValueError(_damaged(dataset, error)) from error
     if stop.signal:
         print(f"{stop.signal.name}: saved {checkpoint}; the same command goes on from there.")
         sys.exit(128 + stop.signal)
@@ -194,14 +192,3 @@ def _runner_at(
     is_float = epoch % every == every - 1
     until = max(step + 1, -int(-(epoch + 1) * steps_per_epoch // 1))
     return (training.float_runner if is_float else training.runner), until
-
-
-def _damaged(dataset: Dataset | None, error: tf.errors.OpError) -> str:
-    """Names the damaged record behind an error of the input pipeline."""
-    from slim.datasets import records
-
-    for file in dataset.files if dataset else ():
-        found = records.find_damage(file)
-        if found:
-            return found
-    raise error

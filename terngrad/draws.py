@@ -46,18 +46,24 @@ def draws(key: DrawKey, variable: int, count: int) -> tf.Tensor:
 def _halves(key: DrawKey, variable: int, count: int) -> tf.Tensor:
     """Upper 16 bits: value e of 128 takes half (e // 16) % 2 of word e // 32 of block e % 16."""
     words = _words(key, variable, groups=-(-count // 128), first_block=0)
-    words = tf.transpose(words, [0, 2, 1])
-    low = tf.bitwise.bitwise_and(words, 0xFFFF)
-    high = tf.bitwise.right_shift(words, tf.constant(16, tf.uint32))
-    return _flat_int32(tf.stack([low, high], axis=2), count)
+    return _parts(words, 16)[:count]
 
 
 def _bytes(key: DrawKey, variable: int, count: int) -> tf.Tensor:
     """Lower 8 bits: value e of 256 takes byte (e // 16) % 4 of word e // 64 of block e % 16."""
     words = _words(key, variable, groups=-(-count // 256), first_block=_LOW_BYTES_FROM_BLOCK)
-    octets = tf.bitcast(words, tf.uint8)  # [groups, blocks, words, 4], lowest byte first
-    octets = tf.reshape(octets, [-1, _BLOCKS, 4 * _WORDS])
-    return _flat_int32(tf.transpose(octets, [0, 2, 1]), count)
+    return _parts(words, 8)[:count]
+
+
+def _parts(words: tf.Tensor, bits: int) -> tf.Tensor:
+    """Cuts uint32 [groups, blocks, words]: int32 [n] by group, word, part (low first), block."""
+    # As int32: oneDNN complains on stderr when it has to leave a transposition of uint32 to Eigen.
+    words = tf.transpose(tf.bitcast(words, tf.int32), [0, 2, 1])
+    words = tf.bitcast(words, tf.uint32)
+    mask = tf.constant((1 << bits) - 1, tf.uint32)
+    shifts = [tf.constant(shift, tf.uint32) for shift in range(0, 32, bits)]
+    parts = [tf.bitwise.bitwise_and(tf.bitwise.right_shift(words, s), mask) for s in shifts]
+    return tf.cast(tf.reshape(tf.stack(parts, axis=2), [-1]), tf.int32)
 
 
 def _words(key: DrawKey, variable: int, groups: int, first_block: int) -> tf.Tensor:
@@ -75,7 +81,3 @@ def _words(key: DrawKey, variable: int, groups: int, first_block: int) -> tf.Ten
         dtype=tf.uint32,
     )
     return tf.reshape(words, [groups, _BLOCKS, _WORDS])
-
-
-def _flat_int32(values: tf.Tensor, count: int) -> tf.Tensor:
-    return tf.cast(tf.reshape(values, [-1])[:count], tf.int32)

@@ -1,0 +1,220 @@
+"""Laws of a training run, with the real programs on the repository's own digits."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from inception import report
+from slim.datasets import convert
+from terngrad.training import checkpoints
+
+REPO = Path(__file__).parents[1]
+STEPS = 60
+TIMEOUT_SECS = 200
+
+
+@pytest.fixture(scope="module", name="digits")
+def _digits(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("digits")
+    sample = REPO / "slim" / "datasets" / "mnist_sample"
+    convert.convert("mnist", str(folder), source_dir=str(sample))
+    return folder
+
+
+def command(digits, train_dir, **flags):
+    defaults = {
+        "data_dir": digits,
+        "train_dir": train_dir,
+        "max_steps": STEPS,
+        "batch_size": 16,
+        "num_nodes": 2,
+        "grad_bits": 1,
+        "clip_factor": 2.5,
+        "input_queue_memory_factor": 1,
+        "save_iter": 10,
+        "keep_checkpoints": 0,
+    }
+    words = [f"--{name}={value}" for name, value in (defaults | flags).items()]
+    return [sys.executable, "-m", "inception.mnist_train", *words]
+
+
+def run(digits, train_dir, **flags):
+    return subprocess.run(
+        command(digits, train_dir, **flags),
+        cwd=REPO,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECS,
+        check=False,
+    )
+
+
+def start(digits, train_dir, until, **flags):
+    """Starts a training and returns it once it has printed a line that contains `until`."""
+    process = subprocess.Popen(
+        command(digits, train_dir, **flags),
+        cwd=REPO,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if until in line:
+            return process
+    raise AssertionError(f"{until!r} never came:\n{''.join(lines)}")
+
+
+def content(train_dir, step):
+    reader = tf.train.load_checkpoint(os.path.join(train_dir, f"model.ckpt-{step}"))
+    return {n: reader.get_tensor(n) for n in reader.get_variable_to_shape_map() if "state" in n}
+
+
+def assert_same_checkpoint(left, right, step=STEPS):
+    a, b = content(left, step), content(right, step)
+    assert a.keys() == b.keys()
+    for name in a:
+        np.testing.assert_array_equal(a[name], b[name], err_msg=name)
+
+
+@pytest.fixture(scope="module", name="undisturbed")
+def _undisturbed(digits, tmp_path_factory):
+    train_dir = tmp_path_factory.mktemp("undisturbed")
+    done = run(digits, train_dir)
+    assert done.returncode == 0, done.stderr
+    return train_dir, done
+
+
+@pytest.mark.slow
+def test_a_line_every_ten_steps(undisturbed):
+    _, done = undisturbed
+    line = (
+        r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}: step (\d+), entropy_loss = \d+\.\d\d, "
+        r"reg_loss = \d+\.\d\d, total_loss = \d+\.\d\d "
+        r"\(\d+\.\d examples/sec; \d+\.\d{3} sec/batch\)"
+    )
+    steps = [int(m[1]) for m in re.finditer(line, done.stdout)]
+    assert steps == list(range(10, STEPS + 1, 10))
+    assert not done.stderr
+
+
+@pytest.mark.slow
+def test_event_files_hold_losses_speed_bytes_and_zeros(undisturbed):
+    train_dir, _ = undisturbed
+    scalars = report.read_scalars(str(train_dir))
+    for tag in ("entropy_loss", "reg_loss", "total_loss"):
+        assert scalars[f"losses/{tag}"].steps == list(range(10, STEPS + 1, 10))
+    assert {"learning_rate", "examples_per_sec", "bits_per_parameter"} <= scalars.keys()
+    total = scalars["bytes_sent_per_step"].values[0]
+    parts = [curve.values[0] for tag, curve in scalars.items() if tag.startswith("bytes_sent/")]
+    assert len(parts) == 8
+    assert total == pytest.approx(sum(parts))
+    zeros = [curve.values[0] for tag, curve in scalars.items() if tag.startswith("zeros/")]
+    assert len(zeros) == 6  # all but the two of the last layer
+    assert all(0 < share < 1 for share in zeros)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kill_after", ["step 10,", "step 40,"])
+def test_law_8_killed_and_started_again_equals_undisturbed(
+    digits, undisturbed, tmp_path, kill_after
+):
+    process = start(digits, tmp_path, until=kill_after)
+    process.kill()
+    process.wait()
+    again = run(digits, tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert_same_checkpoint(undisturbed[0], tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_exits_and_the_run_goes_on(digits, undisturbed, tmp_path, number):
+    process = start(digits, tmp_path, until="step 10,", save_iter=0)
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=TIMEOUT_SECS)
+    assert process.returncode == 128 + number, output
+    saved = checkpoints.latest_checkpoint(str(tmp_path))
+    assert f"{number.name}: saved {saved}; the same command goes on from there." in output
+    assert "Traceback" not in output
+    again = run(digits, tmp_path, save_iter=0)
+    assert again.returncode == 0, again.stderr
+    assert f"Succesfully loaded model from {saved} at step=" in again.stdout
+    assert_same_checkpoint(undisturbed[0], tmp_path)
+
+
+@pytest.mark.slow
+def test_packing_gives_the_same_checkpoint(digits, undisturbed, tmp_path):
+    assert run(digits, tmp_path, use_encoding=False).returncode == 0
+    assert_same_checkpoint(undisturbed[0], tmp_path)
+
+
+@pytest.mark.slow
+def test_steps_in_float_epochs_are_float(digits, tmp_path):
+    flags = {"max_steps": 30, "batch_size": 1000, "save_summaries_secs": 1e-6}
+    done = run(digits, tmp_path, floating_grad_epoch=2, **flags)
+    assert done.returncode == 0, done.stderr
+    bits = report.read_scalars(str(tmp_path))["bits_per_parameter"]
+    ternary = [step for step, b in zip(bits.steps, bits.values, strict=True) if b < 3]
+    assert ternary == [*range(1, 11), *range(21, 31)]  # an epoch has 10 steps
+
+
+@pytest.mark.slow
+def test_a_loss_that_is_not_finite_stops_the_run(digits, tmp_path):
+    done = run(digits, tmp_path, initial_learning_rate=1e30, save_iter=1, max_steps=20)
+    assert done.returncode == 1
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1, done.stderr
+    assert re.fullmatch(
+        r"mnist_train: step \d+(:| is not saved:) .*(nan|inf|not finite|NaN).*", lines[0]
+    )
+    assert "model.ckpt" in lines[0] or "none was written yet" in lines[0]
+
+
+@pytest.mark.slow
+def test_towers_run_on_logical_cpu_devices(digits, tmp_path):
+    done = run(digits, tmp_path, num_gpus=2, num_nodes=4, max_steps=10)
+    assert done.returncode == 0, done.stderr
+    assert "the 2 towers are logical CPU devices" in done.stdout
+    assert "4 nodes x 4 images" in done.stdout
+
+
+@pytest.mark.slow
+def test_law_10_a_checkpoint_of_another_net_is_named(digits, undisturbed):
+    train_dir, _ = undisturbed
+    done = run(digits, train_dir, net="mlp")
+    assert done.returncode == 1
+    assert "was it written with another net?" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_law_10_a_damaged_record_is_named(digits, tmp_path):
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    for file in digits.iterdir():
+        data = bytearray(file.read_bytes())
+        if file.name.startswith("train"):
+            data[len(data) // 20] ^= 0xFF  # within the pool of the first steps
+        (broken / file.name).write_bytes(data)
+    done = run(broken, tmp_path / "train")
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert re.search(r"train-mnist\.tfrecord: record \d+ at byte \d+ is damaged", done.stderr)
+
+
+def test_missing_records_are_named_with_the_command_that_makes_them(tmp_path):
+    done = run(tmp_path, tmp_path / "train")
+    assert done.returncode == 1
+    assert f"{tmp_path} holds neither train-mnist.tfrecord nor" in done.stderr
+    assert "slim.download_and_convert_data" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "train").exists()

@@ -1,0 +1,146 @@
+"""Laws of checkpoints: whole or absent, read by name, and what does not fit is named."""
+
+import os
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from terngrad.training import checkpoints
+
+
+def make_state(value=1.0, shape=(2, 3)):
+    return {
+        "step": tf.Variable(7, dtype=tf.int64),
+        "variables/fc/kernel": tf.Variable(tf.fill(shape, value)),
+        "averages/fc/kernel": tf.Variable(tf.fill(shape, value + 1)),
+        "slots/momentum/fc/kernel": tf.Variable(tf.fill(shape, value + 2)),
+    }
+
+
+def make_model(units=3):
+    images = keras.Input((2,))
+    return keras.Model(images, keras.layers.Dense(units, use_bias=False, name="fc")(images))
+
+
+def test_what_was_saved_is_restored(tmp_path):
+    path = checkpoints.save(str(tmp_path), make_state(5.0), 7)
+    state = make_state(0.0)
+    state["step"].assign(0)
+    checkpoints.restore(path, state)
+    assert state["step"].numpy() == 7
+    np.testing.assert_array_equal(state["slots/momentum/fc/kernel"], np.full((2, 3), 7.0))
+
+
+def test_the_newest_is_found_by_step_not_by_name(tmp_path):
+    for step in (900, 1000, 99):
+        checkpoints.save(str(tmp_path), make_state(), step)
+    assert checkpoints.latest_checkpoint(str(tmp_path)).endswith("model.ckpt-1000")
+    assert tf.train.latest_checkpoint(str(tmp_path)).endswith("model.ckpt-1000")
+
+
+def test_the_oldest_are_removed(tmp_path):
+    for step in range(6):
+        checkpoints.save(str(tmp_path), make_state(), step, keep=2)
+    steps = [checkpoints.step_of(p) for p in checkpoints.all_checkpoints(str(tmp_path))]
+    assert steps == [4, 5]
+    assert len(list(tmp_path.iterdir())) == 2 * 2 + 1
+
+
+def test_all_are_kept_when_asked(tmp_path):
+    for step in range(7):
+        checkpoints.save(str(tmp_path), make_state(), step, keep=0)
+    assert len(checkpoints.all_checkpoints(str(tmp_path))) == 7
+
+
+def test_an_interrupted_save_leaves_the_last_checkpoint_in_place(tmp_path, monkeypatch):
+    checkpoints.save(str(tmp_path), make_state(1.0), 1)
+
+    def killed(source, target):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoints.save(str(tmp_path), make_state(2.0), 2)
+    monkeypatch.undo()
+    assert checkpoints.latest_checkpoint(str(tmp_path)).endswith("model.ckpt-1")
+    checkpoints.save(str(tmp_path), make_state(3.0), 3)
+    assert checkpoints.latest_checkpoint(str(tmp_path)).endswith("model.ckpt-3")
+
+
+def test_a_folder_without_checkpoints_has_no_latest(tmp_path):
+    (tmp_path / "model.ckpt-x.index").touch()
+    assert checkpoints.latest_checkpoint(str(tmp_path)) is None
+    assert checkpoints.latest_checkpoint(str(tmp_path / "absent")) is None
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_values_that_are_not_finite_are_not_saved(tmp_path, bad):
+    with pytest.raises(ValueError, match="step 3 is not saved: variables/fc/kernel, averages"):
+        checkpoints.save(str(tmp_path), make_state(bad), 3)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda s: s | {"variables/b": tf.Variable(0.0)}, "lacks variables/b: was it written"),
+        (
+            lambda s: {k: v for k, v in s.items() if k != "averages/fc/kernel"},
+            "also holds averages/fc/kernel, which this run does not have",
+        ),
+        (
+            lambda s: s | {"variables/fc/kernel": tf.Variable(tf.zeros((4, 3)))},
+            r"variables/fc/kernel has shape \(2, 3\); this net's is \(4, 3\)",
+        ),
+    ],
+)
+def test_law_10_a_checkpoint_of_another_run_is_named(tmp_path, change, text):
+    path = checkpoints.save(str(tmp_path), make_state(), 1)
+    with pytest.raises(ValueError, match=text):
+        checkpoints.restore(path, change(make_state()))
+
+
+def test_law_10_a_damaged_checkpoint_is_named(tmp_path):
+    path = checkpoints.save(str(tmp_path), make_state(), 1)
+    data = tmp_path / "model.ckpt-1.data-00000-of-00001"
+    data.write_bytes(b"\0" * len(data.read_bytes()))
+    with pytest.raises(ValueError, match=r"model.ckpt-1 is (damaged|no readable checkpoint)"):
+        checkpoints.restore(path, make_state())
+
+
+def test_weights_are_read_by_name(tmp_path):
+    path = checkpoints.save(str(tmp_path), make_state(5.0), 7)
+    model = make_model()
+    checkpoints.restore_weights(path, model, averages=False)
+    np.testing.assert_array_equal(model.variables[0], np.full((2, 3), 5.0))
+    checkpoints.restore_weights(path, model, averages=True)
+    np.testing.assert_array_equal(model.variables[0], np.full((2, 3), 6.0))
+
+
+def test_weights_can_be_left_out(tmp_path):
+    path = checkpoints.save(str(tmp_path), make_state(5.0), 7)
+    model = make_model()
+    before = model.variables[0].numpy()
+    checkpoints.restore_weights(path, model, averages=False, exclude=["fc/"])
+    np.testing.assert_array_equal(model.variables[0], before)
+
+
+def test_weights_that_are_not_there_are_named_or_ignored(tmp_path):
+    state = {"variables/other/kernel": tf.Variable(1.0)}
+    path = checkpoints.save(str(tmp_path), state, 7)
+    with pytest.raises(ValueError, match="lacks variables/fc/kernel"):
+        checkpoints.restore_weights(path, make_model(), averages=False)
+    checkpoints.restore_weights(path, make_model(), averages=False, ignore_missing=True)
+
+
+def test_moving_averages_that_were_not_kept_are_named(tmp_path):
+    path = checkpoints.save(str(tmp_path), {"variables/fc/kernel": tf.Variable(1.0)}, 7)
+    with pytest.raises(ValueError, match="holds no moving averages"):
+        checkpoints.restore_weights(path, make_model(), averages=True)
+
+
+def test_a_missing_checkpoint_is_named(tmp_path):
+    with pytest.raises(ValueError, match="absent is no readable checkpoint"):
+        checkpoints.restore_weights(str(tmp_path / "absent"), make_model(), averages=False)

@@ -1,0 +1,202 @@
+"""Laws of the training step on real nets' mechanics: nodes, devices, determinism."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from terngrad.codecs.factory import make_codecs
+from terngrad.exchange.local import LocalExchange
+from terngrad.layout import Policy, make_layout
+from terngrad.training import schedules
+from terngrad.training.averages import MovingAverages
+from terngrad.training.classifier import Classifier
+from terngrad.training.optimizers import Momentum
+from terngrad.training.runner import Runner
+from terngrad.training.step import TrainStep
+
+BATCH, CLASSES, SIDE = 16, 5, 8
+TERNARY = Policy(grad_bits=1, clip_factor=2.5)
+DEVICES = ("/CPU:0", "/CPU:1")
+
+
+def make_model(batch_norm=False, penalty=0.0):
+    """A small convolutional net with seeded weights."""
+    seeds = iter(range(10, 20))
+    init = lambda: keras.initializers.TruncatedNormal(stddev=0.1, seed=next(seeds))
+    images = keras.Input((SIDE, SIDE, 1))
+    x = keras.layers.Conv2D(4, 3, activation="relu", kernel_initializer=init(), name="conv")(images)
+    if batch_norm:
+        x = keras.layers.BatchNormalization(momentum=0.5, name="norm")(x)
+    x = keras.layers.Flatten(name="flat")(x)
+    decay = keras.regularizers.L2(penalty) if penalty else None
+    logits = keras.layers.Dense(
+        CLASSES, kernel_initializer=init(), kernel_regularizer=decay, name="logits"
+    )
+    return keras.Model(images, logits(x))
+
+
+def make_batches(seed=1):
+    """Batches indexed by step."""
+    images = tf.random.stateless_normal([8, BATCH, SIDE, SIDE, 1], [seed, 0])
+    labels = tf.random.stateless_uniform([8, BATCH], [seed, 1], 0, CLASSES, tf.int32)
+    return tf.data.Dataset.from_tensor_slices((images, labels)).repeat()
+
+
+class Training:
+    """A classifier and its runner."""
+
+    def __init__(self, policy, nodes, devices=("/CPU:0",), model=None, seed=3):
+        self.classifier = Classifier(model or make_model())
+        names, variables = self.classifier.names, self.classifier.variables
+        codecs = make_codecs(make_layout(names, [v.shape for v in variables], policy))
+        self.step = TrainStep(
+            self.classifier,
+            codecs,
+            LocalExchange(nodes),
+            Momentum(variables, 0.9),
+            schedules.fixed(0.05),
+            MovingAverages(variables, 0.99),
+            tf.Variable(0, dtype=tf.int64),
+            seed,
+            devices,
+        )
+        self.runner = Runner(self.step, codecs)
+
+    def run(self, steps, batches=None):
+        return self.runner.many(iter(batches or make_batches()), steps)
+
+    def parameters(self):
+        return [v.numpy() for v in self.classifier.variables]
+
+
+def parameters_after(steps, *args, **kwargs):
+    training = Training(*args, **kwargs)
+    training.run(steps)
+    return training.parameters()
+
+
+def mean_gradients(training):
+    images, labels = next(iter(make_batches()))
+    return tf.function(training.step, autograph=False)(images, labels).aggregate.means
+
+
+def assert_same_bits(left, right):
+    for a, b in zip(left, right, strict=True):
+        np.testing.assert_array_equal(a.view(np.uint32), b.view(np.uint32))
+
+
+@pytest.mark.parametrize("nodes", [2, 4, 8])
+def test_law_6_float_gradients_of_n_nodes_equal_those_of_the_whole_batch(nodes):
+    one, many = (mean_gradients(Training(Policy(), n)) for n in (1, nodes))
+    for whole, split in zip(one, many, strict=True):
+        np.testing.assert_allclose(split, whole, rtol=1e-6, atol=1e-6 * np.abs(whole).max())
+
+
+@pytest.mark.parametrize("policy", [Policy(), TERNARY], ids=["float", "ternary"])
+def test_law_4_devices_do_not_matter(policy):
+    trainings = [Training(policy, 4, devices) for devices in (DEVICES[:1], DEVICES)]
+    for training in trainings:
+        batches = iter(make_batches())
+        for _ in range(5):
+            training.runner.one(batches)
+    assert_same_bits(*(training.parameters() for training in trainings))
+
+
+def test_devices_do_not_matter_beyond_the_last_bits_where_onednn_chooses_kernels():
+    # Within a loop oneDNN takes another kernel for bias gradients on a second logical CPU.
+    one, two = (parameters_after(1, Policy(), 4, devices) for devices in (DEVICES[:1], DEVICES))
+    for a, b in zip(one, two, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+
+
+def test_nodes_are_spread_over_the_devices():
+    training = Training(TERNARY, 4, devices=DEVICES)
+    graph = training.runner._one.get_concrete_function(iter(make_batches())).graph
+    convolutions = [op for op in graph.get_operations() if op.type == "Conv2D"]
+    devices = [op.device[-5:] for op in convolutions]
+    assert sorted(devices) == ["CPU:0", "CPU:0", "CPU:1", "CPU:1"]
+
+
+def test_law_2_equal_seeds_give_equal_parameters_and_others_do_not():
+    first, again = (parameters_after(5, TERNARY, 2, seed=3) for _ in range(2))
+    assert_same_bits(first, again)
+    other = parameters_after(5, TERNARY, 2, seed=4)
+    assert any(not np.array_equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+def test_packing_gives_the_same_parameters_bit_for_bit():
+    plain = Policy(grad_bits=1, clip_factor=2.5, use_encoding=False)
+    assert_same_bits(parameters_after(8, TERNARY, 4), parameters_after(8, plain, 4))
+
+
+def test_steps_in_one_call_equal_steps_one_by_one():
+    whole = parameters_after(6, TERNARY, 2)
+    single = Training(TERNARY, 2)
+    batches = iter(make_batches())
+    for i in range(6):
+        if i % 2:
+            single.runner.one(batches)
+        else:
+            single.runner.many(batches, 1)
+    assert_same_bits(whole, single.parameters())
+
+
+@pytest.mark.parametrize("policy", [Policy(), Policy(grad_bits=16), TERNARY])
+def test_training_learns_a_fixed_batch(policy):
+    batch = make_batches().take(1).repeat()
+    training = Training(policy, 2)
+    before = float(training.run(1, batch).losses.entropy)
+    assert float(training.run(100, batch).losses.entropy) < 0.5 * before
+
+
+def test_weight_decay_is_part_of_the_gradient():
+    plain, decayed = (Training(Policy(), 2, model=make_model(penalty=p)) for p in (0.0, 0.01))
+    kernel = plain.classifier.names.index("logits/kernel")
+    weights = plain.classifier.variables[kernel].numpy()
+    observation = decayed.runner.one(iter(make_batches()))
+    expected = plain.runner.one(iter(make_batches())).gradients[kernel] + 0.02 * weights
+    np.testing.assert_allclose(observation.gradients[kernel], expected, rtol=1e-4, atol=1e-7)
+    penalty = observation.outcome.losses.regularization
+    np.testing.assert_allclose(penalty, 0.01 * np.sum(weights**2), rtol=1e-5)
+
+
+def test_a_run_stops_after_the_step_whose_loss_is_not_finite():
+    images = tf.concat(
+        [tf.ones([3, BATCH, SIDE, SIDE, 1]), tf.fill([5, BATCH, SIDE, SIDE, 1], np.nan)], 0
+    )
+    labels = tf.zeros([8, BATCH], tf.int32)
+    batches = tf.data.Dataset.from_tensor_slices((images, labels))
+    assert int(Training(TERNARY, 2).run(8, batches).done) == 4
+
+
+def test_moving_statistics_are_averaged_over_the_nodes():
+    training = Training(Policy(), 4, model=make_model(batch_norm=True))
+    images, _ = next(iter(make_batches()))
+    expected = []
+    for part in tf.split(images, 4):
+        features = training.classifier.model.get_layer("conv")(part)
+        expected.append(0.5 * np.mean(features.numpy().astype(np.float64), axis=(0, 1, 2)))
+    training.run(1)
+    means = [v for k, v in training.classifier.state.items() if k.endswith("moving_mean")]
+    np.testing.assert_allclose(means[0], np.mean(expected, 0), rtol=1e-4, atol=1e-7)
+
+
+def test_only_the_variables_in_scope_are_trained():
+    classifier = Classifier(make_model(), trainable_scopes=["logits"])
+    assert classifier.names == ["logits/kernel", "logits/bias"]
+    assert sorted(classifier.frozen) == ["conv/bias", "conv/kernel"]
+    with pytest.raises(ValueError, match="begins with 'fc9'; there are conv/kernel, conv/bias"):
+        Classifier(make_model(), trainable_scopes=["fc9"])
+
+
+def test_label_smoothing_spreads_a_share_over_all_classes():
+    images, labels = next(iter(make_batches()))
+    seed = tf.zeros([2], tf.int32)
+    classifier = Classifier(make_model(), label_smoothing=0.1)
+    log_probabilities = tf.nn.log_softmax(classifier.logits(images)).numpy()
+    targets = 0.9 * np.eye(CLASSES)[labels.numpy()] + 0.1 / CLASSES
+    expected = -np.mean(np.sum(targets * log_probabilities, axis=1))
+    np.testing.assert_allclose(
+        classifier.gradients(images, labels, seed)[1].entropy, expected, 1e-5
+    )
