@@ -57,13 +57,14 @@ def _bytes(key: DrawKey, variable: int, count: int) -> tf.Tensor:
 
 def _parts(words: tf.Tensor, bits: int) -> tf.Tensor:
     """Cuts uint32 [groups, blocks, words]: int32 [n] by group, word, part (low first), block."""
-    # As int32: oneDNN complains on stderr when it has to leave a transposition of uint32 to Eigen.
-    words = tf.transpose(tf.bitcast(words, tf.int32), [0, 2, 1])
-    words = tf.bitcast(words, tf.uint32)
+    # Not tf.transpose: oneDNN complains on stderr when it leaves one of integers to Eigen.
     mask = tf.constant((1 << bits) - 1, tf.uint32)
-    shifts = [tf.constant(shift, tf.uint32) for shift in range(0, 32, bits)]
-    parts = [tf.bitwise.bitwise_and(tf.bitwise.right_shift(words, s), mask) for s in shifts]
-    return tf.cast(tf.reshape(tf.stack(parts, axis=2), [-1]), tf.int32)
+    parts = [
+        tf.bitwise.bitwise_and(tf.bitwise.right_shift(word, tf.constant(shift, tf.uint32)), mask)
+        for word in tf.unstack(words, axis=2)
+        for shift in range(0, 32, bits)
+    ]
+    return tf.reshape(tf.cast(tf.stack(parts, axis=1), tf.int32), [-1])
 
 
 def _words(key: DrawKey, variable: int, groups: int, first_block: int) -> tf.Tensor:
