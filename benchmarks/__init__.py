@@ -1,0 +1,1 @@
+"""Measurements, one question a program; results/ holds dated answers."""

@@ -1,0 +1,138 @@
+"""Do ternary gradients train as well as float ones?
+
+Trains a recipe of the paper with each kind of gradients, evaluates every checkpoint on the test
+images, and sets the results beside the paper's. On 2 cores lenet takes half an hour and cifar10
+four hours; a command that was stopped goes on when it is given again.
+
+python -m benchmarks.accuracy_benchmark --recipe=lenet --data_dir=DIR --output_dir=DIR
+"""
+
+import dataclasses
+import functools
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+
+import rich.console
+import rich.table
+from absl.flags import FlagValues
+
+from benchmarks.recipes import RECIPES, Gradients, Recipe
+from inception import app, flag_table
+from inception.flag_table import TEXT, at_least, flag, one_of
+
+_CHECKPOINTS = 20
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Options(flag_table.Checked):
+    recipe: str = flag("Training", one_of(*RECIPES), "lenet", "lenet or cifar10")
+    data_dir: str = flag("Data", TEXT, "/tmp/mydata", "folder of the record files")
+    output_dir: str = flag("Training", TEXT, "results", "folder for the runs and the picture")
+    max_steps: int | None = flag(
+        "Training", at_least(_CHECKPOINTS), None, "length of each run; not set = the recipe's"
+    )
+    json: str = flag("Runtime", TEXT, "", "file that takes the figures, too")
+
+
+def main(values: FlagValues) -> None:
+    """Trains what is not trained yet, evaluates, reports."""
+    options = flag_table.read(_Options, values)
+    recipe = RECIPES[options.recipe]
+    steps = options.max_steps or recipe.max_steps
+    folders = {name: _folder(options.output_dir, recipe, name, steps) for name in recipe.trainings}
+    for name, training in recipe.trainings.items():
+        if not os.path.exists(os.path.join(folders[name], f"model.ckpt-{steps}.index")):
+            print(f"\nTraining {recipe.title}, {training.title}:", flush=True)
+            _train(recipe, training, options.data_dir, folders[name], steps)
+    _report(options, recipe, folders, steps)
+
+
+def _folder(output_dir: str, recipe: Recipe, name: str, steps: int) -> str:
+    """Runs of another length than the recipe's are other runs."""
+    length = "" if steps == recipe.max_steps else f"_{steps}"
+    return os.path.join(output_dir, f"{recipe.prefix}_{name}{length}")
+
+
+def _train(
+    recipe: Recipe, training: Gradients, data_dir: str, train_dir: str, max_steps: int
+) -> None:
+    command = [
+        *(sys.executable, "-m", f"inception.{recipe.dataset}_train"),
+        f"--data_dir={data_dir}",
+        f"--train_dir={train_dir}",
+        f"--net={recipe.net}",
+        f"--batch_size={recipe.batch_size}",
+        f"--max_steps={max_steps}",
+        f"--save_iter={max_steps // _CHECKPOINTS}",
+        "--keep_checkpoints=0",
+        *recipe.flags,
+        f"--grad_bits={training.grad_bits}",
+        f"--num_nodes={training.num_nodes}",
+        f"--clip_factor={training.clip_factor}",
+        "--quantize_logits=True",
+    ]
+    code = subprocess.run(command, check=False).returncode
+    if code:
+        sys.exit(code if code > 0 else 128 - code)
+
+
+def _report(options: _Options, recipe: Recipe, folders: Mapping[str, str], steps: int) -> None:
+    with app.quiet_import():
+        from benchmarks import report
+        from inception import comparison
+        from inception.report import read_run
+
+    runs = {
+        name: read_run(
+            folder,
+            net=recipe.net,
+            dataset_name=recipe.dataset,
+            data_dir=options.data_dir,
+            batch_size=recipe.batch_size,
+        )
+        for name, folder in folders.items()
+    }
+    title = f"{recipe.title}: {steps} steps"
+    _print_table(runs, recipe, title)
+    picture = os.path.join(options.output_dir, f"{options.recipe}_accuracy.png")
+    comparison.draw(
+        {recipe.trainings[name].title: run for name, run in runs.items()}, picture, title
+    )
+    print(f"Curves: {picture}")
+    if options.json:
+        figures = {
+            name: {"paper": recipe.trainings[name].paper, **dataclasses.asdict(run)}
+            for name, run in runs.items()
+        }
+        report.write_json(
+            options.json, {"environment": report.environment(), "steps": steps, "runs": figures}
+        )
+
+
+def _print_table(runs: Mapping, recipe: Recipe, title: str) -> None:
+    table = rich.table.Table("gradients", title=title)
+    for heading in (
+        "precision @ 1",
+        "paper",
+        "bytes per node and step",
+        "bits per parameter",
+        "ms/step",
+    ):
+        table.add_column(heading, justify="right")
+    for name, run in runs.items():
+        training = recipe.trainings[name]
+        table.add_row(
+            training.title,
+            f"{100 * run.metrics.precision_at_1:.2f} %",
+            f"{training.paper:.2f} %" if training.paper else "",
+            f"{run.payload_bytes:,.0f}",
+            f"{run.bits_per_parameter:.3f}",
+            f"{run.ms_per_step:.1f}",
+        )
+    rich.console.Console(width=100).print(table)
+
+
+if __name__ == "__main__":
+    app.run(main, functools.partial(flag_table.define, _Options))

@@ -1,0 +1,79 @@
+"""Figures as a table and as JSON, with the circumstances they were measured in."""
+
+import dataclasses
+import datetime
+import json
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import rich.console
+import rich.table
+import tensorflow as tf
+
+from benchmarks.timing import Comparison, Options
+
+
+def print_comparison(comparison: Comparison) -> None:
+    """Prints median and quartiles of each side, then the ratios."""
+    table = rich.table.Table("side", title=comparison.title)
+    for heading in ("ms/step", "quartiles"):
+        table.add_column(heading, justify="right")
+    for side, values in comparison.ms_per_step.items():
+        low, median, high = np.percentile(values, [25, 50, 75])
+        table.add_row(side, f"{median:.2f}", f"{low:.2f} to {high:.2f}")
+    console = rich.console.Console(width=100)
+    console.print(table)
+    for name, value in comparison.ratios.items():
+        console.print(f"{name}: {value:.3f}")
+
+
+def finish(comparisons: Sequence[Comparison], options: Options) -> None:
+    """Prints the circumstances and writes everything to the file that the options name."""
+    threads = f"intra-op {options.num_intra_threads}, inter-op {options.num_inter_threads}"
+    circumstances = environment() | {
+        "threads": f"{threads} (0 = TensorFlow's choice)",
+        "deterministic": options.deterministic,
+    }
+    for name, value in circumstances.items():
+        print(f"{name}: {value}")
+    if options.json:
+        found = [dataclasses.asdict(comparison) for comparison in comparisons]
+        write_json(options.json, {"environment": circumstances, "comparisons": found})
+
+
+def environment() -> dict[str, str | float]:
+    """Day, commit, processor, TensorFlow, and the machine's load in the last minute."""
+    return {
+        "date": datetime.date.today().isoformat(),
+        "commit": _commit(),
+        "processor": f"{os.cpu_count()} cores, {_processor()}",
+        "tensorflow": tf.__version__,
+        "load": round(os.getloadavg()[0], 2),
+    }
+
+
+def write_json(path: str, content: Mapping) -> None:
+    """Writes `content`; a file of this name is replaced only by a whole one."""
+    temporary = f"{path}.tmp"
+    with open(temporary, "w", encoding="utf-8") as file:
+        json.dump(content, file, indent=1)
+    os.replace(temporary, path)
+
+
+def _commit() -> str:
+    command = ["git", "describe", "--always", "--dirty"]
+    found = subprocess.run(
+        command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+    )
+    return found.stdout.strip() or "unknown"
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    named = re.search(r"model name\s*: (.*)", cpuinfo.read_text()) if cpuinfo.exists() else None
+    return named[1] if named else platform.processor()

@@ -1,0 +1,107 @@
+"""What does a step of the suite cost?
+
+With float gradients on one node, beside a minimal hand-written tf.function loop on the same net;
+with ternary gradients on 1, 2 and 4 nodes, beside float ones on as many. Synthetic input.
+
+python -m benchmarks.training_benchmark --json=figures.json
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+
+import keras
+import tensorflow as tf
+from absl.flags import FlagValues
+
+from benchmarks import report, timing
+from benchmarks.timing import Comparison, Side, ratio
+from inception import app, flag_table, train
+from inception.flag_table import NAMES, flag
+from inception.flags import TrainConfig
+from inception.problem import resolve
+from slim.nets import nets_factory
+
+_PROBLEMS = {"lenet_slim": ("mnist", 64), "cifar10_alexnet": ("cifar10", 128)}
+_NODES = (1, 2, 4)
+_BY_HAND = "hand-written"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Options(timing.Options):
+    nets: tuple[str, ...] = flag("Training", NAMES, tuple(_PROBLEMS), "nets to measure")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for net in self.nets:
+            if net not in _PROBLEMS:
+                raise flag_table.refuse("nets", net, f"must be of {', '.join(_PROBLEMS)}")
+
+
+def main(values: FlagValues) -> None:
+    """Measures net after net."""
+    options = flag_table.read(_Options, values)
+    tf.get_logger().setLevel("ERROR")  # it warns of the sides' number, taking it for retracing
+    timing.configure(options)
+    comparisons = []
+    for net in options.nets:
+        dataset, batch_size = _PROBLEMS[net]
+        config = TrainConfig(
+            dataset_name=dataset,
+            net=net,
+            batch_size=batch_size,
+            clip_factor=2.5,
+            quantize_logits=True,
+        )
+        times = timing.alternate(_sides(config), options)
+        comparisons.append(Comparison(f"{net}, batch {batch_size}", times, _ratios(times)))
+        report.print_comparison(comparisons[-1])
+    report.finish(comparisons, options)
+
+
+def _sides(config: TrainConfig) -> dict[str, Side]:
+    batches = train.training_batches(config, resolve(config), None, 0)
+    sides = {_BY_HAND: _loop_by_hand(config, *next(iter(batches)))}
+    for nodes in _NODES:
+        for name, bits in (("float", 32), ("ternary", 1)):
+            chosen = dataclasses.replace(config, num_nodes=nodes, grad_bits=bits)
+            sides[f"{name} x {nodes}"] = timing.suite_side(chosen, batches)
+    return sides
+
+
+def _loop_by_hand(config: TrainConfig, images: tf.Tensor, labels: tf.Tensor) -> Side:
+    model = nets_factory.build_net(
+        config.net,
+        num_classes=resolve(config).num_classes,
+        weight_decay=config.weight_decay,
+        dropout_keep_prob=config.dropout_keep_prob,
+    )
+    entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    optimizer = keras.optimizers.SGD(config.initial_learning_rate, config.momentum)
+
+    @tf.function
+    def step() -> None:
+        seed = tf.stack([1, tf.cast(optimizer.iterations, tf.int32)])
+        inputs = [images, seed] if len(model.inputs) == 2 else images
+        with tf.GradientTape() as tape:
+            loss = entropy(labels, model(inputs, training=True)) + sum(model.losses)
+        variables = model.trainable_variables
+        optimizer.apply(tape.gradient(loss, variables), variables)
+
+    def run(count: int) -> None:
+        for _ in range(count):
+            step()
+
+    return run
+
+
+def _ratios(times: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    ratios = {"images/s, float x 1 to hand-written": ratio(times, _BY_HAND, "float x 1")}
+    for nodes in _NODES:
+        name = f"ms/step, ternary to float x {nodes}"
+        ratios[name] = ratio(times, f"ternary x {nodes}", f"float x {nodes}")
+    return ratios
+
+
+if __name__ == "__main__":
+    app.run(main, functools.partial(flag_table.define, _Options))
