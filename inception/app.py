@@ -25,22 +25,26 @@ def run(
     """Parses the flags that `define` defines and calls `main` with them.
 
     Prints the help and returns for --help. A bad flag, ValueError and OSError become one line on
-    stderr and exit status 1, Ctrl-C and SIGTERM exit status 130 and 143; bugs keep their traceback.
+    stderr and exit status 1; Ctrl-C, SIGTERM and a closed pipe become exit status 130, 143 and 141;
+    bugs keep their traceback.
     `main` imports TensorFlow itself, within `quiet_import`, so that help and errors are quick.
     """
     program, *arguments = sys.argv if argv is None else argv
     values = flags.FlagValues()
     define(values)
-    if any(argument in _HELP for argument in arguments):
-        print(help_text(inspect.getmodule(main).__doc__ or "", values))
-        return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
+        if any(argument in _HELP for argument in arguments):
+            print(help_text(inspect.getmodule(main).__doc__ or "", values), flush=True)
+            return
         parse(values, arguments)
         # TensorFlow writes placements as INFO; else only errors are of interest.
         placement = "log_device_placement" in values and values.log_device_placement
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0" if placement else "2")
         main(values)
+    except BrokenPipeError:  # the reader of the output, `head` perhaps, has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + signal.SIGPIPE)
     except (flags.Error, ValueError, OSError) as error:
         sys.exit(f"{Path(program).stem}: {' '.join(str(error).split())}")
     except ModuleNotFoundError as error:

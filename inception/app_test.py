@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from absl import flags
@@ -170,3 +171,17 @@ def test_a_quiet_import_drops_infos_and_keeps_the_rest_even_of_a_crash(tmp_path)
     done = subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
     assert done.returncode == -signal.SIGABRT
     assert done.stderr == "W0000 00:00:1 gpu.cc:1] none\nI0000 after\nF0000 no AVX\n"
+
+
+def test_a_closed_pipe_ends_a_program_without_a_traceback():
+    command = f"{sys.executable} -m inception.mnist_train --help | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(
+        ["bash", "-c", command],
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert not done.stderr
+    assert done.stdout.strip() in ("0", "141")  # 0: all was written before the pipe was closed

@@ -36,7 +36,7 @@ def stats(gradient: tf.Tensor) -> Stats:
     return Stats(
         tf.reduce_sum(gradient),
         tf.reduce_sum(gradient * gradient),
-        tf.reduce_max(tf.abs(gradient)),
+        tf.maximum(tf.reduce_max(tf.abs(gradient)), 0.0),  # of no values: 0
     )
 
 
@@ -46,12 +46,12 @@ def clip_bound(gradient_stats: Stats, count: int, clip_factor: float) -> tf.Tens
     Args:
       gradient_stats: of the variable's gradient on this node.
       count: elements of the variable.
-      clip_factor: 0 means no bound; so does a single element, which has no spread.
+      clip_factor: 0 means no bound; so does a single element (or none), which has no spread.
 
     Returns:
       float32 scalar, infinite where there is no bound.
     """
-    if clip_factor == 0.0 or count == 1:
+    if clip_factor == 0.0 or count <= 1:
         return tf.constant(float("inf"))
     mean = gradient_stats.sum / count
     variance = gradient_stats.sum_of_squares / count - mean * mean

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from terngrad.codecs.factory import bits_per_parameter, make_codecs, payloads
 from terngrad.codecs.planes import plane_count
@@ -121,6 +123,35 @@ def test_law_5_the_mean_is_scale_over_nodes_times_an_integer(nodes):
         sums = np.round(mean.numpy() / unit)
         assert np.abs(sums).max() <= nodes
         np.testing.assert_array_equal(mean.numpy(), unit * sums.astype(np.float32))
+
+
+SPECIAL = st.sampled_from([0.0, -0.0, 1e-45, -1e-40, 2.0**-126, 2.0**-101, 3e38, -3e38, 1.0])
+SHAPES_OF_VARIABLES = st.lists(st.lists(st.integers(0, 40), max_size=2), min_size=1, max_size=4)
+
+
+@given(SHAPES_OF_VARIABLES, st.integers(1, 6), st.data(), st.integers(0, 2**64 - 1))
+@settings(max_examples=40, deadline=None)
+def test_law_5_holds_for_all_shapes_values_and_numbers_of_nodes(shapes, nodes, data, seed):
+    names = [f"v{i}/kernel" for i in range(len(shapes))]
+    codecs = make_codecs(make_layout(names, shapes, Policy(grad_bits=1)))
+    rng = np.random.default_rng(seed)
+    gradients = [[rng.normal(size=s).astype(np.float32) for s in shapes] for _ in range(nodes)]
+    for node in gradients:
+        for values in node:
+            values.reshape(-1)[:1] = data.draw(SPECIAL)
+    keys = [
+        DrawKey(tf.constant(seed, tf.uint64), tf.constant(1), tf.constant(n)) for n in range(nodes)
+    ]
+    tensors = [[tf.constant(values) for values in node] for node in gradients]
+    means = exchange_gradients(tensors, codecs, LocalExchange(nodes), keys).means
+    for i, mean in enumerate(means):
+        scale = max([np.abs(node[i]).max(initial=0) for node in gradients])
+        unit = np.float32(scale if scale >= 2.0**-100 else 0) / np.float32(nodes)
+        sums = np.round(mean.numpy() / unit) if unit else np.zeros(shapes[i])
+        np.testing.assert_array_equal(mean.numpy(), unit * sums.astype(np.float32))
+        assert np.all(np.abs(sums) <= nodes)
+        signs = np.sign([node[i] for node in gradients])
+        assert np.all(sums <= np.sum(signs > 0, 0)) and np.all(-sums <= np.sum(signs < 0, 0))
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 4, 7])
