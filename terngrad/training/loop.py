@@ -120,10 +120,11 @@ class Loop:
         saved_step = step if checkpoint else -1
         summary_due = self.writer is not None and self.cadence.summary_secs > 0
         self.runner_at(step)[0].compile(self.batches, observed=summary_due)
+        profiler = _Profiler(self.cadence.profile, self.profile_dir)
         clock = _Clock(step)
         saved_at = summarized_at = clock.now
         while step < self.cadence.max_steps and not stop.signal:
-            self._profile(step)
+            profiler.at(step)
             runner, until = self.runner_at(step)
             if summary_due:
                 outcome, step = self._observe(runner, step), step + 1
@@ -139,6 +140,7 @@ class Loop:
             if self._save_due(step, clock.now - saved_at):
                 checkpoint, saved_step, saved_at = self.save(step), step, time.monotonic()
             summary_due = self._summary_due(clock.now - summarized_at)
+        profiler.close()
         if saved_step != step:
             checkpoint = self.save(step)
         if self.writer:
@@ -186,12 +188,26 @@ class Loop:
         secs = self.cadence.summary_secs
         return self.writer is not None and 0 < secs <= seconds
 
-    def _profile(self, step: int) -> None:
-        first, last = self.cadence.profile or (-1, -1)
-        if step == first:
-            tf.profiler.experimental.start(self.profile_dir)
-        if step == last:
+
+class _Profiler:
+    """Profiles the steps between two, or to the end of the run if that comes first."""
+
+    def __init__(self, steps: tuple[int, int] | None, directory: str) -> None:
+        self._first, self._last = steps or (-1, -1)
+        self._directory = directory
+        self._running = False
+
+    def at(self, step: int) -> None:
+        if step == self._first:
+            tf.profiler.experimental.start(self._directory)
+            self._running = True
+        elif step == self._last:
+            self.close()
+
+    def close(self) -> None:
+        if self._running:
             tf.profiler.experimental.stop()
+            self._running = False
 
 
 class _Clock:
