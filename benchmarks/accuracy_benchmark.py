@@ -9,6 +9,7 @@ python -m benchmarks.accuracy_benchmark --recipe=lenet --data_dir=DIR --output_d
 
 import dataclasses
 import functools
+import math
 import os
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from inception import app, flag_table
 from inception.flag_table import TEXT, at_least, flag, one_of
 
 _CHECKPOINTS = 20
+_LOG_EVERY = 10  # steps; a shorter run has no curve
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,7 +33,7 @@ class _Options(flag_table.Checked):
     data_dir: str = flag("Data", TEXT, "/tmp/mydata", "folder of the record files")
     output_dir: str = flag("Training", TEXT, "results", "folder for the runs and the picture")
     max_steps: int | None = flag(
-        "Training", at_least(_CHECKPOINTS), None, "length of each run; not set = the recipe's"
+        "Training", at_least(_LOG_EVERY), None, "length of each run; not set = the recipe's"
     )
     json: str = flag("Runtime", TEXT, "", "file that takes the figures, too")
 
@@ -41,7 +43,9 @@ def main(values: FlagValues) -> None:
     options = flag_table.read(_Options, values)
     recipe = RECIPES[options.recipe]
     steps = options.max_steps or recipe.max_steps
-    folders = {name: _folder(options.output_dir, recipe, name, steps) for name in recipe.trainings}
+    folders = {
+        name: folder_of(options.output_dir, recipe, name, steps) for name in recipe.trainings
+    }
     for name, training in recipe.trainings.items():
         if not os.path.exists(os.path.join(folders[name], f"model.ckpt-{steps}.index")):
             print(f"\nTraining {recipe.title}, {training.title}:", flush=True)
@@ -49,8 +53,8 @@ def main(values: FlagValues) -> None:
     _report(options, recipe, folders, steps)
 
 
-def _folder(output_dir: str, recipe: Recipe, name: str, steps: int) -> str:
-    """Runs of another length than the recipe's are other runs."""
+def folder_of(output_dir: str, recipe: Recipe, name: str, steps: int) -> str:
+    """Folder of a training; those of another length than the recipe's are other trainings."""
     length = "" if steps == recipe.max_steps else f"_{steps}"
     return os.path.join(output_dir, f"{recipe.prefix}_{name}{length}")
 
@@ -65,7 +69,7 @@ def _train(
         f"--net={recipe.net}",
         f"--batch_size={recipe.batch_size}",
         f"--max_steps={max_steps}",
-        f"--save_iter={max_steps // _CHECKPOINTS}",
+        f"--save_iter={math.ceil(max_steps / _CHECKPOINTS)}",
         "--keep_checkpoints=0",
         *recipe.flags,
         f"--grad_bits={training.grad_bits}",
@@ -115,7 +119,7 @@ def _print_table(runs: Mapping, recipe: Recipe, title: str) -> None:
     table = rich.table.Table("gradients", title=title)
     for heading in (
         "precision @ 1",
-        "paper",
+        f"paper, {recipe.paper_steps:,} steps",
         "bytes per node and step",
         "bits per parameter",
         "ms/step",

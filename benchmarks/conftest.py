@@ -1,0 +1,39 @@
+"""What the tests of the benchmarks share: a small data set and the way to run a program."""
+
+import json
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from slim.datasets import convert, mnist
+
+_IMAGES = 256  # of each split
+
+Run = Callable[..., dict]
+
+
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory) -> Path:
+    """A folder with records of the first digits of the repository's sample."""
+    folder = tmp_path_factory.mktemp("digits")
+    sample = Path(mnist.__file__).parent / "mnist_sample"
+    for split, (images, labels) in mnist.load(str(sample)).items():
+        path = str(folder / f"{split}-mnist.tfrecord")
+        convert.write_records({path: np.arange(_IMAGES)}, images, labels, mnist.INFO)
+    return folder
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch) -> Run:
+    """Runs a benchmark as `python -m` does and returns the figures that it wrote."""
+
+    def run_program(name: str, *arguments: str) -> dict:
+        file = tmp_path / "figures.json"
+        monkeypatch.setattr("sys.argv", [name, *arguments, "--json", str(file)])
+        runpy.run_module(f"benchmarks.{name}", run_name="__main__")
+        return json.loads(file.read_text())
+
+    return run_program

@@ -1,0 +1,18 @@
+"""The benchmark runs, and its figures fit each other."""
+
+import numpy as np
+import pytest
+
+
+def test_the_ratio_is_the_median_over_the_rounds(run, digits):
+    figures = run("input_benchmark", f"--mnist_dir={digits}", "--rounds=2", "--slice_secs=0")
+    (comparison,) = figures["comparisons"]
+    times = comparison["ms_per_step"]
+    assert {side: len(values) for side, values in times.items()} == {"synthetic": 2, "records": 2}
+    expected = np.median(np.divide(times["records"], times["synthetic"]))
+    assert comparison["ratios"]["ms/step, records to synthetic"] == pytest.approx(expected)
+
+
+def test_without_a_folder_it_says_what_is_missing(run):
+    with pytest.raises(SystemExit, match="--mnist_dir=: this or --cifar10_dir must be set"):
+        run("input_benchmark")

@@ -1,0 +1,54 @@
+"""Laws of timing in turns."""
+
+import time
+
+import pytest
+import tensorflow as tf
+
+from benchmarks import timing
+from benchmarks.timing import Options
+from inception.flags import TrainConfig
+
+
+def recorder(calls, name, ms_per_step=0.0):
+    """A side that writes down its calls."""
+
+    def side(count):
+        calls.append((name, count))
+        time.sleep(count * ms_per_step / 1000)
+
+    return side
+
+
+def test_sides_take_turns_forth_and_back():
+    calls = []
+    sides = {name: recorder(calls, name) for name in "ab"}
+    times = timing.alternate(sides, Options(rounds=3, slice_secs=0), lead_in=7)
+    turns = [name for name, count in calls if count == 7]
+    assert turns == ["a", "b", "b", "a", "a", "b"]
+    assert {name: len(values) for name, values in times.items()} == {"a": 3, "b": 3}
+
+
+def test_a_slice_takes_as_many_steps_as_fit_and_the_lead_in_is_not_timed():
+    calls = []
+    side = recorder(calls, "a", ms_per_step=2.0)
+    times = timing.alternate({"a": side}, Options(rounds=1, slice_secs=0.04), lead_in=100)
+    assert 5 <= calls[-1][1] <= 20
+    assert calls[-2] == ("a", 100)
+    assert 2.0 <= times["a"][0] < 20.0
+
+
+def test_load_that_outlasts_a_round_leaves_the_ratio():
+    times = {"a": [10.0, 30.0, 10.0], "b": [20.0, 60.0, 20.0]}
+    assert timing.ratio(times, "b", "a") == 2.0
+
+
+def test_a_training_that_diverges_is_not_timed():
+    config = TrainConfig(
+        dataset_name="mnist", net="mlp", optimizer="gd", initial_learning_rate=1e38
+    )
+    batches = tf.data.Dataset.from_tensors(
+        (tf.ones([32, 28, 28, 1]), tf.zeros([32], tf.int32))
+    ).repeat()
+    with pytest.raises(ValueError, match="mlp: the training diverged"):
+        timing.suite_side(config, batches)(20)
