@@ -1,4 +1,4 @@
-"""Figures as a table and as JSON, with the circumstances they were measured in."""
+"""Figures as tables, picture and JSON, with the circumstances they were measured in."""
 
 import dataclasses
 import datetime
@@ -10,7 +10,9 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import matplotlib.figure
 import numpy as np
+import rich.box
 import rich.console
 import rich.table
 import tensorflow as tf
@@ -19,31 +21,50 @@ from benchmarks.timing import Comparison, Options
 
 
 def print_comparison(comparison: Comparison) -> None:
-    """Prints median and quartiles of each side, then the ratios."""
-    table = rich.table.Table("side", title=comparison.title)
+    """Prints median and quartiles of each side, then the ratios, as Markdown."""
+    table = rich.table.Table("side", title=comparison.title, box=rich.box.MARKDOWN)
     for heading in ("ms/step", "quartiles"):
         table.add_column(heading, justify="right")
     for side, values in comparison.ms_per_step.items():
-        low, median, high = np.percentile(values, [25, 50, 75])
+        low, median, high = _quartiles(values)
         table.add_row(side, f"{median:.2f}", f"{low:.2f} to {high:.2f}")
     console = rich.console.Console(width=100)
     console.print(table)
     for name, value in comparison.ratios.items():
-        console.print(f"{name}: {value:.3f}")
+        console.print(f"- {name}: {value:.3f}")
 
 
 def finish(comparisons: Sequence[Comparison], options: Options) -> None:
-    """Prints the circumstances and writes everything to the file that the options name."""
+    """Prints the circumstances and writes the files that the options name."""
     threads = f"intra-op {options.num_intra_threads}, inter-op {options.num_inter_threads}"
     circumstances = environment() | {
         "threads": f"{threads} (0 = TensorFlow's choice)",
         "deterministic": options.deterministic,
     }
     for name, value in circumstances.items():
-        print(f"{name}: {value}")
+        print(f"- {name}: {value}")
+    if options.png:
+        draw(comparisons, options.png)
     if options.json:
         found = [dataclasses.asdict(comparison) for comparison in comparisons]
         write_json(options.json, {"environment": circumstances, "comparisons": found})
+
+
+def draw(comparisons: Sequence[Comparison], path: str) -> None:
+    """Draws the medians as bars, with whiskers from quartile to quartile, into a PNG file."""
+    figure = matplotlib.figure.Figure(figsize=(5 * len(comparisons), 3), layout="constrained")
+    for axes, comparison in zip(
+        figure.subplots(1, len(comparisons), squeeze=False)[0], comparisons, strict=True
+    ):
+        times = comparison.ms_per_step
+        low, median, high = np.transpose([_quartiles(values) for values in times.values()])
+        bars = axes.barh(list(times), median, xerr=[median - low, high - median])
+        axes.bar_label(bars, fmt="%.0f", label_type="center", color="white")
+        axes.invert_yaxis()
+        axes.set(title=comparison.title, xlabel="ms a step")
+    temporary = f"{path}.tmp"
+    figure.savefig(temporary, format="png", dpi=100)
+    os.replace(temporary, path)
 
 
 def environment() -> dict[str, str | float]:
@@ -63,6 +84,10 @@ def write_json(path: str, content: Mapping) -> None:
     with open(temporary, "w", encoding="utf-8") as file:
         json.dump(content, file, indent=1)
     os.replace(temporary, path)
+
+
+def _quartiles(values: Sequence[float]) -> np.ndarray:
+    return np.percentile(values, [25, 50, 75])
 
 
 def _commit() -> str:

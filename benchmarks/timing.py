@@ -27,6 +27,7 @@ class Options(Threads):
     slice_secs: float = flag("Runtime", number(), 1.0, "length of a slice", "seconds")
     deterministic: bool = flag("Runtime", BOOLEAN, True, "as in the training programs")
     json: str = flag("Runtime", TEXT, "", "file that takes the figures, too")
+    png: str = flag("Runtime", TEXT, "", "file that takes a picture of them")
 
 
 @dataclasses.dataclass(frozen=True)
