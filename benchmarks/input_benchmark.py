@@ -54,7 +54,10 @@ def _compare(dataset: str, folder: str, options: _Options) -> Comparison:
         for name, source in inputs.items()
     }
     times = timing.alternate(sides, options, _READ_AHEAD)
-    ratios = {"ms/step, records to synthetic": timing.ratio(times, "records", "synthetic")}
+    ratios = {
+        f"{unit}/step, records to synthetic": timing.ratio(values, "records", "synthetic")
+        for unit, values in (("ms", times.wall), ("CPU ms", times.cpu))
+    }
     return Comparison(f"{net} on {dataset}, batch {batch_size}", times, ratios)
 
 

@@ -23,11 +23,13 @@ from benchmarks.timing import Comparison, Options
 def print_comparison(comparison: Comparison) -> None:
     """Prints median and quartiles of each side, then the ratios, as Markdown."""
     table = rich.table.Table("side", title=comparison.title, box=rich.box.MARKDOWN)
-    for heading in ("ms/step", "quartiles"):
+    for heading in ("ms/step", "quartiles", "CPU ms/step"):
         table.add_column(heading, justify="right")
-    for side, values in comparison.ms_per_step.items():
+    times = comparison.times
+    for side, values in times.wall.items():
         low, median, high = _quartiles(values)
-        table.add_row(side, f"{median:.2f}", f"{low:.2f} to {high:.2f}")
+        cpu = np.median(times.cpu[side])
+        table.add_row(side, f"{median:.1f}", f"{low:.1f} to {high:.1f}", f"{cpu:.1f}")
     console = rich.console.Console(width=100)
     console.print(table)
     for name, value in comparison.ratios.items():
@@ -56,7 +58,7 @@ def draw(comparisons: Sequence[Comparison], path: str) -> None:
     for axes, comparison in zip(
         figure.subplots(1, len(comparisons), squeeze=False)[0], comparisons, strict=True
     ):
-        times = comparison.ms_per_step
+        times = comparison.times.wall
         low, median, high = np.transpose([_quartiles(values) for values in times.values()])
         bars = axes.barh(list(times), median, xerr=[median - low, high - median])
         axes.bar_label(bars, fmt="%.0f", label_type="center", color="white")

@@ -31,17 +31,30 @@ class Options(Threads):
 
 
 @dataclasses.dataclass(frozen=True)
+class Times:
+    """Milliseconds a step, by side.
+
+    Attributes:
+      wall: what passed on the clock.
+      cpu: what the process computed, on all cores together; load from elsewhere hardly moves it.
+    """
+
+    wall: dict[str, list[float]]
+    cpu: dict[str, list[float]]
+
+
+@dataclasses.dataclass(frozen=True)
 class Comparison:
     """Steps of several sides.
 
     Attributes:
       title: what was compared.
-      ms_per_step: milliseconds a step, of each side in each round.
+      times: of each side in each round.
       ratios: what the comparison is about, by name.
     """
 
     title: str
-    ms_per_step: Mapping[str, Sequence[float]]
+    times: Times
     ratios: Mapping[str, float]
 
 
@@ -67,9 +80,7 @@ def suite_side(config: TrainConfig, batches: tf.data.Dataset) -> Side:
     return run
 
 
-def alternate(
-    sides: Mapping[str, Side], options: Options, lead_in: int = 0
-) -> dict[str, list[float]]:
+def alternate(sides: Mapping[str, Side], options: Options, lead_in: int = 0) -> Times:
     """Times a slice of each side in each round, forth and back.
 
     So load from elsewhere that outlasts a round slows all sides alike.
@@ -80,14 +91,16 @@ def alternate(
       lead_in: untimed steps before a slice.
 
     Returns:
-      Milliseconds a step, of each side in each round.
+      The times of each side, a figure a round.
     """
     counts = {name: _steps_within(options.slice_secs, side) for name, side in sides.items()}
-    times: dict[str, list[float]] = {name: [] for name in sides}
+    times = Times({name: [] for name in sides}, {name: [] for name in sides})
     for i in range(options.rounds):
         for name in list(sides)[:: -1 if i % 2 else 1]:
             sides[name](lead_in)
-            times[name].append(_ms_per_step(sides[name], counts[name]))
+            wall, cpu = _ms_per_step(sides[name], counts[name])
+            times.wall[name].append(wall)
+            times.cpu[name].append(cpu)
     return times
 
 
@@ -98,10 +111,12 @@ def ratio(times: Mapping[str, Sequence[float]], side: str, base: str) -> float:
 
 def _steps_within(seconds: float, side: Side) -> int:
     side(2)  # compiles, fills pools
-    return max(1, round(1000 * seconds / _ms_per_step(side, 5)))
+    wall, _ = _ms_per_step(side, 5)
+    return max(1, round(1000 * seconds / wall))
 
 
-def _ms_per_step(side: Side, count: int) -> float:
-    start = time.perf_counter()
+def _ms_per_step(side: Side, count: int) -> tuple[float, float]:
+    wall, cpu = time.perf_counter(), time.process_time()
     side(count)
-    return 1000 * (time.perf_counter() - start) / count
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    return 1000 * wall / count, 1000 * cpu / count

@@ -26,7 +26,7 @@ def test_sides_take_turns_forth_and_back():
     times = timing.alternate(sides, Options(rounds=3, slice_secs=0), lead_in=7)
     turns = [name for name, count in calls if count == 7]
     assert turns == ["a", "b", "b", "a", "a", "b"]
-    assert {name: len(values) for name, values in times.items()} == {"a": 3, "b": 3}
+    assert {name: len(values) for name, values in times.wall.items()} == {"a": 3, "b": 3}
 
 
 def test_a_slice_takes_as_many_steps_as_fit_and_the_lead_in_is_not_timed():
@@ -35,7 +35,8 @@ def test_a_slice_takes_as_many_steps_as_fit_and_the_lead_in_is_not_timed():
     times = timing.alternate({"a": side}, Options(rounds=1, slice_secs=0.04), lead_in=100)
     assert 5 <= calls[-1][1] <= 20
     assert calls[-2] == ("a", 100)
-    assert 2.0 <= times["a"][0] < 20.0
+    assert 2.0 <= times.wall["a"][0] < 20.0
+    assert times.cpu["a"][0] < 1.0  # it sleeps
 
 
 def test_load_that_outlasts_a_round_leaves_the_ratio():

@@ -54,7 +54,7 @@ def main(values: FlagValues) -> None:
             quantize_logits=True,
         )
         times = timing.alternate(_sides(config), options)
-        comparisons.append(Comparison(f"{net}, batch {batch_size}", times, _ratios(times)))
+        comparisons.append(Comparison(f"{net}, batch {batch_size}", times, _ratios(times.wall)))
         report.print_comparison(comparisons[-1])
     report.finish(comparisons, options)
 
