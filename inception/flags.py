@@ -4,6 +4,7 @@ A field declared with `flag` is a flag of the same name; the few others are set 
 """
 
 import dataclasses
+from collections.abc import Callable
 
 from absl import flags
 
@@ -39,6 +40,9 @@ _STEPS = Kind(
 )
 
 
+_SEED = Kind(int, "an integer >= 0 and < 2^63", lambda seed: 0 <= seed < 1 << 63)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Threads(Checked):
     """The threads of a program."""
@@ -59,7 +63,7 @@ class Threads(Checked):
 class Trainer(Threads):
     """The flags that each trainer has under these names, slim's too."""
 
-    seed: int = flag("Training", at_least(0), 1, "of weights, order, augmentation, ternarizing")
+    seed: int = flag("Training", _SEED, 1, "of weights, order, augmentation, ternarizing")
     keep_checkpoints: int = flag(
         "Training", at_least(0), 5, "newest checkpoints that are kept; 0 = all", "checkpoints"
     )
@@ -226,6 +230,8 @@ class TrainConfig(_Shared, Trainer):
                 "save_tower", self.save_tower, f"must be -1 to {self.nodes - 1}, one a node"
             )
 
+        if not self.use_encoding and not self.scaler_sharing:
+            raise refuse("use_encoding", False, "must be True with --scaler_sharing=False")
         if self.fine_tune and not self.pretrained_model_checkpoint_path:
             raise refuse("fine_tune", True, "needs --pretrained_model_checkpoint_path")
 
@@ -255,6 +261,37 @@ class EvalConfig(_Shared):
     )
     tower: int = flag("Evaluation", at_least(0, -1), -1, "checked only: towers share one copy")
     device: str = flag("Evaluation", TEXT, "/gpu:0", "/gpu:N or /cpu:0; the CPU without a GPU")
+
+
+_INERT: tuple[tuple[Callable[[TrainConfig], bool], tuple[str, ...], str], ...] = (
+    (
+        lambda c: c.grad_bits != 1,
+        ("clip_factor", "size_to_binarize", "quantize_logits", "use_encoding", "scaler_sharing"),
+        "--grad_bits other than 1",
+    ),
+    (lambda c: c.grad_bits == 32, ("floating_grad_epoch",), "--grad_bits=32"),
+    (lambda c: c.optimizer in ("gd", "adam"), ("momentum",), "this --optimizer"),
+    (
+        lambda c: c.learning_rate_decay_type != "exponential",
+        ("num_epochs_per_decay", "learning_rate_decay_factor"),
+        "a decay type other than exponential",
+    ),
+    (
+        lambda c: c.learning_rate_decay_type != "polynomial",
+        ("learning_rate_power", "end_learning_rate"),
+        "a decay type other than polynomial",
+    ),
+    (
+        lambda c: c.benchmark_mode,
+        ("data_dir", "num_readers", "num_preprocess_threads", "input_queue_memory_factor"),
+        "--benchmark_mode",
+    ),
+)
+
+
+def inert_flags(config: TrainConfig) -> dict[str, str]:
+    """Flags that have no effect in this config, with what makes them so."""
+    return {name: why for holds, names, why in _INERT if holds(config) for name in names}
 
 
 def define_train(values: flags.FlagValues, dataset_name: str) -> None:
@@ -293,6 +330,9 @@ def train_config(values: flags.FlagValues, dataset_name: str) -> TrainConfig:
                 "--learning_rate_decay_type: with --optimizer=adam the learning rate stays fixed."
             )
         config = dataclasses.replace(config, learning_rate_decay_type="fixed")
+    inert = {name: why for name, why in inert_flags(config).items() if values[name].present}
+    for name, why in inert.items():
+        print(f"--{name}: has no effect with {why}.")
     return config
 
 

@@ -177,3 +177,26 @@ def test_every_flag_has_a_help_and_a_default_that_is_allowed(config_class):
     for name, entry in flag_table.table(config_class).items():
         assert entry.help, name
     config_class(dataset_name="mnist")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "inert"),
+    [
+        (["--grad_bits=1", "--clip_factor=2.5", "--momentum=0.8"], []),
+        (["--clip_factor=2.5", "--quantize_logits"], ["clip_factor", "quantize_logits"]),
+        (["--optimizer=gd", "--momentum=0.8"], ["momentum"]),
+        (
+            ["--learning_rate_decay_type=fixed", "--num_epochs_per_decay=3"],
+            ["num_epochs_per_decay"],
+        ),
+        (["--end_learning_rate=0.1"], ["end_learning_rate"]),
+        (["--benchmark_mode", "--data_dir=/nowhere"], ["data_dir"]),
+    ],
+)
+def test_a_flag_without_effect_is_named(arguments, inert, capsys):
+    values = FlagValues()
+    flags.define_train(values, "mnist")
+    app.parse(values, arguments)
+    flags.train_config(values, "mnist")
+    named = [line.split(":")[0] for line in capsys.readouterr().out.splitlines()]
+    assert named == [f"--{name}" for name in inert]

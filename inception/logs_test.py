@@ -6,13 +6,14 @@ import subprocess
 import sys
 
 from inception import logs
+from terngrad.training.progress import Progress
 
 NOON = datetime.datetime(2026, 1, 31, 12)
-FIGURES = logs.StepFigures(
+FIGURES = Progress(
     step=120,
     entropy_loss=2.0149,
     reg_loss=0.3051,
-    total_loss=2.32,
+    learning_rate=0.01,
     examples_per_sec=1034.21,
     sec_per_batch=0.1238,
 )
@@ -55,8 +56,9 @@ def test_the_bar_is_silent_where_stdout_is_no_terminal(monkeypatch):
 def test_the_bar_shows_the_figures_on_a_terminal():
     code = (
         "from inception import logs\n"
+        "from terngrad.training.progress import Progress\n"
         "with logs.ProgressBar(0, 200) as bar:\n"
-        f"    bar.update(logs.{FIGURES!r})\n"
+        f"    bar.update({FIGURES!r})\n"
     )
     shown = on_a_terminal([sys.executable, "-c", code])
     assert "120/200" in shown

@@ -7,6 +7,7 @@ nodes. Ends with a table, a picture and the line that opens TensorBoard.
 import dataclasses
 import functools
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -71,7 +72,11 @@ def _train_flags(options: _Options, name: str, records: str) -> list[str]:
 
 
 def _run(module: str, *arguments: str) -> None:
-    code = subprocess.run([sys.executable, "-m", module, *arguments], check=False).returncode
+    child = subprocess.Popen([sys.executable, "-m", module, *arguments])
+    # Ctrl-C reaches the child, too; both signals let it save and end by itself.
+    signal.signal(signal.SIGINT, lambda *_: None)
+    signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+    code = child.wait()
     if code:
         sys.exit(code if code > 0 else 128 - code)
 

@@ -1,14 +1,16 @@
 """What the training programs share: one run on one machine, from its config."""
 
+import fcntl
 import os
 import sys
+from typing import IO
 
 import tensorflow as tf
 
 from inception import problem, runtime
 from inception.build import Training, build_training
 from inception.flags import TrainConfig
-from inception.logs import ProgressBar, StepFigures, step_line
+from inception.logs import ProgressBar, step_line
 from inception.problem import Problem
 from slim import input_pipeline
 from slim.datasets import dataset_factory, records
@@ -47,6 +49,7 @@ def train(config: TrainConfig) -> None:
     steps_per_epoch = examples / config.batch_size
     training = build_training(config, goal, steps_per_epoch, devices)
     os.makedirs(config.train_dir, exist_ok=True)
+    lock = hold_alone(config.train_dir)
     checkpoint = restore_or_start(config, training)
     step = int(training.step)
     _tell_plan(config, training, step)
@@ -59,6 +62,27 @@ def train(config: TrainConfig) -> None:
         print(f"{stop.signal.name}: saved {checkpoint}; the same command goes on from there.")
         sys.exit(128 + stop.signal)
     print(f"Finished training at step {int(training.step)}: {checkpoint}")
+    lock.close()
+
+
+def hold_alone(train_dir: str) -> IO[str]:
+    """Locks a folder until the returned file is closed or the process ends, however it ends.
+
+    Raises:
+      ValueError: if another training holds it.
+    """
+    file = open(os.path.join(train_dir, ".lock"), "a+", encoding="utf-8")  # noqa: SIM115
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.seek(0)
+        holder = file.read().strip()
+        raise ValueError(
+            f"--train_dir={train_dir}: another training, process {holder}, writes there."
+        ) from None
+    file.truncate(0)
+    print(os.getpid(), file=file, flush=True)
+    return file
 
 
 def training_batches(
@@ -101,7 +125,7 @@ def restore_or_start(config: TrainConfig, training: Training) -> str | None:
 def _load_pretrained(config: TrainConfig, training: Training, path: str) -> None:
     exclude = config.checkpoint_exclude_scopes
     if config.fine_tune:
-        exclude += (nets_factory.get_spec(config.net).logits_layer,)
+        exclude += (nets_factory.get_spec(config.net).logits_layer + "/",)
     checkpoints.restore_weights(
         path,
         training.classifier.model,
@@ -133,6 +157,13 @@ def _tell_plan(config: TrainConfig, training: Training, step: int) -> None:
         f"{bits_per_parameter(layout, codecs, training.nodes):.4g} bits a parameter.",
         flush=True,
     )
+    every = config.floating_grad_epoch if layout.coded else 0
+    if every:
+        which = "Every epoch" if every == 1 else f"Every epoch in {every}, the last of them,"
+        plain = sum(p.sent for p in payloads(training.float_runner.codecs, training.nodes))
+        print(f"{which} uses float gradients: {plain:.0f} bytes a step.")
+    if config.profile_steps and step > config.profile_steps[0]:
+        print(f"--profile_steps: step {config.profile_steps[0]} is past; the run is at {step}.")
     if layout.coded:
         print("Codes are written and read by the reference ops (TensorFlow).", flush=True)
     if config.max_steps and step >= config.max_steps:
@@ -147,16 +178,11 @@ def _loop(
     bar: ProgressBar,
 ) -> Loop:
     def report(progress: Progress) -> None:
-        figures = StepFigures(
-            progress.step,
-            progress.entropy_loss,
-            progress.reg_loss,
-            progress.entropy_loss + progress.reg_loss,
-            progress.examples_per_sec,
-            progress.sec_per_batch,
-        )
-        print(step_line(figures), flush=True)
-        bar.update(figures)
+        print(step_line(progress), flush=True)
+        bar.update(progress)
+
+    wanted = config.save_summaries_secs > 0
+    writer = SummaryWriter(config.train_dir, training.layout, training.nodes) if wanted else None
 
     def save(step: int) -> str:
         return checkpoints.save(config.train_dir, training.state, step, config.keep_checkpoints)
@@ -176,7 +202,7 @@ def _loop(
         ),
         report=report,
         save=save,
-        writer=SummaryWriter(config.train_dir, training.layout, training.nodes),
+        writer=writer,
         profile_dir=config.train_dir,
     )
 

@@ -218,3 +218,55 @@ def test_missing_records_are_named_with_the_command_that_makes_them(tmp_path):
     assert "slim.download_and_convert_data" in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "train").exists()
+
+
+@pytest.mark.slow
+def test_two_trainings_do_not_share_a_folder(digits, tmp_path):
+    first = start(digits, tmp_path, until="step 10,", max_steps=100_000)
+    second = run(digits, tmp_path)
+    first.terminate()
+    first.communicate(timeout=TIMEOUT_SECS)
+    assert second.returncode == 1
+    assert f"another training, process {first.pid}, writes there" in second.stderr
+    assert len(second.stderr.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_a_closed_pipe_ends_the_run_but_loses_nothing(digits, tmp_path):
+    process = start(digits, tmp_path, until="step 10,", save_iter=0, max_steps=100_000)
+    process.stdout.close()
+    assert process.wait(timeout=TIMEOUT_SECS) == 128 + signal.SIGPIPE
+    assert checkpoints.step_of(checkpoints.latest_checkpoint(str(tmp_path))) >= 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", ["2,6", "2,1000"])
+def test_a_profile_is_written_whichever_comes_first(digits, tmp_path, steps):
+    done = run(digits, tmp_path, max_steps=10, profile_steps=steps)
+    assert done.returncode == 0, done.stderr
+    assert f"Profile for TensorBoard: {tmp_path}" in done.stdout
+    assert list(tmp_path.glob("plugins/profile/*/*.xplane.pb"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_gpus", [1, 2])
+def test_law_8_summaries_change_no_bit(digits, tmp_path, num_gpus):
+    for secs in (0, 1e-6):
+        done = run(
+            digits, tmp_path / f"{secs}", num_gpus=num_gpus, max_steps=10, save_summaries_secs=secs
+        )
+        assert done.returncode == 0, done.stderr
+    assert not list((tmp_path / "0").glob("events*"))
+    assert_same_checkpoint(tmp_path / "0", tmp_path / "1e-06", step=10)
+
+
+@pytest.mark.slow
+def test_a_run_is_observed_in_half_precision_and_with_own_scales(digits, tmp_path):
+    for name, flags in {
+        "half": {"grad_bits": 16},
+        "own": {"scaler_sharing": False},
+    }.items():
+        done = run(digits, tmp_path / name, max_steps=20, **flags)
+        assert done.returncode == 0, done.stderr
+    bits = report.read_scalars(str(tmp_path / "half"))["bits_per_parameter"].values
+    assert bits == [16.0]

@@ -14,6 +14,7 @@ from terngrad.draws import DRAW_BITS
 
 SMALLEST_NORMAL = 2.0**-126
 SMALLEST_SCALE = 2.0**-100  # smaller scales count as zero: 2^24 / scale must stay finite
+_SMALLEST_VARIANCE = 2.0**-20  # share of the mean square that float32 sums still resolve
 
 
 class Stats(NamedTuple):
@@ -43,19 +44,25 @@ def stats(gradient: tf.Tensor) -> Stats:
 def clip_bound(gradient_stats: Stats, count: int, clip_factor: float) -> tf.Tensor:
     """Magnitude to which a gradient is clipped: clip_factor standard deviations (section 3.3).
 
+    There is no bound where sums in float32 cannot tell the standard deviation: of a single value,
+    of values that are all but equal, or whose squares underflow or overflow. A bound of rounding
+    errors would clip the gradient away.
+
     Args:
       gradient_stats: of the variable's gradient on this node.
       count: elements of the variable.
-      clip_factor: 0 means no bound; so does a single element (or none), which has no spread.
+      clip_factor: 0 means no bound.
 
     Returns:
       float32 scalar, infinite where there is no bound.
     """
-    if clip_factor == 0.0 or count <= 1:
+    if clip_factor == 0.0:
         return tf.constant(float("inf"))
     mean = gradient_stats.sum / count
-    variance = gradient_stats.sum_of_squares / count - mean * mean
-    return clip_factor * tf.sqrt(tf.maximum(variance, 0.0))
+    mean_square = gradient_stats.sum_of_squares / count
+    variance = mean_square - mean * mean
+    resolved = tf.math.is_finite(variance) & (variance > _SMALLEST_VARIANCE * mean_square)
+    return tf.where(resolved, clip_factor * tf.sqrt(variance), float("inf"))
 
 
 def local_scale(gradient_stats: Stats, bound: tf.Tensor) -> tf.Tensor:
@@ -63,7 +70,8 @@ def local_scale(gradient_stats: Stats, bound: tf.Tensor) -> tf.Tensor:
 
     A NaN becomes an infinite scale, so that the maximum over the nodes cannot lose it.
     """
-    finite = tf.math.is_finite(gradient_stats.sum) & tf.math.is_finite(gradient_stats.max_abs)
+    # The sum shows a NaN, which a maximum may lose; an infinite sum alone is only an overflow.
+    finite = tf.math.is_finite(gradient_stats.max_abs) & ~tf.math.is_nan(gradient_stats.sum)
     scale = tf.minimum(gradient_stats.max_abs, bound)
     return tf.where(finite, scale, float("inf"))
 

@@ -92,10 +92,40 @@ def test_the_bound_is_clip_factor_standard_deviations():
     np.testing.assert_allclose(bound, 2.5 * values.std(), rtol=1e-4)
 
 
-@pytest.mark.parametrize(("count", "clip_factor"), [(1, 2.5), (100, 0.0)])
-def test_no_bound_without_clipping_or_spread(count, clip_factor):
-    stats = ternary.stats(tf.fill([count], 3.0))
-    assert ternary.clip_bound(stats, count, clip_factor).numpy() == np.inf
+@pytest.mark.parametrize(
+    ("values", "clip_factor"),
+    [
+        ([3.0] * 100, 0.0),
+        ([1.0, 2.0, 5.0], 0.0),
+        ([3.0], 2.5),
+        ([], 2.5),
+        ([0.1] * 1000, 2.5),  # equal: no spread
+        ([1.0, 1.0001] * 500, 2.5),  # a spread that float32 sums cannot tell
+        ([1e-25, -2e-25, 3e-25], 2.5),  # squares underflow
+        ([1e20] * 10, 2.5),  # squares overflow
+        ([1e30, -2e30, 3e30], 2.5),
+    ],
+)
+def test_no_bound_without_clipping_or_a_known_spread(values, clip_factor):
+    stats = ternary.stats(tf.constant(values, tf.float32))
+    bound = ternary.clip_bound(stats, len(values), clip_factor)
+    assert bound.numpy() == np.inf
+    largest = np.abs(np.array(values, np.float32)).max(initial=0)
+    assert ternary.local_scale(stats, bound).numpy() == largest
+
+
+@given(st.integers(-17, 17), st.integers(0, 2**32 - 1))
+@settings(max_examples=40, deadline=None)
+def test_the_bound_follows_the_unit_of_the_gradient(exponent, seed):
+    values = np.random.default_rng(seed).normal(size=1000).astype(np.float32)
+    scaled = values * np.float32(10.0**exponent)
+    bound = ternary.clip_bound(ternary.stats(tf.constant(scaled)), values.size, 2.5)
+    np.testing.assert_allclose(bound, 2.5 * scaled.astype(np.float64).std(), rtol=1e-4)
+
+
+def test_a_sum_that_overflows_is_no_broken_gradient():
+    stats = ternary.stats(tf.fill([1000], 1e36))
+    assert ternary.local_scale(stats, tf.constant(np.inf)).numpy() == np.float32(1e36)
 
 
 def test_the_scale_is_the_largest_clipped_magnitude():

@@ -48,7 +48,9 @@ def exchange_of(policy, gradients, step=3, bucket_elements=1 << 22, seed=9):
             DrawKey(tf.constant(seed, tf.uint64), step, tf.constant(node))
             for node in range(len(gradients))
         ]
-        return exchange_gradients(gradients, make_codecs(layout), exchange, keys)
+        return exchange_gradients(
+            gradients, make_codecs(layout), exchange, keys, ["/CPU:0"] * len(keys)
+        )
 
     return run(gradients, tf.constant(step, tf.int64))
 
@@ -73,7 +75,9 @@ def test_law_1_the_mean_over_many_steps_is_the_clipped_mean_gradient(policy, nod
     @tf.function(autograph=False)
     def run(step):
         keys = [DrawKey(tf.constant(5, tf.uint64), step, tf.constant(n)) for n in range(nodes)]
-        return exchange_gradients(gradients, make_codecs(layout), exchange, keys).means
+        return exchange_gradients(
+            gradients, make_codecs(layout), exchange, keys, ["/CPU:0"] * len(keys)
+        ).means
 
     total = [np.zeros(shape) for shape in SHAPES]
     for step in range(steps):
@@ -143,7 +147,9 @@ def test_law_5_holds_for_all_shapes_values_and_numbers_of_nodes(shapes, nodes, d
         DrawKey(tf.constant(seed, tf.uint64), tf.constant(1), tf.constant(n)) for n in range(nodes)
     ]
     tensors = [[tf.constant(values) for values in node] for node in gradients]
-    means = exchange_gradients(tensors, codecs, LocalExchange(nodes), keys).means
+    means = exchange_gradients(
+        tensors, codecs, LocalExchange(nodes), keys, ["/CPU:0"] * len(keys)
+    ).means
     for i, mean in enumerate(means):
         scale = max([np.abs(node[i]).max(initial=0) for node in gradients])
         unit = np.float32(scale if scale >= 2.0**-100 else 0) / np.float32(nodes)

@@ -31,6 +31,7 @@ def save(directory: str, state: State, step: int, keep: int = 5) -> str:
 
     Raises:
       ValueError: names the variables that are not finite; nothing is written then.
+      OSError: the folder cannot be written to, or is full; nothing is left of the attempt.
     """
     broken = [name for name, v in state.items() if not _is_finite(v)]
     if broken:
@@ -38,7 +39,14 @@ def save(directory: str, state: State, step: int, keep: int = 5) -> str:
     temporary = os.path.join(directory, _TEMPORARY)
     shutil.rmtree(temporary, ignore_errors=True)
     name = f"{_NAME}-{step}"
-    tf.train.Checkpoint(state=dict(state)).write(os.path.join(temporary, name))
+    try:
+        tf.train.Checkpoint(state=dict(state)).write(os.path.join(temporary, name))
+    except tf.errors.OpError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        last = latest_checkpoint(directory) or "none"
+        raise OSError(
+            f"{directory}: step {step} cannot be saved: {error.message}; last checkpoint: {last}."
+        ) from error
     written = sorted(os.listdir(temporary), key=lambda file: file.endswith(".index"))
     for file in written:
         os.replace(os.path.join(temporary, file), os.path.join(directory, file))
@@ -103,7 +111,9 @@ def restore_weights(
     stored = _stored(path)
     averaged = {name.removeprefix("averages/") for name in stored if name.startswith("averages/")}
     if averages and not averaged:
-        raise ValueError(f"{path} holds no moving averages; read the weights instead.")
+        raise ValueError(
+            f"{path} holds no moving averages; take the weights instead (--restore_avg_var=False)."
+        )
     wanted = {}
     for v in model.variables:
         if not v.path.startswith(tuple(exclude)):
@@ -133,7 +143,8 @@ def _stored(path: str) -> dict[str, tuple[int, ...]]:
 def _check_shapes(path: str, stored: Mapping[str, tuple[int, ...]], wanted: State) -> None:
     missing = sorted(wanted.keys() - stored.keys())
     if missing:
-        raise ValueError(f"{path} lacks {_some(missing)}: was it written with another net?")
+        what = "optimizer" if missing[0].startswith("slots/") else "net"
+        raise ValueError(f"{path} lacks {_some(missing)}: was it written with another {what}?")
     for name, variable in wanted.items():
         if stored[name] != tuple(variable.shape):
             raise ValueError(
@@ -147,7 +158,7 @@ def _read(path: str, state: State) -> None:
         for name, variable in state.items():
             escaped = name.replace(".", "..").replace("/", ".S")
             variable.assign(reader.get_tensor(f"state/{escaped}{_SUFFIX}"))
-    except tf.errors.OpError as error:
+    except (tf.errors.OpError, IndexError) as error:  # a file that is too short: IndexError
         raise ValueError(f"{path} is damaged: {str(error).splitlines()[0]}") from error
 
 

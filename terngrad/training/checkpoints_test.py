@@ -102,12 +102,29 @@ def test_law_10_a_checkpoint_of_another_run_is_named(tmp_path, change, text):
         checkpoints.restore(path, change(make_state()))
 
 
-def test_law_10_a_damaged_checkpoint_is_named(tmp_path):
+@pytest.mark.parametrize("ending", ["data-00000-of-00001", "index"])
+@pytest.mark.parametrize(
+    "damage", [lambda b: b"\0" * len(b), lambda b: b[:20], lambda b: b""]
+)
+def test_law_10_a_damaged_checkpoint_is_named(tmp_path, ending, damage):
     path = checkpoints.save(str(tmp_path), make_state(), 1)
-    data = tmp_path / "model.ckpt-1.data-00000-of-00001"
-    data.write_bytes(b"\0" * len(data.read_bytes()))
+    file = tmp_path / f"model.ckpt-1.{ending}"
+    file.write_bytes(damage(file.read_bytes()))
     with pytest.raises(ValueError, match=r"model.ckpt-1 is (damaged|no readable checkpoint)"):
         checkpoints.restore(path, make_state())
+
+
+def test_a_folder_that_cannot_be_written_to_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match=r"file: step 1 cannot be saved: .* last checkpoint: none"):
+        checkpoints.save(str(tmp_path / "file"), make_state(), 1)
+
+
+def test_a_checkpoint_of_another_optimizer_is_named(tmp_path):
+    path = checkpoints.save(str(tmp_path), make_state(), 1)
+    state = make_state() | {"slots/m/fc/kernel": tf.Variable(0.0)}
+    with pytest.raises(ValueError, match=r"lacks slots/m/.*written with another optimizer"):
+        checkpoints.restore(path, state)
 
 
 def test_weights_are_read_by_name(tmp_path):

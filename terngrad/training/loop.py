@@ -28,7 +28,7 @@ class Cadence:
       log_every: steps between reports.
       save_every: steps between checkpoints; 0 = none but the last.
       save_secs: seconds between checkpoints; 0 = by steps only.
-      summary_secs: seconds between histograms of gradients; 0 = never.
+      summary_secs: seconds between histograms of gradients.
       profile: first and last step of a profile, or None.
     """
 
@@ -50,7 +50,7 @@ class Cadence:
 
 
 class StopRequest(contextlib.AbstractContextManager):
-    """Turns SIGTERM and Ctrl-C into a request to end after the steps under way."""
+    """Turns SIGTERM, SIGHUP and Ctrl-C into a request to end after the steps under way."""
 
     def __init__(self) -> None:
         """Nothing is requested yet."""
@@ -59,8 +59,9 @@ class StopRequest(contextlib.AbstractContextManager):
 
     def __enter__(self) -> StopRequest:
         """Listens for signals."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._before[number] = signal.signal(number, self._request)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
+                self._before[number] = signal.signal(number, self._request)
         return self
 
     def __exit__(self, *exception) -> None:
@@ -70,6 +71,8 @@ class StopRequest(contextlib.AbstractContextManager):
 
     def _request(self, number: int, frame) -> None:
         del frame
+        if self.signal:  # asked twice: give the signals back, so that a third one ends at once
+            self.__exit__()
         self.signal = signal.Signals(number)
 
 
@@ -118,37 +121,43 @@ class Loop:
           DivergedError: names the step, what is not finite, and the last good checkpoint.
         """
         saved_step = step if checkpoint else -1
-        summary_due = self.writer is not None and self.cadence.summary_secs > 0
-        self.runner_at(step)[0].compile(self.batches, observed=summary_due)
+        summary_due = self.writer is not None
+        self.runner_at(step)[0].compile(self.batches)
         profiler = _Profiler(self.cadence.profile, self.profile_dir)
-        clock = _Clock(step)
-        saved_at = summarized_at = clock.now
+        clock = _Clock()
+        saved_at = summarized_at = time.monotonic()
         while step < self.cadence.max_steps and not stop.signal:
             profiler.at(step)
             runner, until = self.runner_at(step)
             if summary_due:
-                outcome, step = self._observe(runner, step), step + 1
+                outcome, step = self._observe(runner, step, clock), step + 1
                 summarized_at = time.monotonic()
             else:
-                count = min(self.cadence.next_stop(step), until) - step
-                outcome = runner.many(self.batches, clock.affordable(count))
-                step += int(outcome.done)
+                count = clock.affordable(min(self.cadence.next_stop(step), until) - step)
+                with clock.timing(count):
+                    outcome = runner.many(self.batches, count)
+                    step += int(outcome.done)
             self._check(outcome, step, checkpoint)
-            clock.tick(step)
             if step % self.cadence.log_every == 0:
-                self._report(outcome, step, clock)
-            if self._save_due(step, clock.now - saved_at):
-                checkpoint, saved_step, saved_at = self.save(step), step, time.monotonic()
-            summary_due = self._summary_due(clock.now - summarized_at)
+                try:
+                    self._report(outcome, step, clock)
+                except BrokenPipeError:  # nobody reads the lines any more: end, but lose nothing
+                    self._save(step, checkpoint)
+                    raise
+            if self._save_due(step, time.monotonic() - saved_at):
+                checkpoint = self._save(step, checkpoint)
+                saved_step, saved_at = step, time.monotonic()
+            summary_due = self._summary_due(time.monotonic() - summarized_at)
         profiler.close()
         if saved_step != step:
-            checkpoint = self.save(step)
+            checkpoint = self._save(step, checkpoint)
         if self.writer:
             self.writer.flush()
         return checkpoint
 
-    def _observe(self, runner: Runner, step: int) -> Outcome:
-        observation = runner.one(self.batches)
+    def _observe(self, runner: Runner, step: int, clock: _Clock) -> Outcome:
+        with clock.timing(1):
+            observation = runner.one(self.batches)
         self.writer.gradients(observation.gradients, observation.zeros, step + 1)
         self.writer.traffic(runner.codecs, step + 1)
         self.writer.flush()
@@ -166,8 +175,14 @@ class Loop:
             last = checkpoint or "none was written yet"
             raise DivergedError(f"step {step}: {', '.join(bad)}; last good checkpoint: {last}.")
 
+    def _save(self, step: int, checkpoint: str | None) -> str:
+        try:
+            return self.save(step)
+        except ValueError as error:  # weights that are not finite
+            raise DivergedError(f"{error} Last good checkpoint: {checkpoint or 'none'}.") from error
+
     def _report(self, outcome: Outcome, step: int, clock: _Clock) -> None:
-        seconds = clock.seconds_per_step(step)
+        seconds = clock.seconds_per_step()
         progress = Progress(
             step,
             float(outcome.losses.entropy),
@@ -186,7 +201,7 @@ class Loop:
 
     def _summary_due(self, seconds: float) -> bool:
         secs = self.cadence.summary_secs
-        return self.writer is not None and 0 < secs <= seconds
+        return self.writer is not None and secs <= seconds
 
 
 class _Profiler:
@@ -198,42 +213,47 @@ class _Profiler:
         self._running = False
 
     def at(self, step: int) -> None:
-        if step == self._first:
+        if not self._running and self._first <= step < self._last:
             tf.profiler.experimental.start(self._directory)
             self._running = True
-        elif step == self._last:
+        elif step >= self._last:
             self.close()
 
     def close(self) -> None:
         if self._running:
             tf.profiler.experimental.stop()
             self._running = False
+            print(f"Profile for TensorBoard: {self._directory}", flush=True)
 
 
 class _Clock:
-    """Durations of steps, for reports and for the length of a call."""
+    """Durations of steps: only of them, not of compiling, saving or writing summaries."""
 
-    def __init__(self, step: int) -> None:
-        self.now = time.monotonic()
-        self._reported = (step, self.now)
-        self._last = (step, self.now)
+    def __init__(self) -> None:
+        self._steps = 0  # since the last report
+        self._seconds = 0.0
         self._pace = 0.0  # seconds a step, in the last call
 
-    def tick(self, step: int) -> None:
-        self.now = time.monotonic()
-        before, since = self._last
-        self._pace = (self.now - since) / max(step - before, 1)
-        self._last = (step, self.now)
+    @contextlib.contextmanager
+    def timing(self, steps: int) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        seconds = time.perf_counter() - start
+        if self._pace:  # the first call also compiles or fills the input pipeline
+            self._steps += steps
+            self._seconds += seconds
+        self._pace = seconds / steps
 
     def affordable(self, count: int) -> int:
         if self._pace == 0.0:
             return min(count, 1)
         return max(1, min(count, int(_LONGEST_CALL_SECS / self._pace)))
 
-    def seconds_per_step(self, step: int) -> float:
-        before, since = self._reported
-        self._reported = (step, self.now)
-        return (self.now - since) / (step - before)
+    def seconds_per_step(self) -> float:
+        """Mean since the last call of this; of the last step where there was none since."""
+        mean = self._seconds / self._steps if self._steps else self._pace
+        self._steps, self._seconds = 0, 0.0
+        return max(mean, 1e-9)
 
 
 def _next_multiple(step: int, every: int) -> int:

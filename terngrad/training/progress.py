@@ -24,3 +24,8 @@ class Progress:
     learning_rate: float
     sec_per_batch: float
     examples_per_sec: float
+
+    @property
+    def total_loss(self) -> float:
+        """What the step's gradient belongs to."""
+        return self.entropy_loss + self.reg_loss

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from terngrad.codecs.codec import Codec
-from terngrad.training.step import Losses, TrainStep
+from terngrad.training.step import Losses, StepResult, TrainStep
 
 
 class Outcome(NamedTuple):
@@ -51,49 +51,53 @@ class Runner:
         """Runs `count` steps, stopping after one with a loss or gradient that is not finite."""
         return self._many(batches, tf.constant(count, tf.int32))
 
-    def compile(self, batches: Iterator, observed: bool) -> None:
-        """Compiles the steps, so that their first call is as quick as the next."""
+    def compile(self, batches: Iterator) -> None:
+        """Compiles `many`, so that its first step is as quick as the next."""
         self.many(batches, 0)
-        if observed:
-            self._one.get_concrete_function(batches)
 
     def one(self, batches: Iterator) -> Observation:
         """Runs one step and shows what was exchanged."""
         return self._one(batches)
 
     def _run_many(self, batches, count: tf.Tensor) -> Outcome:
-        nothing = tf.zeros([])
-        start = Outcome(
-            tf.constant(0),
-            Losses(nothing, nothing),
-            nothing,
-            tf.zeros([self._scale_count]),
-        )
-
         def body(last: Outcome) -> tuple[Outcome]:
-            result = self._step(*next(batches))
-            return (
-                Outcome(
-                    last.done + 1, result.losses, result.learning_rate, result.aggregate.scales
-                ),
-            )
+            return (_outcome(self._step(*next(batches)), last.done + 1),)
 
         return tf.while_loop(
             lambda last: (last.done < count) & _is_finite(last),
             body,
-            (start,),
+            (self._nothing(),),
             parallel_iterations=1,
         )[0]
 
     def _observe(self, batches) -> Observation:
-        result = self._step(*next(batches))
-        outcome = Outcome(
-            tf.constant(1), result.losses, result.learning_rate, result.aggregate.scales
-        )
+        # In a loop, too: outside of one oneDNN takes other kernels on a second logical CPU, and
+        # the parameters would depend on when summaries are written.
+        start = Observation(self._nothing(), self._step.zeros_like_gradients(), self._no_zeros())
+        return tf.while_loop(
+            lambda last: last.outcome.done < 1,
+            lambda last: (self._observation(self._step(*next(batches))),),
+            (start,),
+            parallel_iterations=1,
+        )[0]
+
+    def _observation(self, result: StepResult) -> Observation:
         zeros = {}
         for codec, encoded in zip(self.codecs, result.aggregate.encoded, strict=True):
             zeros.update(codec.share_of_zeros(encoded))
-        return Observation(outcome, result.gradients, zeros)
+        return Observation(_outcome(result, tf.constant(1)), result.gradients, zeros)
+
+    def _nothing(self) -> Outcome:
+        zero = tf.zeros([])
+        return Outcome(tf.constant(0), Losses(zero, zero), zero, tf.zeros([self._scale_count]))
+
+    def _no_zeros(self) -> dict[int, tf.Tensor]:
+        coded = [i for codec in self.codecs if codec.scale_count for i in codec.variables]
+        return {variable: tf.zeros([]) for variable in coded}
+
+
+def _outcome(result: StepResult, done: tf.Tensor) -> Outcome:
+    return Outcome(done, result.losses, result.learning_rate, result.aggregate.scales)
 
 
 def _is_finite(outcome: Outcome) -> tf.Tensor:

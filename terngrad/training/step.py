@@ -82,16 +82,17 @@ class TrainStep:
         nodes = self._exchange.local_nodes
         step = self._step.read_value()
         gradients, losses, states, keys = [], [], [], []
+        devices = [self._devices[i * len(self._devices) // nodes] for i in range(nodes)]
         for i, (x, y) in enumerate(
             zip(tf.split(images, nodes), tf.split(labels, nodes), strict=True)
         ):
             keys.append(DrawKey(self._seed, step, tf.constant(self._exchange.first_node + i)))
-            with tf.device(self._devices[i * len(self._devices) // nodes]):
+            with tf.device(devices[i]):
                 g, loss, state = self._classifier.gradients(x, y, dropout_seed(keys[i]))
             gradients.append(g)
             losses.append(loss)
             states.append(state)
-        aggregate = exchange_gradients(gradients, self._codecs, self._exchange, keys)
+        aggregate = exchange_gradients(gradients, self._codecs, self._exchange, keys, devices)
         rate = self._schedule(step)
         self._optimizer.apply(aggregate.means, rate, step)
         self._update_state(states)
@@ -99,6 +100,10 @@ class TrainStep:
             self._averages.update(step)
         self._step.assign_add(1)
         return StepResult(_mean_losses(losses), rate, gradients[0], aggregate)
+
+    def zeros_like_gradients(self) -> list[tf.Tensor]:
+        """Zeros in the shapes of the gradients."""
+        return [tf.zeros(v.shape) for v in self._classifier.variables]
 
     def _update_state(self, states: Sequence[Sequence[tf.Tensor]]) -> None:
         """Moving statistics of the net are linear in a node's batch, so their mean is exact."""
@@ -113,6 +118,7 @@ def exchange_gradients(
     codecs: Sequence[Codec],
     exchange: Exchange,
     keys: Sequence[DrawKey],
+    devices: Sequence[str],
 ) -> Aggregate:
     """Clip, scale, encode, exchange, decode.
 
@@ -121,17 +127,20 @@ def exchange_gradients(
       codecs: cover every variable once.
       exchange: joins the nodes.
       keys: of each local node's draws.
+      devices: of each local node; it measures and encodes there, so that codes leave the device.
     """
     means: dict[int, tf.Tensor] = {}
     scales, encoded = [], []
     for codec in codecs:
         chosen = [[node[i] for i in codec.variables] for node in gradients]
-        measured = [codec.measure(node) for node in chosen]
+        measured, codes = [], []
+        for node, device in zip(chosen, devices, strict=True):
+            with tf.device(device):
+                measured.append(codec.measure(node))
         agreed = codec.agree(exchange, measured)
-        codes = [
-            codec.encode(node, m.bounds, s, key)
-            for node, m, s, key in zip(chosen, measured, agreed, keys, strict=True)
-        ]
+        for i, device in enumerate(devices):
+            with tf.device(device):
+                codes.append(codec.encode(chosen[i], measured[i].bounds, agreed[i], keys[i]))
         delivered = codec.deliver(exchange, codes, agreed)
         means.update(zip(codec.variables, delivered, strict=True))
         scales.append(tf.reduce_max(tf.stack(agreed), axis=0))

@@ -97,9 +97,9 @@ def test_law_6_float_gradients_of_n_nodes_equal_those_of_the_whole_batch(nodes):
 def test_law_4_devices_do_not_matter(policy):
     trainings = [Training(policy, 4, devices) for devices in (DEVICES[:1], DEVICES)]
     for training in trainings:
-        batches = iter(make_batches())
-        for _ in range(5):
-            training.runner.one(batches)
+        step = tf.function(training.step, autograph=False)
+        for images, labels in make_batches().take(5):
+            step(images, labels)
     assert_same_bits(*(training.parameters() for training in trainings))
 
 
@@ -112,10 +112,15 @@ def test_devices_do_not_matter_beyond_the_last_bits_where_onednn_chooses_kernels
 
 def test_nodes_are_spread_over_the_devices():
     training = Training(TERNARY, 4, devices=DEVICES)
-    graph = training.runner._one.get_concrete_function(iter(make_batches())).graph
+    compiled = tf.function(training.step, autograph=False)
+    graph = compiled.get_concrete_function(*next(iter(make_batches()))).graph
     convolutions = [op for op in graph.get_operations() if op.type == "Conv2D"]
     devices = [op.device[-5:] for op in convolutions]
     assert sorted(devices) == ["CPU:0", "CPU:0", "CPU:1", "CPU:1"]
+    drawn = [
+        op for op in graph.get_operations() if op.type.startswith("StatelessRandomUniformFull")
+    ]
+    assert {op.device[-5:] for op in drawn} == {"CPU:0", "CPU:1"}
 
 
 def test_law_2_equal_seeds_give_equal_parameters_and_others_do_not():
@@ -130,9 +135,10 @@ def test_packing_gives_the_same_parameters_bit_for_bit():
     assert_same_bits(parameters_after(8, TERNARY, 4), parameters_after(8, plain, 4))
 
 
-def test_steps_in_one_call_equal_steps_one_by_one():
-    whole = parameters_after(6, TERNARY, 2)
-    single = Training(TERNARY, 2)
+@pytest.mark.parametrize("devices", [DEVICES[:1], DEVICES], ids=len)
+def test_law_8_steps_in_one_call_equal_steps_one_by_one_and_observed(devices):
+    whole = parameters_after(6, TERNARY, 2, devices)
+    single = Training(TERNARY, 2, devices)
     batches = iter(make_batches())
     for i in range(6):
         if i % 2:

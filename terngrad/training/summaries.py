@@ -16,18 +16,24 @@ class SummaryWriter:
     """Writes scalars and histograms of a run to event files."""
 
     def __init__(self, directory: str, layout: Layout, nodes: int) -> None:
-        """Writes to `directory`, for a group of `nodes` nodes."""
-        self._writer = tf.summary.create_file_writer(directory)
+        """Writes to `directory`, for a group of `nodes` nodes.
+
+        Raises:
+          OSError: if the folder cannot be written to.
+        """
+        try:
+            self._writer = tf.summary.create_file_writer(directory)
+        except tf.errors.OpError as error:
+            raise OSError(f"{directory}: no summaries can be written: {error.message}") from error
         self._layout = layout
         self._nodes = nodes
 
     def progress(self, progress: Progress) -> None:
         """Losses, learning rate, speed."""
-        entropy, penalty, step = progress.entropy_loss, progress.reg_loss, progress.step
-        with self._writer.as_default(step):
-            tf.summary.scalar("losses/entropy_loss", entropy)
-            tf.summary.scalar("losses/reg_loss", penalty)
-            tf.summary.scalar("losses/total_loss", entropy + penalty)
+        with self._writer.as_default(progress.step):
+            tf.summary.scalar("losses/entropy_loss", progress.entropy_loss)
+            tf.summary.scalar("losses/reg_loss", progress.reg_loss)
+            tf.summary.scalar("losses/total_loss", progress.total_loss)
             tf.summary.scalar("learning_rate", progress.learning_rate)
             tf.summary.scalar("examples_per_sec", progress.examples_per_sec)
 
