@@ -103,9 +103,7 @@ def test_law_10_a_checkpoint_of_another_run_is_named(tmp_path, change, text):
 
 
 @pytest.mark.parametrize("ending", ["data-00000-of-00001", "index"])
-@pytest.mark.parametrize(
-    "damage", [lambda b: b"\0" * len(b), lambda b: b[:20], lambda b: b""]
-)
+@pytest.mark.parametrize("damage", [lambda b: b"\0" * len(b), lambda b: b[:20], lambda b: b""])
 def test_law_10_a_damaged_checkpoint_is_named(tmp_path, ending, damage):
     path = checkpoints.save(str(tmp_path), make_state(), 1)
     file = tmp_path / f"model.ckpt-1.{ending}"
