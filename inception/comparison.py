@@ -55,6 +55,7 @@ def draw(runs: Mapping[str, Run], path: str, title: str) -> None:
     losses.set(title="Total loss (thick: smoothed)", xlabel="step", yscale="log")
     accuracies.set(title="Test precision @ 1 (%)", xlabel="step")
     payloads.margins(y=0.1)
+    payloads.set_xticks(range(len(runs)), runs, rotation=30, ha="right")
     payloads.set(title="kB sent per node and step")
     for axes in (losses, accuracies):
         axes.legend()
