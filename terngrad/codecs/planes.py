@@ -59,6 +59,35 @@ def add(left: tf.Tensor, right: tf.Tensor, planes: int) -> tf.Tensor:
     return tf.stack(total, axis=1)
 
 
+def fits(words: np.ndarray, elements: int, nodes: int) -> bool:
+    """Whether received planes are a sum over `nodes` nodes, each value in [-nodes, nodes].
+
+    Args:
+      words: uint32 [M / 32, plane_count(nodes)].
+      elements: of the bucket before padding; what pads it must be zero.
+      nodes: that the sum is over.
+    """
+    *magnitude, sign = words.T
+    excess = _compare(magnitude, nodes)[0]
+    shortfall = _compare(magnitude, (1 << len(magnitude)) - nodes)[1]
+    if np.any((sign & shortfall) | (~sign & excess)):
+        return False
+    last = elements % GROUP
+    return not last or not np.any(words[-1] >> np.uint32(last))
+
+
+def _compare(magnitude: Sequence[np.ndarray], limit: int) -> tuple[np.ndarray, np.ndarray]:
+    """Where unsigned planes (lowest first) are above and where they are below `limit`."""
+    above = below = np.uint32(0)
+    for j in reversed(range(len(magnitude))):
+        undecided = ~(above | below)
+        if limit >> j & 1:
+            below = below | (undecided & ~magnitude[j])
+        else:
+            above = above | (undecided & magnitude[j])
+    return above, below
+
+
 def _sign_extended(words: tf.Tensor, planes: int) -> Sequence[tf.Tensor]:
     given = tf.unstack(words, axis=1)
     return given + [given[-1]] * (planes - len(given))

@@ -62,8 +62,13 @@ def write(message: Message, layout: Layout) -> bytes:
     """Returns the message as bytes.
 
     Raises:
-      WireError: if scales or words do not have the bucket's shape.
+      WireError: if step or bucket are out of range, or scales or words do not have its shape.
     """
+    if not 0 <= message.bucket < len(layout.buckets):
+        allowed = f"0 to {len(layout.buckets) - 1}"
+        raise WireError(f"bucket is {message.bucket}; allowed is {allowed}.")
+    if not 0 <= message.step < 1 << 64:
+        raise WireError(f"step is {message.step}; allowed is 0 to 2^64 - 1.")
     bucket = layout.buckets[message.bucket]
     scales = np.ascontiguousarray(message.scales, "<f4")
     words = np.ascontiguousarray(message.words, "<u4")
@@ -87,7 +92,8 @@ def write(message: Message, layout: Layout) -> bytes:
 def read(data: bytes, layout: Layout, step: int, bucket: int, nodes: int) -> Message:
     """Reads the message of a step and bucket; the arrays share memory with `data`.
 
-    Everything is checked against what the receiver expects before a size from the message is used.
+    Everything is checked against what the receiver expects before a size from the message is used,
+    and every value of an accepted message lies within [-nodes, nodes].
 
     Raises:
       WireError: names the field, what was received, and what is allowed.
@@ -112,8 +118,12 @@ def read(data: bytes, layout: Layout, step: int, bucket: int, nodes: int) -> Mes
     _expect("planes", plane_count, shape[1])
     _expect("length in bytes", len(data), HEADER_BYTES + 4 * (count + shape[0] * shape[1]))
     scales = np.frombuffer(data, "<f4", count, HEADER_BYTES)
-    words = np.frombuffer(data, "<u4", shape[0] * shape[1], HEADER_BYTES + 4 * count)
-    return Message(step, bucket, nodes, scales, words.reshape(shape))
+    words = np.frombuffer(data, "<u4", shape[0] * shape[1], HEADER_BYTES + 4 * count).reshape(shape)
+    if not np.all(scales >= 0.0):  # NaN is not; an infinite scale tells of a broken gradient
+        raise WireError(f"scales are {scales}; allowed are 0 and more.")
+    if not planes.fits(words, elements, nodes):
+        raise WireError(f"words are no sum over {nodes} nodes, padded with zeros.")
+    return Message(step, bucket, nodes, scales, words)
 
 
 def _words_shape(elements: int, nodes: int) -> tuple[int, int]:

@@ -8,7 +8,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from terngrad.codecs import wire
+from terngrad.codecs import planes, wire
 from terngrad.codecs.ternary_codec import TernaryCodec
 from terngrad.draws import DrawKey
 from terngrad.layout import Policy, make_layout
@@ -86,6 +86,55 @@ def test_law_10_a_truncated_message_is_refused(length):
 def test_random_bytes_are_refused(data):
     with pytest.raises(wire.WireError):
         wire.read(data, LAYOUT, STEP, 0, NODES)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 83), st.integers(1, 255)), max_size=6),
+    st.sampled_from([1, 2, 3, 5]),
+)
+@settings(max_examples=300, deadline=None)
+def test_law_10_a_changed_message_is_refused_or_holds_sums_in_range(changes, nodes):
+    shape = (3, planes.plane_count(nodes))
+    message = wire.Message(STEP, 0, nodes, np.ones(2, np.float32), np.zeros(shape, np.uint32))
+    data = bytearray(wire.write(message, LAYOUT))
+    for region, place, value in changes:
+        data[min(52 + 8 + place if region else place, len(data) - 1)] ^= value
+    try:
+        got = wire.read(bytes(data), LAYOUT, STEP, 0, nodes)
+    except wire.WireError:
+        return
+    assert np.all(got.scales >= 0)
+    values = planes.unpack(tf.constant(got.words)).numpy()
+    assert np.all(np.abs(values) <= nodes)
+    assert not np.any(values[68:])
+
+
+@pytest.mark.parametrize(
+    ("word", "value", "text"),
+    [
+        (0, np.float32(np.nan), "scales are .*nan"),
+        (1, np.float32(-1), "scales are .*-1"),
+        (3, np.uint32(2), "words are no sum over 1 nodes"),  # negative, but zero
+        (6, np.uint32(1 << 4), "words are no sum over 1 nodes"),  # in the padding
+    ],
+)
+def test_law_10_contents_that_cannot_be_are_refused(word, value, text):
+    codes = np.zeros((3, 2), np.uint32)
+    message = wire.Message(STEP, 0, NODES, np.ones(2, np.float32), codes)
+    data = bytearray(wire.write(message, LAYOUT))
+    data[52 + 4 * word : 56 + 4 * word] = value.tobytes()
+    with pytest.raises(wire.WireError, match=text):
+        wire.read(bytes(data), LAYOUT, STEP, 0, NODES)
+
+
+@pytest.mark.parametrize(
+    ("step", "bucket", "text"),
+    [(-1, 0, "step is -1"), (1 << 64, 0, "step is"), (0, 1, "bucket is 1; allowed is 0 to 0")],
+)
+def test_writing_refuses_a_step_or_bucket_out_of_range(step, bucket, text):
+    message = wire.Message(step, bucket, 1, np.ones(2), np.zeros((3, 2)))
+    with pytest.raises(wire.WireError, match=text):
+        wire.write(message, LAYOUT)
 
 
 def test_writing_refuses_words_of_another_bucket():
