@@ -19,9 +19,21 @@ class MovingAverages:
     def update(self, step: tf.Tensor) -> None:
         """Takes in the weights after an update; `step` (int64 scalar) updates came before it."""
         done = tf.cast(step, tf.float32)
-        share = 1.0 - tf.minimum(self._decay, (1.0 + done) / (10.0 + done))
+        kept = tf.minimum(self._decay, (1.0 + done) / (10.0 + done))
         for shadow, variable in zip(self.shadows, self._variables, strict=True):
-            # This update is a gradient descent step: its kernel does it in one pass.
-            tf.raw_ops.ResourceApplyGradientDescent(
-                var=shadow.handle, alpha=share, delta=shadow - variable
-            )
+            _blend(shadow, variable, kept)
+
+
+def _blend(shadow: tf.Variable, variable: tf.Variable, kept: tf.Tensor) -> None:
+    """Shadow = kept shadow + (1 - kept) variable, on kernels made for other updates."""
+    if "GPU" in shadow.device:
+        tf.raw_ops.ResourceApplyGradientDescent(
+            var=shadow.handle, alpha=1.0 - kept, delta=shadow - variable
+        )
+        return
+    # A proximal step, (shadow - a variable) / (1 + a l2): it needs no temporary of the variable's
+    # size, which takes a third off the time. There is no GPU kernel of it.
+    growth = (1.0 - kept) / kept
+    tf.raw_ops.ResourceApplyProximalGradientDescent(
+        var=shadow.handle, alpha=-growth, l1=0.0, l2=-1.0, delta=variable.read_value()
+    )
