@@ -8,6 +8,7 @@ also one of the files, of `num_readers` and of `shuffle_pool`: keep these when r
 import dataclasses
 import functools
 import itertools
+import os
 from collections.abc import Callable
 
 import numpy as np
@@ -62,8 +63,9 @@ def training_batches(
         ValueError: the worker is not one of the workers, or there is no record for it.
     """
     share = _share(dataset, worker_index, num_workers)
+    readers = min(num_readers, len(share.files))
     read = functools.partial(
-        _read_epoch, share, seed=seed, num_readers=num_readers, shuffle_pool=shuffle_pool
+        _read_epoch, share, seed=seed, num_readers=readers, shuffle_pool=shuffle_pool
     )
     epoch, consumed = divmod(start_step * batch_size, share.num_examples)
     done = _files_done(share, read, epoch, consumed)
@@ -94,8 +96,9 @@ def evaluation_batches(
     Elements and arguments are those of `training_batches`, with B <= batch_size images in a batch.
     """
     share = _share(dataset, worker_index=0, num_workers=1)
+    readers = min(num_readers, len(share.files))
     examples = tf.data.Dataset.range(len(share.files)).interleave(
-        lambda file: _read_file(share, 0, file, False), num_readers, num_parallel_calls=num_readers
+        lambda file: _read_file(share, 0, file, False), readers, num_parallel_calls=readers
     )
     return _preprocess_batches(
         examples.batch(batch_size),
@@ -277,7 +280,8 @@ def _preprocess_batches(
         return images, labels
 
     options = tf.data.Options()
-    options.threading.private_threadpool_size = num_threads
+    # More threads than cores only take turns with those that compute the step.
+    options.threading.private_threadpool_size = min(num_threads, os.cpu_count() or 1)
     options.autotune.enabled = False
     mapped = batches.map(
         preprocess_batch, num_parallel_calls=num_threads, deterministic=deterministic
