@@ -107,8 +107,12 @@ def count_records(paths: Sequence[str]) -> tuple[int, ...]:
     )
 
 
-def find_damage(path: str) -> str | None:
+def find_damage(path: str, labels: range | None = None) -> str | None:
     """Reads the whole file with checksums, decodes its images, and looks for the first bad record.
+
+    Args:
+        path: of the record file.
+        labels: those that are allowed, from labels_offset on; None for any.
 
     Returns:
         One line with file, number of the record, its offset in bytes, and the reason; None for a
@@ -116,26 +120,31 @@ def find_damage(path: str) -> str | None:
     """
     number = 0
     try:
-        for _ in tf.data.TFRecordDataset(path).map(parse_example):
+        for _, label in tf.data.TFRecordDataset(path).map(parse_example):
+            if labels is not None and int(label) not in labels:
+                return (
+                    f"{_place(path, number)} has label {label}; "
+                    f"with labels_offset {labels[0]} it must be {labels[0]} to {labels[-1]}"
+                )
             number += 1
     except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
-        offset = next(itertools.islice(_record_offsets(path), number, None))
         damage = "checksum or length" if isinstance(error, tf.errors.DataLossError) else "content"
-        return f"{path}: record {number} at byte {offset} is damaged ({damage} is wrong)"
+        return f"{_place(path, number)} is damaged ({damage} is wrong)"
     return None
 
 
 @contextlib.contextmanager
-def naming_damage(paths: Sequence[str]) -> Iterator[None]:
+def naming_damage(paths: Sequence[str], labels: range | None = None) -> Iterator[None]:
     """Turns TensorFlow's error about a damaged record, raised in the block, into a ValueError.
 
     Args:
         paths: the record files that the block reads; looked through after an error only.
+        labels: see `find_damage`.
     """
     try:
         yield
     except (tf.errors.DataLossError, tf.errors.InvalidArgumentError):
-        damages = filter(None, map(find_damage, paths))
+        damages = filter(None, (find_damage(path, labels) for path in paths))
         if damage := next(damages, None):
             raise ValueError(damage) from None
         raise
@@ -189,6 +198,11 @@ def _count(path: str, stored: Mapping[str, int] | None) -> int:
     except ValueError as error:
         # A wrong length leads astray; reading with checksums finds the record that holds it.
         raise ValueError(find_damage(path) or str(error)) from None
+
+
+def _place(path: str, number: int) -> str:
+    offset = next(itertools.islice(_record_offsets(path), number, None))
+    return f"{path}: record {number} at byte {offset}"
 
 
 def _record_offsets(path: str) -> Iterator[int]:

@@ -163,3 +163,11 @@ def test_other_errors_pass_through_naming_damage(tmp_path):
     path = _write(tmp_path / "whole.tfrecord")
     with pytest.raises(tf.errors.InvalidArgumentError), records.naming_damage([path]):
         tf.debugging.assert_equal(tf.constant(1), 2)
+
+
+def test_a_label_that_is_not_allowed_is_named_with_those_that_are(tmp_path):
+    path = _write(tmp_path / "records")  # all labelled 3
+    assert records.find_damage(path, range(3, 5)) is None
+    found = records.find_damage(path, range(4, 10))
+    where = f"{path}: record 0 at byte 0"
+    assert found == f"{where} has label 3; with labels_offset 4 it must be 4 to 9"
