@@ -1,8 +1,9 @@
 """Checkpoints: whole or absent, by step, with weights that can be read by name.
 
 A checkpoint holds a flat set of named variables: `step`, `variables/NAME`, `averages/NAME`,
-`slots/SLOT/NAME`. It is written under a temporary name; its index is renamed last, so that a
-checkpoint whose index stands in the folder is complete.
+`slots/SLOT/NAME`; and beside them a text, the settings it was trained with. It is written under a
+temporary name; its index is renamed last, so that a checkpoint whose index stands in the folder is
+complete.
 """
 
 from __future__ import annotations
@@ -19,12 +20,20 @@ import tensorflow as tf
 _NAME = "model.ckpt"
 _TEMPORARY = ".saving"
 _SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
+_SETTINGS = f"settings{_SUFFIX}"
 
 State = Mapping[str, tf.Variable]
 
 
-def save(directory: str, state: State, step: int, keep: int = 5) -> str:
+def save(directory: str, state: State, step: int, keep: int = 5, settings: str = "") -> str:
     """Writes a checkpoint and removes all but the newest `keep` of the folder (0 = keep all).
+
+    Args:
+      directory: gets the checkpoint.
+      state: the variables by name.
+      step: number of steps done.
+      keep: number of checkpoints.
+      settings: any text, for `settings_of`.
 
     Returns:
       The checkpoint's path, without the endings of its files.
@@ -40,7 +49,7 @@ def save(directory: str, state: State, step: int, keep: int = 5) -> str:
     shutil.rmtree(temporary, ignore_errors=True)
     name = f"{_NAME}-{step}"
     try:
-        tf.train.Checkpoint(state=dict(state)).write(os.path.join(temporary, name))
+        _write(os.path.join(temporary, name), state, settings)
     except tf.errors.OpError as error:
         shutil.rmtree(temporary, ignore_errors=True)
         last = latest_checkpoint(directory) or "none"
@@ -72,6 +81,12 @@ def latest_checkpoint(directory: str) -> str | None:
 def step_of(path: str) -> int:
     """The number of steps that were done when the checkpoint was written."""
     return int(path.rpartition("-")[2])
+
+
+def settings_of(path: str) -> str:
+    """The text that the checkpoint was saved with; empty if there is none."""
+    reader = tf.train.load_checkpoint(path)
+    return reader.get_tensor(_SETTINGS).decode() if reader.has_tensor(_SETTINGS) else ""
 
 
 def restore(path: str, state: State) -> None:
@@ -123,6 +138,12 @@ def restore_weights(
         wanted = {name: v for name, v in wanted.items() if name in stored}
     _check_shapes(path, stored, wanted)
     _read(path, wanted)
+
+
+def _write(path: str, state: State, settings: str) -> None:
+    with tf.device("/CPU:0"):  # the only one that holds texts
+        text = tf.Variable(settings, trainable=False)
+    tf.train.Checkpoint(state=dict(state), settings=text).write(path)
 
 
 def _stored(path: str) -> dict[str, tuple[int, ...]]:

@@ -159,3 +159,12 @@ def test_moving_averages_that_were_not_kept_are_named(tmp_path):
 def test_a_missing_checkpoint_is_named(tmp_path):
     with pytest.raises(ValueError, match="absent is no readable checkpoint"):
         checkpoints.restore_weights(str(tmp_path / "absent"), make_model(), averages=False)
+
+
+def test_settings_stand_beside_the_state_and_older_checkpoints_have_none(tmp_path):
+    state = make_state(5.0)
+    path = checkpoints.save(str(tmp_path), state, 7, settings='{"seed": 1}')
+    assert checkpoints.settings_of(path) == '{"seed": 1}'
+    checkpoints.restore(path, state)
+    tf.train.Checkpoint(state=state).write(str(tmp_path / "model.ckpt-8"))
+    assert checkpoints.settings_of(str(tmp_path / "model.ckpt-8")) == ""
