@@ -4,7 +4,8 @@ A field declared with `flag` is a flag of the same name; the few others are set 
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from absl import flags
 
@@ -250,7 +251,7 @@ class EvalConfig(_Shared):
     )
     eval_dir: str = flag("Evaluation", TEXT, "/tmp/dataset_eval", "folder of the summaries")
     eval_interval_secs: float = flag(
-        "Evaluation", number(), 3600, "between looks for a new checkpoint", "seconds"
+        "Evaluation", number(above=True), 3600, "between looks for a new checkpoint", "seconds"
     )
     run_once: bool = flag("Evaluation", BOOLEAN, False, "evaluate the newest checkpoint and end")
     num_examples: int = flag(
@@ -263,6 +264,11 @@ class EvalConfig(_Shared):
     device: str = flag("Evaluation", TEXT, "/gpu:0", "/gpu:N or /cpu:0; the CPU without a GPU")
 
 
+def _decays_by_epochs(config: TrainConfig) -> bool:
+    by_epochs = {"exponential": True, "polynomial": config.polynomial_over_epochs}
+    return by_epochs.get(config.learning_rate_decay_type, False)
+
+
 _INERT: tuple[tuple[Callable[[TrainConfig], bool], tuple[str, ...], str], ...] = (
     (
         lambda c: c.grad_bits != 1,
@@ -273,8 +279,13 @@ _INERT: tuple[tuple[Callable[[TrainConfig], bool], tuple[str, ...], str], ...] =
     (lambda c: c.optimizer in ("gd", "adam"), ("momentum",), "this --optimizer"),
     (
         lambda c: c.learning_rate_decay_type != "exponential",
-        ("num_epochs_per_decay", "learning_rate_decay_factor"),
+        ("learning_rate_decay_factor",),
         "a decay type other than exponential",
+    ),
+    (
+        lambda c: not _decays_by_epochs(c),
+        ("num_epochs_per_decay",),
+        "a decay type that has no epochs",
     ),
     (
         lambda c: c.learning_rate_decay_type != "polynomial",
@@ -292,6 +303,22 @@ _INERT: tuple[tuple[Callable[[TrainConfig], bool], tuple[str, ...], str], ...] =
 def inert_flags(config: TrainConfig) -> dict[str, str]:
     """Flags that have no effect in this config, with what makes them so."""
     return {name: why for holds, names, why in _INERT if holds(config) for name in names}
+
+
+def tell_inert(
+    config: TrainConfig, values: flags.FlagValues, renamed: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Prints a line for each flag that was given but has no effect.
+
+    Args:
+      config: what the flags became.
+      values: the parsed flags.
+      renamed: the program's names of flags that it calls otherwise than `config` does.
+    """
+    for field, why in inert_flags(config).items():
+        name = renamed.get(field, field)
+        if name in values and values[name].present:
+            print(f"--{name}: has no effect with {why}.")
 
 
 def define_train(values: flags.FlagValues, dataset_name: str) -> None:
@@ -330,9 +357,7 @@ def train_config(values: flags.FlagValues, dataset_name: str) -> TrainConfig:
                 "--learning_rate_decay_type: with --optimizer=adam the learning rate stays fixed."
             )
         config = dataclasses.replace(config, learning_rate_decay_type="fixed")
-    inert = {name: why for name, why in inert_flags(config).items() if values[name].present}
-    for name, why in inert.items():
-        print(f"--{name}: has no effect with {why}.")
+    tell_inert(config, values)
     return config
 
 

@@ -155,6 +155,11 @@ def test_a_value_that_cannot_be_honoured_is_named_with_what_is_allowed(argument,
     assert str(error_info.value) == f"flag {argument}: {why}"
 
 
+def test_looks_for_checkpoints_have_time_between_them():
+    with pytest.raises(Exception, match=r"^flag --eval_interval_secs=0: must be a number > 0$"):
+        evaluation("--eval_interval_secs=0")
+
+
 def test_batches_divide_over_the_nodes():
     with pytest.raises(
         ValueError, match=r"^flag --batch_size=33: must be a multiple of the 4 nodes$"

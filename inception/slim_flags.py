@@ -3,7 +3,9 @@
 import dataclasses
 from typing import Any
 
-from inception import flags
+from absl.flags import FlagValues
+
+from inception import flag_table, flags
 from inception.flag_table import (
     BOOLEAN,
     NAMES,
@@ -17,6 +19,7 @@ from inception.flag_table import (
 )
 
 _NETS = {"lenet": "lenet_slim"}  # `lenet` of the other programs is the paper's
+_RENAMED = {"learning_rate_power": "power"}  # the suite's name of a flag to TF-Slim's
 _OPTIMIZERS = {"sgd": "gd", "momentum": "momentum", "adam": "adam", "rmsprop": "rmsprop"}
 
 
@@ -212,3 +215,10 @@ class EvalFlags(_Shared, flags.Threads):
             restore_avg_var=bool(self.moving_average_decay),
             run_once=True,
         )
+
+
+def train_config(values: FlagValues) -> flags.TrainConfig:
+    """Returns the config of the program that trains; names flags without effect."""
+    config = flag_table.read(TrainFlags, values).config()
+    flags.tell_inert(config, values, _RENAMED)
+    return config

@@ -113,3 +113,23 @@ def test_what_does_not_exist_here_is_refused_at_the_start(arguments, message):
     with pytest.raises(Exception) as error_info:
         config(slim_flags.TrainFlags, *arguments)
     assert str(error_info.value) == message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "inert"),
+    [
+        (["--learning_rate_decay_type=polynomial", "--power=2", "--num_epochs_per_decay=3"], []),
+        (["--power=2", "--clip_factor=2.5"], ["clip_factor", "power"]),
+        (
+            ["--learning_rate_decay_type=fixed", "--num_epochs_per_decay=3"],
+            ["num_epochs_per_decay"],
+        ),
+    ],
+)
+def test_a_flag_without_effect_is_named_as_tf_slim_names_it(arguments, inert, capsys):
+    values = FlagValues()
+    flag_table.define(slim_flags.TrainFlags, values)
+    app.parse(values, ["--dataset_dir=/tmp/d", *arguments])
+    slim_flags.train_config(values)
+    named = [line.split(":")[0] for line in capsys.readouterr().out.splitlines()]
+    assert named == [f"--{name}" for name in inert]
