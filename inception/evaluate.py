@@ -4,6 +4,7 @@ import contextlib
 import math
 import os
 import re
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -11,15 +12,15 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from inception import metrics, problem
+from inception import batches, metrics, problem
 from inception.flag_table import refuse
 from inception.flags import EvalConfig
 from inception.logs import timestamp
 from inception.metrics import Metrics
-from slim import input_pipeline
-from slim.datasets import dataset_factory, records
+from inception.problem import Problem
+from slim.datasets import dataset_factory
+from slim.datasets.dataset_factory import Dataset
 from slim.nets import nets_factory
-from slim.preprocessing import preprocessing_factory
 from terngrad.training import checkpoints
 from terngrad.training.classifier import Classifier
 
@@ -27,38 +28,58 @@ _BATCHES_PER_LINE = 20
 _FIRST_LOOK_SECS = 5.0  # between looks while there is no checkpoint at all
 
 
+class Task(NamedTuple):
+    """What checkpoints are evaluated with: a net, its metrics compiled, and one pass over data."""
+
+    config: EvalConfig
+    goal: Problem
+    dataset: Dataset
+    model: keras.Model
+    count_hits: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+    batches: tf.data.Dataset
+
+
 def evaluate(config: EvalConfig) -> None:
     """Prints the metrics of the newest checkpoint and writes them to eval_dir.
 
-    Without run_once it goes on with each newer checkpoint, until the one of max_steps.
+    Without run_once it goes on with each newer checkpoint, until the one of max_steps; where
+    checkpoint_dir is a single checkpoint, there is no newer one.
 
     Raises:
-      ValueError: no checkpoint (run_once), a checkpoint of another net, missing or damaged records.
+      ValueError: no checkpoint (run_once), a checkpoint of another net, missing or damaged records,
+        an eval_dir that cannot be written to.
     """
     if config.num_intra_threads:
         tf.config.threading.set_intra_op_parallelism_threads(config.num_intra_threads)
     if config.num_inter_threads:
         tf.config.threading.set_inter_op_parallelism_threads(config.num_inter_threads)
     with tf.device(choose_device(config.device, len(tf.config.list_logical_devices("GPU")))):
-        task = _build(config)
-        with contextlib.closing(tf.summary.create_file_writer(config.eval_dir)) as writer:
+        task = make_task(config)
+        with contextlib.closing(_open_writer(config.eval_dir)) as writer:
             for path in _paths(config):
-                _evaluate_and_tell(path, task, config, writer)
+                _evaluate_and_tell(path, task, writer)
 
 
-def evaluate_checkpoint(
-    path: str, model: keras.Model, batches: tf.data.Dataset, averages: bool
-) -> Metrics:
-    """Returns the metrics of a checkpoint.
+def make_task(config: EvalConfig) -> Task:
+    """Builds the net and the batches that `config` describes."""
+    goal = problem.resolve(config)
+    dataset = dataset_factory.get_dataset(config.dataset_name, config.subset, config.data_dir)
+    model = nets_factory.build_net(
+        config.net, num_classes=goal.num_classes, image_size=goal.image_size
+    )
+    count_hits = metrics.hit_counter(Classifier(model).logits)
+    examples = batches.evaluation_batches(config, goal, dataset)
+    return Task(config, goal, dataset, model, count_hits, examples)
 
-    Args:
-      path: of the checkpoint, as `checkpoints.latest_checkpoint` returns it.
-      model: a net of the checkpoint's shape; it is left with the checkpoint's weights.
-      batches: (images, labels) in one pass.
-      averages: take the moving averages of the weights instead of the weights.
+
+def measure_checkpoint(path: str, task: Task) -> Metrics:
+    """Returns the metrics of a checkpoint; the task's net is left with its weights.
+
+    Raises:
+      ValueError: the checkpoint is of another net, or a record is damaged.
     """
-    checkpoints.restore_weights(path, model, averages=averages)
-    return metrics.measure(Classifier(model).logits, batches)
+    _load(path, task)
+    return _measure(task)
 
 
 def choose_device(name: str, num_gpus: int) -> str:
@@ -104,7 +125,7 @@ def follow(
 
 def _paths(config: EvalConfig) -> Iterator[str]:
     newest = lambda: _newest(config.checkpoint_dir)
-    if not config.run_once:
+    if not config.run_once and not _exists(config.checkpoint_dir):
         yield from follow(newest, config.eval_interval_secs, config.max_steps, time.sleep)
     elif path := newest():
         yield path
@@ -125,44 +146,28 @@ def _exists(path: str) -> bool:
     return os.path.isfile(path + ".index")
 
 
-class _Task(NamedTuple):
-    """A net and one pass over the examples it is evaluated on."""
-
-    model: keras.Model
-    batches: tf.data.Dataset
-    num_batches: int
-    files: tuple[str, ...]
-
-
-def _build(config: EvalConfig) -> _Task:
-    goal = problem.resolve(config)
-    dataset = dataset_factory.get_dataset(config.dataset_name, config.subset, config.data_dir)
-    batches = input_pipeline.evaluation_batches(
-        dataset,
-        preprocessing_factory.get_preprocessing(goal.preprocessing, is_training=False),
-        image_size=goal.image_size,
-        batch_size=config.batch_size,
-        num_readers=config.num_readers,
-        num_preprocess_threads=config.num_preprocess_threads,
-    )
-    examples = dataset.num_examples
-    if 0 < config.num_examples < examples:
-        examples = config.num_examples
-        batches = batches.unbatch().take(examples).batch(config.batch_size)
-    model = nets_factory.build_net(
-        config.net, num_classes=goal.num_classes, image_size=goal.image_size
-    )
-    num_batches = math.ceil(examples / config.batch_size)
-    batches = problem.shift_labels(batches, config.labels_offset)
-    return _Task(model, batches, num_batches, dataset.files)
-
-
-def _evaluate_and_tell(
-    path: str, task: _Task, config: EvalConfig, writer: tf.summary.SummaryWriter
-) -> None:
-    step = checkpoints.step_of(path)
+def _open_writer(eval_dir: str) -> tf.summary.SummaryWriter:
     try:
-        checkpoints.restore_weights(path, task.model, averages=config.restore_avg_var)
+        os.makedirs(eval_dir, exist_ok=True)
+        tempfile.TemporaryFile(dir=eval_dir).close()  # TensorFlow's own error takes many lines
+    except OSError as error:
+        raise refuse("eval_dir", eval_dir, f"takes no summaries ({error.strerror})") from error
+    return tf.summary.create_file_writer(eval_dir)
+
+
+def _load(path: str, task: Task) -> None:
+    checkpoints.restore_weights(path, task.model, averages=task.config.restore_avg_var)
+
+
+def _measure(task: Task, after_batch: Callable[[int], None] = lambda examples: None) -> Metrics:
+    with batches.naming_bad_records(task.config, task.goal, task.dataset):
+        return metrics.measure(task.count_hits, task.batches, after_batch)
+
+
+def _evaluate_and_tell(path: str, task: Task, writer: tf.summary.SummaryWriter) -> None:
+    config, step = task.config, checkpoints.step_of(path)
+    try:
+        _load(path, task)
     except ValueError:
         if _exists(path):
             raise
@@ -170,9 +175,8 @@ def _evaluate_and_tell(
         return
     print(f"Succesfully loaded model from {path} at step={step}.")
     print(f"{timestamp()}: starting evaluation on ({config.subset}).", flush=True)
-    with records.naming_damage(task.files):
-        logits = Classifier(task.model).logits
-        found = metrics.measure(logits, task.batches, _speed_lines(task.num_batches))
+    examples = batches.num_evaluated(config, task.dataset)
+    found = _measure(task, _speed_lines(math.ceil(examples / config.batch_size)))
     print(f"{timestamp()}: {found}", flush=True)
     with writer.as_default(step=step):
         tf.summary.scalar("Precision @ 1", found.precision_at_1)
@@ -182,16 +186,16 @@ def _evaluate_and_tell(
 
 def _speed_lines(num_batches: int) -> Callable[[int], None]:
     """Returns what prints the speed of each 20 batches, when called after every batch."""
-    batches = examples = 0
+    done = examples = 0
     start = time.perf_counter()
 
     def after_batch(size: int) -> None:
-        nonlocal batches, examples, start
-        batches, examples = batches + 1, examples + size
-        if batches % _BATCHES_PER_LINE == 0:
+        nonlocal done, examples, start
+        done, examples = done + 1, examples + size
+        if done % _BATCHES_PER_LINE == 0:
             secs = time.perf_counter() - start
             print(
-                f"{timestamp()}: [{batches} batches out of {num_batches}] "
+                f"{timestamp()}: [{done} batches out of {num_batches}] "
                 f"({examples / secs:.1f} examples/sec; {secs / _BATCHES_PER_LINE:.3f}sec/batch)",
                 flush=True,
             )

@@ -38,24 +38,36 @@ def count_hits(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     return tf.stack([tf.reduce_sum(hits[:, 0]), tf.reduce_sum(hits)])
 
 
-def measure(
+def hit_counter(
     logits: Callable[[tf.Tensor], tf.Tensor],
+) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+    """Compiles `count_hits` of the logits of images, as a function of (images, labels).
+
+    It reads the variables behind `logits` at every call, so one serves all checkpoints of a net.
+
+    Args:
+      logits: images float32 [B, H, W, C] -> logits float32 [B, classes].
+    """
+    return tf.function(
+        lambda images, labels: count_hits(logits(images), labels), reduce_retracing=True
+    )
+
+
+def measure(
+    count: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
     batches: Iterable[tuple[tf.Tensor, tf.Tensor]],
     after_batch: Callable[[int], None] = lambda examples: None,
 ) -> Metrics:
     """Returns the metrics over all batches, smaller ones included.
 
     Args:
-      logits: images float32 [B, H, W, C] -> logits float32 [B, classes].
-      batches: (images, labels int32 [B]).
+      count: what `hit_counter` returns.
+      batches: (images float32 [B, H, W, C], labels int32 [B]).
       after_batch: called with the number of examples of each batch.
 
     Raises:
       ValueError: there is no example.
     """
-    count = tf.function(
-        lambda images, labels: count_hits(logits(images), labels), reduce_retracing=True
-    )
     hits, examples = np.zeros(2, np.int64), 0
     for images, labels in batches:
         hits += count(images, labels).numpy()

@@ -2,8 +2,6 @@
 
 import dataclasses
 
-import tensorflow as tf
-
 from inception import flags
 from inception.flag_table import refuse
 from slim.datasets import dataset_factory
@@ -40,8 +38,3 @@ def resolve(config: flags.TrainConfig | flags.EvalConfig) -> Problem:
         channels=channels,
         preprocessing=config.preprocessing_name or spec.preprocessing,
     )
-
-
-def shift_labels(batches: tf.data.Dataset, offset: int) -> tf.data.Dataset:
-    """Subtracts labels_offset from the labels of (images, labels) batches."""
-    return batches.map(lambda images, labels: (images, labels - offset)) if offset else batches

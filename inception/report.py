@@ -10,11 +10,8 @@ import tensorflow as tf
 from tensorboard.backend.event_processing import event_file_loader
 
 from inception import evaluate
+from inception.flags import EvalConfig
 from inception.metrics import Metrics
-from slim import input_pipeline
-from slim.datasets import dataset_factory
-from slim.nets import nets_factory
-from slim.preprocessing import preprocessing_factory
 from terngrad.training import checkpoints
 
 
@@ -92,13 +89,14 @@ def read_scalars(directory: str) -> dict[str, Curve]:
 
 def evaluate_all(paths: Sequence[str], net: str, dataset_name: str, data_dir: str) -> list[Metrics]:
     """Metrics of checkpoints on the test images, with the moving averages of the weights."""
-    dataset = dataset_factory.get_dataset(dataset_name, "test", data_dir)
-    spec = nets_factory.get_spec(net)
-    batches = input_pipeline.evaluation_batches(
-        dataset,
-        preprocessing_factory.get_preprocessing(spec.preprocessing, is_training=False),
-        image_size=spec.image_size,
+    config = EvalConfig(
+        net=net,
+        dataset_name=dataset_name,
+        data_dir=data_dir,
+        subset="test",
         batch_size=500,
-    ).cache()
-    model = nets_factory.build_net(net, num_classes=dataset.num_classes)
-    return [evaluate.evaluate_checkpoint(path, model, batches, averages=True) for path in paths]
+        num_examples=-1,
+    )
+    task = evaluate.make_task(config)
+    task = task._replace(batches=task.batches.cache())
+    return [evaluate.measure_checkpoint(path, task) for path in paths]
