@@ -10,6 +10,8 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 from absl import flags
 
@@ -21,21 +23,29 @@ def run(
     main: Callable[[flags.FlagValues], None],
     define: Callable[[flags.FlagValues], None],
     argv: Sequence[str] | None = None,
+    *,
+    description: str | None = None,
 ) -> None:
     """Parses the flags that `define` defines and calls `main` with them.
 
     Prints the help and returns for --help. A bad flag, ValueError and OSError become one line on
     stderr and exit status 1; Ctrl-C, SIGTERM and a closed pipe become exit status 130, 143 and 141;
     bugs keep their traceback.
-    `main` imports TensorFlow itself, within `quiet_import`, so that help and errors are quick.
+
+    Args:
+      main: imports TensorFlow itself, within `quiet_import`, so that help and errors are quick.
+      define: defines the program's flags.
+      argv: the program's name and its arguments; None for those of the process.
+      description: the help's beginning; None for the docstring of main's module.
     """
     program, *arguments = sys.argv if argv is None else argv
     values = flags.FlagValues()
     define(values)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         if any(argument in _HELP for argument in arguments):
-            print(help_text(inspect.getmodule(main).__doc__ or "", values), flush=True)
+            text = inspect.getmodule(main).__doc__ if description is None else description
+            print(help_text(text or "", values), flush=True)
             return
         parse(values, arguments)
         # TensorFlow writes placements as INFO; else only errors are of interest.
@@ -51,8 +61,30 @@ def run(
         if error.name not in ("tensorflow", "keras"):
             raise
         sys.exit("TensorFlow is not installed: pip install '.[cpu]', or '.[gpu]' for NVIDIA GPUs")
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
+    except (KeyboardInterrupt, _Terminated) as stop:
+        sys.exit(128 + _signal_of(stop))
+
+
+@contextlib.contextmanager
+def telling_stop(text: str) -> Iterator[None]:
+    """Prints `text` behind the signal's name when Ctrl-C or SIGTERM ends the block."""
+    try:
+        yield
+    except (KeyboardInterrupt, _Terminated) as stop:
+        print(f"{_signal_of(stop).name}: {text}", flush=True)
+        raise
+
+
+class _Terminated(BaseException):
+    """What KeyboardInterrupt is to SIGINT, for SIGTERM."""
+
+
+def _terminate(number: int, frame: FrameType | None) -> NoReturn:
+    raise _Terminated
+
+
+def _signal_of(stop: BaseException) -> signal.Signals:
+    return signal.SIGTERM if isinstance(stop, _Terminated) else signal.SIGINT
 
 
 @contextlib.contextmanager

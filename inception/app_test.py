@@ -118,6 +118,7 @@ def test_help_lists_the_flags_by_group_with_default_and_unit(flag, capsys, monke
 PROGRAMS = [
     "inception.mnist_eval",
     "inception.cifar10_eval",
+    "inception.mnist_train",
     "slim.train_image_classifier",
     "slim.eval_image_classifier",
 ]
@@ -135,17 +136,20 @@ def test_help_does_not_wait_for_tensorflow(program):
 
 
 @pytest.mark.parametrize(("number", "status"), [("SIGINT", 130), ("SIGTERM", 143)])
-def test_a_signal_runs_the_cleanup_and_ends_without_a_traceback(number, status, tmp_path):
+def test_a_signal_runs_the_cleanup_and_ends_with_a_line_instead_of_a_traceback(
+    number, status, tmp_path
+):
     program = tmp_path / "program.py"
     program.write_text(
         "import os, signal, time\n"
         "from inception import app, app_test\n"
         "def main(values):\n"
-        "    try:\n"
-        f"        os.kill(os.getpid(), signal.{number})\n"
-        "        time.sleep(60)\n"
-        "    finally:\n"
-        "        print('cleaned up')\n"
+        "    with app.telling_stop('nothing is lost.'):\n"
+        "        try:\n"
+        f"            os.kill(os.getpid(), signal.{number})\n"
+        "            time.sleep(60)\n"
+        "        finally:\n"
+        "            print('cleaned up')\n"
         "app.run(main, app_test.define)\n"
     )
     done = subprocess.run(
@@ -154,7 +158,8 @@ def test_a_signal_runs_the_cleanup_and_ends_without_a_traceback(number, status, 
         text=True,
         env=os.environ | {"PYTHONPATH": os.getcwd()},
     )
-    assert (done.returncode, done.stdout, done.stderr) == (status, "cleaned up\n", "")
+    expected = f"cleaned up\n{number}: nothing is lost.\n"
+    assert (done.returncode, done.stdout, done.stderr) == (status, expected, "")
 
 
 def test_a_quiet_import_drops_infos_and_keeps_the_rest_even_of_a_crash(tmp_path):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from inception import app, evaluate, flag_table, flags, mnist_eval, slim_flags
+from inception import app, evaluate, flag_table, flags, programs, slim_flags
 from slim import eval_image_classifier
 from slim.datasets import convert, mnist
 from slim.nets import nets_factory
@@ -62,8 +62,7 @@ def mnist_arguments(data_dir: str, train_dir: str, *more: str) -> list[str]:
 
 def run_mnist_eval(*arguments: str) -> None:
     """Calls the program in this process."""
-    define = functools.partial(flags.define_eval, dataset_name="mnist")
-    app.run(mnist_eval.main, define, ["mnist_eval", *arguments])
+    programs.evaluate("mnist", "", ["mnist_eval", *arguments])
 
 
 def scalars(folder: str) -> dict[str, tuple[int, float]]:
@@ -116,12 +115,24 @@ def test_flags_choose_weights_and_examples(arguments, line, data_dir, train_dir,
     assert capsys.readouterr().out.endswith(f"{line}\n")
 
 
-def test_evaluate_checkpoint_returns_what_the_program_prints(data_dir, train_dir):
+def test_checkpoints_are_measured_as_the_program_prints_and_compile_nothing_anew(
+    data_dir, train_dir
+):
+    config = flags.EvalConfig(dataset_name="mnist", net="mlp", subset="test", data_dir=data_dir)
+    task = evaluate.make_task(config)
+    traces = []
+    for step in (40, 50):
+        found = evaluate.measure_checkpoint(save(train_dir, step), task)
+        assert (found.precision_at_1, found.examples) == (0.12, 50)
+        traces.append(task.count_hits.experimental_get_tracing_count())
+    assert traces[0] == traces[1]
+
+
+def test_a_single_checkpoint_is_evaluated_once_also_without_run_once(data_dir, train_dir, capsys):
     path = save(train_dir, 40)
-    model = nets_factory.build_net("mlp", num_classes=10)
-    batches = tf.data.Dataset.from_tensors((tf.zeros([50, 28, 28, 1]), LABELS.astype(np.int32)))
-    found = evaluate.evaluate_checkpoint(path, model, batches, averages=False)
-    assert (found.precision_at_1, found.examples) == (0.24, 50)
+    save(train_dir, 50)
+    run_mnist_eval(*mnist_arguments(data_dir, path))
+    assert re.findall(r"at step=(\d+)\.", capsys.readouterr().out) == ["40"]
 
 
 def test_slims_program_evaluates_a_checkpoint_or_the_newest_of_a_folder(
@@ -170,7 +181,7 @@ def test_a_checkpoint_that_is_removed_before_it_is_read_is_passed_over(
 
     monkeypatch.setattr(checkpoints, "restore_weights", slow_restore)
     run_mnist_eval(
-        *mnist_arguments(data_dir, train_dir, "--max_steps=20", "--eval_interval_secs=0")
+        *mnist_arguments(data_dir, train_dir, "--max_steps=20", "--eval_interval_secs=0.1")
     )
     printed = capsys.readouterr().out
     assert "model.ckpt-10 was removed by the training before it was read." in printed
@@ -208,6 +219,14 @@ def test_a_damaged_record_is_named(data_dir, tmp_path, train_dir):
     (tmp_path / "test-mnist.tfrecord").write_bytes(content)
     line = error_line(*mnist_arguments(str(tmp_path), train_dir, "--run_once"))
     assert str(tmp_path / "test-mnist.tfrecord") in line and "\n" not in line
+
+
+def test_a_folder_that_takes_no_summaries_is_named(data_dir, train_dir, tmp_path):
+    save(train_dir, 10)
+    (tmp_path / "file").touch()
+    folder = tmp_path / "file" / "eval"
+    line = error_line(*mnist_arguments(data_dir, train_dir, "--run_once", f"--eval_dir={folder}"))
+    assert line == (f"mnist_eval: flag --eval_dir={folder}: takes no summaries (Not a directory)")
 
 
 def test_follow_looks_often_only_until_the_first_checkpoint():

@@ -3,20 +3,7 @@
 python -m inception.mnist_eval --data_dir=DIR --checkpoint_dir=/tmp/mnist_train --run_once
 """
 
-import functools
-
-from absl.flags import FlagValues
-
-from inception import app, flags
-
-
-def main(values: FlagValues) -> None:
-    """Evaluates as the flags say."""
-    config = flags.eval_config(values, "mnist")
-    with app.quiet_import():
-        from inception import evaluate
-    evaluate.evaluate(config)
-
+from inception import programs
 
 if __name__ == "__main__":
-    app.run(main, functools.partial(flags.define_eval, dataset_name="mnist"))
+    programs.evaluate("mnist", __doc__)

@@ -3,21 +3,7 @@
 python -m inception.mnist_train --data_dir=DIR --grad_bits=1 --clip_factor=2.5 --num_nodes=4
 """
 
-import functools
-
-from absl.flags import FlagValues
-
-from inception import app, flags
-
-
-def main(values: FlagValues) -> None:
-    """Trains as the flags say."""
-    config = flags.train_config(values, "mnist")
-    with app.quiet_import():
-        from inception import train  # after the flags: TensorFlow takes seconds to load
-
-    train.train(config)
-
+from inception import programs
 
 if __name__ == "__main__":
-    app.run(main, functools.partial(flags.define_train, dataset_name="mnist"))
+    programs.train("mnist", __doc__)

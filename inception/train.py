@@ -1,22 +1,21 @@
 """What the training programs share: one run on one machine, from its config."""
 
+import dataclasses
 import fcntl
 import os
 import sys
+from collections.abc import Iterator
 from typing import IO
 
-import tensorflow as tf
-
-from inception import problem, runtime
+from inception import problem, runtime, settings
+from inception.batches import naming_bad_records, training_batches
 from inception.build import Training, build_training
 from inception.flags import TrainConfig
 from inception.logs import ProgressBar, step_line
 from inception.problem import Problem
-from slim import input_pipeline
-from slim.datasets import dataset_factory, records
+from slim.datasets import dataset_factory
 from slim.datasets.dataset_factory import Dataset
 from slim.nets import nets_factory
-from slim.preprocessing import preprocessing_factory
 from terngrad.codecs.factory import bits_per_parameter, payloads
 from terngrad.training import checkpoints
 from terngrad.training.loop import Cadence, Loop, StopRequest
@@ -24,18 +23,41 @@ from terngrad.training.progress import Progress
 from terngrad.training.runner import Runner
 from terngrad.training.summaries import SummaryWriter
 
-_POOL_UNIT = 1024  # images of the shuffle pool for each unit of input_queue_memory_factor
 _SYNTHETIC_EXAMPLES = 50_000  # what an epoch is while nothing is read
 _ENDLESS = 1 << 62
 
 
-def train(config: TrainConfig) -> None:
-    """Trains from the newest checkpoint of train_dir, or from the start, to max_steps.
+@dataclasses.dataclass(frozen=True)
+class Ready:
+    """A training that is ready for its next step.
+
+    Attributes:
+      config, goal, dataset: what is trained; no dataset stands for synthetic images.
+      steps_per_epoch: of the data set.
+      settings: what its checkpoints note.
+      training: its parts.
+      checkpoint: of the step that it stands at, if there is one.
+      lock: keeps other trainings from the folder while it is open.
+    """
+
+    config: TrainConfig
+    goal: Problem
+    dataset: Dataset | None
+    steps_per_epoch: float
+    settings: str
+    training: Training
+    checkpoint: str | None
+    lock: IO[str]
+
+
+def prepare(config: TrainConfig) -> Ready | None:
+    """Builds a training and restores its newest checkpoint; None if nothing is left to train.
 
     Raises:
-      ValueError: data, net and checkpoint do not fit each other, or the training diverged.
-      SystemExit: with the signal's status, after a signal stopped the run and it was saved.
+      ValueError: data, net and checkpoint do not fit each other.
     """
+    if _is_finished(config):
+        return None
     runtime.configure(
         intra_threads=config.num_intra_threads,
         inter_threads=config.num_inter_threads,
@@ -45,24 +67,36 @@ def train(config: TrainConfig) -> None:
     devices = runtime.towers(config.num_gpus, on_cpu=config.clone_on_cpu)
     goal = problem.resolve(config)
     dataset = None if config.benchmark_mode else _dataset(config)
-    examples = dataset.num_examples if dataset else _SYNTHETIC_EXAMPLES
-    steps_per_epoch = examples / config.batch_size
+    steps_per_epoch = (dataset.num_examples if dataset else _SYNTHETIC_EXAMPLES) / config.batch_size
+    noted = settings.describe(config, dataset)
     training = build_training(config, goal, steps_per_epoch, devices)
     os.makedirs(config.train_dir, exist_ok=True)
     lock = hold_alone(config.train_dir)
     checkpoint = restore_or_start(config, training)
+    if checkpoint:
+        _tell_differences(checkpoint, noted)
+    _tell_plan(config, training)
+    return Ready(config, goal, dataset, steps_per_epoch, noted, training, checkpoint, lock)
+
+
+def train(ready: Ready) -> None:
+    """Trains to max_steps.
+
+    Raises:
+      ValueError: a record is bad, or the training diverged.
+      SystemExit: with the signal's status, after a signal stopped the run and it was saved.
+    """
+    config, training = ready.config, ready.training
     step = int(training.step)
-    _tell_plan(config, training, step)
-    batches = iter(training_batches(config, goal, dataset, step))
     with StopRequest() as stop, ProgressBar(step, config.max_steps) as bar:
-        loop = _loop(config, training, batches, steps_per_epoch, bar)
-        with records.naming_damage(dataset.files if dataset else ()):
-            checkpoint = loop.run(step, checkpoint, stop)
+        batches = iter(training_batches(config, ready.goal, ready.dataset, step))
+        with naming_bad_records(config, ready.goal, ready.dataset):
+            checkpoint = _loop(ready, batches, bar).run(step, ready.checkpoint, stop)
     if stop.signal:
         print(f"{stop.signal.name}: saved {checkpoint}; the same command goes on from there.")
         sys.exit(128 + stop.signal)
     print(f"Finished training at step {int(training.step)}: {checkpoint}")
-    lock.close()
+    ready.lock.close()
 
 
 def hold_alone(train_dir: str) -> IO[str]:
@@ -83,30 +117,6 @@ def hold_alone(train_dir: str) -> IO[str]:
     file.truncate(0)
     print(os.getpid(), file=file, flush=True)
     return file
-
-
-def training_batches(
-    config: TrainConfig, goal: Problem, dataset: Dataset | None, step: int
-) -> tf.data.Dataset:
-    """Batches (images, labels) from step `step` on; synthetic ones where `dataset` is None."""
-    if dataset is None:
-        shape = (goal.image_size, goal.image_size, goal.channels)
-        return input_pipeline.synthetic_batches(
-            shape, goal.num_classes, config.batch_size, config.seed
-        )
-    batches = input_pipeline.training_batches(
-        dataset,
-        preprocessing_factory.get_preprocessing(goal.preprocessing, is_training=True),
-        image_size=goal.image_size,
-        batch_size=config.batch_size,
-        seed=config.seed,
-        start_step=step,
-        num_readers=config.num_readers,
-        num_preprocess_threads=config.num_preprocess_threads,
-        shuffle_pool=_POOL_UNIT * config.input_queue_memory_factor,
-        deterministic=config.deterministic,
-    )
-    return problem.shift_labels(batches, config.labels_offset)
 
 
 def restore_or_start(config: TrainConfig, training: Training) -> str | None:
@@ -146,7 +156,21 @@ def _dataset(config: TrainConfig) -> Dataset:
     return dataset
 
 
-def _tell_plan(config: TrainConfig, training: Training, step: int) -> None:
+def _is_finished(config: TrainConfig) -> bool:
+    newest = checkpoints.latest_checkpoint(config.train_dir)
+    if not newest or not config.max_steps or checkpoints.step_of(newest) < config.max_steps:
+        return False
+    print(f"There is nothing left to train up to step {config.max_steps}: {newest}")
+    return True
+
+
+def _tell_differences(checkpoint: str, now: str) -> None:
+    changed = settings.differences(checkpoints.settings_of(checkpoint), now)
+    if changed:
+        print(f"The run goes on with other settings than those of {checkpoint}: {changed}.")
+
+
+def _tell_plan(config: TrainConfig, training: Training) -> None:
     layout, codecs = training.layout, training.runner.codecs
     sent = sum(p.sent for p in payloads(codecs, training.nodes))
     print(
@@ -162,21 +186,16 @@ def _tell_plan(config: TrainConfig, training: Training, step: int) -> None:
         which = "Every epoch" if every == 1 else f"Every epoch in {every}, the last of them,"
         plain = sum(p.sent for p in payloads(training.float_runner.codecs, training.nodes))
         print(f"{which} uses float gradients: {plain:.0f} bytes a step.")
+    step = int(training.step)
     if config.profile_steps and step > config.profile_steps[0]:
         print(f"--profile_steps: step {config.profile_steps[0]} is past; the run is at {step}.")
     if layout.coded:
         print("Codes are written and read by the reference ops (TensorFlow).", flush=True)
-    if config.max_steps and step >= config.max_steps:
-        print(f"--max_steps={config.max_steps} is reached: there is nothing left to train.")
 
 
-def _loop(
-    config: TrainConfig,
-    training: Training,
-    batches,
-    steps_per_epoch: float,
-    bar: ProgressBar,
-) -> Loop:
+def _loop(ready: Ready, batches: Iterator, bar: ProgressBar) -> Loop:
+    config, training = ready.config, ready.training
+
     def report(progress: Progress) -> None:
         print(step_line(progress), flush=True)
         bar.update(progress)
@@ -185,10 +204,12 @@ def _loop(
     writer = SummaryWriter(config.train_dir, training.layout, training.nodes) if wanted else None
 
     def save(step: int) -> str:
-        return checkpoints.save(config.train_dir, training.state, step, config.keep_checkpoints)
+        return checkpoints.save(
+            config.train_dir, training.state, step, config.keep_checkpoints, ready.settings
+        )
 
     return Loop(
-        runner_at=lambda step: _runner_at(config, training, steps_per_epoch, step),
+        runner_at=lambda step: _runner_at(config, training, ready.steps_per_epoch, step),
         batches=batches,
         batch_size=config.batch_size,
         layout=training.layout,

@@ -8,15 +8,12 @@ import functools
 
 from absl.flags import FlagValues
 
-from inception import app, flag_table, slim_flags
+from inception import app, flag_table, programs, slim_flags
 
 
 def main(values: FlagValues) -> None:
     """Evaluates as the flags say."""
-    config = flag_table.read(slim_flags.EvalFlags, values).config()
-    with app.quiet_import():
-        from inception import evaluate
-    evaluate.evaluate(config)
+    programs.run_evaluation(flag_table.read(slim_flags.EvalFlags, values).config())
 
 
 if __name__ == "__main__":

@@ -8,15 +8,12 @@ import functools
 
 from absl.flags import FlagValues
 
-from inception import app, flag_table, slim_flags
+from inception import app, flag_table, programs, slim_flags
 
 
 def main(values: FlagValues) -> None:
     """Trains as the flags say."""
-    config = flag_table.read(slim_flags.TrainFlags, values).config()
-    with app.quiet_import():
-        from inception import train
-    train.train(config)
+    programs.run_training(slim_flags.train_config(values))
 
 
 if __name__ == "__main__":
