@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from terngrad.codecs.factory import make_codecs
+from terngrad.draws import DrawKey
 from terngrad.exchange.local import LocalExchange
 from terngrad.layout import Policy, make_layout
 from terngrad.training import schedules
@@ -13,7 +14,7 @@ from terngrad.training.averages import MovingAverages
 from terngrad.training.classifier import Classifier
 from terngrad.training.optimizers import Momentum
 from terngrad.training.runner import Runner
-from terngrad.training.step import TrainStep
+from terngrad.training.step import TrainStep, dropout_seed
 
 BATCH, CLASSES, SIDE = 16, 5, 8
 TERNARY = Policy(grad_bits=1, clip_factor=2.5)
@@ -206,3 +207,19 @@ def test_label_smoothing_spreads_a_share_over_all_classes():
     np.testing.assert_allclose(
         classifier.gradients(images, labels, seed)[1].entropy, expected, 1e-5
     )
+
+
+def test_dropout_draws_from_all_64_bits_of_the_seed_from_step_and_from_node():
+    keys = [
+        (1, 5, 0),
+        (1 + (1 << 32), 5, 0),
+        (1 + (1 << 62), 5, 0),
+        (2, 5, 0),
+        (1, 6, 0),
+        (1, 5, 1),
+    ]
+    seeds = {
+        tuple(dropout_seed(DrawKey(tf.constant(seed, tf.uint64), tf.constant(step), node)).numpy())
+        for seed, step, node in keys
+    }
+    assert len(seeds) == len(keys)
