@@ -1,8 +1,51 @@
-"""Packaging. TensorFlow's CPU and GPU wheels differ in name: choose the extra cpu or gpu."""
+"""Packaging. TensorFlow's CPU and GPU wheels differ in name: choose the extra cpu or gpu.
+
+The native kernels are compiled against the installed TensorFlow, or one that is fetched for it.
+Without a compiler, or with TERNGRAD_WITHOUT_KERNELS=1, the package has none of them.
+"""
+
+import os
+import sys
 
 import setuptools
+from setuptools.command.build_ext import build_ext
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+from terngrad.ops import build, library
 
 TENSORFLOW = "~=2.21.0"
+
+
+class BuildKernels(build_ext):
+    """Compiles the kernels as `python -m terngrad.ops.build` does."""
+
+    def get_ext_filename(self, fullname: str) -> str:
+        """Path of the library within the package."""
+        return library.path_for(build.tensorflow()[0], os.path.join("terngrad", "ops"))
+
+    def build_extension(self, ext: setuptools.Extension) -> None:
+        """Compiles into the build's folder, or in place for an editable installation."""
+        folder = os.path.dirname(os.path.abspath(self.get_ext_fullpath(ext.name)))
+        os.makedirs(folder, exist_ok=True)
+        build.build(folder)
+
+
+def with_kernels() -> bool:
+    """Whether there is a compiler, and no wish to do without."""
+    return bool(build.compiler()) and os.environ.get("TERNGRAD_WITHOUT_KERNELS", "0") in ("", "0")
+
+
+def build_requirements() -> list[str]:
+    """TensorFlow's headers and flags, where they are not installed."""
+    if not with_kernels():
+        return []
+    try:
+        build.tensorflow()
+        return []
+    except build.BuildError:
+        return [f"tensorflow-cpu{TENSORFLOW}"]
+
 
 setuptools.setup(
     name="terngrad",
@@ -11,7 +54,13 @@ setuptools.setup(
     license="Apache-2.0",
     python_requires=">=3.10,<3.14",
     packages=setuptools.find_packages(include=["slim*", "terngrad*", "inception*"]),
-    package_data={"slim.datasets": ["mnist_sample/*"]},
+    package_data={
+        "slim.datasets": ["mnist_sample/*"],
+        "terngrad": ["cc/*/*.h", "cc/*/*.cc"],  # another TensorFlow needs them compiled again
+    },
+    ext_modules=[setuptools.Extension("terngrad.ops.kernels", [])] if with_kernels() else [],
+    cmdclass={"build_ext": BuildKernels},
+    setup_requires=build_requirements(),
     install_requires=[
         "absl-py>=2.1",
         "grpcio>=1.74,<2",
@@ -25,6 +74,7 @@ setuptools.setup(
         "cpu": [f"tensorflow-cpu{TENSORFLOW}"],
         "gpu": [f"tensorflow[and-cuda]{TENSORFLOW}"],
         "dev": [
+            "clang-format~=23.1.5",
             "hypothesis>=6.100,<7",
             "pytest>=8,<10",
             "pytest-timeout>=2.3,<3",

@@ -1,6 +1,7 @@
 """From a config to the parts of a training: net, codecs, exchange, optimizer, compiled steps."""
 
 import dataclasses
+import os
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -11,6 +12,7 @@ from slim.nets import nets_factory
 from terngrad.codecs.factory import make_codecs
 from terngrad.exchange.local import LocalExchange
 from terngrad.layout import Layout, Policy, make_layout
+from terngrad.ops.choice import choose_kernels
 from terngrad.training import schedules
 from terngrad.training.averages import MovingAverages
 from terngrad.training.classifier import Classifier
@@ -32,6 +34,7 @@ class Training:
       step: int64 variable, steps done.
       state: everything that a checkpoint holds, by name.
       nodes: nodes of the run.
+      kernels: what writes and reads codes, for the log.
     """
 
     classifier: Classifier
@@ -41,6 +44,7 @@ class Training:
     step: tf.Variable
     state: dict[str, tf.Variable]
     nodes: int
+    kernels: str
 
 
 def build_training(
@@ -60,11 +64,16 @@ def build_training(
     decay = config.moving_average_decay
     averages = MovingAverages(classifier.variables, decay) if decay else None
     step = tf.Variable(0, dtype=tf.int64, trainable=False)
-    exchange = LocalExchange(config.nodes)
+    kernels, why_reference = choose_kernels(
+        os.environ.get("TERNGRAD_KERNELS", ""),
+        os.environ.get("TERNGRAD_SIMD", ""),
+        on_gpu=any("GPU" in device for device in devices),
+    )
+    exchange = LocalExchange(config.nodes, kernels)
     schedule = learning_rate(config, steps_per_epoch)
 
     def runner(layout: Layout) -> Runner:
-        codecs = make_codecs(layout)
+        codecs = make_codecs(layout, kernels)
         return Runner(
             TrainStep(
                 classifier,
@@ -88,7 +97,16 @@ def build_training(
         plain = dataclasses.replace(policy, grad_bits=32)
         float_runner = runner(make_layout(classifier.names, shapes, plain))
     state = _state(classifier, optimizer, averages, step)
-    return Training(classifier, layout, coded_runner, float_runner, step, state, config.nodes)
+    return Training(
+        classifier,
+        layout,
+        coded_runner,
+        float_runner,
+        step,
+        state,
+        config.nodes,
+        kernels.title + (f", because {why_reference}" if why_reference else ""),
+    )
 
 
 def learning_rate(config: TrainConfig, steps_per_epoch: float) -> Schedule:

@@ -190,7 +190,7 @@ def _tell_plan(config: TrainConfig, training: Training) -> None:
     if config.profile_steps and step > config.profile_steps[0]:
         print(f"--profile_steps: step {config.profile_steps[0]} is past; the run is at {step}.")
     if layout.coded:
-        print("Codes are written and read by the reference ops (TensorFlow).", flush=True)
+        print(f"Codes are written and read by {training.kernels}.", flush=True)
 
 
 def _loop(ready: Ready, batches: Iterator, bar: ProgressBar) -> Loop:

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Usage: setup.sh [dev]
-# Makes the virtual environment (TERNGRAD_VENV, or .venv in the repository) and installs into it.
-# Does nothing where that has been done for the same requirements. `dev` adds the test tools.
+# Makes the virtual environment (TERNGRAD_VENV, or .venv in the repository), installs into it and
+# compiles the native kernels. Does nothing where that has been done for the same requirements and
+# sources. `dev` adds the test tools.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -23,9 +24,6 @@ device=cpu
 nvidia-smi > /dev/null 2>&1 && device=gpu
 extras="${device}${1:+,$1}"
 
-command -v g++ > /dev/null \
-  || echo "setup.sh: no g++, so native kernels cannot be built; sudo apt-get install -y g++" >&2
-
 if [[ ! -x "${VENV}/bin/pip" ]]; then
   python="$(find_python)"
   "${python}" -m venv "${VENV}"
@@ -33,11 +31,16 @@ fi
 
 stamp="${VENV}/terngrad-setup-${extras}"
 fingerprint="$(fingerprint)"
-[[ -f "${stamp}" && "$(< "${stamp}")" == "${fingerprint}" ]] && exit
+if [[ ! -f "${stamp}" || "$(< "${stamp}")" != "${fingerprint}" ]]; then
+  echo "Installing TensorFlow and the other packages (extras ${extras}) into ${VENV} ..."
+  quiet=()
+  [[ -t 1 ]] || quiet=(--quiet)
+  # The kernels come below: here they would need a TensorFlow of their own to build against.
+  TERNGRAD_WITHOUT_KERNELS=1 "${VENV}/bin/python" -m pip install "${quiet[@]}" \
+    --disable-pip-version-check -e "${REPO}[${extras}]"
+  # What has the test tools has the rest too.
+  echo "${fingerprint}" | tee "${VENV}/terngrad-setup-${device}" > "${stamp}"
+fi
 
-echo "Installing TensorFlow and the other packages (extras ${extras}) into ${VENV} ..."
-quiet=()
-[[ -t 1 ]] || quiet=(--quiet)
-"${VENV}/bin/python" -m pip install "${quiet[@]}" --disable-pip-version-check -e "${REPO}[${extras}]"
-# What has the test tools has the rest too.
-echo "${fingerprint}" | tee "${VENV}/terngrad-setup-${device}" > "${stamp}"
+PYTHONPATH="${REPO}" "${VENV}/bin/python" -m terngrad.ops.build --if-needed \
+  || echo "setup.sh: going on with the reference ops, which are slower" >&2

@@ -36,23 +36,30 @@ class DrawKey:
     node: tf.Tensor
 
 
-def draws(key: DrawKey, variable: int, count: int) -> tf.Tensor:
-    """Returns the draws of a variable's elements: float32 [count], whole numbers in [0, 2^24)."""
-    high = _halves(key, variable, count)
-    low = _bytes(key, variable, count)
+def draws(key: DrawKey, variable: int, count: int, first: int = 0) -> tf.Tensor:
+    """Returns the draws of a variable's elements: float32 [count], whole numbers in [0, 2^24).
+
+    Args:
+      key: of the node.
+      variable: index in the layout.
+      count: elements.
+      first: index of the first element in the variable.
+    """
+    # Upper 16 bits: value e of 128 takes half (e // 16) % 2 of word e // 32 of block e % 16.
+    high = _bits(key, variable, count, first, group=128, from_block=0)
+    # Lower 8 bits: value e of 256 takes byte (e // 16) % 4 of word e // 64 of block e % 16.
+    low = _bits(key, variable, count, first, group=256, from_block=_LOW_BYTES_FROM_BLOCK)
     return tf.cast(high * 256 + low, tf.float32)
 
 
-def _halves(key: DrawKey, variable: int, count: int) -> tf.Tensor:
-    """Upper 16 bits: value e of 128 takes half (e // 16) % 2 of word e // 32 of block e % 16."""
-    words = _words(key, variable, groups=-(-count // 128), first_block=0)
-    return _parts(words, 16)[:count]
-
-
-def _bytes(key: DrawKey, variable: int, count: int) -> tf.Tensor:
-    """Lower 8 bits: value e of 256 takes byte (e // 16) % 4 of word e // 64 of block e % 16."""
-    words = _words(key, variable, groups=-(-count // 256), first_block=_LOW_BYTES_FROM_BLOCK)
-    return _parts(words, 8)[:count]
+def _bits(
+    key: DrawKey, variable: int, count: int, first: int, group: int, from_block: int
+) -> tf.Tensor:
+    """Draws of which a group of values takes `_BLOCKS` blocks: int32 [count]."""
+    first_group, skipped = divmod(first, group)
+    groups = -(-(skipped + count) // group)
+    words = _words(key, variable, groups, from_block + first_group * _BLOCKS)
+    return _parts(words, _BLOCKS * _WORDS * 32 // group)[skipped : skipped + count]
 
 
 def _parts(words: tf.Tensor, bits: int) -> tf.Tensor:

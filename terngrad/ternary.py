@@ -18,7 +18,7 @@ _SMALLEST_VARIANCE = 2.0**-20  # share of the mean square that float32 sums stil
 
 
 class Stats(NamedTuple):
-    """What encoding needs to know of one variable's gradient: three float32 scalars."""
+    """What encoding needs to know of a gradient: float32 scalars, or vectors for several."""
 
     sum: tf.Tensor
     sum_of_squares: tf.Tensor
@@ -41,7 +41,7 @@ def stats(gradient: tf.Tensor) -> Stats:
     )
 
 
-def clip_bound(gradient_stats: Stats, count: int, clip_factor: float) -> tf.Tensor:
+def clip_bound(gradient_stats: Stats, count: int | tf.Tensor, clip_factor: float) -> tf.Tensor:
     """Magnitude to which a gradient is clipped: clip_factor standard deviations (section 3.3).
 
     There is no bound where sums in float32 cannot tell the standard deviation: of a single value,
@@ -49,15 +49,15 @@ def clip_bound(gradient_stats: Stats, count: int, clip_factor: float) -> tf.Tens
     errors would clip the gradient away.
 
     Args:
-      gradient_stats: of the variable's gradient on this node.
-      count: elements of the variable.
+      gradient_stats: of one variable's gradient on this node, or vectors for several.
+      count: elements of the variable, or float32 [v].
       clip_factor: 0 means no bound.
 
     Returns:
-      float32 scalar, infinite where there is no bound.
+      float32, infinite where there is no bound.
     """
     if clip_factor == 0.0:
-        return tf.constant(float("inf"))
+        return tf.fill(tf.shape(gradient_stats.sum), float("inf"))
     mean = gradient_stats.sum / count
     mean_square = gradient_stats.sum_of_squares / count
     variance = mean_square - mean * mean
@@ -66,7 +66,7 @@ def clip_bound(gradient_stats: Stats, count: int, clip_factor: float) -> tf.Tens
 
 
 def local_scale(gradient_stats: Stats, bound: tf.Tensor) -> tf.Tensor:
-    """Largest magnitude after clipping: float32 scalar; infinite if the gradient is not finite.
+    """Largest magnitude after clipping: float32; infinite where the gradient is not finite.
 
     A NaN becomes an infinite scale, so that the maximum over the nodes cannot lose it.
     """

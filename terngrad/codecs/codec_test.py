@@ -37,10 +37,10 @@ def gradients_of(nodes, seed=1):
     ]
 
 
-def exchange_of(policy, gradients, step=3, bucket_elements=1 << 22, seed=9):
+def exchange_of(policy, gradients, kernels, step=3, bucket_elements=1 << 22, seed=9):
     """Mean gradients, as a train step gets them."""
     layout = make_layout(NAMES, SHAPES, policy, bucket_elements)
-    exchange = LocalExchange(len(gradients))
+    exchange = LocalExchange(len(gradients), kernels)
 
     @tf.function(autograph=False)
     def run(gradients, step):
@@ -49,7 +49,7 @@ def exchange_of(policy, gradients, step=3, bucket_elements=1 << 22, seed=9):
             for node in range(len(gradients))
         ]
         return exchange_gradients(
-            gradients, make_codecs(layout), exchange, keys, ["/CPU:0"] * len(keys)
+            gradients, make_codecs(layout, kernels), exchange, keys, ["/CPU:0"] * len(keys)
         )
 
     return run(gradients, tf.constant(step, tf.int64))
@@ -66,17 +66,17 @@ def _policy(request):
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 3, 8])
-def test_law_1_the_mean_over_many_steps_is_the_clipped_mean_gradient(policy, nodes):
+def test_law_1_the_mean_over_many_steps_is_the_clipped_mean_gradient(policy, nodes, kernels):
     gradients = gradients_of(nodes)
     steps = 400 if policy.grad_bits == 1 else 1
     layout = make_layout(NAMES, SHAPES, policy)
-    exchange = LocalExchange(nodes)
+    exchange = LocalExchange(nodes, kernels)
 
     @tf.function(autograph=False)
     def run(step):
         keys = [DrawKey(tf.constant(5, tf.uint64), step, tf.constant(n)) for n in range(nodes)]
         return exchange_gradients(
-            gradients, make_codecs(layout), exchange, keys, ["/CPU:0"] * len(keys)
+            gradients, make_codecs(layout, kernels), exchange, keys, ["/CPU:0"] * len(keys)
         ).means
 
     total = [np.zeros(shape) for shape in SHAPES]
@@ -94,33 +94,37 @@ def test_law_1_the_mean_over_many_steps_is_the_clipped_mean_gradient(policy, nod
         np.testing.assert_allclose(total[i], node_values.mean(0), atol=noise * scale)
 
 
-def test_law_2_the_same_key_gives_the_same_bits(policy):
+def test_law_2_the_same_key_gives_the_same_bits(policy, kernels):
     gradients = gradients_of(2)
-    assert_same_bits(exchange_of(policy, gradients).means, exchange_of(policy, gradients).means)
+    assert_same_bits(
+        exchange_of(policy, gradients, kernels).means, exchange_of(policy, gradients, kernels).means
+    )
 
 
-def test_law_2_bucket_size_does_not_matter(policy):
+def test_law_2_bucket_size_does_not_matter(policy, kernels):
     gradients = gradients_of(3)
-    one = exchange_of(policy, gradients, bucket_elements=1 << 22)
-    many = exchange_of(policy, gradients, bucket_elements=1)
+    one = exchange_of(policy, gradients, kernels, bucket_elements=1 << 22)
+    many = exchange_of(policy, gradients, kernels, bucket_elements=1)
     assert_same_bits(one.means, many.means)
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 5])
 @pytest.mark.parametrize("clip_factor", [0.0, 2.5])
-def test_packing_changes_no_bit(nodes, clip_factor):
+def test_packing_changes_no_bit(nodes, clip_factor, kernels):
     gradients = gradients_of(nodes)
     packed, plain = (
-        exchange_of(Policy(grad_bits=1, clip_factor=clip_factor, use_encoding=encoding), gradients)
+        exchange_of(
+            Policy(grad_bits=1, clip_factor=clip_factor, use_encoding=encoding), gradients, kernels
+        )
         for encoding in (True, False)
     )
     assert_same_bits(packed.means, plain.means)
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 3, 6])
-def test_law_5_the_mean_is_scale_over_nodes_times_an_integer(nodes):
+def test_law_5_the_mean_is_scale_over_nodes_times_an_integer(nodes, kernels):
     gradients = gradients_of(nodes)
-    result = exchange_of(Policy(grad_bits=1), gradients)
+    result = exchange_of(Policy(grad_bits=1), gradients, kernels)
     for i, mean in enumerate(result.means):
         scale = np.max([np.abs(g[i].numpy()).max() for g in gradients])
         unit = scale / np.float32(nodes)
@@ -135,9 +139,9 @@ SHAPES_OF_VARIABLES = st.lists(st.lists(st.integers(0, 40), max_size=2), min_siz
 
 @given(SHAPES_OF_VARIABLES, st.integers(1, 6), st.data(), st.integers(0, 2**64 - 1))
 @settings(max_examples=40, deadline=None)
-def test_law_5_holds_for_all_shapes_values_and_numbers_of_nodes(shapes, nodes, data, seed):
+def test_law_5_holds_for_all_shapes_values_and_numbers_of_nodes(kernels, shapes, nodes, data, seed):
     names = [f"v{i}/kernel" for i in range(len(shapes))]
-    codecs = make_codecs(make_layout(names, shapes, Policy(grad_bits=1)))
+    codecs = make_codecs(make_layout(names, shapes, Policy(grad_bits=1)), kernels)
     rng = np.random.default_rng(seed)
     gradients = [[rng.normal(size=s).astype(np.float32) for s in shapes] for _ in range(nodes)]
     for node in gradients:
@@ -148,7 +152,7 @@ def test_law_5_holds_for_all_shapes_values_and_numbers_of_nodes(shapes, nodes, d
     ]
     tensors = [[tf.constant(values) for values in node] for node in gradients]
     means = exchange_gradients(
-        tensors, codecs, LocalExchange(nodes), keys, ["/CPU:0"] * len(keys)
+        tensors, codecs, LocalExchange(nodes, kernels), keys, ["/CPU:0"] * len(keys)
     ).means
     for i, mean in enumerate(means):
         scale = max([np.abs(node[i]).max(initial=0) for node in gradients])
@@ -161,17 +165,17 @@ def test_law_5_holds_for_all_shapes_values_and_numbers_of_nodes(shapes, nodes, d
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 4, 7])
-def test_law_6_the_float_codec_delivers_the_mean(nodes):
+def test_law_6_the_float_codec_delivers_the_mean(nodes, kernels):
     gradients = gradients_of(nodes)
-    for i, mean in enumerate(exchange_of(Policy(grad_bits=32), gradients).means):
+    for i, mean in enumerate(exchange_of(Policy(grad_bits=32), gradients, kernels).means):
         expected = np.mean([g[i].numpy().astype(np.float64) for g in gradients], axis=0)
         np.testing.assert_allclose(mean, expected, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 4])
-def test_law_7_payload_is_two_bits_a_value_and_four_bytes_a_variable(nodes):
+def test_law_7_payload_is_two_bits_a_value_and_four_bytes_a_variable(nodes, kernels):
     layout = make_layout(NAMES, SHAPES, Policy(grad_bits=1))
-    found = payloads(make_codecs(layout), nodes)
+    found = payloads(make_codecs(layout, kernels), nodes)
     padded = -(-layout.size // 32) * 32
     assert sum(p.sent for p in found) == pytest.approx(padded * 2 / 8 + 4 * len(NAMES))
     assert sum(p.received for p in found) == pytest.approx(
@@ -179,44 +183,46 @@ def test_law_7_payload_is_two_bits_a_value_and_four_bytes_a_variable(nodes):
     )
 
 
-def test_law_7_payload_is_what_encode_produces(policy):
+def test_law_7_payload_is_what_encode_produces(policy, kernels):
     layout = make_layout(NAMES, SHAPES, policy)
     gradients = gradients_of(1)
-    encoded = exchange_of(policy, gradients).encoded
+    encoded = exchange_of(policy, gradients, kernels).encoded
     octets = sum(bucket.dtype.size * int(tf.size(bucket)) for codec in encoded for bucket in codec)
     scales = 4 * len(layout.coded)
-    assert sum(p.sent for p in payloads(make_codecs(layout), 1)) == pytest.approx(octets + scales)
+    assert sum(p.sent for p in payloads(make_codecs(layout, kernels), 1)) == pytest.approx(
+        octets + scales
+    )
 
 
 @pytest.mark.parametrize(("name", "bits"), [("float", 32), ("float16", 16)])
-def test_law_7_floats_cost_their_bits(name, bits):
+def test_law_7_floats_cost_their_bits(name, bits, kernels):
     layout = make_layout(NAMES, SHAPES, POLICIES[name])
-    assert bits_per_parameter(layout, make_codecs(layout), 4) == bits
+    assert bits_per_parameter(layout, make_codecs(layout, kernels), 4) == bits
 
 
-def test_the_share_of_zeros_is_counted():
+def test_the_share_of_zeros_is_counted(kernels):
     policy = Policy(grad_bits=1)
     layout = make_layout(NAMES, SHAPES, policy)
     gradients = gradients_of(1)
-    result = exchange_of(policy, gradients)
-    shares = make_codecs(layout)[0].share_of_zeros(result.encoded[0])
+    result = exchange_of(policy, gradients, kernels)
+    shares = make_codecs(layout, kernels)[0].share_of_zeros(result.encoded[0])
     for variable, share in shares.items():
         np.testing.assert_allclose(share, np.mean(result.means[variable].numpy() == 0), atol=1e-6)
 
 
-def test_a_gradient_that_is_not_finite_shows_in_its_scale_alone():
+def test_a_gradient_that_is_not_finite_shows_in_its_scale_alone(kernels):
     gradients = gradients_of(2)
     gradients[1][2] = tf.tensor_scatter_nd_update(gradients[1][2], [[0, 0]], [np.nan])
-    result = exchange_of(Policy(grad_bits=1), gradients)
+    result = exchange_of(Policy(grad_bits=1), gradients, kernels)
     layout = make_layout(NAMES, SHAPES, Policy(grad_bits=1))
     broken = [layout.coded[i] for i in np.flatnonzero(~np.isfinite(result.scales))]
     assert broken == [2]
 
 
-def test_own_scales_deliver_each_node_at_its_own_scale():
+def test_own_scales_deliver_each_node_at_its_own_scale(kernels):
     gradients = gradients_of(2)
     gradients[1] = [0.001 * g for g in gradients[1]]
-    result = exchange_of(POLICIES["own scale"], gradients)
+    result = exchange_of(POLICIES["own scale"], gradients, kernels)
     for i, mean in enumerate(result.means):
         scales = [np.abs(g[i].numpy()).max() for g in gradients]
         allowed = [(a * scales[0] + b * scales[1]) / 2 for a in (-1, 0, 1) for b in (-1, 0, 1)]

@@ -14,13 +14,14 @@ from terngrad.codecs.ternary_codec import (
     UnpackedTernaryCodec,
 )
 from terngrad.layout import Layout
+from terngrad.ops.kernels import Kernels
 
 
-def make_codecs(layout: Layout) -> list[Codec]:
+def make_codecs(layout: Layout, kernels: Kernels) -> list[Codec]:
     """One codec for the coded variables and one for the float ones, where there are any."""
     codecs: list[Codec] = []
     if layout.buckets:
-        codecs.append(_ternary_codec(layout))
+        codecs.append(_ternary_codec(layout, kernels))
     if layout.floats:
         shapes = [layout.shapes[i] for i in layout.floats]
         wire_type = tf.float16 if layout.policy.grad_bits == 16 else tf.float32
@@ -28,10 +29,11 @@ def make_codecs(layout: Layout) -> list[Codec]:
     return codecs
 
 
-def _ternary_codec(layout: Layout) -> Codec:
+def _ternary_codec(layout: Layout, kernels: Kernels) -> Codec:
     if not layout.policy.scaler_sharing:
-        return OwnScaleTernaryCodec(layout)
-    return TernaryCodec(layout) if layout.policy.use_encoding else UnpackedTernaryCodec(layout)
+        return OwnScaleTernaryCodec(layout, kernels)
+    packed = layout.policy.use_encoding
+    return TernaryCodec(layout, kernels) if packed else UnpackedTernaryCodec(layout, kernels)
 
 
 def payloads(codecs: Sequence[Codec], nodes: int) -> list[Payload]:

@@ -46,7 +46,7 @@ def unpack(words: tf.Tensor) -> tf.Tensor:
 
 
 def add(left: tf.Tensor, right: tf.Tensor, planes: int) -> tf.Tensor:
-    """Exact sum of two buckets of any plane counts, in `planes` planes: uint32 [M / 32, planes]."""
+    """Sum of two buckets of any plane counts, modulo 2^planes: uint32 [M / 32, planes]."""
     lefts, rights = _sign_extended(left, planes), _sign_extended(right, planes)
     carry = tf.zeros_like(lefts[0])
     total = []
@@ -90,7 +90,7 @@ def _compare(magnitude: Sequence[np.ndarray], limit: int) -> tuple[np.ndarray, n
 
 def _sign_extended(words: tf.Tensor, planes: int) -> Sequence[tf.Tensor]:
     given = tf.unstack(words, axis=1)
-    return given + [given[-1]] * (planes - len(given))
+    return given[:planes] + [given[-1]] * (planes - len(given))
 
 
 def _half_weights() -> np.ndarray:

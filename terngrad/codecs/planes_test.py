@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from terngrad.codecs import planes
-from terngrad.exchange.exchange import plane_sum
 
 
 def to_planes(values, count):
@@ -47,28 +46,29 @@ def test_unpack_reads_twos_complement(count, seed):
 
 @given(st.integers(1, 70), st.integers(0, 2**32 - 1))
 @settings(max_examples=25, deadline=None)
-def test_law_5_the_sum_of_codes_is_the_exact_integer_sum(nodes, seed):
+def test_law_5_the_sum_of_codes_is_the_exact_integer_sum(kernels, nodes, seed):
     rng = np.random.default_rng(seed)
     codes = [random_codes(rng, 3) for _ in range(nodes)]
-    total = plane_sum([tf.constant(to_planes(c, 2)) for c in codes])
+    words = [tf.constant(to_planes(c, 2)) for c in codes]
+    total = kernels.sum(words, planes.plane_count(nodes))
     assert total.shape == (3, planes.plane_count(nodes))
     np.testing.assert_array_equal(planes.unpack(total), np.sum(codes, 0))
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 3, 4, 7, 8, 64])
 @pytest.mark.parametrize("code", [-1, 1])
-def test_the_extreme_sums_fit(nodes, code):
+def test_the_extreme_sums_fit(nodes, code, kernels):
     words = tf.constant(to_planes(np.full(32, code), 2))
-    np.testing.assert_array_equal(
-        planes.unpack(plane_sum([words] * nodes)), np.full(32, code * nodes)
-    )
+    total = kernels.sum([words] * nodes, planes.plane_count(nodes))
+    np.testing.assert_array_equal(planes.unpack(total), np.full(32, code * nodes))
 
 
-def test_sums_do_not_depend_on_how_nodes_are_spread_over_processes():
+def test_sums_do_not_depend_on_how_nodes_are_spread_over_processes(kernels):
     rng = np.random.default_rng(5)
     codes = [tf.constant(to_planes(random_codes(rng, 2), 2)) for _ in range(6)]
-    whole = plane_sum(codes)
-    joined = planes.add(plane_sum(codes[:1]), plane_sum(codes[1:]), planes.plane_count(6))
+    whole = kernels.sum(codes, planes.plane_count(6))
+    parts = [kernels.sum(p, planes.plane_count(len(p))) for p in (codes[:1], codes[1:])]
+    joined = kernels.sum(parts, planes.plane_count(6))
     np.testing.assert_array_equal(whole, joined)
 
 

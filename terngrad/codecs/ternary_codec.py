@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -9,9 +10,11 @@ import tensorflow as tf
 from terngrad import ternary
 from terngrad.codecs import planes
 from terngrad.codecs.codec import Codec, Measured, Payload
-from terngrad.draws import DrawKey, draws
+from terngrad.draws import DrawKey
 from terngrad.exchange.exchange import Exchange
 from terngrad.layout import Bucket, Layout
+from terngrad.ops.kernels import Kernels
+from terngrad.ops.reference import scaled_sums, ternarize_all
 
 _SCALE_BYTES = 4
 
@@ -19,28 +22,33 @@ _SCALE_BYTES = 4
 class TernaryCodec(Codec):
     """Codes the buckets of a layout; codes travel packed in bit planes."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, kernels: Kernels) -> None:
         """Codes the layout's coded variables with the layout's policy."""
         self.variables = layout.coded
+        self._kernels = kernels
         self._policy = layout.policy
         self._buckets = layout.buckets
         self._segments = [s for bucket in layout.buckets for s in bucket.segments]
+        self._counts = tf.constant([s.size for s in self._segments], tf.float32)
 
     def measure(self, gradients: Sequence[tf.Tensor]) -> Measured:
         """See base class."""
-        bounds, scales = [], []
-        for gradient, segment in zip(gradients, self._segments, strict=True):
-            stats = ternary.stats(gradient)
-            bounds.append(ternary.clip_bound(stats, segment.size, self._policy.clip_factor))
-            scales.append(ternary.local_scale(stats, bounds[-1]))
-        return Measured(tf.stack(bounds), tf.stack(scales))
+        stats = self._kernels.stats(gradients)
+        bounds = ternary.clip_bound(stats, self._counts, self._policy.clip_factor)
+        return Measured(bounds, ternary.local_scale(stats, bounds))
 
     def encode(
         self, gradients: Sequence[tf.Tensor], bounds: tf.Tensor, scales: tf.Tensor, key: DrawKey
     ) -> list[tf.Tensor]:
         """Packed codes of each bucket: uint32 [M / 32, 2]."""
-        codes = self._ternarize(gradients, bounds, scales, key)
-        return [self._write(bucket, codes) for bucket in self._buckets]
+        each = zip(
+            self._buckets,
+            self._by_bucket(gradients),
+            self._by_bucket(bounds),
+            self._by_bucket(scales),
+            strict=True,
+        )
+        return [self._write(bucket, *values, key) for bucket, *values in each]
 
     def deliver(
         self,
@@ -62,16 +70,16 @@ class TernaryCodec(Codec):
           scales: float32 [v] that the codes were drawn with.
           nodes: int32 scalar, not a graph constant (see `ternary.mean_scale`).
         """
-        units = tf.unstack(ternary.mean_scale(scales, nodes), num=len(self._segments))
-        totals = self._by_variable(sums)
+        each = zip(self._buckets, sums, self._by_bucket(scales), strict=True)
         return [
-            tf.reshape(unit * total, segment.shape)
-            for unit, total, segment in zip(units, totals, self._segments, strict=True)
+            mean
+            for bucket, words, own_scales in each
+            for mean in self._read(bucket, words, own_scales, nodes)
         ]
 
     def share_of_zeros(self, encoded: Sequence[tf.Tensor]) -> dict[int, tf.Tensor]:
         """See base class."""
-        codes = self._by_variable(encoded)
+        codes = self.decode(encoded, tf.ones([len(self._segments)]), tf.constant(1))
         shares = [tf.reduce_mean(tf.cast(c == 0.0, tf.float32)) for c in codes]
         return dict(zip(self.variables, shares, strict=True))
 
@@ -91,29 +99,16 @@ class TernaryCodec(Codec):
                 )
         return payloads
 
-    def _by_variable(self, buckets: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """The integers of each segment: float32 [size]."""
-        values = []
-        for bucket, words in zip(self._buckets, buckets, strict=True):
-            values += tf.split(self._read(bucket, words), [s.size for s in bucket.segments])
-        return values
+    def _by_bucket(self, values: Sequence[tf.Tensor] | tf.Tensor) -> list:
+        """Cuts what there is one of a variable: a list, or a tensor [v]."""
+        ends = list(itertools.accumulate(len(bucket.segments) for bucket in self._buckets))
+        return [values[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
-    def _ternarize(self, gradients, bounds, scales, key) -> dict[int, ternary.Ternary]:
-        """Codes by variable."""
-        codes = {}
-        for i, (segment, gradient) in enumerate(zip(self._segments, gradients, strict=True)):
-            values = tf.reshape(gradient, [-1])
-            random = draws(key, segment.variable, segment.size)
-            codes[segment.variable] = ternary.ternarize(values, bounds[i], scales[i], random)
-        return codes
+    def _write(self, bucket: Bucket, gradients, bounds, scales, key: DrawKey) -> tf.Tensor:
+        return self._kernels.encode(gradients, _variables(bucket), bounds, scales, key)
 
-    def _write(self, bucket: Bucket, codes: dict[int, ternary.Ternary]) -> tf.Tensor:
-        padding = [[0, planes.padded(bucket.size) - bucket.size]]
-        masks = zip(*(codes[s.variable] for s in bucket.segments), strict=True)
-        return tf.stack([planes.pack(tf.pad(tf.concat(m, 0), padding)) for m in masks], axis=1)
-
-    def _read(self, bucket: Bucket, words: tf.Tensor) -> tf.Tensor:
-        return planes.unpack(words)[: bucket.size]
+    def _read(self, bucket: Bucket, words, scales, nodes) -> list[tf.Tensor]:
+        return self._kernels.decode(words, scales, nodes, _shapes(bucket))
 
     def _sum(self, exchange: Exchange, codes: Sequence[tf.Tensor]) -> tf.Tensor:
         return exchange.sum(codes)
@@ -156,14 +151,21 @@ class UnpackedTernaryCodec(TernaryCodec):
         sizes = {s.variable: 4.0 * s.size + _SCALE_BYTES for s in self._segments}
         return {i: Payload(n, n) for i, n in sizes.items()}
 
-    def _write(self, bucket: Bucket, codes: dict[int, ternary.Ternary]) -> tf.Tensor:
-        signs = [tf.where(codes[s.variable].negative, -1.0, 1.0) for s in bucket.segments]
-        kept = [codes[s.variable].nonzero for s in bucket.segments]
-        return tf.where(tf.concat(kept, 0), tf.concat(signs, 0), 0.0)
+    def _write(self, bucket: Bucket, gradients, bounds, scales, key: DrawKey) -> tf.Tensor:
+        codes = ternarize_all(gradients, _variables(bucket), bounds, scales, key)
+        signed = [tf.where(c.negative, -1.0, tf.cast(c.nonzero, tf.float32)) for c in codes]
+        return tf.concat(signed, 0)
 
-    def _read(self, bucket: Bucket, words: tf.Tensor) -> tf.Tensor:
-        del bucket
-        return words
+    def _read(self, bucket: Bucket, words, scales, nodes) -> list[tf.Tensor]:
+        return scaled_sums(words, scales, nodes, _shapes(bucket))
 
     def _sum(self, exchange: Exchange, codes: Sequence[tf.Tensor]) -> tf.Tensor:
         return exchange.float_sum(codes)  # whole numbers: exact in float32
+
+
+def _variables(bucket: Bucket) -> list[int]:
+    return [segment.variable for segment in bucket.segments]
+
+
+def _shapes(bucket: Bucket) -> list[tuple[int, ...]]:
+    return [segment.shape for segment in bucket.segments]

@@ -11,8 +11,6 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from terngrad.codecs import planes
-
 
 class Exchange(abc.ABC):
     """Operations over all nodes of a training run.
@@ -68,22 +66,8 @@ def tree_sum(values: Sequence[tf.Tensor]) -> tf.Tensor:
 
     The order holds only where Grappler's arithmetic optimization is off: it flattens add trees.
     """
-    return _tree(list(values), lambda left, right: left + right)
-
-
-def plane_sum(codes: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Exact sum of the packed codes of several nodes, in as many planes as it may need."""
-    items = [(words, 1) for words in codes]
-
-    def join(left, right):
-        nodes = left[1] + right[1]
-        return planes.add(left[0], right[0], planes.plane_count(nodes)), nodes
-
-    return _tree(items, join)[0]
-
-
-def _tree(items: list, join):
+    items = list(values)
     while len(items) > 1:
-        pairs = [join(items[i], items[i + 1]) for i in range(0, len(items) - 1, 2)]
+        pairs = [items[i] + items[i + 1] for i in range(0, len(items) - 1, 2)]
         items = pairs + items[len(items) - len(items) % 2 :]
     return items[0]

@@ -6,21 +6,24 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from terngrad.codecs.planes import plane_count
 from terngrad.draws import MAX_NODES
-from terngrad.exchange.exchange import Exchange, plane_sum, tree_sum
+from terngrad.exchange.exchange import Exchange, tree_sum
+from terngrad.ops.kernels import Kernels
 
 
 class LocalExchange(Exchange):
     """Towers on the devices of one process, one or more nodes on each; nothing leaves it."""
 
-    def __init__(self, nodes: int) -> None:
-        """Joins `nodes` local nodes.
+    def __init__(self, nodes: int, kernels: Kernels) -> None:
+        """Joins `nodes` local nodes; `kernels` add their codes.
 
         Raises:
           ValueError: if `nodes` is not in [1, 65536].
         """
         if not 1 <= nodes <= MAX_NODES:
             raise ValueError(f"{nodes} nodes; allowed are 1 to {MAX_NODES}.")
+        self._kernels = kernels
         self.first_node = 0
         self.local_nodes = self.size = nodes
         self.bytes_sent = tf.Variable(0, dtype=tf.int64, trainable=False)
@@ -33,7 +36,7 @@ class LocalExchange(Exchange):
 
     def sum(self, codes: Sequence[tf.Tensor]) -> tf.Tensor:
         """See base class."""
-        return plane_sum(codes)
+        return self._kernels.sum(codes, plane_count(self.size))
 
     def float_sum(self, values: Sequence[tf.Tensor]) -> tf.Tensor:
         """See base class."""

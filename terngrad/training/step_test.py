@@ -9,6 +9,7 @@ from terngrad.codecs.factory import make_codecs
 from terngrad.draws import DrawKey
 from terngrad.exchange.local import LocalExchange
 from terngrad.layout import Policy, make_layout
+from terngrad.ops.reference import ReferenceKernels
 from terngrad.training import schedules
 from terngrad.training.averages import MovingAverages
 from terngrad.training.classifier import Classifier
@@ -50,11 +51,13 @@ class Training:
     def __init__(self, policy, nodes, devices=("/CPU:0",), model=None, seed=3):
         self.classifier = Classifier(model or make_model())
         names, variables = self.classifier.names, self.classifier.variables
-        codecs = make_codecs(make_layout(names, [v.shape for v in variables], policy))
+        codecs = make_codecs(
+            make_layout(names, [v.shape for v in variables], policy), ReferenceKernels()
+        )
         self.step = TrainStep(
             self.classifier,
             codecs,
-            LocalExchange(nodes),
+            LocalExchange(nodes, ReferenceKernels()),
             Momentum(variables, 0.9),
             schedules.fixed(0.05),
             MovingAverages(variables, 0.99),

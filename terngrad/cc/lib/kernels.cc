@@ -1,0 +1,40 @@
+#include "terngrad/cc/lib/kernels.h"
+
+#include <cstring>
+
+namespace terngrad {
+namespace {
+
+#if defined(__x86_64__)
+bool HasAvx512() {
+  return __builtin_cpu_supports("avx512f") &&
+         __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512vl");
+}
+bool HasAvx2() { return __builtin_cpu_supports("avx2"); }
+#else
+bool HasAvx512() { return false; }
+bool HasAvx2() { return false; }
+#endif
+
+}  // namespace
+
+const Kernels* FindKernels(const char* path) {
+  const Kernels* const paths[] = {HasAvx512() ? Avx512Kernels() : nullptr,
+                                  HasAvx2() ? Avx2Kernels() : nullptr,
+                                  PortableKernels()};
+  for (const Kernels* kernels : paths) {
+    if (kernels && (!*path || !std::strcmp(path, kernels->path))) {
+      return kernels;
+    }
+  }
+  return nullptr;
+}
+
+const char* SupportedPaths() {
+  if (HasAvx512()) return "avx512, avx2, portable";
+  return HasAvx2() ? "avx2, portable" : "portable";
+}
+
+}  // namespace terngrad

@@ -1,0 +1,18 @@
+// Compiled with the instruction set's own flags; empty on other processors.
+
+#include "terngrad/cc/lib/kernels.h"
+
+#if defined(__x86_64__)
+#include "terngrad/cc/lib/kernels_impl.h"
+#include "terngrad/cc/lib/simd_avx512.h"
+#endif
+
+namespace terngrad {
+
+#if defined(__x86_64__)
+const Kernels* Avx512Kernels() { return &kKernelsOf<Avx512Lanes>; }
+#else
+const Kernels* Avx512Kernels() { return nullptr; }
+#endif
+
+}  // namespace terngrad

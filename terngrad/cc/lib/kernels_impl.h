@@ -1,0 +1,500 @@
+// The kernels, written once over 16 lanes. A file for each instruction set
+// defines the lanes (simd_*.h) and takes the table from here.
+//
+// Everything is a template of the lanes or static: code compiled for one
+// instruction set never stands in for another's.
+
+#ifndef TERNGRAD_CC_LIB_KERNELS_IMPL_H_
+#define TERNGRAD_CC_LIB_KERNELS_IMPL_H_
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "terngrad/cc/lib/kernels.h"
+#include "terngrad/cc/lib/philox.h"
+
+namespace terngrad {
+
+inline constexpr int kLanes = 16;
+
+static inline int64_t Smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t Larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+// Calls visit(item, begin, end) for the part [begin, end) of each item that
+// lies in elements [first, last) of the bucket in which the items follow each
+// other; `offset` is the part's place in the bucket.
+template <class Item, class Visit>
+static inline void VisitParts(const Item* items, int64_t count, int64_t first,
+                              int64_t last, Visit visit) {
+  int64_t offset = 0;
+  for (int64_t i = 0; i < count && offset < last; ++i) {
+    const int64_t begin = Larger(first - offset, 0);
+    const int64_t end = Smaller(last - offset, items[i].size);
+    if (begin < end) visit(items[i], begin, end, offset + begin);
+    offset += items[i].size;
+  }
+}
+
+// ---- Statistics ------------------------------------------------------------
+
+// Sums of 64 interleaved sequences, joined in pairs: vectors of any width
+// give the same bits.
+template <class Lanes>
+struct StatsKernel {
+  using Floats = typename Lanes::Floats;
+  using Words = typename Lanes::Words;
+  static constexpr int kRows = 4;  // independent sums hide the add's latency
+
+  static BlockStats Run(const float* values, int64_t count) {
+    Floats sum[kRows], squares[kRows];
+    Words largest[kRows];
+    for (int r = 0; r < kRows; ++r) {
+      sum[r] = squares[r] = Lanes::Broadcast(0.0f);
+      largest[r] = Lanes::Zeros();
+    }
+    const auto add = [&](const float* row_values) {
+      for (int r = 0; r < kRows; ++r) {
+        const Floats x = Lanes::Load(row_values + r * kLanes);
+        sum[r] = Lanes::Add(sum[r], x);
+        squares[r] = Lanes::Add(squares[r], Lanes::Multiply(x, x));
+        largest[r] = Lanes::Max(largest[r], Lanes::MagnitudeBits(x));
+      }
+    };
+    int64_t i = 0;
+    for (; i + kRows * kLanes <= count; i += kRows * kLanes) add(values + i);
+    if (i < count) {
+      float rest[kRows * kLanes] = {};
+      std::memcpy(rest, values + i, (count - i) * sizeof(float));
+      add(rest);
+    }
+    return {Total(sum), Total(squares), Largest(largest)};
+  }
+
+ private:
+  static double Total(const Floats (&rows)[kRows]) {
+    float lanes[kRows * kLanes];
+    for (int r = 0; r < kRows; ++r) Lanes::Store(lanes + r * kLanes, rows[r]);
+    double total = 0.0;
+    for (float lane : lanes) total += lane;
+    return total;
+  }
+
+  static uint32_t Largest(const Words (&rows)[kRows]) {
+    uint32_t lanes[kRows * kLanes];
+    for (int r = 0; r < kRows; ++r) {
+      Lanes::StoreWords(lanes + r * kLanes, rows[r]);
+    }
+    uint32_t largest = 0;
+    for (uint32_t lane : lanes) largest = lane > largest ? lane : largest;
+    return largest;
+  }
+};
+
+// ---- Encoding --------------------------------------------------------------
+
+// Appends codes to a bucket, from a word's start on.
+class CodeWriter {
+ public:
+  explicit CodeWriter(uint32_t* words) : words_(words) {}
+
+  // Appends the lowest `count` <= 32 bits of each plane; higher bits must be 0.
+  void Put(uint32_t nonzero, uint32_t negative, int count) {
+    nonzero_ |= uint64_t{nonzero} << filled_;
+    negative_ |= uint64_t{negative} << filled_;
+    filled_ += count;
+    if (filled_ >= kWordBits) {
+      Flush();
+      nonzero_ >>= kWordBits;
+      negative_ >>= kWordBits;
+      filled_ -= kWordBits;
+    }
+  }
+
+  // Ends a word that is not full with zeros, then writes zeros up to `end`.
+  void Finish(uint32_t* end) {
+    if (filled_ > 0) Flush();
+    while (words_ < end) *words_++ = 0;
+  }
+
+ private:
+  void Flush() {
+    words_[0] = static_cast<uint32_t>(nonzero_);
+    words_[1] = static_cast<uint32_t>(negative_);
+    words_ += 2;
+  }
+
+  uint32_t* words_;
+  uint64_t nonzero_ = 0;
+  uint64_t negative_ = 0;
+  int filled_ = 0;
+};
+
+// Sixteen consecutive Philox blocks of one stream, a lane each.
+template <class Lanes>
+class PhiloxLanes {
+ public:
+  using Wide = typename Lanes::Wide;
+  using Words = typename Lanes::Words;
+
+  explicit PhiloxLanes(const DrawKey& key) : key_(key) {
+    uint32_t k0 = static_cast<uint32_t>(key.seed);
+    uint32_t k1 = static_cast<uint32_t>(key.seed >> 32);
+    for (int round = 0; round < kPhiloxRounds; ++round) {
+      k0_[round] = k0;
+      k1_[round] = k1;
+      k0 += kPhiloxKeyStep0;
+      k1 += kPhiloxKeyStep1;
+    }
+  }
+
+  // Blocks [block, block + 16), block a multiple of 16.
+  void Draw(uint64_t block, Words (&words)[4]) const {
+    // Only the block's low word differs between the lanes, so half of the
+    // first two rounds is the same for all of them.
+    const uint32_t c1 = static_cast<uint32_t>(block >> 32);
+    const Wide product = Lanes::MultiplyWide(
+        Lanes::Consecutive(static_cast<uint32_t>(block)), kPhiloxMultiplier0);
+    const uint64_t same = uint64_t{kPhiloxMultiplier1} * key_.step;
+    const uint32_t n0 = static_cast<uint32_t>(same >> 32) ^ c1 ^ k0_[0];
+    const Wide n2 = Lanes::HighXor(product, key_.stream ^ k1_[0]);
+
+    const uint64_t same2 = uint64_t{kPhiloxMultiplier0} * n0;
+    const Wide product2 = Lanes::MultiplyWide(n2, kPhiloxMultiplier1);
+    const uint32_t high2 = static_cast<uint32_t>(same2 >> 32);
+    Wide w0 = Lanes::HighXor(product2, static_cast<uint32_t>(same) ^ k0_[1]);
+    Wide w1 = product2;  // a Wide's upper halves are ignored
+    Wide w2 = Lanes::XorWide(product, high2 ^ k1_[1]);
+    Wide w3 = Lanes::BroadcastWide(static_cast<uint32_t>(same2));
+    for (int round = 2; round < kPhiloxRounds; ++round) {
+      const Wide p0 = Lanes::MultiplyWide(w0, kPhiloxMultiplier0);
+      const Wide p1 = Lanes::MultiplyWide(w2, kPhiloxMultiplier1);
+      w0 = Lanes::HighXor(p1, w1, k0_[round]);
+      w1 = p1;
+      w2 = Lanes::HighXor(p0, w3, k1_[round]);
+      w3 = p0;
+    }
+    words[0] = Lanes::Narrow(w0);
+    words[1] = Lanes::Narrow(w1);
+    words[2] = Lanes::Narrow(w2);
+    words[3] = Lanes::Narrow(w3);
+  }
+
+  const DrawKey& key() const { return key_; }
+
+ private:
+  DrawKey key_;
+  uint32_t k0_[kPhiloxRounds];
+  uint32_t k1_[kPhiloxRounds];
+};
+
+// A value is kept if r < t, t = min(|x|, bound) * (2^24 / scale), for its draw
+// r of 24 bits. With h = r / 256 rounded down, t / 256 < h refuses and
+// t / 256 > h + 255 / 256 accepts it whatever the lower 8 bits of r are; only
+// between the two, one time in 2^16, are they drawn.
+template <class Lanes>
+class SourceEncoder {
+ public:
+  using Floats = typename Lanes::Floats;
+  using Words = typename Lanes::Words;
+
+  SourceEncoder(const Source& source, const NodeKey& key)
+      : source_(source),
+        draws_per_unit_(0x1p24f / source.scale),
+        philox_({key.seed, key.step, key.node << 16 | source.variable}) {}
+
+  // Appends the codes of values [begin, end).
+  void Run(int64_t begin, int64_t end, CodeWriter* writer) const {
+    const bool usable =
+        source_.scale >= kSmallestScale && source_.scale < HUGE_VALF;
+    for (int64_t i = begin; i < end;) {
+      const uint64_t element = source_.first + i;
+      const int skipped = element % kDrawGroup;
+      const int count =
+          static_cast<int>(Smaller(kDrawGroup - skipped, end - i));
+      Codes codes = {};
+      if (usable) EncodeSome(source_.values + i, element, count, &codes);
+      Put(codes, skipped, count, writer);
+      i += count;
+    }
+  }
+
+ private:
+  static constexpr int kGroupWords = kDrawGroup / kWordBits;
+
+  struct Codes {
+    uint32_t nonzero[kGroupWords];
+    uint32_t negative[kGroupWords];
+  };
+
+  // Encodes `count` values from `element` on, all of one group of draws.
+  void EncodeSome(const float* values, uint64_t element, int count,
+                  Codes* codes) const {
+    const uint64_t group = element / kDrawGroup;
+    if (count == kDrawGroup) {
+      EncodeGroup(values, group, codes);
+      return;
+    }
+    float padded[kDrawGroup] = {};
+    std::memcpy(padded + element % kDrawGroup, values, count * sizeof(float));
+    EncodeGroup(padded, group, codes);
+  }
+
+  void EncodeGroup(const float* values, uint64_t group, Codes* codes) const {
+    Words draws[kGroupWords];
+    philox_.Draw(group * kDrawBlocks, draws);
+    const Floats bound = Lanes::Broadcast(source_.bound);
+    const Floats factor = Lanes::Broadcast(draws_per_unit_ * 0x1p-8f);
+    uint32_t open[kGroupWords];
+    uint32_t any_open = 0;
+    for (int w = 0; w < kGroupWords; ++w) {
+      const Decision low = Decide(Lanes::Load(values + w * kWordBits), bound,
+                                  factor, Lanes::LowHalves(draws[w]));
+      const Decision high = Decide(Lanes::Load(values + w * kWordBits + kLanes),
+                                   bound, factor, Lanes::HighHalves(draws[w]));
+      codes->nonzero[w] = low.accepted | high.accepted << kLanes;
+      codes->negative[w] = low.negative | high.negative << kLanes;
+      open[w] = (low.possible | high.possible << kLanes) & ~codes->nonzero[w];
+      any_open |= open[w];
+    }
+    if (any_open) Settle(values, group, open, codes);
+    for (int w = 0; w < kGroupWords; ++w) {
+      codes->negative[w] &= codes->nonzero[w];
+    }
+  }
+
+  struct Decision {
+    uint32_t accepted, possible, negative;  // a bit each lane
+  };
+
+  static Decision Decide(Floats x, Floats bound, Floats factor, Floats h) {
+    const Floats t =
+        Lanes::Multiply(Lanes::Min(bound, Lanes::Magnitude(x)), factor);
+    const Floats last = Lanes::Add(h, Lanes::Broadcast(255.0f / 256.0f));
+    return {Lanes::Greater(t, last), Lanes::GreaterOrEqual(t, h),
+            Lanes::SignBits(x)};
+  }
+
+  // Decides the open values with all 24 bits of their draws.
+  void Settle(const float* values, uint64_t group, const uint32_t* open,
+              Codes* codes) const {
+    for (int w = 0; w < kGroupWords; ++w) {
+      for (uint32_t bits = open[w]; bits; bits &= bits - 1) {
+        const int bit = __builtin_ctz(bits);
+        const int e = w * kWordBits + bit;
+        if (IsKept(values[e], group * kDrawGroup + e)) {
+          codes->nonzero[w] |= uint32_t{1} << bit;
+        }
+      }
+    }
+  }
+
+  // Denormal values and thresholds count as zero, whether or not this thread
+  // flushes them.
+  bool IsKept(float value, uint64_t element) const {
+    const float magnitude =
+        std::fabs(value) > source_.bound ? source_.bound : std::fabs(value);
+    if (!(magnitude >= kSmallestNormal)) return false;
+    const float threshold = magnitude * draws_per_unit_;
+    const float draw = static_cast<float>(Draw(philox_.key(), element));
+    return threshold > draw && threshold > kSmallestNormal;
+  }
+
+  static void Put(const Codes& codes, int skipped, int count,
+                  CodeWriter* writer) {
+    if (count == kDrawGroup) {
+      for (int w = 0; w < kGroupWords; ++w) {
+        writer->Put(codes.nonzero[w], codes.negative[w], kWordBits);
+      }
+      return;
+    }
+    for (int e = skipped; e < skipped + count;) {
+      const int bit = e % kWordBits;
+      const int taken =
+          static_cast<int>(Smaller(kWordBits - bit, skipped + count - e));
+      const uint32_t mask = ~uint32_t{0} >> (kWordBits - taken);
+      writer->Put(codes.nonzero[e / kWordBits] >> bit & mask,
+                  codes.negative[e / kWordBits] >> bit & mask, taken);
+      e += taken;
+    }
+  }
+
+  const Source& source_;
+  float draws_per_unit_;
+  PhiloxLanes<Lanes> philox_;
+};
+
+template <class Lanes>
+void Encode(const Source* sources, int64_t source_count, const NodeKey& key,
+            int64_t begin, int64_t end, uint32_t* words) {
+  CodeWriter writer(words + 2 * begin);
+  VisitParts(sources, source_count, begin * kWordBits, end * kWordBits,
+             [&](const Source& source, int64_t first, int64_t last, int64_t) {
+               SourceEncoder<Lanes>(source, key).Run(first, last, &writer);
+             });
+  writer.Finish(words + 2 * end);
+}
+
+// ---- Sums ------------------------------------------------------------------
+
+inline constexpr int kTile = 64;  // words of a plane that are summed at once
+
+// Planes of up to kTile groups, each plane's words side by side.
+using Tile = uint32_t[kMaxPlanes][kTile];
+
+// PLANES = 0 stands for a number known at run time only.
+template <int PLANES>
+static inline void LoadTile(const uint32_t* words, int count, int planes,
+                            Tile& tile) {
+  const int k = PLANES ? PLANES : planes;
+  for (int g = 0; g < count; ++g) {
+    for (int j = 0; j < k; ++j) tile[j][g] = words[g * k + j];
+  }
+}
+
+template <int PLANES>
+static inline void StoreTile(const Tile& tile, int count, int planes,
+                             uint32_t* words) {
+  const int k = PLANES ? PLANES : planes;
+  for (int g = 0; g < count; ++g) {
+    for (int j = 0; j < k; ++j) words[g * k + j] = tile[j][g];
+  }
+}
+
+// total += addend modulo 2^planes, by carry logic on whole words.
+static inline void AddTile(const Tile& addend, int addend_planes, int planes,
+                           Tile& total) {
+  uint32_t carry[kTile] = {};
+  for (int j = 0; j < planes; ++j) {
+    const uint32_t* b = addend[j < addend_planes ? j : addend_planes - 1];
+    uint32_t* a = total[j];
+    for (int g = 0; g < kTile; ++g) {
+      const uint32_t differ = a[g] ^ b[g];
+      const uint32_t both = a[g] & b[g];
+      a[g] = differ ^ carry[g];
+      carry[g] = both | (differ & carry[g]);
+    }
+  }
+}
+
+template <class Lanes>
+struct SumKernel {
+  static void Run(const Planes* inputs, int64_t input_count, int planes,
+                  int64_t begin, int64_t end, uint32_t* total) {
+    for (int64_t g = begin; g < end; g += kTile) {
+      const int count = static_cast<int>(Smaller(kTile, end - g));
+      Tile sum = {}, addend = {};
+      for (int64_t i = 0; i < input_count; ++i) {
+        Load(inputs[i], g, count, addend);
+        AddTile(addend, inputs[i].planes, planes, sum);
+      }
+      Store(sum, count, planes, total + g * planes);
+    }
+  }
+
+ private:
+  static void Load(const Planes& input, int64_t first, int count, Tile& tile) {
+    const uint32_t* words = input.words + first * input.planes;
+    switch (input.planes) {
+      case 2:
+        return LoadTile<2>(words, count, 2, tile);
+      case 3:
+        return LoadTile<3>(words, count, 3, tile);
+      case 4:
+        return LoadTile<4>(words, count, 4, tile);
+      default:
+        return LoadTile<0>(words, count, input.planes, tile);
+    }
+  }
+
+  static void Store(const Tile& tile, int count, int planes, uint32_t* words) {
+    switch (planes) {
+      case 2:
+        return StoreTile<2>(tile, count, 2, words);
+      case 3:
+        return StoreTile<3>(tile, count, 3, words);
+      case 4:
+        return StoreTile<4>(tile, count, 4, words);
+      default:
+        return StoreTile<0>(tile, count, planes, words);
+    }
+  }
+};
+
+// ---- Decoding --------------------------------------------------------------
+
+template <class Lanes, int PLANES>
+struct DecodeKernel {
+  // Decodes elements [offset, offset + count) of the bucket to `values`.
+  static void Run(const Planes& sums, int64_t offset, int64_t count, float unit,
+                  float* values) {
+    const int k = PLANES ? PLANES : sums.planes;
+    const int shift = offset % kWordBits;
+    const uint32_t* words = sums.words + offset / kWordBits * k;
+    const auto unit_lanes = Lanes::Broadcast(unit);
+    for (; count > 0; words += k, values += kWordBits, count -= kWordBits) {
+      uint32_t bits[kMaxPlanes];
+      const bool spans = shift && count > kWordBits - shift;
+      for (int j = 0; j < k; ++j) {
+        bits[j] = words[j] >> shift;
+        if (spans) bits[j] |= words[k + j] << (kWordBits - shift);
+      }
+      if (count >= kWordBits) {
+        DecodeWord(bits, k, unit_lanes, values);
+      } else {
+        float rest[kWordBits];
+        DecodeWord(bits, k, unit_lanes, rest);
+        std::memcpy(values, rest, count * sizeof(float));
+      }
+    }
+  }
+
+ private:
+  using Floats = typename Lanes::Floats;
+
+  static void DecodeWord(const uint32_t* bits, int k, Floats unit,
+                         float* values) {
+    for (int half = 0; half < 2; ++half) {
+      auto sum = Lanes::Zeros();
+      for (int j = 0; j < k; ++j) {
+        const uint32_t power = uint32_t{1} << j;
+        const uint32_t weight = j == k - 1 ? 0u - power : power;
+        sum = Lanes::OrWhere(sum, bits[j] >> (half * kLanes), weight);
+      }
+      Lanes::Store(values + half * kLanes,
+                   Lanes::Multiply(unit, Lanes::ToFloats(sum)));
+    }
+  }
+};
+
+template <class Lanes>
+void Decode(const Planes& sums, const Target* targets, int64_t target_count,
+            int64_t begin, int64_t end) {
+  const auto run = [&] {
+    switch (sums.planes) {
+      case 2:
+        return DecodeKernel<Lanes, 2>::Run;
+      case 3:
+        return DecodeKernel<Lanes, 3>::Run;
+      case 4:
+        return DecodeKernel<Lanes, 4>::Run;
+      default:
+        return DecodeKernel<Lanes, 0>::Run;
+    }
+  }();
+  VisitParts(
+      targets, target_count, begin * kWordBits, end * kWordBits,
+      [&](const Target& target, int64_t first, int64_t last, int64_t offset) {
+        run(sums, offset, last - first, target.unit, target.values + first);
+      });
+}
+
+// The table of an instruction set.
+template <class Lanes>
+inline constexpr Kernels kKernelsOf = {Lanes::kPath, StatsKernel<Lanes>::Run,
+                                       Encode<Lanes>, SumKernel<Lanes>::Run,
+                                       Decode<Lanes>};
+
+}  // namespace terngrad
+
+#endif  // TERNGRAD_CC_LIB_KERNELS_IMPL_H_

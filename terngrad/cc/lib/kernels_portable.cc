@@ -1,0 +1,9 @@
+#include "terngrad/cc/lib/kernels.h"
+#include "terngrad/cc/lib/kernels_impl.h"
+#include "terngrad/cc/lib/simd_portable.h"
+
+namespace terngrad {
+
+const Kernels* PortableKernels() { return &kKernelsOf<PortableLanes>; }
+
+}  // namespace terngrad

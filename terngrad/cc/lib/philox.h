@@ -1,0 +1,75 @@
+// Philox4x32-10 (Salmon et al., SC 2011) and the draws that ternary codes take
+// from it, one element at a time: the definition that vector code follows.
+
+#ifndef TERNGRAD_CC_LIB_PHILOX_H_
+#define TERNGRAD_CC_LIB_PHILOX_H_
+
+#include <cstdint>
+
+namespace terngrad {
+
+inline constexpr uint32_t kPhiloxMultiplier0 = 0xD2511F53;
+inline constexpr uint32_t kPhiloxMultiplier1 = 0xCD9E8D57;
+inline constexpr uint32_t kPhiloxKeyStep0 = 0x9E3779B9;
+inline constexpr uint32_t kPhiloxKeyStep1 = 0xBB67AE85;
+inline constexpr int kPhiloxRounds = 10;
+
+inline constexpr int kDrawGroup = 128;  // values that 16 blocks give 16 bits to
+inline constexpr int kDrawBlocks = 16;
+inline constexpr uint64_t kLowBytesFromBlock = uint64_t{1} << 63;
+
+// Names the stream of draws of one variable of one node at one step.
+struct DrawKey {
+  uint64_t seed;
+  uint32_t step;
+  uint32_t stream;  // node << 16 | variable
+};
+
+struct PhiloxBlock {
+  uint32_t words[4];
+};
+
+// The functions of this header are static: a file compiled for one instruction
+// set must not lend its copy to another.
+static inline PhiloxBlock Philox(const DrawKey& key, uint64_t block) {
+  uint32_t c0 = static_cast<uint32_t>(block);
+  uint32_t c1 = static_cast<uint32_t>(block >> 32);
+  uint32_t c2 = key.step;
+  uint32_t c3 = key.stream;
+  uint32_t k0 = static_cast<uint32_t>(key.seed);
+  uint32_t k1 = static_cast<uint32_t>(key.seed >> 32);
+  for (int round = 0; round < kPhiloxRounds; ++round) {
+    const uint64_t p0 = uint64_t{kPhiloxMultiplier0} * c0;
+    const uint64_t p1 = uint64_t{kPhiloxMultiplier1} * c2;
+    c0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ k0;
+    c1 = static_cast<uint32_t>(p1);
+    c2 = static_cast<uint32_t>(p0 >> 32) ^ c3 ^ k1;
+    c3 = static_cast<uint32_t>(p0);
+    k0 += kPhiloxKeyStep0;
+    k1 += kPhiloxKeyStep1;
+  }
+  return {{c0, c1, c2, c3}};
+}
+
+// The draw of element `element` of a variable: 24 bits.
+//
+// Upper 16: value e of 128 takes half (e / 16) % 2 of word e / 32 of block
+// e % 16. Lower 8: value e of 256 takes byte (e / 16) % 4 of word e / 64 of
+// block e % 16, counted from 2^63.
+static inline uint32_t Draw(const DrawKey& key, uint64_t element) {
+  const uint64_t lane = element % kDrawBlocks;
+  const uint32_t in_128 = element % 128;
+  const uint32_t in_256 = element % 256;
+  const PhiloxBlock high = Philox(key, element / 128 * kDrawBlocks + lane);
+  const PhiloxBlock low =
+      Philox(key, kLowBytesFromBlock + element / 256 * kDrawBlocks + lane);
+  const uint32_t upper =
+      high.words[in_128 / 32] >> (16 * (in_128 / 16 % 2)) & 0xFFFF;
+  const uint32_t lower =
+      low.words[in_256 / 64] >> (8 * (in_256 / 16 % 4)) & 0xFF;
+  return upper << 8 | lower;
+}
+
+}  // namespace terngrad
+
+#endif  // TERNGRAD_CC_LIB_PHILOX_H_

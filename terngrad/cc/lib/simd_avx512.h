@@ -1,0 +1,101 @@
+// Sixteen lanes in one AVX-512 register.
+
+#ifndef TERNGRAD_CC_LIB_SIMD_AVX512_H_
+#define TERNGRAD_CC_LIB_SIMD_AVX512_H_
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace terngrad {
+
+struct Avx512Lanes {
+  static constexpr const char* kPath = "avx512";
+
+  using Floats = __m512;
+  using Words = __m512i;
+  // Words of 64-bit lanes; the upper halves are not part of the value.
+  struct Wide {
+    __m512i even, odd;
+  };
+
+  static Floats Load(const float* values) { return _mm512_loadu_ps(values); }
+  static void Store(float* values, Floats x) { _mm512_storeu_ps(values, x); }
+  static void StoreWords(uint32_t* words, Words x) {
+    _mm512_storeu_si512(words, x);
+  }
+  static Floats Broadcast(float value) { return _mm512_set1_ps(value); }
+  static Floats Add(Floats a, Floats b) { return _mm512_add_ps(a, b); }
+  static Floats Multiply(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
+  // b where a or b is NaN.
+  static Floats Min(Floats a, Floats b) { return _mm512_min_ps(a, b); }
+  static Floats Magnitude(Floats x) { return _mm512_abs_ps(x); }
+
+  static uint32_t Greater(Floats a, Floats b) {
+    return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ);
+  }
+  static uint32_t GreaterOrEqual(Floats a, Floats b) {
+    return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ);
+  }
+  static uint32_t SignBits(Floats x) {
+    return _mm512_movepi32_mask(_mm512_castps_si512(x));
+  }
+
+  static Words Zeros() { return _mm512_setzero_si512(); }
+  static Words MagnitudeBits(Floats x) {
+    return _mm512_castps_si512(_mm512_abs_ps(x));
+  }
+  static Words Max(Words a, Words b) { return _mm512_max_epu32(a, b); }
+  // x | weight in the lanes of the lowest 16 bits of `lanes`.
+  static Words OrWhere(Words x, uint32_t lanes, uint32_t weight) {
+    return _mm512_mask_or_epi32(x, static_cast<__mmask16>(lanes), x,
+                                _mm512_set1_epi32(static_cast<int>(weight)));
+  }
+  static Floats ToFloats(Words x) { return _mm512_cvtepi32_ps(x); }
+  static Floats LowHalves(Words x) {
+    return ToFloats(_mm512_and_si512(x, _mm512_set1_epi32(0xFFFF)));
+  }
+  static Floats HighHalves(Words x) {
+    return ToFloats(_mm512_srli_epi32(x, 16));
+  }
+
+  // first, first + 1, ..., first + 15; first is a multiple of 16.
+  static Wide Consecutive(uint32_t first) {
+    const __m512i even = _mm512_add_epi64(
+        _mm512_set1_epi64(first), _mm512_set_epi64(14, 12, 10, 8, 6, 4, 2, 0));
+    return {even, _mm512_add_epi64(even, _mm512_set1_epi64(1))};
+  }
+  static Wide BroadcastWide(uint32_t value) {
+    return {_mm512_set1_epi64(value), _mm512_set1_epi64(value)};
+  }
+  static Wide MultiplyWide(Wide x, uint32_t factor) {
+    const __m512i f = _mm512_set1_epi64(factor);
+    return {_mm512_mul_epu32(x.even, f), _mm512_mul_epu32(x.odd, f)};
+  }
+  static Wide XorWide(Wide x, uint32_t value) {
+    const __m512i v = _mm512_set1_epi64(value);
+    return {_mm512_xor_si512(x.even, v), _mm512_xor_si512(x.odd, v)};
+  }
+  // Upper halves of a product, as lower ones, xor value.
+  static Wide HighXor(Wide product, uint32_t value) {
+    return XorWide({_mm512_srli_epi64(product.even, 32),
+                    _mm512_srli_epi64(product.odd, 32)},
+                   value);
+  }
+  static Wide HighXor(Wide product, Wide other, uint32_t value) {
+    const __m512i v = _mm512_set1_epi64(value);
+    constexpr int kXor3 = 0x96;
+    return {_mm512_ternarylogic_epi64(_mm512_srli_epi64(product.even, 32),
+                                      other.even, v, kXor3),
+            _mm512_ternarylogic_epi64(_mm512_srli_epi64(product.odd, 32),
+                                      other.odd, v, kXor3)};
+  }
+  static Words Narrow(Wide x) {
+    return _mm512_mask_blend_epi32(0xAAAA, x.even,
+                                   _mm512_slli_epi64(x.odd, 32));
+  }
+};
+
+}  // namespace terngrad
+
+#endif  // TERNGRAD_CC_LIB_SIMD_AVX512_H_

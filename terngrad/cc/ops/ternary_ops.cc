@@ -1,0 +1,166 @@
+// Contracts of the native ops. Layouts of words: terngrad/codecs/planes.py.
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace terngrad {
+namespace {
+
+using tensorflow::shape_inference::DimensionHandle;
+using tensorflow::shape_inference::InferenceContext;
+using tensorflow::shape_inference::ShapeHandle;
+
+constexpr int64_t kWordBits = 32;
+
+absl::Status StatsShape(InferenceContext* c) {
+  for (int i = 0; i < c->num_outputs(); ++i) {
+    c->set_output(i, c->Vector(c->num_inputs()));
+  }
+  return absl::OkStatus();
+}
+
+// Words of all elements of the first `n` inputs, if their sizes are known.
+absl::Status EncodeShape(InferenceContext* c) {
+  int n;
+  TF_RETURN_IF_ERROR(c->GetAttr("n", &n));
+  int64_t elements = 0;
+  bool known = true;
+  for (int i = 0; i < n; ++i) {
+    const DimensionHandle size = c->NumElements(c->input(i));
+    known = known && c->ValueKnown(size);
+    if (known) elements += c->Value(size);
+  }
+  const DimensionHandle rows =
+      known ? c->MakeDim((elements + kWordBits - 1) / kWordBits)
+            : c->UnknownDim();
+  c->set_output(0, c->Matrix(rows, c->MakeDim(2)));
+  return absl::OkStatus();
+}
+
+absl::Status SumShape(InferenceContext* c) {
+  int planes;
+  TF_RETURN_IF_ERROR(c->GetAttr("planes", &planes));
+  DimensionHandle rows = c->UnknownDim();
+  for (int i = 0; i < c->num_inputs(); ++i) {
+    ShapeHandle words;
+    TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 2, &words));
+    TF_RETURN_IF_ERROR(c->Merge(rows, c->Dim(words, 0), &rows));
+  }
+  c->set_output(0, c->Matrix(rows, planes));
+  return absl::OkStatus();
+}
+
+absl::Status DecodeShape(InferenceContext* c) {
+  std::vector<tensorflow::PartialTensorShape> shapes;
+  TF_RETURN_IF_ERROR(c->GetAttr("shapes", &shapes));
+  if (static_cast<int>(shapes.size()) != c->num_outputs()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "shapes has ", shapes.size(), " entries; n is ", c->num_outputs()));
+  }
+  for (int i = 0; i < c->num_outputs(); ++i) {
+    ShapeHandle shape;
+    TF_RETURN_IF_ERROR(c->MakeShapeFromPartialTensorShape(shapes[i], &shape));
+    c->set_output(i, shape);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+REGISTER_OP("TerngradStats")
+    .Input("gradients: n * float")
+    .Output("sum: float")
+    .Output("sum_of_squares: float")
+    .Output("max_abs: float")
+    .Attr("n: int >= 1")
+    .Attr("path: string = ''")
+    .SetShapeFn(StatsShape)
+    .Doc(R"doc(
+Statistics of each of n tensors of any shape, in one pass.
+
+The order of the additions is fixed: results do not depend on threads or path.
+
+sum: [n].
+sum_of_squares: [n].
+max_abs: [n], largest magnitude; NaN if there is a NaN, 0 if it is denormal or
+  there is no value.
+path: avx512, avx2 or portable; empty = the fastest of this processor. An
+  unknown one is an InvalidArgument error.
+)doc");
+
+REGISTER_OP("TerngradEncode")
+    .Input("gradients: n * float")
+    .Input("bounds: float")
+    .Input("scales: float")
+    .Input("seed: uint64")
+    .Input("step: int64")
+    .Input("node: int32")
+    .Output("words: uint32")
+    .Attr("n: int >= 1")
+    .Attr("variables: list(int)")
+    .Attr("firsts: list(int) = []")
+    .Attr("path: string = ''")
+    .SetShapeFn(EncodeShape)
+    .Doc(R"doc(
+Ternary codes of a bucket: clip, draw, pack. M is the sum of the inputs' sizes.
+
+Element e of variable v gets the code sign(x) where float(r) < t, else 0:
+t = fl(min(|x|, bound) * fl(2^24 / scale)), r the 24-bit draw of (seed, step,
+node, v, e) (terngrad/draws.py). Denormal x and t count as 0. All codes of a
+variable are 0 where its scale is below 2^-100 or not finite.
+
+gradients: the variables of the bucket in its order, of any shape.
+bounds: [n], magnitude to clip to; infinity = none.
+scales: [n].
+seed, step, node: scalars; the low 32 bits of step count, 0 <= node < 2^16.
+words: [ceil(M / 32), 2], bit planes "nonzero" and "negative".
+variables: index of each variable in the layout, 0 <= v < 2^16.
+firsts: index in its variable of each tensor's first element; empty = all 0.
+path: as for TerngradStats.
+Other shapes or values are InvalidArgument errors.
+)doc");
+
+REGISTER_OP("TerngradSum")
+    .Input("words: n * uint32")
+    .Output("total: uint32")
+    .Attr("n: int >= 1")
+    .Attr("planes: int")
+    .Attr("path: string = ''")
+    .SetShapeFn(SumShape)
+    .Doc(R"doc(
+Sum of n buckets of integers in bit planes, modulo 2^planes.
+
+words: each [G, k], two's complement; 1 <= k <= 18 may differ between them.
+total: [G, planes].
+planes: 1 to 18.
+path: as for TerngradStats.
+Other shapes or values are InvalidArgument errors.
+)doc");
+
+REGISTER_OP("TerngradDecode")
+    .Input("words: uint32")
+    .Input("scales: float")
+    .Input("nodes: int32")
+    .Output("means: n * float")
+    .Attr("n: int >= 1")
+    .Attr("shapes: list(shape)")
+    .Attr("path: string = ''")
+    .SetShapeFn(DecodeShape)
+    .Doc(R"doc(
+Mean gradients from the sums of a bucket: fl(fl(scale / nodes) * sum).
+
+words: [ceil(M / 32), k], two's complement, 1 <= k <= 18; M is the sum of the
+  outputs' sizes.
+scales: [n]; those below 2^-100 count as 0.
+nodes: scalar >= 1, nodes that the sums are over.
+means: the variables of the bucket in its order.
+shapes: of the outputs.
+path: as for TerngradStats.
+Other shapes or values are InvalidArgument errors.
+)doc");
+
+}  // namespace terngrad

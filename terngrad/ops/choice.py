@@ -1,0 +1,36 @@
+"""Native kernels where there are any, else the reference ops."""
+
+from __future__ import annotations
+
+from terngrad.ops import library
+from terngrad.ops.kernels import Kernels
+from terngrad.ops.reference import ReferenceKernels
+
+CHOICES = ("", "native", "reference")
+
+
+def choose_kernels(wanted: str = "", path: str = "", on_gpu: bool = False) -> tuple[Kernels, str]:
+    """Returns the kernels, and why they are not the native ones ("" if they are, or were named).
+
+    Args:
+      wanted: one of `CHOICES`; "" = native ones if possible.
+      path: instruction set of the native ones, "" = the fastest.
+      on_gpu: gradients are on GPUs, for which there are no native ones.
+
+    Raises:
+      ValueError: an unknown choice or path, or native ones are wanted but not to be had.
+    """
+    if wanted not in CHOICES:
+        raise ValueError(f"TERNGRAD_KERNELS is {wanted!r}; allowed are native and reference")
+    if wanted == "reference":
+        return ReferenceKernels(), ""
+    if on_gpu and not wanted:
+        return ReferenceKernels(), "native kernels compute on CPUs only"
+    from terngrad.ops.native import NativeKernels
+
+    try:
+        return NativeKernels(path), ""
+    except library.UnavailableError as error:
+        if wanted:
+            raise ValueError(f"TERNGRAD_KERNELS=native: {error}") from None
+        return ReferenceKernels(), str(error)

@@ -1,0 +1,69 @@
+"""The contract of the codec's arithmetic, and the choice of its implementation."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from terngrad.draws import DrawKey
+from terngrad.ternary import Stats
+
+
+class Kernels(abc.ABC):
+    """Statistics, ternary codes, their sums and means.
+
+    Implementations agree bit for bit, except for the statistics' sums: those agree to 1e-6.
+
+    Attributes:
+      title: for the log.
+    """
+
+    title: str
+
+    @abc.abstractmethod
+    def stats(self, gradients: Sequence[tf.Tensor]) -> Stats:
+        """Statistics of v gradients of any shape, each field float32 [v]."""
+
+    @abc.abstractmethod
+    def encode(
+        self,
+        gradients: Sequence[tf.Tensor],
+        variables: Sequence[int],
+        bounds: tf.Tensor,
+        scales: tf.Tensor,
+        key: DrawKey,
+        firsts: Sequence[int] = (),
+    ) -> tf.Tensor:
+        """Packed codes of a bucket, see `ternary.ternarize`: uint32 [M / 32, 2].
+
+        Args:
+          gradients: float32, the bucket's v variables of any shapes, together M elements.
+          variables: the index of each in the layout; it selects the draws.
+          bounds: float32 [v], magnitudes to clip to.
+          scales: float32 [v].
+          key: of the node.
+          firsts: index in its variable of each tensor's first element; empty = 0 for all.
+        """
+
+    @abc.abstractmethod
+    def sum(self, words: Sequence[tf.Tensor], count: int) -> tf.Tensor:
+        """Sum of buckets uint32 [M / 32, k], modulo 2^count: uint32 [M / 32, count]."""
+
+    @abc.abstractmethod
+    def decode(
+        self,
+        words: tf.Tensor,
+        scales: tf.Tensor,
+        nodes: tf.Tensor,
+        shapes: Sequence[Sequence[int]],
+    ) -> list[tf.Tensor]:
+        """Means fl(fl(scale / nodes) * sum) of a bucket's variables.
+
+        Args:
+          words: uint32 [M / 32, k], sums of the codes of `nodes` nodes.
+          scales: float32 [v].
+          nodes: int32 scalar, not a graph constant (see `ternary.mean_scale`).
+          shapes: of the variables, in the bucket's order.
+        """

@@ -1,0 +1,245 @@
+"""Law 3: every implementation of the arithmetic gives the same bits."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from terngrad import ternary
+from terngrad.codecs import planes
+from terngrad.draws import DrawKey
+from terngrad.ops.reference import ReferenceKernels
+
+REFERENCE = ReferenceKernels()
+INFINITY = np.float32(np.inf)
+seeds = st.integers(0, 2**64 - 1)
+# Below, at and above a word, a group of draws (128, 256), a block of statistics (4096).
+sizes = st.sampled_from([0, 1, 2, 31, 32, 33, 100, 127, 128, 129, 255, 257, 1000, 4095, 4097, 9999])
+anything = st.floats(width=32)
+edge_values = st.sampled_from(
+    [
+        0.0,
+        -0.0,
+        1e-45,
+        -1e-40,
+        2.0**-126,
+        -(2.0**-126),
+        2.0**-120,
+        1.0,
+        -1.0,
+        3.4e38,
+        np.inf,
+        np.nan,
+    ]
+)
+scales = st.sampled_from([0.0, 2.0**-101, 2.0**-100, 1e-20, 0.5, 1.0, 3.0, 3.4e38, np.inf, np.nan])
+
+
+def key_of(seed=7, step=3, node=2):
+    return DrawKey(tf.constant(seed, tf.uint64), tf.constant(step, tf.int64), tf.constant(node))
+
+
+def normal(seed, shape):
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def encode(kernels, gradients, variables, bounds, scales, key, firsts=()):
+    """Inside a tf.function, as training does."""
+    arguments = [tf.constant(g, tf.float32) for g in gradients]
+    vectors = [tf.constant(v, tf.float32) for v in (bounds, scales)]
+    run = tf.function(
+        lambda g, b, s: kernels.encode(g, variables, b, s, key, firsts), autograph=False
+    )
+    return run(arguments, *vectors).numpy()
+
+
+@given(st.lists(sizes, min_size=1, max_size=4), st.data(), seeds)
+@settings(max_examples=40, deadline=None)
+def test_law_3_codes_equal_the_references(native, lengths, data, seed):
+    gradients = [normal(seed % 2**32 + i, n) for i, n in enumerate(lengths)]
+    for values in gradients:
+        for i in range(min(3, values.size)):
+            values[i * 7 % values.size] = data.draw(edge_values | anything)
+    variables = [data.draw(st.integers(0, 2**16 - 1)) for _ in lengths]
+    bounds = [data.draw(st.sampled_from([INFINITY, 2.5, 0.1])) for _ in lengths]
+    chosen = [data.draw(scales) for _ in lengths]
+    key = key_of(seed, data.draw(st.integers(0, 2**40)), data.draw(st.integers(0, 2**16 - 1)))
+    arguments = (gradients, variables, bounds, chosen, key)
+    np.testing.assert_array_equal(encode(native, *arguments), encode(REFERENCE, *arguments))
+
+
+@pytest.mark.parametrize("share", [2.0**-24, 2.0**-16, 0.1, 0.5, 1.0])
+def test_law_3_ties_of_the_upper_16_bits_are_settled_alike(native, share):
+    values = np.full(1 << 19, share, np.float32)
+    arguments = ([values], [5], [INFINITY], [1.0], key_of())
+    expected = encode(REFERENCE, *arguments)
+    np.testing.assert_array_equal(encode(native, *arguments), expected)
+    kept = sum(int(word).bit_count() for word in expected[:, 0])
+    assert abs(kept - share * values.size) <= 5 * np.sqrt(share * values.size) + 1
+
+
+@pytest.mark.parametrize("first", [1, 127, 128, 255, 2**31 - 64, 2**32 + 5, 2**40 + 77])
+def test_law_2_an_elements_code_does_not_depend_on_where_its_tensor_begins(native, first):
+    values = normal(1, 300)
+    arguments = ([values], [9], [INFINITY], [2.0], key_of())
+    expected = encode(REFERENCE, *arguments, firsts=[first])
+    np.testing.assert_array_equal(encode(native, *arguments, firsts=[first]), expected)
+
+
+def test_law_2_a_part_of_a_variable_gets_the_codes_that_the_whole_has(kernels):
+    values = normal(2, 1000)
+    whole = encode(kernels, [values], [4], [1.5], [2.0], key_of())
+    parts = encode(
+        kernels,
+        [values[:333], values[333:]],
+        [4, 4],
+        [1.5, 1.5],
+        [2.0, 2.0],
+        key_of(),
+        firsts=[0, 333],
+    )
+    np.testing.assert_array_equal(parts, whole)
+
+
+@given(
+    st.integers(0, 70),
+    st.lists(st.integers(1, 18), min_size=1, max_size=6),
+    st.integers(1, 18),
+    seeds,
+)
+@settings(max_examples=60, deadline=None)
+def test_law_3_sums_equal_the_references_whatever_the_words_are(native, groups, ks, count, seed):
+    rng = np.random.default_rng(seed)
+    words = [tf.constant(rng.integers(0, 2**32, (groups, k), np.uint32)) for k in ks]
+    got, expected = native.sum(words, count), REFERENCE.sum(words, count)
+    assert got.shape == (groups, count)
+    np.testing.assert_array_equal(got, expected)
+
+
+@given(st.lists(sizes, min_size=1, max_size=4), st.integers(2, 18), st.data(), seeds)
+@settings(max_examples=60, deadline=None)
+def test_law_3_means_equal_the_references_whatever_the_words_are(native, lengths, k, data, seed):
+    groups = planes.padded(sum(lengths)) // 32
+    rng = np.random.default_rng(seed)
+    words = tf.constant(rng.integers(0, 2**32, (groups, k), np.uint32))
+    chosen = tf.constant([data.draw(scales) for _ in lengths], tf.float32)
+    nodes = tf.Variable(data.draw(st.integers(1, 65536)), dtype=tf.int32)
+    shapes = [(n,) for n in lengths]
+    got = native.decode(words, chosen, nodes.read_value(), shapes)
+    expected = tf.function(lambda: REFERENCE.decode(words, chosen, nodes.read_value(), shapes))()
+    for a, b in zip(got, expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+        np.testing.assert_array_equal(np.signbit(a[a == 0]), np.signbit(b[b == 0]))
+
+
+@given(st.binary(max_size=4096), st.integers(1, 18), st.integers(1, 300))
+@settings(max_examples=60, deadline=None)
+def test_random_bytes_decode_to_values_in_range_or_an_error(kernels, data, k, nodes):
+    words = np.frombuffer(data[: len(data) // 4 * 4], np.uint32)
+    words = tf.constant(words[: words.size // k * k].reshape(-1, k))
+    elements = 32 * words.shape[0]
+    limit = float(1 << (k - 1)) / nodes
+    (mean,) = kernels.decode(words, tf.constant([1.0]), tf.constant(nodes), [(elements,)])
+    assert np.all(np.abs(mean) <= limit * (1 + 1e-6))
+    assert planes.unpack(kernels.sum([words, words], k)).shape == (elements,)
+
+
+@given(st.lists(sizes, min_size=1, max_size=5), st.integers(-12, 12), seeds)
+@settings(max_examples=40, deadline=None)
+def test_law_3_stats_are_the_references_to_1e_6(native, lengths, exponent, seed):
+    gradients = [normal(seed % 2**32 + i, n) * 10.0**exponent for i, n in enumerate(lengths)]
+    tensors = [tf.constant(g, tf.float32) for g in gradients]
+    got, expected = native.stats(tensors), REFERENCE.stats(tensors)
+    magnitudes = [np.abs(g, dtype=np.float64).sum() for g in gradients]
+    assert np.all(np.abs(got.sum - expected.sum) <= 1e-6 * np.array(magnitudes))
+    np.testing.assert_allclose(got.sum_of_squares, expected.sum_of_squares, rtol=1e-6)
+    np.testing.assert_array_equal(got.max_abs, expected.max_abs)
+
+
+def test_stats_of_edge_values(native):
+    rows = [[], [0.0, -0.0], [1e-45, -1e-40], [1.0, np.nan, -3.0], [-np.inf, 1.0], [3e38, 3e38]]
+    stats = native.stats([tf.constant(row, tf.float32) for row in rows])
+    np.testing.assert_array_equal(stats.max_abs, np.float32([0, 0, 0, np.nan, np.inf, 3e38]))
+    bounds = ternary.clip_bound(stats, tf.constant([len(row) for row in rows], tf.float32), 2.5)
+    found = ternary.local_scale(stats, bounds)
+    np.testing.assert_array_equal(found, np.float32([0, 0, 0, np.inf, np.inf, 3e38]))
+
+
+def test_stats_have_the_same_bits_on_every_path_and_number_of_threads(native):
+    values = normal(3, 1_000_003)
+    expected = [block_sum(values, power).astype(np.float32) for power in (1, 2)]
+    stats = native.stats([tf.constant(values)])
+    assert [stats.sum.numpy()[0], stats.sum_of_squares.numpy()[0]] == expected
+
+
+def block_sum(values, power):
+    """The order of additions: 64 rows of float32 in each 4096 values, then float64 in order."""
+    total = np.float64(0)
+    for start in range(0, values.size, 4096):
+        block = np.zeros(4096, np.float32)
+        block[: min(4096, values.size - start)] = values[start : start + 4096] ** power
+        rows = np.zeros(64, np.float32)
+        for row in block.reshape(-1, 64):
+            rows += row
+        total += np.cumsum(rows, dtype=np.float64)[-1]
+    return total
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"bounds": [1.0, 2.0]}, r"bounds or scales is \[2\]; allowed is \[1\]"),
+        ({"scales": [[1.0]]}, r"bounds or scales is \[1,1\]; allowed is \[1\]"),
+        ({"variables": [1 << 16]}, "variable is 65536; allowed are 0 to 65535"),
+        ({"variables": [1, 2]}, "variables or firsts has 2 entries; allowed are n = 1"),
+        ({"firsts": [-1]}, "first element is -1; allowed are 0 and more"),
+        ({"node": 1 << 16}, "node is 65536; allowed are 0 to 65535"),
+    ],
+)
+def test_law_10_encoding_names_what_does_not_fit(native, change, text):
+    given_values = {"bounds": [1.0], "scales": [1.0], "variables": [0], "firsts": [], "node": 0}
+    given_values |= change
+    with pytest.raises((tf.errors.InvalidArgumentError, ValueError), match=text):
+        native.encode(
+            [tf.ones([5])],
+            given_values["variables"],
+            tf.constant(given_values["bounds"]),
+            tf.constant(given_values["scales"]),
+            key_of(node=given_values["node"]),
+            given_values["firsts"],
+        )
+
+
+@pytest.mark.parametrize("shape", [(3, 2), (1, 19), (2, 0), (2,)])
+def test_law_10_decoding_refuses_words_of_another_bucket(native, shape):
+    words = tf.zeros(shape, tf.uint32)
+    with pytest.raises((tf.errors.InvalidArgumentError, ValueError), match="shape of words is"):
+        native.decode(words, tf.ones([1]), tf.constant(1), [(33,)])
+
+
+@pytest.mark.parametrize("shapes", [[(3, 2), (4, 2)], [(3, 19)], [(3,)], [(3, 0)]])
+def test_law_10_summing_refuses_words_that_do_not_fit(native, shapes):
+    with pytest.raises((tf.errors.InvalidArgumentError, ValueError)):
+        native.sum([tf.zeros(shape, tf.uint32) for shape in shapes], 3)
+
+
+@pytest.mark.parametrize("nodes", [0, -3])
+def test_law_10_decoding_refuses_no_nodes(native, nodes):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="nodes must be"):
+        native.decode(tf.zeros([1, 2], tf.uint32), tf.ones([1]), tf.constant(nodes), [(5,)])
+
+
+def test_shapes_are_known_while_tracing(native):
+    @tf.function
+    def run():
+        gradients, ones = [tf.ones([33]), tf.ones([2, 4])], tf.ones([2])
+        words = native.encode(gradients, [0, 1], ones, ones, key_of())
+        total = native.sum([words, words], 3)
+        means = native.decode(total, tf.ones([2]), tf.constant(2), [(33,), (2, 4)])
+        assert words.shape == (2, 2)
+        assert total.shape == (2, 3)
+        assert [tuple(mean.shape) for mean in means] == [(33,), (2, 4)]
+        return means
+
+    assert [tuple(mean.shape) for mean in run()] == [(33,), (2, 4)]

@@ -1,0 +1,103 @@
+"""Building, finding and choosing the native kernels."""
+
+import os
+
+import pytest
+import tensorflow as tf
+
+from terngrad.ops import build, library
+from terngrad.ops.choice import choose_kernels
+from terngrad.ops.native import NativeKernels
+from terngrad.ops.reference import ReferenceKernels
+
+BUILT = library.path_for(tf.version.VERSION)
+needs_library = pytest.mark.skipif(not os.path.exists(BUILT), reason="kernels are not built")
+
+
+def test_a_library_that_was_not_built_is_answered_by_what_builds_it(tmp_path):
+    with pytest.raises(library.UnavailableError, match=r"not built, .*terngrad\.ops\.build"):
+        library.load(str(tmp_path))
+
+
+def test_law_10_a_library_of_another_tensorflow_is_named(tmp_path):
+    (tmp_path / "kernels-tf2.9.1.so").write_bytes(b"")
+    text = rf"are built for TensorFlow 2\.9\.1, this is TensorFlow {tf.version.VERSION}"
+    with pytest.raises(library.UnavailableError, match=text):
+        library.load(str(tmp_path))
+
+
+def test_law_10_a_damaged_library_is_named(tmp_path):
+    path = library.path_for(tf.version.VERSION, str(tmp_path))
+    with open(path, "wb") as file:
+        file.write(b"no library")
+    with pytest.raises(library.UnavailableError, match=r"kernels-tf.*cannot be loaded") as caught:
+        library.load(str(tmp_path))
+    assert "\n" not in str(caught.value)
+
+
+@needs_library
+def test_native_kernels_are_the_first_choice():
+    kernels, why = choose_kernels()
+    assert isinstance(kernels, NativeKernels)
+    assert not why
+
+
+@needs_library
+def test_a_path_is_chosen_by_name_and_told():
+    assert choose_kernels("native", "portable")[0].title == "native kernels (portable)"
+
+
+@needs_library
+def test_law_10_an_unknown_path_is_named():
+    with pytest.raises(ValueError, match=r"TERNGRAD_SIMD: path is 'mmx'; allowed are .*portable"):
+        choose_kernels(path="mmx")
+
+
+def test_the_reference_can_be_forced():
+    assert isinstance(choose_kernels("reference")[0], ReferenceKernels)
+
+
+def test_on_gpus_the_reference_is_used_and_the_reason_told():
+    kernels, why = choose_kernels(on_gpu=True)
+    assert isinstance(kernels, ReferenceKernels)
+    assert "CPUs only" in why
+
+
+def test_law_10_an_unknown_choice_is_named():
+    with pytest.raises(ValueError, match="TERNGRAD_KERNELS is 'fast'; allowed are native and ref"):
+        choose_kernels("fast")
+
+
+def test_without_a_library_the_reference_works_and_forcing_fails(monkeypatch):
+    def unavailable():
+        raise library.UnavailableError("native kernels are not built")
+
+    monkeypatch.setattr(library, "load", unavailable)
+    kernels, why = choose_kernels()
+    assert isinstance(kernels, ReferenceKernels)
+    assert "not built" in why
+    with pytest.raises(ValueError, match="TERNGRAD_KERNELS=native: native kernels are not built"):
+        choose_kernels("native")
+
+
+def test_law_10_a_missing_compiler_is_named(monkeypatch, tmp_path):
+    monkeypatch.setattr(build, "compiler", lambda: None)
+    with pytest.raises(build.BuildError, match="no C\\+\\+ compiler: install g\\+\\+"):
+        build.build(str(tmp_path))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_failed_build_leaves_nothing_and_shows_the_compilers_words(monkeypatch, tmp_path):
+    monkeypatch.setattr(build, "sources", lambda *parts: ["terngrad/cc/lib/missing.cc"])
+    with pytest.raises(build.BuildError, match=r"missing\.cc"):
+        build.build(str(tmp_path))
+    assert not list(tmp_path.iterdir())
+
+
+@needs_library
+def test_the_library_keeps_no_path_of_the_machine_it_was_built_on():
+    with open(BUILT, "rb") as file:
+        content = file.read()
+    include = os.path.dirname(tf.sysconfig.get_include())
+    for path in (build.ROOT, include, os.path.expanduser("~")):
+        assert path.encode() + b"/" not in content, path

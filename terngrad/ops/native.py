@@ -1,0 +1,87 @@
+"""The codec's arithmetic in native ops; their contracts: terngrad/cc/ops/ternary_ops.cc."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from terngrad.draws import DrawKey
+from terngrad.ops import library
+from terngrad.ops.kernels import Kernels
+from terngrad.ternary import Stats
+
+PATHS = ("avx512", "avx2", "portable")
+
+
+class NativeKernels(Kernels):
+    """Runs on the CPU, on the threads of TensorFlow's pool."""
+
+    def __init__(self, path: str = "") -> None:
+        """Loads the ops.
+
+        Args:
+          path: instruction set, one of `PATHS`; "" = the fastest that this processor has.
+
+        Raises:
+          library.UnavailableError: see there.
+          ValueError: an unknown path, or one that this processor does not have.
+        """
+        self._ops = library.load()
+        self._path = self._first_that_runs([path] if path else PATHS)
+        self.title = f"native kernels ({self._path})"
+
+    def _first_that_runs(self, paths: Sequence[str]) -> str:
+        for path in paths:
+            try:
+                self._ops.terngrad_sum(words=[tf.zeros([0, 2], tf.uint32)], planes=2, path=path)
+                return path
+            except tf.errors.InvalidArgumentError as error:
+                message = error.message
+        # TensorFlow wraps it into names of functions and devices.
+        why = re.search(r"path is .*?(?= \[Op:|$)", message)
+        raise ValueError(f"TERNGRAD_SIMD: {why[0] if why else message}")
+
+    def stats(self, gradients: Sequence[tf.Tensor]) -> Stats:
+        """See base class."""
+        return Stats(*self._ops.terngrad_stats(gradients=gradients, path=self._path))
+
+    def encode(
+        self,
+        gradients: Sequence[tf.Tensor],
+        variables: Sequence[int],
+        bounds: tf.Tensor,
+        scales: tf.Tensor,
+        key: DrawKey,
+        firsts: Sequence[int] = (),
+    ) -> tf.Tensor:
+        """See base class."""
+        return self._ops.terngrad_encode(
+            gradients=gradients,
+            bounds=bounds,
+            scales=scales,
+            seed=key.seed,
+            step=tf.cast(key.step, tf.int64),
+            node=tf.cast(key.node, tf.int32),
+            variables=list(variables),
+            firsts=list(firsts),
+            path=self._path,
+        )
+
+    def sum(self, words: Sequence[tf.Tensor], count: int) -> tf.Tensor:
+        """See base class."""
+        return self._ops.terngrad_sum(words=words, planes=count, path=self._path)
+
+    def decode(
+        self,
+        words: tf.Tensor,
+        scales: tf.Tensor,
+        nodes: tf.Tensor,
+        shapes: Sequence[Sequence[int]],
+    ) -> list[tf.Tensor]:
+        """See base class."""
+        return self._ops.terngrad_decode(
+            words=words, scales=scales, nodes=nodes, shapes=list(shapes), path=self._path,
+            n=len(shapes),
+        )  # fmt: skip

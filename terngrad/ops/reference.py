@@ -1,0 +1,87 @@
+"""The codec's arithmetic in plain TensorFlow ops: for every device, and to compare with."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from terngrad import ternary
+from terngrad.codecs import planes
+from terngrad.draws import DrawKey, draws
+from terngrad.ops.kernels import Kernels
+from terngrad.ternary import Stats, Ternary
+
+
+class ReferenceKernels(Kernels):
+    """Puts the functions of `ternary`, `draws` and `planes` together."""
+
+    title = "the reference ops (TensorFlow)"
+
+    def stats(self, gradients: Sequence[tf.Tensor]) -> Stats:
+        """See base class."""
+        each = [ternary.stats(gradient) for gradient in gradients]
+        return Stats(*(tf.stack(field) for field in zip(*each, strict=True)))
+
+    def encode(
+        self,
+        gradients: Sequence[tf.Tensor],
+        variables: Sequence[int],
+        bounds: tf.Tensor,
+        scales: tf.Tensor,
+        key: DrawKey,
+        firsts: Sequence[int] = (),
+    ) -> tf.Tensor:
+        """See base class."""
+        codes = ternarize_all(gradients, variables, bounds, scales, key, firsts)
+        masks = [tf.concat(mask, 0) for mask in zip(*codes, strict=True)]
+        elements = masks[0].shape[0]
+        padding = [[0, planes.padded(elements) - elements]]
+        return tf.stack([planes.pack(tf.pad(mask, padding)) for mask in masks], axis=1)
+
+    def sum(self, words: Sequence[tf.Tensor], count: int) -> tf.Tensor:
+        """See base class."""
+        total = tf.zeros([tf.shape(words[0])[0], count], tf.uint32)
+        return functools.reduce(lambda a, b: planes.add(a, b, count), words, total)
+
+    def decode(
+        self,
+        words: tf.Tensor,
+        scales: tf.Tensor,
+        nodes: tf.Tensor,
+        shapes: Sequence[Sequence[int]],
+    ) -> list[tf.Tensor]:
+        """See base class."""
+        elements = sum(math.prod(shape) for shape in shapes)
+        return scaled_sums(planes.unpack(words)[:elements], scales, nodes, shapes)
+
+
+def ternarize_all(
+    gradients: Sequence[tf.Tensor],
+    variables: Sequence[int],
+    bounds: tf.Tensor,
+    scales: tf.Tensor,
+    key: DrawKey,
+    firsts: Sequence[int] = (),
+) -> list[Ternary]:
+    """Codes of each variable as flat masks; arguments of `Kernels.encode`."""
+    codes = []
+    for i, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
+        values = tf.reshape(gradient, [-1])
+        random = draws(key, variable, values.shape[0], firsts[i] if firsts else 0)
+        codes.append(ternary.ternarize(values, bounds[i], scales[i], random))
+    return codes
+
+
+def scaled_sums(
+    sums: tf.Tensor, scales: tf.Tensor, nodes: tf.Tensor, shapes: Sequence[Sequence[int]]
+) -> list[tf.Tensor]:
+    """Means of a bucket's variables from their sums, float32 [M]; see `Kernels.decode`."""
+    units = tf.unstack(ternary.mean_scale(scales, nodes), num=len(shapes))
+    totals = tf.split(sums, [math.prod(shape) for shape in shapes])
+    return [
+        tf.reshape(unit * total, shape)
+        for unit, total, shape in zip(units, totals, shapes, strict=True)
+    ]
