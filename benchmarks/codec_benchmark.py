@@ -1,0 +1,229 @@
+"""What does the codec cost, beside copying the gradient once?
+
+Statistics, encoding, decoding and the sum of four nodes' codes, on clipped Gaussian values: native
+kernels of each instruction set and the reference ops, beside np.copyto of the same array.
+
+python -m benchmarks.codec_benchmark --json=figures.json --png=figures.png
+"""
+
+import dataclasses
+import functools
+import os
+import time
+from collections.abc import Callable, Mapping
+
+import matplotlib.figure
+import numpy as np
+import rich.box
+import rich.console
+import rich.table
+import tensorflow as tf
+from absl.flags import FlagValues
+
+from benchmarks import report
+from inception import app, flag_table, runtime
+from inception.flag_table import TEXT, at_least, flag
+from slim.nets import nets_factory
+from terngrad.codecs.factory import make_codecs
+from terngrad.draws import DrawKey
+from terngrad.exchange.local import LocalExchange
+from terngrad.layout import Policy, make_layout
+from terngrad.ops.kernels import Kernels
+from terngrad.ops.native import NativeKernels
+from terngrad.ops.reference import ReferenceKernels
+from terngrad.training.step import exchange_gradients
+
+_SIZES = (8_400_000, 61_000_000)  # a large layer; AlexNet
+_NODES = 4  # whose codes are summed
+_BOUND = 2.5
+_WHOLE_NET = "lenet_slim"
+
+Task = Callable[[], object]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Options(flag_table.Checked):
+    rounds: int = flag("Runtime", at_least(1), 11, "timings of each task", "rounds")
+    num_threads: int = flag("Runtime", at_least(1), 1, "that a task may use", "threads")
+    max_values: int = flag("Data", at_least(32), _SIZES[-1], "leaves out larger sizes", "values")
+    json: str = flag("Runtime", TEXT, "", "file that takes the figures, too")
+    png: str = flag("Runtime", TEXT, "", "file that takes a picture of them")
+
+
+def main(values: FlagValues) -> None:
+    """Measures size after size, then a whole codec."""
+    options = flag_table.read(_Options, values)
+    runtime.configure(
+        intra_threads=options.num_threads,
+        inter_threads=1,
+        deterministic=True,
+        log_placement=False,
+    )
+    implementations = _implementations()
+    sizes = [n for n in _SIZES if n <= options.max_values] or [options.max_values]
+    nanoseconds = {n: _measure(n, implementations, options.rounds) for n in sizes}
+    for n, found in nanoseconds.items():
+        _print(n, found)
+    codec = {
+        f"codec_ms_{_WHOLE_NET}_{nodes}_nodes": _whole_codec(nodes, options.rounds)
+        for nodes in (1, _NODES)
+    }
+    for name, value in codec.items():
+        print(f"- {name}: {value:.2f}")
+    circumstances = report.environment() | {"threads": options.num_threads}
+    for name, value in circumstances.items():
+        print(f"- {name}: {value}")
+    if options.png:
+        _draw(nanoseconds, options.png)
+    if options.json:
+        ratios = {str(n): _ratios(found) for n, found in nanoseconds.items()}
+        details = {str(n): found for n, found in nanoseconds.items()}
+        report.write_json(
+            options.json,
+            {"environment": circumstances, **ratios, **codec, "ns_per_value": details},
+        )
+
+
+def _implementations() -> dict[str, Kernels]:
+    """Native kernels, fastest first, then the reference."""
+    found: dict[str, Kernels] = {}
+    for path in ("avx512", "avx2", "portable"):
+        try:
+            found[path] = NativeKernels(path)
+        except ValueError as error:
+            print(f"Left out: {error}")
+    return {**found, "reference": ReferenceKernels()}
+
+
+def _measure(
+    n: int, implementations: Mapping[str, Kernels], rounds: int
+) -> dict[str, dict[str, float]]:
+    """Median nanoseconds a value by task and implementation; the task "copy" has only one."""
+    normal = np.random.default_rng(1).standard_normal(n, dtype=np.float32)
+    values = np.clip(normal, -_BOUND, _BOUND, out=normal)
+    target = np.empty_like(values)
+    tasks: dict[tuple[str, str], Task] = {("copy", "numpy"): lambda: np.copyto(target, values)}
+    for name, kernels in implementations.items():
+        made = _tasks(kernels, tf.constant(values))
+        tasks |= {(task, name): run for task, run in made.items()}
+    found: dict[str, dict[str, float]] = {}
+    for (task, name), seconds in _alternate(tasks, rounds).items():
+        found.setdefault(task, {})[name] = 1e9 * float(np.median(seconds)) / n
+    return found
+
+
+def _tasks(kernels: Kernels, values: tf.Tensor) -> dict[str, Task]:
+    bound = tf.constant([_BOUND])
+    nodes = tf.Variable(_NODES)
+    shapes = [tuple(values.shape)]
+    keys = [_key(node) for node in range(_NODES)]
+    codes = [kernels.encode([values], [0], bound, bound, key) for key in keys]
+    tasks = {
+        "stats": lambda: kernels.stats([values]),
+        "encode": lambda: kernels.encode([values], [0], bound, bound, keys[0]),
+        "decode": lambda: kernels.decode(codes[0], bound, nodes.read_value(), shapes),
+        "sum4": lambda: kernels.sum(codes, (2 * _NODES).bit_length()),
+    }
+    if isinstance(kernels, NativeKernels):  # one op: a function would only add its call
+        return tasks
+    return {name: tf.function(task, autograph=False) for name, task in tasks.items()}
+
+
+def _key(node: int) -> DrawKey:
+    """A key that is no constant: the draws of constants would be made while compiling."""
+    step = tf.Variable(3, dtype=tf.int64)
+    return DrawKey(tf.constant(7, tf.uint64), step, tf.constant(node))
+
+
+def _alternate(tasks: Mapping[tuple[str, str], Task], rounds: int) -> dict:
+    """Seconds of each task in each round, after one that is not timed."""
+    seconds: dict[tuple[str, str], list[float]] = {name: [] for name in tasks}
+    for i in range(rounds + 1):
+        for name, task in tasks.items():
+            start = time.perf_counter()
+            task()
+            if i:
+                seconds[name].append(time.perf_counter() - start)
+    return seconds
+
+
+def _whole_codec(nodes: int, rounds: int) -> float:
+    """Median milliseconds from gradients to means with native kernels: all that a step adds."""
+    model = nets_factory.build_net(_WHOLE_NET, num_classes=10, image_size=28)
+    variables = model.trainable_variables
+    layout = make_layout(
+        [v.path for v in variables],
+        [v.shape for v in variables],
+        Policy(grad_bits=1, clip_factor=_BOUND),
+    )
+    kernels = NativeKernels()
+    codecs, exchange = make_codecs(layout, kernels), LocalExchange(nodes, kernels)
+    keys = [_key(node) for node in range(nodes)]
+    gradients = [
+        [tf.random.stateless_normal(v.shape, [node, i]) for i, v in enumerate(variables)]
+        for node in range(nodes)
+    ]
+
+    @tf.function(autograph=False)
+    def run(gradients: list[list[tf.Tensor]]) -> list[tf.Tensor]:
+        return exchange_gradients(gradients, codecs, exchange, keys, ["/CPU:0"] * nodes).means
+
+    times = _alternate({("codec", ""): lambda: run(gradients)}, 3 * rounds)
+    return 1e3 * float(np.median(times["codec", ""]))
+
+
+def _ratios(found: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Durations over a copy's, and how many times faster than the reference."""
+    copy = found["copy"]["numpy"]
+    ratios = {}
+    for name, suffix in _suffixes(found).items():
+        for task in ("stats", "encode", "decode", "sum4"):
+            ratios[f"{task}_over_copy{suffix}"] = found[task][name] / copy
+        for task in ("encode", "decode"):
+            ratios[f"{task}_over_reference{suffix}"] = found[task]["reference"] / found[task][name]
+    return ratios
+
+
+def _suffixes(found: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
+    """Of the figures' names by implementation: the fastest has none."""
+    native = [name for name in found["encode"] if name != "reference"]
+    return {name: f"_{name}" if i else "" for i, name in enumerate(native)}
+
+
+def _print(n: int, found: Mapping[str, Mapping[str, float]]) -> None:
+    copy = found["copy"]["numpy"]
+    title = f"{n:,} values: ns a value (times np.copyto, {copy:.3f} ns)"
+    names = list(found["encode"])
+    table = rich.table.Table("task", title=title, box=rich.box.MARKDOWN)
+    for name in names:
+        table.add_column(name, justify="right")
+    for task in ("stats", "encode", "decode", "sum4"):
+        cells = [f"{found[task][name]:.3f} ({found[task][name] / copy:.2f})" for name in names]
+        table.add_row(task, *cells)
+    console = rich.console.Console(width=100)
+    console.print(table)
+    for name, value in _ratios(found).items():
+        console.print(f"- {name}: {value:.2f}")
+
+
+def _draw(nanoseconds: Mapping[int, Mapping[str, Mapping[str, float]]], path: str) -> None:
+    figure = matplotlib.figure.Figure(figsize=(6 * len(nanoseconds), 4), layout="constrained")
+    panels = figure.subplots(1, len(nanoseconds), squeeze=False, sharey=True)[0]
+    for axes, (n, found) in zip(panels, nanoseconds.items(), strict=True):
+        tasks = [task for task in found if task != "copy"]
+        names = list(found["encode"])
+        for i, name in enumerate(names):
+            places = np.arange(len(tasks)) + (i - (len(names) - 1) / 2) * 0.2
+            bars = axes.bar(places, [found[task][name] for task in tasks], 0.2, label=name)
+            axes.bar_label(bars, fmt="%.2g", fontsize=7)
+        axes.axhline(found["copy"]["numpy"], color="black", linestyle="--", label="np.copyto")
+        axes.set(title=f"{n / 1e6:g}M values", yscale="log", ylabel="ns a value")
+        axes.set_xticks(range(len(tasks)), tasks)
+    panels[0].legend(fontsize=8)
+    temporary = f"{path}.tmp"
+    figure.savefig(temporary, format="png", dpi=100)
+    os.replace(temporary, path)
+
+
+if __name__ == "__main__":
+    app.run(main, functools.partial(flag_table.define, _Options))
