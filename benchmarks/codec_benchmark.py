@@ -44,7 +44,9 @@ Task = Callable[[], object]
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Options(flag_table.Checked):
     rounds: int = flag("Runtime", at_least(1), 11, "timings of each task", "rounds")
-    num_threads: int = flag("Runtime", at_least(1), 1, "that a task may use", "threads")
+    num_threads: int = flag(
+        "Runtime", at_least(0), 1, "that a task may use; 0 = all cores", "threads"
+    )
     max_values: int = flag("Data", at_least(32), _SIZES[-1], "leaves out larger sizes", "values")
     json: str = flag("Runtime", TEXT, "", "file that takes the figures, too")
     png: str = flag("Runtime", TEXT, "", "file that takes a picture of them")
@@ -55,7 +57,7 @@ def main(values: FlagValues) -> None:
     options = flag_table.read(_Options, values)
     runtime.configure(
         intra_threads=options.num_threads,
-        inter_threads=1,
+        inter_threads=0,
         deterministic=True,
         log_placement=False,
     )
