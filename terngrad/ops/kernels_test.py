@@ -1,5 +1,7 @@
 """Law 3: every implementation of the arithmetic gives the same bits."""
 
+import os
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -9,6 +11,8 @@ from hypothesis import strategies as st
 from terngrad import ternary
 from terngrad.codecs import planes
 from terngrad.draws import DrawKey
+from terngrad.ops import library
+from terngrad.ops.native import NativeKernels
 from terngrad.ops.reference import ReferenceKernels
 
 REFERENCE = ReferenceKernels()
@@ -243,3 +247,36 @@ def test_shapes_are_known_while_tracing(native):
         return means
 
     assert [tuple(mean.shape) for mean in run()] == [(33,), (2, 4)]
+
+
+def native_or_skip():
+    try:
+        return NativeKernels()
+    except library.UnavailableError as error:
+        pytest.skip(str(error))
+
+
+def available_bytes():
+    with open("/proc/meminfo", encoding="ascii") as file:
+        fields = dict(line.split(":") for line in file)
+    return int(fields["MemAvailable"].split()[0]) * 1024
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_variable_of_more_than_2_pow_31_values():
+    if not os.path.exists("/proc/meminfo") or available_bytes() < 16 << 30:
+        pytest.skip("needs 16 GB of memory")
+    native = native_or_skip()
+    size, last = (1 << 31) + 333, 200
+    values = tf.fill([size], 0.5)
+    one = tf.constant([1.0])
+    words = native.encode([values], [3], one, one, key_of())
+    assert native.stats([values]).sum.numpy()[0] == np.float32(0.5 * size)
+    tail = [np.full(last, 0.5, np.float32)]
+    expected = encode(REFERENCE, tail, [3], [1.0], [1.0], key_of(), firsts=[size - last])
+    (codes,) = REFERENCE.decode(tf.constant(expected), one, tf.constant(1), [(last,)])
+    del values
+    total = native.sum([words, words], 3)
+    (means,) = native.decode(total, one, tf.constant(2), [(size,)])
+    np.testing.assert_array_equal(means[-last:], codes)
