@@ -24,11 +24,12 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="session")
-def mnist(tmp_path_factory) -> pathlib.Path:
+def mnist(made_once) -> pathlib.Path:
     """Records of the repository's sample, in a folder whose name has a space."""
-    folder = tmp_path_factory.mktemp("mnist data")
-    convert.convert("mnist", str(folder), source_dir=str(_REPO / "slim/datasets/mnist_sample"))
-    return folder
+    sample = str(_REPO / "slim/datasets/mnist_sample")
+    return made_once(
+        "mnist data", lambda folder: convert.convert("mnist", str(folder), source_dir=sample)
+    )
 
 
 @pytest.fixture(scope="session")
