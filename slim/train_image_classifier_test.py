@@ -63,3 +63,16 @@ def test_a_net_that_does_not_exist_is_one_line(data_dir):
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
     assert done.stderr.startswith("train_image_classifier: unknown net 'inception_v9'")
+
+
+def test_an_offset_that_a_label_does_not_fit_is_one_line(data_dir, tmp_path):
+    done = run(
+        "train_image_classifier",
+        *(f"--dataset_dir={data_dir}", f"--train_dir={tmp_path}", "--labels_offset=1"),
+        *("--label_smoothing=0.1", "--batch_size=16", "--max_number_of_steps=4"),
+    )
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"train_image_classifier: {data_dir}/train-mnist.tfrecord: record 0 at byte 0 has label 0; "
+        "with labels_offset 1 it must be 1 to 9\n"
+    )
