@@ -5,6 +5,12 @@ from inception import programs, train
 from terngrad.training import checkpoints
 
 
+@pytest.mark.parametrize("program", [programs.train, programs.evaluate])
+def test_the_help_begins_with_the_description(program, capsys):
+    program("mnist", "What it does.\n\nHow.", ["mnist", "--help"])
+    assert capsys.readouterr().out.startswith("What it does.\n\nHow.\n\nData:\n")
+
+
 def test_a_signal_before_the_first_step_says_that_nothing_is_lost(monkeypatch, capsys):
     def interrupted(config):
         raise KeyboardInterrupt
