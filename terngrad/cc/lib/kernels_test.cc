@@ -1,0 +1,799 @@
+// kernels_test PATH: checks the laws of a path's kernels, without a framework.
+// Ends with 77 where the build or this processor does not have the path.
+//
+// Vectors are made with their size, so that the address sanitizer sees every
+// access outside them.
+
+#include "terngrad/cc/lib/kernels.h"
+
+#include <algorithm>
+#include <cfloat>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "terngrad/cc/lib/philox.h"
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+namespace terngrad {
+namespace {
+
+// ---- Checks ----------------------------------------------------------------
+
+const char* law = "";   // that is being checked
+char trying[200] = "";  // the case of it
+constexpr int kSkip = 77;
+
+#define TRY(...) std::snprintf(trying, sizeof(trying), __VA_ARGS__)
+
+// Ends the program unless both are the same bits; any NaN is like another.
+#define CHECK_SAME(got, want) \
+  CheckSame(got, want, __FILE__, __LINE__, #got " is " #want)
+
+bool Same(uint32_t a, uint32_t b) { return a == b; }
+bool Same(const std::string& a, const std::string& b) { return a == b; }
+bool Same(double a, double b) {
+  return (std::isnan(a) && std::isnan(b)) || !std::memcmp(&a, &b, sizeof(a));
+}
+
+std::string Text(uint32_t x) {
+  char text[20];
+  std::snprintf(text, sizeof(text), "0x%08x", x);
+  return text;
+}
+std::string Text(const std::string& x) { return x; }
+std::string Text(double x) {
+  char text[80];
+  std::snprintf(text, sizeof(text), "%.17g = %a", x, x);
+  return text;
+}
+
+template <class T>
+void CheckSame(const T& got, const T& want, const char* file, int line,
+               const std::string& what) {
+  if (Same(got, want)) return;
+  std::printf("%s:%d: %s(%s): not so: %s: %s, not %s\n", file, line, law,
+              trying, what.c_str(), Text(got).c_str(), Text(want).c_str());
+  std::exit(1);
+}
+
+template <class T>
+void CheckSame(const std::vector<T>& got, const std::vector<T>& want,
+               const char* file, int line, const std::string& what) {
+  CheckSame(static_cast<uint32_t>(got.size()),
+            static_cast<uint32_t>(want.size()), file, line,
+            what + ", their sizes");
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (Same(got[i], want[i])) continue;
+    CheckSame(got[i], want[i], file, line, what + " at " + std::to_string(i));
+  }
+}
+
+// ---- What the laws share ---------------------------------------------------
+
+using Words = std::vector<uint32_t>;
+using Floats = std::vector<float>;
+using Integers = std::vector<int64_t>;
+using Random = std::mt19937_64;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr uint32_t kGuardWord = 0xDEADBEEF;
+constexpr float kGuardValue = -12345.0f;
+
+// Around a word, a group of draws and its double, a block of statistics.
+constexpr int64_t kSizes[] = {0, 1, 31, 32, 33, 127, 128, 129, 257, 4097};
+constexpr int64_t kFirsts[] = {0,
+                               1,
+                               97,
+                               (int64_t{1} << 31) - 200,
+                               (int64_t{1} << 32) - 200,
+                               (int64_t{1} << 40) + 13};
+constexpr float kBounds[] = {kInfinity, 0.3f, 0x1p-20f, 0.0f, 1e-40f, 3e38f};
+constexpr float kScales[] = {1.0f,      0.37f, 0x1p-100f, 0x1p-101f,
+                             0.0f,      -1.0f, 1e-40f,    3.4e38f,
+                             kInfinity, kNaN,  0x1p24f,   1e-20f};
+constexpr float kEdges[] = {0.0f,     -0.0f,   0x1p-149f, -1e-40f,    0x1p-126f,
+                            0x1p-99f, 3.4e38f, kInfinity, -kInfinity, kNaN};
+
+template <class T, size_t N>
+const T& Pick(const T (&items)[N], uint64_t i) {
+  return items[i % N];
+}
+
+float Uniform(Random& random) {  // in [-1, 1)
+  return static_cast<float>(static_cast<int32_t>(random() >> 32)) * 0x1p-31f;
+}
+
+float FloatOf(uint32_t bits) {
+  float x;
+  std::memcpy(&x, &bits, sizeof(x));
+  return x;
+}
+
+uint32_t BitsOf(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof(bits));
+  return bits;
+}
+
+Floats SomeFloats(int64_t count, Random& random) {
+  Floats values(count);
+  for (float& x : values) {
+    const uint64_t kind = random() % 8;
+    x = Uniform(random);
+    if (kind == 0) x = Pick(kEdges, random());
+    if (kind == 1) x = FloatOf(static_cast<uint32_t>(random()));
+  }
+  return values;
+}
+
+Words SomeWords(int64_t count, Random& random) {
+  Words words(count);
+  for (uint32_t& word : words) word = static_cast<uint32_t>(random());
+  return words;
+}
+
+int64_t GroupsOf(int64_t elements) {
+  return (elements + kWordBits - 1) / kWordBits;
+}
+
+// The bit planes of a bucket by their definition, and back.
+Words PlanesOf(const Integers& values, int planes) {
+  Words words(GroupsOf(values.size()) * planes);
+  for (size_t i = 0; i < values.size(); ++i) {
+    for (int j = 0; j < planes; ++j) {
+      const uint32_t bit = static_cast<uint64_t>(values[i]) >> j & 1;
+      words[i / kWordBits * planes + j] |= bit << i % kWordBits;
+    }
+  }
+  return words;
+}
+
+Integers IntegersOf(const Words& words, int planes) {
+  Integers values(words.size() / planes * kWordBits);
+  for (size_t i = 0; i < values.size(); ++i) {
+    for (int j = 0; j < planes; ++j) {
+      const int64_t bit =
+          words[i / kWordBits * planes + j] >> i % kWordBits & 1;
+      const int64_t power = int64_t{1} << j;
+      values[i] += bit * (j == planes - 1 ? -power : power);
+    }
+  }
+  return values;
+}
+
+// `whole` with guards outside [begin, end).
+template <class T>
+std::vector<T> Part(const std::vector<T>& whole, int64_t begin, int64_t end,
+                    T guard) {
+  std::vector<T> part(whole.size(), guard);
+  end = std::min<int64_t>(end, whole.size());
+  for (int64_t i = begin; i < end; ++i) part[i] = whole[i];
+  return part;
+}
+
+// While it lives, denormal values are flushed as on TensorFlow's threads.
+class Flushing {
+ public:
+  explicit Flushing(bool flush) : saved_(Control()) {
+    if (flush) SetControl(saved_ | kFlush);
+  }
+  ~Flushing() { SetControl(saved_); }
+  Flushing(const Flushing&) = delete;
+  Flushing& operator=(const Flushing&) = delete;
+
+ private:
+#if defined(__x86_64__)
+  static constexpr uint64_t kFlush = 0x8040;  // of results and of operands
+  static uint64_t Control() { return _mm_getcsr(); }
+  static void SetControl(uint64_t control) {
+    _mm_setcsr(static_cast<uint32_t>(control));
+  }
+#elif defined(__aarch64__)
+  static constexpr uint64_t kFlush = uint64_t{1} << 24;
+  static uint64_t Control() {
+    uint64_t control;
+    asm volatile("mrs %0, fpcr" : "=r"(control));
+    return control;
+  }
+  static void SetControl(uint64_t control) {
+    asm volatile("msr fpcr, %0" : : "r"(control));
+  }
+#else
+  static constexpr uint64_t kFlush = 0;
+  static uint64_t Control() { return 0; }
+  static void SetControl(uint64_t) {}
+#endif
+
+  uint64_t saved_;
+};
+
+// ---- Draws and paths -------------------------------------------------------
+
+void PathsAreFoundByTheirNames(const Kernels& kernels) {
+  CHECK_SAME(std::string(FindKernels(kernels.path)->path),
+             std::string(kernels.path));
+  const std::string supported = SupportedPaths();
+  CHECK_SAME(std::string(FindKernels("")->path),
+             supported.substr(0, supported.find(',')));
+  CHECK_SAME(supported.find(kernels.path) != std::string::npos ? 1u : 0u, 1u);
+  CHECK_SAME(FindKernels("sse") ? 1u : 0u, 0u);
+}
+
+// The known answers of Salmon et al.'s Random123.
+void PhiloxGivesKnownAnswers(const Kernels&) {
+  const struct {
+    DrawKey key;
+    uint64_t block;
+    Words words;
+  } answers[] = {
+      {{0, 0, 0}, 0, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
+      {{~uint64_t{0}, ~0u, ~0u},
+       ~uint64_t{0},
+       {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
+      {{0x299f31d0a4093822, 0x13198a2e, 0x03707344},
+       0x85a308d3243f6a88,
+       {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
+  };
+  for (const auto& answer : answers) {
+    const PhiloxBlock block = Philox(answer.key, answer.block);
+    CHECK_SAME(Words(block.words, block.words + 4), answer.words);
+  }
+}
+
+// Of terngrad/draws.py.
+void DrawsAreThoseOfPython(const Kernels&) {
+  const DrawKey key = {0x0123456789ABCDEF, 0x89ABCDEF, 0xBEEFF00D};
+  const struct {
+    uint64_t element;
+    uint32_t draw;
+  } answers[] = {{0, 0xd12b32},
+                 {17, 0x5d1359},
+                 {47, 0xc9bdd5},
+                 {129, 0x5edf87},
+                 {255, 0xf15f35},
+                 {300, 0x804e5f},
+                 {(uint64_t{1} << 31) + 100, 0x8d55},
+                 {(uint64_t{1} << 32) + 1000, 0x3778f},
+                 {(uint64_t{1} << 40) + 5, 0x5354d5}};
+  for (const auto& answer : answers) {
+    CHECK_SAME(Draw(key, answer.element), answer.draw);
+  }
+}
+
+// ---- Statistics ------------------------------------------------------------
+
+BlockStats NaiveStats(const Floats& values) {
+  float sums[64] = {}, squares[64] = {};
+  BlockStats stats = {0.0, 0.0, 0};
+  for (size_t i = 0; i < values.size(); ++i) {
+    sums[i % 64] += values[i];
+    // Volatile: rounded, even where compilers may fuse.
+    const volatile float square = values[i] * values[i];
+    squares[i % 64] += square;
+    stats.max_bits = std::max(stats.max_bits, BitsOf(values[i]) & 0x7FFFFFFF);
+  }
+  for (float sum : sums) stats.sum += sum;
+  for (float square : squares) stats.sum_of_squares += square;
+  return stats;
+}
+
+void CheckStats(const Kernels& kernels, const Floats& values) {
+  const BlockStats stats = kernels.stats(values.data(), values.size());
+  const BlockStats naive = NaiveStats(values);
+  CHECK_SAME(stats.sum, naive.sum);
+  CHECK_SAME(stats.sum_of_squares, naive.sum_of_squares);
+  CHECK_SAME(stats.max_bits, naive.max_bits);
+}
+
+void StatsAreSumsOf64InterleavedSequences(const Kernels& kernels) {
+  Random random(1);
+  for (int64_t size :
+       {0, 1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 1000, 4095, 4096}) {
+    TRY("size %d", static_cast<int>(size));
+    Floats values(size);
+    for (float& x : values) {
+      x = std::ldexp(Uniform(random), static_cast<int>(random() % 60) - 30);
+    }
+    CheckStats(kernels, values);
+    CheckStats(kernels, Floats(size, 3e38f));  // both sums overflow
+    CheckStats(kernels, SomeFloats(size, random));
+  }
+}
+
+void ANaNShowsInMaxBits(const Kernels& kernels) {
+  for (uint32_t bits : {0x7F800001u, 0xFF800001u, 0x7FC00000u, 0xFFFFFFFFu}) {
+    for (size_t i = 0; i < 100; ++i) {
+      TRY("%#x at %d", bits, static_cast<int>(i));
+      Floats values(100, kInfinity);
+      std::memcpy(&values[i], &bits, sizeof(bits));
+      CHECK_SAME(kernels.stats(values.data(), 100).max_bits, bits & 0x7FFFFFFF);
+    }
+  }
+}
+
+// ---- Encoding --------------------------------------------------------------
+
+constexpr NodeKey kNode = {0x0123456789ABCDEF, 0x89ABCDEF, 0xBEEF};
+
+DrawKey DrawKeyOf(const NodeKey& node, const Source& source) {
+  return {node.seed, node.step, node.node << 16 | source.variable};
+}
+
+// The definition (terngrad/ternary.py).
+int NaiveCode(const Source& source, const NodeKey& node, int64_t i) {
+  const bool usable = source.scale >= 0x1p-100f && source.scale <= FLT_MAX;
+  const float x = source.values[i];
+  if (!usable || std::isnan(x)) return 0;
+  const float magnitude = std::min(std::fabs(x), source.bound);
+  if (magnitude < 0x1p-126f) return 0;
+  const float threshold = magnitude * (0x1p24f / source.scale);
+  const uint32_t draw = Draw(DrawKeyOf(node, source), source.first + i);
+  if (threshold <= std::max(static_cast<float>(draw), 0x1p-126f)) return 0;
+  return x < 0.0f ? -1 : 1;
+}
+
+Words NaiveEncode(const std::vector<Source>& sources, const NodeKey& node,
+                  int64_t groups) {
+  Integers codes;
+  for (const Source& source : sources) {
+    for (int64_t i = 0; i < source.size; ++i) {
+      codes.push_back(NaiveCode(source, node, i));
+    }
+  }
+  codes.resize(groups * kWordBits);
+  return PlanesOf(codes, 2);
+}
+
+Words Encode(const Kernels& kernels, const std::vector<Source>& sources,
+             const NodeKey& node, int64_t groups) {
+  Words words(2 * groups, kGuardWord);
+  kernels.encode(sources.data(), sources.size(), node, 0, groups, words.data());
+  return words;
+}
+
+void CheckCodes(const Kernels& kernels, const std::vector<Source>& sources,
+                const NodeKey& node, int64_t groups) {
+  const Words naive = NaiveEncode(sources, node, groups);
+  for (bool flush : {false, true}) {
+    Words words;
+    {
+      const Flushing flushing(flush);
+      words = Encode(kernels, sources, node, groups);
+    }
+    CHECK_SAME(words, naive);
+  }
+}
+
+// Values of a source without any: a half of them as good as at their draws,
+// so that all 24 bits of these count.
+Floats SomeGradient(const Source& source, const NodeKey& node, Random& random) {
+  Floats values = SomeFloats(source.size, random);
+  for (int64_t i = 0; i < source.size; ++i) {
+    if (random() % 2) continue;
+    const int64_t draw = Draw(DrawKeyOf(node, source), source.first + i);
+    const int64_t nearby = random() % 2 ? 0 : 300 - int64_t(random() % 601);
+    const float at = (draw + nearby) * 0x1p-24f * source.scale;
+    const float towards[] = {at, kInfinity, -kInfinity};
+    values[i] = std::nextafter(at, Pick(towards, random()));
+    if (random() % 2) values[i] = -values[i];
+  }
+  return values;
+}
+
+// A bucket's gradients: sources and what they point to.
+struct Bucket {
+  std::vector<Floats> values;
+  std::vector<Source> sources;
+  int64_t size = 0;
+
+  void Add(Source source, Random& random) {
+    values.push_back(SomeGradient(source, kNode, random));
+    source.values = values.back().data();
+    sources.push_back(source);
+    size += source.size;
+  }
+};
+
+Bucket SomeBucket(int count, Random& random) {
+  Bucket bucket;
+  for (int i = 0; i < count; ++i) {
+    const uint32_t variable = random() & 0xFFFF;
+    const float bound = random() % 2 ? kInfinity : Pick(kBounds, random());
+    const float scale = random() % 2 ? 1.0f : Pick(kScales, random());
+    const int64_t size = random() % 4 ? random() % 300 : 0;
+    bucket.Add(
+        {nullptr, size, Pick(kFirsts, random()) + i, variable, bound, scale},
+        random);
+  }
+  return bucket;
+}
+
+void CodesFollowTheirDefinition(const Kernels& kernels) {
+  Random random(2);
+  for (int64_t size : kSizes) {
+    for (int64_t first : kFirsts) {
+      for (float scale : kScales) {
+        const float bound = Pick(kBounds, random());
+        const uint32_t variable = random() & 0xFFFF;
+        TRY("size %lld, first %lld, bound %g, scale %g, variable %u",
+            static_cast<long long>(size), static_cast<long long>(first), bound,
+            scale, variable);
+        Bucket bucket;
+        bucket.Add({nullptr, size, first, variable, bound, scale}, random);
+        CheckCodes(kernels, bucket.sources, kNode, GroupsOf(size));
+      }
+    }
+  }
+}
+
+void CodesOfSourcesFollowEachOtherAndThenZeros(const Kernels& kernels) {
+  Random random(3);
+  for (int count : {0, 1, 2, 3, 5, 8, 20, 2, 3, 5, 8, 20, 2, 3, 5, 8, 20}) {
+    TRY("%d sources", count);
+    const Bucket bucket = SomeBucket(count, random);
+    for (int behind : {0, 1, 5}) {
+      CheckCodes(kernels, bucket.sources, kNode,
+                 GroupsOf(bucket.size) + behind);
+    }
+  }
+}
+
+void ACodeIsZeroUpToItsDrawAndNotAbove(const Kernels& kernels) {
+  constexpr int64_t kSize = 5000;
+  constexpr int64_t kFirst = (int64_t{1} << 32) - 999;
+  Source source = {nullptr, kSize, kFirst, 7, kInfinity, 1.0f};
+  Floats at(kSize), above(kSize);
+  for (int64_t i = 0; i < kSize; ++i) {
+    at[i] = Draw(DrawKeyOf(kNode, source), kFirst + i) * 0x1p-24f;
+    above[i] = -std::nextafter(at[i], 2.0f);
+  }
+  Integers codes(GroupsOf(kSize) * kWordBits);
+  source.values = at.data();
+  CHECK_SAME(Encode(kernels, {source}, kNode, GroupsOf(kSize)),
+             PlanesOf(codes, 2));
+  std::fill_n(codes.begin(), kSize, -1);
+  source.values = above.data();
+  CHECK_SAME(Encode(kernels, {source}, kNode, GroupsOf(kSize)),
+             PlanesOf(codes, 2));
+}
+
+void DenormalValuesAndThresholdsCountAsZero(const Kernels& kernels) {
+  const NodeKey node = {1, 1, 1};
+  const int64_t element = 409914;  // draws 0: the smallest threshold counts
+  CHECK_SAME(Draw({1, 1, 1 << 16 | 1}, element), 0u);
+  const struct {
+    float value, scale, bound;
+    int code;
+  } cases[] = {
+      {1.0f, 1.0f, kInfinity, 1},
+      {0.0f, 0x1p-100f, kInfinity, 0},
+      {-0.0f, 0x1p-100f, kInfinity, 0},
+      {-0x1p-126f, 0x1p-100f, kInfinity, -1},       // the smallest value
+      {0x1.fffffcp-127f, 0x1p-100f, kInfinity, 0},  // a denormal value
+      {-0x1p-149f, 0x1p-100f, kInfinity, 0},        //
+      {1.0f, 0x1p-100f, 0x1.fffffcp-127f, 0},       // a denormal bound
+      {1.0f, 0x1p-100f, 0x1p-126f, 1},              //
+      {0x1p-126f, 0x1p24f, kInfinity, 0},           // a threshold of 2^-126
+      {0x1.000002p-126f, 0x1p24f, kInfinity, 1},    // above it
+      {-0x1p-22f, 0x1p127f, kInfinity, -1},         // 2^-125
+      {-0x1p-30f, 0x1p127f, kInfinity, 0},          // a denormal threshold
+  };
+  for (const auto& c : cases) {
+    for (int64_t before : {0, 77, 409}) {
+      TRY("value %a, scale %a, bound %a, %d before it", c.value, c.scale,
+          c.bound, static_cast<int>(before));
+      Floats values(before + 1);
+      values[before] = c.value;
+      Integers codes(GroupsOf(before + 1) * kWordBits);
+      codes[before] = c.code;
+      const Source source = {values.data(), before + 1, element - before, 1,
+                             c.bound,       c.scale};
+      CheckCodes(kernels, {source}, node, GroupsOf(before + 1));
+      CHECK_SAME(Encode(kernels, {source}, node, GroupsOf(before + 1)),
+                 PlanesOf(codes, 2));
+    }
+  }
+}
+
+void UnusableScalesGiveZeros(const Kernels& kernels) {
+  const Floats values(500, -1.0f);
+  for (float scale : {0x1p-101f, 0x1.fffffep-101f, 1e-45f, 0.0f, -0.0f, -1.0f,
+                      kInfinity, -kInfinity, kNaN}) {
+    TRY("scale %g", scale);
+    const Source source = {values.data(), 500, 0, 0, kInfinity, scale};
+    CHECK_SAME(Encode(kernels, {source}, kNode, 16), Words(2 * 16));
+  }
+}
+
+void TheScaleItselfIsAlwaysKept(const Kernels& kernels) {
+  for (float scale : {0x1p-100f, 1.0f, 0x1p127f}) {
+    TRY("scale %g", scale);
+    const Floats values(512, -scale);
+    const Source source = {values.data(), 512, 0, 0, kInfinity, scale};
+    CHECK_SAME(Encode(kernels, {source}, kNode, 16), Words(2 * 16, ~0u));
+  }
+}
+
+void AnyPartOfTheCodesCanBeWrittenAlone(const Kernels& kernels) {
+  Random random(4);
+  const Bucket bucket = SomeBucket(9, random);
+  const int64_t groups = GroupsOf(bucket.size) + 2;
+  const Words whole = NaiveEncode(bucket.sources, kNode, groups);
+  for (int64_t begin = 0; begin <= groups; ++begin) {
+    for (int64_t end = begin; end <= groups; ++end) {
+      TRY("[%d, %d)", static_cast<int>(begin), static_cast<int>(end));
+      Words words(2 * groups, kGuardWord);
+      kernels.encode(bucket.sources.data(), bucket.sources.size(), kNode, begin,
+                     end, words.data());
+      CHECK_SAME(words, Part(whole, 2 * begin, 2 * end, kGuardWord));
+    }
+  }
+}
+
+// ---- Sums ------------------------------------------------------------------
+
+struct Inputs {
+  std::vector<Words> words;
+  std::vector<Planes> planes;
+
+  void Add(Words input, int input_planes) {
+    words.push_back(std::move(input));
+    planes.push_back({words.back().data(), input_planes});
+  }
+};
+
+Inputs SomeInputs(int count, int64_t groups, Random& random) {
+  Inputs inputs;
+  for (int i = 0; i < count; ++i) {
+    const int planes = 1 + static_cast<int>(random() % kMaxPlanes);
+    inputs.Add(SomeWords(groups * planes, random), planes);
+  }
+  return inputs;
+}
+
+Words NaiveSum(const Inputs& inputs, int planes, int64_t groups) {
+  Integers total(groups * kWordBits);
+  for (size_t i = 0; i < inputs.words.size(); ++i) {
+    const Integers addend =
+        IntegersOf(inputs.words[i], inputs.planes[i].planes);
+    for (size_t e = 0; e < total.size(); ++e) total[e] += addend[e];
+  }
+  return PlanesOf(total, planes);
+}
+
+Words Sum(const Kernels& kernels, const Inputs& inputs, int planes,
+          int64_t groups) {
+  Words total(groups * planes, kGuardWord);
+  kernels.sum(inputs.planes.data(), inputs.planes.size(), planes, 0, groups,
+              total.data());
+  return total;
+}
+
+void SumsAreThoseOfIntegersModuloTwoToThePlanes(const Kernels& kernels) {
+  Random random(5);
+  for (int planes = 1; planes <= kMaxPlanes; ++planes) {
+    for (int64_t groups : {0, 1, 5, 63, 64, 65, 130}) {
+      for (int count : {0, 1, 2, 7}) {
+        TRY("%d planes, %d words each, %d inputs", planes,
+            static_cast<int>(groups), count);
+        const Inputs inputs = SomeInputs(count, groups, random);
+        CHECK_SAME(Sum(kernels, inputs, planes, groups),
+                   NaiveSum(inputs, planes, groups));
+      }
+    }
+  }
+}
+
+void AnInputOfAnyPlanesCanBeSummed(const Kernels& kernels) {
+  Random random(6);
+  for (int from = 1; from <= kMaxPlanes; ++from) {
+    for (int to = 1; to <= kMaxPlanes; ++to) {
+      TRY("%d planes in %d", from, to);
+      Inputs inputs;
+      inputs.Add(SomeWords(3 * from, random), from);
+      CHECK_SAME(Sum(kernels, inputs, to, 3), NaiveSum(inputs, to, 3));
+    }
+  }
+}
+
+void TheSumOver65536NodesFits(const Kernels& kernels) {
+  Integers codes(kWordBits, 1), sums(kWordBits, 65536);
+  codes[0] = -1;
+  sums[0] = -65536;
+  const auto sum_of_256 = [&](const Words& words, int planes, int to) {
+    Inputs inputs;
+    for (int i = 0; i < 256; ++i) inputs.Add(words, planes);
+    return Sum(kernels, inputs, to, 1);
+  };
+  CHECK_SAME(sum_of_256(sum_of_256(PlanesOf(codes, 2), 2, 10), 10, 18),
+             PlanesOf(sums, 18));
+}
+
+void AnyPartOfASumCanBeWrittenAlone(const Kernels& kernels) {
+  Random random(7);
+  constexpr int64_t kGroups = 150;
+  const Inputs inputs = SomeInputs(3, kGroups, random);
+  for (int planes : {1, 2, 3, 4, 5, 18}) {
+    const Words whole = NaiveSum(inputs, planes, kGroups);
+    for (int64_t begin : {0, 1, 63, 64, 65, 100, 149, 150}) {
+      for (int64_t end : {0, 1, 2, 63, 64, 65, 66, 128, 129, 149, 150}) {
+        if (end < begin) continue;
+        TRY("%d planes, [%d, %d)", planes, static_cast<int>(begin),
+            static_cast<int>(end));
+        Words total(kGroups * planes, kGuardWord);
+        kernels.sum(inputs.planes.data(), inputs.planes.size(), planes, begin,
+                    end, total.data());
+        CHECK_SAME(total,
+                   Part(whole, begin * planes, end * planes, kGuardWord));
+      }
+    }
+  }
+}
+
+// ---- Decoding --------------------------------------------------------------
+
+constexpr int64_t kTargetSizes[] = {5, 31, 0, 33, 128, 1, 64, 203, 32, 74};
+constexpr float kUnits[] = {0.1f, -2.5f, 1.0f,   0.0f,      1e-40f,
+                            kNaN, 3e38f, 0.007f, kInfinity, 1.0f / 3};
+
+// Targets of these sizes, and what they point to.
+struct Targets {
+  std::vector<Floats> values;
+  std::vector<Target> targets;
+
+  Targets() {
+    for (size_t i = 0; i < std::size(kTargetSizes); ++i) {
+      values.emplace_back(kTargetSizes[i], kGuardValue);
+      targets.push_back({values.back().data(), kTargetSizes[i], kUnits[i]});
+    }
+  }
+
+  Floats All() const {
+    Floats all;
+    for (const Floats& v : values) all.insert(all.end(), v.begin(), v.end());
+    return all;
+  }
+};
+
+Floats NaiveDecode(const Words& words, int planes) {
+  const Integers sums = IntegersOf(words, planes);
+  Floats values;
+  for (size_t i = 0; i < std::size(kTargetSizes); ++i) {
+    for (int64_t e = 0; e < kTargetSizes[i]; ++e) {
+      values.push_back(kUnits[i] * static_cast<float>(sums[values.size()]));
+    }
+  }
+  return values;
+}
+
+Floats Decode(const Kernels& kernels, const Words& words, int planes,
+              int64_t begin, int64_t end) {
+  const Targets targets;
+  kernels.decode({words.data(), planes}, targets.targets.data(),
+                 targets.targets.size(), begin, end);
+  return targets.All();
+}
+
+void MeansAreUnitsTimesSums(const Kernels& kernels) {
+  Random random(8);
+  const int64_t least = GroupsOf(Targets().All().size());
+  for (int planes = 1; planes <= kMaxPlanes; ++planes) {
+    for (int64_t groups : {least, least + 3}) {
+      TRY("%d planes", planes);
+      const Words words = SomeWords(groups * planes, random);
+      CHECK_SAME(Decode(kernels, words, planes, 0, groups),
+                 NaiveDecode(words, planes));
+    }
+  }
+}
+
+void AnyPartOfTheMeansCanBeWrittenAlone(const Kernels& kernels) {
+  Random random(9);
+  const int64_t groups = GroupsOf(Targets().All().size()) + 1;
+  for (int planes : {1, 2, 3, 4, 5, 18}) {
+    const Words words = SomeWords(groups * planes, random);
+    const Floats whole = NaiveDecode(words, planes);
+    for (int64_t begin = 0; begin <= groups; ++begin) {
+      for (int64_t end = begin; end <= groups; ++end) {
+        TRY("%d planes, [%d, %d)", planes, static_cast<int>(begin),
+            static_cast<int>(end));
+        CHECK_SAME(
+            Decode(kernels, words, planes, begin, end),
+            Part(whole, kWordBits * begin, kWordBits * end, kGuardValue));
+      }
+    }
+  }
+}
+
+// ---- Paths -----------------------------------------------------------------
+
+void ThePathGivesThePortableOnesBits(const Kernels& kernels) {
+  const Kernels& portable = *PortableKernels();
+  Random random(10);
+  for (int round = 0; round < 20; ++round) {
+    TRY("round %d", round);
+    const Floats block = SomeFloats(random() % (kStatsBlock + 1), random);
+    const BlockStats stats = kernels.stats(block.data(), block.size());
+    const BlockStats same = portable.stats(block.data(), block.size());
+    CHECK_SAME(stats.sum, same.sum);
+    CHECK_SAME(stats.sum_of_squares, same.sum_of_squares);
+    CHECK_SAME(stats.max_bits, same.max_bits);
+
+    const NodeKey node = {random(), static_cast<uint32_t>(random()),
+                          static_cast<uint32_t>(random() & 0xFFFF)};
+    const Bucket bucket = SomeBucket(30, random);
+    const int64_t groups = GroupsOf(bucket.size);
+    CHECK_SAME(Encode(kernels, bucket.sources, node, groups),
+               Encode(portable, bucket.sources, node, groups));
+
+    const int planes = 1 + static_cast<int>(random() % kMaxPlanes);
+    const Inputs inputs = SomeInputs(5, groups, random);
+    CHECK_SAME(Sum(kernels, inputs, planes, groups),
+               Sum(portable, inputs, planes, groups));
+
+    const Words words = SomeWords(40 * planes, random);
+    CHECK_SAME(Decode(kernels, words, planes, 0, 40),
+               Decode(portable, words, planes, 0, 40));
+  }
+}
+
+#define LAW(name) {#name, name}
+constexpr struct {
+  const char* name;
+  void (*check)(const Kernels&);
+} kLaws[] = {
+    LAW(PathsAreFoundByTheirNames),
+    LAW(PhiloxGivesKnownAnswers),
+    LAW(DrawsAreThoseOfPython),
+    LAW(StatsAreSumsOf64InterleavedSequences),
+    LAW(ANaNShowsInMaxBits),
+    LAW(CodesFollowTheirDefinition),
+    LAW(CodesOfSourcesFollowEachOtherAndThenZeros),
+    LAW(ACodeIsZeroUpToItsDrawAndNotAbove),
+    LAW(DenormalValuesAndThresholdsCountAsZero),
+    LAW(UnusableScalesGiveZeros),
+    LAW(TheScaleItselfIsAlwaysKept),
+    LAW(AnyPartOfTheCodesCanBeWrittenAlone),
+    LAW(SumsAreThoseOfIntegersModuloTwoToThePlanes),
+    LAW(AnInputOfAnyPlanesCanBeSummed),
+    LAW(TheSumOver65536NodesFits),
+    LAW(AnyPartOfASumCanBeWrittenAlone),
+    LAW(MeansAreUnitsTimesSums),
+    LAW(AnyPartOfTheMeansCanBeWrittenAlone),
+    LAW(ThePathGivesThePortableOnesBits),
+};
+
+int Run(const char* path) {
+  const Kernels* kernels = FindKernels(path);
+  if (!kernels) {
+    std::printf("no kernels %s here; supported: %s\n", path, SupportedPaths());
+    return kSkip;
+  }
+  for (const auto& l : kLaws) {
+    law = l.name;
+    trying[0] = 0;
+    l.check(*kernels);
+  }
+  std::printf("%s: %zu laws hold\n", kernels->path, std::size(kLaws));
+  return 0;
+}
+
+}  // namespace
+}  // namespace terngrad
+
+int main(int argc, char** argv) {
+  if (argc == 2) return terngrad::Run(argv[1]);
+  std::printf("usage: kernels_test avx512 | avx2 | portable\n");
+  return 2;
+}
