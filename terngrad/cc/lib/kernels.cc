@@ -6,13 +6,16 @@ namespace terngrad {
 namespace {
 
 #if defined(__x86_64__)
+// What build.py compiles each path with.
+bool HasAvx2() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi");
+}
 bool HasAvx512() {
-  return __builtin_cpu_supports("avx512f") &&
+  return HasAvx2() && __builtin_cpu_supports("avx512f") &&
          __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512dq") &&
          __builtin_cpu_supports("avx512vl");
 }
-bool HasAvx2() { return __builtin_cpu_supports("avx2"); }
 #else
 bool HasAvx512() { return false; }
 bool HasAvx2() { return false; }

@@ -94,6 +94,7 @@ struct StatsKernel {
 // ---- Encoding --------------------------------------------------------------
 
 // Appends codes to a bucket, from a word's start on.
+template <class Lanes>
 class CodeWriter {
  public:
   explicit CodeWriter(uint32_t* words) : words_(words) {}
@@ -204,7 +205,7 @@ class SourceEncoder {
         philox_({key.seed, key.step, key.node << 16 | source.variable}) {}
 
   // Appends the codes of values [begin, end).
-  void Run(int64_t begin, int64_t end, CodeWriter* writer) const {
+  void Run(int64_t begin, int64_t end, CodeWriter<Lanes>* writer) const {
     const bool usable =
         source_.scale >= kSmallestScale && source_.scale < HUGE_VALF;
     for (int64_t i = begin; i < end;) {
@@ -292,8 +293,8 @@ class SourceEncoder {
   // Denormal values and thresholds count as zero, whether or not this thread
   // flushes them.
   bool IsKept(float value, uint64_t element) const {
-    const float magnitude =
-        std::fabs(value) > source_.bound ? source_.bound : std::fabs(value);
+    const float size = __builtin_fabsf(value);  // std::fabs may be shared code
+    const float magnitude = size > source_.bound ? source_.bound : size;
     if (!(magnitude >= kSmallestNormal)) return false;
     const float threshold = magnitude * draws_per_unit_;
     const float draw = static_cast<float>(Draw(philox_.key(), element));
@@ -301,7 +302,7 @@ class SourceEncoder {
   }
 
   static void Put(const Codes& codes, int skipped, int count,
-                  CodeWriter* writer) {
+                  CodeWriter<Lanes>* writer) {
     if (count == kDrawGroup) {
       for (int w = 0; w < kGroupWords; ++w) {
         writer->Put(codes.nonzero[w], codes.negative[w], kWordBits);
@@ -327,7 +328,7 @@ class SourceEncoder {
 template <class Lanes>
 void Encode(const Source* sources, int64_t source_count, const NodeKey& key,
             int64_t begin, int64_t end, uint32_t* words) {
-  CodeWriter writer(words + 2 * begin);
+  CodeWriter<Lanes> writer(words + 2 * begin);
   VisitParts(sources, source_count, begin * kWordBits, end * kWordBits,
              [&](const Source& source, int64_t first, int64_t last, int64_t) {
                SourceEncoder<Lanes>(source, key).Run(first, last, &writer);

@@ -37,7 +37,7 @@ WARNINGS = [
 ]
 
 
-def run(command, timeout=120):
+def run(command, timeout=240):
     return subprocess.run(
         command, cwd=build.ROOT, capture_output=True, text=True, timeout=timeout, check=False
     )
