@@ -87,14 +87,15 @@ class Layout:
       shapes: of all variables.
       policy: the policy the layout was made for.
       buckets: the coded variables. The last variables come first, as backpropagation yields them.
-      floats: indices of the variables that are exchanged as floats.
+      float_buckets: indices of the variables that are exchanged as floats, a tuple a bucket, in
+        the same order.
     """
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     policy: Policy
     buckets: tuple[Bucket, ...]
-    floats: tuple[int, ...]
+    float_buckets: tuple[tuple[int, ...], ...]
 
     @property
     def coded(self) -> tuple[int, ...]:
@@ -110,6 +111,7 @@ class Layout:
         """16 bytes that differ between layouts that do not fit together."""
         buckets = [[s.variable for s in bucket.segments] for bucket in self.buckets]
         content = [self.names, self.shapes, dataclasses.asdict(self.policy), buckets]
+        content += [self.float_buckets] if self.float_buckets else []
         return hashlib.sha256(json.dumps(content).encode()).digest()[:16]
 
 
@@ -142,9 +144,13 @@ def make_layout(
             raise ValueError(f"no variable is in layer {layer!r}; layers are {allowed}.")
     fixed = tuple(tuple(int(d) for d in shape) for shape in shapes)
     coded = [i for i in range(len(names)) if _is_coded(names[i], fixed[i], policy)]
-    floats = tuple(i for i in range(len(names)) if i not in set(coded))
+    floats = [i for i in range(len(names)) if i not in set(coded)]
     buckets = _fill_buckets(reversed(coded), names, fixed, bucket_elements)
-    return Layout(tuple(names), fixed, policy, buckets, floats)
+    float_buckets = tuple(
+        tuple(s.variable for s in bucket.segments)
+        for bucket in _fill_buckets(reversed(floats), names, fixed, bucket_elements)
+    )
+    return Layout(tuple(names), fixed, policy, buckets, float_buckets)
 
 
 def _is_coded(name: str, shape: tuple[int, ...], policy: Policy) -> bool:

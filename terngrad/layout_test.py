@@ -25,7 +25,7 @@ def test_each_variable_is_coded_or_float_once_and_buckets_have_no_gaps(
         size_to_binarize=size_to_binarize,
         float_layers=("logits",) if float_logits else (),
     )
-    assert sorted(layout.coded + layout.floats) == list(range(len(NAMES)))
+    assert sorted(layout.coded + sum(layout.float_buckets, ())) == list(range(len(NAMES)))
     for bucket in layout.buckets:
         offset = 0
         for segment in bucket.segments:
@@ -36,7 +36,7 @@ def test_each_variable_is_coded_or_float_once_and_buckets_have_no_gaps(
 
 
 def test_small_variables_stay_float():
-    assert [NAMES[i] for i in layout_of(size_to_binarize=51).floats] == [
+    assert [NAMES[i] for i in sorted(sum(layout_of(size_to_binarize=51).float_buckets, ()))] == [
         "conv1/bias",
         "fc/bias",
         "logits/bias",
@@ -50,13 +50,13 @@ def test_the_last_layer_is_found_by_name_wherever_it_stands():
         [SHAPES[i] for i in order],
         Policy(grad_bits=1, float_layers=("logits",)),
     )
-    assert layout.floats == (0, 3)
+    assert layout.float_buckets == ((3, 0),)
 
 
 @pytest.mark.parametrize("grad_bits", [16, 32])
 def test_without_ternary_gradients_everything_is_float(grad_bits):
     layout = make_layout(NAMES, SHAPES, Policy(grad_bits=grad_bits))
-    assert layout.floats == tuple(range(6))
+    assert layout.float_buckets == (tuple(reversed(range(6))),)
     assert not layout.buckets
 
 

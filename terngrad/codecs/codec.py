@@ -43,6 +43,7 @@ class Codec(abc.ABC):
     """Writes the gradients of a fixed list of v variables for the exchange."""
 
     variables: tuple[int, ...]  # indices in the layout, in the order of gradients and scales
+    name: str  # of its operations on the exchange; unique among the codecs of a program
 
     @property
     def scale_count(self) -> int:
@@ -55,13 +56,13 @@ class Codec(abc.ABC):
 
     def agree(self, exchange: Exchange, measured: Sequence[Measured]) -> list[tf.Tensor]:
         """Scales float32 [v] that each local node encodes with: the largest over all nodes."""
-        return [exchange.max([m.scales for m in measured])] * len(measured)
+        return [exchange.max([m.scales for m in measured], self.name)] * len(measured)
 
     @abc.abstractmethod
     def encode(
         self, gradients: Sequence[tf.Tensor], bounds: tf.Tensor, scales: tf.Tensor, key: DrawKey
     ) -> list[tf.Tensor]:
-        """One node's gradients as they travel, one tensor a bucket."""
+        """One node's gradients as they travel."""
 
     @abc.abstractmethod
     def deliver(
@@ -74,7 +75,7 @@ class Codec(abc.ABC):
 
         Args:
           exchange: joins the local nodes' buckets with those of the others.
-          encoded: the buckets of each local node.
+          encoded: what each local node encoded.
           scales: what each local node encoded with.
         """
 

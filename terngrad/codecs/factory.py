@@ -13,27 +13,26 @@ from terngrad.codecs.ternary_codec import (
     TernaryCodec,
     UnpackedTernaryCodec,
 )
-from terngrad.layout import Layout
+from terngrad.layout import Layout, Policy
 from terngrad.ops.kernels import Kernels
 
 
 def make_codecs(layout: Layout, kernels: Kernels) -> list[Codec]:
-    """One codec for the coded variables and one for the float ones, where there are any."""
-    codecs: list[Codec] = []
-    if layout.buckets:
-        codecs.append(_ternary_codec(layout, kernels))
-    if layout.floats:
-        shapes = [layout.shapes[i] for i in layout.floats]
-        wire_type = tf.float16 if layout.policy.grad_bits == 16 else tf.float32
-        codecs.append(FloatCodec(layout.floats, shapes, wire_type))
+    """One codec a bucket, of coded or of float variables."""
+    ternary = _ternary_codec(layout.policy)
+    codecs: list[Codec] = [ternary(layout, i, kernels) for i in range(len(layout.buckets))]
+    wire_type = tf.float16 if layout.policy.grad_bits == 16 else tf.float32
+    for i, variables in enumerate(layout.float_buckets):
+        shapes = [layout.shapes[v] for v in variables]
+        name = f"{layout.fingerprint().hex()}/float{i}"
+        codecs.append(FloatCodec(variables, shapes, name, wire_type))
     return codecs
 
 
-def _ternary_codec(layout: Layout, kernels: Kernels) -> Codec:
-    if not layout.policy.scaler_sharing:
-        return OwnScaleTernaryCodec(layout, kernels)
-    packed = layout.policy.use_encoding
-    return TernaryCodec(layout, kernels) if packed else UnpackedTernaryCodec(layout, kernels)
+def _ternary_codec(policy: Policy) -> type[TernaryCodec]:
+    if not policy.scaler_sharing:
+        return OwnScaleTernaryCodec
+    return TernaryCodec if policy.use_encoding else UnpackedTernaryCodec
 
 
 def payloads(codecs: Sequence[Codec], nodes: int) -> list[Payload]:

@@ -13,7 +13,7 @@ from terngrad.exchange.exchange import Exchange
 
 
 class FloatCodec(Codec):
-    """The baseline of every comparison: each variable is a bucket of its own.
+    """The baseline of every comparison.
 
     With float16 a node rounds what it sends, means are formed in float32, and the mean is rounded
     again for the way back, as on the wire.
@@ -23,10 +23,12 @@ class FloatCodec(Codec):
         self,
         variables: Sequence[int],
         shapes: Sequence[tuple[int, ...]],
+        name: str,
         wire_type: tf.DType = tf.float32,
     ) -> None:
         """Codes the variables with these indices and shapes as float32 or float16."""
         self.variables = tuple(variables)
+        self.name = name
         self._sizes = [math.prod(shape) for shape in shapes]
         self._wire_type = wire_type
 
@@ -39,6 +41,11 @@ class FloatCodec(Codec):
         """Floats need neither bounds nor scales: both are empty."""
         del gradients
         return Measured(tf.zeros([0]), tf.zeros([0]))
+
+    def agree(self, exchange: Exchange, measured: Sequence[Measured]) -> list[tf.Tensor]:
+        """There is nothing to agree on."""
+        del exchange
+        return [m.scales for m in measured]
 
     def encode(
         self, gradients: Sequence[tf.Tensor], bounds: tf.Tensor, scales: tf.Tensor, key: DrawKey
@@ -55,8 +62,7 @@ class FloatCodec(Codec):
     ) -> list[tf.Tensor]:
         """See base class."""
         del scales
-        means = [exchange.mean(bucket) for bucket in zip(*encoded, strict=True)]
-        return [tf.cast(mean, tf.float32) for mean in means]
+        return [tf.cast(mean, tf.float32) for mean in exchange.mean(encoded, self.name)]
 
     def payload(self, nodes: int) -> dict[int, Payload]:
         """See base class."""

@@ -23,7 +23,7 @@ GOLDEN_DIGEST = "abf54633a1c55e8c"
 
 def golden_message(kernels=None):
     """Codes of fixed gradients under a fixed key; no value here may ever change."""
-    codec = TernaryCodec(LAYOUT, kernels or ReferenceKernels())
+    codec = TernaryCodec(LAYOUT, 0, kernels or ReferenceKernels())
     kernel = np.linspace(-1, 1, 63, dtype=np.float32).reshape(7, 9)
     bias = np.array([0.5, -0.25, 0.0, 1.0, -1.0], np.float32)
     gradients = [tf.constant(g) for g in (bias, kernel)]

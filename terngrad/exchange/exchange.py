@@ -1,7 +1,9 @@
 """The contract of an exchange: three operations on a group of nodes.
 
-A process computes one or more of the group's nodes. Each operation takes one tensor a local node,
-joins them with those of the other processes, and returns the result that all nodes share.
+A process computes one or more of the group's nodes. Each operation takes what each local node has,
+joins it with that of the other processes, and returns the result that all nodes share. Operations
+of one step may overlap; `name` tells the processes which belong together, and must be the same on
+all of them and unique among a program's operations with different shapes.
 """
 
 from __future__ import annotations
@@ -30,16 +32,24 @@ class Exchange(abc.ABC):
     bytes_received: tf.Variable
 
     @abc.abstractmethod
-    def max(self, vectors: Sequence[tf.Tensor]) -> tf.Tensor:
+    def max(self, vectors: Sequence[tf.Tensor], name: str) -> tf.Tensor:
         """Elementwise largest of float32 vectors, one a local node."""
 
     @abc.abstractmethod
-    def sum(self, codes: Sequence[tf.Tensor]) -> tf.Tensor:
+    def sum(self, codes: Sequence[tf.Tensor], name: str) -> tf.Tensor:
         """Exact sum of packed codes uint32 [M / 32, 2], in `planes.plane_count(size)` planes."""
 
     @abc.abstractmethod
-    def float_sum(self, values: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Sum of float tensors of one shape, added in one binary tree over the global nodes."""
+    def float_sum(self, values: Sequence[Sequence[tf.Tensor]], name: str) -> list[tf.Tensor]:
+        """Sums of float32 tensors over the nodes, added in one binary tree over the global nodes.
+
+        Args:
+          values: of each local node, some tensors.
+          name: see above.
+
+        Returns:
+          As many tensors as a node has.
+        """
 
     @abc.abstractmethod
     def nodes(self) -> tf.Tensor:
@@ -53,12 +63,17 @@ class Exchange(abc.ABC):
     def barrier(self) -> None:
         """Returns when every process of the group has called it."""
 
-    def mean(self, values: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Mean of float tensors of one shape; formed in float32, returned in the given type."""
+    def mean(self, values: Sequence[Sequence[tf.Tensor]], name: str) -> list[tf.Tensor]:
+        """Means of float tensors over the nodes; formed in float32, returned in the given type."""
         if self.size == 1:
-            return values[0]
-        total = self.float_sum([tf.cast(value, tf.float32) for value in values])
-        return tf.cast(total / tf.cast(self.nodes(), tf.float32), values[0].dtype)
+            return list(values[0])
+        wide = [[tf.cast(value, tf.float32) for value in node] for node in values]
+        totals = self.float_sum(wide, name)
+        nodes = tf.cast(self.nodes(), tf.float32)
+        return [
+            tf.cast(total / nodes, value.dtype)
+            for total, value in zip(totals, values[0], strict=True)
+        ]
 
 
 def tree_sum(values: Sequence[tf.Tensor]) -> tf.Tensor:

@@ -30,17 +30,20 @@ class LocalExchange(Exchange):
         self.bytes_received = tf.Variable(0, dtype=tf.int64, trainable=False)
         self._nodes = tf.Variable(nodes, dtype=tf.int32, trainable=False)
 
-    def max(self, vectors: Sequence[tf.Tensor]) -> tf.Tensor:
+    def max(self, vectors: Sequence[tf.Tensor], name: str) -> tf.Tensor:
         """See base class."""
+        del name
         return tf.reduce_max(tf.stack(vectors), axis=0)
 
-    def sum(self, codes: Sequence[tf.Tensor]) -> tf.Tensor:
+    def sum(self, codes: Sequence[tf.Tensor], name: str) -> tf.Tensor:
         """See base class."""
+        del name
         return self._kernels.sum(codes, plane_count(self.size))
 
-    def float_sum(self, values: Sequence[tf.Tensor]) -> tf.Tensor:
+    def float_sum(self, values: Sequence[Sequence[tf.Tensor]], name: str) -> list[tf.Tensor]:
         """See base class."""
-        return tree_sum(values)
+        del name
+        return [tree_sum(each) for each in zip(*values, strict=True)]
 
     def nodes(self) -> tf.Tensor:
         """See base class."""

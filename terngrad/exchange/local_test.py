@@ -12,12 +12,14 @@ from terngrad.ops.reference import ReferenceKernels
 @pytest.mark.parametrize("nodes", [1, 2, 3, 8])
 def test_max_is_the_elementwise_largest(nodes):
     vectors = np.random.default_rng(1).normal(size=(nodes, 5)).astype(np.float32)
-    got = LocalExchange(nodes, ReferenceKernels()).max([tf.constant(v) for v in vectors])
+    got = LocalExchange(nodes, ReferenceKernels()).max([tf.constant(v) for v in vectors], "max")
     np.testing.assert_array_equal(got, vectors.max(0))
 
 
 def test_max_keeps_infinity():
-    got = LocalExchange(2, ReferenceKernels()).max([tf.constant([1.0]), tf.constant([np.inf])])
+    got = LocalExchange(2, ReferenceKernels()).max(
+        [tf.constant([1.0]), tf.constant([np.inf])], "max"
+    )
     assert got.numpy() == np.inf
 
 
@@ -33,9 +35,8 @@ def test_law_4_aligned_blocks_of_nodes_add_alike(nodes):
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.float16])
 def test_mean_keeps_the_type(dtype):
-    got = LocalExchange(2, ReferenceKernels()).mean(
-        [tf.constant([1.0, 2.0], dtype), tf.constant([2.0, 4.0], dtype)]
-    )
+    nodes = [[tf.constant([1.0, 2.0], dtype)], [tf.constant([2.0, 4.0], dtype)]]
+    (got,) = LocalExchange(2, ReferenceKernels()).mean(nodes, "mean")
     assert got.dtype == dtype
     np.testing.assert_array_equal(got, [1.5, 3.0])
 

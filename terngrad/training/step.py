@@ -107,10 +107,12 @@ class TrainStep:
 
     def _update_state(self, states: Sequence[Sequence[tf.Tensor]]) -> None:
         """Moving statistics of the net are linear in a node's batch, so their mean is exact."""
-        for variable, values in zip(
-            self._classifier.state.values(), zip(*states, strict=True), strict=True
-        ):
-            variable.assign(self._exchange.mean(values))
+        variables = self._classifier.state.values()
+        if not variables:
+            return
+        means = self._exchange.mean(states, "moving statistics")
+        for variable, value in zip(variables, means, strict=True):
+            variable.assign(value)
 
 
 def exchange_gradients(

@@ -1,0 +1,91 @@
+"""The exchange over TensorFlow's collective runtime: gRPC between CPUs, NCCL between GPUs."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+import tensorflow as tf
+from tensorflow.python.framework import ops  # the one place that knows the function under way
+
+from terngrad.exchange.two_shot import Transport
+
+_GROUP = 1  # key of the group of all processes
+
+
+def start(hosts: Sequence[str], rank: int) -> CollectiveTransport:
+    """Starts this process' server; call before TensorFlow computes anything.
+
+    Args:
+      hosts: "host:port" of each process.
+      rank: index of this one.
+    """
+    cluster = tf.train.ClusterSpec({"worker": list(hosts)})
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        cluster, task_type="worker", task_id=rank
+    )
+    # Of the strategy only this is used: creating it starts the collective runtime.
+    tf.distribute.MultiWorkerMirroredStrategy(resolver)
+    return CollectiveTransport(rank, len(hosts))
+
+
+class CollectiveTransport(Transport):
+    """Operations on the collective runtime that `start` started."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        """Joins `size` processes, of which this is `rank`."""
+        self.rank = rank
+        self.size = size
+        self._names: dict[int, str] = {}
+
+    def max(self, vector: tf.Tensor, name: str) -> tf.Tensor:
+        """See base class."""
+        return _unordered(
+            tf.raw_ops.CollectiveReduceV2(
+                input=vector, merge_op="Max", final_op="Id", **self._arguments(name)
+            )
+        )
+
+    def all_to_all(self, parts: tf.Tensor, name: str) -> tf.Tensor:
+        """See base class."""
+        return _unordered(tf.raw_ops.CollectiveAllToAllV2(input=parts, **self._arguments(name)))
+
+    def all_gather(self, part: tf.Tensor, name: str) -> tf.Tensor:
+        """See base class."""
+        rows = tf.raw_ops.CollectiveGatherV2(input=part[tf.newaxis], **self._arguments(name))
+        return tf.ensure_shape(_unordered(rows), [self.size, *part.shape])
+
+    def broadcast(self, value: tf.Tensor, name: str) -> tf.Tensor:
+        """See base class."""
+        arguments = self._arguments(name)
+        del arguments["ordering_token"]
+        if self.rank == 0:
+            return tf.raw_ops.CollectiveBcastSendV2(input=value, **arguments)
+        shape = tf.shape(value)
+        return tf.raw_ops.CollectiveBcastRecvV2(T=value.dtype, shape=shape, **arguments)
+
+    def _arguments(self, name: str) -> dict:
+        # Keys come from names: processes may trace operations in different orders.
+        key = zlib.crc32(name.encode()) & 0x7FFFFFFF
+        if self._names.setdefault(key, name) != name:
+            raise ValueError(f"operations {name!r} and {self._names[key]!r} get the same key")
+        return {
+            "group_size": tf.constant(self.size),
+            "group_key": tf.constant(_GROUP),
+            "instance_key": tf.constant(key),
+            "ordering_token": [],
+            "communication_hint": "ring",
+        }
+
+
+def _unordered(result: tf.Tensor) -> tf.Tensor:
+    """Lets a collective start as soon as its input is there.
+
+    tf.function would chain collectives in the order in which they were traced, so that none could
+    overlap with another's wait for its gradients.
+    """
+    graph = ops.get_default_graph()
+    dependencies = getattr(graph, "experimental_acd_manager", None)
+    if dependencies is not None:
+        dependencies.run_independently(result.op)
+    return result

@@ -1,0 +1,83 @@
+"""Law 4: the topology does not matter. Processes on this machine against a single one."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from terngrad.exchange.conformance import POLICIES, SHAPES
+
+_TIMEOUT_SECS = 240
+
+
+def free_hosts(count):
+    """Addresses with ports that were free a moment ago."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for s in sockets:
+            s.bind(("127.0.0.1", 0))
+        return [f"127.0.0.1:{s.getsockname()[1]}" for s in sockets]
+
+
+def run_processes(kind, hosts, nodes, folder):
+    """What each process of an exchange delivers; a time-out or an error shows the logs."""
+    files = [folder / f"{kind}{len(hosts)}_{rank}.npz" for rank in range(len(hosts))]
+    logs = [file.with_suffix(".log") for file in files]
+    processes = []
+    try:
+        for rank, (file, log) in enumerate(zip(files, logs, strict=True)):
+            command = [sys.executable, "-m", "terngrad.exchange.conformance", kind, str(rank)]
+            with open(log, "wb") as output:
+                processes.append(
+                    subprocess.Popen(
+                        [*command, ",".join(hosts), str(nodes), str(file)],
+                        stdout=output,
+                        stderr=subprocess.STDOUT,
+                        env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL="2"),
+                    )
+                )
+        codes = [process.wait(_TIMEOUT_SECS) for process in processes]
+        assert not any(codes), "\n".join(log.read_text()[-3000:] for log in logs)
+    except subprocess.TimeoutExpired:
+        pytest.fail("\n".join(log.read_text()[-3000:] for log in logs))
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    return [dict(np.load(file)) for file in files]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """What one process with 4 nodes delivers."""
+    (found,) = run_processes("local", ["-"], 4, tmp_path_factory.mktemp("local"))
+    return found
+
+
+@pytest.fixture(scope="module", params=[1, 2, 4])
+def together(request, tmp_path_factory):
+    """What so many processes with 4 nodes in all deliver, each of them."""
+    folder = tmp_path_factory.mktemp("collective")
+    return run_processes("collective", free_hosts(request.param), 4, folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_law_4_every_process_delivers_what_one_process_does(alone, together, policy):
+    for found in together:
+        for i in range(len(SHAPES)):
+            got, expected = found[f"{policy} {i}"], alone[f"{policy} {i}"]
+            if policy == "half":  # several nodes of a process are joined before they are rounded
+                np.testing.assert_allclose(got, expected, rtol=2e-3, atol=1e-3)
+            else:
+                np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.slow
+def test_process_0_broadcasts(together):
+    for found in together:
+        assert found["broadcast"] == [0.0]

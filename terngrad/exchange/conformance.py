@@ -1,0 +1,99 @@
+"""Runs an exchange's operations on fixed data, for the tests that compare topologies.
+
+python -m terngrad.exchange.conformance local 0 1 NODES FILE
+python -m terngrad.exchange.conformance collective RANK HOST:PORT,... NODES FILE
+"""
+
+import sys
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from terngrad.codecs.factory import make_codecs
+from terngrad.draws import DrawKey
+from terngrad.exchange.exchange import Exchange
+from terngrad.exchange.local import LocalExchange
+from terngrad.exchange.two_shot import TwoShotExchange
+from terngrad.layout import Policy, make_layout
+from terngrad.ops.reference import ReferenceKernels
+from terngrad.training.step import exchange_gradients
+
+NAMES = ["a/kernel", "a/bias", "b/kernel", "b/bias", "c/kernel"]
+SHAPES = [(7, 9), (9,), (33, 5), (1,), (40, 41)]
+POLICIES = {
+    "float": Policy(),
+    "half": Policy(grad_bits=16),
+    "ternary": Policy(grad_bits=1, clip_factor=2.5),
+    "mixed": Policy(grad_bits=1, size_to_binarize=10, float_layers=("b",)),
+    "unpacked": Policy(grad_bits=1, use_encoding=False),
+    "own scale": Policy(grad_bits=1, scaler_sharing=False),
+}
+_STEPS = 3
+_BUCKET_ELEMENTS = 100  # several buckets: their operations overlap
+
+
+def local(rank: int, hosts: str, nodes: int) -> Exchange:
+    """All nodes in this process."""
+    del rank, hosts
+    return LocalExchange(nodes, ReferenceKernels())
+
+
+def collective(rank: int, hosts: str, nodes: int) -> Exchange:
+    """A share of the nodes in each process of TensorFlow's collective runtime."""
+    from terngrad.exchange.collective import start
+
+    transport = start(hosts.split(","), rank)
+    return TwoShotExchange(transport, nodes // transport.size, ReferenceKernels())
+
+
+EXCHANGES: Mapping[str, Callable[[int, str, int], Exchange]] = {
+    "local": local,
+    "collective": collective,
+}
+
+
+def main() -> None:
+    """Saves what this process' exchange delivers."""
+    kind, rank, hosts, nodes, path = sys.argv[1:]
+    tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
+    tf.config.threading.set_inter_op_parallelism_threads(2)
+    exchange = EXCHANGES[kind](int(rank), hosts, int(nodes))
+    found = {}
+    for name, policy in POLICIES.items():
+        for i, mean in enumerate(_means(exchange, policy)):
+            found[f"{name} {i}"] = mean.numpy()
+    found["broadcast"] = exchange.broadcast([tf.constant([float(exchange.first_node)])])[0].numpy()
+    exchange.barrier()
+    found["bytes_sent"] = exchange.bytes_sent.numpy()
+    np.savez(path, **found)
+
+
+def _means(exchange: Exchange, policy: Policy) -> list[tf.Tensor]:
+    """The mean gradients of the last of some steps, in a loop as in training."""
+    layout = make_layout(NAMES, SHAPES, policy, _BUCKET_ELEMENTS)
+    codecs = make_codecs(layout, ReferenceKernels())
+    mine = range(exchange.first_node, exchange.first_node + exchange.local_nodes)
+
+    @tf.function(autograph=False)
+    def run() -> list[tf.Tensor]:
+        def step(i, means):
+            del means
+            keys = [DrawKey(tf.constant(5, tf.uint64), i, tf.constant(n)) for n in mine]
+            gradients = [_gradients(node, i) for node in mine]
+            devices = ["/CPU:0"] * len(mine)
+            return i + 1, exchange_gradients(gradients, codecs, exchange, keys, devices).means
+
+        start = (tf.constant(0, tf.int64), [tf.zeros(shape) for shape in SHAPES])
+        return tf.while_loop(lambda i, _: i < _STEPS, step, start, parallel_iterations=1)[1]
+
+    return run()
+
+
+def _gradients(node: int, step: tf.Tensor) -> list[tf.Tensor]:
+    seeds = [tf.stack([step, tf.constant(node * len(SHAPES) + i, tf.int64)]) for i in range(5)]
+    return [tf.random.stateless_normal(s, k) for s, k in zip(SHAPES, seeds, strict=True)]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""All-reduce in two shots: each process sums its share of what all hold, and hands the sums back.
+
+    all-to-all of codes -> integer sum of the own share -> all-gather of the packed sums
+
+Nothing is quantized on the way, so the sum is exact. A process sends 2 (P - 1) / P bits a value in
+the first shot and ceil(log2(2 N + 1)) (P - 1) / P in the second, P processes with N nodes together.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from terngrad.codecs.planes import plane_count
+from terngrad.draws import MAX_NODES
+from terngrad.exchange.exchange import Exchange, tree_sum
+from terngrad.ops.kernels import Kernels
+
+_LANE = 4  # bytes of what a transport moves: float32 or 32-bit integers
+
+
+class Transport(abc.ABC):
+    """What a two-shot exchange needs of a network: P processes that move tensors of 4-byte values.
+
+    `name` tells the processes which operations belong together, as in `Exchange`.
+
+    Attributes:
+      rank: index of this process.
+      size: P.
+    """
+
+    rank: int
+    size: int
+
+    @abc.abstractmethod
+    def max(self, vector: tf.Tensor, name: str) -> tf.Tensor:
+        """Elementwise largest float32 vector over the processes."""
+
+    @abc.abstractmethod
+    def all_to_all(self, parts: tf.Tensor, name: str) -> tf.Tensor:
+        """Sends row i of [P, ...] to process i; row j of the result came from process j."""
+
+    @abc.abstractmethod
+    def all_gather(self, part: tf.Tensor, name: str) -> tf.Tensor:
+        """Every process' tensor, in the order of the processes: [...] -> [P, ...]."""
+
+    @abc.abstractmethod
+    def broadcast(self, value: tf.Tensor, name: str) -> tf.Tensor:
+        """The tensor of process 0."""
+
+
+class TwoShotExchange(Exchange):
+    """Exchanges over a transport; each process computes as many consecutive nodes."""
+
+    def __init__(self, transport: Transport, local_nodes: int, kernels: Kernels) -> None:
+        """Joins `local_nodes` nodes of each process.
+
+        For sums of floats that do not depend on how nodes are spread over processes (law 4),
+        `local_nodes` must be a power of two.
+
+        Raises:
+          ValueError: there are more than 65536 nodes.
+        """
+        self._transport = transport
+        self._kernels = kernels
+        self.local_nodes = local_nodes
+        self.first_node = transport.rank * local_nodes
+        self.size = transport.size * local_nodes
+        if not 1 <= self.size <= MAX_NODES:
+            raise ValueError(f"{self.size} nodes; allowed are 1 to {MAX_NODES}.")
+        self.bytes_sent = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self.bytes_received = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self._nodes = tf.Variable(self.size, dtype=tf.int32, trainable=False)
+
+    def max(self, vectors: Sequence[tf.Tensor], name: str) -> tf.Tensor:
+        """See base class."""
+        local = tf.reduce_max(tf.stack(vectors), axis=0)
+        # As in a ring: a reduction sends and receives every value twice but for the own share.
+        self._count(2.0 * _LANE * local.shape[0] * self._others_share)
+        return self._transport.max(local, f"{name}/max")
+
+    def sum(self, codes: Sequence[tf.Tensor], name: str) -> tf.Tensor:
+        """See base class."""
+        local = self._kernels.sum(codes, plane_count(self.local_nodes))
+        groups = local.shape[0]
+        parts = self._exchange_shares(_as_integers(local), f"{name}/codes")
+        received = [tf.bitcast(part, tf.uint32) for part in tf.unstack(parts)]
+        share = self._kernels.sum(received, plane_count(self.size))
+        total = self._gather_shares(_as_integers(share), f"{name}/sums")
+        return tf.bitcast(total[:groups], tf.uint32)
+
+    def float_sum(self, values: Sequence[Sequence[tf.Tensor]], name: str) -> list[tf.Tensor]:
+        """See base class."""
+        local = [tree_sum(each) for each in zip(*values, strict=True)]
+        flat = tf.concat([tf.reshape(value, [-1]) for value in local], 0)
+        count = flat.shape[0]
+        parts = self._exchange_shares(flat, f"{name}/floats")
+        total = self._gather_shares(tree_sum(tf.unstack(parts)), f"{name}/totals")[:count]
+        return _like(total, local)
+
+    def mean(self, values: Sequence[Sequence[tf.Tensor]], name: str) -> list[tf.Tensor]:
+        """See base class; float16 also travels as float16, rounded again on each way."""
+        if values[0][0].dtype != tf.float16:
+            return super().mean(values, name)
+        wide = [[tf.cast(value, tf.float32) for value in node] for node in values]
+        local = [tree_sum(each) / self.local_nodes for each in zip(*wide, strict=True)]
+        flat = tf.concat([tf.reshape(value, [-1]) for value in local], 0)
+        packed = _pack_halves(flat)
+        parts = self._exchange_shares(packed, f"{name}/halves")
+        shares = [_unpack_halves(part) for part in tf.unstack(parts)]
+        mean = _pack_halves(tree_sum(shares) / tf.cast(self._processes(), tf.float32))
+        total = _unpack_halves(self._gather_shares(mean, f"{name}/means"))
+        return [tf.cast(m, tf.float16) for m in _like(total[: flat.shape[0]], local)]
+
+    def nodes(self) -> tf.Tensor:
+        """See base class."""
+        return self._nodes.read_value()
+
+    def broadcast(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """See base class."""
+        return [self._transport.broadcast(v, f"broadcast/{i}") for i, v in enumerate(values)]
+
+    def barrier(self) -> None:
+        """See base class."""
+        self._transport.max(tf.zeros([1]), "barrier")
+
+    @property
+    def _others_share(self) -> float:
+        return (self._transport.size - 1) / self._transport.size
+
+    def _processes(self) -> tf.Tensor:
+        return self.nodes() // self.local_nodes
+
+    def _exchange_shares(self, rows: tf.Tensor, name: str) -> tf.Tensor:
+        """Cuts rows [G, ...] into P shares: [P, ceil(G / P), ...], this process' from everyone."""
+        processes = self._transport.size
+        share = math.ceil(rows.shape[0] / processes)
+        padding = [[0, share * processes - rows.shape[0]]] + [[0, 0]] * (rows.shape.rank - 1)
+        parts = tf.reshape(tf.pad(rows, padding), [processes, share, *rows.shape[1:]])
+        self._count(_LANE * parts.shape.num_elements() * self._others_share)
+        return self._transport.all_to_all(parts, name)
+
+    def _gather_shares(self, share: tf.Tensor, name: str) -> tf.Tensor:
+        """Joins the processes' shares [S, ...] to [P S, ...]."""
+        processes = self._transport.size
+        self._count(_LANE * share.shape.num_elements() * (processes - 1))
+        gathered = self._transport.all_gather(share, name)
+        return tf.reshape(gathered, [processes * share.shape[0], *share.shape[1:]])
+
+    def _count(self, octets: float) -> None:
+        """Adds to the counters: what a process sends in these operations it also receives."""
+        whole = tf.constant(round(octets), tf.int64)
+        self.bytes_sent.assign_add(whole)
+        self.bytes_received.assign_add(whole)
+
+
+def _as_integers(words: tf.Tensor) -> tf.Tensor:
+    return tf.bitcast(words, tf.int32)
+
+
+def _like(flat: tf.Tensor, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Cuts a flat tensor into tensors of the given ones' shapes."""
+    parts = tf.split(flat, [tensor.shape.num_elements() for tensor in tensors])
+    return [tf.reshape(part, t.shape) for part, t in zip(parts, tensors, strict=True)]
+
+
+def _pack_halves(values: tf.Tensor) -> tf.Tensor:
+    """float32 [n] -> int32 [ceil(n / 2)] that holds them as float16."""
+    halves = tf.cast(tf.pad(values, [[0, values.shape[0] % 2]]), tf.float16)
+    return tf.bitcast(tf.reshape(halves, [-1, 2]), tf.int32)
+
+
+def _unpack_halves(packed: tf.Tensor) -> tf.Tensor:
+    return tf.cast(tf.reshape(tf.bitcast(packed, tf.float16), [-1]), tf.float32)
