@@ -16,9 +16,17 @@ _POOL_UNIT = 1024  # images of the shuffle pool for each unit of input_queue_mem
 
 
 def training_batches(
-    config: TrainConfig, goal: Problem, dataset: Dataset | None, step: int
+    config: TrainConfig,
+    goal: Problem,
+    dataset: Dataset | None,
+    step: int,
+    worker_index: int = 0,
+    num_workers: int = 1,
 ) -> tf.data.Dataset:
-    """Batches (images, labels) from step `step` on; synthetic ones where `dataset` is None."""
+    """Batches (images, labels) from step `step` on; synthetic ones where `dataset` is None.
+
+    Of several workers each gets its share of the records.
+    """
     if dataset is None:
         shape = (goal.image_size, goal.image_size, goal.channels)
         return input_pipeline.synthetic_batches(
@@ -31,6 +39,8 @@ def training_batches(
         batch_size=config.batch_size,
         seed=config.seed,
         start_step=step,
+        worker_index=worker_index,
+        num_workers=num_workers,
         num_readers=config.num_readers,
         num_preprocess_threads=config.num_preprocess_threads,
         shuffle_pool=_POOL_UNIT * config.input_queue_memory_factor,

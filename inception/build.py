@@ -10,7 +10,9 @@ from inception.flags import TrainConfig
 from inception.problem import Problem
 from slim.nets import nets_factory
 from terngrad.codecs.factory import make_codecs
+from terngrad.exchange.exchange import Exchange
 from terngrad.exchange.local import LocalExchange
+from terngrad.exchange.two_shot import Transport, TwoShotExchange
 from terngrad.layout import Layout, Policy, make_layout
 from terngrad.ops.choice import choose_kernels
 from terngrad.training import schedules
@@ -33,7 +35,7 @@ class Training:
       float_runner: steps of a float epoch; the same runner where there are none.
       step: int64 variable, steps done.
       state: everything that a checkpoint holds, by name.
-      nodes: nodes of the run.
+      exchange: joins the nodes of the run.
       kernels: what writes and reads codes, for the log.
     """
 
@@ -43,14 +45,31 @@ class Training:
     float_runner: Runner
     step: tf.Variable
     state: dict[str, tf.Variable]
-    nodes: int
+    exchange: Exchange
     kernels: str
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of the run, in all processes."""
+        return self.exchange.size
 
 
 def build_training(
-    config: TrainConfig, goal: Problem, steps_per_epoch: float, devices: Sequence[str]
+    config: TrainConfig,
+    goal: Problem,
+    steps_per_epoch: float,
+    devices: Sequence[str],
+    transport: Transport | None = None,
 ) -> Training:
-    """Builds what `config` describes, with initial weights from its seed."""
+    """Builds what `config` describes, with initial weights from its seed.
+
+    Args:
+      config: of this process.
+      goal: what the net learns.
+      steps_per_epoch: turns epochs into steps.
+      devices: towers of this process.
+      transport: to the other processes; None = this one trains alone.
+    """
     model = nets_factory.build_net(
         config.net,
         num_classes=goal.num_classes,
@@ -69,7 +88,11 @@ def build_training(
         os.environ.get("TERNGRAD_SIMD", ""),
         on_gpu=any("GPU" in device for device in devices),
     )
-    exchange = LocalExchange(config.nodes, kernels)
+    exchange = (
+        TwoShotExchange(transport, config.nodes, kernels)
+        if transport
+        else LocalExchange(config.nodes, kernels)
+    )
     schedule = learning_rate(config, steps_per_epoch)
 
     def runner(layout: Layout) -> Runner:
@@ -104,7 +127,7 @@ def build_training(
         float_runner,
         step,
         state,
-        config.nodes,
+        exchange,
         kernels.title + (f", because {why_reference}" if why_reference else ""),
     )
 

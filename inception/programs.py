@@ -1,9 +1,13 @@
 """What the programs share: from the command line to a training or an evaluation."""
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 
-from inception import app, flags
+from absl import flags as absl_flags
+
+from inception import app, flag_table, flags
+from inception.cluster import ClusterConfig
 from inception.flags import EvalConfig, TrainConfig
 
 
@@ -19,6 +23,33 @@ def evaluate(dataset_name: str, description: str, argv: Sequence[str] | None = N
     main = lambda values: run_evaluation(flags.eval_config(values, dataset_name))
     define = functools.partial(flags.define_eval, dataset_name=dataset_name)
     app.run(main, define, argv, description=description)
+
+
+def train_distributed(
+    dataset_name: str, description: str, argv: Sequence[str] | None = None
+) -> None:
+    """Runs one worker of a training on a data set; see `app.run`."""
+
+    def main(values: absl_flags.FlagValues) -> None:
+        config = flags.train_config(values, dataset_name)
+        run_worker(config, flag_table.read(ClusterConfig, values))
+
+    def define(values: absl_flags.FlagValues) -> None:
+        flags.define_train(values, dataset_name)
+        flag_table.define(ClusterConfig, values)
+
+    app.run(main, define, argv, description=description)
+
+
+def run_worker(config: TrainConfig, cluster: ClusterConfig) -> None:
+    """Trains as one worker of several."""
+    print(f"Worker hosts are: {list(cluster.worker_hosts)}", flush=True)
+    config = dataclasses.replace(config, save_interval_secs=cluster.save_interval_secs)
+    with app.quiet_import():
+        from inception import settings, train
+        from inception.cluster import joined
+    with joined(cluster, settings.facts(config, cluster.size)) as workers:
+        train.train(train.prepare(config, workers))
 
 
 def run_training(config: TrainConfig) -> None:

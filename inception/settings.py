@@ -7,6 +7,8 @@ import dataclasses
 import json
 import os
 
+import tensorflow as tf
+
 from inception.flags import TrainConfig, inert_flags
 from slim.datasets.dataset_factory import Dataset
 
@@ -34,15 +36,23 @@ _WITHOUT_EFFECT = {
 }
 
 
-def describe(config: TrainConfig, dataset: Dataset | None) -> str:
+def describe(config: TrainConfig, dataset: Dataset | None, workers: int = 1) -> str:
     """Returns the settings as a JSON object; `dataset` None stands for synthetic images."""
     ignored = _WITHOUT_EFFECT | inert_flags(config).keys()
     settings = {k: v for k, v in dataclasses.asdict(config).items() if k not in ignored}
     settings["num_nodes"] = config.nodes
+    settings["workers"] = workers
     settings["data_dir"] = _records(dataset)
     if config.learning_rate_decay_type == "polynomial" and not config.polynomial_over_epochs:
         settings["max_steps"] = config.max_steps
     return json.dumps(settings, sort_keys=True)
+
+
+def facts(config: TrainConfig, workers: int) -> dict[str, str]:
+    """Returns what all workers of a training must have in common, by name."""
+    common = json.loads(describe(config, None, workers))
+    common |= {"max_steps": config.max_steps, "tensorflow": tf.version.VERSION}
+    return {name: json.dumps(value) for name, value in common.items()}
 
 
 def differences(before: str, now: str) -> str:

@@ -1,15 +1,19 @@
-"""What the training programs share: one run on one machine, from its config."""
+"""What the training programs share: one run, alone or as one of several workers."""
 
 import dataclasses
 import fcntl
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from typing import IO
 
+import tensorflow as tf
+
 from inception import problem, runtime, settings
 from inception.batches import naming_bad_records, training_batches
 from inception.build import Training, build_training
+from inception.cluster import ALONE, Workers, fingerprint
 from inception.flags import TrainConfig
 from inception.logs import ProgressBar, step_line
 from inception.problem import Problem
@@ -37,7 +41,8 @@ class Ready:
       settings: what its checkpoints note.
       training: its parts.
       checkpoint: of the step that it stands at, if there is one.
-      lock: keeps other trainings from the folder while it is open.
+      workers: who takes part.
+      lock: keeps other trainings from the folder while it is open; None where the chief writes.
     """
 
     config: TrainConfig
@@ -47,16 +52,19 @@ class Ready:
     settings: str
     training: Training
     checkpoint: str | None
-    lock: IO[str]
+    workers: Workers
+    lock: IO[str] | None
 
 
-def prepare(config: TrainConfig) -> Ready | None:
+def prepare(config: TrainConfig, workers: Workers = ALONE) -> Ready | None:
     """Builds a training and restores its newest checkpoint; None if nothing is left to train.
 
+    Of several workers the chief alone has the checkpoint, and hands its contents to the others.
+
     Raises:
-      ValueError: data, net and checkpoint do not fit each other.
+      ValueError: data, net and checkpoint do not fit each other, or the workers differ.
     """
-    if _is_finished(config):
+    if workers.size == 1 and _is_finished(config):
         return None
     runtime.configure(
         intra_threads=config.num_intra_threads,
@@ -67,16 +75,24 @@ def prepare(config: TrainConfig) -> Ready | None:
     devices = runtime.towers(config.num_gpus, on_cpu=config.clone_on_cpu)
     goal = problem.resolve(config)
     dataset = None if config.benchmark_mode else _dataset(config)
-    steps_per_epoch = (dataset.num_examples if dataset else _SYNTHETIC_EXAMPLES) / config.batch_size
-    noted = settings.describe(config, dataset)
-    training = build_training(config, goal, steps_per_epoch, devices)
-    os.makedirs(config.train_dir, exist_ok=True)
-    lock = hold_alone(config.train_dir)
-    checkpoint = restore_or_start(config, training)
-    if checkpoint:
-        _tell_differences(checkpoint, noted)
-    _tell_plan(config, training)
-    return Ready(config, goal, dataset, steps_per_epoch, noted, training, checkpoint, lock)
+    examples = dataset.num_examples if dataset else _SYNTHETIC_EXAMPLES
+    shares = 1 if workers.split_data else workers.size  # of the data set that were counted
+    steps_per_epoch = examples * shares / (config.batch_size * workers.size)
+    noted = settings.describe(config, dataset, workers.size)
+    transport = workers.connect()
+    training = build_training(config, goal, steps_per_epoch, devices, transport)
+    lock = checkpoint = None
+    if workers.is_chief:
+        os.makedirs(config.train_dir, exist_ok=True)
+        lock = hold_alone(config.train_dir)
+        checkpoint = restore_or_start(config, training)
+        if checkpoint:
+            _tell_differences(checkpoint, noted)
+    if workers.size > 1:
+        _share_state(training, workers)
+    if workers.is_chief:
+        _tell_plan(config, training)
+    return Ready(config, goal, dataset, steps_per_epoch, noted, training, checkpoint, workers, lock)
 
 
 def train(ready: Ready) -> None:
@@ -89,14 +105,37 @@ def train(ready: Ready) -> None:
     config, training = ready.config, ready.training
     step = int(training.step)
     with StopRequest() as stop, ProgressBar(step, config.max_steps) as bar:
-        batches = iter(training_batches(config, ready.goal, ready.dataset, step))
+        batches = iter(_batches(ready, step))
         with naming_bad_records(config, ready.goal, ready.dataset):
-            checkpoint = _loop(ready, batches, bar).run(step, ready.checkpoint, stop)
-    if stop.signal:
-        print(f"{stop.signal.name}: saved {checkpoint}; the same command goes on from there.")
-        sys.exit(128 + stop.signal)
-    print(f"Finished training at step {int(training.step)}: {checkpoint}")
-    ready.lock.close()
+            checkpoint, stopped = _loop(ready, batches, bar).run(step, ready.checkpoint, stop)
+    where = checkpoint or "the chief has the checkpoint"
+    if stopped:
+        asked = stop.signal.name if stop.signal else "another worker was asked to stop"
+        print(f"{asked}: saved {where}; the same command goes on from there.")
+        sys.exit(128 + (stop.signal or signal.SIGTERM))
+    print(f"Finished training at step {int(training.step)}: {where}")
+    if ready.lock:
+        ready.lock.close()
+
+
+def _batches(ready: Ready, step: int) -> tf.data.Dataset:
+    workers = ready.workers
+    index, count = (workers.rank, workers.size) if workers.split_data else (0, 1)
+    return training_batches(ready.config, ready.goal, ready.dataset, step, index, count)
+
+
+def _share_state(training: Training, workers: Workers) -> None:
+    """Hands the chief's parameters, slots, averages and step to all, and checks that they came."""
+    variables = list(training.state.values())
+    values = training.exchange.broadcast([v.read_value() for v in variables])
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
+    workers.agree(
+        {
+            "layout": training.layout.fingerprint().hex(),
+            "parameters": fingerprint([v.numpy() for v in variables]),
+        }
+    )
 
 
 def hold_alone(train_dir: str) -> IO[str]:
@@ -176,7 +215,7 @@ def _tell_plan(config: TrainConfig, training: Training) -> None:
     print(
         f"{config.net}: {layout.size} parameters in {len(layout.names)} variables, "
         f"{len(layout.coded)} of them ternary; {training.nodes} nodes x "
-        f"{config.batch_size // training.nodes} images; "
+        f"{config.batch_size // config.nodes} images; "
         f"each sends {sent:.0f} bytes a step, "
         f"{bits_per_parameter(layout, codecs, training.nodes):.4g} bits a parameter.",
         flush=True,
@@ -197,13 +236,16 @@ def _loop(ready: Ready, batches: Iterator, bar: ProgressBar) -> Loop:
     config, training = ready.config, ready.training
 
     def report(progress: Progress) -> None:
-        print(step_line(progress), flush=True)
+        print(step_line(progress, worker=ready.workers.label), flush=True)
         bar.update(progress)
 
-    wanted = config.save_summaries_secs > 0
+    is_chief = ready.workers.is_chief
+    wanted = is_chief and config.save_summaries_secs > 0
     writer = SummaryWriter(config.train_dir, training.layout, training.nodes) if wanted else None
 
-    def save(step: int) -> str:
+    def save(step: int) -> str | None:
+        if not is_chief:
+            return None
         return checkpoints.save(
             config.train_dir, training.state, step, config.keep_checkpoints, ready.settings
         )

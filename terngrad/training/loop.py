@@ -91,7 +91,7 @@ class Loop:
       layout: of the gradients.
       cadence: when to log, save, write summaries.
       report: called with the progress every `cadence.log_every` steps.
-      save: called with a step; returns the checkpoint's path.
+      save: called with a step; returns the checkpoint's path, None where another process saves.
       writer: of summaries, or None.
       profile_dir: where a profile goes.
     """
@@ -102,11 +102,11 @@ class Loop:
     layout: Layout
     cadence: Cadence
     report: Callable[[Progress], None]
-    save: Callable[[int], str]
+    save: Callable[[int], str | None]
     writer: SummaryWriter | None = None
     profile_dir: str = ""
 
-    def run(self, step: int, checkpoint: str | None, stop: StopRequest) -> str | None:
+    def run(self, step: int, checkpoint: str | None, stop: StopRequest) -> tuple[str | None, bool]:
         """Trains from `step` on.
 
         Args:
@@ -115,7 +115,8 @@ class Loop:
           stop: looked at between calls into TensorFlow.
 
         Returns:
-          The path of the last checkpoint.
+          The path of the last checkpoint, and whether the end was a request to stop, of this
+          process or another.
 
         Raises:
           DivergedError: names the step, what is not finite, and the last good checkpoint.
@@ -126,9 +127,12 @@ class Loop:
         profiler = _Profiler(self.cadence.profile, self.profile_dir)
         clock = _Clock()
         saved_at = summarized_at = time.monotonic()
-        while step < self.cadence.max_steps and not stop.signal:
+        ended = False
+        while step < self.cadence.max_steps and not ended:
             profiler.at(step)
             runner, until = self.runner_at(step)
+            if stop.signal:
+                runner.request_stop()  # one more step tells the other processes
             if summary_due:
                 outcome, step = self._observe(runner, step, clock), step + 1
                 summarized_at = time.monotonic()
@@ -138,6 +142,7 @@ class Loop:
                     outcome = runner.many(self.batches, count)
                     step += int(outcome.done)
             self._check(outcome, step, checkpoint)
+            ended = bool(outcome.stop)
             if step % self.cadence.log_every == 0:
                 try:
                     self._report(outcome, step, clock)
@@ -153,7 +158,7 @@ class Loop:
             checkpoint = self._save(step, checkpoint)
         if self.writer:
             self.writer.flush()
-        return checkpoint
+        return checkpoint, ended
 
     def _observe(self, runner: Runner, step: int, clock: _Clock) -> Outcome:
         with clock.timing(1):
@@ -175,7 +180,7 @@ class Loop:
             last = checkpoint or "none was written yet"
             raise DivergedError(f"step {step}: {', '.join(bad)}; last good checkpoint: {last}.")
 
-    def _save(self, step: int, checkpoint: str | None) -> str:
+    def _save(self, step: int, checkpoint: str | None) -> str | None:
         try:
             return self.save(step)
         except ValueError as error:  # weights that are not finite

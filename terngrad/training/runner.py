@@ -15,14 +15,17 @@ class Outcome(NamedTuple):
     """The last of a number of steps.
 
     Attributes:
-      done: int32 scalar, steps done; fewer than asked for if the last one was not finite.
+      done: int32 scalar, steps done; fewer than asked for if the last one was not finite, or was
+        the last because of a request to stop.
       losses: of the last step.
+      stop: bool scalar, a process was asked to stop; no step came after that.
       learning_rate: of the last step.
       scales: float32 [v], of the coded variables in the last step.
     """
 
     done: tf.Tensor
     losses: Losses
+    stop: tf.Tensor
     learning_rate: tf.Tensor
     scales: tf.Tensor
 
@@ -41,6 +44,9 @@ class Runner:
     def __init__(self, step: TrainStep, codecs: Sequence[Codec]) -> None:
         """Compiles `step`, which exchanges its gradients with `codecs`."""
         self._step = step
+        # TensorFlow's collectives tell the turns of a loop apart, and processes do not make the
+        # same number of steps in a call: in a function of its own a step is the same in all turns.
+        self._take = tf.function(step, autograph=False, experimental_attributes={"_noinline": True})
         self._scale_count = sum(codec.scale_count for codec in codecs)
         self.codecs = codecs
         # Steps leave Python only once a call, so that it does not show in the time of a step.
@@ -48,8 +54,12 @@ class Runner:
         self._one = tf.function(self._observe, autograph=False)
 
     def many(self, batches: Iterator, count: int) -> Outcome:
-        """Runs `count` steps, stopping after one with a loss or gradient that is not finite."""
+        """Runs `count` steps, or fewer: see `Outcome`."""
         return self._many(batches, tf.constant(count, tf.int32))
+
+    def request_stop(self) -> None:
+        """See `TrainStep`."""
+        self._step.request_stop()
 
     def compile(self, batches: Iterator) -> None:
         """Compiles `many`, so that its first step is as quick as the next."""
@@ -61,10 +71,10 @@ class Runner:
 
     def _run_many(self, batches, count: tf.Tensor) -> Outcome:
         def body(last: Outcome) -> tuple[Outcome]:
-            return (_outcome(self._step(*next(batches)), last.done + 1),)
+            return (_outcome(self._take(*next(batches)), last.done + 1),)
 
         return tf.while_loop(
-            lambda last: (last.done < count) & _is_finite(last),
+            lambda last: (last.done < count) & _is_finite(last) & ~last.stop,
             body,
             (self._nothing(),),
             parallel_iterations=1,
@@ -76,7 +86,7 @@ class Runner:
         start = Observation(self._nothing(), self._step.zeros_like_gradients(), self._no_zeros())
         return tf.while_loop(
             lambda last: last.outcome.done < 1,
-            lambda last: (self._observation(self._step(*next(batches))),),
+            lambda last: (self._observation(self._take(*next(batches))),),
             (start,),
             parallel_iterations=1,
         )[0]
@@ -89,7 +99,8 @@ class Runner:
 
     def _nothing(self) -> Outcome:
         zero = tf.zeros([])
-        return Outcome(tf.constant(0), Losses(zero, zero), zero, tf.zeros([self._scale_count]))
+        scales = tf.zeros([self._scale_count])
+        return Outcome(tf.constant(0), Losses(zero, zero), tf.constant(False), zero, scales)
 
     def _no_zeros(self) -> dict[int, tf.Tensor]:
         coded = [i for codec in self.codecs if codec.scale_count for i in codec.variables]
@@ -97,7 +108,7 @@ class Runner:
 
 
 def _outcome(result: StepResult, done: tf.Tensor) -> Outcome:
-    return Outcome(done, result.losses, result.learning_rate, result.aggregate.scales)
+    return Outcome(done, result.losses, result.stop, result.learning_rate, result.aggregate.scales)
 
 
 def _is_finite(outcome: Outcome) -> tf.Tensor:

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from terngrad.codecs.codec import Codec
 from terngrad.draws import DrawKey
-from terngrad.exchange.exchange import Exchange, tree_sum
+from terngrad.exchange.exchange import Exchange
 from terngrad.training.averages import MovingAverages
 from terngrad.training.classifier import Classifier, Losses
 from terngrad.training.optimizers import Optimizer
@@ -31,9 +31,10 @@ class Aggregate(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """What one step tells: losses averaged over the local nodes, rate, gradients exchanged."""
+    """What one step tells: losses averaged over all nodes, rate, gradients exchanged."""
 
     losses: Losses
+    stop: tf.Tensor  # bool, a process was asked to stop
     learning_rate: tf.Tensor
     gradients: list[tf.Tensor]  # the first local node's
     aggregate: Aggregate
@@ -76,6 +77,11 @@ class TrainStep:
         self._step = step
         self._seed = tf.constant(seed % (1 << 64), tf.uint64)
         self._devices = devices
+        self._stop = tf.Variable(0.0, trainable=False)
+
+    def request_stop(self) -> None:
+        """Lets all processes know, in the next step, that this one is to stop."""
+        self._stop.assign(1.0)
 
     def __call__(self, images: tf.Tensor, labels: tf.Tensor) -> StepResult:
         """Trains on the process' batch: float32 [B, H, W, C], int32 [B], split over its nodes."""
@@ -92,6 +98,7 @@ class TrainStep:
             gradients.append(g)
             losses.append(loss)
             states.append(state)
+        shared, stop = self._share(losses)
         aggregate = exchange_gradients(gradients, self._codecs, self._exchange, keys, devices)
         rate = self._schedule(step)
         self._optimizer.apply(aggregate.means, rate, step)
@@ -99,11 +106,19 @@ class TrainStep:
         if self._averages:
             self._averages.update(step)
         self._step.assign_add(1)
-        return StepResult(_mean_losses(losses), rate, gradients[0], aggregate)
+        return StepResult(shared, stop, rate, gradients[0], aggregate)
 
     def zeros_like_gradients(self) -> list[tf.Tensor]:
         """Zeros in the shapes of the gradients."""
         return [tf.zeros(v.shape) for v in self._classifier.variables]
+
+    def _share(self, losses: Sequence[Losses]) -> tuple[Losses, tf.Tensor]:
+        """Mean losses over all nodes and whether to stop, so that all processes end alike."""
+        stop = self._stop.read_value()
+        signals = [[tf.stack([*loss, stop])] for loss in losses]
+        (means,) = self._exchange.mean(signals, "losses")
+        *shared, stops = tf.unstack(means)
+        return Losses(*shared), stops > 0.0
 
     def _update_state(self, states: Sequence[Sequence[tf.Tensor]]) -> None:
         """Moving statistics of the net are linear in a node's batch, so their mean is exact."""
@@ -155,7 +170,3 @@ def dropout_seed(key: DrawKey) -> tf.Tensor:
     base = tf.bitcast(tf.reshape(key.seed, [1]), tf.int32)[0]
     mixed = tf.random.experimental.stateless_fold_in(base, tf.cast(key.step, tf.int32))
     return tf.random.experimental.stateless_fold_in(mixed, key.node)
-
-
-def _mean_losses(losses: Sequence[Losses]) -> Losses:
-    return Losses(*(tree_sum(values) / len(losses) for values in zip(*losses, strict=True)))

@@ -1,0 +1,10 @@
+r"""Trains a net on MNIST on several machines: this is one worker of them.
+
+python -m inception.mnist_distributed_train --data_dir=DIR --grad_bits=1 --clip_factor=2.5 \
+    --worker_hosts=HOST1:2222,HOST2:2222 --task_id=0
+"""
+
+from inception import programs
+
+if __name__ == "__main__":
+    programs.train_distributed("mnist", __doc__)
