@@ -29,9 +29,12 @@ def training_batches(
     """
     if dataset is None:
         shape = (goal.image_size, goal.image_size, goal.channels)
-        return input_pipeline.synthetic_batches(
-            shape, goal.num_classes, config.batch_size, config.seed
+        # One batch over all workers: the images of a node do not depend on where it computes.
+        whole = input_pipeline.synthetic_batches(
+            shape, goal.num_classes, config.batch_size * num_workers, config.seed
         )
+        mine = slice(worker_index * config.batch_size, (worker_index + 1) * config.batch_size)
+        return whole.take(1).map(lambda images, labels: (images[mine], labels[mine])).repeat()
     batches = input_pipeline.training_batches(
         dataset,
         preprocessing_factory.get_preprocessing(goal.preprocessing, is_training=True),

@@ -120,7 +120,8 @@ def train(ready: Ready) -> None:
 
 def _batches(ready: Ready, step: int) -> tf.data.Dataset:
     workers = ready.workers
-    index, count = (workers.rank, workers.size) if workers.split_data else (0, 1)
+    shared = workers.split_data or ready.dataset is None
+    index, count = (workers.rank, workers.size) if shared else (0, 1)
     return training_batches(ready.config, ready.goal, ready.dataset, step, index, count)
 
 

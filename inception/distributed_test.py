@@ -1,0 +1,213 @@
+"""Training on several workers: laws 4 and 8, and what happens when one of them is lost."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from inception import launch
+from terngrad.training import checkpoints
+
+TIMEOUT_SECS = 280
+STEPS = 20
+
+
+def flags_of(folder, net="lenet", batch_size=8, nodes=1, bits=1, steps=STEPS):
+    dataset = {"lenet": "mnist", "cifar10_alexnet": "cifar10"}[net]
+    program = f"inception.{dataset}_distributed_train"
+    return program, [
+        f"--net={net}",
+        f"--train_dir={folder}",
+        f"--batch_size={batch_size}",
+        f"--num_nodes={nodes}",
+        f"--grad_bits={bits}",
+        f"--max_steps={steps}",
+        "--clip_factor=2.5",
+        "--benchmark_mode=True",
+        "--num_intra_threads=1",
+        "--num_inter_threads=2",
+        "--save_summaries_secs=0",
+    ]
+
+
+class Run:
+    """A training that was launched here; a time-out shows its lines."""
+
+    def __init__(self, workers, program, flags, options=()):
+        command = [sys.executable, "-u", "-m", "inception.launch", *options, str(workers)]
+        self.process = subprocess.Popen(
+            [*command, program, *flags], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        self.lines = []
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def _read(self):
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip())
+
+    def wait_for(self, pattern):
+        deadline = time.monotonic() + TIMEOUT_SECS
+        while time.monotonic() < deadline:
+            for line in list(self.lines):
+                if re.search(pattern, line):
+                    return line
+            if self.process.poll() is not None and not self.reader.is_alive():
+                break
+            time.sleep(0.05)
+        self.end()
+        pytest.fail(f"no line {pattern!r} in\n" + "\n".join(self.lines))
+
+    def finish(self):
+        """The exit status."""
+        try:
+            status = self.process.wait(TIMEOUT_SECS)
+            self.reader.join(10)
+            return status
+        except subprocess.TimeoutExpired:
+            self.end()
+            pytest.fail("still running:\n" + "\n".join(self.lines))
+
+    def end(self):
+        self.process.kill()
+        self.process.wait()
+
+
+def worker_pids(run):
+    """Processes of the workers by index."""
+    found = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdecimal():
+            try:
+                with open(f"/proc/{entry}/cmdline", encoding="utf-8") as file:
+                    words = file.read().split("\0")
+                with open(f"/proc/{entry}/stat", encoding="utf-8") as file:
+                    parent = int(file.read().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+            index = [w.partition("=")[2] for w in words if w.startswith("--task_id=")]
+            if parent == run.process.pid and index:
+                found[int(index[0])] = int(entry)
+    return found
+
+
+def parameters(folder, step=STEPS):
+    path = os.path.join(str(folder), f"model.ckpt-{step}")
+    reader = checkpoints.tf.train.load_checkpoint(path)
+    names = [n for n in reader.get_variable_to_shape_map() if "variables" in n or "averages" in n]
+    return {name: reader.get_tensor(name) for name in sorted(names)}
+
+
+def assert_equal_parameters(left, right):
+    assert left.keys() == right.keys()
+    for name in left:
+        np.testing.assert_array_equal(left[name], right[name], err_msg=name)
+
+
+def train(workers, folder, **settings):
+    run = Run(workers, *flags_of(folder, **settings))
+    assert run.finish() == 0, "\n".join(run.lines)
+    return parameters(folder, settings.get("steps", STEPS))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("net", ["lenet", "cifar10_alexnet"])
+def test_law_4_the_spread_of_nodes_over_workers_changes_no_bit(tmp_path, net):
+    alone = train(1, tmp_path / "1x4", net=net, batch_size=8, nodes=4)
+    for workers in (2, 4):
+        spread = train(
+            workers, tmp_path / f"{workers}", net=net, batch_size=8 // workers, nodes=4 // workers
+        )
+        assert_equal_parameters(alone, spread)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("victim", [0, 1, 2])
+def test_law_8_a_killed_worker_ends_the_others_by_name_and_a_restart_loses_nothing(
+    tmp_path, victim
+):
+    steps = 60
+    program, flags = flags_of(tmp_path / "killed", batch_size=2, steps=steps)
+    run = Run(3, program, [*flags, "--save_iter=10"], ["--max_restarts=1"])
+    run.wait_for(r"Worker 0: .* step 20,")
+    os.kill(worker_pids(run)[victim], signal.SIGKILL)
+    start = time.monotonic()
+    for other in {0, 1, 2} - {victim}:
+        run.wait_for(
+            rf"^\[{other}\] worker {other} .* ends: worker {victim} \(127.0.0.1:\d+\) died"
+        )
+    assert time.monotonic() - start < 60
+    run.wait_for("Restart 1 of 1")
+    assert run.finish() == 0, "\n".join(run.lines)
+    undisturbed = train(3, tmp_path / "undisturbed", batch_size=2, steps=steps)
+    assert_equal_parameters(parameters(tmp_path / "killed", steps), undisturbed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_worker_that_hangs_is_named_and_ends_the_others(tmp_path):
+    program, flags = flags_of(tmp_path, batch_size=2, steps=100_000)
+    run = Run(2, program, [*flags, "--worker_timeout_secs=4"])
+    run.wait_for(r"Worker 0: .* step 10,")
+    hanging = worker_pids(run)[1]
+    os.kill(hanging, signal.SIGSTOP)
+    run.wait_for(r"worker 0 .* ends: worker 1 \(127.0.0.1:\d+\) hangs: nothing was heard of it")
+    os.kill(hanging, signal.SIGKILL)
+    assert run.finish() != 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_signal_ends_all_workers_at_the_same_step_with_a_checkpoint(tmp_path):
+    program, flags = flags_of(tmp_path, batch_size=2, steps=100_000)
+    run = Run(2, program, flags)
+    run.wait_for(r"Worker 1: .* step 10,")
+    run.process.send_signal(signal.SIGTERM)
+    assert run.finish() == 128 + signal.SIGTERM, "\n".join(run.lines)
+    assert any("saved" in line and "model.ckpt-" in line for line in run.lines), run.lines
+
+
+@pytest.mark.slow
+def test_law_10_workers_with_other_flags_are_named(tmp_path):
+    (first, second), processes = launch.worker_flags(2), []
+    for flags, batch_size in ((first, 4), (second, 8)):
+        program, others = flags_of(tmp_path, batch_size=batch_size)
+        processes.append(
+            subprocess.Popen(
+                [sys.executable, "-m", program, *others, *flags],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        )
+    try:
+        outputs = [process.communicate(timeout=TIMEOUT_SECS)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    for output, process in zip(outputs, processes, strict=True):
+        assert process.returncode == 1
+        assert re.search(r"batch_size is 8 on worker 1 \(.*\) and 4 on worker 0", output), output
+        assert "Traceback" not in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ([], "needs the number of workers"),
+        (["two", "inception.mnist_distributed_train"], "WORKERS is 'two'"),
+        (["0", "inception.mnist_distributed_train"], "WORKERS is '0'"),
+        (["--max_restarts=-1", "1", "x"], "--max_restarts is '-1'"),
+    ],
+)
+def test_law_10_what_launch_cannot_start_is_named(arguments, text):
+    with pytest.raises(SystemExit, match=text):
+        launch.main(arguments)
