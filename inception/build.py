@@ -148,7 +148,8 @@ def learning_rate(config: TrainConfig, steps_per_epoch: float) -> Schedule:
     }
     warmup_steps = config.warmup_steps or round(config.warmup_epochs * steps_per_epoch)
     schedule = makers[config.learning_rate_decay_type]()
-    return schedules.linear_warmup(config.warmup_learning_rate, warmup_steps, schedule)
+    warm_up = {"gradual": schedules.linear_warmup, "constant": schedules.constant_warmup}
+    return warm_up[config.warmup_type](config.warmup_learning_rate, warmup_steps, schedule)
 
 
 def _policy(config: TrainConfig, names: Sequence[str]) -> Policy:

@@ -215,6 +215,7 @@ class TrainConfig(_Shared, Trainer):
     warmup_steps: int = 0  # linear from warmup_learning_rate to initial_learning_rate
     warmup_epochs: float = 0.0  # the same as a number of epochs; one of the two is 0
     warmup_learning_rate: float = 0.0
+    warmup_type: str = "gradual"  # or constant: no climb
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from absl import flags as absl_flags
 
-from inception import app, flag_table, flags
+from inception import app, flag_table, flags, large_batch
 from inception.cluster import ClusterConfig
 from inception.flags import EvalConfig, TrainConfig
+from inception.large_batch import LargeBatch
 
 
 def train(dataset_name: str, description: str, argv: Sequence[str] | None = None) -> None:
@@ -32,10 +33,13 @@ def train_distributed(
 
     def main(values: absl_flags.FlagValues) -> None:
         config = flags.train_config(values, dataset_name)
-        run_worker(config, flag_table.read(ClusterConfig, values))
+        cluster = flag_table.read(ClusterConfig, values)
+        large_batch_flags = flag_table.read(LargeBatch, values)
+        run_worker(large_batch.apply(config, large_batch_flags, cluster.size), cluster)
 
     def define(values: absl_flags.FlagValues) -> None:
         flags.define_train(values, dataset_name)
+        flag_table.define(LargeBatch, values)
         flag_table.define(ClusterConfig, values)
 
     app.run(main, define, argv, description=description)

@@ -10,7 +10,7 @@ from typing import IO
 
 import tensorflow as tf
 
-from inception import problem, runtime, settings
+from inception import large_batch, problem, runtime, settings
 from inception.batches import naming_bad_records, training_batches
 from inception.build import Training, build_training
 from inception.cluster import ALONE, Workers, fingerprint
@@ -92,6 +92,8 @@ def prepare(config: TrainConfig, workers: Workers = ALONE) -> Ready | None:
         _share_state(training, workers)
     if workers.is_chief:
         _tell_plan(config, training)
+        if workers.size > 1:
+            print(large_batch.plan(config, steps_per_epoch), flush=True)
     return Ready(config, goal, dataset, steps_per_epoch, noted, training, checkpoint, workers, lock)
 
 

@@ -54,6 +54,11 @@ def linear_warmup(start_rate: float, warmup_steps: int, schedule: Schedule) -> S
     return warmed
 
 
+def constant_warmup(start_rate: float, warmup_steps: int, schedule: Schedule) -> Schedule:
+    """Stays at start_rate for the first `warmup_steps` steps, then follows the schedule."""
+    return lambda step: tf.where(step < warmup_steps, start_rate, schedule(step))
+
+
 def _check_positive(name: str, value: int) -> None:
     if value <= 0:
         raise ValueError(f"{name} is {value}; allowed are positive numbers of steps.")

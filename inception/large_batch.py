@@ -1,0 +1,87 @@
+"""Learning rates for large batches: scaling with the global batch, and a warm-up."""
+
+import dataclasses
+import math
+
+from inception.flag_table import Checked, at_least, flag, number, one_of
+from inception.flags import TrainConfig
+
+_SCALINGS = {"none": lambda ratio: 1.0, "linear": lambda ratio: ratio, "sqrt": math.sqrt}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LargeBatch(Checked):
+    """How the learning rate follows the global batch, and how training begins."""
+
+    learning_rate_scaling: str = flag(
+        "Training",
+        one_of(*_SCALINGS),
+        "none",
+        "initial_learning_rate is multiplied by global batch / base_batch_size: linear, by its "
+        "root: sqrt, or not: none",
+    )
+    base_batch_size: int = flag(
+        "Training",
+        at_least(1, -1),
+        -1,
+        "the batch that initial_learning_rate is meant for; -1 = one worker's",
+        "images",
+    )
+    warmup_epochs: float = flag(
+        "Training", number(), 0.0, "epochs before the full learning rate", "epochs"
+    )
+    warmup_type: str = flag(
+        "Training",
+        one_of("gradual", "constant"),
+        "gradual",
+        "gradual climbs from warmup_learning_rate, constant stays there until warmup_epochs",
+    )
+    warmup_learning_rate: float | None = flag(
+        "Training", number(), None, "of the warm-up; not set = initial_learning_rate unscaled"
+    )
+
+
+def apply(config: TrainConfig, large_batch: LargeBatch, workers: int) -> TrainConfig:
+    """Returns the config with the learning rates that `workers` workers use."""
+    rate = config.initial_learning_rate
+    start = large_batch.warmup_learning_rate
+    return dataclasses.replace(
+        config,
+        initial_learning_rate=rate * factor(config, large_batch, workers),
+        warmup_epochs=large_batch.warmup_epochs,
+        warmup_type=large_batch.warmup_type,
+        warmup_learning_rate=rate if start is None else start,
+    )
+
+
+def factor(config: TrainConfig, large_batch: LargeBatch, workers: int) -> float:
+    """What the learning rate is multiplied by."""
+    base = large_batch.base_batch_size
+    ratio = workers * config.batch_size / (config.batch_size if base == -1 else base)
+    return _SCALINGS[large_batch.learning_rate_scaling](ratio)
+
+
+def plan(config: TrainConfig, steps_per_epoch: float) -> str:
+    """Returns a line that tells the learning rate from the first step to the last.
+
+    Args:
+      config: with the rates as used, see `apply`.
+      steps_per_epoch: turns epochs into steps.
+    """
+    parts = []
+    if config.warmup_epochs:
+        steps = round(config.warmup_epochs * steps_per_epoch)
+        how = {"gradual": "climbs from", "constant": "stays at"}[config.warmup_type]
+        parts.append(f"{how} {config.warmup_learning_rate:g} for {steps} steps")
+    parts.append(f"{config.initial_learning_rate:g}{_decay(config, steps_per_epoch)}")
+    return f"Learning rate: {', then '.join(parts)}."
+
+
+def _decay(config: TrainConfig, steps_per_epoch: float) -> str:
+    if config.learning_rate_decay_type == "exponential":
+        every = round(config.num_epochs_per_decay * steps_per_epoch)
+        return f", times {config.learning_rate_decay_factor:g} every {every} steps"
+    if config.learning_rate_decay_type == "polynomial":
+        end, power = config.end_learning_rate, config.learning_rate_power
+        return f", falling to {end:g} at step {config.max_steps} (power {power:g})"
+    return ""
