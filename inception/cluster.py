@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from inception.flag_table import BOOLEAN, NAMES, Checked, at_least, flag, number, one_of, refuse
-from terngrad.exchange.membership import Membership, split_address
+from terngrad.exchange.membership import Membership, MembershipError, difference, split_address
 
 if TYPE_CHECKING:
     from terngrad.exchange.two_shot import Transport
@@ -24,7 +27,11 @@ class ClusterConfig(Checked):
     """Which process this is, and of which group."""
 
     variable_update: str = flag(
-        "Distributed", one_of("collective"), "collective", "engine of the exchange: collective"
+        "Distributed",
+        one_of("collective", "mpi"),
+        "collective",
+        "engine of the exchange: collective (TensorFlow's own), or mpi under mpirun, which knows "
+        "the workers and their indices itself",
     )
     worker_hosts: tuple[str, ...] = flag(
         "Distributed", NAMES, (), "HOST:PORT of each worker, the same list on all"
@@ -61,6 +68,11 @@ class ClusterConfig(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.variable_update == "mpi":
+            if self.worker_hosts:
+                why = "mpirun names the workers; must not be set with --variable_update=mpi"
+                raise refuse("worker_hosts", ",".join(self.worker_hosts), why)
+            return
         if not self.worker_hosts:
             raise refuse("worker_hosts", "", "must name HOST:PORT of each worker")
         for host in self.worker_hosts:
@@ -73,11 +85,6 @@ class ClusterConfig(Checked):
         if self.task_id >= len(self.worker_hosts):
             last = len(self.worker_hosts) - 1
             raise refuse("task_id", self.task_id, f"must be 0 to {last}, an index of worker_hosts")
-
-    @property
-    def size(self) -> int:
-        """The number of workers."""
-        return len(self.worker_hosts)
 
     @property
     def control_address(self) -> str:
@@ -120,22 +127,66 @@ class Workers:
 ALONE = Workers()
 
 
-@contextlib.contextmanager
-def joined(cluster: ClusterConfig, facts: Mapping[str, str]) -> Iterator[Workers]:
-    """Meets the other workers, with the same facts, until the end of the block.
+def joined(cluster: ClusterConfig) -> contextlib.AbstractContextManager[Workers]:
+    """Meets the other workers until the end of the block.
 
     Raises:
-      ValueError: names a worker that does not come or differs.
+      ValueError: names a worker that does not come or is lost, or what is not installed.
     """
+    return {"collective": _joined_by_sockets, "mpi": _joined_by_mpi}[cluster.variable_update](
+        cluster
+    )
+
+
+@contextlib.contextmanager
+def _joined_by_sockets(cluster: ClusterConfig) -> Iterator[Workers]:
     from terngrad.exchange import collective  # it loads TensorFlow: the flags were checked by now
 
     hosts, rank = cluster.worker_hosts, cluster.task_id
+    print(f"Worker hosts are: {list(hosts)}", flush=True)
     with Membership(
         hosts, rank, cluster.control_address, cluster.worker_timeout_secs
     ) as membership:
-        membership.agree(facts)
         connect = lambda: collective.start(hosts, rank)
-        yield Workers(rank, cluster.size, cluster.split_data, connect, membership.agree)
+        yield Workers(rank, len(hosts), cluster.split_data, connect, membership.agree)
+
+
+@contextlib.contextmanager
+def _joined_by_mpi(cluster: ClusterConfig) -> Iterator[Workers]:
+    try:
+        from mpi4py import MPI
+    except ImportError as error:
+        why = f"needs mpi4py and an MPI library, pip install '.[mpi]' ({error})"
+        raise refuse("variable_update", "mpi", why) from None
+    from terngrad.exchange.mpi import MpiTransport
+
+    world = MPI.COMM_WORLD
+    names = [f"worker {i} ({name})" for i, name in enumerate(world.allgather(_host(MPI)))]
+
+    def agree(facts: Mapping[str, str]) -> None:
+        all_facts = world.allgather(dict(facts))
+        for name, theirs in zip(names[1:], all_facts[1:], strict=True):
+            if text := difference(all_facts[0], theirs, names[0], name):
+                raise MembershipError(text)
+
+    if world.rank == 0:
+        print(f"Worker hosts are: {names}", flush=True)
+    try:
+        yield Workers(
+            world.rank, world.size, cluster.split_data, lambda: MpiTransport(world), agree
+        )
+    except SystemExit:  # all processes end so, at the same step
+        raise
+    except BaseException as error:  # the others would wait for this one for ever
+        if not isinstance(error, ValueError | OSError):
+            traceback.print_exc()
+        text = " ".join(str(error).split())
+        print(f"{names[world.rank]} ends: {text}", file=sys.stderr, flush=True)
+        world.Abort(1)
+
+
+def _host(mpi: ModuleType) -> str:
+    return mpi.Get_processor_name()
 
 
 def fingerprint(values: Sequence[np.ndarray]) -> str:

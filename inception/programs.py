@@ -35,7 +35,7 @@ def train_distributed(
         config = flags.train_config(values, dataset_name)
         cluster = flag_table.read(ClusterConfig, values)
         large_batch_flags = flag_table.read(LargeBatch, values)
-        run_worker(large_batch.apply(config, large_batch_flags, cluster.size), cluster)
+        run_worker(config, large_batch_flags, cluster)
 
     def define(values: absl_flags.FlagValues) -> None:
         flags.define_train(values, dataset_name)
@@ -45,14 +45,15 @@ def train_distributed(
     app.run(main, define, argv, description=description)
 
 
-def run_worker(config: TrainConfig, cluster: ClusterConfig) -> None:
+def run_worker(config: TrainConfig, large_batches: LargeBatch, cluster: ClusterConfig) -> None:
     """Trains as one worker of several."""
-    print(f"Worker hosts are: {list(cluster.worker_hosts)}", flush=True)
     config = dataclasses.replace(config, save_interval_secs=cluster.save_interval_secs)
     with app.quiet_import():
         from inception import settings, train
         from inception.cluster import joined
-    with joined(cluster, settings.facts(config, cluster.size)) as workers:
+    with joined(cluster) as workers:
+        config = large_batch.apply(config, large_batches, workers.size)
+        workers.agree(settings.facts(config, workers.size))
         train.train(train.prepare(config, workers))
 
 

@@ -2,6 +2,7 @@
 
 python -m terngrad.exchange.conformance local 0 1 NODES FILE
 python -m terngrad.exchange.conformance collective RANK HOST:PORT,... NODES FILE
+mpirun -np P python -m terngrad.exchange.conformance mpi 0 - NODES FILE
 """
 
 import sys
@@ -47,9 +48,21 @@ def collective(rank: int, hosts: str, nodes: int) -> Exchange:
     return TwoShotExchange(transport, nodes // transport.size, ReferenceKernels())
 
 
+def mpi(rank: int, hosts: str, nodes: int) -> Exchange:
+    """A share of the nodes in each process that mpirun started."""
+    del rank, hosts
+    from mpi4py import MPI
+
+    from terngrad.exchange.mpi import MpiTransport
+
+    transport = MpiTransport(MPI.COMM_WORLD)
+    return TwoShotExchange(transport, nodes // transport.size, ReferenceKernels())
+
+
 EXCHANGES: Mapping[str, Callable[[int, str, int], Exchange]] = {
     "local": local,
     "collective": collective,
+    "mpi": mpi,
 }
 
 
@@ -63,6 +76,8 @@ def main() -> None:
     for name, policy in POLICIES.items():
         for i, mean in enumerate(_means(exchange, policy)):
             found[f"{name} {i}"] = mean.numpy()
+    if kind == "mpi":
+        path = f"{path}_{exchange.first_node // exchange.local_nodes}.npz"
     found["broadcast"] = exchange.broadcast([tf.constant([float(exchange.first_node)])])[0].numpy()
     exchange.barrier()
     found["bytes_sent"] = exchange.bytes_sent.numpy()

@@ -173,10 +173,8 @@ class Membership(contextlib.AbstractContextManager):
     def _compare(self, facts: Facts) -> str:
         for rank, peer in sorted(self._peers.items()):
             theirs = self._next_answer(peer)["facts"]
-            for name in sorted(facts.keys() | theirs.keys()):
-                mine, other = facts.get(name, "nothing"), theirs.get(name, "nothing")
-                if mine != other:
-                    return f"{name} is {other} on {self._name(rank)} and {mine} on {self._name(0)}"
+            if text := difference(facts, theirs, self._name(0), self._name(rank)):
+                return text
         return ""
 
     def _next_answer(self, peer: _Peer) -> dict:
@@ -283,6 +281,15 @@ class _Peer:
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self._connection.close()
+
+
+def difference(mine: Facts, theirs: Facts, my_name: str, their_name: str) -> str:
+    """Says which fact differs between two processes, and how; "" if none does."""
+    for name in sorted(mine.keys() | theirs.keys()):
+        here, there = mine.get(name, "nothing"), theirs.get(name, "nothing")
+        if here != there:
+            return f"{name} is {there} on {their_name} and {here} on {my_name}"
+    return ""
 
 
 def split_address(address: str) -> tuple[str, int]:

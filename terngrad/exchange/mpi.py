@@ -1,0 +1,77 @@
+"""The exchange over MPI (mpi4py, with MPICH or Open MPI): processes that mpirun started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+from mpi4py import MPI
+
+from terngrad.exchange.two_shot import Transport
+
+
+class MpiTransport(Transport):
+    """Collectives of an MPI communicator.
+
+    MPI matches collectives by their order, not by name: tf.function keeps the order in which these
+    operations were traced, which is the same in all processes.
+    """
+
+    def __init__(self, communicator: MPI.Comm) -> None:
+        """Joins the processes of the communicator."""
+        self.rank = communicator.Get_rank()
+        self.size = communicator.Get_size()
+        self._communicator = communicator
+
+    def max(self, vector: tf.Tensor, name: str) -> tf.Tensor:
+        """See base class."""
+        del name
+
+        def reduce(mine: np.ndarray) -> np.ndarray:
+            largest = np.empty_like(mine)
+            self._communicator.Allreduce(mine, largest, MPI.MAX)
+            return largest
+
+        return _call(reduce, vector, vector.shape)
+
+    def all_to_all(self, parts: tf.Tensor, name: str) -> tf.Tensor:
+        """See base class."""
+        del name
+
+        def exchange(mine: np.ndarray) -> np.ndarray:
+            received = np.empty_like(mine)
+            self._communicator.Alltoall(mine, received)
+            return received
+
+        return _call(exchange, parts, parts.shape)
+
+    def all_gather(self, part: tf.Tensor, name: str) -> tf.Tensor:
+        """See base class."""
+        del name
+
+        def gather(mine: np.ndarray) -> np.ndarray:
+            received = np.empty((self.size, *mine.shape), mine.dtype)
+            self._communicator.Allgather(mine, received)
+            return received
+
+        return _call(gather, part, [self.size, *part.shape])
+
+    def broadcast(self, value: tf.Tensor, name: str) -> tf.Tensor:
+        """See base class."""
+        del name
+
+        def receive(mine: np.ndarray) -> np.ndarray:
+            received = np.array(mine)
+            self._communicator.Bcast(received)
+            return received
+
+        return _call(receive, value, value.shape)
+
+
+def _call(
+    function: Callable[[np.ndarray], np.ndarray], tensor: tf.Tensor, shape: tf.TensorShape | list
+) -> tf.Tensor:
+    # Stateful, so that no call is left out, shared or moved before another.
+    contiguous = lambda array: function(np.asarray(array, order="C"))
+    return tf.ensure_shape(tf.numpy_function(contiguous, [tensor], tensor.dtype), shape)
