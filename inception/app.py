@@ -25,6 +25,7 @@ def run(
     argv: Sequence[str] | None = None,
     *,
     description: str | None = None,
+    log_level: str = "2",
 ) -> None:
     """Parses the flags that `define` defines and calls `main` with them.
 
@@ -36,6 +37,8 @@ def run(
       main: imports TensorFlow itself, within `quiet_import`, so that help and errors are quick.
       define: defines the program's flags.
       argv: the program's name and its arguments; None for those of the process.
+      log_level: from which on TensorFlow's own messages are shown, 0 to 3, unless the environment
+        says otherwise; 2 are errors, 3 fatal ones.
       description: the help's beginning; None for the docstring of main's module.
     """
     program, *arguments = sys.argv if argv is None else argv
@@ -50,7 +53,7 @@ def run(
         parse(values, arguments)
         # TensorFlow writes placements as INFO; else only errors are of interest.
         placement = "log_device_placement" in values and values.log_device_placement
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0" if placement else "2")
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0" if placement else log_level)
         main(values)
     except BrokenPipeError:  # the reader of the output, `head` perhaps, has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -148,7 +148,12 @@ def _joined_by_sockets(cluster: ClusterConfig) -> Iterator[Workers]:
         hosts, rank, cluster.control_address, cluster.worker_timeout_secs
     ) as membership:
         connect = lambda: collective.start(hosts, rank)
-        yield Workers(rank, len(hosts), cluster.split_data, connect, membership.agree)
+        try:
+            yield Workers(rank, len(hosts), cluster.split_data, connect, membership.agree)
+        except collective.OperationError as error:
+            membership.await_loss()  # whoever is lost has a name, which TensorFlow does not tell
+            reason = str(error).splitlines()[0]
+            raise ValueError(f"an operation between the workers failed: {reason}") from error
 
 
 @contextlib.contextmanager

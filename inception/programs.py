@@ -42,7 +42,8 @@ def train_distributed(
         flag_table.define(LargeBatch, values)
         flag_table.define(ClusterConfig, values)
 
-    app.run(main, define, argv, description=description)
+    # A lost worker is named by the others; what TensorFlow has to say of it is many lines.
+    app.run(main, define, argv, description=description, log_level="3")
 
 
 def run_worker(config: TrainConfig, large_batches: LargeBatch, cluster: ClusterConfig) -> None:

@@ -10,6 +10,8 @@ from tensorflow.python.framework import ops  # the one place that knows the func
 
 from terngrad.exchange.two_shot import Transport
 
+OperationError = tf.errors.OpError  # of an operation that cannot reach a process any more
+
 _GROUP = 1  # key of the group of all processes
 
 
@@ -19,13 +21,19 @@ def start(hosts: Sequence[str], rank: int) -> CollectiveTransport:
     Args:
       hosts: "host:port" of each process.
       rank: index of this one.
+
+    Raises:
+      ValueError: this process' port is taken.
     """
     cluster = tf.train.ClusterSpec({"worker": list(hosts)})
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         cluster, task_type="worker", task_id=rank
     )
-    # Of the strategy only this is used: creating it starts the collective runtime.
-    tf.distribute.MultiWorkerMirroredStrategy(resolver)
+    try:
+        # Of the strategy only this is used: creating it starts the collective runtime.
+        tf.distribute.MultiWorkerMirroredStrategy(resolver)
+    except tf.errors.UnknownError:
+        raise ValueError(f"{hosts[rank]}: TensorFlow cannot listen there") from None
     return CollectiveTransport(rank, len(hosts))
 
 

@@ -98,9 +98,18 @@ class Membership(contextlib.AbstractContextManager):
             self._leave({"bye": True})
             raise MembershipError(verdict)
 
+    def await_loss(self) -> None:
+        """Waits for the watcher to find, and act on, the process because of which an operation
+        between the processes failed; returns after the time-out if all seem alive.
+        """
+        deadline = time.monotonic() + self._timeout_secs + 2 * _BEAT_SECS
+        while time.monotonic() < deadline:
+            time.sleep(_RETRY_SECS)
+
     def __exit__(self, kind, error, traceback) -> None:
         """Tells the others that this process ends, and why."""
-        if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
+        # A worker exits, with whatever status, where all do: at the end, or when all were stopped.
+        if error is None or isinstance(error, SystemExit):
             self._leave({"bye": True})
         else:
             text = " ".join(str(error).split()) or kind.__name__
