@@ -15,6 +15,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from terngrad.ops import build, library
 
 TENSORFLOW = "~=2.21.0"
+MPI = ["mpi4py>=4,<5", "mpich>=4.3,<6"]
 
 
 class BuildKernels(build_ext):
@@ -73,7 +74,9 @@ setuptools.setup(
     extras_require={
         "cpu": [f"tensorflow-cpu{TENSORFLOW}"],
         "gpu": [f"tensorflow[and-cuda]{TENSORFLOW}"],
+        "mpi": MPI,
         "dev": [
+            *MPI,
             "clang-format~=23.1.5",
             "hypothesis>=6.100,<7",
             "pytest>=8,<10",

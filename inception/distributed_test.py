@@ -1,5 +1,6 @@
 """Training on several workers: laws 4 and 8, and what happens when one of them is lost."""
 
+import importlib.util
 import os
 import re
 import signal
@@ -126,6 +127,22 @@ def test_law_4_the_spread_of_nodes_over_workers_changes_no_bit(tmp_path, net):
             workers, tmp_path / f"{workers}", net=net, batch_size=8 // workers, nodes=4 // workers
         )
         assert_equal_parameters(alone, spread)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_law_4_mpi_gives_the_bits_of_one_process(tmp_path):
+    mpirun = os.path.join(os.path.dirname(sys.executable), "mpirun")
+    if importlib.util.find_spec("mpi4py") is None or not os.path.exists(mpirun):
+        pytest.skip("mpi4py and mpich are not installed: pip install '.[mpi]'")
+    program, flags = flags_of(tmp_path / "mpi", batch_size=4, nodes=2)
+    command = [mpirun, "-np", "2", sys.executable, "-m", program, "--variable_update=mpi"]
+    done = subprocess.run(
+        [*command, *flags], capture_output=True, text=True, timeout=TIMEOUT_SECS, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    alone = train(1, tmp_path / "alone", batch_size=8, nodes=4)
+    assert_equal_parameters(alone, parameters(tmp_path / "mpi"))
 
 
 @pytest.mark.slow

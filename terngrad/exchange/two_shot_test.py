@@ -1,6 +1,7 @@
 """Law 4: the topology does not matter. Processes on this machine against a single one."""
 
 import contextlib
+import importlib.util
 import os
 import socket
 import subprocess
@@ -58,11 +59,36 @@ def alone(tmp_path_factory):
     return found
 
 
-@pytest.fixture(scope="module", params=[1, 2, 4])
+def run_by_mpi(count, nodes, folder):
+    """The same of processes that mpirun starts."""
+    mpirun = os.path.join(os.path.dirname(sys.executable), "mpirun")
+    if importlib.util.find_spec("mpi4py") is None or not os.path.exists(mpirun):
+        pytest.skip("mpi4py and mpich are not installed: pip install '.[mpi]'")
+    command = [mpirun, "-np", str(count), sys.executable, "-m", "terngrad.exchange.conformance"]
+    done = subprocess.run(
+        [*command, "mpi", "0", "-", str(nodes), str(folder / "mpi")],
+        capture_output=True,
+        text=True,
+        timeout=_TIMEOUT_SECS,
+        env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3"),
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return [dict(np.load(folder / f"mpi_{rank}.npz")) for rank in range(count)]
+
+
+@pytest.fixture(
+    scope="module",
+    params=[("collective", 1), ("collective", 2), ("collective", 4), ("mpi", 2)],
+    ids=str,
+)
 def together(request, tmp_path_factory):
     """What so many processes with 4 nodes in all deliver, each of them."""
-    folder = tmp_path_factory.mktemp("collective")
-    return run_processes("collective", free_hosts(request.param), 4, folder)
+    kind, count = request.param
+    folder = tmp_path_factory.mktemp(kind)
+    if kind == "mpi":
+        return run_by_mpi(count, 4, folder)
+    return run_processes(kind, free_hosts(count), 4, folder)
 
 
 @pytest.mark.slow
