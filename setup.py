@@ -22,8 +22,9 @@ class BuildKernels(build_ext):
     """Compiles the kernels as `python -m terngrad.ops.build` does."""
 
     def get_ext_filename(self, fullname: str) -> str:
-        """Path of the library within the package."""
-        return library.path_for(build.tensorflow()[0], os.path.join("terngrad", "ops"))
+        """Path of the library; `fullname` with or without the package, as setuptools asks."""
+        folder = os.path.join("", *fullname.split(".")[:-1])
+        return library.path_for(build.tensorflow()[0], folder)
 
     def build_extension(self, ext: setuptools.Extension) -> None:
         """Compiles into the build's folder, or in place for an editable installation."""
@@ -59,6 +60,7 @@ setuptools.setup(
         "slim.datasets": ["mnist_sample/*"],
         "terngrad": ["cc/*/*.h", "cc/*/*.cc"],  # another TensorFlow needs them compiled again
     },
+    exclude_package_data={"terngrad": ["cc/*/*_test.*"]},
     ext_modules=[setuptools.Extension("terngrad.ops.kernels", [])] if with_kernels() else [],
     cmdclass={"build_ext": BuildKernels},
     setup_requires=build_requirements(),

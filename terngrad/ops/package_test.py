@@ -1,0 +1,57 @@
+"""What a wheel of the package holds."""
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+
+import pytest
+import tensorflow as tf
+
+from terngrad.ops import build
+
+pytest.importorskip("setuptools")
+
+_COMPILER = """#!/usr/bin/env bash
+# Stands for a compiler: writes its last argument, the output.
+echo compiled > "${@: -1}"
+"""
+
+
+def wheel_of(tmp_path, **environment):
+    source = tmp_path / "source"
+    shutil.copytree(
+        build.ROOT, source, ignore=shutil.ignore_patterns(".*", "*.so", "bazel-*", "results")
+    )
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"]
+    done = subprocess.run(
+        [*command, "-w", str(tmp_path / "wheels"), str(source)],
+        env=dict(os.environ, **environment),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,) = (tmp_path / "wheels").iterdir()
+    with zipfile.ZipFile(wheel) as file:
+        return {name for name in file.namelist() if name.startswith("terngrad/")}
+
+
+@pytest.mark.slow
+def test_a_wheel_holds_the_library_where_it_is_looked_for(tmp_path):
+    compiler = tmp_path / "g++"
+    compiler.write_text(_COMPILER)
+    compiler.chmod(0o755)
+    names = wheel_of(tmp_path, CXX=str(compiler))
+    assert f"terngrad/ops/kernels-tf{tf.version.VERSION}.so" in names
+    assert "terngrad/cc/lib/kernels.h" in names
+    assert not any("_test.cc" in name for name in names)
+
+
+@pytest.mark.slow
+def test_a_wheel_without_kernels_holds_no_library(tmp_path):
+    names = wheel_of(tmp_path, TERNGRAD_WITHOUT_KERNELS="1")
+    assert "terngrad/ops/native.py" in names
+    assert not any(name.endswith(".so") for name in names)
