@@ -138,14 +138,17 @@ def _key(node: int) -> DrawKey:
 
 
 def _alternate(tasks: Mapping[tuple[str, str], Task], rounds: int) -> dict:
-    """Seconds of each task in each round, after one that is not timed."""
+    """Seconds of each task in each round, each time right after the same task untimed.
+
+    So a task finds in the caches what it left there itself, not what another did.
+    """
     seconds: dict[tuple[str, str], list[float]] = {name: [] for name in tasks}
-    for i in range(rounds + 1):
+    for _ in range(rounds):
         for name, task in tasks.items():
+            task()
             start = time.perf_counter()
             task()
-            if i:
-                seconds[name].append(time.perf_counter() - start)
+            seconds[name].append(time.perf_counter() - start)
     return seconds
 
 
