@@ -2,7 +2,7 @@
 
 Trains a recipe of the paper with each kind of gradients, evaluates every checkpoint on the test
 images, and sets the results beside the paper's. On 2 cores lenet takes half an hour and cifar10
-four hours; a command that was stopped goes on when it is given again.
+two hours; a command that was stopped goes on when it is given again.
 
 python -m benchmarks.accuracy_benchmark --recipe=lenet --data_dir=DIR --output_dir=DIR
 """
