@@ -9,12 +9,17 @@ import sys
 
 import setuptools
 from setuptools.command.build_ext import build_ext
+from setuptools.errors import CompileError
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 from terngrad.ops import build, library
 
 TENSORFLOW = "~=2.21.0"
+TENSORFLOW_CPU = [  # tensorflow-cpu exists for x86 only; elsewhere tensorflow has no GPU part
+    f"tensorflow-cpu{TENSORFLOW}; platform_machine == 'x86_64'",
+    f"tensorflow{TENSORFLOW}; platform_machine != 'x86_64'",
+]
 MPI = ["mpi4py>=4,<5", "mpich>=4.3,<6"]
 
 
@@ -30,7 +35,10 @@ class BuildKernels(build_ext):
         """Compiles into the build's folder, or in place for an editable installation."""
         folder = os.path.dirname(os.path.abspath(self.get_ext_fullpath(ext.name)))
         os.makedirs(folder, exist_ok=True)
-        build.build(folder)
+        try:
+            build.build(folder)
+        except build.BuildError as error:  # optional: the package works without
+            raise CompileError(str(error)) from error
 
 
 def with_kernels() -> bool:
@@ -43,10 +51,10 @@ def build_requirements() -> list[str]:
     if not with_kernels():
         return []
     try:
-        build.tensorflow()
-        return []
+        version, *_ = build.tensorflow()
+        return [] if version.startswith(TENSORFLOW[2:6]) else TENSORFLOW_CPU
     except build.BuildError:
-        return [f"tensorflow-cpu{TENSORFLOW}"]
+        return TENSORFLOW_CPU
 
 
 setuptools.setup(
@@ -61,7 +69,9 @@ setuptools.setup(
         "terngrad": ["cc/*/*.h", "cc/*/*.cc"],  # another TensorFlow needs them compiled again
     },
     exclude_package_data={"terngrad": ["cc/*/*_test.*"]},
-    ext_modules=[setuptools.Extension("terngrad.ops.kernels", [])] if with_kernels() else [],
+    ext_modules=[setuptools.Extension("terngrad.ops.kernels", [], optional=True)]
+    if with_kernels()
+    else [],
     cmdclass={"build_ext": BuildKernels},
     setup_requires=build_requirements(),
     install_requires=[
@@ -74,7 +84,7 @@ setuptools.setup(
         "tensorboard~=2.21.0",
     ],
     extras_require={
-        "cpu": [f"tensorflow-cpu{TENSORFLOW}"],
+        "cpu": TENSORFLOW_CPU,
         "gpu": [f"tensorflow[and-cuda]{TENSORFLOW}"],
         "mpi": MPI,
         "dev": [

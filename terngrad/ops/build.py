@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import functools
-import glob
 import importlib.metadata
 import os
 import platform
@@ -18,12 +17,8 @@ import tempfile
 from collections.abc import Sequence
 
 from terngrad.ops import library
+from terngrad.ops.library import FLAGS, ROOT, sources
 
-ROOT = os.path.dirname(os.path.dirname(library.FOLDER))
-SOURCES = os.path.join(ROOT, "terngrad", "cc")
-
-# Every operation rounds once, on every processor: no contraction to fused multiply-adds.
-FLAGS = ("-std=c++17", "-O3", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden", "-DNDEBUG", "-w")
 _FLAGS_OF_FILE = {
     "kernels_avx512.cc": ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mbmi"),
     "kernels_avx2.cc": ("-mavx2", "-mbmi"),
@@ -35,14 +30,9 @@ class BuildError(RuntimeError):
 
 
 def compiler() -> str | None:
-    """The C++ compiler: $CXX, g++ or clang++; None if there is none."""
-    return shutil.which(os.environ.get("CXX", "")) or shutil.which("g++") or shutil.which("clang++")
-
-
-def sources(*parts: str) -> list[str]:
-    """Files of `terngrad/cc` without tests, relative to the repository."""
-    found = glob.glob(os.path.join("terngrad", "cc", *parts), root_dir=ROOT)
-    return sorted(path for path in found if not path.endswith("_test.cc"))
+    """The C++ compiler: $CXX if it is set, else g++ or clang++; None if there is none."""
+    chosen = os.environ.get("CXX")
+    return shutil.which(chosen) if chosen else shutil.which("g++") or shutil.which("clang++")
 
 
 def flags_of(source: str) -> tuple[str, ...]:
@@ -53,7 +43,7 @@ def flags_of(source: str) -> tuple[str, ...]:
 
 
 def build(folder: str = library.FOLDER, force: bool = False) -> str:
-    """Compiles and links the library into `folder`, unless it is there and newer than its sources.
+    """Compiles and links the library into `folder`, unless it is there.
 
     Returns:
       The library's path.
@@ -62,11 +52,15 @@ def build(folder: str = library.FOLDER, force: bool = False) -> str:
       BuildError: no compiler, no TensorFlow, or what the compiler says.
     """
     installed = _installed_version()
-    if not force and installed and _is_current(library.path_for(installed, folder)):
+    if not force and installed and library.is_whole(library.path_for(installed, folder)):
         return library.path_for(installed, folder)
     cxx = compiler()
     if not cxx:
-        raise BuildError("no C++ compiler: install g++ (Debian: apt-get install -y g++)")
+        chosen = os.environ.get("CXX")
+        missing = f"CXX={chosen} is not found" if chosen else "no C++ compiler"
+        raise BuildError(f"{missing}: install g++ (Debian: apt-get install -y g++)")
+    if not os.access(folder, os.W_OK):
+        raise BuildError(f"{folder} cannot be written to")
     version, compile_flags, link_flags = tensorflow()
     output = library.path_for(version, folder)
     # Where files lay while they were compiled is nobody's business.
@@ -82,13 +76,14 @@ def build(folder: str = library.FOLDER, force: bool = False) -> str:
             list(pool.map(_run, jobs))
         objects = [job[-1] for job in jobs]
         # Linked beside its place, so that a stopped build leaves nothing under the final name.
-        unfinished = f"{output}.{os.getpid()}"
-        try:
-            _run([cxx, "-shared", "-s", *objects, *link_flags, "-o", unfinished])
-            os.replace(unfinished, output)
-        finally:
-            if os.path.exists(unfinished):
-                os.remove(unfinished)
+        with tempfile.TemporaryDirectory(prefix=".building-", dir=folder) as unfinished:
+            linked = os.path.join(unfinished, "kernels.so")
+            _run([cxx, "-shared", "-s", *objects, *link_flags, "-o", linked])
+            library.seal(linked)
+            os.replace(linked, output)
+    for old in library.others(output):
+        if os.path.basename(old).startswith(f"kernels-tf{version}-"):
+            os.remove(old)
     return output
 
 
@@ -129,16 +124,10 @@ def tensorflow() -> tuple[str, list[str], list[str]]:
             version, *flags = asked.stdout.splitlines()
             split = flags.index("")
             return version, flags[:split], flags[split + 1 :]
-    raise BuildError("TensorFlow is not installed: pip install '.[cpu]', or '.[gpu]'")
-
-
-def _is_current(output: str) -> bool:
-    if not os.path.exists(output):
-        return False
-    files = [os.path.join(ROOT, path) for path in sources("*", "*.cc") + sources("*", "*.h")]
-    return os.path.getmtime(output) > max(
-        map(os.path.getmtime, [*files, os.path.abspath(__file__)])
-    )
+    last = asked.stderr.strip().splitlines()[-1:] or [""]
+    if "No module named 'tensorflow'" in last[0]:
+        raise BuildError("TensorFlow is not installed: pip install '.[cpu]', or '.[gpu]'")
+    raise BuildError(f"TensorFlow cannot be loaded: {last[0]}")
 
 
 def _object_of(folder: str, source: str) -> str:
@@ -152,9 +141,11 @@ def _run(command: Sequence[str]) -> None:
 
 
 def main() -> None:
-    """Builds anew; with --if-needed only where sources are newer. Says why there is no library."""
+    """Builds anew; with --if-needed only what is not there. Says why there is no library."""
+    if sys.argv[1:] not in ([], ["--if-needed"]):
+        sys.exit("usage: python -m terngrad.ops.build [--if-needed]")
     try:
-        print(f"Native kernels: {os.path.relpath(build(force='--if-needed' not in sys.argv))}")
+        print(f"Native kernels: {os.path.relpath(build(force=not sys.argv[1:]))}")
     except BuildError as error:
         sys.exit(f"build: {error}")
 

@@ -7,6 +7,7 @@ from terngrad.ops.kernels import Kernels
 from terngrad.ops.reference import ReferenceKernels
 
 CHOICES = ("", "native", "reference")
+PATHS = ("avx512", "avx2", "portable")
 
 
 def choose_kernels(wanted: str = "", path: str = "", on_gpu: bool = False) -> tuple[Kernels, str]:
@@ -22,6 +23,10 @@ def choose_kernels(wanted: str = "", path: str = "", on_gpu: bool = False) -> tu
     """
     if wanted not in CHOICES:
         raise ValueError(f"TERNGRAD_KERNELS is {wanted!r}; allowed are native and reference")
+    if path and (wanted == "reference" or path not in PATHS):
+        allowed = "none beside TERNGRAD_KERNELS=reference" if path in PATHS else ", ".join(PATHS)
+        raise ValueError(f"TERNGRAD_SIMD is {path!r}; allowed are {allowed}")
+    wanted = wanted or ("native" if path else "")
     if wanted == "reference":
         return ReferenceKernels(), ""
     if on_gpu and not wanted:
@@ -32,5 +37,6 @@ def choose_kernels(wanted: str = "", path: str = "", on_gpu: bool = False) -> tu
         return NativeKernels(path), ""
     except library.UnavailableError as error:
         if wanted:
-            raise ValueError(f"TERNGRAD_KERNELS=native: {error}") from None
+            name = f"TERNGRAD_SIMD={path}" if path else "TERNGRAD_KERNELS=native"
+            raise ValueError(f"{name}: {error}") from None
         return ReferenceKernels(), str(error)

@@ -1,23 +1,65 @@
-"""The compiled ops: where their library lies, and whether it fits this TensorFlow."""
+"""The compiled ops: where their library lies, and whether it fits sources and TensorFlow."""
 
 from __future__ import annotations
 
 import functools
 import glob
+import hashlib
 import os
+import platform
 from types import ModuleType
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(FOLDER))
+
+# Every operation rounds once, on every processor: no contraction to fused multiply-adds.
+FLAGS = ("-std=c++17", "-O3", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden", "-DNDEBUG", "-w")
+
 _PREFIX, _SUFFIX = "kernels-tf", ".so"
+_SEAL_BYTES = hashlib.sha256().digest_size
 
 
 class UnavailableError(RuntimeError):
     """There is no library for this TensorFlow; the message says why, and what to do."""
 
 
+def sources(*parts: str) -> list[str]:
+    """Files of `terngrad/cc` without tests, relative to the repository."""
+    found = glob.glob(os.path.join("terngrad", "cc", *parts), root_dir=ROOT)
+    return sorted(path for path in found if not path.endswith("_test.cc"))
+
+
 def path_for(version: str, folder: str = FOLDER) -> str:
-    """Path of the library for a version of TensorFlow: ops are bound to the one they met."""
-    return os.path.join(folder, f"{_PREFIX}{version}{_SUFFIX}")
+    """Path of the library for a version of TensorFlow, these sources and this kind of processor.
+
+    Ops are bound to the TensorFlow they were compiled against, and an old library would give other
+    numbers than another worker's new one.
+    """
+    return os.path.join(folder, f"{_PREFIX}{version}-{_fingerprint()}{_SUFFIX}")
+
+
+def seal(path: str) -> None:
+    """Appends a checksum to a library; loaders ignore what follows its sections."""
+    with open(path, "rb+") as file:
+        content = file.read()
+        file.write(hashlib.sha256(content).digest())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def is_whole(path: str) -> bool:
+    """Whether a library is there, with its checksum: a cut one would crash the process."""
+    if not os.path.exists(path):
+        return False
+    with open(path, "rb") as file:
+        content = file.read()
+    return hashlib.sha256(content[:-_SEAL_BYTES]).digest() == content[-_SEAL_BYTES:]
+
+
+def others(path: str) -> list[str]:
+    """Libraries beside `path`."""
+    folder = glob.escape(os.path.join(os.path.dirname(path), _PREFIX))
+    return sorted(set(glob.glob(f"{folder}*{_SUFFIX}")) - {path})
 
 
 @functools.cache
@@ -25,25 +67,40 @@ def load(folder: str = FOLDER) -> ModuleType:
     """Returns the Python functions of the native ops.
 
     Raises:
-      UnavailableError: the library was not built, was built for another TensorFlow, or is damaged.
+      UnavailableError: the library was not built, was built for another TensorFlow or from other
+        sources, or is damaged.
     """
     import tensorflow as tf
 
     path = path_for(tf.version.VERSION, folder)
+    remedy = "`python -m terngrad.ops.build` builds them"
     if not os.path.exists(path):
-        raise UnavailableError(_why_missing(tf.version.VERSION, folder))
+        raise UnavailableError(f"{_why_missing(tf.version.VERSION, path)}; {remedy}")
+    if not is_whole(path):
+        raise UnavailableError(f"{path} is damaged: native kernels cannot be loaded; {remedy}")
     try:
         return tf.load_op_library(path)
     except (tf.errors.OpError, OSError, RuntimeError) as error:
         first = str(getattr(error, "message", error)).splitlines()[0]
-        raise UnavailableError(f"{path} cannot be loaded: {first}") from None
+        raise UnavailableError(f"{path} cannot be loaded: {first}; {remedy}") from None
 
 
-def _why_missing(version: str, folder: str) -> str:
-    others = glob.glob(glob.escape(os.path.join(folder, _PREFIX)) + "*" + _SUFFIX)
-    names = [os.path.basename(p)[len(_PREFIX) : -len(_SUFFIX)] for p in others]
-    state = f"are built for TensorFlow {', '.join(sorted(names))}" if names else "are not built"
-    return (
-        f"native kernels {state}, this is TensorFlow {version}; "
-        "`python -m terngrad.ops.build` builds them"
-    )
+@functools.cache
+def _fingerprint() -> str:
+    digest = hashlib.sha256("\0".join((platform.machine(), *FLAGS)).encode())
+    for source in sources("*", "*.cc") + sources("*", "*.h"):
+        digest.update(source.encode())
+        with open(os.path.join(ROOT, source), "rb") as file:
+            digest.update(file.read())
+    return digest.hexdigest()[:12]
+
+
+def _why_missing(version: str, path: str) -> str:
+    names = [os.path.basename(p)[len(_PREFIX) : -len(_SUFFIX)] for p in others(path)]
+    versions = sorted({name.partition("-")[0] for name in names})
+    if version in versions:
+        return "native kernels are built from other sources, or for another processor"
+    if versions:
+        built = ", ".join(versions)
+        return f"native kernels are built for TensorFlow {built}, this is TensorFlow {version}"
+    return f"native kernels are not built, this is TensorFlow {version}"

@@ -20,7 +20,7 @@ def test_a_library_that_was_not_built_is_answered_by_what_builds_it(tmp_path):
 
 
 def test_law_10_a_library_of_another_tensorflow_is_named(tmp_path):
-    (tmp_path / "kernels-tf2.9.1.so").write_bytes(b"")
+    (tmp_path / "kernels-tf2.9.1-0.so").write_bytes(b"")
     text = rf"are built for TensorFlow 2\.9\.1, this is TensorFlow {tf.version.VERSION}"
     with pytest.raises(library.UnavailableError, match=text):
         library.load(str(tmp_path))
@@ -36,6 +36,23 @@ def test_law_10_a_damaged_library_is_named(tmp_path):
 
 
 @needs_library
+@pytest.mark.parametrize("length", [0, 64, 1000, 50_000, 140_000])
+def test_law_10_a_library_that_is_cut_off_is_named_and_not_loaded(tmp_path, length):
+    with open(BUILT, "rb") as file:
+        content = file.read()
+    with open(library.path_for(tf.version.VERSION, str(tmp_path)), "wb") as file:
+        file.write(content[:length])
+    with pytest.raises(library.UnavailableError, match=r"is damaged: .* cannot be loaded"):
+        library.load(str(tmp_path))
+
+
+def test_a_library_of_other_sources_is_named(tmp_path):
+    (tmp_path / f"kernels-tf{tf.version.VERSION}-0123.so").write_bytes(b"")
+    with pytest.raises(library.UnavailableError, match="are built from other sources"):
+        library.load(str(tmp_path))
+
+
+@needs_library
 def test_native_kernels_are_the_first_choice():
     kernels, why = choose_kernels()
     assert isinstance(kernels, NativeKernels)
@@ -47,10 +64,19 @@ def test_a_path_is_chosen_by_name_and_told():
     assert choose_kernels("native", "portable")[0].title == "native kernels (portable)"
 
 
+@pytest.mark.parametrize(
+    ("wanted", "path", "allowed"),
+    [("", "mmx", "avx512, avx2, portable"), ("reference", "avx2", "none beside TERNGRAD_KERNELS")],
+)
+def test_law_10_a_path_that_cannot_be_is_named(wanted, path, allowed):
+    with pytest.raises(ValueError, match=f"TERNGRAD_SIMD is '{path}'; allowed are {allowed}"):
+        choose_kernels(wanted, path)
+
+
 @needs_library
-def test_law_10_an_unknown_path_is_named():
+def test_law_10_an_unknown_path_of_the_ops_is_named():
     with pytest.raises(ValueError, match=r"TERNGRAD_SIMD: path is 'mmx'; allowed are .*portable"):
-        choose_kernels(path="mmx")
+        NativeKernels("mmx")
 
 
 def test_the_reference_can_be_forced():

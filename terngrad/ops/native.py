@@ -9,10 +9,9 @@ import tensorflow as tf
 
 from terngrad.draws import DrawKey
 from terngrad.ops import library
+from terngrad.ops.choice import PATHS
 from terngrad.ops.kernels import Kernels
 from terngrad.ternary import Stats
-
-PATHS = ("avx512", "avx2", "portable")
 
 
 class NativeKernels(Kernels):

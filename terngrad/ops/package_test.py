@@ -9,7 +9,7 @@ import zipfile
 import pytest
 import tensorflow as tf
 
-from terngrad.ops import build
+from terngrad.ops import build, library
 
 pytest.importorskip("setuptools")
 
@@ -45,7 +45,8 @@ def test_a_wheel_holds_the_library_where_it_is_looked_for(tmp_path):
     compiler.write_text(_COMPILER)
     compiler.chmod(0o755)
     names = wheel_of(tmp_path, CXX=str(compiler))
-    assert f"terngrad/ops/kernels-tf{tf.version.VERSION}.so" in names
+    built = os.path.basename(library.path_for(tf.version.VERSION))
+    assert f"terngrad/ops/{built}" in names
     assert "terngrad/cc/lib/kernels.h" in names
     assert not any("_test.cc" in name for name in names)
 
@@ -53,5 +54,12 @@ def test_a_wheel_holds_the_library_where_it_is_looked_for(tmp_path):
 @pytest.mark.slow
 def test_a_wheel_without_kernels_holds_no_library(tmp_path):
     names = wheel_of(tmp_path, TERNGRAD_WITHOUT_KERNELS="1")
+    assert "terngrad/ops/native.py" in names
+    assert not any(name.endswith(".so") for name in names)
+
+
+@pytest.mark.slow
+def test_a_compiler_that_fails_costs_the_kernels_not_the_package(tmp_path):
+    names = wheel_of(tmp_path, CXX=shutil.which("false"))
     assert "terngrad/ops/native.py" in names
     assert not any(name.endswith(".so") for name in names)

@@ -16,6 +16,10 @@ class DecodeOp : public PathOpKernel {
  public:
   explicit DecodeOp(OpKernelConstruction* context) : PathOpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("shapes", &shapes_));
+    OP_REQUIRES(context,
+                static_cast<int>(shapes_.size()) == context->num_outputs(),
+                Invalid("shapes has ", shapes_.size(), " entries; n is ",
+                        context->num_outputs()));
     for (const TensorShape& shape : shapes_) elements_ += shape.num_elements();
   }
 

@@ -382,9 +382,13 @@ template <class Lanes>
 struct SumKernel {
   static void Run(const Planes* inputs, int64_t input_count, int planes,
                   int64_t begin, int64_t end, uint32_t* total) {
+    Tile sum, addend;
+    std::memset(
+        addend, 0,
+        sizeof(addend));  // a last, shorter tile leaves words as they are
     for (int64_t g = begin; g < end; g += kTile) {
       const int count = static_cast<int>(Smaller(kTile, end - g));
-      Tile sum = {}, addend = {};
+      std::memset(sum, 0, planes * sizeof(sum[0]));
       for (int64_t i = 0; i < input_count; ++i) {
         Load(inputs[i], g, count, addend);
         AddTile(addend, inputs[i].planes, planes, sum);
