@@ -1,0 +1,84 @@
+"""What ends a training loop, on a runner that only pretends."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from terngrad.layout import Policy, make_layout
+from terngrad.training.classifier import Losses
+from terngrad.training.loop import Cadence, DivergedError, Loop, StopRequest
+from terngrad.training.runner import Outcome
+
+LAYOUT = make_layout(["conv/kernel", "fc/kernel"], [(3, 3), (4, 5)], Policy(grad_bits=1))
+
+
+class PretendedRunner:
+    """Makes steps that cost nothing; from step `bad_from` on the outcome is `bad`."""
+
+    codecs = ()
+
+    def __init__(self, bad=None, bad_from=0):
+        self.step, self.stopping = 0, False
+        self._bad, self._bad_from = bad or {}, bad_from
+
+    def compile(self, batches):
+        del batches
+
+    def request_stop(self):
+        self.stopping = True
+
+    def many(self, batches, count):
+        del batches
+        done = min(count, 1) if self.stopping else count
+        self.step += done
+        scales = np.ones(2, np.float32)
+        good = {"losses": Losses(tf.constant(1.0), tf.constant(0.0)), "scales": tf.constant(scales)}
+        values = good | (self._bad if self.step >= self._bad_from else {})
+        stop = tf.constant(self.stopping)
+        rate = tf.constant(0.1)
+        return Outcome(tf.constant(done), values["losses"], stop, rate, values["scales"])
+
+
+def loop_of(runner, saved, max_steps=100):
+    return Loop(
+        runner_at=lambda step: (runner, 1 << 60),
+        batches=iter(()),
+        batch_size=4,
+        layout=LAYOUT,
+        cadence=Cadence(max_steps=max_steps, log_every=10, save_every=25),
+        report=lambda progress: None,
+        save=lambda step: saved.append(step) or f"model.ckpt-{step}",
+    )
+
+
+def test_law_10_the_variable_of_a_gradient_that_is_not_finite_is_named():
+    # The scales are in the order of the buckets: the last variable first.
+    bad = {"scales": tf.constant([1.0, np.inf])}
+    saved = []
+    text = (
+        r"step 40: the gradient of conv/kernel is not finite; last good checkpoint: model.ckpt-25\."
+    )
+    with pytest.raises(DivergedError, match=text):
+        loop_of(PretendedRunner(bad, bad_from=40), saved).run(0, None, StopRequest())
+    assert saved == [25]
+
+
+def test_law_10_a_loss_that_is_not_finite_is_named():
+    bad = {"losses": Losses(tf.constant(np.nan), tf.constant(0.5))}
+    with pytest.raises(DivergedError, match=r"entropy_loss is nan; .* none was written yet"):
+        loop_of(PretendedRunner(bad), []).run(0, None, StopRequest())
+
+
+def test_a_request_to_stop_ends_after_one_more_step_with_a_checkpoint():
+    runner, saved, stop = PretendedRunner(), [], StopRequest()
+    stop.signal = 15
+    checkpoint, stopped = loop_of(runner, saved).run(0, None, stop)
+    assert (runner.step, saved, checkpoint, stopped) == (1, [1], "model.ckpt-1", True)
+
+
+def test_checkpoints_are_written_at_their_steps_and_at_the_end():
+    saved = []
+    checkpoint, stopped = loop_of(PretendedRunner(), saved, max_steps=60).run(
+        0, None, StopRequest()
+    )
+    assert (saved, checkpoint, stopped) == ([25, 50, 60], "model.ckpt-60", False)
