@@ -9,7 +9,8 @@ import tensorflow as tf
 from inception.flags import TrainConfig
 from inception.problem import Problem
 from slim.nets import nets_factory
-from terngrad.codecs.factory import make_codecs
+from terngrad.codecs.codec import Codec, Payload
+from terngrad.codecs.factory import make_codecs, payloads
 from terngrad.exchange.exchange import Exchange
 from terngrad.exchange.local import LocalExchange
 from terngrad.exchange.two_shot import Transport, TwoShotExchange
@@ -47,6 +48,13 @@ class Training:
     state: dict[str, tf.Variable]
     exchange: Exchange
     kernels: str
+
+    def traffic(self, codecs: Sequence[Codec]) -> list[Payload]:
+        """Bytes that this process exchanges in a step, by variable in the layout's order.
+
+        A process alone tells what each of its nodes would.
+        """
+        return payloads(codecs, self.exchange)
 
     @property
     def nodes(self) -> int:
@@ -114,11 +122,11 @@ def build_training(
 
     policy = _policy(config, classifier.names)
     shapes = [v.shape for v in classifier.variables]
-    layout = make_layout(classifier.names, shapes, policy)
+    layout = make_layout(classifier.names, shapes, policy, config.bucket_elements)
     coded_runner = float_runner = runner(layout)
     if config.grad_bits != 32 and config.floating_grad_epoch:
         plain = dataclasses.replace(policy, grad_bits=32)
-        float_runner = runner(make_layout(classifier.names, shapes, plain))
+        float_runner = runner(make_layout(classifier.names, shapes, plain, config.bucket_elements))
     state = _state(classifier, optimizer, averages, step)
     return Training(
         classifier,

@@ -21,6 +21,7 @@ from inception.flag_table import (
     one_of,
     refuse,
 )
+from terngrad.layout import DEFAULT_BUCKET_ELEMENTS
 
 # The flags' own default, alexnet, takes 224 x 224 colour images.
 _NET_OF_DATASET = {"mnist": "lenet", "cifar10": "cifar10_alexnet"}
@@ -92,6 +93,14 @@ class Trainer(Threads):
     )
     scaler_sharing: bool = flag(
         "TernGrad", BOOLEAN, True, "nodes share the largest scale; False = each its own, for study"
+    )
+
+    bucket_elements: int = flag(
+        "TernGrad",
+        at_least(1),
+        DEFAULT_BUCKET_ELEMENTS,
+        "gradients are exchanged in buckets of so many values, a bucket as soon as it is complete",
+        "values",
     )
 
     num_nodes: int = flag(

@@ -14,6 +14,7 @@ from slim.datasets.dataset_factory import Dataset
 
 # What a training may be started again with and still give the same bits.
 _WITHOUT_EFFECT = {
+    "bucket_elements",
     "checkpoint_exclude_scopes",
     "data_dir",  # what the records are counts, not where they are
     "fine_tune",
@@ -52,7 +53,16 @@ def facts(config: TrainConfig, workers: int) -> dict[str, str]:
     """Returns what all workers of a training must have in common, by name."""
     common = json.loads(describe(config, None, workers))
     common |= {"max_steps": config.max_steps, "tensorflow": tf.version.VERSION}
+    # These have no effect on the result, but one on what is sent.
+    on_the_wire = {"bucket_elements", "use_encoding"} - inert_flags(config).keys()
+    common |= {name: getattr(config, name) for name in sorted(on_the_wire)}
     return {name: json.dumps(value) for name, value in common.items()}
+
+
+def data_facts(dataset: Dataset | None, split_data: bool) -> dict[str, str]:
+    """Returns what workers must have in common of their data; see `facts`."""
+    facts = {"split_data": str(split_data)}
+    return facts | ({"data_dir": _records(dataset)} if split_data else {})
 
 
 def differences(before: str, now: str) -> str:

@@ -87,3 +87,21 @@ def test_a_checkpoint_that_notes_less_is_compared_in_what_it_notes(dataset):
     now = settings.describe(CONFIG, dataset)
     assert settings.differences("", now) == ""
     assert settings.differences('{"seed": 5}', now) == "seed = 1 (was 5)"
+
+
+def test_workers_that_share_records_must_have_the_same(dataset):
+    facts = settings.data_facts(dataset, split_data=True)
+    assert facts == {"split_data": "True", "data_dir": "7 images, 5 bytes, 1 files"}
+
+
+def test_workers_with_their_own_records_must_only_all_have_their_own(dataset):
+    assert settings.data_facts(dataset, split_data=False) == {"split_data": "False"}
+
+
+@pytest.mark.parametrize(("name", "value"), [("use_encoding", False), ("bucket_elements", 100)])
+def test_workers_must_agree_on_what_changes_only_the_wire(name, value):
+    facts, others = (
+        settings.facts(config, 2)
+        for config in (CONFIG, dataclasses.replace(CONFIG, **{name: value}))
+    )
+    assert {key for key in facts if facts[key] != others[key]} == {name}

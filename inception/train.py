@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from inception import large_batch, problem, runtime, settings
 from inception.batches import naming_bad_records, training_batches
-from inception.build import Training, build_training
+from inception.build import Training, build_training, learning_rate
 from inception.cluster import ALONE, Workers, fingerprint
 from inception.flags import TrainConfig
 from inception.logs import ProgressBar, step_line
@@ -20,7 +20,8 @@ from inception.problem import Problem
 from slim.datasets import dataset_factory
 from slim.datasets.dataset_factory import Dataset
 from slim.nets import nets_factory
-from terngrad.codecs.factory import bits_per_parameter, payloads
+from terngrad.exchange.local import LocalExchange
+from terngrad.exchange.two_shot import Transport
 from terngrad.training import checkpoints
 from terngrad.training.loop import Cadence, Loop, StopRequest
 from terngrad.training.progress import Progress
@@ -75,11 +76,12 @@ def prepare(config: TrainConfig, workers: Workers = ALONE) -> Ready | None:
     devices = runtime.towers(config.num_gpus, on_cpu=config.clone_on_cpu)
     goal = problem.resolve(config)
     dataset = None if config.benchmark_mode else _dataset(config)
-    examples = dataset.num_examples if dataset else _SYNTHETIC_EXAMPLES
-    shares = 1 if workers.split_data else workers.size  # of the data set that were counted
-    steps_per_epoch = examples * shares / (config.batch_size * workers.size)
     noted = settings.describe(config, dataset, workers.size)
+    # Also a place to meet: nobody waits within TensorFlow for one that still counts its records.
+    workers.agree(settings.data_facts(dataset, workers.split_data))
     transport = workers.connect()
+    examples = _count_examples(dataset, workers, transport)
+    steps_per_epoch = examples / (config.batch_size * workers.size)
     training = build_training(config, goal, steps_per_epoch, devices, transport)
     lock = checkpoint = None
     if workers.is_chief:
@@ -105,11 +107,12 @@ def train(ready: Ready) -> None:
       SystemExit: with the signal's status, after a signal stopped the run and it was saved.
     """
     config, training = ready.config, ready.training
-    step = int(training.step)
+    workers, step = ready.workers, int(training.step)
     with StopRequest() as stop, ProgressBar(step, config.max_steps) as bar:
         batches = iter(_batches(ready, step))
         with naming_bad_records(config, ready.goal, ready.dataset):
             checkpoint, stopped = _loop(ready, batches, bar).run(step, ready.checkpoint, stop)
+    _compare_copies(training, workers)
     where = checkpoint or "the chief has the checkpoint"
     if stopped:
         asked = stop.signal.name if stop.signal else "another worker was asked to stop"
@@ -118,6 +121,16 @@ def train(ready: Ready) -> None:
     print(f"Finished training at step {int(training.step)}: {where}")
     if ready.lock:
         ready.lock.close()
+
+
+def _count_examples(dataset: Dataset | None, workers: Workers, transport: Transport | None) -> int:
+    """Examples of an epoch, the same on all workers: schedules and float epochs follow from it."""
+    if dataset is None:
+        return _SYNTHETIC_EXAMPLES
+    if workers.split_data or transport is None:
+        return dataset.num_examples
+    shares = transport.all_gather(tf.constant([dataset.num_examples]), "examples")
+    return int(tf.reduce_sum(tf.cast(shares, tf.int64)))
 
 
 def _batches(ready: Ready, step: int) -> tf.data.Dataset:
@@ -141,6 +154,17 @@ def _share_state(training: Training, workers: Workers) -> None:
             "kernels": "native" if training.kernels.startswith("native") else "reference",
         }
     )
+
+
+def _compare_copies(training: Training, workers: Workers) -> None:
+    """Meets the others when the chief has saved, and tells if the copies drifted apart."""
+    if workers.size == 1:
+        return
+    values = [v.numpy() for name, v in training.state.items() if name.startswith("variables/")]
+    try:
+        workers.agree({"parameters at the end": fingerprint(values)})
+    except ValueError as error:  # nothing is wrong with the chief's, which are saved
+        print(f"Warning: the workers' copies differ: {error}.", flush=True)
 
 
 def hold_alone(train_dir: str) -> IO[str]:
@@ -215,26 +239,30 @@ def _tell_differences(checkpoint: str, now: str) -> None:
 
 
 def _tell_plan(config: TrainConfig, training: Training) -> None:
-    layout, codecs = training.layout, training.runner.codecs
-    sent = sum(p.sent for p in payloads(codecs, training.nodes))
+    layout = training.layout
+    sent = _bytes_sent(training, training.runner)
+    who = "each" if isinstance(training.exchange, LocalExchange) else "each worker"
     print(
         f"{config.net}: {layout.size} parameters in {len(layout.names)} variables, "
         f"{len(layout.coded)} of them ternary; {training.nodes} nodes x "
         f"{config.batch_size // config.nodes} images; "
-        f"each sends {sent:.0f} bytes a step, "
-        f"{bits_per_parameter(layout, codecs, training.nodes):.4g} bits a parameter.",
+        f"{who} sends {sent:.0f} bytes a step, {8 * sent / layout.size:.4g} bits a parameter.",
         flush=True,
     )
     every = config.floating_grad_epoch if layout.coded else 0
     if every:
         which = "Every epoch" if every == 1 else f"Every epoch in {every}, the last of them,"
-        plain = sum(p.sent for p in payloads(training.float_runner.codecs, training.nodes))
+        plain = _bytes_sent(training, training.float_runner)
         print(f"{which} uses float gradients: {plain:.0f} bytes a step.")
     step = int(training.step)
     if config.profile_steps and step > config.profile_steps[0]:
         print(f"--profile_steps: step {config.profile_steps[0]} is past; the run is at {step}.")
     if layout.coded:
         print(f"Codes are written and read by {training.kernels}.", flush=True)
+
+
+def _bytes_sent(training: Training, runner: Runner) -> float:
+    return sum(payload.sent for payload in training.traffic(runner.codecs))
 
 
 def _loop(ready: Ready, batches: Iterator, bar: ProgressBar) -> Loop:
@@ -246,7 +274,10 @@ def _loop(ready: Ready, batches: Iterator, bar: ProgressBar) -> Loop:
 
     is_chief = ready.workers.is_chief
     wanted = is_chief and config.save_summaries_secs > 0
-    writer = SummaryWriter(config.train_dir, training.layout, training.nodes) if wanted else None
+    writer = SummaryWriter(config.train_dir, training.layout, training.traffic) if wanted else None
+    if writer and config.max_steps:
+        rate = learning_rate(config, ready.steps_per_epoch)
+        writer.plan(rate, int(training.step), config.max_steps)
 
     def save(step: int) -> str | None:
         if not is_chief:
@@ -266,12 +297,13 @@ def _loop(ready: Ready, batches: Iterator, bar: ProgressBar) -> Loop:
             save_every=config.save_iter,
             save_secs=config.save_interval_secs,
             summary_secs=config.save_summaries_secs,
-            profile=config.profile_steps,
+            profile=config.profile_steps if is_chief else None,
         ),
         report=report,
         save=save,
         writer=writer,
         profile_dir=config.train_dir,
+        unsaved="none was written yet" if is_chief else "the chief has it",
     )
 
 

@@ -6,13 +6,15 @@ import shutil
 import signal
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from inception import programs, report, runtime
+from inception import programs, report, runtime, train
+from inception.cluster import Workers
 from slim.datasets import convert
 from terngrad.training import checkpoints
 
@@ -192,6 +194,30 @@ def test_steps_in_float_epochs_are_float(digits, tmp_path, run_here):
     bits = report.read_scalars(str(tmp_path))["bits_per_parameter"]
     ternary = [step for step, b in zip(bits.steps, bits.values, strict=True) if b < 3]
     assert ternary == [*range(1, 11), *range(21, 31)]  # an epoch has 10 steps
+
+
+@pytest.mark.slow
+def test_the_learning_rate_is_drawn_before_it_is_used(undisturbed):
+    planned = report.read_scalars(str(undisturbed))["learning_rate_plan"]
+    used = report.read_scalars(str(undisturbed))["learning_rate"]
+    assert (planned.steps[0], planned.steps[-1]) == (0, STEPS)
+    plan = dict(zip(planned.steps, planned.values, strict=True))
+    shared = [
+        (rate, plan[step])
+        for step, rate in zip(used.steps, used.values, strict=True)
+        if step in plan
+    ]
+    assert shared and all(rate == pytest.approx(expected) for rate, expected in shared)
+
+
+def test_copies_that_differ_at_the_end_are_told(capsys):
+    training = types.SimpleNamespace(state={"variables/w": tf.Variable([1.0])})
+
+    def agree(facts):
+        raise ValueError(f"{', '.join(facts)} differ")
+
+    train._compare_copies(training, Workers(rank=0, size=2, agree=agree))
+    assert "Warning: the workers' copies differ: parameters at the end" in capsys.readouterr().out
 
 
 @pytest.mark.slow

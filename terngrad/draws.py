@@ -11,9 +11,9 @@ import dataclasses
 
 import tensorflow as tf
 
+from terngrad.limits import MAX_VARIABLES
+
 DRAW_BITS = 24
-MAX_NODES = 1 << 16
-MAX_VARIABLES = 1 << 16
 
 _PHILOX = 1
 _BLOCKS = 16  # consecutive Philox blocks that one group of values draws from
@@ -28,7 +28,7 @@ class DrawKey:
     Attributes:
       seed: uint64 scalar tensor.
       step: integer scalar tensor; its low 32 bits count.
-      node: integer scalar tensor, the node's global index, below `MAX_NODES`.
+      node: integer scalar tensor, the node's global index, below `limits.MAX_NODES`.
     """
 
     seed: tf.Tensor

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from terngrad.draws import MAX_VARIABLES
+from terngrad.limits import MAX_VARIABLES
 
-DEFAULT_BUCKET_ELEMENTS = 1 << 22
+DEFAULT_BUCKET_ELEMENTS = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,11 +162,13 @@ def _fill_buckets(order, names, shapes, bucket_elements: int) -> tuple[Bucket, .
     filled: list[list[Segment]] = []
     offset = bucket_elements
     for i in order:
-        if offset >= bucket_elements:
+        size = int(np.prod(shapes[i], dtype=np.int64))
+        # A large variable waits for no half-full bucket, nor makes what is there wait for it.
+        if offset >= bucket_elements or 2 * offset >= bucket_elements < offset + size:
             filled.append([])
             offset = 0
         filled[-1].append(Segment(i, names[i], shapes[i], offset))
-        offset += int(np.prod(shapes[i], dtype=np.int64))
+        offset += size
     return tuple(Bucket(tuple(segments)) for segments in filled)
 
 

@@ -64,6 +64,14 @@ def test_the_last_variables_come_first_as_backpropagation_yields_them():
     assert layout_of().coded == (5, 4, 3, 2, 1, 0)
 
 
+def test_a_large_variable_does_not_join_a_bucket_that_is_half_full():
+    kernels = [(100,), (90,), (5,), (60,), (1,)]
+    layout = make_layout([f"{i}/kernel" for i in range(5)], kernels, Policy(grad_bits=1), 100)
+    found = [[s.variable for s in bucket.segments] for bucket in layout.buckets]
+    # 1 + 60 are more than half, 5 still fits, 90 does not; 90 is less than the limit, 100 fills.
+    assert found == [[4, 3, 2], [1], [0]]
+
+
 def test_the_fingerprint_tells_layouts_apart():
     layouts = [
         layout_of(),

@@ -80,8 +80,14 @@ class Codec(abc.ABC):
         """
 
     @abc.abstractmethod
-    def payload(self, nodes: int) -> dict[int, Payload]:
-        """Bytes by variable that a worker of one node exchanges with a parameter server."""
+    def payload(self, nodes: int, local_nodes: int | None = None) -> dict[int, Payload]:
+        """Bytes by variable of what is handed in for a sum over `nodes` nodes, and of the sum.
+
+        Args:
+          nodes: of the group.
+          local_nodes: None = a node hands in what it encoded; a number = a process hands in what
+            so many nodes have together.
+        """
 
     def share_of_zeros(self, encoded: Sequence[tf.Tensor]) -> dict[int, tf.Tensor]:
         """Share of zeros among one node's codes by variable; empty where there are no codes."""

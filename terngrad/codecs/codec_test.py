@@ -6,7 +6,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from terngrad.codecs.factory import bits_per_parameter, make_codecs, payloads
+from terngrad.codecs.factory import make_codecs, payloads
 from terngrad.codecs.planes import plane_count
 from terngrad.draws import DrawKey
 from terngrad.exchange.local import LocalExchange
@@ -175,7 +175,7 @@ def test_law_6_the_float_codec_delivers_the_mean(nodes, kernels):
 @pytest.mark.parametrize("nodes", [1, 2, 4])
 def test_law_7_payload_is_two_bits_a_value_and_four_bytes_a_variable(nodes, kernels):
     layout = make_layout(NAMES, SHAPES, Policy(grad_bits=1))
-    found = payloads(make_codecs(layout, kernels), nodes)
+    found = payloads(make_codecs(layout, kernels), LocalExchange(nodes, kernels))
     padded = -(-layout.size // 32) * 32
     assert sum(p.sent for p in found) == pytest.approx(padded * 2 / 8 + 4 * len(NAMES))
     assert sum(p.received for p in found) == pytest.approx(
@@ -189,15 +189,16 @@ def test_law_7_payload_is_what_encode_produces(policy, kernels):
     encoded = exchange_of(policy, gradients, kernels).encoded
     octets = sum(bucket.dtype.size * int(tf.size(bucket)) for codec in encoded for bucket in codec)
     scales = 4 * len(layout.coded)
-    assert sum(p.sent for p in payloads(make_codecs(layout, kernels), 1)) == pytest.approx(
-        octets + scales
-    )
+    assert sum(
+        p.sent for p in payloads(make_codecs(layout, kernels), LocalExchange(1, kernels))
+    ) == pytest.approx(octets + scales)
 
 
 @pytest.mark.parametrize(("name", "bits"), [("float", 32), ("float16", 16)])
 def test_law_7_floats_cost_their_bits(name, bits, kernels):
     layout = make_layout(NAMES, SHAPES, POLICIES[name])
-    assert bits_per_parameter(layout, make_codecs(layout, kernels), 4) == bits
+    found = payloads(make_codecs(layout, kernels), LocalExchange(4, kernels))
+    assert sum(p.sent for p in found) == layout.size * bits / 8
 
 
 def test_the_share_of_zeros_is_counted(kernels):

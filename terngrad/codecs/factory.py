@@ -13,6 +13,7 @@ from terngrad.codecs.ternary_codec import (
     TernaryCodec,
     UnpackedTernaryCodec,
 )
+from terngrad.exchange.exchange import Exchange
 from terngrad.layout import Layout, Policy
 from terngrad.ops.kernels import Kernels
 
@@ -35,12 +36,9 @@ def _ternary_codec(policy: Policy) -> type[TernaryCodec]:
     return TernaryCodec if policy.use_encoding else UnpackedTernaryCodec
 
 
-def payloads(codecs: Sequence[Codec], nodes: int) -> list[Payload]:
-    """Bytes that one node sends and receives in a step, by variable in the layout's order."""
-    by_variable = {i: p for codec in codecs for i, p in codec.payload(nodes).items()}
+def payloads(codecs: Sequence[Codec], exchange: Exchange) -> list[Payload]:
+    """Bytes that a process exchanges in a step, by variable in the layout's order."""
+    by_variable: dict[int, Payload] = {}
+    for codec in codecs:
+        by_variable |= exchange.payload(codec)
     return [by_variable[i] for i in sorted(by_variable)]
-
-
-def bits_per_parameter(layout: Layout, codecs: Sequence[Codec], nodes: int) -> float:
-    """Bits that one node sends in a step for each parameter."""
-    return 8.0 * sum(p.sent for p in payloads(codecs, nodes)) / layout.size

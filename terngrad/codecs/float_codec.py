@@ -64,8 +64,8 @@ class FloatCodec(Codec):
         del scales
         return [tf.cast(mean, tf.float32) for mean in exchange.mean(encoded, self.name)]
 
-    def payload(self, nodes: int) -> dict[int, Payload]:
+    def payload(self, nodes: int, local_nodes: int | None = None) -> dict[int, Payload]:
         """See base class."""
-        del nodes
+        del nodes, local_nodes
         sizes = [size * self._wire_type.size for size in self._sizes]
         return {i: Payload(n, n) for i, n in zip(self.variables, sizes, strict=True)}

@@ -74,19 +74,16 @@ class TernaryCodec(Codec):
         shares = [tf.reduce_mean(tf.cast(c == 0.0, tf.float32)) for c in codes]
         return dict(zip(self.variables, shares, strict=True))
 
-    def payload(self, nodes: int) -> dict[int, Payload]:
-        """Two bits a value and four bytes a variable up; the sums' planes and the scale down.
+    def payload(self, nodes: int, local_nodes: int | None = None) -> dict[int, Payload]:
+        """The local sums' planes and four bytes a variable up; the sums' and the scale down.
 
         The few zeros that pad a bucket are shared out by size.
         """
-        up, down = planes.plane_count(1), self._bits_received(nodes)
+        up, down = planes.plane_count(local_nodes or 1), planes.plane_count(nodes)
         padding = planes.padded(self._bucket.size) / self._bucket.size
         octets = [size * padding / 8 for size in self._sizes]
         each = [Payload(n * up + _SCALE_BYTES, n * down + _SCALE_BYTES) for n in octets]
         return dict(zip(self.variables, each, strict=True))
-
-    def _bits_received(self, nodes: int) -> int:
-        return planes.plane_count(nodes)
 
 
 class OwnScaleTernaryCodec(TernaryCodec):
@@ -109,9 +106,13 @@ class OwnScaleTernaryCodec(TernaryCodec):
         decoded = [self.decode(words, scale, one) for (words,), scale in pairs]
         return exchange.mean(decoded, self.name)
 
-    def _bits_received(self, nodes: int) -> int:
-        del nodes
-        return 32
+    def payload(self, nodes: int, local_nodes: int | None = None) -> dict[int, Payload]:
+        """Codes up and floats down; a process hands in floats, as `deliver` decodes first."""
+        floats = {i: 4.0 * size for i, size in zip(self.variables, self._sizes, strict=True)}
+        if local_nodes is not None:
+            return {i: Payload(n, n) for i, n in floats.items()}
+        codes = super().payload(nodes)
+        return {i: Payload(codes[i].sent, n) for i, n in floats.items()}
 
 
 class UnpackedTernaryCodec(TernaryCodec):
@@ -139,8 +140,8 @@ class UnpackedTernaryCodec(TernaryCodec):
         """See base class; `words` are floats."""
         return scaled_sums(words, scales, nodes, self._shapes)
 
-    def payload(self, nodes: int) -> dict[int, Payload]:
+    def payload(self, nodes: int, local_nodes: int | None = None) -> dict[int, Payload]:
         """See base class."""
-        del nodes
+        del nodes, local_nodes
         octets = [4.0 * size + _SCALE_BYTES for size in self._sizes]
         return {i: Payload(n, n) for i, n in zip(self.variables, octets, strict=True)}

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 from tensorflow.python.framework import ops  # the one place that knows the function under way
 
-from terngrad.exchange.two_shot import Transport
+from terngrad.exchange.two_shot import Merge, Transport
 
 OperationError = tf.errors.OpError  # of an operation that cannot reach a process any more
 
@@ -46,11 +46,11 @@ class CollectiveTransport(Transport):
         self.size = size
         self._names: dict[int, str] = {}
 
-    def max(self, vector: tf.Tensor, name: str) -> tf.Tensor:
+    def all_reduce(self, values: tf.Tensor, merge: Merge, name: str) -> tf.Tensor:
         """See base class."""
         return _unordered(
             tf.raw_ops.CollectiveReduceV2(
-                input=vector, merge_op="Max", final_op="Id", **self._arguments(name)
+                input=values, merge_op=merge, final_op="Id", **self._arguments(name)
             )
         )
 

@@ -6,12 +6,13 @@ mpirun -np P python -m terngrad.exchange.conformance mpi 0 - NODES FILE
 """
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from terngrad.codecs.factory import make_codecs
+from terngrad.codecs.codec import Codec
+from terngrad.codecs.factory import make_codecs, payloads
 from terngrad.draws import DrawKey
 from terngrad.exchange.exchange import Exchange
 from terngrad.exchange.local import LocalExchange
@@ -74,20 +75,23 @@ def main() -> None:
     exchange = EXCHANGES[kind](int(rank), hosts, int(nodes))
     found = {}
     for name, policy in POLICIES.items():
-        for i, mean in enumerate(_means(exchange, policy)):
+        before = int(exchange.bytes_sent)
+        layout = make_layout(NAMES, SHAPES, policy, _BUCKET_ELEMENTS)
+        codecs = make_codecs(layout, ReferenceKernels())
+        for i, mean in enumerate(_means(exchange, codecs)):
             found[f"{name} {i}"] = mean.numpy()
+        found[f"{name} bytes"] = int(exchange.bytes_sent) - before
+        found[f"{name} payload"] = _STEPS * sum(p.sent for p in payloads(codecs, exchange))
+        found[f"{name} buckets"] = _STEPS * len(codecs)
     if kind == "mpi":
         path = f"{path}_{exchange.first_node // exchange.local_nodes}.npz"
     found["broadcast"] = exchange.broadcast([tf.constant([float(exchange.first_node)])])[0].numpy()
     exchange.barrier()
-    found["bytes_sent"] = exchange.bytes_sent.numpy()
     np.savez(path, **found)
 
 
-def _means(exchange: Exchange, policy: Policy) -> list[tf.Tensor]:
+def _means(exchange: Exchange, codecs: Sequence[Codec]) -> list[tf.Tensor]:
     """The mean gradients of the last of some steps, in a loop as in training."""
-    layout = make_layout(NAMES, SHAPES, policy, _BUCKET_ELEMENTS)
-    codecs = make_codecs(layout, ReferenceKernels())
     mine = range(exchange.first_node, exchange.first_node + exchange.local_nodes)
 
     @tf.function(autograph=False)

@@ -10,8 +10,12 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
+
+if TYPE_CHECKING:
+    from terngrad.codecs.codec import Codec, Payload
 
 
 class Exchange(abc.ABC):
@@ -62,6 +66,13 @@ class Exchange(abc.ABC):
     @abc.abstractmethod
     def barrier(self) -> None:
         """Returns when every process of the group has called it."""
+
+    def payload(self, codec: Codec) -> dict[int, Payload]:
+        """Bytes that this process sends and receives in a step by variable, without headers.
+
+        In a process alone, where nothing is sent, those of one node.
+        """
+        return codec.payload(self.size)
 
     def mean(self, values: Sequence[Sequence[tf.Tensor]], name: str) -> list[tf.Tensor]:
         """Means of float tensors over the nodes; formed in float32, returned in the given type."""

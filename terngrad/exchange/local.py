@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from terngrad.codecs.planes import plane_count
-from terngrad.draws import MAX_NODES
 from terngrad.exchange.exchange import Exchange, tree_sum
+from terngrad.limits import MAX_NODES
 from terngrad.ops.kernels import Kernels
 
 

@@ -11,14 +11,19 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 import tensorflow as tf
 
+from terngrad.codecs.codec import Codec, Payload
 from terngrad.codecs.planes import plane_count
-from terngrad.draws import MAX_NODES
 from terngrad.exchange.exchange import Exchange, tree_sum
+from terngrad.limits import MAX_NODES
 from terngrad.ops.kernels import Kernels
 
+Merge = Literal["Max", "Add"]
+
+_FEW_FLOATS = 8  # such as losses: all processes hand them to all, in one shot
 _LANE = 4  # bytes of what a transport moves: float32 or 32-bit integers
 
 
@@ -36,8 +41,8 @@ class Transport(abc.ABC):
     size: int
 
     @abc.abstractmethod
-    def max(self, vector: tf.Tensor, name: str) -> tf.Tensor:
-        """Elementwise largest float32 vector over the processes."""
+    def all_reduce(self, values: tf.Tensor, merge: Merge, name: str) -> tf.Tensor:
+        """Elementwise largest, or sum in the engine's order, of the processes' float32 tensors."""
 
     @abc.abstractmethod
     def all_to_all(self, parts: tf.Tensor, name: str) -> tf.Tensor:
@@ -78,9 +83,7 @@ class TwoShotExchange(Exchange):
     def max(self, vectors: Sequence[tf.Tensor], name: str) -> tf.Tensor:
         """See base class."""
         local = tf.reduce_max(tf.stack(vectors), axis=0)
-        # As in a ring: a reduction sends and receives every value twice but for the own share.
-        self._count(2.0 * _LANE * local.shape[0] * self._others_share)
-        return self._transport.max(local, f"{name}/max")
+        return tf.reduce_max(self._gather(local, f"{name}/max"), axis=0)
 
     def sum(self, codes: Sequence[tf.Tensor], name: str) -> tf.Tensor:
         """See base class."""
@@ -97,6 +100,9 @@ class TwoShotExchange(Exchange):
         local = [tree_sum(each) for each in zip(*values, strict=True)]
         flat = tf.concat([tf.reshape(value, [-1]) for value in local], 0)
         count = flat.shape[0]
+        if count <= _FEW_FLOATS:
+            total = tree_sum(tf.unstack(self._gather(flat, f"{name}/few")))
+            return _like(total, local)
         parts = self._exchange_shares(flat, f"{name}/floats")
         total = self._gather_shares(tree_sum(tf.unstack(parts)), f"{name}/totals")[:count]
         return _like(total, local)
@@ -115,6 +121,12 @@ class TwoShotExchange(Exchange):
         total = _unpack_halves(self._gather_shares(mean, f"{name}/means"))
         return [tf.cast(m, tf.float16) for m in _like(total[: flat.shape[0]], local)]
 
+    def payload(self, codec: Codec) -> dict[int, Payload]:
+        """See base class; in each of the shots the own share stays here."""
+        together = codec.payload(self.size, self.local_nodes)
+        octets = {i: (p.sent + p.received) * self._others_share for i, p in together.items()}
+        return {i: Payload(n, n) for i, n in octets.items()}
+
     def nodes(self) -> tf.Tensor:
         """See base class."""
         return self._nodes.read_value()
@@ -125,7 +137,7 @@ class TwoShotExchange(Exchange):
 
     def barrier(self) -> None:
         """See base class."""
-        self._transport.max(tf.zeros([1]), "barrier")
+        self._transport.all_reduce(tf.zeros([1]), "Max", "barrier")
 
     @property
     def _others_share(self) -> float:
@@ -142,6 +154,11 @@ class TwoShotExchange(Exchange):
         parts = tf.reshape(tf.pad(rows, padding), [processes, share, *rows.shape[1:]])
         self._count(_LANE * parts.shape.num_elements() * self._others_share)
         return self._transport.all_to_all(parts, name)
+
+    def _gather(self, values: tf.Tensor, name: str) -> tf.Tensor:
+        """Every process' few values [n]: [P, n]. One shot, where time goes into messages."""
+        self._count(_LANE * values.shape[0] * (self._transport.size - 1))
+        return self._transport.all_gather(values, name)
 
     def _gather_shares(self, share: tf.Tensor, name: str) -> tf.Tensor:
         """Joins the processes' shares [S, ...] to [P S, ...]."""

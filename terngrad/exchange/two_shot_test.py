@@ -13,6 +13,7 @@ import pytest
 from terngrad.exchange.conformance import POLICIES, SHAPES
 
 _TIMEOUT_SECS = 240
+_PLANES_UP, _PLANES_DOWN = 3, 4  # at most, of the sums of a process' nodes and of all 4
 
 
 def free_hosts(count):
@@ -101,6 +102,19 @@ def test_law_4_every_process_delivers_what_one_process_does(alone, together, pol
                 np.testing.assert_allclose(got, expected, rtol=2e-3, atol=1e-3)
             else:
                 np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_law_7_the_bytes_reported_are_the_bytes_sent(together, policy):
+    processes = len(together)
+    for found in together:
+        sent, payload = found[f"{policy} bytes"], found[f"{policy} payload"]
+        if processes == 1:
+            assert sent == payload == 0
+        # Shares are whole groups of 32 values: a bucket may be padded by one for each process.
+        padding = 4 * processes * (_PLANES_UP + _PLANES_DOWN)
+        assert payload - 1 <= sent <= payload + padding * found[f"{policy} buckets"]
 
 
 @pytest.mark.slow

@@ -94,6 +94,7 @@ class Loop:
       save: called with a step; returns the checkpoint's path, None where another process saves.
       writer: of summaries, or None.
       profile_dir: where a profile goes.
+      unsaved: what messages say in the place of a checkpoint while there is none.
     """
 
     runner_at: Callable[[int], tuple[Runner, int]]
@@ -105,6 +106,7 @@ class Loop:
     save: Callable[[int], str | None]
     writer: SummaryWriter | None = None
     profile_dir: str = ""
+    unsaved: str = "none was written yet"
 
     def run(self, step: int, checkpoint: str | None, stop: StopRequest) -> tuple[str | None, bool]:
         """Trains from `step` on.
@@ -177,14 +179,16 @@ class Loop:
             for i in np.flatnonzero(infinite)
         ]
         if bad:
-            last = checkpoint or "none was written yet"
+            last = checkpoint or self.unsaved
             raise DivergedError(f"step {step}: {', '.join(bad)}; last good checkpoint: {last}.")
 
     def _save(self, step: int, checkpoint: str | None) -> str | None:
         try:
             return self.save(step)
         except ValueError as error:  # weights that are not finite
-            raise DivergedError(f"{error} Last good checkpoint: {checkpoint or 'none'}.") from error
+            raise DivergedError(
+                f"{error} Last good checkpoint: {checkpoint or self.unsaved}."
+            ) from error
 
     def _report(self, outcome: Outcome, step: int, clock: _Clock) -> None:
         seconds = clock.seconds_per_step()

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 
-from terngrad.codecs.codec import Codec
-from terngrad.codecs.factory import bits_per_parameter, payloads
+from terngrad.codecs.codec import Codec, Payload
 from terngrad.layout import Layout
 from terngrad.training.progress import Progress
+from terngrad.training.schedules import Schedule
+
+_PLAN_POINTS = 200
 
 
 class SummaryWriter:
     """Writes scalars and histograms of a run to event files."""
 
-    def __init__(self, directory: str, layout: Layout, nodes: int) -> None:
-        """Writes to `directory`, for a group of `nodes` nodes.
+    def __init__(
+        self,
+        directory: str,
+        layout: Layout,
+        traffic: Callable[[Sequence[Codec]], Sequence[Payload]],
+    ) -> None:
+        """Writes to `directory`; `traffic` tells what is exchanged in a step, by variable.
 
         Raises:
           OSError: if the folder cannot be written to.
@@ -26,7 +33,7 @@ class SummaryWriter:
         except tf.errors.OpError as error:
             raise OSError(f"{directory}: no summaries can be written: {error.message}") from error
         self._layout = layout
-        self._nodes = nodes
+        self._traffic = traffic
 
     def progress(self, progress: Progress) -> None:
         """Losses, learning rate, speed."""
@@ -48,16 +55,25 @@ class SummaryWriter:
                 tf.summary.scalar(f"zeros/{self._layout.names[variable]}", share)
 
     def traffic(self, codecs: Sequence[Codec], step: int) -> None:
-        """Bytes that one node exchanges in a step with these codecs."""
-        by_variable = payloads(codecs, self._nodes)
+        """Bytes exchanged in a step with these codecs."""
+        by_variable = self._traffic(codecs)
         with self._writer.as_default(step):
             for name, payload in zip(self._layout.names, by_variable, strict=True):
                 tf.summary.scalar(f"bytes_sent/{name}", payload.sent)
                 tf.summary.scalar(f"bytes_received/{name}", payload.received)
             tf.summary.scalar("bytes_sent_per_step", sum(p.sent for p in by_variable))
             tf.summary.scalar("bytes_received_per_step", sum(p.received for p in by_variable))
-            bits = bits_per_parameter(self._layout, codecs, self._nodes)
+            bits = 8.0 * sum(p.sent for p in by_variable) / self._layout.size
             tf.summary.scalar("bits_per_parameter", bits)
+
+    def plan(self, schedule: Schedule, first: int, last: int) -> None:
+        """The learning rate from step `first` to `last`, before it is used."""
+        for step in sorted(
+            {first + (last - first) * i // _PLAN_POINTS for i in range(_PLAN_POINTS + 1)}
+        ):
+            with self._writer.as_default(step):
+                rate = schedule(tf.constant(step, tf.int64))
+                tf.summary.scalar("learning_rate_plan", rate)
 
     def flush(self) -> None:
         """Puts everything on disk."""
