@@ -19,6 +19,7 @@ from terngrad.exchange.membership import Membership, MembershipError, difference
 if TYPE_CHECKING:
     from terngrad.exchange.two_shot import Transport
 
+LAUNCHED = ("mpi",)  # engines whose launcher knows the workers
 _CONTROL_PORT_ABOVE = 1000  # of the chief's own port, unless the flag says otherwise
 
 
@@ -28,7 +29,7 @@ class ClusterConfig(Checked):
 
     variable_update: str = flag(
         "Distributed",
-        one_of("collective", "mpi"),
+        one_of("collective", *LAUNCHED),
         "collective",
         "engine of the exchange: collective (TensorFlow's own), or mpi under mpirun, which knows "
         "the workers and their indices itself",

@@ -8,11 +8,13 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from inception import launch
+from slim.datasets import convert, mnist
 from terngrad.training import checkpoints
 
 TIMEOUT_SECS = 280
@@ -192,26 +194,82 @@ def test_a_signal_ends_all_workers_at_the_same_step_with_a_checkpoint(tmp_path):
     assert any("saved" in line and "model.ckpt-" in line for line in run.lines), run.lines
 
 
-@pytest.mark.slow
-def test_law_10_workers_with_other_flags_are_named(tmp_path):
-    (first, second), processes = launch.worker_flags(2), []
-    for flags, batch_size in ((first, 4), (second, 8)):
-        program, others = flags_of(tmp_path, batch_size=batch_size)
-        processes.append(
-            subprocess.Popen(
-                [sys.executable, "-m", program, *others, *flags],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-        )
+@pytest.fixture(scope="module", name="unequal_shares")
+def _unequal_shares(tmp_path_factory):
+    """Two folders of records of other sizes: each worker's own."""
+    images, labels = mnist.load(str(Path(mnist.__file__).parent / "mnist_sample"))["train"]
+    folders = []
+    for i, count in enumerate((64, 32)):
+        folders.append(tmp_path_factory.mktemp(f"worker{i}"))
+        path = str(folders[i] / "train-mnist.tfrecord")
+        convert.write_records({path: np.arange(count)}, images, labels, mnist.INFO)
+    return folders
+
+
+def finished(commands):
+    """Output and status of processes that run together."""
+    processes = [
+        subprocess.Popen(c, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for c in commands
+    ]
     try:
         outputs = [process.communicate(timeout=TIMEOUT_SECS)[0] for process in processes]
     finally:
         for process in processes:
             process.kill()
-    for output, process in zip(outputs, processes, strict=True):
-        assert process.returncode == 1
+    return [(output, p.returncode) for output, p in zip(outputs, processes, strict=True)]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_law_4_workers_with_unequal_shares_stay_copies_of_each_other(tmp_path, unequal_shares):
+    program, flags = flags_of(tmp_path, batch_size=8, steps=18)
+    flags.remove("--benchmark_mode=True")
+    # An epoch of both shares has 6 steps; the rate and the kind of gradients follow from it.
+    flags += ["--split_data=False", "--optimizer=momentum", "--learning_rate_decay_factor=0.94"]
+    flags += ["--num_epochs_per_decay=1", "--floating_grad_epoch=2"]
+    ran = finished(
+        [sys.executable, "-m", program, *flags, f"--data_dir={folder}", *who]
+        for folder, who in zip(unequal_shares, launch.worker_flags(2), strict=True)
+    )
+    for output, status in ran:
+        assert status == 0, output
+        assert "Finished training at step 18" in output
+        assert "copies differ" not in output
+    assert "times 0.94 every 6 steps" in ran[0][0]
+
+
+@pytest.mark.slow
+def test_law_10_workers_that_should_share_records_but_have_others_are_named(
+    tmp_path, unequal_shares
+):
+    program, flags = flags_of(tmp_path, batch_size=8)
+    flags.remove("--benchmark_mode=True")
+    ran = finished(
+        [sys.executable, "-m", program, *flags, f"--data_dir={folder}", *who]
+        for folder, who in zip(unequal_shares, launch.worker_flags(2), strict=True)
+    )
+    for output, status in ran:
+        assert status == 1
+        assert re.search(r"data_dir is 32 images, .* on worker 1 .* and 64 images", output), output
+
+
+@pytest.mark.slow
+def test_nothing_is_left_to_train_for_a_worker_alone(tmp_path):
+    train(1, tmp_path)
+    run = Run(1, *flags_of(tmp_path))
+    assert run.finish() == 0, "\n".join(run.lines)
+    assert any("nothing left to train" in line for line in run.lines)
+
+
+@pytest.mark.slow
+def test_law_10_workers_with_other_flags_are_named(tmp_path):
+    commands = []
+    for who, batch_size in zip(launch.worker_flags(2), (4, 8), strict=True):
+        program, flags = flags_of(tmp_path, batch_size=batch_size)
+        commands.append([sys.executable, "-m", program, *flags, *who])
+    for output, status in finished(commands):
+        assert status == 1
         assert re.search(r"batch_size is 8 on worker 1 \(.*\) and 4 on worker 0", output), output
         assert "Traceback" not in output
 

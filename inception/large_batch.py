@@ -79,7 +79,7 @@ def plan(config: TrainConfig, steps_per_epoch: float) -> str:
 
 def _decay(config: TrainConfig, steps_per_epoch: float) -> str:
     if config.learning_rate_decay_type == "exponential":
-        every = round(config.num_epochs_per_decay * steps_per_epoch)
+        every = max(1, round(config.num_epochs_per_decay * steps_per_epoch))
         return f", times {config.learning_rate_decay_factor:g} every {every} steps"
     if config.learning_rate_decay_type == "polynomial":
         end, power = config.end_learning_rate, config.learning_rate_power

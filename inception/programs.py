@@ -46,16 +46,21 @@ def train_distributed(
     app.run(main, define, argv, description=description, log_level="3")
 
 
-def run_worker(config: TrainConfig, large_batches: LargeBatch, cluster: ClusterConfig) -> None:
-    """Trains as one worker of several."""
+def run_worker(
+    config: TrainConfig, large_batches: LargeBatch | None, cluster: ClusterConfig
+) -> None:
+    """Trains as one worker of several; without `large_batches` at the config's own rates."""
     config = dataclasses.replace(config, save_interval_secs=cluster.save_interval_secs)
     with app.quiet_import():
         from inception import settings, train
         from inception.cluster import joined
     with joined(cluster) as workers:
-        config = large_batch.apply(config, large_batches, workers.size)
+        if large_batches:
+            config = large_batch.apply(config, large_batches, workers.size)
         workers.agree(settings.facts(config, workers.size))
-        train.train(train.prepare(config, workers))
+        ready = train.prepare(config, workers)
+        if ready:
+            train.train(ready)
 
 
 def run_training(config: TrainConfig) -> None:

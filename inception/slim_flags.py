@@ -6,6 +6,7 @@ from typing import Any
 from absl.flags import FlagValues
 
 from inception import flag_table, flags
+from inception.cluster import LAUNCHED, ClusterConfig
 from inception.flag_table import (
     BOOLEAN,
     NAMES,
@@ -180,6 +181,31 @@ class TrainFlags(_Shared, flags.Trainer):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ClusterFlags(Checked):
+    """The flags of train_image_classifier for several machines."""
+
+    variable_update: str = flag(
+        "Distributed",
+        one_of("local", *LAUNCHED),
+        "local",
+        "local trains on this machine alone; the others say who started it on several",
+    )
+    worker_timeout_secs: float = flag(
+        "Distributed",
+        number(above=True),
+        60.0,
+        "a worker that is not heard of for so long ends the training",
+        "seconds",
+    )
+    split_data: bool = flag(
+        "Distributed",
+        BOOLEAN,
+        True,
+        "each worker reads its share of the records; False: --dataset_dir holds just its share",
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class EvalFlags(_Shared, flags.Threads):
     """The flags of eval_image_classifier."""
 
@@ -215,6 +241,19 @@ class EvalFlags(_Shared, flags.Threads):
             restore_avg_var=bool(self.moving_average_decay),
             run_once=True,
         )
+
+
+def cluster_config(values: FlagValues, save_interval_secs: float) -> ClusterConfig | None:
+    """Returns how the workers meet, or None where this one trains alone."""
+    given = flag_table.read(ClusterFlags, values)
+    if given.variable_update == "local":
+        return None
+    return ClusterConfig(
+        variable_update=given.variable_update,
+        worker_timeout_secs=given.worker_timeout_secs,
+        split_data=given.split_data,
+        save_interval_secs=save_interval_secs,
+    )
 
 
 def train_config(values: FlagValues) -> flags.TrainConfig:

@@ -1,3 +1,5 @@
+import importlib.util
+import os
 import subprocess
 import sys
 
@@ -49,6 +51,26 @@ def test_a_net_is_trained_evaluated_and_tuned(data_dir, tmp_path):
     before, after = (weights(folder / "model.ckpt-4") for folder in (trained, tuned))
     changed = {name for name in before if (before[name] != after[name]).any()}
     assert changed == {"logits/kernel", "logits/bias"}
+
+
+@pytest.mark.slow
+def test_it_trains_under_mpirun(data_dir, tmp_path):
+    mpirun = os.path.join(os.path.dirname(sys.executable), "mpirun")
+    if importlib.util.find_spec("mpi4py") is None or not os.path.exists(mpirun):
+        pytest.skip("mpi4py and mpich are not installed: pip install '.[mpi]'")
+    program = [sys.executable, "-m", "slim.train_image_classifier", "--variable_update=mpi"]
+    problem = ["--dataset_name=mnist", "--model_name=mlp", f"--dataset_dir={data_dir}"]
+    length = ["--batch_size=8", "--max_number_of_steps=4", f"--train_dir={tmp_path}"]
+    done = subprocess.run(
+        [mpirun, "-np", "2", *program, *problem, *length],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "model.ckpt-4.index").exists()
+    assert "2 nodes x 8 images" in done.stdout
 
 
 def weights(path) -> dict[str, np.ndarray]:
