@@ -64,6 +64,11 @@ def draw(comparisons: Sequence[Comparison], path: str) -> None:
         axes.bar_label(bars, fmt="%.0f", label_type="center", color="white")
         axes.invert_yaxis()
         axes.set(title=comparison.title, xlabel="ms a step")
+    save_figure(figure, path)
+
+
+def save_figure(figure: matplotlib.figure.Figure, path: str) -> None:
+    """Writes a PNG file; a file of this name is replaced only by a whole one."""
     temporary = f"{path}.tmp"
     figure.savefig(temporary, format="png", dpi=100)
     os.replace(temporary, path)

@@ -12,6 +12,7 @@ from inception.build import build_training
 from inception.flag_table import BOOLEAN, TEXT, at_least, flag, number
 from inception.flags import Threads, TrainConfig
 from inception.problem import resolve
+from terngrad.exchange.two_shot import Transport
 
 Side = Callable[[int], None]  # takes so many steps
 
@@ -68,9 +69,12 @@ def configure(options: Options) -> None:
     )
 
 
-def suite_side(config: TrainConfig, batches: tf.data.Dataset) -> Side:
+def suite_side(
+    config: TrainConfig, batches: tf.data.Dataset, transport: Transport | None = None
+) -> Side:
     """The steps of a training program with this config, on these batches."""
-    runner = build_training(config, resolve(config), _STEPS_PER_EPOCH, [_DEVICE]).runner
+    goal = resolve(config)
+    runner = build_training(config, goal, _STEPS_PER_EPOCH, [_DEVICE], transport).runner
     iterator = iter(batches)
 
     def run(count: int) -> None:
@@ -98,7 +102,7 @@ def alternate(sides: Mapping[str, Side], options: Options, lead_in: int = 0) -> 
     for i in range(options.rounds):
         for name in list(sides)[:: -1 if i % 2 else 1]:
             sides[name](lead_in)
-            wall, cpu = _ms_per_step(sides[name], counts[name])
+            wall, cpu = ms_per_step(sides[name], counts[name])
             times.wall[name].append(wall)
             times.cpu[name].append(cpu)
     return times
@@ -111,11 +115,12 @@ def ratio(times: Mapping[str, Sequence[float]], side: str, base: str) -> float:
 
 def _steps_within(seconds: float, side: Side) -> int:
     side(2)  # compiles, fills pools
-    wall, _ = _ms_per_step(side, 5)
+    wall, _ = ms_per_step(side, 5)
     return max(1, round(1000 * seconds / wall))
 
 
-def _ms_per_step(side: Side, count: int) -> tuple[float, float]:
+def ms_per_step(side: Side, count: int) -> tuple[float, float]:
+    """Milliseconds on the clock and of computing, on average over `count` steps."""
     wall, cpu = time.perf_counter(), time.process_time()
     side(count)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu

@@ -1,0 +1,141 @@
+"""Hosts of a network on this machine, and a program that runs on all of them: see network.sh."""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+UNSHAPED = "unshaped"
+RATES = ("100mbit", "1gbit", UNSHAPED)
+BITS_PER_SECOND = {"100mbit": 1e8, "1gbit": 1e9}
+INTERFACE = "eth0"
+
+_SCRIPT = str(Path(__file__).with_name("network.sh"))
+_REPOSITORY = Path(__file__).parent.parent
+_PORT = 2222
+_LOOK_SECS = 0.05
+_GRACE_SECS = 20.0
+# Processes of one machine would talk through its memory.
+_MPI_OVER_NETWORK = {
+    "MPIR_CVAR_NOLOCAL": "1",
+    "UCX_TLS": "tcp,self",
+    "UCX_NET_DEVICES": INTERFACE,
+    "FI_PROVIDER": "tcp",
+}
+
+
+def addresses(size: int) -> list[str]:
+    """HOST:PORT of each host."""
+    return [f"10.77.0.{i + 1}:{_PORT}" for i in range(size)]
+
+
+@contextlib.contextmanager
+def network(size: int) -> Iterator[None]:
+    """Has `size` hosts within the block.
+
+    Raises:
+      ValueError: this machine cannot have them, with the reason.
+    """
+    _configure("up", str(size))
+    try:
+        yield
+    finally:
+        _configure("down")
+
+
+def shape(size: int, rate: str) -> None:
+    """Limits what each host sends and receives to one of RATES."""
+    _configure("rate", str(size), rate)
+
+
+def run_on_each(commands: Sequence[Sequence[str]], timeout: float) -> list[list[dict]]:
+    """Runs a command on each host; returns the lists that they wrote to --output_dir=DIR.
+
+    Raises:
+      ValueError: one fails or takes longer; it ends with what the host told.
+    """
+    prefixed = [["bash", _SCRIPT, "run", str(i), *command] for i, command in enumerate(commands)]
+    return _run_all(prefixed, len(commands), {}, timeout)
+
+
+def run_with_mpi(size: int, command: Sequence[str], timeout: float) -> list[list[dict]]:
+    """Runs a command on each host under mpirun; otherwise as `run_on_each`.
+
+    Raises:
+      ValueError: as in `run_on_each`, or there is no MPICH.
+    """
+    near = Path(sys.executable).with_name("mpiexec")
+    mpiexec = str(near) if near.exists() else shutil.which("mpiexec")
+    if not mpiexec:
+        raise ValueError("engine mpi: there is no mpiexec; pip install '.[mpi]'")
+    on_host = f'exec bash "{_SCRIPT}" run "$PMI_RANK" "$@"'
+    together = [mpiexec, "-n", str(size), "bash", "-c", on_host, "-", *command]
+    return _run_all([together], size, _MPI_OVER_NETWORK, timeout)
+
+
+def _configure(*arguments: str) -> None:
+    done = subprocess.run(
+        ["bash", _SCRIPT, *arguments], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise ValueError(done.stderr.strip() or f"network.sh {arguments[0]} failed")
+
+
+def _run_all(
+    commands: Sequence[Sequence[str]], size: int, environment: Mapping[str, str], timeout: float
+) -> list[list[dict]]:
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        logs = [Path(folder, f"{i}.log") for i in range(len(commands))]
+        processes = [
+            stack.enter_context(
+                _process([*command, f"--output_dir={folder}"], log, os.environ | environment)
+            )
+            for command, log in zip(commands, logs, strict=True)
+        ]
+        _wait(processes, timeout)
+        failed = [i for i, process in enumerate(processes) if process.poll() != 0]
+        if failed:
+            told = "\n".join(f"[{i}] {logs[i].read_text()[-3000:]}" for i in failed)
+            raise ValueError(f"processes {failed} failed or took over {timeout:.0f} s:\n{told}")
+        return [json.loads(Path(folder, f"{i}.json").read_text()) for i in range(size)]
+
+
+@contextlib.contextmanager
+def _process(
+    command: Sequence[str], log: Path, environment: Mapping[str, str]
+) -> Iterator[subprocess.Popen]:
+    """A process that does not outlive the block."""
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            cwd=_REPOSITORY,
+        )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(_GRACE_SECS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _wait(processes: Sequence[subprocess.Popen], timeout: float) -> None:
+    """Returns when all have ended, one has failed, or the time is over."""
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        codes = [process.poll() for process in processes]
+        if None not in codes or any(codes):
+            return
+        time.sleep(_LOOK_SECS)

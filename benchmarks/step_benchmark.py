@@ -1,0 +1,152 @@
+"""What does a training step of lenet_slim cost on several hosts, with each kind of gradients?
+
+Beside the suite's steps those of PyTorch's DDP (float32, its float16 hook, its PowerSGD of rank 1)
+on the same hosts, if --torch_python names an interpreter that has torch. Hosts are network
+namespaces on this machine (network.sh; needs root), with one thread within an operation each.
+
+python -m benchmarks.step_benchmark --torch_python=DIR/bin/python --json=figures.json
+"""
+
+import dataclasses
+import functools
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib.figure
+import numpy as np
+import rich.box
+import rich.console
+import rich.table
+from absl.flags import FlagValues
+
+from benchmarks import host_network, report
+from inception import app, flag_table
+from inception.flag_table import NAMES, TEXT, at_least, flag, number
+from terngrad.layout import DEFAULT_BUCKET_ELEMENTS
+
+_THREADS = ("--num_intra_threads=1", "--num_inter_threads=2")
+_DDP = str(Path(__file__).with_name("ddp_worker.py"))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Options(flag_table.Checked):
+    hosts: int = flag("Distributed", at_least(2), 2, "number of hosts", "hosts")
+    rates: tuple[str, ...] = flag(
+        "Distributed", NAMES, tuple(reversed(host_network.RATES)), "bandwidths, as tc takes them"
+    )
+    bucket_elements: tuple[str, ...] = flag(
+        "Training", NAMES, (str(DEFAULT_BUCKET_ELEMENTS),), "sizes of a bucket to compare"
+    )
+    batch_size: int = flag("Training", at_least(1), 32, "images of a host in a step", "images")
+    steps: int = flag("Runtime", at_least(1), 10, "in a round", "steps")
+    rounds: int = flag("Runtime", at_least(1), 7, "of each kind of gradients")
+    timeout_secs: float = flag("Runtime", number(), 1800.0, "of a bandwidth at most", "seconds")
+    torch_python: str = flag("Runtime", TEXT, "", "interpreter with torch; not set = no DDP")
+    json: str = flag("Runtime", TEXT, "", "file that takes the figures, too")
+    png: str = flag("Runtime", TEXT, "", "file that takes a picture of them")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for rate in self.rates:
+            if rate not in host_network.RATES:
+                raise flag_table.refuse(
+                    "rates", rate, f"must be of {', '.join(host_network.RATES)}"
+                )
+        for size in self.bucket_elements:
+            if not size.isdecimal() or not int(size):
+                raise flag_table.refuse("bucket_elements", size, "must be integers >= 1")
+
+
+def main(values: FlagValues) -> None:
+    """Measures bandwidth after bandwidth."""
+    options = flag_table.read(_Options, values)
+    cells: list[dict] = []
+    with host_network.network(options.hosts):
+        for rate in options.rates:
+            host_network.shape(options.hosts, rate)
+            for size in options.bucket_elements:
+                print(f"{rate}, buckets of {size} values", flush=True)
+                name = f", buckets of {size}" if len(options.bucket_elements) > 1 else ""
+                found = host_network.run_on_each(_suite(options, size), options.timeout_secs)
+                cells += _joined(found, rate, name)
+            if options.torch_python:
+                print(f"{rate}, DDP", flush=True)
+                found = host_network.run_on_each(_ddp(options), options.timeout_secs)
+                cells += _joined(found, rate, "")
+    _print_table(cells)
+    circumstances = report.environment() | {"hosts": options.hosts, "images": options.batch_size}
+    for name, value in circumstances.items():
+        print(f"- {name}: {value}")
+    if options.json:
+        report.write_json(options.json, {"environment": circumstances, "cells": cells})
+    if options.png:
+        _draw(cells, options)
+
+
+def _suite(options: _Options, bucket_elements: str) -> list[list[str]]:
+    addresses = host_network.addresses(options.hosts)
+    common = [
+        *(sys.executable, "-m", "benchmarks.step_worker", *_THREADS, *_common(options)),
+        f"--bucket_elements={bucket_elements}",
+        f"--worker_hosts={','.join(addresses)}",
+    ]
+    return [[*common, f"--task_id={i}"] for i in range(options.hosts)]
+
+
+def _ddp(options: _Options) -> list[list[str]]:
+    master = host_network.addresses(options.hosts)[0]
+    command = [options.torch_python, _DDP, *_common(options), f"--master={master}"]
+    return [[*command, f"--hosts={options.hosts}", f"--task_id={i}"] for i in range(options.hosts)]
+
+
+def _common(options: _Options) -> list[str]:
+    return [
+        f"--interface={host_network.INTERFACE}",
+        f"--batch_size={options.batch_size}",
+        f"--steps={options.steps}",
+        f"--rounds={options.rounds}",
+    ]
+
+
+def _joined(found: Sequence[Sequence[dict]], rate: str, name: str) -> list[dict]:
+    """Cells of all hosts as one: a step takes as long as on the slowest."""
+    return [
+        {
+            "rate": rate,
+            "side": cells[0]["side"] + name,
+            "ms": np.max([cell["ms"] for cell in cells], axis=0).tolist(),
+            "interface_bytes": np.max([cell["interface_bytes"] for cell in cells], axis=0).tolist(),
+        }
+        for cells in zip(*found, strict=True)
+    ]
+
+
+def _print_table(cells: Sequence[dict]) -> None:
+    table = rich.table.Table("rate", "gradients", box=rich.box.MARKDOWN)
+    for heading in ("ms/step", "quartiles", "MB/step"):
+        table.add_column(heading, justify="right")
+    for cell in cells:
+        low, median, high = np.percentile(cell["ms"], [25, 50, 75])
+        sent = np.median(cell["interface_bytes"]) / 1e6
+        quartiles = f"{low:.1f} to {high:.1f}"
+        table.add_row(cell["rate"], cell["side"], f"{median:.1f}", quartiles, f"{sent:.2f}")
+    rich.console.Console(width=120).print(table)
+
+
+def _draw(cells: Sequence[dict], options: _Options) -> None:
+    figure = matplotlib.figure.Figure((5 * len(options.rates), 3.5), layout="constrained")
+    for axes, rate in zip(
+        figure.subplots(1, len(options.rates), squeeze=False)[0], options.rates, strict=True
+    ):
+        medians = {c["side"]: float(np.median(c["ms"])) for c in cells if c["rate"] == rate}
+        bars = axes.barh(list(medians), list(medians.values()))
+        axes.bar_label(bars, fmt="%.0f", padding=2)
+        axes.invert_yaxis()
+        axes.margins(x=0.15)
+        axes.set(title=f"lenet_slim, {options.hosts} hosts, {rate}", xlabel="ms a step")
+    report.save_figure(figure, options.png)
+
+
+if __name__ == "__main__":
+    app.run(main, functools.partial(flag_table.define, _Options))

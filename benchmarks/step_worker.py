@@ -1,0 +1,82 @@
+"""One host of benchmarks/step_benchmark.py: training steps with several kinds of gradients.
+
+The kinds take turns in one process, on synthetic images.
+"""
+
+import dataclasses
+import functools
+
+import tensorflow as tf
+from absl.flags import FlagValues
+
+from benchmarks import timing
+from benchmarks.host import HostOptions, connect, interface_bytes, write_cells
+from inception import app, flag_table, runtime
+from inception.batches import training_batches
+from inception.flag_table import TEXT, at_least, flag
+from inception.flags import TrainConfig
+from inception.problem import resolve
+from terngrad.exchange.two_shot import Transport
+from terngrad.layout import DEFAULT_BUCKET_ELEMENTS
+
+GRAD_BITS = {"float32": 32, "float16": 16, "ternary": 1}
+ALONE = "compute alone"  # on every host at once, without an exchange
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(HostOptions):
+    """The flags of one host."""
+
+    dataset: str = flag("Data", TEXT, "mnist", "data set that the net is for")
+    net: str = flag("Training", TEXT, "lenet_slim", "net to train")
+    batch_size: int = flag("Training", at_least(1), 32, "images of a host in a step", "images")
+    bucket_elements: int = flag("Training", at_least(1), DEFAULT_BUCKET_ELEMENTS, "of a bucket")
+    steps: int = flag("Runtime", at_least(1), 10, "in a round", "steps")
+    rounds: int = flag("Runtime", at_least(1), 7, "of each kind")
+
+
+def main(values: FlagValues) -> None:
+    """Measures the kinds in turn."""
+    options = flag_table.read(Options, values)
+    runtime.configure(
+        intra_threads=options.num_intra_threads,
+        inter_threads=options.num_inter_threads,
+        deterministic=True,
+        log_placement=False,
+    )
+    transport = connect(options)
+    config = TrainConfig(
+        dataset_name=options.dataset,
+        net=options.net,
+        batch_size=options.batch_size,
+        clip_factor=2.5,
+        quantize_logits=True,
+        benchmark_mode=True,
+        bucket_elements=options.bucket_elements,
+    )
+    goal = resolve(config)
+    batches = training_batches(config, goal, None, 0, transport.rank, transport.size)
+    sides = {ALONE: timing.suite_side(dataclasses.replace(config, grad_bits=32), batches)}
+    for kind, bits in GRAD_BITS.items():
+        chosen = dataclasses.replace(config, grad_bits=bits)
+        sides[kind] = timing.suite_side(chosen, batches, transport)
+    for side in sides.values():
+        side(1)  # compiles, connects
+    cells = {kind: {"side": kind, "ms": [], "interface_bytes": []} for kind in sides}
+    for kind in list(sides) * options.rounds:
+        _meet(transport)
+        sent = interface_bytes(options.interface)
+        wall, _ = timing.ms_per_step(sides[kind], options.steps)
+        _meet(transport)
+        sent = interface_bytes(options.interface) - sent
+        cells[kind]["ms"].append(wall)
+        cells[kind]["interface_bytes"].append(sent / options.steps)
+    write_cells(list(cells.values()), options, transport.rank)
+
+
+def _meet(transport: Transport) -> None:
+    transport.all_reduce(tf.zeros([1]), "Max", "benchmark/barrier")
+
+
+if __name__ == "__main__":
+    app.run(main, functools.partial(flag_table.define, Options))
