@@ -8,32 +8,28 @@ from collections.abc import Sequence
 import tensorflow as tf
 from tensorflow.python.framework import ops  # the one place that knows the function under way
 
+from terngrad.exchange import collective_runtime
 from terngrad.exchange.two_shot import Merge, Transport
-
-OperationError = tf.errors.OpError  # of an operation that cannot reach a process any more
 
 _GROUP = 1  # key of the group of all processes
 
 
-def start(hosts: Sequence[str], rank: int) -> CollectiveTransport:
-    """Starts this process' server; call before TensorFlow computes anything.
+def start(hosts: Sequence[str], rank: int, timeout_secs: float = 60.0) -> CollectiveTransport:
+    """Starts this process' server; returns when those of all processes run.
+
+    Call before TensorFlow computes anything. It waits for ever: who watches the other processes
+    must end this one when one of them is lost.
 
     Args:
       hosts: "host:port" of each process.
       rank: index of this one.
+      timeout_secs: after which the caller takes a silent process for lost; TensorFlow itself, which
+        does not say which it was, gets more.
 
     Raises:
       ValueError: this process' port is taken.
     """
-    cluster = tf.train.ClusterSpec({"worker": list(hosts)})
-    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-        cluster, task_type="worker", task_id=rank
-    )
-    try:
-        # Of the strategy only this is used: creating it starts the collective runtime.
-        tf.distribute.MultiWorkerMirroredStrategy(resolver)
-    except tf.errors.UnknownError:
-        raise ValueError(f"{hosts[rank]}: TensorFlow cannot listen there") from None
+    collective_runtime.start(hosts, rank, timeout_secs)
     return CollectiveTransport(rank, len(hosts))
 
 

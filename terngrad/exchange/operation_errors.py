@@ -1,0 +1,26 @@
+"""What TensorFlow says of an operation between processes that failed, in one line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from terngrad.exchange.channel import name_of
+
+OperationError = tf.errors.OpError  # of an operation that cannot reach a process any more
+
+# Lines that frame the one that says something.
+_FRAME = re.compile(
+    r"\s|$|Graph execution error|Detected at node|Stack trace|<stack traces|\d+ root error|"
+    r"Additional GRPC error|:?\{"
+)
+_TASK = re.compile(r"/job:\w+/(?:replica:\d+/)?task:(\d+)(?:/device:\w+:\d+)?")
+
+
+def reason(error: OperationError, hosts: Sequence[str]) -> str:
+    """The line that says something, with the processes called by their names."""
+    lines = [line.strip() for line in str(error).splitlines() if not _FRAME.match(line)]
+    line = lines[0] if lines else type(error).__name__
+    return _TASK.sub(lambda match: name_of(int(match[1]), hosts), line)
