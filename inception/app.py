@@ -83,7 +83,7 @@ class _Terminated(BaseException):
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:
-    raise _Terminated
+    raise _Terminated("stopped by SIGTERM")
 
 
 def _signal_of(stop: BaseException) -> signal.Signals:

@@ -5,22 +5,27 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from inception.flag_table import BOOLEAN, NAMES, Checked, at_least, flag, number, one_of, refuse
-from terngrad.exchange.membership import Membership, MembershipError, difference, split_address
+from terngrad.exchange import admission, launched
+from terngrad.exchange.channel import name_of, split_address
+from terngrad.exchange.membership import Membership, end_process, reason_of
+from terngrad.exchange.pulse import Pulse
 
 if TYPE_CHECKING:
+    from terngrad.exchange.channel import Peer
     from terngrad.exchange.two_shot import Transport
 
 LAUNCHED = ("mpi",)  # engines whose launcher knows the workers
 _CONTROL_PORT_ABOVE = 1000  # of the chief's own port, unless the flag says otherwise
+_LAST_PORT = (1 << 16) - 1
+_LONGEST_TIMEOUT_SECS = 1e6
+_LAUNCHERS = {"mpi": "mpirun"}  # of the engines that have their own
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,9 +47,10 @@ class ClusterConfig(Checked):
     )
     worker_timeout_secs: float = flag(
         "Distributed",
-        number(above=True),
+        number(0, _LONGEST_TIMEOUT_SECS, above=True),
         60.0,
-        "a worker that is not heard of for so long ends the training",
+        "a worker that is not heard of for so long, or for whose next batch the others wait for so "
+        "long, ends the training",
         "seconds",
     )
     control_port: int = flag(
@@ -69,29 +75,54 @@ class ClusterConfig(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.variable_update == "mpi":
-            if self.worker_hosts:
-                why = "mpirun names the workers; must not be set with --variable_update=mpi"
-                raise refuse("worker_hosts", ",".join(self.worker_hosts), why)
-            return
+        if launcher := _LAUNCHERS.get(self.variable_update):
+            self._refuse_what_a_launcher_knows(launcher)
+        else:
+            self._check_hosts()
+            self._check_control_port()
+
+    def _refuse_what_a_launcher_knows(self, launcher: str) -> None:
+        given = {"worker_hosts": ",".join(self.worker_hosts)}
+        given |= {"task_id": self.task_id or "", "control_port": self.control_port}
+        why = f"{launcher} names the workers; must not be set with --variable_update="
+        for name, value in given.items():
+            if value not in ("", -1):
+                raise refuse(name, value, why + self.variable_update)
+
+    def _check_hosts(self) -> None:
+        hosts = ",".join(self.worker_hosts)
         if not self.worker_hosts:
             raise refuse("worker_hosts", "", "must name HOST:PORT of each worker")
         for host in self.worker_hosts:
             try:
                 split_address(host)
             except ValueError as error:
-                raise refuse("worker_hosts", ",".join(self.worker_hosts), str(error)) from None
+                raise refuse("worker_hosts", hosts, str(error)) from None
         if len(set(self.worker_hosts)) < len(self.worker_hosts):
-            raise refuse("worker_hosts", ",".join(self.worker_hosts), "must differ from each other")
+            raise refuse("worker_hosts", hosts, "must differ from each other")
         if self.task_id >= len(self.worker_hosts):
             last = len(self.worker_hosts) - 1
             raise refuse("task_id", self.task_id, f"must be 0 to {last}, an index of worker_hosts")
 
+    def _check_control_port(self) -> None:
+        address = self.control_address
+        port = int(address.rpartition(":")[2])
+        if port > _LAST_PORT:
+            why = (
+                f"must be 1 to {_LAST_PORT}; -1 = the chief's own + {_CONTROL_PORT_ABOVE} is {port}"
+            )
+            raise refuse("control_port", self.control_port, why)
+        if address in self.worker_hosts:
+            why = (
+                f"{address} is the port of worker {self.worker_hosts.index(address)}; must be free"
+            )
+            raise refuse("control_port", self.control_port, why)
+
     @property
     def control_address(self) -> str:
         """HOST:PORT at which the chief hears of the others."""
-        host, port = split_address(self.worker_hosts[0])
-        chosen = self.control_port if self.control_port != -1 else port + _CONTROL_PORT_ABOVE
+        host, _, port = self.worker_hosts[0].rpartition(":")
+        chosen = self.control_port if self.control_port != -1 else int(port) + _CONTROL_PORT_ABOVE
         return f"{host}:{chosen}"
 
 
@@ -105,7 +136,8 @@ class Workers:
       split_data: each reads its share of the records.
       connect: returns the transport between them, None if there is but one; called once, after
         TensorFlow's threads are set and before it computes anything.
-      agree: compares facts with the others; ValueError names a difference.
+      agree: compares facts with the others; ValueError names a difference. It waits for them.
+      pulse: how far this one is, for the others to see.
     """
 
     rank: int = 0
@@ -113,6 +145,7 @@ class Workers:
     split_data: bool = True
     connect: Callable[[], Transport | None] = lambda: None
     agree: Callable[[Mapping[str, str]], None] = lambda facts: None
+    pulse: Pulse = dataclasses.field(default_factory=Pulse)
 
     @property
     def is_chief(self) -> bool:
@@ -134,27 +167,27 @@ def joined(cluster: ClusterConfig) -> contextlib.AbstractContextManager[Workers]
     Raises:
       ValueError: names a worker that does not come or is lost, or what is not installed.
     """
-    return {"collective": _joined_by_sockets, "mpi": _joined_by_mpi}[cluster.variable_update](
-        cluster
-    )
+    join = {"collective": _joined_by_sockets, "mpi": _joined_by_mpi}
+    return join[cluster.variable_update](cluster)
 
 
 @contextlib.contextmanager
 def _joined_by_sockets(cluster: ClusterConfig) -> Iterator[Workers]:
     from terngrad.exchange import collective  # it loads TensorFlow: the flags were checked by now
 
-    hosts, rank = cluster.worker_hosts, cluster.task_id
+    hosts, rank, timeout_secs = cluster.worker_hosts, cluster.task_id, cluster.worker_timeout_secs
     print(f"Worker hosts are: {list(hosts)}", flush=True)
-    with Membership(
-        hosts, rank, cluster.control_address, cluster.worker_timeout_secs
-    ) as membership:
-        connect = lambda: collective.start(hosts, rank)
+
+    def connect() -> Transport:
         try:
-            yield Workers(rank, len(hosts), cluster.split_data, connect, membership.agree)
-        except collective.OperationError as error:
-            membership.await_loss()  # whoever is lost has a name, which TensorFlow does not tell
-            reason = str(error).splitlines()[0]
-            raise ValueError(f"an operation between the workers failed: {reason}") from error
+            return collective.start(hosts, rank, timeout_secs)
+        except ValueError as error:
+            why = f"must name free ports of the workers: {error}"
+            raise refuse("worker_hosts", ",".join(hosts), why) from None
+
+    peers = admission.join(hosts, rank, cluster.control_address, timeout_secs)
+    with _taking_part(cluster, hosts, rank, peers, connect) as workers:
+        yield workers
 
 
 @contextlib.contextmanager
@@ -167,32 +200,63 @@ def _joined_by_mpi(cluster: ClusterConfig) -> Iterator[Workers]:
     from terngrad.exchange.mpi import MpiTransport
 
     world = MPI.COMM_WORLD
-    names = [f"worker {i} ({name})" for i, name in enumerate(world.allgather(_host(MPI)))]
+    connect = lambda: MpiTransport(world)
+    with _joined_by_launcher(cluster, world.rank, world.allgather, connect) as workers:
+        yield workers
 
-    def agree(facts: Mapping[str, str]) -> None:
-        all_facts = world.allgather(dict(facts))
-        for name, theirs in zip(names[1:], all_facts[1:], strict=True):
-            if text := difference(all_facts[0], theirs, names[0], name):
-                raise MembershipError(text)
 
-    if world.rank == 0:
-        print(f"Worker hosts are: {names}", flush=True)
+@contextlib.contextmanager
+def _joined_by_launcher(
+    cluster: ClusterConfig,
+    rank: int,
+    gather: launched.Gather,
+    connect: Callable[[], Transport],
+) -> Iterator[Workers]:
+    """Meets workers that can talk already; when one ends at once, the launcher ends the others.
+
+    Args:
+      cluster: of this process.
+      rank: its index.
+      gather: returns what each process gave, in their order; all call it together.
+      connect: see `Workers`.
+    """
+    name = f"worker {rank}"
     try:
-        yield Workers(
-            world.rank, world.size, cluster.split_data, lambda: MpiTransport(world), agree
-        )
+        hosts, peers = launched.join(rank, gather, cluster.worker_timeout_secs)
+        name = name_of(rank, hosts)
+        if rank == 0:
+            print(f"Worker hosts are: {hosts}", flush=True)
+        with _taking_part(cluster, hosts, rank, peers, connect) as workers:
+            yield workers
     except SystemExit:  # all processes end so, at the same step
         raise
-    except BaseException as error:  # the others would wait for this one for ever
-        if not isinstance(error, ValueError | OSError):
+    except (
+        BaseException
+    ) as error:  # an orderly end would wait for the others, who wait for this one
+        if isinstance(error, Exception) and not isinstance(error, ValueError | OSError):
             traceback.print_exc()
-        text = " ".join(str(error).split())
-        print(f"{names[world.rank]} ends: {text}", file=sys.stderr, flush=True)
-        world.Abort(1)
+        end_process(f"{name} ends: {reason_of(error)}")
 
 
-def _host(mpi: ModuleType) -> str:
-    return mpi.Get_processor_name()
+@contextlib.contextmanager
+def _taking_part(
+    cluster: ClusterConfig,
+    hosts: Sequence[str],
+    rank: int,
+    peers: Mapping[int, Peer],
+    connect: Callable[[], Transport],
+) -> Iterator[Workers]:
+    """Watches the other workers until the end of the block."""
+    from terngrad.exchange.operation_errors import OperationError, reason
+
+    pulse = Pulse()
+    with Membership(hosts, rank, peers, cluster.worker_timeout_secs, pulse=pulse) as membership:
+        try:
+            yield Workers(rank, len(hosts), cluster.split_data, connect, membership.agree, pulse)
+        except OperationError as error:
+            membership.await_loss()  # whoever is lost has a name, which TensorFlow does not tell
+            text = f"an operation between the workers failed: {reason(error, hosts)}"
+            raise ValueError(text) from error
 
 
 def fingerprint(values: Sequence[np.ndarray]) -> str:

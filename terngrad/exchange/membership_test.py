@@ -1,55 +1,40 @@
-"""Joining, agreeing and losing each other, between threads and sockets of this process."""
+"""Agreeing with and losing each other, between threads and sockets of this process."""
 
+import contextlib
+import os
 import queue
+import signal
 import socket
-import threading
+import subprocess
+import sys
+import time
 
 import pytest
 
-from terngrad.exchange.membership import Membership, MembershipError, split_address
-
-TIMEOUT = 20.0
-
-
-def free_address():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{s.getsockname()[1]}"
+from terngrad.exchange.admission import join
+from terngrad.exchange.admission_test import TIMEOUT, free_address, hosts_of, in_threads
+from terngrad.exchange.channel import MembershipError
+from terngrad.exchange.membership import Membership
+from terngrad.exchange.pulse import Pulse
 
 
-def hosts_of(count):
-    return [f"host{i}:2222" for i in range(count)]
-
-
-def in_threads(*calls):
-    """What each call returns or raises."""
-    results = [None] * len(calls)
-
-    def run(i):
-        try:
-            results[i] = calls[i]()
-        except Exception as error:
-            results[i] = error
-
-    threads = [threading.Thread(target=run, args=(i,), daemon=True) for i in range(len(calls))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(2 * TIMEOUT)
-        assert not thread.is_alive()
-    return results
-
-
-def join_all(count, timeout_secs=TIMEOUT):
+def join_all(count, timeout_secs=TIMEOUT, pulses=None):
     """The members, and a queue of what each loses: (rank, text)."""
-    address, losses = free_address(), queue.Queue()
-
-    def member(rank):
-        on_loss = lambda text: losses.put((rank, text))
-        return Membership(hosts_of(count), rank, address, timeout_secs, on_loss)
-
-    members = in_threads(*(lambda rank=rank: member(rank) for rank in range(count)))
-    assert all(isinstance(m, Membership) for m in members), members
+    address, losses, hosts = free_address(), queue.Queue(), hosts_of(count)
+    peers = in_threads(
+        *(lambda rank=rank: join(hosts, rank, address, TIMEOUT) for rank in range(count))
+    )
+    members = [
+        Membership(
+            hosts,
+            rank,
+            peers[rank],
+            timeout_secs,
+            on_loss=lambda text, rank=rank: losses.put((rank, text)),
+            pulse=pulses and pulses[rank],
+        )
+        for rank in range(count)
+    ]
     return members, losses
 
 
@@ -83,25 +68,6 @@ def test_a_fact_that_only_one_has_is_named():
     assert "seed is 1 on worker 1" in str(errors[0])
 
 
-def test_law_10_a_process_that_does_not_come_is_named():
-    address = free_address()
-    with pytest.raises(MembershipError, match=r"worker 1 \(host1:2222\) did not come within 0.3 s"):
-        Membership(hosts_of(2), 0, address, 0.3)
-
-
-def test_law_10_a_chief_that_cannot_be_reached_is_named():
-    address = free_address()
-    with pytest.raises(MembershipError, match=rf"worker 0 \(host0:2222\) cannot be .* {address}"):
-        Membership(hosts_of(2), 1, address, 0.3)
-
-
-def test_law_10_an_index_that_is_taken_is_named():
-    address = free_address()
-    make = lambda rank: lambda: Membership(hosts_of(3), rank, address, 1.0)
-    results = in_threads(make(0), make(1), make(1))
-    assert any("worker 1 (host1:2222) is here already" in str(r) for r in results)
-
-
 @pytest.mark.parametrize("lost", [0, 1, 2])
 def test_a_process_that_dies_is_named_to_all_others(lost):
     members, losses = join_all(3)
@@ -132,31 +98,133 @@ def test_the_others_learn_why_a_process_fails():
     assert "worker 1 (host1:2222) failed: train-00001: record 7 is damaged" in text
 
 
-@pytest.mark.parametrize(
-    "noise", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 5000, b'{"rank": 99}\n', b"[1]\n"]
-)
-def test_a_stranger_at_the_door_disturbs_nobody(noise):
-    address, losses = free_address(), queue.Queue()
-    on_loss = lambda text: losses.put(text)
-    make = lambda rank: Membership(hosts_of(2), rank, address, TIMEOUT, on_loss)
+def test_the_others_learn_which_signal_stopped_a_process():
+    members, losses = join_all(2)
+    members[0].__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    assert "worker 0 (host0:2222) failed: stopped by SIGINT" in losses.get(timeout=TIMEOUT)[1]
 
-    def stranger_then_member():
-        while True:
-            try:
-                with socket.create_connection(split_address(address)) as s:
-                    s.sendall(noise)
-                break
-            except ConnectionRefusedError:
-                continue
-        return make(1)
 
-    members = in_threads(lambda: make(0), stranger_then_member)
-    assert all(isinstance(m, Membership) for m in members), members
+@pytest.mark.parametrize("slow", [0, 1, 2])
+def test_all_wait_for_one_that_comes_late_to_agree_as_long_as_it_lives(slow):
+    members, losses = join_all(3, timeout_secs=0.5)
+
+    def agree(rank):
+        if rank == slow:
+            time.sleep(2.0)
+        members[rank].agree({})
+        return time.monotonic()
+
+    start = time.monotonic()
+    ends = in_threads(*(lambda rank=rank: agree(rank) for rank in range(3)))
+    assert min(ends) - start >= 2.0
     end(members)
     assert losses.empty()
 
 
-@pytest.mark.parametrize("address", ["host", "host:", ":22", "host:x", "host:0", "host:65536"])
-def test_law_10_an_address_without_host_or_port_is_named(address):
-    with pytest.raises(MembershipError, match="must be host:port"):
-        split_address(address)
+@pytest.mark.parametrize("how", ["leaves", "dies"])
+def test_law_10_one_that_ends_before_all_agree_is_named(how):
+    members, _ = join_all(2)
+
+    def go():
+        if how == "leaves":
+            members[1].__exit__(None, None, None)
+        else:
+            members[1]._peers[0]._connection.shutdown(socket.SHUT_RDWR)
+
+    error, _ = in_threads(lambda: members[0].agree({}), go)
+    assert str(error) == "worker 1 (host1:2222) left before all had agreed"
+
+
+def test_a_short_time_out_loses_nobody():
+    members, losses = join_all(2, timeout_secs=0.4)
+    time.sleep(2.0)
+    assert losses.empty()
+    end(members)
+
+
+@pytest.mark.parametrize("late", [0, 1, 2])
+def test_one_that_gets_no_batch_while_the_others_wait_is_named(late):
+    pulses = [Pulse() for _ in range(3)]
+    members, losses = join_all(3, timeout_secs=1.0, pulses=pulses)
+    for pulse in pulses:
+        pulse.batches = 7
+    pulses[late].batches = 6
+    told = dict(losses.get(timeout=TIMEOUT) for _ in members)
+    text = f"worker {late} (host{late}:2222): no next batch for 1 s, for which the others wait"
+    assert {rank: message.endswith(text) for rank, message in told.items()} == dict.fromkeys(
+        range(3), True
+    )
+
+
+@pytest.mark.parametrize("batches", [(7, 7, 7), (None, 7, 7), (7, None, 6 + 1)])
+def test_one_that_computes_or_saves_for_long_is_not_behind(batches):
+    pulses = [Pulse() for _ in range(3)]
+    members, losses = join_all(3, timeout_secs=0.5, pulses=pulses)
+    for pulse, count in zip(pulses, batches, strict=True):
+        pulse.batches = count
+    time.sleep(2.0)
+    assert losses.empty()
+    end(members)
+
+
+MEMBER = """
+import sys, time
+from terngrad.exchange.admission import join
+from terngrad.exchange.membership import Membership
+hosts, rank, address = ["a:1", "b:1"], int(sys.argv[1]), sys.argv[2]
+Membership(hosts, rank, join(hosts, rank, address, 60.0), float(sys.argv[3]))
+print("in", flush=True)
+time.sleep(float(sys.argv[4]))
+print("well", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.slow
+def test_a_pause_of_the_whole_job_loses_nobody():
+    address = free_address()
+    members = [
+        subprocess.Popen(
+            [sys.executable, "-c", MEMBER, str(rank), address, "2", "9"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        for member in members:
+            assert member.stdout.readline() == "in\n"
+        for number, seconds in ((signal.SIGSTOP, 5.0), (signal.SIGCONT, 0.0)):
+            for member in members:
+                member.send_signal(number)
+            time.sleep(seconds)
+        assert [member.stdout.readline() for member in members] == ["well\n"] * 2
+    finally:
+        for member in members:
+            member.kill()
+            member.communicate()
+
+
+@pytest.mark.parametrize("stderr", ["closed", "broken", "full"])
+def test_a_process_ends_even_if_nobody_reads_its_last_words(stderr):
+    code = "from terngrad.exchange.membership import end_process; end_process('x' * 1000)"
+    if stderr == "closed":
+        code = f"import sys; sys.stderr.close(); {code}"
+    reader, writer = os.pipe()
+    if stderr == "broken":
+        os.close(reader)
+    if stderr == "full":
+        os.set_blocking(writer, False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(writer, b"x" * 4096)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(writer, b"x")
+        os.set_blocking(writer, True)
+    assert subprocess.run([sys.executable, "-c", code], stderr=writer, timeout=TIMEOUT).returncode
+    os.close(writer)
+    if stderr != "broken":
+        os.close(reader)

@@ -1,0 +1,42 @@
+"""Who counts as behind."""
+
+import pytest
+
+from terngrad.exchange.pulse import Pulse, Standstill
+
+
+def late(*moments, timeout_secs=60.0):
+    """Who is late at the end of moments (seconds, batches of each process)."""
+    standstill = Standstill(timeout_secs)
+    for now, batches in moments:
+        for rank, count in enumerate(batches):
+            standstill.note(rank, count, now)
+    return standstill.late(moments[-1][0])
+
+
+@pytest.mark.parametrize(
+    ("moments", "expected"),
+    [
+        ([(0, [5, 4, 5]), (61, [5, 4, 5])], [1]),
+        ([(0, [5, 4, 4]), (61, [5, 4, 4])], [1, 2]),
+        ([(0, [5, 4, 5]), (59, [5, 4, 5])], []),  # not yet
+        ([(0, [5, 5, 5]), (9999, [5, 5, 5])], []),  # all compute
+        ([(0, [5, None, 5]), (9999, [5, None, 5])], []),  # 1 compiles, saves, writes summaries
+        ([(0, [None, 4, 5]), (61, [None, 4, 5])], [1]),  # 0 saves, 1 hangs
+        ([(0, [5, None, 5]), (99, [5, 4, 5]), (110, [5, 4, 5])], []),  # 1 saved, and is back
+        ([(0, [5, 4]), (50, [5, 5]), (70, [6, 5])], []),  # they move
+        ([(0, [None, None]), (9999, [None, None])], []),
+    ],
+)
+def test_who_is_behind_while_nothing_moves_is_late(moments, expected):
+    assert late(*moments) == expected
+
+
+def test_batches_count_only_within_steps():
+    pulse = Pulse()
+    pulse.tick()
+    assert pulse.batches is None
+    with pulse.steps(10):
+        pulse.tick()
+        assert pulse.batches == 11
+    assert pulse.batches is None
