@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -68,6 +68,7 @@ def build_training(
     steps_per_epoch: float,
     devices: Sequence[str],
     transport: Transport | None = None,
+    on_batch: Callable[[], None] | None = None,
 ) -> Training:
     """Builds what `config` describes, with initial weights from its seed.
 
@@ -77,6 +78,7 @@ def build_training(
       steps_per_epoch: turns epochs into steps.
       devices: towers of this process.
       transport: to the other processes; None = this one trains alone.
+      on_batch: called, from any thread, for each batch that is taken.
     """
     model = nets_factory.build_net(
         config.net,
@@ -118,6 +120,7 @@ def build_training(
                 devices,
             ),
             codecs,
+            on_batch,
         )
 
     policy = _policy(config, classifier.names)

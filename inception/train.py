@@ -82,7 +82,8 @@ def prepare(config: TrainConfig, workers: Workers = ALONE) -> Ready | None:
     transport = workers.connect()
     examples = _count_examples(dataset, workers, transport)
     steps_per_epoch = examples / (config.batch_size * workers.size)
-    training = build_training(config, goal, steps_per_epoch, devices, transport)
+    on_batch = workers.pulse.tick if workers.size > 1 else None
+    training = build_training(config, goal, steps_per_epoch, devices, transport, on_batch)
     lock = checkpoint = None
     if workers.is_chief:
         os.makedirs(config.train_dir, exist_ok=True)
@@ -304,6 +305,7 @@ def _loop(ready: Ready, batches: Iterator, bar: ProgressBar) -> Loop:
         writer=writer,
         profile_dir=config.train_dir,
         unsaved="none was written yet" if is_chief else "the chief has it",
+        pulse=ready.workers.pulse,
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import tensorflow as tf
 
+from terngrad.exchange.pulse import Pulse
 from terngrad.layout import Layout
 from terngrad.training.progress import Progress
 from terngrad.training.runner import Outcome, Runner
@@ -95,6 +96,7 @@ class Loop:
       writer: of summaries, or None.
       profile_dir: where a profile goes.
       unsaved: what messages say in the place of a checkpoint while there is none.
+      pulse: told when steps are under way, for other processes to see.
     """
 
     runner_at: Callable[[int], tuple[Runner, int]]
@@ -107,6 +109,8 @@ class Loop:
     writer: SummaryWriter | None = None
     profile_dir: str = ""
     unsaved: str = "none was written yet"
+    pulse: Pulse = dataclasses.field(default_factory=Pulse)
+    _called: set[Callable] = dataclasses.field(default_factory=set, init=False)
 
     def run(self, step: int, checkpoint: str | None, stop: StopRequest) -> tuple[str | None, bool]:
         """Trains from `step` on.
@@ -140,7 +144,7 @@ class Loop:
                 summarized_at = time.monotonic()
             else:
                 count = clock.affordable(min(self.cadence.next_stop(step), until) - step)
-                with clock.timing(count):
+                with clock.timing(count), self._pulsing(runner.many, step):
                     outcome = runner.many(self.batches, count)
                     step += int(outcome.done)
             self._check(outcome, step, checkpoint)
@@ -163,12 +167,18 @@ class Loop:
         return checkpoint, ended
 
     def _observe(self, runner: Runner, step: int, clock: _Clock) -> Outcome:
-        with clock.timing(1):
+        with clock.timing(1), self._pulsing(runner.one, step):
             observation = runner.one(self.batches)
         self.writer.gradients(observation.gradients, observation.zeros, step + 1)
         self.writer.traffic(runner.codecs, step + 1)
         self.writer.flush()
         return observation.outcome
+
+    def _pulsing(self, call: Callable, step: int) -> contextlib.AbstractContextManager:
+        if call in self._called:
+            return self.pulse.steps(step)
+        self._called.add(call)  # it compiles now, or waits for the first of all batches: for long
+        return contextlib.nullcontext()
 
     def _check(self, outcome: Outcome, step: int, checkpoint: str | None) -> None:
         losses = dict(zip(("entropy_loss", "reg_loss"), outcome.losses, strict=True))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -41,9 +41,18 @@ class Observation(NamedTuple):
 class Runner:
     """Runs one kind of step."""
 
-    def __init__(self, step: TrainStep, codecs: Sequence[Codec]) -> None:
-        """Compiles `step`, which exchanges its gradients with `codecs`."""
+    def __init__(
+        self,
+        step: TrainStep,
+        codecs: Sequence[Codec],
+        on_batch: Callable[[], None] | None = None,
+    ) -> None:
+        """Compiles `step`, which exchanges its gradients with `codecs`.
+
+        Calls `on_batch`, from any thread, for each batch that it takes.
+        """
         self._step = step
+        self._on_batch = on_batch
         # TensorFlow's collectives tell the turns of a loop apart, and processes do not make the
         # same number of steps in a call: in a function of its own a step is the same in all turns.
         self._take = tf.function(step, autograph=False, experimental_attributes={"_noinline": True})
@@ -71,7 +80,7 @@ class Runner:
 
     def _run_many(self, batches, count: tf.Tensor) -> Outcome:
         def body(last: Outcome) -> tuple[Outcome]:
-            return (_outcome(self._take(*next(batches)), last.done + 1),)
+            return (_outcome(self._take(*self._next(batches)), last.done + 1),)
 
         return tf.while_loop(
             lambda last: (last.done < count) & _is_finite(last) & ~last.stop,
@@ -80,13 +89,20 @@ class Runner:
             parallel_iterations=1,
         )[0]
 
+    def _next(self, batches) -> tuple[tf.Tensor, tf.Tensor]:
+        batch = next(batches)
+        if self._on_batch:
+            with tf.control_dependencies(batch):
+                tf.numpy_function(self._on_batch, [], [])
+        return batch
+
     def _observe(self, batches) -> Observation:
         # In a loop, too: outside of one oneDNN takes other kernels on a second logical CPU, and
         # the parameters would depend on when summaries are written.
         start = Observation(self._nothing(), self._step.zeros_like_gradients(), self._no_zeros())
         return tf.while_loop(
             lambda last: last.outcome.done < 1,
-            lambda last: (self._observation(self._take(*next(batches))),),
+            lambda last: (self._observation(self._take(*self._next(batches))),),
             (start,),
             parallel_iterations=1,
         )[0]
