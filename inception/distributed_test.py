@@ -44,8 +44,11 @@ class Run:
 
     def __init__(self, workers, program, flags, options=()):
         command = [sys.executable, "-u", "-m", "inception.launch", *options, str(workers)]
+        self.start([*command, program, *flags])
+
+    def start(self, command):
         self.process = subprocess.Popen(
-            [*command, program, *flags], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
         self.lines = []
         self.reader = threading.Thread(target=self._read, daemon=True)
