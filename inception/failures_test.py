@@ -144,8 +144,10 @@ def test_a_lost_process_of_mpi_is_named_and_ends_the_others(tmp_path, how, victi
     run.wait_for(r"Worker 0: .* step 10,")
     os.kill(run.pids(tmp_path)[victim], how)
     start = time.monotonic()
-    why = "hangs: nothing was heard of it for" if how == signal.SIGSTOP else "died"
-    run.wait_for(rf"worker \d .* ends: worker {victim} \(.*\) {why}")
+    if how == signal.SIGSTOP:
+        run.wait_for(rf"worker \d .* ends: worker {victim} \(.*\) hangs: nothing was heard of it")
+    else:  # MPI may notice it, and end all, before anybody can say which it was
+        run.wait_for(rf"worker \d .* ends: worker {victim} \(.*\) died|BAD TERM|^Abort")
     assert run.finish() != 0
     assert time.monotonic() - start < 20
     assert not run.pids(tmp_path)  # also the one that hung

@@ -6,15 +6,18 @@ of their own beside it, at a free port that the chief picks.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import socket
 import struct
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from terngrad.exchange.admission import listen, reach_chief, receive_all
 from terngrad.exchange.channel import Peer
+from terngrad.exchange.membership import end_process
 
 _SIOCGIFADDR = 0x8915  # Linux: address of a network interface
 _LOOPBACK = "127.0.0.1"
@@ -36,15 +39,33 @@ def join(rank: int, gather: Gather, timeout_secs: float) -> tuple[list[str], dic
     Raises:
       MembershipError: names the processes that did not come or cannot be reached.
     """
-    hosts = gather(socket.gethostname())
-    on_one_machine = len(set(gather(_network()))) == 1
-    if rank:
-        return hosts, reach_chief(gather(None)[0], hosts, rank, timeout_secs)
-    listener = listen(_LOOPBACK if on_one_machine else "", 0)
+    with _ending_after(timeout_secs, rank):
+        hosts = gather(socket.gethostname())
+        on_one_machine = len(set(gather(_network()))) == 1
+        listener = None if rank else listen(_LOOPBACK if on_one_machine else "", 0)
+        addresses = gather(_addresses_of(listener, on_one_machine) if listener else None)[0]
+    if listener:
+        return hosts, receive_all(listener, hosts, timeout_secs)
+    return hosts, reach_chief(addresses, hosts, rank, timeout_secs)
+
+
+@contextlib.contextmanager
+def _ending_after(timeout_secs: float, rank: int) -> Iterator[None]:
+    """Ends this process if the block does not; the launcher then ends the others."""
+    text = f"worker {rank} ends: not all workers came within {timeout_secs:g} s"
+    timer = threading.Timer(timeout_secs, end_process, [text])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _addresses_of(listener: socket.socket, on_one_machine: bool) -> list[str]:
+    names = [_LOOPBACK] if on_one_machine else [socket.gethostname(), *_own_addresses()]
     port = listener.getsockname()[1]
-    names = [_LOOPBACK] if on_one_machine else [socket.gethostname(), *_addresses()]
-    gather([f"{name}:{port}" for name in names])
-    return hosts, receive_all(listener, hosts, timeout_secs)
+    return [f"{name}:{port}" for name in names]
 
 
 def _network() -> str:
@@ -56,7 +77,7 @@ def _network() -> str:
         return socket.gethostname()
 
 
-def _addresses() -> list[str]:
+def _own_addresses() -> list[str]:
     """This machine's IPv4 addresses, for where its name leads elsewhere; none if not on Linux."""
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:

@@ -11,16 +11,17 @@ from terngrad.exchange.channel import name_of
 
 OperationError = tf.errors.OpError  # of an operation that cannot reach a process any more
 
-# Lines that frame the one that says something.
+# Lines that frame the one that says something, and what stands before that in a list of several.
 _FRAME = re.compile(
-    r"\s|$|Graph execution error|Detected at node|Stack trace|<stack traces|\d+ root error|"
-    r"Additional GRPC error|:?\{"
+    r"\s(?!\s*\(0\))|$|Graph execution error|Detected at node|Stack trace|<stack traces|"
+    r"\d+ root error|Additional GRPC error|:?\{"
 )
+_NUMBER = re.compile(r"\s*\(0\) ")
 _TASK = re.compile(r"/job:\w+/(?:replica:\d+/)?task:(\d+)(?:/device:\w+:\d+)?")
 
 
 def reason(error: OperationError, hosts: Sequence[str]) -> str:
     """The line that says something, with the processes called by their names."""
-    lines = [line.strip() for line in str(error).splitlines() if not _FRAME.match(line)]
-    line = lines[0] if lines else type(error).__name__
+    lines = [line for line in str(error).splitlines() if not _FRAME.match(line)]
+    line = _NUMBER.sub("", lines[0]) if lines else type(error).__name__
     return _TASK.sub(lambda match: name_of(int(match[1]), hosts), line)

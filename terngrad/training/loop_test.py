@@ -76,6 +76,20 @@ def test_a_request_to_stop_ends_after_one_more_step_with_a_checkpoint():
     assert (runner.step, saved, checkpoint, stopped) == (1, [1], "model.ckpt-1", True)
 
 
+def test_others_see_how_far_it_is_in_steps_but_not_while_it_compiles_or_saves():
+    runner, saved, seen = PretendedRunner(), [], []
+    loop = loop_of(runner, saved, max_steps=60)
+    many, save = runner.many, loop.save
+    shown = lambda: loop.pulse.batches
+    runner.many = lambda *arguments: seen.append((runner.step, shown())) or many(*arguments)
+    loop.save = lambda step: seen.append(("saved", shown())) or save(step)
+    loop.run(0, None, StopRequest())
+    assert seen[0] == (0, None)  # the first call waits for the first of all batches
+    assert seen.count(("saved", None)) == 3
+    assert all(batches == step for step, batches in seen[1:] if step != "saved")
+    assert shown() is None
+
+
 def test_checkpoints_are_written_at_their_steps_and_at_the_end():
     saved = []
     checkpoint, stopped = loop_of(PretendedRunner(), saved, max_steps=60).run(

@@ -1,0 +1,93 @@
+"""Starting TensorFlow's collective runtime, and what its errors say."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import tensorflow as tf
+
+from terngrad.exchange.admission_test import free_address
+from terngrad.exchange.operation_errors import reason
+
+TIMEOUT_SECS = 100.0
+HOSTS = ["one:1", "two:2"]
+
+STARTER = """
+import os, signal, sys, threading, time
+from terngrad.exchange import collective
+signal.signal(signal.SIGTERM, lambda *_: print("SIGTERM", flush=True) or os._exit(0))
+
+def count():
+    for i in range(1000):
+        print("alive", i, flush=True)
+        time.sleep(0.1)
+
+if sys.argv[2] == "0":
+    threading.Thread(target=count, daemon=True).start()
+collective.start(sys.argv[1].split(","), int(sys.argv[2]), 1.0)
+print("started", flush=True)
+os.kill(os.getpid(), signal.SIGTERM)
+time.sleep(TIMEOUT)
+""".replace("TIMEOUT", str(TIMEOUT_SECS))
+
+
+def lines_until(process, last):
+    """The lines up to one; fails with them if it does not come."""
+    found = []
+    for line in process.stdout:
+        found.append(line.strip())
+        if found[-1] == last:
+            return found
+    pytest.fail("\n".join(found))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_a_process_that_waits_for_the_others_still_runs_and_keeps_its_signals(host):
+    try:
+        hosts = ",".join(free_address(host) for _ in range(2))
+    except OSError:
+        pytest.skip(f"this machine has no {host}")
+    make = lambda rank: subprocess.Popen(
+        [sys.executable, "-u", "-c", STARTER, hosts, str(rank)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3"),
+    )
+    processes = [make(0)]
+    try:
+        lines_until(processes[0], "alive 30")  # alone, it waits by now
+        processes.append(make(1))
+        for process in processes:
+            lines_until(process, "started")
+            lines_until(process, "SIGTERM")
+            assert process.wait(TIMEOUT_SECS) == 0
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (
+            "Graph execution error:\n\nDetected at node CollectiveReduceV2 defined at (most recent "
+            "call last):\n<stack traces unavailable>\n/job:worker/replica:0/task:1 heartbeat "
+            "timeout\n\t [[{{node CollectiveReduceV2}}]] [Op:__inference_run_12]",
+            "worker 1 (two:2) heartbeat timeout",
+        ),
+        (
+            "Graph execution error:\n\nDetected at node x defined at (most recent call last):\n"
+            '  File "a.py", line 3, in f\n\n2 root error(s) found.\n  (0) ABORTED: lost',
+            "ABORTED: lost",
+        ),
+        ("from /job:worker/replica:0/task:0/device:CPU:0: gone", "from worker 0 (one:1): gone"),
+        ("one line", "one line"),
+        ("Graph execution error:\n", "UnavailableError"),
+    ],
+)
+def test_the_line_that_says_something_is_told_with_the_workers_names(message, expected):
+    assert reason(tf.errors.UnavailableError(None, None, message), HOSTS) == expected
