@@ -3,7 +3,9 @@
 python -m inception.launch [--max_restarts=N] WORKERS PROGRAM FLAG...
 python -m inception.launch 2 inception.mnist_distributed_train --data_dir=DIR --grad_bits=1
 
-Each line begins with its worker. Ctrl-C ends all; the exit status is the first failure's. With
+Each line begins with its worker. Ctrl-C, SIGTERM, SIGHUP and a closed output let all workers save
+and end; the exit status is then 128 + the signal's number, for the output SIGPIPE's. A second
+Ctrl-C kills them. Else the exit status is that of the worker which failed first. With
 --max_restarts a failed training is started again from its last checkpoint.
 """
 
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import signal
 import socket
 import subprocess
@@ -27,15 +30,6 @@ _LOOK_SECS = 0.1
 _GRACE_SECS = 90.0  # for the others to notice a failure, or to save, before they are killed
 
 
-class StoppedError(Exception):
-    """A signal asked to end."""
-
-    def __init__(self, number: int) -> None:
-        """Notes the signal."""
-        super().__init__()
-        self.number = number
-
-
 @dataclasses.dataclass
 class _Arguments:
     workers: int
@@ -43,20 +37,27 @@ class _Arguments:
     max_restarts: int = 0
 
 
+@dataclasses.dataclass(frozen=True, order=True)
+class _Event:
+    """A worker's end or a request to end all; the earliest that is no success says how to exit."""
+
+    monotonic_secs: float
+    status: int
+
+
 def main(argv: Sequence[str]) -> int:
     """Runs the workers; returns the exit status."""
     arguments = _parse(argv)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _raise_stopped)
-    console = rich.console.Console(highlight=False, soft_wrap=True)
+    requests = _Requests()
+    requests.listen()
+    output = _Output(requests)
     for attempt in range(arguments.max_restarts + 1):
         if attempt:
-            console.print(
-                f"Restart {attempt} of {arguments.max_restarts}, from the last checkpoint."
-            )
-        status = _run(arguments, console)
-        if status <= 0 or status > 128:  # done, or a signal asked it to end
-            return abs(status)
+            output.show(f"Restart {attempt} of {arguments.max_restarts}, from the last checkpoint.")
+        workers = _Workers(requests, output)
+        status = workers.run(arguments)
+        if status == 0 or status > 128 or workers.asked:  # done, or it was asked to end
+            break
     return status
 
 
@@ -93,72 +94,118 @@ def _whole_number(text: str, name: str, least: int) -> int:
     return int(text)
 
 
-def _run(arguments: _Arguments, console: rich.console.Console) -> int:
-    """One attempt: 0, or the exit status of the first worker that failed."""
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-u", "-m", *arguments.command, *flags],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on
-        )
-        for flags in worker_flags(arguments.workers)
-    ]
-    readers = [
-        threading.Thread(target=_show, args=(i, process, console), daemon=True)
-        for i, process in enumerate(processes)
-    ]
-    for reader in readers:
-        reader.start()
-    try:
-        status = _wait(processes)
-    except StoppedError as stopped:
-        for process in processes:
-            process.send_signal(signal.SIGTERM)
-        _wait_for_all(processes, _GRACE_SECS)
-        status = 128 + stopped.number
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    for reader in readers:
-        reader.join()
-    return status
+class _Requests:
+    """Requests to end. They are noted, never raised: the start of a worker is not cut in two."""
+
+    def __init__(self) -> None:
+        self.events: list[_Event] = []
+
+    def listen(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
+                signal.signal(number, lambda number, frame: self.note(number))
+
+    def note(self, number: int) -> None:
+        self.events.append(_Event(time.monotonic(), 128 + number))
+
+    def at_once(self) -> bool:
+        """Whether Ctrl-C came twice; other signals may come twice by themselves, as SIGHUP does."""
+        return [event.status for event in self.events].count(128 + signal.SIGINT) > 1
 
 
-def _wait(processes: Sequence[subprocess.Popen]) -> int:
-    while True:
-        codes = [process.poll() for process in processes]
-        failed = [code for code in codes if code]
-        if failed:
-            _wait_for_all(processes, _GRACE_SECS)
-            return failed[0] if failed[0] > 0 else 1  # killed: a failure like any other
-        if None not in codes:
-            return 0
-        time.sleep(_LOOK_SECS)
+class _Output:
+    """Standard output; when it can no longer be written, that is a request to end."""
+
+    def __init__(self, requests: _Requests) -> None:
+        self._requests = requests
+        sys.stdout.reconfigure(errors="replace")  # the workers' lines may have what it lacks
+        self._console = rich.console.Console(highlight=False, soft_wrap=True)
+
+    def show(self, line: str | rich.text.Text) -> None:
+        try:
+            self._console.print(line)
+        except (OSError, SystemExit):  # rich makes a closed pipe a SystemExit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            self._requests.note(signal.SIGPIPE)
 
 
-def _wait_for_all(processes: Sequence[subprocess.Popen], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    for process in processes:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(max(0.0, deadline - time.monotonic()))
+class _Workers:
+    """The workers of one attempt."""
 
+    def __init__(self, requests: _Requests, output: _Output) -> None:
+        self.asked = False  # to save and end
+        self._requests = requests
+        self._output = output
+        self._processes: list[subprocess.Popen] = []
+        self._threads: list[threading.Thread] = []
+        self._ends: list[_Event] = []
 
-def _show(worker: int, process: subprocess.Popen, console: rich.console.Console) -> None:
-    colour = _COLOURS[worker % len(_COLOURS)]
-    for line in process.stdout:
-        console.print(rich.text.Text(f"[{worker}] ", style=colour) + line.rstrip("\n"))
+    def run(self, arguments: _Arguments) -> int:
+        """0, or the status of the first failure or request to end."""
+        try:
+            self._start(arguments)
+            return self._wait()
+        finally:
+            for process in self._processes:
+                process.kill()
+            self._show_rest()
 
+    def _start(self, arguments: _Arguments) -> None:
+        for i, flags in enumerate(worker_flags(arguments.workers)):
+            if self._requests.events:
+                return
+            process = subprocess.Popen(
+                [sys.executable, "-u", "-m", *arguments.command, *flags],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                encoding="utf-8",
+                errors="replace",
+                start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on
+            )
+            self._processes.append(process)
+            for target, args in ((self._show, (i, process)), (self._note_end, (process,))):
+                thread = threading.Thread(target=target, args=args, daemon=True)
+                thread.start()
+                self._threads.append(thread)
 
-def _raise_stopped(number: int, frame: object) -> None:
-    del frame
-    for each in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(each, signal.SIG_IGN)
-    raise StoppedError(number)
+    def _show(self, worker: int, process: subprocess.Popen) -> None:
+        colour = _COLOURS[worker % len(_COLOURS)]
+        for line in process.stdout:
+            self._output.show(rich.text.Text(f"[{worker}] ", style=colour) + line.rstrip("\n"))
+
+    def _note_end(self, process: subprocess.Popen) -> None:
+        code = process.wait()
+        status = code if code >= 0 else 1  # killed: a failure like any other
+        self._ends.append(_Event(time.monotonic(), status))
+
+    def _wait(self) -> int:
+        while True:
+            all_ended = len(self._ends) == len(self._processes)  # before the failures are read
+            failures = [end for end in self._ends if end.status]
+            first = min([*failures, *self._requests.events], default=None)
+            if self._requests.events and not self.asked:
+                self._ask_to_end()
+            late = first and time.monotonic() > first.monotonic_secs + _GRACE_SECS
+            if all_ended or late or self._requests.at_once():
+                return first.status if first else 0
+            time.sleep(_LOOK_SECS)
+
+    def _ask_to_end(self) -> None:
+        self.asked = True
+        for process in self._processes:
+            process.terminate()
+
+    def _show_rest(self) -> None:
+        """Waits for the last lines to be written, unless all shall end at once."""
+        for thread in self._threads:
+            thread.join(_LOOK_SECS)
+            while thread.is_alive() and not self._requests.at_once():
+                thread.join(_LOOK_SECS)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    exit_status = main(sys.argv[1:])
+    if threading.active_count() > 1:  # a write that nobody reads would hold up the exit, too
+        os._exit(exit_status)
+    sys.exit(exit_status)

@@ -1,0 +1,257 @@
+"""How the launcher ends, with small programs in place of the trainings."""
+
+import array
+import contextlib
+import fcntl
+import os
+import re
+import signal
+import subprocess
+import sys
+import termios
+import textwrap
+import time
+
+import pytest
+
+TIMEOUT_SECS = 30
+PRELUDE = """
+import os, pathlib, signal, sys, time
+folder = pathlib.Path(__file__).parent
+index = int(sys.argv[-1].partition("=")[2])
+def save(*_):
+    (folder / f"saved_{index}").touch()
+    sys.exit(143)
+def wait_for(name):
+    while not (folder / name).exists():
+        time.sleep(0.01)
+"""
+WAITING = "signal.signal(signal.SIGTERM, save); print('ready'); time.sleep(60)"
+# Runs the launcher, which gets SIGTERM as it calls a function for the nth time.
+SIGNALLED = """
+import itertools, os, pkgutil, signal, sys
+from inception import launch
+name, nth, *arguments = sys.argv[1:]
+owner, _, attribute = name.rpartition(".")
+owner = pkgutil.resolve_name(owner)
+function, calls = getattr(owner, attribute), itertools.count(1)
+def call(*args, **kwargs):
+    if next(calls) == int(nth):
+        os.kill(os.getpid(), signal.SIGTERM)
+    return function(*args, **kwargs)
+setattr(owner, attribute, call)
+sys.exit(launch.main(arguments))
+"""
+
+
+class Launcher:
+    """A launcher of workers that run `program`, in `folder`."""
+
+    def __init__(self, folder, program, workers=2, options=(), run=("-m", "inception.launch")):
+        self.folder = folder
+        (folder / "stand_in.py").write_text(PRELUDE + textwrap.dedent(program))
+        command = [sys.executable, *run, *options, str(workers), "stand_in", str(folder)]
+        self.process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            env=os.environ | {"PYTHONPATH": f"{folder}:{os.getcwd()}"},
+        )
+
+    def wait_until(self, condition):
+        deadline = time.monotonic() + TIMEOUT_SECS
+        while not condition():
+            assert self.process.poll() is None, self.process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    def wait_for_lines(self, line, count=2):
+        found = 0
+        while found < count:
+            read = self.process.stdout.readline()
+            assert read, f"no {line!r}: {self.process.stderr.read()}"
+            found += read.endswith(f"] {line}\n")
+
+    def saved(self):
+        return sorted(path.name for path in self.folder.glob("saved_*"))
+
+    def finish(self):
+        """Its exit status, output and errors; it leaves no worker behind."""
+        output, errors = self.process.communicate(timeout=TIMEOUT_SECS)
+        assert workers_of(self.folder) == {}
+        return self.process.returncode, output, errors
+
+
+def workers_of(folder):
+    """Processes of the workers by index."""
+    found = {}
+    for entry in filter(str.isdecimal, os.listdir("/proc")):
+        with contextlib.suppress(OSError), open(f"/proc/{entry}/cmdline") as file:
+            words = file.read().split("\0")
+            if str(folder) in words and words[-2].startswith("--task_id="):
+                found[int(words[-2].partition("=")[2])] = int(entry)
+    return found
+
+
+@pytest.fixture
+def launch(tmp_path):
+    """Starts a launcher in a folder of its own; nothing of it outlives the test."""
+    started = []
+
+    def start(program, **options):
+        started.append(Launcher(tmp_path, program, **options))
+        return started[-1]
+
+    yield start
+    for launcher in started:
+        launcher.process.kill()
+        for pid in workers_of(tmp_path).values():
+            os.kill(pid, signal.SIGKILL)
+        launcher.process.communicate()
+
+
+def test_an_output_whose_reader_goes_lets_all_workers_save(launch):
+    launcher = launch(
+        "signal.signal(signal.SIGTERM, save)\nwhile True: print('x' * 999); time.sleep(0.001)"
+    )
+    launcher.wait_for_lines("x" * 999)
+    launcher.process.stdout.close()
+    assert launcher.process.wait(TIMEOUT_SECS) == 128 + signal.SIGPIPE
+    assert launcher.saved() == ["saved_0", "saved_1"]
+    assert launcher.finish()[2] == ""
+
+
+@pytest.mark.parametrize(("encoding", "shown"), [("utf-8", "caf\ufffd"), ("ascii", "caf?")])
+def test_a_byte_that_is_no_text_is_replaced(launch, monkeypatch, encoding, shown):
+    monkeypatch.setenv("PYTHONIOENCODING", encoding)
+    launcher = launch("os.write(1, b'caf\\xe9\\n' + b'x' * 99_999 + b'\\nlast\\n')", workers=1)
+    status, output, errors = launcher.finish()
+    assert (status, errors) == (0, "")
+    assert output == f"[0] {shown}\n[0] {'x' * 99_999}\n[0] last\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "nth"), [("subprocess.Popen", 1), ("subprocess.Popen", 3), ("threading.Thread", 3)]
+)
+def test_a_signal_while_workers_are_started_leaves_none(launch, name, nth):
+    run = ("-c", SIGNALLED, name, str(nth))
+    status, _, errors = launch(WAITING, workers=4, run=run).finish()
+    assert (status, errors) == (128 + signal.SIGTERM, "")
+
+
+@pytest.mark.parametrize(
+    ("name", "nth"), [("rich.console.Console.print", 1), ("inception.launch.worker_flags", 2)]
+)
+def test_a_signal_between_attempts_ends_without_another(launch, name, nth):
+    run = ("-c", SIGNALLED, name, str(nth))
+    status, output, errors = launch("sys.exit(3)", run=run, options=["--max_restarts=9"]).finish()
+    assert (status, output.count("Restart"), errors) == (128 + signal.SIGTERM, 1, "")
+
+
+def test_a_failed_training_is_started_again(launch):
+    launcher = launch(
+        """
+        first = not (folder / f"failed_{index}").exists()
+        (folder / f"failed_{index}").touch()
+        sys.exit(3 if first else 0)
+        """,
+        options=["--max_restarts=2"],
+    )
+    status, output, errors = launcher.finish()
+    assert (status, errors) == (0, "")
+    assert re.findall("Restart .*", output) == ["Restart 1 of 2, from the last checkpoint."]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_lets_all_workers_save(launch, number):
+    launcher = launch(WAITING, options=["--max_restarts=1"])
+    launcher.wait_for_lines("ready")
+    launcher.process.send_signal(number)
+    assert launcher.finish() == (128 + number, "", "")
+    assert launcher.saved() == ["saved_0", "saved_1"]
+
+
+def test_nohup_keeps_a_training_alive(launch):
+    run = ("-c", "import os, sys; os.execvp('nohup', ['nohup', sys.executable, *sys.argv[1:]])")
+    launcher = launch(WAITING, run=(*run, "-m", "inception.launch"))
+    launcher.wait_for_lines("ready")
+    launcher.process.send_signal(signal.SIGHUP)
+    launcher.process.send_signal(signal.SIGTERM)
+    assert launcher.finish()[0] == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize("printed", ["", "x" * 2999])
+def test_a_second_ctrl_c_kills_even_if_nobody_reads_the_output(launch, printed):
+    launcher = launch(
+        f"""
+        signal.signal(signal.SIGTERM, lambda *_: (folder / f"saved_{{index}}").touch())
+        (folder / f"ready_{{index}}").touch()
+        while True:
+            print({printed!r}, end="\\n" if {bool(printed)} else "")
+            time.sleep(0.01)
+        """
+    )
+    fcntl.fcntl(launcher.process.stdout, fcntl.F_SETPIPE_SZ, 4096)
+    launcher.wait_until(lambda: len(list(launcher.folder.glob("ready_*"))) == 2)
+    launcher.wait_until(lambda: unread_bytes(launcher.process.stdout) >= len(printed))
+    launcher.process.send_signal(signal.SIGINT)
+    launcher.wait_until(lambda: launcher.saved() == ["saved_0", "saved_1"])
+    launcher.process.send_signal(signal.SIGINT)
+    assert launcher.process.wait(TIMEOUT_SECS) == 128 + signal.SIGINT
+    assert launcher.finish()[2] == ""
+
+
+def unread_bytes(pipe):
+    size = array.array("i", [0])
+    fcntl.ioctl(pipe, termios.FIONREAD, size)
+    return size[0]
+
+
+def test_the_exit_status_is_that_of_the_worker_that_failed_first(launch):
+    launcher = launch(
+        """
+        if index == 1:
+            (folder / "pid").write_text(str(os.getpid()))
+            (folder / "started").touch()
+            sys.exit(3)
+        wait_for("started")
+        stat = pathlib.Path("/proc", (folder / "pid").read_text(), "stat")
+        while stat.exists() and ") Z" not in stat.read_text():
+            pass
+        sys.exit(4)
+        """
+    )
+    assert launcher.finish()[0] == 3
+
+
+def test_a_signal_after_a_failure_keeps_its_status_and_starts_no_other_attempt(launch):
+    launcher = launch(
+        """
+        if index == 1:
+            wait_for("waits")
+            (folder / "fails").touch()
+            sys.exit(3)
+        signal.signal(signal.SIGTERM, save)
+        (folder / "waits").touch()
+        time.sleep(60)
+        """,
+        options=["--max_restarts=1"],
+    )
+    launcher.wait_until(lambda: (launcher.folder / "fails").exists())
+    launcher.wait_until(lambda: workers_of(launcher.folder).keys() == {0})
+    time.sleep(0.2)  # the worker has ended; the launcher looks for that every 0.1 seconds
+    launcher.process.send_signal(signal.SIGTERM)
+    assert launcher.finish() == (3, "", "")
+    assert launcher.saved() == ["saved_0"]
+
+
+def test_workers_end_by_themselves_after_a_killed_launcher(launch):
+    launcher = launch("while True: print('x'); time.sleep(0.01)")
+    launcher.wait_for_lines("x")
+    launcher.process.kill()
+    launcher.process.wait()
+    deadline = time.monotonic() + TIMEOUT_SECS
+    while workers_of(launcher.folder) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    launcher.finish()
