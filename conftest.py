@@ -1,8 +1,11 @@
 """What all tests need before TensorFlow computes anything."""
 
 import fcntl
+import importlib.util
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -41,3 +44,23 @@ def made_once(tmp_path_factory) -> Callable[[str, Callable[[Path], None]], Path]
         return path
 
     return folder
+
+
+@pytest.fixture(scope="session")
+def horovod_command() -> Callable[[str, int], list[str]]:
+    """Returns how a launcher starts so many Pythons that Horovod joins; skips where it cannot."""
+    horovodrun, mpirun = (
+        str(Path(sys.executable).with_name(name)) for name in ("horovodrun", "mpirun")
+    )
+    launchers = {"horovodrun": [horovodrun, "--gloo"], "mpirun": [mpirun]}
+
+    def command(launcher: str, count: int) -> list[str]:
+        if importlib.util.find_spec("horovod") is None:
+            pytest.skip("Horovod is not installed: bash scripts/install_horovod.sh")
+        if launcher == "mpirun":
+            built = subprocess.run([horovodrun, "--check-build"], capture_output=True, text=True)
+            if "[X] MPI" not in built.stdout:
+                pytest.skip("Horovod was built without MPI")
+        return [*launchers[launcher], "-np", str(count), sys.executable, "-u"]
+
+    return command

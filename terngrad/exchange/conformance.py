@@ -3,6 +3,7 @@
 python -m terngrad.exchange.conformance local 0 1 NODES FILE
 python -m terngrad.exchange.conformance collective RANK HOST:PORT,... NODES FILE
 mpirun -np P python -m terngrad.exchange.conformance mpi 0 - NODES FILE
+horovodrun -np P python -m terngrad.exchange.conformance horovod 0 - NODES FILE
 """
 
 import sys
@@ -60,10 +61,20 @@ def mpi(rank: int, hosts: str, nodes: int) -> Exchange:
     return TwoShotExchange(transport, nodes // transport.size, ReferenceKernels())
 
 
+def horovod(rank: int, hosts: str, nodes: int) -> Exchange:
+    """A share of the nodes in each process that horovodrun or mpirun started."""
+    del rank, hosts
+    from terngrad.exchange.horovod import start
+
+    transport = start(timeout_secs=60.0)
+    return TwoShotExchange(transport, nodes // transport.size, ReferenceKernels())
+
+
 EXCHANGES: Mapping[str, Callable[[int, str, int], Exchange]] = {
     "local": local,
     "collective": collective,
     "mpi": mpi,
+    "horovod": horovod,
 }
 
 
@@ -83,7 +94,7 @@ def main() -> None:
         found[f"{name} bytes"] = int(exchange.bytes_sent) - before
         found[f"{name} payload"] = _STEPS * sum(p.sent for p in payloads(codecs, exchange))
         found[f"{name} buckets"] = _STEPS * len(codecs)
-    if kind == "mpi":
+    if kind in ("mpi", "horovod"):  # which know the ranks
         path = f"{path}_{exchange.first_node // exchange.local_nodes}.npz"
     found["broadcast"] = exchange.broadcast([tf.constant([float(exchange.first_node)])])[0].numpy()
     exchange.barrier()

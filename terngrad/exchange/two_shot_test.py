@@ -78,17 +78,45 @@ def run_by_mpi(count, nodes, folder):
     return [dict(np.load(folder / f"mpi_{rank}.npz")) for rank in range(count)]
 
 
+def run_by_horovod(command, count, nodes, folder):
+    """The same of processes that Horovod joins."""
+    program = ["-m", "terngrad.exchange.conformance", "horovod", "0", "-"]
+    process = subprocess.Popen(
+        [*command, *program, str(nodes), str(folder / "horovod")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3"),
+    )
+    try:
+        output, _ = process.communicate(timeout=_TIMEOUT_SECS)
+    finally:
+        process.terminate()  # the launcher then ends what it started
+    assert process.returncode == 0, output[-6000:]
+    return [dict(np.load(folder / f"horovod_{rank}.npz")) for rank in range(count)]
+
+
 @pytest.fixture(
     scope="module",
-    params=[("collective", 1), ("collective", 2), ("collective", 4), ("mpi", 2)],
+    params=[
+        ("collective", 1),
+        ("collective", 2),
+        ("collective", 4),
+        ("mpi", 2),
+        ("horovodrun", 2),
+        ("horovodrun", 4),
+        ("horovod by mpirun", 2),
+    ],
     ids=str,
 )
-def together(request, tmp_path_factory):
+def together(request, tmp_path_factory, horovod_command):
     """What so many processes with 4 nodes in all deliver, each of them."""
     kind, count = request.param
-    folder = tmp_path_factory.mktemp(kind)
+    folder = tmp_path_factory.mktemp(kind.replace(" ", "_"))
     if kind == "mpi":
         return run_by_mpi(count, 4, folder)
+    if "horovod" in kind:
+        return run_by_horovod(horovod_command(kind.split()[-1], count), count, 4, folder)
     return run_processes(kind, free_hosts(count), 4, folder)
 
 

@@ -1,0 +1,99 @@
+"""The exchange over Horovod (Gloo or MPI): processes that horovodrun or mpirun started.
+
+Only Horovod's collectives are used: its optimizer wrapper does not average under Keras 3.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from typing import TypeVar
+
+import horovod.tensorflow as hvd
+import tensorflow as tf
+
+from terngrad.exchange.two_shot import Transport
+
+OperationError = tf.errors.OpError  # of an operation that cannot reach a process any more
+
+# How many processes the launcher started: horovodrun with Gloo, Open MPI, MPICH and its kin.
+_LAUNCHED = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+
+# How TensorFlow's own lines begin in an error.
+_FRAME = re.compile(r"\s|$|Graph execution error|Detected at|<stack traces")
+
+T = TypeVar("T")
+
+
+def start(timeout_secs: float) -> HorovodTransport:
+    """Meets the other processes; TensorFlow's threads and devices may still be set afterwards.
+
+    Args:
+      timeout_secs: how long to wait for a process that does not come, or, with Gloo, hangs; not
+        where HOROVOD_GLOO_TIMEOUT_SECONDS is set already.
+
+    Raises:
+      ValueError: no launcher started this process, or not one that Horovod was built for.
+    """
+    os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", str(math.ceil(timeout_secs)))
+    hvd.init()
+    launched = next((os.environ[name] for name in _LAUNCHED if name in os.environ), None)
+    if launched is None and hvd.size() == 1:
+        raise ValueError("must be started by horovodrun or mpirun")
+    if launched is not None and int(launched) != hvd.size():
+        built = "with" if hvd.mpi_built() else "without"
+        raise ValueError(
+            f"{launched} processes were started, but Horovod sees {hvd.size()}: it was built "
+            f"{built} MPI, and horovodrun is its own launcher"
+        )
+    return HorovodTransport()
+
+
+def reason(error: OperationError) -> str:
+    """Horovod's sentence in what TensorFlow says of an operation that failed."""
+    return next((line for line in str(error).splitlines() if not _FRAME.match(line)), "")
+
+
+class HorovodTransport(Transport):
+    """Horovod's collectives.
+
+    Horovod matches operations by name and runs them when all processes have them ready. To
+    TensorFlow they have no side effects: none waits for another, and one whose result nobody needs
+    is left out, so all processes must need the same.
+    """
+
+    def __init__(self) -> None:
+        """Joins the processes that `hvd.init()` met."""
+        self.rank: int = hvd.rank()
+        self.size: int = hvd.size()
+        self._names: dict[str, str] = {}
+
+    def max(self, vector: tf.Tensor, name: str) -> tf.Tensor:
+        """See base class."""
+        return hvd.allreduce(vector, op=hvd.Max, **self._named(name))
+
+    def all_to_all(self, parts: tf.Tensor, name: str) -> tf.Tensor:
+        """See base class."""
+        return tf.ensure_shape(hvd.alltoall(parts, **self._named(name)), parts.shape)
+
+    def all_gather(self, part: tf.Tensor, name: str) -> tf.Tensor:
+        """See base class."""
+        rows = hvd.allgather(part[tf.newaxis], **self._named(name))
+        return tf.ensure_shape(rows, [self.size, *part.shape])
+
+    def broadcast(self, value: tf.Tensor, name: str) -> tf.Tensor:
+        """See base class."""
+        return hvd.broadcast(value, root_rank=0, **self._named(name))
+
+    def gather_objects(self, mine: T) -> list[T]:
+        """Every process' object, in the order of the processes; TensorFlow computes for this."""
+        return hvd.allgather_object(mine, name="objects")
+
+    def _named(self, name: str) -> dict:
+        # The scope of a function or loop, which may differ between processes, is left out; so the
+        # name itself must have none.
+        label = re.sub(r"[^A-Za-z0-9.-]", "_", name.replace("/", "."))
+        if self._names.setdefault(label, name) != name:
+            raise ValueError(f"operations {name!r} and {self._names[label]!r} get the same name")
+        return {"name": label, "ignore_name_scope": True}
