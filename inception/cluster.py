@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import socket
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -13,19 +14,20 @@ import numpy as np
 
 from inception.flag_table import BOOLEAN, NAMES, Checked, at_least, flag, number, one_of, refuse
 from terngrad.exchange import admission, launched
-from terngrad.exchange.channel import name_of, split_address
+from terngrad.exchange.channel import split_address
 from terngrad.exchange.membership import Membership, end_process, reason_of
 from terngrad.exchange.pulse import Pulse
 
 if TYPE_CHECKING:
     from terngrad.exchange.channel import Peer
+    from terngrad.exchange.horovod import HorovodTransport
     from terngrad.exchange.two_shot import Transport
 
-LAUNCHED = ("mpi",)  # engines whose launcher knows the workers
+LAUNCHED = ("mpi", "horovod")  # engines whose launcher knows the workers
 _CONTROL_PORT_ABOVE = 1000  # of the chief's own port, unless the flag says otherwise
 _LAST_PORT = (1 << 16) - 1
 _LONGEST_TIMEOUT_SECS = 1e6
-_LAUNCHERS = {"mpi": "mpirun"}  # of the engines that have their own
+_LAUNCHERS = {"mpi": "mpirun", "horovod": "horovodrun"}  # of the engines that have their own
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,8 +38,8 @@ class ClusterConfig(Checked):
         "Distributed",
         one_of("collective", *LAUNCHED),
         "collective",
-        "engine of the exchange: collective (TensorFlow's own), or mpi under mpirun, which knows "
-        "the workers and their indices itself",
+        "engine of the exchange: collective (TensorFlow's own), mpi under mpirun, or horovod under "
+        "horovodrun or mpirun, which know the workers and their indices themselves",
     )
     worker_hosts: tuple[str, ...] = flag(
         "Distributed", NAMES, (), "HOST:PORT of each worker, the same list on all"
@@ -167,7 +169,11 @@ def joined(cluster: ClusterConfig) -> contextlib.AbstractContextManager[Workers]
     Raises:
       ValueError: names a worker that does not come or is lost, or what is not installed.
     """
-    join = {"collective": _joined_by_sockets, "mpi": _joined_by_mpi}
+    join = {
+        "collective": _joined_by_sockets,
+        "mpi": _joined_by_mpi,
+        "horovod": _joined_by_horovod,
+    }
     return join[cluster.variable_update](cluster)
 
 
@@ -201,41 +207,75 @@ def _joined_by_mpi(cluster: ClusterConfig) -> Iterator[Workers]:
 
     world = MPI.COMM_WORLD
     connect = lambda: MpiTransport(world)
-    with _joined_by_launcher(cluster, world.rank, world.allgather, connect) as workers:
-        yield workers
+    with _ending_at_once(f"worker {world.rank}"):
+        hosts, peers = _meet(world.rank, world.allgather, cluster)
+        with _taking_part(cluster, hosts, world.rank, peers, connect) as workers:
+            yield workers
 
 
 @contextlib.contextmanager
-def _joined_by_launcher(
-    cluster: ClusterConfig,
-    rank: int,
-    gather: launched.Gather,
-    connect: Callable[[], Transport],
-) -> Iterator[Workers]:
-    """Meets workers that can talk already; when one ends at once, the launcher ends the others.
-
-    Args:
-      cluster: of this process.
-      rank: its index.
-      gather: returns what each process gave, in their order; all call it together.
-      connect: see `Workers`.
-    """
-    name = f"worker {rank}"
+def _joined_by_horovod(cluster: ClusterConfig) -> Iterator[Workers]:
     try:
-        hosts, peers = launched.join(rank, gather, cluster.worker_timeout_secs)
-        name = name_of(rank, hosts)
-        if rank == 0:
-            print(f"Worker hosts are: {hosts}", flush=True)
-        with _taking_part(cluster, hosts, rank, peers, connect) as workers:
-            yield workers
+        from terngrad.exchange import horovod
+    except ImportError as error:
+        why = f"needs Horovod, bash scripts/install_horovod.sh ({error})"
+        raise refuse("variable_update", "horovod", why) from None
+    try:
+        transport = horovod.start(cluster.worker_timeout_secs)
+    except ValueError as error:
+        raise refuse("variable_update", "horovod", str(error)) from None
+    with _ending_at_once(f"worker {transport.rank}"), contextlib.ExitStack() as stack:
+        yield _meeting_late(cluster, transport, stack)
+
+
+def _meeting_late(
+    cluster: ClusterConfig, transport: HorovodTransport, stack: contextlib.ExitStack
+) -> Workers:
+    """Workers who meet when they connect, since Horovod talks with TensorFlow's operations."""
+    rank, pulse = transport.rank, Pulse()
+    unsaid: dict[str, str] = {}
+    met: list[Workers] = []
+
+    def agree(facts: Mapping[str, str]) -> None:
+        if met:
+            met[0].agree(facts)
+        else:
+            unsaid.update(facts)
+
+    def connect() -> Transport:
+        hosts, peers = _meet(rank, transport.gather_objects, cluster)
+        joining = _taking_part(cluster, hosts, rank, peers, lambda: transport, pulse)
+        met.append(stack.enter_context(joining))
+        agree(unsaid)
+        return transport
+
+    return Workers(rank, transport.size, cluster.split_data, connect, agree, pulse)
+
+
+def _meet(
+    rank: int, gather: launched.Gather, cluster: ClusterConfig
+) -> tuple[list[str], dict[int, Peer]]:
+    """Meets the workers that a launcher started; see `launched.join`."""
+    hosts, peers = launched.join(rank, gather, cluster.worker_timeout_secs)
+    if rank == 0:
+        print(f"Worker hosts are: {hosts}", flush=True)
+    return hosts, peers
+
+
+@contextlib.contextmanager
+def _ending_at_once(name: str) -> Iterator[None]:
+    """Ends this process where the block fails, and the launcher then the others.
+
+    An orderly end would wait for the others, who wait for this one.
+    """
+    try:
+        yield
     except SystemExit:  # all processes end so, at the same step
         raise
-    except (
-        BaseException
-    ) as error:  # an orderly end would wait for the others, who wait for this one
+    except BaseException as error:
         if isinstance(error, Exception) and not isinstance(error, ValueError | OSError):
             traceback.print_exc()
-        end_process(f"{name} ends: {reason_of(error)}")
+        end_process(f"{name} ({socket.gethostname()}) ends: {reason_of(error)}")
 
 
 @contextlib.contextmanager
@@ -245,11 +285,12 @@ def _taking_part(
     rank: int,
     peers: Mapping[int, Peer],
     connect: Callable[[], Transport],
+    pulse: Pulse | None = None,
 ) -> Iterator[Workers]:
     """Watches the other workers until the end of the block."""
     from terngrad.exchange.operation_errors import OperationError, reason
 
-    pulse = Pulse()
+    pulse = pulse or Pulse()
     with Membership(hosts, rank, peers, cluster.worker_timeout_secs, pulse=pulse) as membership:
         try:
             yield Workers(rank, len(hosts), cluster.split_data, connect, membership.agree, pulse)

@@ -1,11 +1,13 @@
 """Training on several workers: laws 4 and 8, and what happens when one of them is lost."""
 
+import contextlib
 import importlib.util
 import os
 import re
 import signal
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 from pathlib import Path
@@ -14,6 +16,7 @@ import numpy as np
 import pytest
 
 from inception import launch
+from inception.cluster import ClusterConfig
 from slim.datasets import convert, mnist
 from terngrad.training import checkpoints
 
@@ -85,6 +88,19 @@ class Run:
         self.process.wait()
 
 
+class HorovodRun(Run):
+    """The same, of workers that Horovod joins."""
+
+    def __init__(self, command, program, flags, module=("-m",)):
+        # horovodrun takes --net for one of its own, and looks for these everywhere.
+        flags = [re.sub("^--net=", "-net=", flag) for flag in flags]
+        self.start([*command, *module, program, "--variable_update=horovod", *flags])
+
+    def end(self):
+        self.process.terminate()  # the launcher then ends what it started
+        self.process.wait()
+
+
 def worker_pids(run):
     """Processes of the workers by index."""
     found = {}
@@ -148,6 +164,123 @@ def test_law_4_mpi_gives_the_bits_of_one_process(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     alone = train(1, tmp_path / "alone", batch_size=8, nodes=4)
     assert_equal_parameters(alone, parameters(tmp_path / "mpi"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("launcher", ["horovodrun", "mpirun"])
+def test_law_4_horovod_gives_the_bits_of_one_process(tmp_path, horovod_command, launcher):
+    program, flags = flags_of(tmp_path / "horovod", batch_size=4, nodes=2)
+    run = HorovodRun(horovod_command(launcher, 2), program, flags)
+    assert run.finish() == 0, "\n".join(run.lines)
+    alone = train(1, tmp_path / "alone", batch_size=8, nodes=4)
+    assert_equal_parameters(alone, parameters(tmp_path / "horovod"))
+
+
+def horovod_pids(folder):
+    """Processes of the workers that were given a folder, by rank."""
+    found = {}
+    for entry in filter(str.isdecimal, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            process = Path("/proc", entry)
+            rank = re.search(rb"\b(HOROVOD|PMI)_RANK=(\d+)", (process / "environ").read_bytes())
+            words = (process / "cmdline").read_bytes().split(b"\0")
+            if rank and f"--train_dir={folder}".encode() in words:
+                found[int(rank[2])] = int(entry)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("launcher", ["horovodrun", "mpirun"])
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_worker_ends_horovod(tmp_path, horovod_command, launcher, victim):
+    program, flags = flags_of(tmp_path, batch_size=2, steps=100_000)
+    run = HorovodRun(horovod_command(launcher, 2), program, flags)
+    run.wait_for(r"Worker 0: .* step 10,")
+    pids = horovod_pids(tmp_path)
+    os.kill(pids[victim], signal.SIGKILL)
+    start = time.monotonic()
+    assert run.finish() != 0
+    assert time.monotonic() - start < 60
+    assert not horovod_pids(tmp_path)
+    if launcher == "horovodrun":  # mpirun ends the other before it can say a word
+        other = f"[{1 - victim}]<stderr>:"
+        said = "\n".join(line for line in run.lines if line.startswith(other))
+        last = rf"worker {1 - victim} .* ends: worker {victim} .* died: its connection closed"
+        assert re.search(last, said), said
+        assert "Traceback" not in said
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_worker_that_hangs_ends_horovod(tmp_path, horovod_command):
+    program, flags = flags_of(tmp_path, batch_size=2, steps=100_000)
+    command = horovod_command("horovodrun", 2)
+    run = HorovodRun(command, program, [*flags, "--worker_timeout_secs=4"])
+    run.wait_for(r"Worker 0: .* step 10,")
+    os.kill(horovod_pids(tmp_path)[1], signal.SIGSTOP)
+    run.wait_for(r"worker 0 .* ends: worker 1 .* hangs: nothing was heard of it")
+    assert run.finish() != 0
+    assert not horovod_pids(tmp_path)  # also the one that hung
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["horovodrun", "mpirun"])
+def test_law_10_workers_of_horovod_with_other_flags_are_named(tmp_path, horovod_command, launcher):
+    program, flags = flags_of(tmp_path, batch_size=4)
+    other = textwrap.dedent("""
+        import os, runpy, sys
+        if "1" in (os.environ.get("HOROVOD_RANK"), os.environ.get("PMI_RANK")):
+            sys.argv.append("--batch_size=8")
+        runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
+    """)
+    (tmp_path / "other.py").write_text(other)
+    command = [*horovod_command(launcher, 2), str(tmp_path / "other.py")]
+    run = HorovodRun(command, program, flags, module=())
+    assert run.finish() != 0
+    output = "\n".join(run.lines)
+    assert re.search(r"batch_size is 8 on worker 1 \(.*\) and 4 on worker 0", output), output
+
+
+def refusal(*flags, **environment):
+    """What a program says that ends at once, in one line."""
+    command = [sys.executable, "-m", "inception.mnist_distributed_train", *flags]
+    done = subprocess.run(
+        command,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECS,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1, done.stderr
+    return done.stderr
+
+
+@pytest.mark.slow
+def test_law_10_horovod_that_is_not_installed_is_named(tmp_path):
+    (tmp_path / "horovod.py").write_text("raise ModuleNotFoundError('there is none')")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    said = refusal("--variable_update=horovod", "--benchmark_mode", PYTHONPATH=path)
+    assert (
+        "flag --variable_update=horovod: needs Horovod, bash scripts/install_horovod.sh "
+        "(there is none)"
+    ) in said
+
+
+@pytest.mark.slow
+def test_law_10_horovod_without_a_launcher_is_named(horovod_command):
+    horovod_command("horovodrun", 1)
+    said = refusal("--variable_update=horovod", "--benchmark_mode")
+    assert "flag --variable_update=horovod: must be started by horovodrun or mpirun" in said
+
+
+@pytest.mark.parametrize(("engine", "launcher"), [("mpi", "mpirun"), ("horovod", "horovodrun")])
+def test_law_10_hosts_are_refused_where_a_launcher_names_them(engine, launcher):
+    with pytest.raises(ValueError, match=f"worker_hosts=a:1: {launcher} names the workers"):
+        ClusterConfig(variable_update=engine, worker_hosts=("a:1",))
 
 
 @pytest.mark.slow

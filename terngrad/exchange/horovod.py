@@ -13,15 +13,12 @@ from typing import TypeVar
 import horovod.tensorflow as hvd
 import tensorflow as tf
 
-from terngrad.exchange.two_shot import Transport
-
-OperationError = tf.errors.OpError  # of an operation that cannot reach a process any more
+from terngrad.exchange.two_shot import Merge, Transport
 
 # How many processes the launcher started: horovodrun with Gloo, Open MPI, MPICH and its kin.
 _LAUNCHED = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
-# How TensorFlow's own lines begin in an error.
-_FRAME = re.compile(r"\s|$|Graph execution error|Detected at|<stack traces")
+_PATIENCE = 3  # which of the processes is lost, the caller knows better than Gloo
 
 T = TypeVar("T")
 
@@ -30,13 +27,13 @@ def start(timeout_secs: float) -> HorovodTransport:
     """Meets the other processes; TensorFlow's threads and devices may still be set afterwards.
 
     Args:
-      timeout_secs: how long to wait for a process that does not come, or, with Gloo, hangs; not
-        where HOROVOD_GLOO_TIMEOUT_SECONDS is set already.
+      timeout_secs: after which the caller takes a silent process for lost; Gloo is more patient,
+        unless HOROVOD_GLOO_TIMEOUT_SECONDS is set already.
 
     Raises:
       ValueError: no launcher started this process, or not one that Horovod was built for.
     """
-    os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", str(math.ceil(timeout_secs)))
+    os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", str(math.ceil(_PATIENCE * timeout_secs)))
     hvd.init()
     launched = next((os.environ[name] for name in _LAUNCHED if name in os.environ), None)
     if launched is None and hvd.size() == 1:
@@ -48,11 +45,6 @@ def start(timeout_secs: float) -> HorovodTransport:
             f"{built} MPI, and horovodrun is its own launcher"
         )
     return HorovodTransport()
-
-
-def reason(error: OperationError) -> str:
-    """Horovod's sentence in what TensorFlow says of an operation that failed."""
-    return next((line for line in str(error).splitlines() if not _FRAME.match(line)), "")
 
 
 class HorovodTransport(Transport):
@@ -69,9 +61,10 @@ class HorovodTransport(Transport):
         self.size: int = hvd.size()
         self._names: dict[str, str] = {}
 
-    def max(self, vector: tf.Tensor, name: str) -> tf.Tensor:
+    def all_reduce(self, values: tf.Tensor, merge: Merge, name: str) -> tf.Tensor:
         """See base class."""
-        return hvd.allreduce(vector, op=hvd.Max, **self._named(name))
+        operation = {"Max": hvd.Max, "Add": hvd.Sum}[merge]
+        return hvd.allreduce(values, op=operation, **self._named(name))
 
     def all_to_all(self, parts: tf.Tensor, name: str) -> tf.Tensor:
         """See base class."""

@@ -32,7 +32,7 @@ def test_operations_have_the_names_that_were_given_and_wait_for_no_other(horovod
     @tf.function(autograph=False)
     def exchange(parts):
         with tf.name_scope("scope"):
-            largest = transport.max(tf.cast(parts[0], tf.float32), "bucket 0/max")
+            largest = transport.all_reduce(tf.cast(parts[0], tf.float32), "Max", "bucket 0/max")
         received = transport.all_to_all(parts, "bucket 0/codes")
         sums = transport.all_gather(parts[0], "bucket 0/sums")
         return largest, received, sums, transport.broadcast(parts, "state")
@@ -78,17 +78,9 @@ def test_law_10_processes_that_do_not_see_each_other_are_refused(horovod, monkey
     assert (transport.rank, transport.size) == (1, 2)
 
 
-def test_gloo_waits_as_long_as_was_asked_unless_the_environment_says_so(horovod, monkeypatch):
+def test_gloo_waits_longer_than_was_asked_unless_the_environment_says_so(horovod, monkeypatch):
     horovod.start(2.5)
-    assert os.environ[_TIMEOUT] == "3"
+    assert os.environ[_TIMEOUT] == "8"
     monkeypatch.setenv(_TIMEOUT, "7")
     horovod.start(2.5)
     assert os.environ[_TIMEOUT] == "7"
-
-
-def test_the_reason_of_a_failed_operation_is_horovods_sentence(horovod):
-    text = (
-        "Graph execution error:\n\nDetected at node n defined at (most recent call last):\n"
-        "<stack traces unavailable>\nHorovod has been shut down.\n\t [[{{node n}}]]"
-    )
-    assert horovod.reason(tf.errors.UnknownError(None, None, text)) == "Horovod has been shut down."
