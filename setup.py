@@ -86,7 +86,7 @@ setuptools.setup(
     extras_require={
         "cpu": TENSORFLOW_CPU,
         "gpu": [f"tensorflow[and-cuda]{TENSORFLOW}"],
-        "mpi": MPI,
+        "mpi": MPI,  # there is none for Horovod: scripts/install_horovod.sh builds it
         "dev": [
             *MPI,
             "clang-format~=23.1.5",
