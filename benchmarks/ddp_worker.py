@@ -73,7 +73,7 @@ def _side(
 ) -> Callable[[int], None]:
     ddp = DistributedDataParallel(_lenet_slim(), bucket_cap_mb=bucket_cap_mb)
     hook(ddp)
-    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01, momentum=0.9)
     images = torch.randn(arguments.batch_size, 1, 28, 28)
     labels = torch.randint(0, 10, (arguments.batch_size,))
     entropy = nn.CrossEntropyLoss()

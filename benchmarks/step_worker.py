@@ -1,6 +1,7 @@
 """One host of benchmarks/step_benchmark.py: training steps with several kinds of gradients.
 
-The kinds take turns in one process, on synthetic images.
+The kinds take turns in one process, on synthetic images. No weights decay and none are averaged:
+what a step costs beside gradients, exchange and momentum is not the question, and DDP does neither.
 """
 
 import dataclasses
@@ -51,6 +52,9 @@ def main(values: FlagValues) -> None:
         batch_size=options.batch_size,
         clip_factor=2.5,
         quantize_logits=True,
+        optimizer="momentum",
+        weight_decay=0.0,
+        moving_average_decay=0.0,
         benchmark_mode=True,
         bucket_elements=options.bucket_elements,
     )
