@@ -1,7 +1,10 @@
 """What the tests of the benchmarks share: a small data set and the way to run a program."""
 
 import json
+import os
 import runpy
+import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,3 +40,15 @@ def run(tmp_path, monkeypatch) -> Run:
         return json.loads(file.read_text())
 
     return run_program
+
+
+@pytest.fixture(scope="session")
+def has_networks() -> None:
+    """Skips tests of hosts where a machine cannot have them."""
+    if not (shutil.which("ip") and shutil.which("tc")):
+        pytest.skip("there is no ip or no tc (iproute2)")
+    trial = f"trial{os.getpid()}"
+    made = subprocess.run(["ip", "netns", "add", trial], capture_output=True, check=False)
+    subprocess.run(["ip", "netns", "delete", trial], capture_output=True, check=False)
+    if made.returncode:
+        pytest.skip("network namespaces need root")

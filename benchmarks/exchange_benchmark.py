@@ -69,12 +69,12 @@ def main(values: FlagValues) -> None:
     options = flag_table.read(_Options, values)
     cells: list[dict] = []
     for size in map(int, options.hosts):
-        with host_network.network(size):
+        with host_network.network(size) as network:
             for rate in options.rates:
-                host_network.shape(size, rate)
+                network.shape(rate)
                 for engine in options.engines:
                     print(f"{size} hosts, {rate}, {engine}", flush=True)
-                    cells += _measure(options, size, rate, engine)
+                    cells += _measure(options, network, rate, engine)
                     if options.json:  # hours of measuring do not wait for the last cell
                         content = {"environment": report.environment(), "cells": cells}
                         report.write_json(options.json, content)
@@ -90,7 +90,9 @@ def formula_bytes(values: int, size: int, exchange: str) -> float:
     return values * bits * (size - 1) / size / 8
 
 
-def _measure(options: _Options, size: int, rate: str, engine: str) -> list[dict]:
+def _measure(
+    options: _Options, network: host_network.Network, rate: str, engine: str
+) -> list[dict]:
     names = {name: ",".join(getattr(options, name)) for name in ("gradients", "exchanges")}
     command = [
         *(sys.executable, "-m", "benchmarks.exchange_worker", f"--engine={engine}", *_THREADS),
@@ -103,13 +105,13 @@ def _measure(options: _Options, size: int, rate: str, engine: str) -> list[dict]
     count = len(options.gradients) * len(options.exchanges)
     timeout = _START_SECS + count * options.cell_timeout_secs
     if engine == "mpi":
-        found = host_network.run_with_mpi(size, command, timeout)
+        found = network.collect_with_mpi(command, timeout)
     else:
-        worker_hosts = f"--worker_hosts={','.join(host_network.addresses(size))}"
-        each = [[*command, worker_hosts, f"--task_id={i}"] for i in range(size)]
-        found = host_network.run_on_each(each, timeout)
+        worker_hosts = f"--worker_hosts={','.join(network.addresses)}"
+        each = [[*command, worker_hosts, f"--task_id={i}"] for i in range(network.size)]
+        found = network.collect(each, timeout)
     return [
-        {"hosts": size, "rate": rate, "engine": engine} | _joined(cells, size)
+        {"hosts": network.size, "rate": rate, "engine": engine} | _joined(cells, network.size)
         for cells in zip(*found, strict=True)
     ]
 

@@ -1,6 +1,9 @@
 """Hosts of a network on this machine, and a program that runs on all of them: see network.sh."""
 
+from __future__ import annotations
+
 import contextlib
+import dataclasses
 import json
 import os
 import shutil
@@ -30,80 +33,117 @@ _MPI_OVER_NETWORK = {
 }
 
 
-def addresses(size: int) -> list[str]:
-    """HOST:PORT of each host."""
-    return [f"10.77.0.{i + 1}:{_PORT}" for i in range(size)]
+@dataclasses.dataclass(frozen=True)
+class Network:
+    """Hosts that run programs.
 
-
-@contextlib.contextmanager
-def network(size: int) -> Iterator[None]:
-    """Has `size` hosts within the block.
-
-    Raises:
-      ValueError: this machine cannot have them, with the reason.
+    Attributes:
+      name: of the network on this machine.
+      size: number of hosts.
     """
-    _configure("up", str(size))
-    try:
-        yield
-    finally:
-        _configure("down")
+
+    name: str
+    size: int
+
+    def __enter__(self) -> Network:
+        """Has the hosts within the block.
+
+        Raises:
+          ValueError: this machine cannot have them, with the reason.
+        """
+        self._configure("up", str(self.size))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._configure("down")
+
+    @property
+    def addresses(self) -> list[str]:
+        """HOST:PORT of each host."""
+        return [f"10.77.0.{i + 1}:{_PORT}" for i in range(self.size)]
+
+    def shape(self, rate: str) -> None:
+        """Limits what each host sends and receives to one of RATES."""
+        self._configure("rate", str(self.size), rate)
+
+    def run_programs(self, commands: Sequence[Sequence[str]], timeout: float) -> None:
+        """Runs a command on each host.
+
+        Raises:
+          ValueError: one fails or takes longer; it ends with what the host told.
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            _run(self._on_hosts(commands), self._environment, timeout, folder)
+
+    def collect(self, commands: Sequence[Sequence[str]], timeout: float) -> list[list[dict]]:
+        """As `run_programs`; returns the lists that they wrote to --output_dir=DIR."""
+        return _collect(self._on_hosts(commands), self.size, self._environment, timeout)
+
+    def collect_with_mpi(self, command: Sequence[str], timeout: float) -> list[list[dict]]:
+        """Runs a command on each host under mpirun; otherwise as `collect`.
+
+        Raises:
+          ValueError: as in `collect`, or there is no MPICH.
+        """
+        near = Path(sys.executable).with_name("mpiexec")
+        mpiexec = str(near) if near.exists() else shutil.which("mpiexec")
+        if not mpiexec:
+            raise ValueError("engine mpi: there is no mpiexec; pip install '.[mpi]'")
+        on_host = f'exec bash "{_SCRIPT}" run "$PMI_RANK" "$@"'
+        together = [mpiexec, "-n", str(self.size), "bash", "-c", on_host, "-", *command]
+        environment = self._environment | _MPI_OVER_NETWORK
+        return _collect([together], self.size, environment, timeout)
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        return {"NETWORK": self.name}
+
+    def _configure(self, *arguments: str) -> None:
+        done = subprocess.run(
+            ["bash", _SCRIPT, *arguments],
+            env=os.environ | self._environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise ValueError(done.stderr.strip() or f"network.sh {arguments[0]} failed")
+
+    def _on_hosts(self, commands: Sequence[Sequence[str]]) -> list[list[str]]:
+        return [["bash", _SCRIPT, "run", str(i), *c] for i, c in enumerate(commands)]
 
 
-def shape(size: int, rate: str) -> None:
-    """Limits what each host sends and receives to one of RATES."""
-    _configure("rate", str(size), rate)
+def network(size: int) -> Network:
+    """Returns `size` hosts of this process' own, to be used in a with block."""
+    return Network(f"terngrad{os.getpid()}", size)
 
 
-def run_on_each(commands: Sequence[Sequence[str]], timeout: float) -> list[list[dict]]:
-    """Runs a command on each host; returns the lists that they wrote to --output_dir=DIR.
-
-    Raises:
-      ValueError: one fails or takes longer; it ends with what the host told.
-    """
-    prefixed = [["bash", _SCRIPT, "run", str(i), *command] for i, command in enumerate(commands)]
-    return _run_all(prefixed, len(commands), {}, timeout)
-
-
-def run_with_mpi(size: int, command: Sequence[str], timeout: float) -> list[list[dict]]:
-    """Runs a command on each host under mpirun; otherwise as `run_on_each`.
-
-    Raises:
-      ValueError: as in `run_on_each`, or there is no MPICH.
-    """
-    near = Path(sys.executable).with_name("mpiexec")
-    mpiexec = str(near) if near.exists() else shutil.which("mpiexec")
-    if not mpiexec:
-        raise ValueError("engine mpi: there is no mpiexec; pip install '.[mpi]'")
-    on_host = f'exec bash "{_SCRIPT}" run "$PMI_RANK" "$@"'
-    together = [mpiexec, "-n", str(size), "bash", "-c", on_host, "-", *command]
-    return _run_all([together], size, _MPI_OVER_NETWORK, timeout)
-
-
-def _configure(*arguments: str) -> None:
-    done = subprocess.run(
-        ["bash", _SCRIPT, *arguments], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise ValueError(done.stderr.strip() or f"network.sh {arguments[0]} failed")
-
-
-def _run_all(
+def _collect(
     commands: Sequence[Sequence[str]], size: int, environment: Mapping[str, str], timeout: float
 ) -> list[list[dict]]:
-    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-        logs = [Path(folder, f"{i}.log") for i in range(len(commands))]
+    with tempfile.TemporaryDirectory() as folder:
+        told_where = [[*command, f"--output_dir={folder}"] for command in commands]
+        _run(told_where, environment, timeout, folder)
+        return [json.loads(Path(folder, f"{i}.json").read_text()) for i in range(size)]
+
+
+def _run(
+    commands: Sequence[Sequence[str]],
+    environment: Mapping[str, str],
+    timeout: float,
+    log_folder: str,
+) -> None:
+    logs = [Path(log_folder, f"{i}.log") for i in range(len(commands))]
+    with contextlib.ExitStack() as stack:
         processes = [
-            stack.enter_context(
-                _process([*command, f"--output_dir={folder}"], log, os.environ | environment)
-            )
+            stack.enter_context(_process(command, log, os.environ | environment))
             for command, log in zip(commands, logs, strict=True)
         ]
         _wait(processes, timeout)
         failed = [i for i, process in enumerate(processes) if process.poll() != 0]
-        if failed:
-            told = "\n".join(f"[{i}] {logs[i].read_text()[-3000:]}" for i in failed)
-            raise ValueError(f"processes {failed} failed or took over {timeout:.0f} s:\n{told}")
-        return [json.loads(Path(folder, f"{i}.json").read_text()) for i in range(size)]
+    if failed:
+        told = "\n".join(f"[{i}] {logs[i].read_text()[-3000:]}" for i in failed)
+        raise ValueError(f"processes {failed} failed or took over {timeout:.0f} s:\n{told}")
 
 
 @contextlib.contextmanager

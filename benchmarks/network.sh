@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # Usage: network.sh up N | rate N RATE | run I COMMAND... | down
-# Hosts on one machine, for measurements: N network namespaces, terngrad0 to terngrad<N-1>, with an
+# Hosts on one machine, for measurements: N network namespaces, terngrad-0 to terngrad-<N-1>, with an
 # interface eth0 of address 10.77.0.<I+1> each, joined by a bridge. Needs root and iproute2.
+# Another NETWORK=name in the environment is another network, beside it.
 #   network.sh up 2              2 hosts, as fast as the machine
 #   network.sh rate 2 1gbit      each sends and receives at most so much; RATE as tc takes it, or "unshaped"
 #   network.sh run 0 hostname    a command on host 0
 #   network.sh down              removes all of them
 set -euo pipefail
 
-readonly PREFIX=terngrad BRIDGE=terngradbr NET=10.77.0
+readonly NETWORK="${NETWORK:-terngrad}" NET=10.77.0
+readonly PREFIX="${NETWORK}-" BRIDGE="${NETWORK}-br"
 
 die() {
   echo "$(basename "$0"): $*" >&2
@@ -63,6 +65,7 @@ shape() {
   fi
 }
 
+[[ "${NETWORK}" =~ ^[a-z0-9]+$ ]] || die "NETWORK must be of a-z and 0-9, got '${NETWORK}'"
 command -v ip >/dev/null && command -v tc >/dev/null || die "needs ip and tc (iproute2)"
 [[ "${EUID}" -eq 0 ]] || die "needs root, to make network namespaces"
 case "${1:-}:$#" in

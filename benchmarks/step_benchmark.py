@@ -62,17 +62,19 @@ def main(values: FlagValues) -> None:
     """Measures bandwidth after bandwidth."""
     options = flag_table.read(_Options, values)
     cells: list[dict] = []
-    with host_network.network(options.hosts):
+    with host_network.network(options.hosts) as network:
         for rate in options.rates:
-            host_network.shape(options.hosts, rate)
+            network.shape(rate)
             for size in options.bucket_elements:
                 print(f"{rate}, buckets of {size} values", flush=True)
                 name = f", buckets of {size}" if len(options.bucket_elements) > 1 else ""
-                found = host_network.run_on_each(_suite(options, size), options.timeout_secs)
+                commands = _suite(options, network.addresses, size)
+                found = network.collect(commands, options.timeout_secs)
                 cells += _joined(found, rate, name)
             if options.torch_python:
                 print(f"{rate}, DDP", flush=True)
-                found = host_network.run_on_each(_ddp(options), options.timeout_secs)
+                commands = _ddp(options, network.addresses[0])
+                found = network.collect(commands, options.timeout_secs)
                 cells += _joined(found, rate, "")
     _print_table(cells)
     circumstances = report.environment() | {"hosts": options.hosts, "images": options.batch_size}
@@ -84,8 +86,7 @@ def main(values: FlagValues) -> None:
         _draw(cells, options)
 
 
-def _suite(options: _Options, bucket_elements: str) -> list[list[str]]:
-    addresses = host_network.addresses(options.hosts)
+def _suite(options: _Options, addresses: Sequence[str], bucket_elements: str) -> list[list[str]]:
     common = [
         *(sys.executable, "-m", "benchmarks.step_worker", *_THREADS, *_common(options)),
         f"--bucket_elements={bucket_elements}",
@@ -94,8 +95,7 @@ def _suite(options: _Options, bucket_elements: str) -> list[list[str]]:
     return [[*common, f"--task_id={i}"] for i in range(options.hosts)]
 
 
-def _ddp(options: _Options) -> list[list[str]]:
-    master = host_network.addresses(options.hosts)[0]
+def _ddp(options: _Options, master: str) -> list[list[str]]:
     command = [options.torch_python, _DDP, *_common(options), f"--master={master}"]
     return [[*command, f"--hosts={options.hosts}", f"--task_id={i}"] for i in range(options.hosts)]
 

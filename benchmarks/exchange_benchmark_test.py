@@ -1,0 +1,65 @@
+"""The benchmark of exchanges: its formula, its flags, and a short run between two hosts."""
+
+import importlib.util
+import math
+
+import numpy as np
+import pytest
+
+from benchmarks.exchange_benchmark import _Options, formula_bytes
+from benchmarks.gradients import NETS, shapes_of
+
+MILLION = 1_000_000
+
+
+@pytest.mark.parametrize(("size", "bits"), [(2, 2.5), (4, 4.5), (8, 6.125)])
+def test_the_formula_gives_the_bits_that_a_host_sends_for_each_parameter(size, bits):
+    assert 8 * formula_bytes(MILLION, size, "ternary") / MILLION == bits
+    assert formula_bytes(MILLION, size, "float32") == 8 * MILLION * (size - 1) / size
+    assert formula_bytes(MILLION, size, "float16") == 4 * MILLION * (size - 1) / size
+
+
+def test_the_nets_have_the_sizes_that_their_papers_give():
+    millions = [
+        sum(math.prod(shape) for shape in shapes_of(net).values()) / MILLION for net in NETS
+    ]
+    np.testing.assert_allclose(millions, [3.27, 1.07, 61.1, 132.9], rtol=0.002)
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ({"hosts": ("1",)}, "flag --hosts=1: must be of 2, ..., 99"),
+        ({"rates": ("2mbit",)}, "flag --rates=2mbit: must be of 100mbit, 1gbit, unshaped"),
+        ({"engines": ("nccl",)}, "flag --engines=nccl: must be of collective, mpi"),
+        ({"gradients": ("vgg",)}, "flag --gradients=vgg: must be of lenet_slim"),
+        ({"exchanges": ("int8",)}, "flag --exchanges=int8: must be of float32 ring"),
+        ({"rounds": 0}, "flag --rounds=0"),
+    ],
+)
+def test_law_10_wrong_flags_are_told(flags, told):
+    with pytest.raises(ValueError) as refusal:
+        _Options(**flags)
+    assert told in str(refusal.value)
+
+
+@pytest.mark.slow
+def test_the_interface_counts_what_the_formula_and_the_exchange_say(
+    has_networks, run, tmp_path, capsys
+):
+    engines = ["collective"]
+    if importlib.util.find_spec("mpi4py"):
+        engines.append("mpi")
+    arguments = ("--hosts=2", "--rates=1gbit", f"--engines={','.join(engines)}", "--rounds=3")
+    figures = run(
+        "exchange_benchmark", *arguments, "--gradients=lenet_slim", f"--png={tmp_path / 'a.png'}"
+    )
+    assert len(figures["cells"]) == 4 * len(engines)
+    for cell in figures["cells"]:
+        assert len(cell["ms"]) == 3
+        assert min(cell["ms"]) > 0
+        assert cell["interface_bytes"] == pytest.approx(cell["formula_bytes"], rel=0.05)
+        if cell["exchange"] != "float32 ring":  # which the engine does not count
+            assert cell["counted_bytes"] == pytest.approx(cell["formula_bytes"], rel=0.01)
+    assert (tmp_path / "a.png").stat().st_size > 0
+    assert "| lenet_slim | 2     | 1gbit | collective | ternary" in capsys.readouterr().out

@@ -1,0 +1,39 @@
+"""The benchmark of steps on several hosts."""
+
+import pytest
+
+from benchmarks.step_benchmark import _Options
+from benchmarks.step_worker import ALONE
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ({"rates": ("2mbit",)}, "flag --rates=2mbit: must be of 100mbit, 1gbit, unshaped"),
+        ({"bucket_elements": ("0",)}, "flag --bucket_elements=0: must be integers >= 1"),
+        ({"hosts": 1}, "flag --hosts=1"),
+    ],
+)
+def test_law_10_wrong_flags_are_told(flags, told):
+    with pytest.raises(ValueError) as refusal:
+        _Options(**flags)
+    assert told in str(refusal.value)
+
+
+@pytest.mark.slow
+def test_steps_are_timed_and_their_bytes_are_counted(has_networks, run, tmp_path):
+    png = tmp_path / "steps.png"
+    figures = run(
+        *("step_benchmark", "--rates=unshaped", "--batch_size=2", "--steps=2", "--rounds=2"),
+        f"--png={png}",
+    )
+    sent = {}
+    for cell in figures["cells"]:
+        assert cell["rate"] == "unshaped"
+        assert len(cell["ms"]) == len(cell["interface_bytes"]) == 2
+        assert min(cell["ms"]) > 0
+        sent[cell["side"]] = min(cell["interface_bytes"])
+    assert sent["float32"] / sent["float16"] == pytest.approx(2.0, rel=0.05)
+    assert sent["float32"] / sent["ternary"] == pytest.approx(32 / 2.5, rel=0.05)
+    assert sent[ALONE] < 0.01 * sent["ternary"]
+    assert png.stat().st_size > 0

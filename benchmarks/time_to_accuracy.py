@@ -1,0 +1,157 @@
+"""How long do hosts of a slow network train until a net is as good as wanted?
+
+Trains LeNet on MNIST on several hosts, once with each kind of gradients, and evaluates every
+checkpoint on the test images. Time counts from the launch to the moment a checkpoint was written.
+Hosts are network namespaces on this machine (network.sh; needs root) that share its cores.
+
+python -m benchmarks.time_to_accuracy --data_dir=DIR --output_dir=DIR --json=figures.json
+"""
+
+import dataclasses
+import functools
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+
+import matplotlib.figure
+import rich.box
+import rich.console
+import rich.table
+from absl.flags import FlagValues
+
+from benchmarks import host_network, report
+from inception import app, flag_table
+from inception.flag_table import TEXT, at_least, flag, number, one_of
+from inception.report import read_run
+from terngrad.training import checkpoints
+
+GRADIENTS = {
+    "float32": ("--grad_bits=32",),
+    "float16": ("--grad_bits=16",),
+    "ternary": ("--grad_bits=1", "--quantize_logits=True"),
+}
+_TOLD = ("hosts", "rate", "batch_size", "initial_learning_rate", "max_steps", "save_iter")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Options(flag_table.Checked):
+    data_dir: str = flag("Data", TEXT, "/tmp/mydata", "folder of MNIST's record files")
+    output_dir: str = flag("Training", TEXT, "results", "folder for the runs; they must be new")
+    hosts: int = flag("Distributed", at_least(2), 4, "number of hosts", "hosts")
+    rate: str = flag("Distributed", one_of(*host_network.RATES), "100mbit", "bandwidth")
+    batch_size: int = flag("Training", at_least(1), 64, "images of a host in a step", "images")
+    initial_learning_rate: float = flag("Training", number(above=True), 0.04, "of the first step")
+    max_steps: int = flag("Training", at_least(10), 1500, "length of each run", "steps")
+    save_iter: int = flag("Training", at_least(1), 50, "between checkpoints", "steps")
+    target: float = flag("Evaluation", number(0, 1), 0.99, "wanted precision @ 1")
+    timeout_secs: float = flag("Runtime", number(), 7200.0, "of a run at most", "seconds")
+    json: str = flag("Runtime", TEXT, "", "file that takes the figures, too")
+    png: str = flag("Runtime", TEXT, "", "file that takes a picture of them")
+
+
+def main(values: FlagValues) -> None:
+    """Trains, evaluates, reports."""
+    options = flag_table.read(_Options, values)
+    folders = {kind: os.path.join(options.output_dir, kind) for kind in GRADIENTS}
+    for folder in folders.values():
+        if os.path.exists(folder):
+            raise flag_table.refuse("output_dir", options.output_dir, f"{folder} exists already")
+    launched = {}
+    with host_network.network(options.hosts) as network:
+        network.shape(options.rate)
+        for kind, folder in folders.items():
+            print(f"{options.hosts} hosts, {options.rate}, {kind}", flush=True)
+            launched[kind] = time.time()
+            commands = _commands(options, network.addresses, kind, folder)
+            network.run_programs(commands, options.timeout_secs)
+    found = {kind: _read(options, folders[kind], launched[kind]) for kind in folders}
+    _print_table(found, options)
+    circumstances = report.environment() | {
+        name: value for name, value in dataclasses.asdict(options).items() if name in _TOLD
+    }
+    for name, value in circumstances.items():
+        print(f"- {name}: {value}")
+    if options.json:
+        report.write_json(options.json, {"environment": circumstances, "runs": found})
+    if options.png:
+        _draw(found, options)
+
+
+def _commands(
+    options: _Options, addresses: Sequence[str], kind: str, folder: str
+) -> list[list[str]]:
+    common = [
+        *(sys.executable, "-m", "inception.mnist_distributed_train"),
+        f"--data_dir={options.data_dir}",
+        f"--train_dir={folder}",
+        f"--worker_hosts={','.join(addresses)}",
+        f"--batch_size={options.batch_size}",
+        f"--max_steps={options.max_steps}",
+        f"--save_iter={options.save_iter}",
+        "--keep_checkpoints=0",
+        "--optimizer=momentum",
+        f"--initial_learning_rate={options.initial_learning_rate}",
+        "--learning_rate_decay_type=polynomial",
+        "--num_intra_threads=1",
+        "--num_inter_threads=2",
+        *GRADIENTS[kind],
+    ]
+    return [[*common, f"--task_id={i}"] for i in range(options.hosts)]
+
+
+def _read(options: _Options, folder: str, launched: float) -> dict:
+    run = read_run(
+        folder,
+        net="lenet",
+        dataset_name="mnist",
+        data_dir=options.data_dir,
+        batch_size=options.batch_size * options.hosts,
+    )
+    written = [os.path.getmtime(f"{p}.index") for p in checkpoints.all_checkpoints(folder)]
+    secs = [moment - launched for moment in written]
+    reached = (i for i, precision in enumerate(run.accuracy.values) if precision >= options.target)
+    first = next(reached, None)
+    return {
+        "steps": run.accuracy.steps,
+        "secs": secs,
+        "precision_at_1": run.accuracy.values,
+        "ms_per_step": run.ms_per_step,
+        "steps_to_target": None if first is None else run.accuracy.steps[first],
+        "secs_to_target": None if first is None else secs[first],
+    }
+
+
+def _print_table(found: Mapping[str, dict], options: _Options) -> None:
+    target = f"{100 * options.target:g} %"
+    table = rich.table.Table("gradients", box=rich.box.MARKDOWN)
+    for heading in ("ms/step", f"steps to {target}", f"seconds to {target}", "last precision @ 1"):
+        table.add_column(heading, justify="right")
+    for kind, run in found.items():
+        steps, secs = run["steps_to_target"], run["secs_to_target"]
+        reached = ["not reached", ""] if steps is None else [str(steps), f"{secs:.0f}"]
+        last = f"{100 * run['precision_at_1'][-1]:.2f} %"
+        table.add_row(kind, f"{run['ms_per_step']:.1f}", *reached, last)
+    rich.console.Console(width=120).print(table)
+
+
+def _draw(found: Mapping[str, dict], options: _Options) -> None:
+    figure = matplotlib.figure.Figure((8, 4), layout="constrained")
+    axes = figure.subplots()
+    for kind, run in found.items():
+        percent = [100 * value for value in run["precision_at_1"]]
+        axes.plot(run["secs"], percent, marker=".", label=kind)
+    axes.axhline(100 * options.target, color="grey", linestyle="--")
+    axes.set(
+        title=f"LeNet on MNIST, {options.hosts} hosts, {options.rate}",
+        xlabel="seconds from the launch",
+        ylabel="test precision @ 1 (%)",
+        ylim=(100 * options.target - 3, 100),
+    )
+    axes.legend()
+    axes.grid(alpha=0.3)
+    report.save_figure(figure, options.png)
+
+
+if __name__ == "__main__":
+    app.run(main, functools.partial(flag_table.define, _Options))
