@@ -316,16 +316,18 @@ def inert_flags(config: TrainConfig) -> dict[str, str]:
 
 
 def tell_inert(
-    config: TrainConfig, values: flags.FlagValues, renamed: Mapping[str, str] = MappingProxyType({})
+    inert: Mapping[str, str],
+    values: flags.FlagValues,
+    renamed: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Prints a line for each flag that was given but has no effect.
 
     Args:
-      config: what the flags became.
+      inert: see `inert_flags`.
       values: the parsed flags.
-      renamed: the program's names of flags that it calls otherwise than `config` does.
+      renamed: the program's names of flags that it calls otherwise than `inert` does.
     """
-    for field, why in inert_flags(config).items():
+    for field, why in inert.items():
         name = renamed.get(field, field)
         if name in values and values[name].present:
             print(f"--{name}: has no effect with {why}.")
@@ -367,7 +369,7 @@ def train_config(values: flags.FlagValues, dataset_name: str) -> TrainConfig:
                 "--learning_rate_decay_type: with --optimizer=adam the learning rate stays fixed."
             )
         config = dataclasses.replace(config, learning_rate_decay_type="fixed")
-    tell_inert(config, values)
+    tell_inert(inert_flags(config), values)
     return config
 
 

@@ -41,6 +41,16 @@ class LargeBatch(Checked):
     )
 
 
+def inert_flags(large_batch: LargeBatch) -> dict[str, str]:
+    """Flags that have no effect in this config, with what makes them so."""
+    inert = {}
+    if large_batch.learning_rate_scaling == "none":
+        inert["base_batch_size"] = "--learning_rate_scaling=none"
+    if not large_batch.warmup_epochs:
+        inert |= dict.fromkeys(("warmup_type", "warmup_learning_rate"), "--warmup_epochs=0")
+    return inert
+
+
 def apply(config: TrainConfig, large_batch: LargeBatch, workers: int) -> TrainConfig:
     """Returns the config with the learning rates that `workers` workers use."""
     rate = config.initial_learning_rate

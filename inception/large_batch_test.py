@@ -58,3 +58,13 @@ def test_the_paper_of_many_nodes_warms_up_and_decays_with_power_3():
 def test_the_plan_tells_the_decay(decay, text):
     config = TrainConfig(dataset_name="mnist", learning_rate_decay_type=decay)
     assert large_batch.plan(config, 100) == f"Learning rate: {text}"
+
+
+def test_flags_without_effect_are_known():
+    assert set(large_batch.inert_flags(LargeBatch())) == {
+        "base_batch_size",
+        "warmup_type",
+        "warmup_learning_rate",
+    }
+    used = LargeBatch(learning_rate_scaling="linear", warmup_epochs=1.0)
+    assert not large_batch.inert_flags(used)

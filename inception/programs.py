@@ -34,8 +34,9 @@ def train_distributed(
     def main(values: absl_flags.FlagValues) -> None:
         config = flags.train_config(values, dataset_name)
         cluster = flag_table.read(ClusterConfig, values)
-        large_batch_flags = flag_table.read(LargeBatch, values)
-        run_worker(config, large_batch_flags, cluster)
+        large_batches = flag_table.read(LargeBatch, values)
+        flags.tell_inert(large_batch.inert_flags(large_batches), values)
+        run_worker(config, large_batches, cluster)
 
     def define(values: absl_flags.FlagValues) -> None:
         flags.define_train(values, dataset_name)

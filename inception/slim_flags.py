@@ -259,5 +259,5 @@ def cluster_config(values: FlagValues, save_interval_secs: float) -> ClusterConf
 def train_config(values: FlagValues) -> flags.TrainConfig:
     """Returns the config of the program that trains; names flags without effect."""
     config = flag_table.read(TrainFlags, values).config()
-    flags.tell_inert(config, values, _RENAMED)
+    flags.tell_inert(flags.inert_flags(config), values, _RENAMED)
     return config
