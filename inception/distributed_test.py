@@ -152,6 +152,29 @@ def test_law_4_the_spread_of_nodes_over_workers_changes_no_bit(tmp_path, net):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+def test_law_6_float_gradients_of_workers_equal_those_of_the_whole_batch(tmp_path):
+    # The rate makes the first gradients what the parameters consist of after one step.
+    alike = ["--dropout_keep_prob=1.0", "--weight_decay=0", "--initial_learning_rate=1000"]
+
+    def after_a_step(workers, bits=32):
+        folder = tmp_path / f"{workers}x{bits}"
+        program, flags = flags_of(folder, batch_size=16 // workers, bits=bits, steps=1)
+        run = Run(workers, program, [*flags, *alike, "--optimizer=gd"])
+        assert run.finish() == 0, "\n".join(run.lines)
+        found = parameters(folder, 1)
+        return {name: found[name] for name in found if "/variables." in name}
+
+    whole, spread, ternary = after_a_step(1), after_a_step(4), after_a_step(4, bits=1)
+    for name, value in whole.items():
+        tolerance = 1e-5 * np.abs(value).max()
+        np.testing.assert_allclose(spread[name], value, rtol=0, atol=tolerance, err_msg=name)
+    kernels = [name for name in whole if "kernel" in name and "logits" not in name]
+    assert len(kernels) == 3
+    assert not any(np.allclose(ternary[name], whole[name], rtol=0.1) for name in kernels)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_law_4_mpi_gives_the_bits_of_one_process(tmp_path):
     mpirun = os.path.join(os.path.dirname(sys.executable), "mpirun")
     if importlib.util.find_spec("mpi4py") is None or not os.path.exists(mpirun):
