@@ -132,27 +132,29 @@ def _joined(cells: Sequence[dict], size: int) -> dict:
 def _print_table(cells: Sequence[dict]) -> None:
     table = rich.table.Table("gradients", "hosts", "rate", "engine", "exchange")
     table.box = rich.box.MARKDOWN
-    headings = ("ms", "quartiles", "MB", "bits/parameter", "to formula", "to wire", "speed-up")
+    headings = ("n", "ms", "quartiles", "MB", "bits/parameter", "to formula", "to wire", "speed-up")
     for heading in headings:
         table.add_column(heading, justify="right")
     for cell in sorted(cells, key=lambda cell: NETS.index(cell["gradients"])):
         place = [cell[name] for name in ("gradients", "hosts", "rate", "engine", "exchange")]
         table.add_row(*map(str, place), *_figures(cell, cells))
     rich.console.Console(width=160).print(table)
-    print("- MB, bits/parameter: what a host put on its interface. To formula: over the bytes of")
-    print("  the formula. To wire: ms over those of the formula's bytes at the full bandwidth.")
+    print("- n: timed exchanges. MB, bits/parameter: what a host put on its interface.")
+    print("- To formula: over the bytes of the formula. To wire: ms over those that its bytes take")
+    print("  at the full bandwidth.")
     print("- Speed-up: over the float32 ring of TensorFlow in the same circumstances.")
 
 
 def _figures(cell: dict, cells: Sequence[dict]) -> list[str]:
     if "skipped" in cell:
-        return [cell["skipped"]]
+        return ["0", cell["skipped"]]
     low, median, high = np.percentile(cell["ms"], [25, 50, 75])
     sent = cell["interface_bytes"]
     bits_per_second = host_network.BITS_PER_SECOND.get(cell["rate"])
     wire = 8000 * cell["formula_bytes"] / bits_per_second if bits_per_second else None
     base = _ring_beside(cell, cells)
     return [
+        str(len(cell["ms"])),
         f"{median:.1f}",
         f"{low:.1f} to {high:.1f}",
         f"{sent / 1e6:.2f}",

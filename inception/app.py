@@ -55,8 +55,8 @@ def run(
         placement = "log_device_placement" in values and values.log_device_placement
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0" if placement else log_level)
         main(values)
-    except BrokenPipeError:  # the reader of the output, `head` perhaps, has gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:
+        stop_writing()
         sys.exit(128 + signal.SIGPIPE)
     except (flags.Error, ValueError, OSError) as error:
         sys.exit(f"{Path(program).stem}: {' '.join(str(error).split())}")
@@ -66,6 +66,11 @@ def run(
         sys.exit("TensorFlow is not installed: pip install '.[cpu]', or '.[gpu]' for NVIDIA GPUs")
     except (KeyboardInterrupt, _Terminated) as stop:
         sys.exit(128 + _signal_of(stop))
+
+
+def stop_writing() -> None:
+    """Leaves out what else is printed: the reader of the output, `head` perhaps, has gone."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from inception.flags import TrainConfig
+from inception.large_batch import rate_steps
 from inception.problem import Problem
 from slim.nets import nets_factory
 from terngrad.codecs.codec import Codec, Payload
@@ -146,21 +147,19 @@ def build_training(
 def learning_rate(config: TrainConfig, steps_per_epoch: float) -> Schedule:
     """The learning rate by step; epochs become steps here."""
     rate = config.initial_learning_rate
-    decay_steps = max(1, round(config.num_epochs_per_decay * steps_per_epoch))
-    end_steps = decay_steps if config.polynomial_over_epochs else config.max_steps
+    steps = rate_steps(config, steps_per_epoch)
     makers = {
         "fixed": lambda: schedules.fixed(rate),
         "exponential": lambda: schedules.exponential(
-            rate, decay_steps, config.learning_rate_decay_factor
+            rate, steps.decay, config.learning_rate_decay_factor
         ),
         "polynomial": lambda: schedules.polynomial(
-            rate, end_steps, config.learning_rate_power, config.end_learning_rate
+            rate, steps.end, config.learning_rate_power, config.end_learning_rate
         ),
     }
-    warmup_steps = config.warmup_steps or round(config.warmup_epochs * steps_per_epoch)
     schedule = makers[config.learning_rate_decay_type]()
     warm_up = {"gradual": schedules.linear_warmup, "constant": schedules.constant_warmup}
-    return warm_up[config.warmup_type](config.warmup_learning_rate, warmup_steps, schedule)
+    return warm_up[config.warmup_type](config.warmup_learning_rate, steps.warm_up, schedule)
 
 
 def _policy(config: TrainConfig, names: Sequence[str]) -> Policy:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import os
 import socket
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from inception.flag_table import BOOLEAN, NAMES, Checked, at_least, flag, number, one_of, refuse
 from terngrad.exchange import admission, launched
-from terngrad.exchange.channel import split_address
+from terngrad.exchange.channel import PortError, split_address
 from terngrad.exchange.membership import Membership, end_process, reason_of
 from terngrad.exchange.pulse import Pulse
 
@@ -191,8 +193,12 @@ def _joined_by_sockets(cluster: ClusterConfig) -> Iterator[Workers]:
             why = f"must name free ports of the workers: {error}"
             raise refuse("worker_hosts", ",".join(hosts), why) from None
 
-    peers = admission.join(hosts, rank, cluster.control_address, timeout_secs)
-    with _taking_part(cluster, hosts, rank, peers, connect) as workers:
+    try:
+        peers = admission.join(hosts, rank, cluster.control_address, timeout_secs)
+    except PortError as error:
+        raise refuse("control_port", cluster.control_port, str(error)) from None
+    doors = {i: host for i, host in enumerate(hosts) if i != rank}
+    with _taking_part(cluster, hosts, rank, peers, connect, doors=doors) as workers:
         yield workers
 
 
@@ -200,12 +206,14 @@ def _joined_by_sockets(cluster: ClusterConfig) -> Iterator[Workers]:
 def _joined_by_mpi(cluster: ClusterConfig) -> Iterator[Workers]:
     try:
         from mpi4py import MPI
-    except ImportError as error:
+    except (ImportError, RuntimeError) as error:  # there is no mpi4py, or it finds no library
         why = f"needs mpi4py and an MPI library, pip install '.[mpi]' ({error})"
-        raise refuse("variable_update", "mpi", why) from None
+        raise refuse("variable_update", "mpi", " ".join(why.split())) from None
     from terngrad.exchange.mpi import MpiTransport
 
     world = MPI.COMM_WORLD
+    if why := launched.misfit(world.size, os.environ):
+        raise refuse("variable_update", "mpi", f"must be started by mpirun of mpi4py's MPI: {why}")
     connect = lambda: MpiTransport(world)
     with _ending_at_once(f"worker {world.rank}"):
         hosts, peers = _meet(world.rank, world.allgather, cluster)
@@ -244,7 +252,7 @@ def _meeting_late(
 
     def connect() -> Transport:
         hosts, peers = _meet(rank, transport.gather_objects, cluster)
-        joining = _taking_part(cluster, hosts, rank, peers, lambda: transport, pulse)
+        joining = _taking_part(cluster, hosts, rank, peers, lambda: transport, pulse=pulse)
         met.append(stack.enter_context(joining))
         agree(unsaid)
         return transport
@@ -285,13 +293,15 @@ def _taking_part(
     rank: int,
     peers: Mapping[int, Peer],
     connect: Callable[[], Transport],
+    *,
     pulse: Pulse | None = None,
+    doors: Mapping[int, str] = MappingProxyType({}),
 ) -> Iterator[Workers]:
-    """Watches the other workers until the end of the block."""
+    """Watches the other workers until the end of the block; for `doors` see `Membership`."""
     from terngrad.exchange.operation_errors import OperationError, reason
 
-    pulse = pulse or Pulse()
-    with Membership(hosts, rank, peers, cluster.worker_timeout_secs, pulse=pulse) as membership:
+    pulse, timeout_secs = pulse or Pulse(), cluster.worker_timeout_secs
+    with Membership(hosts, rank, peers, timeout_secs, pulse=pulse, doors=doors) as membership:
         try:
             yield Workers(rank, len(hosts), cluster.split_data, connect, membership.agree, pulse)
         except OperationError as error:

@@ -24,7 +24,7 @@ TIMEOUT_SECS = 280
 STEPS = 20
 
 
-def flags_of(folder, net="lenet", batch_size=8, nodes=1, bits=1, steps=STEPS):
+def flags_of(folder, net="lenet", batch_size=8, nodes=1, bits=1, steps=STEPS, summary_secs=0):
     dataset = {"lenet": "mnist", "cifar10_alexnet": "cifar10"}[net]
     program = f"inception.{dataset}_distributed_train"
     return program, [
@@ -38,7 +38,7 @@ def flags_of(folder, net="lenet", batch_size=8, nodes=1, bits=1, steps=STEPS):
         "--benchmark_mode=True",
         "--num_intra_threads=1",
         "--num_inter_threads=2",
-        "--save_summaries_secs=0",
+        f"--save_summaries_secs={summary_secs}",
     ]
 
 
@@ -143,11 +143,57 @@ def train(workers, folder, **settings):
 @pytest.mark.parametrize("net", ["lenet", "cifar10_alexnet"])
 def test_law_4_the_spread_of_nodes_over_workers_changes_no_bit(tmp_path, net):
     alone = train(1, tmp_path / "1x4", net=net, batch_size=8, nodes=4)
-    for workers in (2, 4):
+    for workers, summary_secs in ((2, 0), (4, 0.02)):  # nor do the chief's summaries
         spread = train(
-            workers, tmp_path / f"{workers}", net=net, batch_size=8 // workers, nodes=4 // workers
+            workers,
+            tmp_path / f"{workers}",
+            net=net,
+            batch_size=8 // workers,
+            nodes=4 // workers,
+            summary_secs=summary_secs,
         )
         assert_equal_parameters(alone, spread)
+
+
+@pytest.mark.slow
+def test_the_script_launches_workers_on_this_machine(tmp_path):
+    script = Path(__file__).parent.parent / "scripts" / "launch_local.sh"
+    program, flags = flags_of(tmp_path, batch_size=2, steps=10)
+    done = subprocess.run(
+        ["bash", str(script), "2", program, *flags],
+        env=os.environ | {"TERNGRAD_VENV": sys.prefix},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for worker in (0, 1):
+        assert re.search(rf"^\[{worker}\] .*Worker {worker}: step 10,", done.stdout, re.MULTILINE)
+    assert parameters(tmp_path, 10)
+
+
+@pytest.mark.slow
+def test_a_worker_whose_lines_nobody_reads_any_more_ends_all_and_nothing_is_lost(tmp_path):
+    program, flags = flags_of(tmp_path, batch_size=2, steps=100_000)
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", program, *flags, *who], stdout=subprocess.PIPE, text=True
+        )
+        for who in launch.worker_flags(2)
+    ]
+    try:
+        while "step 10," not in (line := processes[1].stdout.readline()):
+            assert line
+        processes[1].stdout.close()
+        told, _ = processes[0].communicate(timeout=TIMEOUT_SECS)
+        codes = [process.wait(TIMEOUT_SECS) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert codes == [128 + signal.SIGTERM, 128 + signal.SIGPIPE], told
+    saved = re.search(r"another worker was asked to stop: saved (\S+);", told)[1]
+    assert checkpoints.latest_checkpoint(str(tmp_path)) == saved
 
 
 @pytest.mark.slow
@@ -396,6 +442,23 @@ def test_law_4_workers_with_unequal_shares_stay_copies_of_each_other(tmp_path, u
         assert "Finished training at step 18" in output
         assert "copies differ" not in output
     assert "times 0.94 every 6 steps" in ran[0][0]
+
+
+@pytest.mark.slow
+def test_workers_that_hold_the_same_records_do_not_train_on_the_same_batches(
+    tmp_path, unequal_shares
+):
+    def losses(workers):
+        program, flags = flags_of(tmp_path / f"{workers}", batch_size=8, bits=32, steps=10)
+        flags.remove("--benchmark_mode=True")
+        flags += ["--split_data=False", f"--data_dir={unequal_shares[0]}"]
+        ran = finished(
+            [sys.executable, "-m", program, *flags, *who] for who in launch.worker_flags(workers)
+        )
+        assert [status for _, status in ran] == [0] * workers, ran
+        return re.search(r"step 10, entropy_loss = (\S+),", ran[0][0])[1]
+
+    assert losses(1) != losses(2)
 
 
 @pytest.mark.slow

@@ -127,7 +127,11 @@ class _Shared(Threads):
         "Data", one_of("train", "validation", "test"), "train", "train, validation or test"
     )
     batch_size: int = flag(
-        "Data", at_least(1), 32, "images in a step; training: over all nodes", "images"
+        "Data",
+        at_least(1),
+        32,
+        "images in a step; training: of this process, over all its nodes",
+        "images",
     )
     image_size: int = flag(
         "Data", at_least(1, -1), -1, "side of the net's input; -1 = the net's own", "pixels"

@@ -36,15 +36,26 @@ def test_warm_up_climbs_or_stays_and_ends_at_the_scaled_rate(kind, expected):
     assert got == pytest.approx(expected)
 
 
-def test_the_paper_of_many_nodes_warms_up_and_decays_with_power_3():
-    base = config_of(initial_learning_rate=0.05)
-    config = large_batch.apply(
-        base, LargeBatch(learning_rate_scaling="sqrt", base_batch_size=32, warmup_epochs=5), 64
+def test_the_recipe_of_many_nodes_warms_up_and_decays_with_power_3():
+    base = TrainConfig(
+        dataset_name="mnist",
+        batch_size=32,
+        initial_learning_rate=0.05,
+        learning_rate_decay_type="polynomial",
+        learning_rate_power=3.0,
+        end_learning_rate=0.001,
+        max_steps=10_000,
     )
-    assert config.initial_learning_rate == pytest.approx(0.05 * 8)
+    chosen = LargeBatch(learning_rate_scaling="sqrt", base_batch_size=32, warmup_epochs=5)
+    config = large_batch.apply(base, chosen, workers=64)
     assert large_batch.plan(config, 100) == (
-        "Learning rate: climbs from 0.05 for 500 steps, then 0.4."
+        "Learning rate: climbs from 0.05 for 500 steps, then 0.4, "
+        "falling to 0.001 at step 10000 (power 3)."
     )
+    schedule = learning_rate(config, steps_per_epoch=100)
+    got = [float(schedule(tf.constant(step, tf.int64))) for step in (0, 500, 5000, 10_000, 20_000)]
+    decayed = [(0.4 - 0.001) * (1 - step / 10_000) ** 3 + 0.001 for step in (500, 5000)]
+    assert got == pytest.approx([0.05, *decayed, 0.001, 0.001], rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -58,6 +69,21 @@ def test_the_paper_of_many_nodes_warms_up_and_decays_with_power_3():
 def test_the_plan_tells_the_decay(decay, text):
     config = TrainConfig(dataset_name="mnist", learning_rate_decay_type=decay)
     assert large_batch.plan(config, 100) == f"Learning rate: {text}"
+
+
+def test_the_plan_tells_when_slims_schedule_warms_up_and_ends():
+    config = TrainConfig(
+        dataset_name="mnist",
+        learning_rate_decay_type="polynomial",
+        num_epochs_per_decay=2.0,
+        polynomial_over_epochs=True,
+        warmup_steps=30,
+        max_steps=None,
+    )
+    assert large_batch.plan(config, 50) == (
+        "Learning rate: climbs from 0 for 30 steps, then 0.01, "
+        "falling to 0 at step 100 (power 0.5)."
+    )
 
 
 def test_flags_without_effect_are_known():

@@ -80,11 +80,18 @@ def worker_flags(workers: int) -> list[list[str]]:
 
 def _parse(argv: Sequence[str]) -> _Arguments:
     rest = list(argv)
+    if rest[:1] in (["--help"], ["-h"]):
+        print(__doc__)
+        sys.exit(0)
     restarts = 0
     if rest and rest[0].startswith("--max_restarts="):
         restarts = _whole_number(rest.pop(0).partition("=")[2], "--max_restarts", 0)
+    elif rest[:1] == ["--max_restarts"] and len(rest) > 1:
+        restarts = _whole_number(rest.pop(1), rest.pop(0), 0)
     if len(rest) < 2:
         sys.exit(f"launch: needs the number of workers and a program\n{__doc__.splitlines()[2]}")
+    if rest[1].startswith("-"):
+        sys.exit(f"launch: PROGRAM is {rest[1]!r}; launch's own flags stand before WORKERS")
     return _Arguments(_whole_number(rest[0], "WORKERS", 1), rest[1:], restarts)
 
 

@@ -14,6 +14,8 @@ import time
 
 import pytest
 
+from inception.launch import main
+
 TIMEOUT_SECS = 30
 PRELUDE = """
 import os, pathlib, signal, sys, time
@@ -156,7 +158,7 @@ def test_a_failed_training_is_started_again(launch):
         (folder / f"failed_{index}").touch()
         sys.exit(3 if first else 0)
         """,
-        options=["--max_restarts=2"],
+        options=["--max_restarts", "2"],
     )
     status, output, errors = launcher.finish()
     assert (status, errors) == (0, "")
@@ -255,3 +257,25 @@ def test_workers_end_by_themselves_after_a_killed_launcher(launch):
     while workers_of(launcher.folder) and time.monotonic() < deadline:
         time.sleep(0.05)
     launcher.finish()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["2", "--max_restarts=1", "program"], "PROGRAM is '--max_restarts=1'; launch's own flags"),
+        (["--max_restarts", "x", "2", "program"], "--max_restarts is 'x'; allowed are whole"),
+        (["two", "program"], "WORKERS is 'two'; allowed are whole numbers"),
+        (["2"], "needs the number of workers and a program"),
+    ],
+)
+def test_law_10_wrong_arguments_are_told(arguments, told):
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    assert str(end.value).startswith(f"launch: {told}")
+
+
+def test_the_help_is_shown(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["--help"])
+    assert end.value.code == 0
+    assert "--max_restarts=N" in capsys.readouterr().out

@@ -10,7 +10,7 @@ from typing import IO
 
 import tensorflow as tf
 
-from inception import large_batch, problem, runtime, settings
+from inception import app, large_batch, problem, runtime, settings
 from inception.batches import naming_bad_records, training_batches
 from inception.build import Training, build_training, learning_rate
 from inception.cluster import ALONE, Workers, fingerprint
@@ -20,6 +20,7 @@ from inception.problem import Problem
 from slim.datasets import dataset_factory
 from slim.datasets.dataset_factory import Dataset
 from slim.nets import nets_factory
+from terngrad.exchange.channel import DifferenceError
 from terngrad.exchange.local import LocalExchange
 from terngrad.exchange.two_shot import Transport
 from terngrad.training import checkpoints
@@ -95,7 +96,7 @@ def prepare(config: TrainConfig, workers: Workers = ALONE) -> Ready | None:
         _share_state(training, workers)
     if workers.is_chief:
         _tell_plan(config, training)
-        if workers.size > 1:
+        if workers is not ALONE:
             print(large_batch.plan(config, steps_per_epoch), flush=True)
     return Ready(config, goal, dataset, steps_per_epoch, noted, training, checkpoint, workers, lock)
 
@@ -114,14 +115,23 @@ def train(ready: Ready) -> None:
         with naming_bad_records(config, ready.goal, ready.dataset):
             checkpoint, stopped = _loop(ready, batches, bar).run(step, ready.checkpoint, stop)
     _compare_copies(training, workers)
-    where = checkpoint or "the chief has the checkpoint"
     if stopped:
         asked = stop.signal.name if stop.signal else "another worker was asked to stop"
-        print(f"{asked}: saved {where}; the same command goes on from there.")
+        saved = f"saved {checkpoint}" if workers.is_chief else "the chief saved"
+        _say(f"{asked}: {saved}; the same command goes on from there.")
         sys.exit(128 + (stop.signal or signal.SIGTERM))
-    print(f"Finished training at step {int(training.step)}: {where}")
+    where = checkpoint or "the chief has the checkpoint"
+    _say(f"Finished training at step {int(training.step)}: {where}")
     if ready.lock:
         ready.lock.close()
+
+
+def _say(text: str) -> None:
+    """Prints a last line; that nobody reads it is no failure for other workers to be told of."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        app.stop_writing()
 
 
 def _count_examples(dataset: Dataset | None, workers: Workers, transport: Transport | None) -> int:
@@ -136,9 +146,12 @@ def _count_examples(dataset: Dataset | None, workers: Workers, transport: Transp
 
 def _batches(ready: Ready, step: int) -> tf.data.Dataset:
     workers = ready.workers
-    shared = workers.split_data or ready.dataset is None
-    index, count = (workers.rank, workers.size) if shared else (0, 1)
-    return training_batches(ready.config, ready.goal, ready.dataset, step, index, count)
+    if workers.split_data or ready.dataset is None:
+        index, count, seed = workers.rank, workers.size, ready.config.seed
+    else:  # where workers hold the same records, they still take them in other orders
+        index, count, seed = 0, 1, ready.config.seed + (workers.rank << 32)
+    config = dataclasses.replace(ready.config, seed=seed)
+    return training_batches(config, ready.goal, ready.dataset, step, index, count)
 
 
 def _share_state(training: Training, workers: Workers) -> None:
@@ -164,7 +177,7 @@ def _compare_copies(training: Training, workers: Workers) -> None:
     values = [v.numpy() for name, v in training.state.items() if name.startswith("variables/")]
     try:
         workers.agree({"parameters at the end": fingerprint(values)})
-    except ValueError as error:  # nothing is wrong with the chief's, which are saved
+    except DifferenceError as error:  # nothing is wrong with the chief's, which are saved
         print(f"Warning: the workers' copies differ: {error}.", flush=True)
 
 
@@ -304,7 +317,7 @@ def _loop(ready: Ready, batches: Iterator, bar: ProgressBar) -> Loop:
         save=save,
         writer=writer,
         profile_dir=config.train_dir,
-        unsaved="none was written yet" if is_chief else "the chief has it",
+        unsaved="none was written yet" if is_chief else "see what the chief says",
         pulse=ready.workers.pulse,
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import os
 import selectors
 import socket
 import time
@@ -17,6 +18,7 @@ from terngrad.exchange.channel import (
     ForeignError,
     MembershipError,
     Peer,
+    PortError,
     name_of,
     split_address,
 )
@@ -50,7 +52,7 @@ def listen(host: str, port: int) -> socket.socket:
     """Listens at the address that `host` names, or at all where that is not one of this machine's.
 
     Raises:
-      MembershipError: the port is taken.
+      PortError: the port is taken.
     """
     chosen = _own_address(host)
     try:
@@ -64,7 +66,8 @@ def listen(host: str, port: int) -> socket.socket:
             return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
         return socket.create_server(("", port))
     except OSError as error:
-        raise MembershipError(f"{host}:{port}: cannot listen there: {error.strerror}") from None
+        reason = os.strerror(error.errno)  # not all that Python adds
+        raise PortError(f"{host}:{port} cannot be listened at: {reason}") from None
 
 
 def receive_all(

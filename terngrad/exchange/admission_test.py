@@ -222,7 +222,7 @@ def test_the_chief_listens_at_its_own_address_alone_where_that_is_known(host, el
 def test_law_10_a_port_that_is_taken_is_named():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(MembershipError, match=f"{address}: cannot listen there: Address alr"):
+        with pytest.raises(MembershipError, match=f"{address} cannot be listened at: Address alr"):
             joining(0, address)()
 
 

@@ -21,6 +21,14 @@ class MembershipError(ValueError):
     """Names the process that is missing, different or lost."""
 
 
+class DifferenceError(MembershipError):
+    """Names what two processes do not have in common."""
+
+
+class PortError(MembershipError):
+    """Names a port at which this process cannot listen."""
+
+
 class ForeignError(ValueError):
     """What came is no message: another kind of program is at the other end."""
 

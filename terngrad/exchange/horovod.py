@@ -13,10 +13,8 @@ from typing import TypeVar
 import horovod.tensorflow as hvd
 import tensorflow as tf
 
+from terngrad.exchange import launched
 from terngrad.exchange.two_shot import Merge, Transport
-
-# How many processes the launcher started: horovodrun with Gloo, Open MPI, MPICH and its kin.
-_LAUNCHED = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 _PATIENCE = 3  # which of the processes is lost, the caller knows better than Gloo
 
@@ -35,15 +33,9 @@ def start(timeout_secs: float) -> HorovodTransport:
     """
     os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", str(math.ceil(_PATIENCE * timeout_secs)))
     hvd.init()
-    launched = next((os.environ[name] for name in _LAUNCHED if name in os.environ), None)
-    if launched is None and hvd.size() == 1:
-        raise ValueError("must be started by horovodrun or mpirun")
-    if launched is not None and int(launched) != hvd.size():
+    if why := launched.misfit(hvd.size(), os.environ):
         built = "with" if hvd.mpi_built() else "without"
-        raise ValueError(
-            f"{launched} processes were started, but Horovod sees {hvd.size()}: it was built "
-            f"{built} MPI, and horovodrun is its own launcher"
-        )
+        raise ValueError(f"must be started by horovodrun or mpirun: {why} (built {built} MPI)")
     return HorovodTransport()
 
 

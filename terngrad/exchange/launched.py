@@ -12,7 +12,7 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from terngrad.exchange.admission import listen, reach_chief, receive_all
@@ -22,7 +22,21 @@ from terngrad.exchange.membership import end_process
 _SIOCGIFADDR = 0x8915  # Linux: address of a network interface
 _LOOPBACK = "127.0.0.1"
 
+# How many processes a launcher started: horovodrun with Gloo, Open MPI, MPICH and its kin.
+_COUNTS = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+
 Gather = Callable[[Any], list[Any]]  # every process' object, in the order of the processes
+
+
+def misfit(size: int, environment: Mapping[str, str]) -> str:
+    """Says why processes that see `size` of them are not those that were launched; "" if they are.
+
+    A launcher of another library than the processes use starts each of them alone.
+    """
+    count = next((environment[name] for name in _COUNTS if name in environment), None)
+    if count is None:
+        return "" if size > 1 else "no launcher started this process"
+    return "" if int(count) == size else f"{count} processes were started, but this one sees {size}"
 
 
 def join(rank: int, gather: Gather, timeout_secs: float) -> tuple[list[str], dict[int, Peer]]:

@@ -62,3 +62,18 @@ def test_a_process_that_never_gathers_does_not_keep_the_others_for_ever():
     )
     assert done.returncode == 1
     assert done.stderr == "worker 1 ends: not all workers came within 0.5 s\n"
+
+
+@pytest.mark.parametrize(
+    ("size", "environment", "expected"),
+    [
+        (2, {"PMI_SIZE": "2"}, ""),
+        (2, {}, ""),  # of a launcher that says nothing
+        (1, {"PMI_SIZE": "1"}, ""),
+        (1, {}, "no launcher started this process"),
+        (1, {"OMPI_COMM_WORLD_SIZE": "2"}, "2 processes were started, but this one sees 1"),
+        (2, {"HOROVOD_SIZE": "3"}, "3 processes were started, but this one sees 2"),
+    ],
+)
+def test_law_10_processes_that_each_were_started_alone_are_told(size, environment, expected):
+    assert launched.misfit(size, environment) == expected

@@ -15,9 +15,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
-from terngrad.exchange.channel import ForeignError, MembershipError, Peer, name_of
+from terngrad.exchange.channel import (
+    DifferenceError,
+    ForeignError,
+    MembershipError,
+    Peer,
+    name_of,
+)
 from terngrad.exchange.pulse import Pulse, Standstill
+from terngrad.exchange.reachability import Reachability
 
 _LONGEST_BEAT_SECS = 1.0
 _BEATS = 4  # at least, in the time after which a process counts as lost
@@ -59,6 +67,7 @@ class Membership(contextlib.AbstractContextManager):
         *,
         on_loss: Callable[[str], None] = end_process,
         pulse: Pulse | None = None,
+        doors: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
         """Starts to watch.
 
@@ -70,6 +79,8 @@ class Membership(contextlib.AbstractContextManager):
             next batch the others have waited for so long.
           on_loss: called from a thread, once, with what happened to another process.
           pulse: how far this process is; None = it does not say.
+          doors: HOST:PORT at which each other process listens while it makes steps, by rank; none
+            where they need not reach each other so.
         """
         self._hosts = hosts
         self._rank = rank
@@ -79,12 +90,15 @@ class Membership(contextlib.AbstractContextManager):
         self._on_loss = on_loss
         self._pulse = pulse or Pulse()
         self._standstill = Standstill(timeout_secs)
+        self._reachability = Reachability(doors, timeout_secs)
         self._clock = 0.0  # seconds that this process watched: not those in which it was stopped
         self._lock = threading.Lock()
         self._over = False
         for peer in peers.values():
             threading.Thread(target=self._listen, args=(peer,), daemon=True).start()
         threading.Thread(target=self._watch, daemon=True).start()
+        if doors:
+            threading.Thread(target=self._call_others, daemon=True).start()
 
     def agree(self, facts: Facts) -> None:
         """Compares facts with the chief's; all processes call this as many times.
@@ -92,7 +106,8 @@ class Membership(contextlib.AbstractContextManager):
         Nobody returns before all have called it: it waits for the others as long as they live.
 
         Raises:
-          MembershipError: names the process, the fact, and both values; or the process that left.
+          DifferenceError: names the process, the fact, and both values.
+          MembershipError: names the process that left.
         """
         if self._rank:
             chief = self._peers[0]
@@ -103,7 +118,7 @@ class Membership(contextlib.AbstractContextManager):
             self._tell({"verdict": verdict})
         if verdict:
             self._leave({"bye": True})
-            raise MembershipError(verdict)
+            raise DifferenceError(verdict)
 
     def await_loss(self) -> None:
         """Waits for the watcher to find, and act on, the process because of which an operation
@@ -139,7 +154,7 @@ class Membership(contextlib.AbstractContextManager):
             elif "failed" in message:
                 self._lose(f"{self._name(peer.rank)} failed: {message['failed']}")
             elif "lost" in message:
-                self._lose(message["lost"])
+                self._lose(self._as_told(message["lost"]))
             elif "bye" in message:
                 peer.left = True
                 peer.answers.put(None)
@@ -147,6 +162,10 @@ class Membership(contextlib.AbstractContextManager):
                 peer.answers.put(message)
         if not peer.left:
             self._lose(f"{self._name(peer.rank)} died: its connection closed")
+
+    def _as_told(self, text: str) -> str:
+        by_itself = not text.startswith(self._name(self._rank))
+        return text if by_itself else f"the others found: {text}"
 
     def _receive(self, peer: Peer) -> dict | None:
         try:
@@ -179,18 +198,27 @@ class Membership(contextlib.AbstractContextManager):
         self._standstill.note(0, self._pulse.batches, self._clock)
         for rank, peer in self._peers.items():
             self._standstill.note(rank, peer.batches, self._clock)
+        if self._standstill.is_hopeless(self._clock):
+            return f"no worker made a step for {self._standstill.hopeless_secs:g} s"
         if not (late := self._standstill.late(self._clock)):
             return ""
         names = ", ".join(self._name(rank) for rank in late)
         return f"{names}: no next batch for {self._timeout_secs:g} s, for which the others wait"
+
+    def _call_others(self) -> None:
+        while not self._over:
+            time.sleep(self._timeout_secs / _BEATS)
+            if self._pulse.batches is None:  # nobody must listen yet, or any more
+                self._reachability.forget()
+            elif (rank := self._reachability.unreachable(self._clock)) is not None:
+                self._lose(f"{self._name(rank)} cannot be reached from {self._name(self._rank)}")
 
     def _lose(self, text: str) -> None:
         with self._lock:
             if self._over:
                 return
             self._over = True
-        if self._rank == 0:
-            self._tell({"lost": text})
+        self._tell({"lost": text})  # the chief passes it on
         self._on_loss(f"{self._name(self._rank)} ends: {text}")
         for peer in self._peers.values():
             peer.answers.put(None)

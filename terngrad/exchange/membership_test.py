@@ -18,7 +18,7 @@ from terngrad.exchange.membership import Membership
 from terngrad.exchange.pulse import Pulse
 
 
-def join_all(count, timeout_secs=TIMEOUT, pulses=None):
+def join_all(count, timeout_secs=TIMEOUT, pulses=None, doors=None):
     """The members, and a queue of what each loses: (rank, text)."""
     address, losses, hosts = free_address(), queue.Queue(), hosts_of(count)
     peers = in_threads(
@@ -32,6 +32,7 @@ def join_all(count, timeout_secs=TIMEOUT, pulses=None):
             timeout_secs,
             on_loss=lambda text, rank=rank: losses.put((rank, text)),
             pulse=pulses and pulses[rank],
+            doors=doors[rank] if doors else {},
         )
         for rank in range(count)
     ]
@@ -78,6 +79,23 @@ def test_a_process_that_dies_is_named_to_all_others(lost):
     assert told.keys() == {0, 1, 2} - {lost}
     for text in told.values():
         assert f"worker {lost} (host{lost}:2222) died" in text
+
+
+def test_a_process_that_another_than_the_chief_cannot_reach_is_named_to_all():
+    closed, pulses = free_address(), [Pulse() for _ in range(3)]
+    with socket.create_server(("127.0.0.1", 0)) as open_door:
+        reached = "{}:{}".format(*open_door.getsockname())
+        doors = [{1: reached, 2: reached}, {0: reached, 2: closed}, {0: reached, 1: reached}]
+        _, losses = join_all(3, timeout_secs=1.0, pulses=pulses, doors=doors)
+        time.sleep(2.5)
+        assert losses.empty()  # nobody makes steps yet
+        with contextlib.ExitStack() as stack:
+            for pulse in pulses:
+                stack.enter_context(pulse.steps(0))
+            told = dict(losses.get(timeout=TIMEOUT) for _ in range(3))
+    assert told.keys() == {0, 1, 2}
+    for text in told.values():
+        assert "worker 2 (host2:2222) cannot be reached from worker 1 (host1:2222)" in text
 
 
 def test_a_process_that_hangs_is_named(monkeypatch):

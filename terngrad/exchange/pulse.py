@@ -11,6 +11,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+_HOPELESS = 10  # time-outs
+
 
 class Pulse:
     """How far this process is.
@@ -40,11 +42,16 @@ class Pulse:
 
 
 class Standstill:
-    """Finds the processes that are behind while nothing moves."""
+    """Finds the processes that are behind while nothing moves.
+
+    Attributes:
+      hopeless_secs: after so long without a step nobody waits any more, whoever is at fault.
+    """
 
     def __init__(self, timeout_secs: float) -> None:
         """Lets things stand still for so long."""
         self._timeout_secs = timeout_secs
+        self.hopeless_secs = _HOPELESS * timeout_secs
         self._batches: dict[int, int | None] = {}
         self._moved_at: dict[int, float] = {}
 
@@ -53,6 +60,11 @@ class Standstill:
         if rank not in self._batches or self._batches[rank] != batches:
             self._batches[rank] = batches
             self._moved_at[rank] = now
+
+    def is_hopeless(self, now: float) -> bool:
+        """Whether all make steps, and none has made one for much longer than a step can take."""
+        at_work = self._batches and None not in self._batches.values()
+        return bool(at_work) and now - max(self._moved_at.values()) > self.hopeless_secs
 
     def late(self, now: float) -> list[int]:
         """Processes for whose next batch the others have waited too long."""

@@ -5,13 +5,13 @@ import pytest
 from terngrad.exchange.pulse import Pulse, Standstill
 
 
-def late(*moments, timeout_secs=60.0):
-    """Who is late at the end of moments (seconds, batches of each process)."""
-    standstill = Standstill(timeout_secs)
+def after(*moments):
+    """A standstill of 60 s at the end of moments (seconds, batches of each process)."""
+    standstill = Standstill(timeout_secs=60.0)
     for now, batches in moments:
         for rank, count in enumerate(batches):
             standstill.note(rank, count, now)
-    return standstill.late(moments[-1][0])
+    return standstill
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,22 @@ def late(*moments, timeout_secs=60.0):
     ],
 )
 def test_who_is_behind_while_nothing_moves_is_late(moments, expected):
-    assert late(*moments) == expected
+    assert after(*moments).late(moments[-1][0]) == expected
+
+
+@pytest.mark.parametrize(
+    ("moments", "expected"),
+    [
+        ([(0, [5, 5]), (601, [5, 5])], True),
+        ([(0, [5, 5]), (599, [5, 5])], False),
+        ([(0, [5, None]), (9999, [5, None])], False),  # 1 compiles, saves, writes summaries
+        ([(0, [5, 5]), (550, [6, 5]), (650, [6, 5])], False),  # they move
+        ([], False),
+    ],
+)
+def test_where_all_wait_for_very_long_there_is_no_hope(moments, expected):
+    now = moments[-1][0] if moments else 9999
+    assert after(*moments).is_hopeless(now) == expected
 
 
 def test_batches_count_only_within_steps():

@@ -153,8 +153,7 @@ class Loop:
                 try:
                     self._report(outcome, step, clock)
                 except BrokenPipeError:  # nobody reads the lines any more: end, but lose nothing
-                    self._save(step, checkpoint)
-                    raise
+                    stop.signal = stop.signal or signal.SIGPIPE
             if self._save_due(step, time.monotonic() - saved_at):
                 checkpoint = self._save(step, checkpoint)
                 saved_step, saved_at = step, time.monotonic()
