@@ -1,6 +1,5 @@
 """Training on several workers: laws 4 and 8, and what happens when one of them is lost."""
 
-import contextlib
 import importlib.util
 import os
 import re
@@ -8,7 +7,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from pathlib import Path
 
@@ -17,106 +15,17 @@ import pytest
 
 from inception import launch
 from inception.cluster import ClusterConfig
+from inception.worker_runs import (
+    STEPS,
+    TIMEOUT_SECS,
+    HorovodRun,
+    Run,
+    finished,
+    flags_of,
+    worker_pids,
+)
 from slim.datasets import convert, mnist
 from terngrad.training import checkpoints
-
-TIMEOUT_SECS = 280
-STEPS = 20
-
-
-def flags_of(folder, net="lenet", batch_size=8, nodes=1, bits=1, steps=STEPS, summary_secs=0):
-    dataset = {"lenet": "mnist", "cifar10_alexnet": "cifar10"}[net]
-    program = f"inception.{dataset}_distributed_train"
-    return program, [
-        f"--net={net}",
-        f"--train_dir={folder}",
-        f"--batch_size={batch_size}",
-        f"--num_nodes={nodes}",
-        f"--grad_bits={bits}",
-        f"--max_steps={steps}",
-        "--clip_factor=2.5",
-        "--benchmark_mode=True",
-        "--num_intra_threads=1",
-        "--num_inter_threads=2",
-        f"--save_summaries_secs={summary_secs}",
-    ]
-
-
-class Run:
-    """A training that was launched here; a time-out shows its lines."""
-
-    def __init__(self, workers, program, flags, options=()):
-        command = [sys.executable, "-u", "-m", "inception.launch", *options, str(workers)]
-        self.start([*command, program, *flags])
-
-    def start(self, command):
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        self.lines = []
-        self.reader = threading.Thread(target=self._read, daemon=True)
-        self.reader.start()
-
-    def _read(self):
-        for line in self.process.stdout:
-            self.lines.append(line.rstrip())
-
-    def wait_for(self, pattern):
-        deadline = time.monotonic() + TIMEOUT_SECS
-        while time.monotonic() < deadline:
-            for line in list(self.lines):
-                if re.search(pattern, line):
-                    return line
-            if self.process.poll() is not None and not self.reader.is_alive():
-                break
-            time.sleep(0.05)
-        self.end()
-        pytest.fail(f"no line {pattern!r} in\n" + "\n".join(self.lines))
-
-    def finish(self):
-        """The exit status."""
-        try:
-            status = self.process.wait(TIMEOUT_SECS)
-            self.reader.join(10)
-            return status
-        except subprocess.TimeoutExpired:
-            self.end()
-            pytest.fail("still running:\n" + "\n".join(self.lines))
-
-    def end(self):
-        self.process.kill()
-        self.process.wait()
-
-
-class HorovodRun(Run):
-    """The same, of workers that Horovod joins."""
-
-    def __init__(self, command, program, flags, module=("-m",)):
-        # horovodrun takes --net for one of its own, and looks for these everywhere.
-        flags = [re.sub("^--net=", "-net=", flag) for flag in flags]
-        self.start([*command, *module, program, "--variable_update=horovod", *flags])
-
-    def end(self):
-        self.process.terminate()  # the launcher then ends what it started
-        self.process.wait()
-
-
-def worker_pids(run):
-    """Processes of the workers by index."""
-    found = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdecimal():
-            try:
-                with open(f"/proc/{entry}/cmdline", encoding="utf-8") as file:
-                    words = file.read().split("\0")
-                with open(f"/proc/{entry}/stat", encoding="utf-8") as file:
-                    parent = int(file.read().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-            index = [w.partition("=")[2] for w in words if w.startswith("--task_id=")]
-            if parent == run.process.pid and index:
-                found[int(index[0])] = int(entry)
-    return found
 
 
 def parameters(folder, step=STEPS):
@@ -246,19 +155,6 @@ def test_law_4_horovod_gives_the_bits_of_one_process(tmp_path, horovod_command, 
     assert_equal_parameters(alone, parameters(tmp_path / "horovod"))
 
 
-def horovod_pids(folder):
-    """Processes of the workers that were given a folder, by rank."""
-    found = {}
-    for entry in filter(str.isdecimal, os.listdir("/proc")):
-        with contextlib.suppress(OSError):
-            process = Path("/proc", entry)
-            rank = re.search(rb"\b(HOROVOD|PMI)_RANK=(\d+)", (process / "environ").read_bytes())
-            words = (process / "cmdline").read_bytes().split(b"\0")
-            if rank and f"--train_dir={folder}".encode() in words:
-                found[int(rank[2])] = int(entry)
-    return found
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("launcher", ["horovodrun", "mpirun"])
@@ -267,12 +163,12 @@ def test_a_killed_worker_ends_horovod(tmp_path, horovod_command, launcher, victi
     program, flags = flags_of(tmp_path, batch_size=2, steps=100_000)
     run = HorovodRun(horovod_command(launcher, 2), program, flags)
     run.wait_for(r"Worker 0: .* step 10,")
-    pids = horovod_pids(tmp_path)
+    pids = worker_pids(tmp_path)
     os.kill(pids[victim], signal.SIGKILL)
     start = time.monotonic()
     assert run.finish() != 0
     assert time.monotonic() - start < 60
-    assert not horovod_pids(tmp_path)
+    assert not worker_pids(tmp_path)
     if launcher == "horovodrun":  # mpirun ends the other before it can say a word
         other = f"[{1 - victim}]<stderr>:"
         said = "\n".join(line for line in run.lines if line.startswith(other))
@@ -288,10 +184,10 @@ def test_a_worker_that_hangs_ends_horovod(tmp_path, horovod_command):
     command = horovod_command("horovodrun", 2)
     run = HorovodRun(command, program, [*flags, "--worker_timeout_secs=4"])
     run.wait_for(r"Worker 0: .* step 10,")
-    os.kill(horovod_pids(tmp_path)[1], signal.SIGSTOP)
+    os.kill(worker_pids(tmp_path)[1], signal.SIGSTOP)
     run.wait_for(r"worker 0 .* ends: worker 1 .* hangs: nothing was heard of it")
     assert run.finish() != 0
-    assert not horovod_pids(tmp_path)  # also the one that hung
+    assert not worker_pids(tmp_path)  # also the one that hung
 
 
 @pytest.mark.slow
@@ -362,7 +258,7 @@ def test_law_8_a_killed_worker_ends_the_others_by_name_and_a_restart_loses_nothi
     program, flags = flags_of(tmp_path / "killed", batch_size=2, steps=steps)
     run = Run(3, program, [*flags, "--save_iter=10"], ["--max_restarts=1"])
     run.wait_for(r"Worker 0: .* step 20,")
-    os.kill(worker_pids(run)[victim], signal.SIGKILL)
+    os.kill(worker_pids(tmp_path)[victim], signal.SIGKILL)
     start = time.monotonic()
     for other in {0, 1, 2} - {victim}:
         run.wait_for(
@@ -381,7 +277,7 @@ def test_a_worker_that_hangs_is_named_and_ends_the_others(tmp_path):
     program, flags = flags_of(tmp_path, batch_size=2, steps=100_000)
     run = Run(2, program, [*flags, "--worker_timeout_secs=4"])
     run.wait_for(r"Worker 0: .* step 10,")
-    hanging = worker_pids(run)[1]
+    hanging = worker_pids(tmp_path)[1]
     os.kill(hanging, signal.SIGSTOP)
     run.wait_for(r"worker 0 .* ends: worker 1 \(127.0.0.1:\d+\) hangs: nothing was heard of it")
     os.kill(hanging, signal.SIGKILL)
@@ -409,20 +305,6 @@ def _unequal_shares(tmp_path_factory):
         path = str(folders[i] / "train-mnist.tfrecord")
         convert.write_records({path: np.arange(count)}, images, labels, mnist.INFO)
     return folders
-
-
-def finished(commands):
-    """Output and status of processes that run together."""
-    processes = [
-        subprocess.Popen(c, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        for c in commands
-    ]
-    try:
-        outputs = [process.communicate(timeout=TIMEOUT_SECS)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    return [(output, p.returncode) for output, p in zip(outputs, processes, strict=True)]
 
 
 @pytest.mark.slow

@@ -1,10 +1,8 @@
 """What the others do and say when a worker is lost, hangs, or is only slow: with real processes."""
 
-import importlib.util
 import os
 import re
 import signal
-import subprocess
 import sys
 import textwrap
 import time
@@ -12,39 +10,9 @@ import time
 import pytest
 
 from inception import launch
-from inception.distributed_test import TIMEOUT_SECS, Run, flags_of, worker_pids
+from inception.worker_runs import MpiRun, Run, finished, flags_of, worker_pids
 
 ENDLESS = 100_000  # steps
-
-
-class MpiRun(Run):
-    """A training that mpirun started."""
-
-    def __init__(self, workers, program, flags):
-        mpirun = os.path.join(os.path.dirname(sys.executable), "mpirun")
-        if importlib.util.find_spec("mpi4py") is None or not os.path.exists(mpirun):
-            pytest.skip("mpi4py and mpich are not installed: pip install '.[mpi]'")
-        command = [mpirun, "-np", str(workers), sys.executable, "-u", "-m", program]
-        self.start([*command, "--variable_update=mpi", *flags])
-
-    def pids(self, folder):
-        """Processes of the workers by rank."""
-        found = {}
-        for entry in filter(str.isdecimal, os.listdir("/proc")):
-            try:
-                with open(f"/proc/{entry}/cmdline", encoding="utf-8") as file:
-                    words = file.read().split("\0")
-                with open(f"/proc/{entry}/environ", encoding="utf-8") as file:
-                    rank = re.search(r"\b(?:PMI_RANK|OMPI_COMM_WORLD_RANK)=(\d+)", file.read())
-            except OSError:
-                continue
-            if rank and f"--train_dir={folder}" in words:
-                found[int(rank[1])] = int(entry)
-        return found
-
-    def end(self):
-        self.process.terminate()  # it then ends what it started
-        self.process.wait()
 
 
 def module_in(folder, monkeypatch, source):
@@ -59,7 +27,7 @@ def test_a_worker_that_pauses_for_less_than_the_time_out_loses_nobody(tmp_path):
     program, flags = flags_of(tmp_path, batch_size=2, steps=ENDLESS)
     run = Run(2, program, flags)
     run.wait_for(r"Worker 0: .* step 10,")
-    paused = worker_pids(run)[1]
+    paused = worker_pids(tmp_path)[1]
     os.kill(paused, signal.SIGSTOP)
     time.sleep(25.0)  # TensorFlow by itself has enough after 10 s
     os.kill(paused, signal.SIGCONT)
@@ -104,9 +72,9 @@ def test_a_worker_whose_input_blocks_is_named(tmp_path, monkeypatch, victim):
     run.wait_for(r"Worker 0: .* step 30,")
     start = time.monotonic()
     for i in (0, 1):
-        run.wait_for(
-            rf"\[{i}\] worker {i} .* ends: worker {victim} \(127.0.0.1:\d+\): no next batch for 4 s"
-        )
+        found = "the others found: " if i == victim else ""
+        who = rf"worker {i} .* ends: {found}worker {victim} \(127.0.0.1:\d+\)"
+        run.wait_for(rf"\[{i}\] {who}: no next batch for 4 s")
     assert time.monotonic() - start < 15
     assert run.finish() == 1
 
@@ -142,7 +110,7 @@ def test_a_lost_process_of_mpi_is_named_and_ends_the_others(tmp_path, how, victi
     program, flags = flags_of(tmp_path, batch_size=2, steps=ENDLESS)
     run = MpiRun(3, program, [*flags, "--worker_timeout_secs=5"])
     run.wait_for(r"Worker 0: .* step 10,")
-    os.kill(run.pids(tmp_path)[victim], how)
+    os.kill(worker_pids(tmp_path)[victim], how)
     start = time.monotonic()
     if how == signal.SIGSTOP:
         run.wait_for(rf"worker \d .* ends: worker {victim} \(.*\) hangs: nothing was heard of it")
@@ -150,7 +118,7 @@ def test_a_lost_process_of_mpi_is_named_and_ends_the_others(tmp_path, how, victi
         run.wait_for(rf"worker \d .* ends: worker {victim} \(.*\) died|BAD TERM|^Abort")
     assert run.finish() != 0
     assert time.monotonic() - start < 20
-    assert not run.pids(tmp_path)  # also the one that hung
+    assert not worker_pids(tmp_path)  # also the one that hung
 
 
 @pytest.mark.slow
@@ -174,29 +142,10 @@ def test_a_signal_before_the_first_step_of_mpi_is_one_line(tmp_path, monkeypatch
     _, flags = flags_of(tmp_path / "train", batch_size=2)
     run = MpiRun(2, module, flags)
     run.wait_for("setting up")
-    os.kill(run.pids(tmp_path / "train")[1], number)
+    os.kill(worker_pids(tmp_path / "train")[1], number)
     run.wait_for(rf"worker 1 \(.*\) ends: stopped by {name}")
     assert run.finish() != 0
     assert "Traceback" not in "\n".join(run.lines)
-
-
-def outputs_of(commands):
-    """The status and the output of each of several processes."""
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", *command],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for command in commands
-    ]
-    try:
-        outputs = [process.communicate(timeout=TIMEOUT_SECS)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    return [(process.returncode, o) for process, o in zip(processes, outputs, strict=True)]
 
 
 @pytest.mark.slow
@@ -206,11 +155,11 @@ def test_law_10_a_port_that_tensorflow_cannot_have_is_named_to_all(tmp_path, vic
     both = launch.worker_flags(2)
     address = both[0][0].partition("=")[2].split(",")[victim]
     with launch.socket.create_server(("", int(address.rpartition(":")[2]))):
-        found = outputs_of([program, *flags, *own] for own in both)
-    for status, output in found:
+        found = finished([sys.executable, "-m", program, *flags, *own] for own in both)
+    for output, status in found:
         assert status == 1
         assert f"must name free ports of the workers: {address}" in output, output
         assert "Traceback" not in output
     assert re.search(
-        f"worker {1 - victim} .* ends: worker {victim} .* failed: ", found[1 - victim][1]
+        f"worker {1 - victim} .* ends: worker {victim} .* failed: ", found[1 - victim][0]
     )
