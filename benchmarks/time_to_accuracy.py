@@ -22,7 +22,7 @@ from absl.flags import FlagValues
 
 from benchmarks import host_network, report
 from inception import app, flag_table
-from inception.flag_table import TEXT, at_least, flag, number, one_of
+from inception.flag_table import NAMES, TEXT, at_least, flag, number, one_of
 from inception.report import read_run
 from terngrad.training import checkpoints
 
@@ -38,6 +38,9 @@ _TOLD = ("hosts", "rate", "batch_size", "initial_learning_rate", "max_steps", "s
 class _Options(flag_table.Checked):
     data_dir: str = flag("Data", TEXT, "/tmp/mydata", "folder of MNIST's record files")
     output_dir: str = flag("Training", TEXT, "results", "folder for the runs; they must be new")
+    gradients: tuple[str, ...] = flag(
+        "Training", NAMES, ("float32", "ternary"), f"kinds, of {', '.join(GRADIENTS)}"
+    )
     hosts: int = flag("Distributed", at_least(2), 4, "number of hosts", "hosts")
     rate: str = flag("Distributed", one_of(*host_network.RATES), "100mbit", "bandwidth")
     batch_size: int = flag("Training", at_least(1), 64, "images of a host in a step", "images")
@@ -49,11 +52,17 @@ class _Options(flag_table.Checked):
     json: str = flag("Runtime", TEXT, "", "file that takes the figures, too")
     png: str = flag("Runtime", TEXT, "", "file that takes a picture of them")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for kind in self.gradients:
+            if kind not in GRADIENTS:
+                raise flag_table.refuse("gradients", kind, f"must be of {', '.join(GRADIENTS)}")
+
 
 def main(values: FlagValues) -> None:
     """Trains, evaluates, reports."""
     options = flag_table.read(_Options, values)
-    folders = {kind: os.path.join(options.output_dir, kind) for kind in GRADIENTS}
+    folders = {kind: os.path.join(options.output_dir, kind) for kind in options.gradients}
     for folder in folders.values():
         if os.path.exists(folder):
             raise flag_table.refuse("output_dir", options.output_dir, f"{folder} exists already")
