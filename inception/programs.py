@@ -35,7 +35,10 @@ def train_distributed(
         config = flags.train_config(values, dataset_name)
         cluster = flag_table.read(ClusterConfig, values)
         large_batches = flag_table.read(LargeBatch, values)
-        flags.tell_inert(large_batch.inert_flags(large_batches), values)
+        inert = large_batch.inert_flags(large_batches)
+        if config.benchmark_mode:
+            inert["split_data"] = "--benchmark_mode"
+        flags.tell_inert(inert, values)
         run_worker(config, large_batches, cluster)
 
     def define(values: absl_flags.FlagValues) -> None:
