@@ -8,6 +8,7 @@ import hashlib
 import os
 import socket
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -205,7 +206,9 @@ def _joined_by_sockets(cluster: ClusterConfig) -> Iterator[Workers]:
 @contextlib.contextmanager
 def _joined_by_mpi(cluster: ClusterConfig) -> Iterator[Workers]:
     try:
-        from mpi4py import MPI
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that of foreign launchers, which are refused below
+            from mpi4py import MPI
     except (ImportError, RuntimeError) as error:  # there is no mpi4py, or it finds no library
         why = f"needs mpi4py and an MPI library, pip install '.[mpi]' ({error})"
         raise refuse("variable_update", "mpi", " ".join(why.split())) from None

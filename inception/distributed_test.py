@@ -225,6 +225,22 @@ def refusal(*flags, **environment):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("environment", "why"),
+    [
+        ({}, "must be started by mpirun of mpi4py's MPI: no launcher started this process"),
+        ({"OMPI_COMM_WORLD_SIZE": "2"}, "2 processes were started, but this one sees 1"),
+        ({"MPI4PY_LIBMPI": "/no/libmpi.so"}, "needs mpi4py and an MPI library"),
+    ],
+)
+def test_law_10_mpi_that_would_train_alone_or_not_at_all_is_told(environment, why):
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed: pip install '.[mpi]'")
+    said = refusal("--variable_update=mpi", "--benchmark_mode", **environment)
+    assert "flag --variable_update=mpi: " in said
+    assert why in said
+
+
+@pytest.mark.slow
 def test_law_10_horovod_that_is_not_installed_is_named(tmp_path):
     (tmp_path / "horovod.py").write_text("raise ModuleNotFoundError('there is none')")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
