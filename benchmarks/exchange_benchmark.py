@@ -201,6 +201,8 @@ def _draw_bars(axes, cells: Sequence[dict]) -> None:
         ]
         axes.bar(np.arange(len(rates)) + i * width - 0.4, medians, width, align="edge", label=kind)
     axes.set_xticks(range(len(rates)), rates)
+    shortest = min((np.median(c["ms"]) for c in cells if "ms" in c), default=1.0)
+    axes.set_ylim(bottom=shortest / 3)  # of a logarithmic axis, which has no zero
 
 
 if __name__ == "__main__":
