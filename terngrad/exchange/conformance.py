@@ -32,7 +32,7 @@ POLICIES = {
     "unpacked": Policy(grad_bits=1, use_encoding=False),
     "own scale": Policy(grad_bits=1, scaler_sharing=False),
 }
-_STEPS = 3
+STEPS = 3
 _BUCKET_ELEMENTS = 100  # several buckets: their operations overlap
 
 
@@ -92,8 +92,8 @@ def main() -> None:
         for i, mean in enumerate(_means(exchange, codecs)):
             found[f"{name} {i}"] = mean.numpy()
         found[f"{name} bytes"] = int(exchange.bytes_sent) - before
-        found[f"{name} payload"] = _STEPS * sum(p.sent for p in payloads(codecs, exchange))
-        found[f"{name} buckets"] = _STEPS * len(codecs)
+        found[f"{name} payload"] = STEPS * sum(p.sent for p in payloads(codecs, exchange))
+        found[f"{name} buckets"] = STEPS * len(codecs)
     if kind in ("mpi", "horovod"):  # which know the ranks
         path = f"{path}_{exchange.first_node // exchange.local_nodes}.npz"
     found["broadcast"] = exchange.broadcast([tf.constant([float(exchange.first_node)])])[0].numpy()
@@ -110,17 +110,18 @@ def _means(exchange: Exchange, codecs: Sequence[Codec]) -> list[tf.Tensor]:
         def step(i, means):
             del means
             keys = [DrawKey(tf.constant(5, tf.uint64), i, tf.constant(n)) for n in mine]
-            gradients = [_gradients(node, i) for node in mine]
+            gradients = [gradients_of(node, i) for node in mine]
             devices = ["/CPU:0"] * len(mine)
             return i + 1, exchange_gradients(gradients, codecs, exchange, keys, devices).means
 
         start = (tf.constant(0, tf.int64), [tf.zeros(shape) for shape in SHAPES])
-        return tf.while_loop(lambda i, _: i < _STEPS, step, start, parallel_iterations=1)[1]
+        return tf.while_loop(lambda i, _: i < STEPS, step, start, parallel_iterations=1)[1]
 
     return run()
 
 
-def _gradients(node: int, step: tf.Tensor) -> list[tf.Tensor]:
+def gradients_of(node: int, step: tf.Tensor) -> list[tf.Tensor]:
+    """A node's gradients at a step."""
     seeds = [tf.stack([step, tf.constant(node * len(SHAPES) + i, tf.int64)]) for i in range(5)]
     return [tf.random.stateless_normal(s, k) for s, k in zip(SHAPES, seeds, strict=True)]
 

@@ -1,4 +1,4 @@
-"""Law 4: the topology does not matter. Processes on this machine against a single one."""
+"""Laws 4 to 7 across processes on this machine, beside a single one and beside NumPy."""
 
 import contextlib
 import importlib.util
@@ -9,8 +9,9 @@ import sys
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from terngrad.exchange.conformance import POLICIES, SHAPES
+from terngrad.exchange.conformance import POLICIES, SHAPES, STEPS, gradients_of
 
 _TIMEOUT_SECS = 240
 _PLANES_UP, _PLANES_DOWN = 3, 4  # at most, of the sums of a process' nodes and of all 4
@@ -130,6 +131,37 @@ def test_law_4_every_process_delivers_what_one_process_does(alone, together, pol
                 np.testing.assert_allclose(got, expected, rtol=2e-3, atol=1e-3)
             else:
                 np.testing.assert_array_equal(got, expected)
+
+
+@pytest.fixture(scope="module", name="gradients")
+def _gradients():
+    """What the nodes had at the last step, of each variable: float64 [4, ...]."""
+    last = tf.constant(STEPS - 1, tf.int64)
+    by_node = [[g.numpy().astype(np.float64) for g in gradients_of(n, last)] for n in range(4)]
+    return [np.stack(each) for each in zip(*by_node, strict=True)]
+
+
+@pytest.mark.slow
+def test_law_5_the_mean_is_the_scale_over_the_nodes_times_an_integer(together, gradients):
+    several = [i for i, shape in enumerate(SHAPES) if np.prod(shape) > 1]  # values to clip
+    for found in together:
+        for i in several:
+            scale = max(
+                min(np.abs(g).max(), POLICIES["ternary"].clip_factor * g.std())
+                for g in gradients[i]
+            )
+            integers = found[f"ternary {i}"] * 4 / scale
+            np.testing.assert_allclose(integers, np.round(integers), atol=1e-4)
+            assert np.abs(integers).max() <= 4.0001
+            assert len(np.unique(np.round(integers))) > 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("policy", "error"), [("float", 1e-6), ("half", 3e-3)])
+def test_law_6_float_codecs_deliver_the_mean_of_all_nodes(together, gradients, policy, error):
+    for found in together:
+        for i, each in enumerate(gradients):
+            np.testing.assert_allclose(found[f"{policy} {i}"], each.mean(axis=0), atol=error)
 
 
 @pytest.mark.slow
