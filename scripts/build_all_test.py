@@ -27,7 +27,7 @@ def test_the_build_file_lists_every_program(package):
     programs = [
         path.stem
         for path in sorted((_REPO / package).glob("*.py"))
-        if 'if __name__ == "__main__":' in path.read_text()
+        if '\nif __name__ == "__main__":' in path.read_text()
     ]
     assert _listed(_REPO / package / "BUILD") == programs
 
