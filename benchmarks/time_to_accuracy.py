@@ -115,7 +115,7 @@ def _read(options: _Options, folder: str, launched: float) -> dict:
         net="lenet",
         dataset_name="mnist",
         data_dir=options.data_dir,
-        batch_size=options.batch_size * options.hosts,
+        batch_size=options.batch_size,  # a worker counts its own examples
     )
     written = [os.path.getmtime(f"{p}.index") for p in checkpoints.all_checkpoints(folder)]
     secs = [moment - launched for moment in written]
