@@ -78,7 +78,8 @@ def test_the_script_launches_workers_on_this_machine(tmp_path):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     for worker in (0, 1):
-        assert re.search(rf"^\[{worker}\] .*Worker {worker}: step 10,", done.stdout, re.MULTILINE)
+        line = rf"^\[{worker}\] .*Worker {worker}: .* step 10,"
+        assert re.search(line, done.stdout, re.MULTILINE), done.stdout
     assert parameters(tmp_path, 10)
 
 
@@ -274,7 +275,7 @@ def test_law_8_a_killed_worker_ends_the_others_by_name_and_a_restart_loses_nothi
     program, flags = flags_of(tmp_path / "killed", batch_size=2, steps=steps)
     run = Run(3, program, [*flags, "--save_iter=10"], ["--max_restarts=1"])
     run.wait_for(r"Worker 0: .* step 20,")
-    os.kill(worker_pids(tmp_path)[victim], signal.SIGKILL)
+    os.kill(worker_pids(tmp_path / "killed")[victim], signal.SIGKILL)
     start = time.monotonic()
     for other in {0, 1, 2} - {victim}:
         run.wait_for(

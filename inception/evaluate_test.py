@@ -5,6 +5,8 @@ import pathlib
 import re
 import subprocess
 import sys
+import time
+import types
 
 import numpy as np
 import pytest
@@ -161,7 +163,8 @@ def test_following_evaluates_each_newest_checkpoint_once_up_to_the_last(
         if step:
             save(train_dir, step)
 
-    monkeypatch.setattr(evaluate.time, "sleep", sleep)
+    # Not for other threads of this process.
+    monkeypatch.setattr(evaluate, "time", types.SimpleNamespace(**vars(time) | {"sleep": sleep}))
     run_mnist_eval(*mnist_arguments(data_dir, train_dir, "--max_steps=30"))
     printed = capsys.readouterr().out
     assert printed.count("No checkpoint file found yet") == 1

@@ -16,6 +16,7 @@ import tensorflow as tf
 from inception import programs, report, runtime, train
 from inception.cluster import Workers
 from slim.datasets import convert
+from terngrad.exchange.channel import DifferenceError
 from terngrad.training import checkpoints
 
 REPO = Path(__file__).parents[1]
@@ -214,7 +215,7 @@ def test_copies_that_differ_at_the_end_are_told(capsys):
     training = types.SimpleNamespace(state={"variables/w": tf.Variable([1.0])})
 
     def agree(facts):
-        raise ValueError(f"{', '.join(facts)} differ")
+        raise DifferenceError(f"{', '.join(facts)} differ")
 
     train._compare_copies(training, Workers(rank=0, size=2, agree=agree))
     assert "Warning: the workers' copies differ: parameters at the end" in capsys.readouterr().out
