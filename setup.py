@@ -66,6 +66,7 @@ setuptools.setup(
     packages=setuptools.find_packages(include=["slim*", "terngrad*", "inception*"]),
     package_data={
         "slim.datasets": ["mnist_sample/*"],
+        "terngrad.exchange.parameter_server": ["service.proto"],
         "terngrad": ["cc/*/*.h", "cc/*/*.cc"],  # another TensorFlow needs them compiled again
     },
     exclude_package_data={"terngrad": ["cc/*/*_test.*"]},
@@ -77,6 +78,7 @@ setuptools.setup(
     install_requires=[
         "absl-py>=2.1",
         "grpcio>=1.74,<2",
+        "grpcio-tools>=1.74,<2",
         "matplotlib>=3.8,<4",
         "numpy>=1.26,<3",
         "protobuf>=6.31.1,<8",

@@ -1,0 +1,1 @@
+"""A parameter server: sums of the workers' gradients over gRPC."""

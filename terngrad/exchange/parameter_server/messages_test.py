@@ -1,0 +1,62 @@
+"""Frames are protobuf's, without copies of the payload; what is no frame is named."""
+
+import pytest
+from google.protobuf.message import DecodeError
+
+from terngrad.exchange.parameter_server.messages import (
+    Frame,
+    FrameError,
+    Header,
+    join_frame,
+    split_frame,
+)
+
+HEADER = Header(step=1 << 40, operation=300, piece=7)
+PAYLOADS = [b"", b"a", bytes(127), bytes(range(256)) * 300]
+
+
+@pytest.mark.parametrize("payload", PAYLOADS, ids=len)
+def test_frames_are_what_protobuf_reads_and_writes(payload):
+    data = join_frame(HEADER, payload)
+    assert Frame.FromString(data) == Frame(header=HEADER, payload=payload)
+    for frame in (data, Frame(header=HEADER, payload=payload).SerializeToString()):
+        header, found = split_frame(frame)
+        assert (header, bytes(found)) == (HEADER, payload)
+
+
+def test_the_golden_bytes_of_version_1():
+    frame = join_frame(Header(step=3, operation=1, piece=2), b"xy")
+    assert frame.hex(" ") == "0a 06 08 03 10 01 18 02 12 02 78 79"
+
+
+def test_payloads_are_not_copied():
+    data = join_frame(HEADER, b"payload")
+    assert split_frame(data)[1].obj is data
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"", "does not begin with its header"),
+        (b"GET / HTTP/1.1\r\n", "does not begin with its header"),
+        (b"\x0a", "ends within a number"),
+        (b"\x0a\xff\xff\xff\xff\xff", "ends within a number"),
+        (b"\x0a\x7f\x08", "a frame of 3 bytes with a header of 127"),
+        (b"\x0a\xff\xff\x7f" + bytes(9), "with a header of 2097151"),
+        (b"\x0a\x01\xff", "header is none"),
+        (b"\x0a\x00\x1a\x00", "not followed by its payload"),
+        (b"\x0a\x00\x12\x05abc", "a payload of 5 bytes where 3 are left"),
+        (b"\x0a\x00\x12\x02abc", "a payload of 2 bytes where 3 are left"),
+    ],
+)
+def test_law_10_what_is_no_frame_is_named(data, text):
+    with pytest.raises(FrameError, match=text):
+        split_frame(data)
+
+
+def test_every_cut_of_a_frame_is_no_frame_or_no_payload():
+    data = join_frame(HEADER, b"payload")
+    whole_header = len(data) - len(b"\x12\x07payload")
+    for end in set(range(len(data))) - {whole_header}:
+        with pytest.raises((FrameError, DecodeError)):
+            split_frame(data[:end])
