@@ -1,0 +1,150 @@
+"""Operations of the workers together: their sizes, their pieces, and which ps does which piece."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Iterator
+
+from terngrad.codecs.planes import plane_count
+from terngrad.exchange.parameter_server.messages import OperationMessage
+from terngrad.limits import MAX_NODES
+
+PIECE_BYTES = 1 << 20  # pushed at once: less costs more time a byte, more delays the first result
+MAX_OPERATIONS = 1 << 16
+_LONGEST_NAME = 256
+_MAX_ITEMS = 1 << 40
+_MAX_GATHERED = 1 << 16  # bytes a worker
+
+
+class OperationError(ValueError):
+    """Says what is wrong with an operation."""
+
+
+class Kind(enum.IntEnum):
+    """What is done; see service.proto."""
+
+    MAX = 1
+    CODES = 2
+    FLOATS = 3
+    HALVES = 4
+    BROADCAST = 5
+    GATHER = 6
+
+
+@dataclasses.dataclass(frozen=True)
+class Operation:
+    """What all workers do together at each step, or at each call outside of steps.
+
+    Attributes:
+      index: in the order of declaration.
+      name: the same on all workers.
+      kind: what is done.
+      items: floats, groups of 32 codes, or bytes, that each worker has.
+      local_nodes: of each worker; codes come as sums over so many.
+      workers: that take part.
+    """
+
+    index: int
+    name: str
+    kind: Kind
+    items: int
+    local_nodes: int
+    workers: int
+
+    def __post_init__(self) -> None:
+        """Raises OperationError if this is none that a ps could do."""
+        if self.index >= MAX_OPERATIONS:
+            raise OperationError(f"operation {self.index}; allowed are {MAX_OPERATIONS} of them")
+        if not 0 < len(self.name) <= _LONGEST_NAME:
+            raise OperationError(f"a name of {len(self.name)} characters; allowed are up to 256")
+        if not 1 <= self.local_nodes * self.workers <= MAX_NODES:
+            nodes = self.local_nodes * self.workers
+            raise OperationError(f"{nodes} nodes; allowed are 1 to {MAX_NODES}")
+        limit = _MAX_GATHERED if self.kind == Kind.GATHER else _MAX_ITEMS
+        if self.items > limit:
+            raise OperationError(f"{self.name} has {self.items} items; allowed are up to {limit}")
+
+    @classmethod
+    def read(cls, message: OperationMessage, workers: int) -> Operation:
+        """From its message; OperationError if it is none that a ps could do."""
+        try:
+            kind = Kind(message.kind)
+        except ValueError:
+            allowed = ", ".join(f"{k} ({k.name})" for k in Kind)
+            raise OperationError(f"kind is {message.kind}; allowed are {allowed}") from None
+        return cls(message.index, message.name, kind, message.items, message.local_nodes, workers)
+
+    def message(self) -> OperationMessage:
+        """For the ps."""
+        return OperationMessage(
+            index=self.index,
+            name=self.name,
+            kind=int(self.kind),
+            items=self.items,
+            local_nodes=self.local_nodes,
+        )
+
+    @property
+    def nodes(self) -> int:
+        """Of all workers."""
+        return self.local_nodes * self.workers
+
+    @property
+    def pushed_bytes(self) -> int:
+        """Bytes of an item that a worker pushes."""
+        codes = 4 * plane_count(self.local_nodes)
+        return {Kind.MAX: 4, Kind.CODES: codes, Kind.FLOATS: 4, Kind.HALVES: 2}.get(self.kind, 1)
+
+    @property
+    def result_bytes(self) -> int:
+        """Bytes of an item of the result."""
+        if self.kind == Kind.CODES:
+            return 4 * plane_count(self.nodes)
+        return self.workers if self.kind == Kind.GATHER else self.pushed_bytes
+
+    @property
+    def pieces(self) -> int:
+        """In how many it travels; at least one, so that all meet even where there is nothing."""
+        return max(1, -(-self.items // self._items_in_a_piece))
+
+    def piece_items(self, piece: int) -> tuple[int, int]:
+        """First item of a piece, and the one behind its last."""
+        first = piece * self._items_in_a_piece
+        return first, min(first + self._items_in_a_piece, self.items)
+
+    def pushes(self, worker: int) -> bool:
+        """Whether a worker's pieces are not empty."""
+        return worker == 0 or self.kind != Kind.BROADCAST
+
+    def piece_bytes(self, piece: int, worker: int) -> int:
+        """Bytes that a worker pushes of a piece."""
+        first, end = self.piece_items(piece)
+        return (end - first) * self.pushed_bytes if self.pushes(worker) else 0
+
+    @property
+    def _items_in_a_piece(self) -> int:
+        return PIECE_BYTES // self.pushed_bytes
+
+
+class Shares:
+    """Spreads pieces over several ps: each goes to the one that has the fewest bytes so far.
+
+    All workers declare the same operations in the same order, and so come to the same shares.
+    """
+
+    def __init__(self, count: int) -> None:
+        """Spreads over so many."""
+        self._bytes = [0] * count
+
+    def assign(self, operation: Operation) -> list[int]:
+        """The ps of each piece of a new operation."""
+        return list(self._assign(operation))
+
+    def _assign(self, operation: Operation) -> Iterator[int]:
+        each = operation.pushed_bytes + operation.result_bytes
+        for piece in range(operation.pieces):
+            first, end = operation.piece_items(piece)
+            chosen = self._bytes.index(min(self._bytes))
+            self._bytes[chosen] += (end - first) * each
+            yield chosen

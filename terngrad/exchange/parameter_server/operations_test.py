@@ -1,0 +1,81 @@
+"""Sizes of operations, and how several ps share them."""
+
+import pytest
+
+from terngrad.exchange.parameter_server.operations import (
+    MAX_OPERATIONS,
+    PIECE_BYTES,
+    Kind,
+    Operation,
+    OperationError,
+    Shares,
+)
+
+
+def operation(kind=Kind.CODES, items=1000, local_nodes=1, workers=2, index=0, name="a"):
+    return Operation(index, name, kind, items, local_nodes, workers)
+
+
+@pytest.mark.parametrize(("workers", "planes"), [(1, 2), (2, 3), (3, 3), (4, 4), (8, 5)])
+def test_law_7_codes_travel_in_2_bits_up_and_ceil_log2_of_2n_plus_1_down(workers, planes):
+    codes = operation(workers=workers)
+    assert codes.pushed_bytes * 8 == 2 * 32
+    assert codes.result_bytes * 8 == planes * 32
+
+
+@pytest.mark.parametrize("kind", [k for k in Kind if k != Kind.GATHER])
+@pytest.mark.parametrize("items", [0, 1, PIECE_BYTES // 8, PIECE_BYTES // 8 + 1, 5_000_000])
+def test_pieces_cover_all_items_once_and_are_limited(kind, items):
+    whole = operation(kind, items)
+    covered = 0
+    for piece in range(whole.pieces):
+        first, end = whole.piece_items(piece)
+        assert first == covered
+        covered = end
+        assert whole.piece_bytes(piece, 0) <= PIECE_BYTES
+    assert covered == items
+    assert sum(whole.piece_bytes(p, 0) for p in range(whole.pieces)) == items * whole.pushed_bytes
+
+
+def test_of_a_broadcast_only_worker_0_sends():
+    assert operation(Kind.BROADCAST, 10).piece_bytes(0, 0) == 10
+    assert operation(Kind.BROADCAST, 10).piece_bytes(0, 1) == 0
+
+
+def test_operations_survive_their_message():
+    assert Operation.read(operation().message(), 2) == operation()
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"index": MAX_OPERATIONS}, "operation 65536; allowed are 65536 of them"),
+        ({"name": ""}, "a name of 0 characters"),
+        ({"name": "a" * 257}, "a name of 257 characters"),
+        ({"local_nodes": 0}, "0 nodes"),
+        ({"local_nodes": 40000}, "80000 nodes; allowed are 1 to 65536"),
+        ({"items": 1 << 60}, "a has 1152921504606846976 items"),
+        ({"kind": Kind.GATHER, "items": 1 << 17}, "allowed are up to 65536"),
+    ],
+)
+def test_law_10_impossible_operations_are_named(change, text):
+    with pytest.raises(OperationError, match=text):
+        operation(**change)
+
+
+def test_law_10_unknown_kinds_are_named():
+    message = operation().message()
+    message.kind = 99
+    with pytest.raises(OperationError, match=r"kind is 99; allowed are 1 \(MAX\), 2"):
+        Operation.read(message, 2)
+
+
+def test_several_ps_share_the_bytes_evenly_and_large_operations_too():
+    shares = Shares(3)
+    sizes = [1_000_000, 3, 17_000_000, 500, 40_000, 900_000]
+    held = [0, 0, 0]
+    for i, items in enumerate(sizes):
+        whole = operation(items=items, index=i)
+        for piece, ps in enumerate(shares.assign(whole)):
+            held[ps] += whole.piece_bytes(piece, 0)
+    assert max(held) - min(held) <= PIECE_BYTES
