@@ -12,9 +12,9 @@ from inception.problem import Problem
 from slim.nets import nets_factory
 from terngrad.codecs.codec import Codec, Payload
 from terngrad.codecs.factory import make_codecs, payloads
+from terngrad.exchange.connection import Connection
 from terngrad.exchange.exchange import Exchange
 from terngrad.exchange.local import LocalExchange
-from terngrad.exchange.two_shot import Transport, TwoShotExchange
 from terngrad.layout import Layout, Policy, make_layout
 from terngrad.ops.choice import choose_kernels
 from terngrad.training import schedules
@@ -68,7 +68,7 @@ def build_training(
     goal: Problem,
     steps_per_epoch: float,
     devices: Sequence[str],
-    transport: Transport | None = None,
+    connection: Connection | None = None,
     on_batch: Callable[[], None] | None = None,
 ) -> Training:
     """Builds what `config` describes, with initial weights from its seed.
@@ -78,7 +78,7 @@ def build_training(
       goal: what the net learns.
       steps_per_epoch: turns epochs into steps.
       devices: towers of this process.
-      transport: to the other processes; None = this one trains alone.
+      connection: to the other processes; None = this one trains alone.
       on_batch: called, from any thread, for each batch that is taken.
     """
     model = nets_factory.build_net(
@@ -100,8 +100,8 @@ def build_training(
         on_gpu=any("GPU" in device for device in devices),
     )
     exchange = (
-        TwoShotExchange(transport, config.nodes, kernels)
-        if transport
+        connection.exchange(config.nodes, kernels, step)
+        if connection
         else LocalExchange(config.nodes, kernels)
     )
     schedule = learning_rate(config, steps_per_epoch)

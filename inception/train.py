@@ -21,8 +21,8 @@ from slim.datasets import dataset_factory
 from slim.datasets.dataset_factory import Dataset
 from slim.nets import nets_factory
 from terngrad.exchange.channel import DifferenceError
+from terngrad.exchange.connection import Connection
 from terngrad.exchange.local import LocalExchange
-from terngrad.exchange.two_shot import Transport
 from terngrad.training import checkpoints
 from terngrad.training.loop import Cadence, Loop, StopRequest
 from terngrad.training.progress import Progress
@@ -80,11 +80,11 @@ def prepare(config: TrainConfig, workers: Workers = ALONE) -> Ready | None:
     noted = settings.describe(config, dataset, workers.size)
     # Also a place to meet: nobody waits within TensorFlow for one that still counts its records.
     workers.agree(settings.data_facts(dataset, workers.split_data))
-    transport = workers.connect()
-    examples = _count_examples(dataset, workers, transport)
+    connection = workers.connect()
+    examples = _count_examples(dataset, workers, connection)
     steps_per_epoch = examples / (config.batch_size * workers.size)
     on_batch = workers.pulse.tick if workers.size > 1 else None
-    training = build_training(config, goal, steps_per_epoch, devices, transport, on_batch)
+    training = build_training(config, goal, steps_per_epoch, devices, connection, on_batch)
     lock = checkpoint = None
     if workers.is_chief:
         os.makedirs(config.train_dir, exist_ok=True)
@@ -134,13 +134,15 @@ def _say(text: str) -> None:
         app.stop_writing()
 
 
-def _count_examples(dataset: Dataset | None, workers: Workers, transport: Transport | None) -> int:
+def _count_examples(
+    dataset: Dataset | None, workers: Workers, connection: Connection | None
+) -> int:
     """Examples of an epoch, the same on all workers: schedules and float epochs follow from it."""
     if dataset is None:
         return _SYNTHETIC_EXAMPLES
-    if workers.split_data or transport is None:
+    if workers.split_data or connection is None:
         return dataset.num_examples
-    shares = transport.all_gather(tf.constant([dataset.num_examples]), "examples")
+    shares = connection.all_gather(tf.constant([dataset.num_examples]), "examples")
     return int(tf.reduce_sum(tf.cast(shares, tf.int64)))
 
 

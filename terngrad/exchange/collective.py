@@ -6,9 +6,9 @@ import zlib
 from collections.abc import Sequence
 
 import tensorflow as tf
-from tensorflow.python.framework import ops  # the one place that knows the function under way
 
 from terngrad.exchange import collective_runtime
+from terngrad.exchange.ordering import unordered
 from terngrad.exchange.two_shot import Merge, Transport
 
 _GROUP = 1  # key of the group of all processes
@@ -44,7 +44,7 @@ class CollectiveTransport(Transport):
 
     def all_reduce(self, values: tf.Tensor, merge: Merge, name: str) -> tf.Tensor:
         """See base class."""
-        return _unordered(
+        return unordered(
             tf.raw_ops.CollectiveReduceV2(
                 input=values, merge_op=merge, final_op="Id", **self._arguments(name)
             )
@@ -52,12 +52,12 @@ class CollectiveTransport(Transport):
 
     def all_to_all(self, parts: tf.Tensor, name: str) -> tf.Tensor:
         """See base class."""
-        return _unordered(tf.raw_ops.CollectiveAllToAllV2(input=parts, **self._arguments(name)))
+        return unordered(tf.raw_ops.CollectiveAllToAllV2(input=parts, **self._arguments(name)))
 
     def all_gather(self, part: tf.Tensor, name: str) -> tf.Tensor:
         """See base class."""
         rows = tf.raw_ops.CollectiveGatherV2(input=part[tf.newaxis], **self._arguments(name))
-        return tf.ensure_shape(_unordered(rows), [self.size, *part.shape])
+        return tf.ensure_shape(unordered(rows), [self.size, *part.shape])
 
     def broadcast(self, value: tf.Tensor, name: str) -> tf.Tensor:
         """See base class."""
@@ -80,16 +80,3 @@ class CollectiveTransport(Transport):
             "ordering_token": [],
             "communication_hint": "ring",
         }
-
-
-def _unordered(result: tf.Tensor) -> tf.Tensor:
-    """Lets a collective start as soon as its input is there.
-
-    tf.function would chain collectives in the order in which they were traced, so that none could
-    overlap with another's wait for its gradients.
-    """
-    graph = ops.get_default_graph()
-    dependencies = getattr(graph, "experimental_acd_manager", None)
-    if dependencies is not None:
-        dependencies.run_independently(result.op)
-    return result

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from terngrad.codecs.codec import Codec, Payload
 from terngrad.codecs.planes import plane_count
+from terngrad.exchange.connection import Connection
 from terngrad.exchange.exchange import Exchange, tree_sum
 from terngrad.limits import MAX_NODES
 from terngrad.ops.kernels import Kernels
@@ -27,7 +28,7 @@ _FEW_FLOATS = 8  # such as losses: all processes hand them to all, in one shot
 _LANE = 4  # bytes of what a transport moves: float32 or 32-bit integers
 
 
-class Transport(abc.ABC):
+class Transport(Connection):
     """What a two-shot exchange needs of a network: P processes that move tensors of 4-byte values.
 
     `name` tells the processes which operations belong together, as in `Exchange`.
@@ -37,8 +38,10 @@ class Transport(abc.ABC):
       size: P.
     """
 
-    rank: int
-    size: int
+    def exchange(self, local_nodes: int, kernels: Kernels, step: tf.Variable) -> Exchange:
+        """See base class."""
+        del step  # these operations meet by their order, or by their names
+        return TwoShotExchange(self, local_nodes, kernels)
 
     @abc.abstractmethod
     def all_reduce(self, values: tf.Tensor, merge: Merge, name: str) -> tf.Tensor:
@@ -47,10 +50,6 @@ class Transport(abc.ABC):
     @abc.abstractmethod
     def all_to_all(self, parts: tf.Tensor, name: str) -> tf.Tensor:
         """Sends row i of [P, ...] to process i; row j of the result came from process j."""
-
-    @abc.abstractmethod
-    def all_gather(self, part: tf.Tensor, name: str) -> tf.Tensor:
-        """Every process' tensor, in the order of the processes: [...] -> [P, ...]."""
 
     @abc.abstractmethod
     def broadcast(self, value: tf.Tensor, name: str) -> tf.Tensor:
