@@ -54,7 +54,7 @@ def listen(host: str, port: int) -> socket.socket:
     Raises:
       PortError: the port is taken.
     """
-    chosen = _own_address(host)
+    chosen = own_address(host)
     try:
         if chosen:
             try:
@@ -233,7 +233,7 @@ def _differing_hosts(mine: list, theirs: list) -> str:
     return ""
 
 
-def _own_address(host: str) -> str | None:
+def own_address(host: str) -> str | None:
     """The one address that a name stands for, None where others may know it by another.
 
     Many machines have their own name stand for a loopback address, by which only they know it.

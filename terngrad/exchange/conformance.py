@@ -3,6 +3,7 @@
 python -m terngrad.exchange.conformance local 0 1 NODES FILE
 python -m terngrad.exchange.conformance collective RANK HOST:PORT,... NODES FILE
 mpirun -np P python -m terngrad.exchange.conformance mpi 0 - NODES FILE
+python -m terngrad.exchange.conformance parameter_server RANK PS:PORT,.../WORKER,... NODES FILE
 horovodrun -np P python -m terngrad.exchange.conformance horovod 0 - NODES FILE
 """
 
@@ -15,9 +16,9 @@ import tensorflow as tf
 from terngrad.codecs.codec import Codec
 from terngrad.codecs.factory import make_codecs, payloads
 from terngrad.draws import DrawKey
+from terngrad.exchange.connection import Connection
 from terngrad.exchange.exchange import Exchange
 from terngrad.exchange.local import LocalExchange
-from terngrad.exchange.two_shot import TwoShotExchange
 from terngrad.layout import Policy, make_layout
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.training.step import exchange_gradients
@@ -36,45 +37,53 @@ STEPS = 3
 _BUCKET_ELEMENTS = 100  # several buckets: their operations overlap
 
 
-def local(rank: int, hosts: str, nodes: int) -> Exchange:
+def local(rank: int, hosts: str) -> None:
     """All nodes in this process."""
     del rank, hosts
-    return LocalExchange(nodes, ReferenceKernels())
 
 
-def collective(rank: int, hosts: str, nodes: int) -> Exchange:
+def collective(rank: int, hosts: str) -> Connection:
     """A share of the nodes in each process of TensorFlow's collective runtime."""
     from terngrad.exchange.collective import start
 
-    transport = start(hosts.split(","), rank)
-    return TwoShotExchange(transport, nodes // transport.size, ReferenceKernels())
+    return start(hosts.split(","), rank)
 
 
-def mpi(rank: int, hosts: str, nodes: int) -> Exchange:
+def mpi(rank: int, hosts: str) -> Connection:
     """A share of the nodes in each process that mpirun started."""
     del rank, hosts
     from mpi4py import MPI
 
     from terngrad.exchange.mpi import MpiTransport
 
-    transport = MpiTransport(MPI.COMM_WORLD)
-    return TwoShotExchange(transport, nodes // transport.size, ReferenceKernels())
+    return MpiTransport(MPI.COMM_WORLD)
 
 
-def horovod(rank: int, hosts: str, nodes: int) -> Exchange:
+def horovod(rank: int, hosts: str) -> Connection:
     """A share of the nodes in each process that horovodrun or mpirun started."""
     del rank, hosts
     from terngrad.exchange.horovod import start
 
-    transport = start(timeout_secs=60.0)
-    return TwoShotExchange(transport, nodes // transport.size, ReferenceKernels())
+    return start(timeout_secs=60.0)
 
 
-EXCHANGES: Mapping[str, Callable[[int, str, int], Exchange]] = {
+def parameter_server(rank: int, hosts: str) -> Connection:
+    """A share of the nodes in each worker of parameter servers."""
+    from terngrad.exchange.parameter_server.client import Client
+    from terngrad.exchange.parameter_server.exchange import ParameterServerConnection
+
+    ps_hosts, worker_hosts = (names.split(",") for names in hosts.split("/"))
+    client = Client(ps_hosts, worker_hosts, rank, timeout_secs=60.0)
+    client.meeting.wait_for_all(60.0)
+    return ParameterServerConnection(client)
+
+
+CONNECTIONS: Mapping[str, Callable[[int, str], Connection | None]] = {
     "local": local,
     "collective": collective,
     "mpi": mpi,
     "horovod": horovod,
+    "parameter_server": parameter_server,
 }
 
 
@@ -83,13 +92,19 @@ def main() -> None:
     kind, rank, hosts, nodes, path = sys.argv[1:]
     tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
     tf.config.threading.set_inter_op_parallelism_threads(2)
-    exchange = EXCHANGES[kind](int(rank), hosts, int(nodes))
+    connection = CONNECTIONS[kind](int(rank), hosts)
+    step = tf.Variable(0, dtype=tf.int64, trainable=False)
+    exchange = (
+        connection.exchange(int(nodes) // connection.size, ReferenceKernels(), step)
+        if connection
+        else LocalExchange(int(nodes), ReferenceKernels())
+    )
     found = {}
     for name, policy in POLICIES.items():
         before = int(exchange.bytes_sent)
         layout = make_layout(NAMES, SHAPES, policy, _BUCKET_ELEMENTS)
         codecs = make_codecs(layout, ReferenceKernels())
-        for i, mean in enumerate(_means(exchange, codecs)):
+        for i, mean in enumerate(_means(exchange, codecs, step)):
             found[f"{name} {i}"] = mean.numpy()
         found[f"{name} bytes"] = int(exchange.bytes_sent) - before
         found[f"{name} payload"] = STEPS * sum(p.sent for p in payloads(codecs, exchange))
@@ -101,18 +116,19 @@ def main() -> None:
     np.savez(path, **found)
 
 
-def _means(exchange: Exchange, codecs: Sequence[Codec]) -> list[tf.Tensor]:
+def _means(exchange: Exchange, codecs: Sequence[Codec], steps: tf.Variable) -> list[tf.Tensor]:
     """The mean gradients of the last of some steps, in a loop as in training."""
     mine = range(exchange.first_node, exchange.first_node + exchange.local_nodes)
 
     @tf.function(autograph=False)
     def run() -> list[tf.Tensor]:
-        def step(i, means):
-            del means
+        def step(i, _):
             keys = [DrawKey(tf.constant(5, tf.uint64), i, tf.constant(n)) for n in mine]
             gradients = [gradients_of(node, i) for node in mine]
             devices = ["/CPU:0"] * len(mine)
-            return i + 1, exchange_gradients(gradients, codecs, exchange, keys, devices).means
+            means = exchange_gradients(gradients, codecs, exchange, keys, devices).means
+            steps.assign_add(1)
+            return i + 1, means
 
         start = (tf.constant(0, tf.int64), [tf.zeros(shape) for shape in SHAPES])
         return tf.while_loop(lambda i, _: i < STEPS, step, start, parallel_iterations=1)[1]

@@ -120,6 +120,10 @@ class Membership(contextlib.AbstractContextManager):
             self._leave({"bye": True})
             raise DifferenceError(verdict)
 
+    def lose(self, text: str) -> None:
+        """Ends all processes because of something else than one of them; `text` says what."""
+        self._lose(text)
+
     def await_loss(self) -> None:
         """Waits for the watcher to find, and act on, the process because of which an operation
         between the processes failed; returns after the time-out if all seem alive.

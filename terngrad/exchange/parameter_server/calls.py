@@ -1,0 +1,80 @@
+"""How a worker opens its streams to a ps, which may start later, and learns of its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import grpc
+
+from terngrad.exchange.channel import MembershipError
+from terngrad.exchange.parameter_server.messages import SERVICE, Hello
+from terngrad.exchange.parameter_server.security import Tls
+from terngrad.exchange.parameter_server.streams import (
+    WELCOME,
+    Outbox,
+    channel_options,
+    identity,
+    metadata,
+)
+
+_FIRST_PAUSE_SECS, _LONGEST_PAUSE_SECS = 0.2, 2.0
+_WORTH_TRYING_AGAIN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
+
+
+def ps_name(ps: int, ps_hosts: Sequence[str]) -> str:
+    """What messages call a ps."""
+    return f"ps {ps} ({ps_hosts[ps]})"
+
+
+def open_channel(address: str, tls: Tls | None, timeout_secs: float) -> grpc.Channel:
+    """A channel to "host:port"; nothing is sent yet."""
+    options = channel_options(timeout_secs)
+    if tls:
+        return grpc.secure_channel(address, tls.channel_credentials(), options)
+    return grpc.insecure_channel(address, options)
+
+
+def open_stream(
+    channel: grpc.Channel, method: str, introduction: Hello, timeout_secs: float
+) -> tuple[grpc.Call, Outbox]:
+    """Opens a stream; waits for a ps that does not listen yet.
+
+    Returns:
+      What comes from the ps, and what goes to it.
+
+    Raises:
+      MembershipError: the ps refuses this worker, or cannot be reached in time.
+    """
+    deadline = time.monotonic() + timeout_secs
+    pause = _FIRST_PAUSE_SECS
+    name = ps_name(introduction.ps, introduction.ps_hosts)
+    make = channel.stream_stream(f"/{SERVICE}/{method}", identity, identity)
+    while True:
+        outbox = Outbox()
+        call = make(iter(outbox), metadata=metadata(introduction))
+        if WELCOME[0] in [tuple(pair) for pair in call.initial_metadata() or ()]:
+            return call, outbox
+        outbox.close()
+        if call.code() not in _WORTH_TRYING_AGAIN:
+            raise MembershipError(why_ended(call, name))
+        if time.monotonic() > deadline:
+            raise MembershipError(
+                f"{name} cannot be reached within {timeout_secs:g} s: {_details(call)}"
+            )
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_SECS)
+
+
+def why_ended(call: grpc.Call, name: str) -> str:
+    """One line on why a stream to a ps ended."""
+    if call.code() == grpc.StatusCode.FAILED_PRECONDITION:
+        return f"{name} refused this worker: {_details(call)}"
+    if call.code() == grpc.StatusCode.OK:
+        return f"{name} ended before this worker"
+    lost = "hangs" if "keepalive" in _details(call).lower() else "died or cannot be reached"
+    return f"{name} {lost}: {_details(call)}"
+
+
+def _details(call: grpc.Call) -> str:
+    return " ".join((call.details() or call.code().name).split())
