@@ -1,4 +1,4 @@
-"""The processes of a distributed training: their flags, and how they meet."""
+"""How the processes of a distributed training meet."""
 
 from __future__ import annotations
 
@@ -15,120 +15,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from inception.flag_table import BOOLEAN, NAMES, Checked, at_least, flag, number, one_of, refuse
+from inception.cluster_config import ClusterConfig
+from inception.flag_table import refuse
 from terngrad.exchange import admission, launched
-from terngrad.exchange.channel import PortError, split_address
+from terngrad.exchange.channel import PortError
 from terngrad.exchange.membership import Membership, end_process, reason_of
 from terngrad.exchange.pulse import Pulse
 
 if TYPE_CHECKING:
     from terngrad.exchange.channel import Peer
+    from terngrad.exchange.connection import Connection
     from terngrad.exchange.horovod import HorovodTransport
-    from terngrad.exchange.two_shot import Transport
-
-LAUNCHED = ("mpi", "horovod")  # engines whose launcher knows the workers
-_CONTROL_PORT_ABOVE = 1000  # of the chief's own port, unless the flag says otherwise
-_LAST_PORT = (1 << 16) - 1
-_LONGEST_TIMEOUT_SECS = 1e6
-_LAUNCHERS = {"mpi": "mpirun", "horovod": "horovodrun"}  # of the engines that have their own
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ClusterConfig(Checked):
-    """Which process this is, and of which group."""
-
-    variable_update: str = flag(
-        "Distributed",
-        one_of("collective", *LAUNCHED),
-        "collective",
-        "engine of the exchange: collective (TensorFlow's own), mpi under mpirun, or horovod under "
-        "horovodrun or mpirun, which know the workers and their indices themselves",
-    )
-    worker_hosts: tuple[str, ...] = flag(
-        "Distributed", NAMES, (), "HOST:PORT of each worker, the same list on all"
-    )
-    task_id: int = flag(
-        "Distributed", at_least(0), 0, "index of this worker in --worker_hosts; 0 is the chief"
-    )
-    worker_timeout_secs: float = flag(
-        "Distributed",
-        number(0, _LONGEST_TIMEOUT_SECS, above=True),
-        60.0,
-        "a worker that is not heard of for so long, or for whose next batch the others wait for so "
-        "long, ends the training",
-        "seconds",
-    )
-    control_port: int = flag(
-        "Distributed",
-        at_least(1, -1),
-        -1,
-        f"port at which the chief hears of the others; -1 = its own + {_CONTROL_PORT_ABOVE}",
-    )
-    save_interval_secs: float = flag(
-        "Distributed",
-        number(),
-        600.0,
-        "between the chief's checkpoints; 0 = by save_iter only",
-        "seconds",
-    )
-    split_data: bool = flag(
-        "Distributed",
-        BOOLEAN,
-        True,
-        "each worker reads its share of the records; False: --data_dir holds just its share",
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if launcher := _LAUNCHERS.get(self.variable_update):
-            self._refuse_what_a_launcher_knows(launcher)
-        else:
-            self._check_hosts()
-            self._check_control_port()
-
-    def _refuse_what_a_launcher_knows(self, launcher: str) -> None:
-        given = {"worker_hosts": ",".join(self.worker_hosts)}
-        given |= {"task_id": self.task_id or "", "control_port": self.control_port}
-        why = f"{launcher} names the workers; must not be set with --variable_update="
-        for name, value in given.items():
-            if value not in ("", -1):
-                raise refuse(name, value, why + self.variable_update)
-
-    def _check_hosts(self) -> None:
-        hosts = ",".join(self.worker_hosts)
-        if not self.worker_hosts:
-            raise refuse("worker_hosts", "", "must name HOST:PORT of each worker")
-        for host in self.worker_hosts:
-            try:
-                split_address(host)
-            except ValueError as error:
-                raise refuse("worker_hosts", hosts, str(error)) from None
-        if len(set(self.worker_hosts)) < len(self.worker_hosts):
-            raise refuse("worker_hosts", hosts, "must differ from each other")
-        if self.task_id >= len(self.worker_hosts):
-            last = len(self.worker_hosts) - 1
-            raise refuse("task_id", self.task_id, f"must be 0 to {last}, an index of worker_hosts")
-
-    def _check_control_port(self) -> None:
-        address = self.control_address
-        port = int(address.rpartition(":")[2])
-        if port > _LAST_PORT:
-            why = (
-                f"must be 1 to {_LAST_PORT}; -1 = the chief's own + {_CONTROL_PORT_ABOVE} is {port}"
-            )
-            raise refuse("control_port", self.control_port, why)
-        if address in self.worker_hosts:
-            why = (
-                f"{address} is the port of worker {self.worker_hosts.index(address)}; must be free"
-            )
-            raise refuse("control_port", self.control_port, why)
-
-    @property
-    def control_address(self) -> str:
-        """HOST:PORT at which the chief hears of the others."""
-        host, _, port = self.worker_hosts[0].rpartition(":")
-        chosen = self.control_port if self.control_port != -1 else int(port) + _CONTROL_PORT_ABOVE
-        return f"{host}:{chosen}"
+    from terngrad.exchange.parameter_server.client import Client
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,7 +37,7 @@ class Workers:
       rank: index of this one; 0 is the chief, which writes checkpoints and summaries.
       size: number of them.
       split_data: each reads its share of the records.
-      connect: returns the transport between them, None if there is but one; called once, after
+      connect: returns the connection between them, None if there is but one; called once, after
         TensorFlow's threads are set and before it computes anything.
       agree: compares facts with the others; ValueError names a difference. It waits for them.
       pulse: how far this one is, for the others to see.
@@ -148,7 +46,7 @@ class Workers:
     rank: int = 0
     size: int = 1
     split_data: bool = True
-    connect: Callable[[], Transport | None] = lambda: None
+    connect: Callable[[], Connection | None] = lambda: None
     agree: Callable[[Mapping[str, str]], None] = lambda facts: None
     pulse: Pulse = dataclasses.field(default_factory=Pulse)
 
@@ -176,8 +74,44 @@ def joined(cluster: ClusterConfig) -> contextlib.AbstractContextManager[Workers]
         "collective": _joined_by_sockets,
         "mpi": _joined_by_mpi,
         "horovod": _joined_by_horovod,
+        "parameter_server": _joined_by_parameter_servers,
     }
-    return join[cluster.variable_update](cluster)
+    return join[cluster.engine](cluster)
+
+
+@contextlib.contextmanager
+def _joined_by_parameter_servers(cluster: ClusterConfig) -> Iterator[Workers]:
+    from inception import ps
+    from terngrad.exchange.parameter_server.client import Client
+
+    hosts, rank, timeout_secs = cluster.worker_hosts, cluster.task_id, cluster.worker_timeout_secs
+    ps.tell_hosts(cluster)
+    tls = ps.security(cluster)
+    client = Client(cluster.ps_hosts, hosts, rank, timeout_secs, tls)
+    is_done = False
+    try:
+        client.meeting.wait_for_all(timeout_secs)
+        peers, connect = client.meeting.peers, lambda: _through_servers(client)
+        with _taking_part(cluster, hosts, rank, peers, connect, on_join=client.watch) as workers:
+            if workers.is_chief:
+                print(
+                    f"SyncReplicas enabled: replicas_to_aggregate={len(hosts)}; "
+                    f"total_num_replicas={len(hosts)}",
+                    flush=True,
+                )
+            yield workers
+        is_done = True
+    except SystemExit:  # all workers were stopped, and have saved
+        is_done = True
+        raise
+    finally:
+        client.close(is_done=is_done)
+
+
+def _through_servers(client: Client) -> Connection:
+    from terngrad.exchange.parameter_server.exchange import ParameterServerConnection
+
+    return ParameterServerConnection(client)
 
 
 @contextlib.contextmanager
@@ -187,7 +121,7 @@ def _joined_by_sockets(cluster: ClusterConfig) -> Iterator[Workers]:
     hosts, rank, timeout_secs = cluster.worker_hosts, cluster.task_id, cluster.worker_timeout_secs
     print(f"Worker hosts are: {list(hosts)}", flush=True)
 
-    def connect() -> Transport:
+    def connect() -> Connection:
         try:
             return collective.start(hosts, rank, timeout_secs)
         except ValueError as error:
@@ -253,7 +187,7 @@ def _meeting_late(
         else:
             unsaid.update(facts)
 
-    def connect() -> Transport:
+    def connect() -> Connection:
         hosts, peers = _meet(rank, transport.gather_objects, cluster)
         joining = _taking_part(cluster, hosts, rank, peers, lambda: transport, pulse=pulse)
         met.append(stack.enter_context(joining))
@@ -295,16 +229,21 @@ def _taking_part(
     hosts: Sequence[str],
     rank: int,
     peers: Mapping[int, Peer],
-    connect: Callable[[], Transport],
+    connect: Callable[[], Connection],
     *,
     pulse: Pulse | None = None,
     doors: Mapping[int, str] = MappingProxyType({}),
+    on_join: Callable[[Callable[[str], None]], None] = lambda lose: None,
 ) -> Iterator[Workers]:
-    """Watches the other workers until the end of the block; for `doors` see `Membership`."""
+    """Watches the other workers until the end of the block; for `doors` see `Membership`.
+
+    Calls `on_join` with what ends this process when something else than a worker is lost.
+    """
     from terngrad.exchange.operation_errors import OperationError, reason
 
     pulse, timeout_secs = pulse or Pulse(), cluster.worker_timeout_secs
     with Membership(hosts, rank, peers, timeout_secs, pulse=pulse, doors=doors) as membership:
+        on_join(membership.lose)
         try:
             yield Workers(rank, len(hosts), cluster.split_data, connect, membership.agree, pulse)
         except OperationError as error:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from inception.cluster import ClusterConfig
+from inception.cluster_config import ClusterConfig
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from inception import launch
-from inception.cluster import ClusterConfig
+from inception.cluster_config import ClusterConfig
 from inception.worker_runs import (
     STEPS,
     TIMEOUT_SECS,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from absl import flags as absl_flags
 
 from inception import app, flag_table, flags, large_batch
-from inception.cluster import ClusterConfig
+from inception.cluster_config import ClusterConfig
 from inception.flags import EvalConfig, TrainConfig
 from inception.large_batch import LargeBatch
 
@@ -29,11 +29,14 @@ def evaluate(dataset_name: str, description: str, argv: Sequence[str] | None = N
 def train_distributed(
     dataset_name: str, description: str, argv: Sequence[str] | None = None
 ) -> None:
-    """Runs one worker of a training on a data set; see `app.run`."""
+    """Runs one worker, or ps, of a training on a data set; see `app.run`."""
 
     def main(values: absl_flags.FlagValues) -> None:
         config = flags.train_config(values, dataset_name)
         cluster = flag_table.read(ClusterConfig, values)
+        if cluster.job_name == "ps":
+            serve(config, cluster)
+            return
         large_batches = flag_table.read(LargeBatch, values)
         inert = large_batch.inert_flags(large_batches)
         if config.benchmark_mode:
@@ -65,6 +68,13 @@ def run_worker(
         ready = train.prepare(config, workers)
         if ready:
             train.train(ready)
+
+
+def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
+    """Sums what the workers of a training push, until they have ended."""
+    with app.quiet_import():
+        from inception import ps
+    ps.serve(config, cluster)
 
 
 def run_training(config: TrainConfig) -> None:

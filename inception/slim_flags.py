@@ -6,7 +6,7 @@ from typing import Any
 from absl.flags import FlagValues
 
 from inception import flag_table, flags
-from inception.cluster import LAUNCHED, ClusterConfig
+from inception.cluster_config import LAUNCHED, ClusterConfig
 from inception.flag_table import (
     BOOLEAN,
     NAMES,

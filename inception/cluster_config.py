@@ -1,0 +1,183 @@
+"""The flags that say which process of a distributed training this is."""
+
+import dataclasses
+
+from inception.flag_table import (
+    BOOLEAN,
+    NAMES,
+    TEXT,
+    Checked,
+    at_least,
+    flag,
+    number,
+    one_of,
+    refuse,
+)
+from terngrad.exchange.channel import split_address
+
+LAUNCHED = ("mpi", "horovod")  # engines whose launcher knows the workers
+_SERVED, _COLLECTIVE = "parameter_server", "collective"
+_CONTROL_PORT_ABOVE = 1000  # of the chief's own port, unless the flag says otherwise
+_LAST_PORT = (1 << 16) - 1
+_LONGEST_TIMEOUT_SECS = 1e6
+_LAUNCHERS = {"mpi": "mpirun", "horovod": "horovodrun"}  # of the engines that have their own
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClusterConfig(Checked):
+    """Which process this is, and of which group."""
+
+    variable_update: str | None = flag(
+        "Distributed",
+        one_of(_SERVED, _COLLECTIVE, *LAUNCHED),
+        None,
+        f"engine of the exchange: {_SERVED} (the default with --ps_hosts), {_COLLECTIVE} "
+        "(TensorFlow's own, the default without), mpi under mpirun, or horovod under horovodrun or "
+        "mpirun, which know the workers and their indices themselves",
+    )
+    job_name: str = flag(
+        "Distributed",
+        one_of("worker", "ps"),
+        "worker",
+        "what this process is: worker, or ps (parameter server), which sums what the workers send",
+    )
+    ps_hosts: tuple[str, ...] = flag(
+        "Distributed", NAMES, (), "HOST:PORT of each ps, the same list on all"
+    )
+    worker_hosts: tuple[str, ...] = flag(
+        "Distributed",
+        NAMES,
+        (),
+        "HOST:PORT of each worker, the same list on all; with --ps_hosts no more than names",
+    )
+    task_id: int = flag(
+        "Distributed",
+        at_least(0),
+        0,
+        "index of this process in --worker_hosts or --ps_hosts; worker 0 is the chief",
+    )
+    worker_timeout_secs: float = flag(
+        "Distributed",
+        number(0, _LONGEST_TIMEOUT_SECS, above=True),
+        60.0,
+        "a worker that is not heard of for so long, or for whose next batch the others wait for so "
+        "long, ends the training",
+        "seconds",
+    )
+    control_port: int = flag(
+        "Distributed",
+        at_least(1, -1),
+        -1,
+        f"port at which the chief hears of the others; -1 = its own + {_CONTROL_PORT_ABOVE}",
+    )
+    save_interval_secs: float = flag(
+        "Distributed",
+        number(),
+        600.0,
+        "between the chief's checkpoints; 0 = by save_iter only",
+        "seconds",
+    )
+    split_data: bool = flag(
+        "Distributed",
+        BOOLEAN,
+        True,
+        "each worker reads its share of the records; False: --data_dir holds just its share",
+    )
+
+    tls_ca: str = flag(
+        "Distributed", TEXT, "", "with --ps_hosts: PEM file of who signed all certificates"
+    )
+    tls_cert: str = flag(
+        "Distributed", TEXT, "", "PEM file of this process' certificate; a ps' names its host"
+    )
+    tls_key: str = flag("Distributed", TEXT, "", "PEM file of the certificate's private key")
+    allow_insecure_network: bool = flag(
+        "Distributed",
+        BOOLEAN,
+        False,
+        "without certificates a ps may be on another machine than its workers, for anybody there "
+        "to reach",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if launcher := _LAUNCHERS.get(self.engine):
+            self._refuse_what_a_launcher_knows(launcher)
+        else:
+            self._check_hosts("worker", self.worker_hosts)
+        if self.engine == _SERVED:
+            self._check_servers()
+        else:
+            self._refuse_what_is_for_servers()
+        if self.engine == _COLLECTIVE:
+            self._check_control_port()
+
+    @property
+    def engine(self) -> str:
+        """The engine that is used where --variable_update is not set, too."""
+        return self.variable_update or (_SERVED if self.ps_hosts else _COLLECTIVE)
+
+    def _refuse_what_a_launcher_knows(self, launcher: str) -> None:
+        given = {"worker_hosts": ",".join(self.worker_hosts)}
+        given |= {"task_id": self.task_id or "", "control_port": self.control_port}
+        why = f"{launcher} names the workers; must not be set with --variable_update="
+        for name, value in given.items():
+            if value not in ("", -1):
+                raise refuse(name, value, why + self.engine)
+
+    def _check_hosts(self, job: str, hosts: tuple[str, ...]) -> None:
+        name, given = f"{job}_hosts", ",".join(hosts)
+        if not hosts:
+            raise refuse(name, "", f"must name HOST:PORT of each {job}")
+        for host in hosts:
+            try:
+                split_address(host)
+            except ValueError as error:
+                raise refuse(name, given, str(error)) from None
+        if len(set(hosts)) < len(hosts):
+            raise refuse(name, given, "must differ from each other")
+        if job == self.job_name and self.task_id >= len(hosts):
+            why = f"must be 0 to {len(hosts) - 1}, an index of {name}"
+            raise refuse("task_id", self.task_id, why)
+
+    def _check_servers(self) -> None:
+        self._check_hosts("ps", self.ps_hosts)
+        if self.control_port != -1:
+            why = "must not be set with --ps_hosts: ps 0 is where the workers meet"
+            raise refuse("control_port", self.control_port, why)
+        files = {"tls_ca": self.tls_ca, "tls_cert": self.tls_cert, "tls_key": self.tls_key}
+        missing = [name for name, path in files.items() if not path]
+        if 0 < len(missing) < len(files):
+            why = "must be set: --tls_ca, --tls_cert and --tls_key belong together"
+            raise refuse(missing[0], "", why)
+
+    def _refuse_what_is_for_servers(self) -> None:
+        given = {"ps_hosts": ",".join(self.ps_hosts), "tls_ca": self.tls_ca}
+        given |= {"tls_cert": self.tls_cert, "tls_key": self.tls_key}
+        given |= {"job_name": self.job_name if self.job_name == "ps" else ""}
+        given |= {"allow_insecure_network": self.allow_insecure_network or ""}
+        for name, value in given.items():
+            if value:
+                why = f"is for --ps_hosts and --variable_update={_SERVED}, not {self.engine}"
+                raise refuse(name, value, why)
+
+    def _check_control_port(self) -> None:
+        address = self.control_address
+        port = int(address.rpartition(":")[2])
+        if port > _LAST_PORT:
+            why = (
+                f"must be 1 to {_LAST_PORT}; -1 = the chief's own + {_CONTROL_PORT_ABOVE} is {port}"
+            )
+            raise refuse("control_port", self.control_port, why)
+        if address in self.worker_hosts:
+            why = (
+                f"{address} is the port of worker {self.worker_hosts.index(address)}; must be free"
+            )
+            raise refuse("control_port", self.control_port, why)
+
+    @property
+    def control_address(self) -> str:
+        """HOST:PORT at which the chief hears of the others."""
+        host, _, port = self.worker_hosts[0].rpartition(":")
+        chosen = self.control_port if self.control_port != -1 else int(port) + _CONTROL_PORT_ABOVE
+        return f"{host}:{chosen}"

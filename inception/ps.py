@@ -1,0 +1,117 @@
+"""A parameter server (ps) as a process: --job_name=ps of the *_distributed_train programs."""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from inception import runtime
+from inception.cluster_config import ClusterConfig
+from inception.flag_table import refuse
+from inception.flags import TrainConfig
+from terngrad.exchange.channel import PortError, split_address
+from terngrad.exchange.parameter_server.attendance import Attendance
+from terngrad.exchange.parameter_server.calls import ps_name
+from terngrad.exchange.parameter_server.reduction import Reduction
+from terngrad.exchange.parameter_server.security import Tls, is_loopback, listening_address
+from terngrad.exchange.parameter_server.server import Server
+from terngrad.ops.choice import choose_kernels
+
+
+def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
+    """Serves until all workers have ended, or one was lost, or a signal comes.
+
+    Raises:
+      ValueError: names the worker that was lost, or a flag that cannot be honoured.
+      SystemExit: with the signal's status, if it came while workers were here.
+    """
+    tell_hosts(cluster)
+    tls = security(cluster)
+    runtime.configure(
+        intra_threads=config.num_intra_threads,
+        inter_threads=config.num_inter_threads,
+        deterministic=config.deterministic,
+        log_placement=False,
+    )
+    wanted, path = os.environ.get("TERNGRAD_KERNELS", ""), os.environ.get("TERNGRAD_SIMD", "")
+    kernels, why_reference = choose_kernels(wanted, path)
+    reduction = Reduction(kernels, len(cluster.worker_hosts))
+    server = Server(
+        cluster.task_id,
+        cluster.ps_hosts,
+        cluster.worker_hosts,
+        reduction.reduce,
+        cluster.worker_timeout_secs,
+        tls,
+    )
+    host, port = split_address(cluster.ps_hosts[cluster.task_id])
+    only_here = tls is None and not cluster.allow_insecure_network
+    name = ps_name(cluster.task_id, cluster.ps_hosts)
+    with _stopped_by_signals(server.attendance) as signals:
+        try:
+            server.start(listening_address(host, port, only_here=only_here))
+        except PortError as error:
+            raise refuse("ps_hosts", ",".join(cluster.ps_hosts), str(error)) from None
+        why = f", because {why_reference}" if why_reference else ""
+        who = "who have certificates" if tls else "on this machine" if only_here else "anywhere"
+        print(f"{name} waits for {len(cluster.worker_hosts)} workers {who}.", flush=True)
+        print(f"Codes are added by {kernels.title}{why}.", flush=True)
+        server.attendance.wait()
+        server.close()
+    _tell_end(name, server.attendance, signals)
+
+
+def tell_hosts(cluster: ClusterConfig) -> None:
+    """Prints who takes part."""
+    print(f"PS hosts are: {list(cluster.ps_hosts)}", flush=True)
+    print(f"Worker hosts are: {list(cluster.worker_hosts)}", flush=True)
+
+
+def security(cluster: ClusterConfig) -> Tls | None:
+    """Certificates, if flags name them.
+
+    Raises:
+      ValueError: there are none, and a ps is not on this machine.
+      OSError: a file cannot be read.
+    """
+    if cluster.tls_ca:
+        tls = Tls(cluster.tls_ca, cluster.tls_cert, cluster.tls_key)
+        tls.channel_credentials()  # so that a file that cannot be read is named now
+        return tls
+    if not cluster.allow_insecure_network:
+        for host in cluster.ps_hosts:
+            if not is_loopback(split_address(host)[0]):
+                why = (
+                    f"{host} is not on this machine: needs --tls_ca, --tls_cert and --tls_key, or "
+                    "--allow_insecure_network in a network where all are trusted"
+                )
+                raise refuse("ps_hosts", ",".join(cluster.ps_hosts), why)
+    return None
+
+
+@contextmanager
+def _stopped_by_signals(attendance: Attendance) -> Iterator[list[signal.Signals]]:
+    """Ends the wait for workers at SIGTERM or Ctrl-C; yields the signals that came."""
+    came: list[signal.Signals] = []
+
+    def stop(number: int, frame) -> None:
+        del frame
+        came.append(signal.Signals(number))
+        attendance.stop()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _tell_end(name: str, attendance: Attendance, signals: list[signal.Signals]) -> None:
+    if attendance.lost:
+        raise ValueError(f"{name} ends: {attendance.lost}")
+    if attendance.stopped_with:
+        print(f"{signals[0].name}: {name} left {attendance.stopped_with} workers.", flush=True)
+        sys.exit(128 + signals[0])
+    print(f"{name} ends: {'all workers are done' if not signals else signals[0].name}.", flush=True)
