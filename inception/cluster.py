@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from terngrad.exchange.horovod import HorovodTransport
     from terngrad.exchange.parameter_server.client import Client
 
+_LAST_WORDS_SECS = 1.0
+
 
 @dataclasses.dataclass(frozen=True)
 class Workers:
@@ -89,10 +91,18 @@ def _joined_by_parameter_servers(cluster: ClusterConfig) -> Iterator[Workers]:
     tls = ps.security(cluster)
     client = Client(cluster.ps_hosts, hosts, rank, timeout_secs, tls)
     is_done = False
+
+    def end(text: str) -> None:
+        client.meeting.close(_LAST_WORDS_SECS)  # what the others are to know is on its way
+        end_process(text)
+
     try:
         client.meeting.wait_for_all(timeout_secs)
         peers, connect = client.meeting.peers, lambda: _through_servers(client)
-        with _taking_part(cluster, hosts, rank, peers, connect, on_join=client.watch) as workers:
+        joining = _taking_part(
+            cluster, hosts, rank, peers, connect, on_loss=end, on_join=client.watch
+        )
+        with joining as workers:
             if workers.is_chief:
                 print(
                     f"SyncReplicas enabled: replicas_to_aggregate={len(hosts)}; "
@@ -233,16 +243,20 @@ def _taking_part(
     *,
     pulse: Pulse | None = None,
     doors: Mapping[int, str] = MappingProxyType({}),
+    on_loss: Callable[[str], None] = end_process,
     on_join: Callable[[Callable[[str], None]], None] = lambda lose: None,
 ) -> Iterator[Workers]:
-    """Watches the other workers until the end of the block; for `doors` see `Membership`.
+    """Watches the other workers until the end of the block.
 
-    Calls `on_join` with what ends this process when something else than a worker is lost.
+    For `doors` and `on_loss` see `Membership`. Calls `on_join` with what ends this process when
+    something else than a worker is lost.
     """
     from terngrad.exchange.operation_errors import OperationError, reason
 
     pulse, timeout_secs = pulse or Pulse(), cluster.worker_timeout_secs
-    with Membership(hosts, rank, peers, timeout_secs, pulse=pulse, doors=doors) as membership:
+    with Membership(
+        hosts, rank, peers, timeout_secs, on_loss=on_loss, pulse=pulse, doors=doors
+    ) as membership:
         on_join(membership.lose)
         try:
             yield Workers(rank, len(hosts), cluster.split_data, connect, membership.agree, pulse)

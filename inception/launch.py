@@ -1,12 +1,13 @@
 """Starts all workers of a distributed training on this machine.
 
-python -m inception.launch [--max_restarts=N] WORKERS PROGRAM FLAG...
+python -m inception.launch [--max_restarts=N] [--ps=N] WORKERS PROGRAM FLAG...
 python -m inception.launch 2 inception.mnist_distributed_train --data_dir=DIR --grad_bits=1
 
 Each line begins with its worker. Ctrl-C, SIGTERM, SIGHUP and a closed output let all workers save
 and end; the exit status is then 128 + the signal's number, for the output SIGPIPE's. A second
 Ctrl-C kills them. Else the exit status is that of the worker which failed first. With
---max_restarts a failed training is started again from its last checkpoint.
+--max_restarts a failed training is started again from its last checkpoint. With --ps the workers
+exchange through so many parameter servers, which are started with them and end with them.
 """
 
 from __future__ import annotations
@@ -35,6 +36,16 @@ class _Arguments:
     workers: int
     command: list[str]
     max_restarts: int = 0
+    ps: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Member:
+    """A process of a cluster: what its lines begin with, and the flags that make it one."""
+
+    label: str
+    flags: list[str]
+    is_ps: bool = False
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -78,21 +89,33 @@ def worker_flags(workers: int) -> list[list[str]]:
     return [[*common, f"--task_id={i}"] for i in range(workers)]
 
 
+def members(workers: int, ps: int) -> list[Member]:
+    """The workers, and after them so many ps, of a cluster on this machine."""
+    if not ps:
+        return [Member(str(i), flags) for i, flags in enumerate(worker_flags(workers))]
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(ps + workers)]
+    hosts = [f"--ps_hosts={','.join(addresses[:ps])}", f"--worker_hosts={','.join(addresses[ps:])}"]
+    own = lambda job, i: [*hosts, f"--job_name={job}", f"--task_id={i}"]
+    return [
+        *(Member(str(i), own("worker", i)) for i in range(workers)),
+        *(Member(f"ps {i}", own("ps", i), is_ps=True) for i in range(ps)),
+    ]
+
+
 def _parse(argv: Sequence[str]) -> _Arguments:
     rest = list(argv)
     if rest[:1] in (["--help"], ["-h"]):
         print(__doc__)
         sys.exit(0)
-    restarts = 0
-    if rest and rest[0].startswith("--max_restarts="):
-        restarts = _whole_number(rest.pop(0).partition("=")[2], "--max_restarts", 0)
-    elif rest[:1] == ["--max_restarts"] and len(rest) > 1:
-        restarts = _whole_number(rest.pop(1), rest.pop(0), 0)
+    numbers = {"--max_restarts": 0, "--ps": 0}
+    while rest and (name := rest[0].partition("=")[0]) in numbers:
+        text = rest.pop(0).partition("=")[2] or (rest.pop(0) if rest else "")
+        numbers[name] = _whole_number(text, name, 0)
     if len(rest) < 2:
         sys.exit(f"launch: needs the number of workers and a program\n{__doc__.splitlines()[2]}")
     if rest[1].startswith("-"):
         sys.exit(f"launch: PROGRAM is {rest[1]!r}; launch's own flags stand before WORKERS")
-    return _Arguments(_whole_number(rest[0], "WORKERS", 1), rest[1:], restarts)
+    return _Arguments(_whole_number(rest[0], "WORKERS", 1), rest[1:], *numbers.values())
 
 
 def _whole_number(text: str, name: str, least: int) -> int:
@@ -144,6 +167,7 @@ class _Workers:
         self._requests = requests
         self._output = output
         self._processes: list[subprocess.Popen] = []
+        self._servers: list[subprocess.Popen] = []
         self._threads: list[threading.Thread] = []
         self._ends: list[_Event] = []
 
@@ -158,11 +182,11 @@ class _Workers:
             self._show_rest()
 
     def _start(self, arguments: _Arguments) -> None:
-        for i, flags in enumerate(worker_flags(arguments.workers)):
+        for i, member in enumerate(members(arguments.workers, arguments.ps)):
             if self._requests.events:
                 return
             process = subprocess.Popen(
-                [sys.executable, "-u", "-m", *arguments.command, *flags],
+                [sys.executable, "-u", "-m", *arguments.command, *member.flags],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -171,15 +195,17 @@ class _Workers:
                 start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on
             )
             self._processes.append(process)
-            for target, args in ((self._show, (i, process)), (self._note_end, (process,))):
+            if member.is_ps:
+                self._servers.append(process)
+            shown = (member.label, _COLOURS[i % len(_COLOURS)], process)
+            for target, args in ((self._show, shown), (self._note_end, (process,))):
                 thread = threading.Thread(target=target, args=args, daemon=True)
                 thread.start()
                 self._threads.append(thread)
 
-    def _show(self, worker: int, process: subprocess.Popen) -> None:
-        colour = _COLOURS[worker % len(_COLOURS)]
+    def _show(self, label: str, colour: str, process: subprocess.Popen) -> None:
         for line in process.stdout:
-            self._output.show(rich.text.Text(f"[{worker}] ", style=colour) + line.rstrip("\n"))
+            self._output.show(rich.text.Text(f"[{label}] ", style=colour) + line.rstrip("\n"))
 
     def _note_end(self, process: subprocess.Popen) -> None:
         code = process.wait()
@@ -193,6 +219,7 @@ class _Workers:
             first = min([*failures, *self._requests.events], default=None)
             if self._requests.events and not self.asked:
                 self._ask_to_end()
+            self._end_servers()
             late = first and time.monotonic() > first.monotonic_secs + _GRACE_SECS
             if all_ended or late or self._requests.at_once():
                 return first.status if first else 0
@@ -200,8 +227,18 @@ class _Workers:
 
     def _ask_to_end(self) -> None:
         self.asked = True
-        for process in self._processes:
+        for process in self._workers():  # a ps ends after them
             process.terminate()
+
+    def _end_servers(self) -> None:
+        """Ends the ps that the workers have not ended with themselves, as they never reached it."""
+        if self._servers and all(process.poll() is not None for process in self._workers()):
+            for process in self._servers:
+                process.terminate()
+            self._servers = []
+
+    def _workers(self) -> list[subprocess.Popen]:
+        return [process for process in self._processes if process not in self._servers]
 
     def _show_rest(self) -> None:
         """Waits for the last lines to be written, unless all shall end at once."""

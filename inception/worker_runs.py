@@ -108,15 +108,16 @@ class MpiRun(Run):
         self.process.wait()
 
 
-def worker_pids(folder):
-    """Processes of the workers that train in a folder, by index."""
+def worker_pids(folder, job="worker"):
+    """Processes of the workers that train in a folder, or of their ps, by index."""
     found = {}
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             words = (process / "cmdline").read_bytes().split(b"\0")
             told = b"\0".join(words) + (process / "environ").read_bytes()
             index = re.search(rb"(?:--task_id|PMI_RANK|HOROVOD_RANK|COMM_WORLD_RANK)=(\d+)", told)
-            if index and f"--train_dir={folder}".encode() in words:
+            is_ps = b"--job_name=ps" in words
+            if index and is_ps == (job == "ps") and f"--train_dir={folder}".encode() in words:
                 found[int(index[1])] = int(process.name)
     return found
 

@@ -151,11 +151,12 @@ class Client:
     def close(self, *, is_done: bool) -> None:
         """Ends all streams; the ps then know whether all is well with this worker."""
         self._over = True
+        if not self.failure:
+            self.meeting.close(_END_SECS)
         if is_done and not self.failure:
             for outbox in self._outboxes:
                 outbox.put(join_frame(Header(bye=True)))
                 outbox.close()
-            self.meeting.close(_END_SECS)
             for reader in self._readers:
                 reader.join(_END_SECS)
         self._close_channels()

@@ -111,10 +111,11 @@ class Meeting:
             self._outbox.close()
 
     def close(self, timeout_secs: float) -> None:
-        """Ends this half, and waits for the other."""
+        """Ends this half, and waits until all that was said has arrived."""
         self._open.clear()
         self._outbox.close()
-        self._reader.join(timeout_secs)
+        if threading.current_thread() is not self._reader:
+            self._reader.join(timeout_secs)
 
     def _read(self) -> None:
         try:

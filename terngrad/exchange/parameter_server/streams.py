@@ -56,6 +56,7 @@ def _common_options(timeout_secs: float) -> Options:
         ("grpc.absolute_max_metadata_size", _LONGEST_HELLO),
         ("grpc.keepalive_time_ms", every),
         ("grpc.keepalive_timeout_ms", every),
+        ("grpc.http2.ping_timeout_ms", every),
     ]
 
 
