@@ -54,6 +54,8 @@ def run(
         # TensorFlow writes placements as INFO; else only errors are of interest.
         placement = "log_device_placement" in values and values.log_device_placement
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0" if placement else log_level)
+        # Else gRPC writes a line each time that a stranger has no certificate.
+        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
         main(values)
     except BrokenPipeError:
         stop_writing()

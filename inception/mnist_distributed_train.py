@@ -1,7 +1,9 @@
-r"""Trains a net on MNIST on several machines: this is one worker of them.
+r"""Trains a net on MNIST on several machines: this is one worker or ps of them.
 
 python -m inception.mnist_distributed_train --data_dir=DIR --grad_bits=1 --clip_factor=2.5 \
     --worker_hosts=HOST1:2222,HOST2:2222 --task_id=0
+
+With --ps_hosts the workers exchange through parameter servers, which run with --job_name=ps.
 """
 
 from inception import programs

@@ -1,6 +1,7 @@
 """Training through parameter servers: law 4, and what happens when a process is lost."""
 
 import contextlib
+import dataclasses
 import os
 import re
 import signal
@@ -13,6 +14,7 @@ from inception import launch
 from inception.cluster_config import ClusterConfig
 from inception.distributed_test import assert_equal_parameters, parameters, refusal, train
 from inception.worker_runs import STEPS, Run, flags_of, worker_pids
+from terngrad.exchange.parameter_server.server_test import make_certificates
 
 ENDLESS = 100_000  # steps
 
@@ -119,7 +121,7 @@ def test_a_lost_ps_is_named_and_ends_all(tmp_path, victim, how):
         start = time.monotonic()
         for worker in (0, 1):
             run.wait_for(
-                rf"^\[{worker}\] worker {worker} .* ends: .*ps {victim} \(.*\) (died|hangs)"
+                rf"^\[{worker}\] worker {worker} .* ends: .*ps {victim} \(.*\) (died|does not)"
             )
         assert time.monotonic() - start < 20
     finally:
@@ -181,6 +183,23 @@ def test_law_10_a_ps_that_does_not_come_is_named(tmp_path):
     _, flags = flags_of(tmp_path)
     said = refusal(*flags, *worker.flags, "--worker_timeout_secs=3")
     assert re.search(r"ps 0 \(127.0.0.1:\d+\) cannot be reached within 3 s: ", said), said
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_workers_with_certificates_train_and_one_of_another_authority_does_not(tmp_path):
+    ours, theirs = (make_certificates(tmp_path, ca, f"of {ca}") for ca in ("ours", "theirs"))
+    tls = lambda files: [f"--tls_{k}={v}" for k, v in dataclasses.asdict(files).items()]
+    worker, ps = launch.members(1, 1)
+    program, flags = flags_of(tmp_path / "train", batch_size=4)
+    with processes(program, [*flags, *tls(ours)], [ps]) as (server,):
+        server.wait_for("waits for 1 workers who have certificates")
+        said = refusal(*flags, *worker.flags, *tls(theirs), "--worker_timeout_secs=2")
+        assert "cannot be reached within 2 s" in said
+        with processes(program, [*flags, *tls(ours)], [worker]) as (trained,):
+            assert trained.finish() == 0, "\n".join(trained.lines)
+        assert server.finish() == 0, "\n".join(server.lines)
+        assert "Handshake" not in "\n".join(server.lines)
 
 
 @pytest.mark.slow

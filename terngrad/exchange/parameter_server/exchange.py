@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -172,8 +173,11 @@ class _Operations:
         if name not in self._known:
             with tf.init_scope(), tf.device("/CPU:0"):
                 results = tf.queue.FIFOQueue(2, [dtype])
-            numbers = dtype.as_numpy_dtype
-            deliver = lambda content: results.enqueue(content.view(numbers))
+
+            def deliver(content: np.ndarray) -> None:
+                with contextlib.suppress(tf.errors.OpError):  # a ps was lost, the queue is closed
+                    results.enqueue(content.view(dtype.as_numpy_dtype))
+
             index = self._client.declare(
                 name, kind, items, self._local_nodes, deliver, results.close
             )

@@ -238,10 +238,7 @@ class _Stream:
                     break
         except (FrameError, PushError, RelayError, DecodeError) as error:
             self.error = str(error)
-        except grpc.RpcError:
+        except grpc.RpcError:  # the worker is gone
             pass
-        except Exception as error:  # what iterating a broken stream raises has no other type
-            if type(error) is not Exception:
-                raise
         finally:
             self._outbox.close()

@@ -300,31 +300,27 @@ def test_words_between_workers_that_are_not_the_chief_are_refused():
         assert details == "a word of worker 1 to worker 1, not the chief"
 
 
-@pytest.fixture(scope="module", name="authority")
-def _authority(tmp_path_factory):
-    """Makes certificates of 127.0.0.1: of a name, signed by an authority of another name."""
-    folder = tmp_path_factory.mktemp("tls")
-    openssl = lambda *words: subprocess.run(
-        ["openssl", *words], cwd=folder, check=True, capture_output=True
-    )
+def make_certificates(folder, ca, name):
+    """Files of `name`, at 127.0.0.1, that an authority of another name signed."""
 
-    def certificates(ca, name):
-        if not (folder / f"{ca}.pem").exists():
-            files = ("-keyout", f"{ca}.key", "-out", f"{ca}.pem", "-days", "2", "-nodes")
-            openssl("req", "-x509", "-newkey", "rsa:2048", *files, "-subj", f"/CN={ca}")
-        files = ("-keyout", f"{name}.key", "-out", f"{name}.csr", "-nodes")
-        openssl("req", "-newkey", "rsa:2048", *files, "-subj", f"/CN={name}")
-        (folder / "names").write_text("subjectAltName=IP:127.0.0.1\n")
-        signed = ("-CA", f"{ca}.pem", "-CAkey", f"{ca}.key", "-CAcreateserial", "-days", "2")
-        out = ("-out", f"{name}.pem", "-extfile", "names")
-        openssl("x509", "-req", "-in", f"{name}.csr", *signed, *out)
-        return Tls(*(str(folder / file) for file in (f"{ca}.pem", f"{name}.pem", f"{name}.key")))
+    def openssl(*words):
+        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
 
-    return certificates
+    if not (folder / f"{ca}.pem").exists():
+        files = ("-keyout", f"{ca}.key", "-out", f"{ca}.pem", "-days", "2", "-nodes")
+        openssl("req", "-x509", "-newkey", "rsa:2048", *files, "-subj", f"/CN={ca}")
+    files = ("-keyout", f"{name}.key", "-out", f"{name}.csr", "-nodes")
+    openssl("req", "-newkey", "rsa:2048", *files, "-subj", f"/CN={name}")
+    (folder / "names").write_text("subjectAltName=IP:127.0.0.1\n")
+    signed = ("-CA", f"{ca}.pem", "-CAkey", f"{ca}.key", "-CAcreateserial", "-days", "2")
+    out = ("-out", f"{name}.pem", "-extfile", "names")
+    openssl("x509", "-req", "-in", f"{name}.csr", *signed, *out)
+    return Tls(*(str(folder / file) for file in (f"{ca}.pem", f"{name}.pem", f"{name}.key")))
 
 
-def test_who_has_certificates_trains_and_who_has_none_or_others_cannot(authority):
-    good, foreign = authority("ours", "ps"), authority("theirs", "stranger")
+def test_who_has_certificates_trains_and_who_has_none_or_others_cannot(tmp_path):
+    good = make_certificates(tmp_path, "ours", "ps")
+    foreign = make_certificates(tmp_path, "theirs", "stranger")
     mixed = Tls(good.ca, foreign.cert, foreign.key)  # knows the ps, and is not known to it
     with serving(tls=good) as ((server,), (host,)), joined([host], tls=good) as clients:
         for wrong in (None, foreign, mixed):
