@@ -1,0 +1,214 @@
+"""make_certs.sh makes certificates with which the right hosts, and no others, reach each other."""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from concurrent import futures
+
+import grpc
+import pytest
+
+_SCRIPT = pathlib.Path(__file__).with_name("make_certs.sh")
+
+pytestmark = pytest.mark.skipif(not shutil.which("openssl"), reason="openssl is not installed")
+
+
+def _make(*arguments, **environment: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        ["bash", _SCRIPT, *arguments],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def _made(folder: pathlib.Path, *hosts: str) -> pathlib.Path:
+    result = _make(folder, *hosts)
+    assert result.returncode == 0, result.stderr
+    return folder
+
+
+def _files(folder: pathlib.Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def _call(server: tuple[pathlib.Path, str], client: tuple[pathlib.Path, str] | None) -> bytes:
+    """Returns what a client gets from a server at 127.0.0.1; each shows a host's certificate."""
+    echo = grpc.method_handlers_generic_handler(
+        "Test", {"Echo": grpc.unary_unary_rpc_method_handler(lambda request, context: request)}
+    )
+
+    def read(folder: pathlib.Path, host: str) -> tuple[bytes, bytes, bytes]:
+        names = ("ca.crt", f"{host}.key", f"{host}.crt")
+        return tuple((folder / name).read_bytes() for name in names)
+
+    authority, key, certificate = read(*server)
+    serving = grpc.server(futures.ThreadPoolExecutor(1), handlers=[echo])
+    port = serving.add_secure_port(
+        "127.0.0.1:0", grpc.ssl_server_credentials([(key, certificate)], authority, True)
+    )
+    serving.start()
+    credentials = grpc.ssl_channel_credentials(*(read(*client) if client else (authority,)))
+    try:
+        with grpc.secure_channel(f"127.0.0.1:{port}", credentials) as channel:
+            return channel.unary_unary("/Test/Echo")(b"hello", timeout=20)
+    finally:
+        serving.stop(None)
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory) -> pathlib.Path:
+    return _made(tmp_path_factory.mktemp("certs") / "a folder", "127.0.0.1", "worker-1")
+
+
+def test_two_hosts_of_one_authority_reach_each_other(certificates):
+    assert _call((certificates, "127.0.0.1"), (certificates, "worker-1")) == b"hello"
+
+
+def test_a_client_without_a_certificate_or_of_another_authority_is_refused(certificates, tmp_path):
+    others = _made(tmp_path / "others", "worker-1")
+    mixed = shutil.copytree(others, tmp_path / "mixed")
+    shutil.copy(certificates / "ca.crt", mixed)  # it trusts the server, but not the other way round
+    for client in (None, (mixed, "worker-1")):
+        with pytest.raises(grpc.RpcError) as raised:
+            _call((certificates, "127.0.0.1"), client)
+        assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_server_with_the_certificate_of_another_host_or_authority_is_refused(
+    certificates, tmp_path
+):
+    others = _made(tmp_path / "others", "127.0.0.1")
+    for server in ((certificates, "worker-1"), (others, "127.0.0.1")):
+        with pytest.raises(grpc.RpcError) as raised:
+            _call(server, (certificates, "worker-1"))
+        assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+@pytest.mark.parametrize(
+    ("host", "name"),
+    [
+        ("node_7.example.org", "DNS:node_7.example.org"),
+        ("192.0.2.7", "IP Address:192.0.2.7"),
+        ("fe80::7", "IP Address:FE80:0:0:0:0:0:0:7"),
+    ],
+)
+def test_a_certificate_names_its_host_alone_as_a_name_or_an_address(tmp_path, host, name):
+    certificate = _made(tmp_path, host) / f"{host}.crt"
+    command = ["openssl", "x509", "-in", certificate, "-noout", "-ext"]
+    told = subprocess.run([*command, "subjectAltName"], capture_output=True, text=True, check=True)
+    assert told.stdout.splitlines()[1].strip() == name
+    told = subprocess.run(
+        [*command, "basicConstraints"], capture_output=True, text=True, check=True
+    )
+    assert "CA:FALSE" in told.stdout
+
+
+def test_only_the_user_may_read_the_keys(tmp_path):
+    folder = _made(tmp_path / "certs", "one", "two")
+    modes = {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
+    assert modes == {
+        **dict.fromkeys(("ca.key", "one.key", "two.key"), 0o600),
+        **dict.fromkeys(("ca.crt", "one.crt", "two.crt"), 0o644),
+    }
+    assert folder.stat().st_mode & 0o777 == 0o700
+    (folder / "one.key").chmod(0o644)
+    _made(folder, "one")
+    assert (folder / "one.key").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_second_run_keeps_what_is_valid_and_makes_what_is_not(tmp_path):
+    first = _files(_made(tmp_path, "one", "two", "three"))
+    (tmp_path / "two.key").unlink()
+    shutil.copy(tmp_path / "one.crt", tmp_path / "three.crt")
+    shutil.copy(tmp_path / "one.key", tmp_path / "three.key")
+    second = _files(_made(tmp_path, "one", "two", "three", "four"))
+    assert {name for name in first if second[name] == first[name]} == {
+        "ca.crt",
+        "ca.key",
+        "one.crt",
+        "one.key",
+    }
+    assert second.keys() == first.keys() | {"four.crt", "four.key"}
+
+
+@pytest.fixture
+def hasty(tmp_path, working_copy) -> Callable[[str], pathlib.Path]:
+    """Makes certificates of 20 days of a kind, for a host `one`."""
+
+    def make(days: str) -> pathlib.Path:
+        script = working_copy(tmp_path / "copy") / "scripts/make_certs.sh"
+        text, count = re.subn(f"^{days}=.*$", f"{days}=20", script.read_text(), flags=re.M)
+        assert count == 1
+        script.write_text(text)
+        folder = tmp_path / "certs"
+        subprocess.run(["bash", script, folder, "one"], capture_output=True, check=False)
+        return folder
+
+    return make
+
+
+def test_a_certificate_that_soon_ends_is_made_again(hasty):
+    folder = hasty("HOST_DAYS")
+    assert f"{folder}/one.crt: made\n" in _make(folder, "one").stdout
+    assert f"{folder}/one.crt: kept\n" in _make(folder, "one").stdout
+
+
+def test_an_authority_that_soon_ends_is_named_and_left_as_it_is(hasty):
+    folder = hasty("AUTHORITY_DAYS")
+    before = _files(folder)
+    assert "ca.crt" in before
+    result = _make(folder, "two")
+    assert result.returncode == 1
+    assert result.stderr == (
+        f"make_certs.sh: {folder}/ca.crt has ended or soon will; "
+        "remove it and ca.key to make new ones\n"
+    )
+    assert _files(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["{dir}"], "needs a folder and at least one host: DIR HOST..."),
+        (["{dir}", "ok", "not ok"], "not the name or address of a host: 'not ok'"),
+        (["{dir}", "-x"], "not the name or address of a host: '-x'"),
+        (["{dir}", "a/../b"], "not the name or address of a host: 'a/../b'"),
+        (["{dir}", "300.1.1.1"], "not the name or address of a host: '300.1.1.1'"),
+        (["{dir}", "ca"], "a host cannot be named 'ca', as the authority's files are"),
+        (["/proc/none", "ok"], "cannot make the folder /proc/none"),
+    ],
+)
+def test_a_bad_argument_is_named_in_one_line_and_nothing_is_made(tmp_path, arguments, message):
+    folder = tmp_path / "certs"
+    result = _make(*(argument.format(dir=folder) for argument in arguments))
+    assert result.returncode == 1
+    assert result.stderr == f"make_certs.sh: {message}\n"
+    assert not folder.exists()
+
+
+def test_an_authority_without_its_key_is_left_as_it_is(tmp_path):
+    folder = _made(tmp_path, "one")
+    (folder / "ca.key").unlink()
+    before = _files(folder)
+    result = _make(folder, "two")
+    assert result.returncode == 1
+    assert result.stderr == (
+        f"make_certs.sh: {folder}/ca.crt and ca.key are not a pair; "
+        "remove both, or give another folder\n"
+    )
+    assert _files(folder) == before
+
+
+def test_a_missing_openssl_is_named_with_the_command_that_installs_it(tmp_path):
+    for tool in ("bash", "dirname", "basename"):
+        (tmp_path / tool).symlink_to(shutil.which(tool))
+    result = _make(tmp_path / "certs", "one", PATH=str(tmp_path))
+    assert result.returncode == 1
+    assert result.stderr == (
+        "make_certs.sh: needs openssl; on Debian or Ubuntu: sudo apt-get install -y openssl\n"
+    )
