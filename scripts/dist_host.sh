@@ -1,0 +1,183 @@
+# shellcheck shell=bash
+# Sent by dist.sh to a plain bash on each host, with calls of these functions behind it. A process has
+# a LABEL to be shown and a NAME, under which its files stand. A line that begins with ! is a problem.
+
+STATE="${HOME}/tmp/terngrad_dist" # NAME: the process; NAME.status: how it ended
+CERTS="${HOME}/.terngrad/certs"
+
+problem() { echo "!$*"; }
+
+# Puts the home for a ~ at the beginning.
+expand() {
+  # shellcheck disable=SC2088
+  case "$1" in
+    "~" | "~/"*) printf '%s' "${HOME}${1:1}" ;;
+    *) printf '%s' "$1" ;;
+  esac
+}
+
+# Prints when a process began, in ticks since the machine did; fails where it has ended.
+birth() {
+  local fields
+  fields="$(cat "/proc/$1/stat" 2> /dev/null)" || return 1
+  read -ra fields <<< "${fields##*) }" # behind the program's name, which may hold anything
+  [[ "${fields[0]}" != Z ]] && echo "${fields[19]}"
+}
+
+this_boot() { cat /proc/sys/kernel/random/boot_id; }
+
+# Reads pid, born, boot and log of a process.
+recall() { # NAME
+  { read -r pid born boot && read -r log; } 2> /dev/null < "${STATE}/$1"
+}
+
+# Whether the process that was started is alive: numbers are used again, so its birth is compared.
+runs() { # NAME
+  local pid born boot log
+  recall "$1" && [[ "${boot}" == "$(this_boot)" && "${born}" == "$(birth "${pid}")" ]]
+}
+
+# Waits until it has been noted how a process ended.
+await_note() { # NAME
+  local i
+  for ((i = 0; i < 50; ++i)); do
+    [[ ! -e "${STATE}/$1.status" ]] || return
+    sleep 0.1
+  done
+}
+
+# Prints whether a process runs or how it ended; behind ! where that is a problem.
+how() { # NAME
+  local pid born boot log status=
+  recall "$1" || { echo "!not started"; return; }
+  runs "$1" && { echo "running (process ${pid})"; return; }
+  await_note "$1"
+  { read -r status < "${STATE}/$1.status"; } 2> /dev/null
+  case "${status}" in
+    "") echo "!ended, and nobody noted how: the host or whoever watched it ended, too" ;;
+    0) echo "ended with status 0" ;;
+    143) echo "ended by SIGTERM" ;;
+    129 | 1[3-8]? | 19[0-2]) echo "!ended by SIG$(kill -l "${status}")" ;;
+    *) echo "!failed with status ${status}" ;;
+  esac
+}
+
+# Prints "LABEL: TEXT" as a problem where TEXT is one.
+tell() { # LABEL TEXT
+  local mark="${2%%[^!]*}"
+  echo "${mark}$1: ${2#"${mark}"}"
+}
+
+check() { # LABEL NAME WORKSPACE SCRIPT DATA_DIR
+  local workspace data pid born boot log
+  workspace="$(expand "$3")" data="$(expand "$5")"
+  runs "$2" && recall "$2" && problem "$1 runs already (process ${pid}); stop it with stop_dist.sh"
+  if ! cd "${workspace}" 2> /dev/null; then
+    problem "no such folder: ${workspace}"
+  elif [[ ! -f "$4" ]]; then
+    problem "no such script: ${workspace}/$4"
+  elif [[ "${data}" && ! -d "${data}" ]]; then
+    problem "$1: no such folder: ${data}"
+  fi
+}
+
+# Stores a file that only the user may read.
+receive() ( # FILE CONTENT
+  umask 077
+  if ! { mkdir -p "${CERTS}" && printf '%s\n' "$2" > "${CERTS}/$1.new" \
+    && mv "${CERTS}/$1.new" "${CERTS}/$1"; } 2> /dev/null; then
+    problem "cannot write ${CERTS}/$1"
+  fi
+)
+
+# Runs a program in a session of its own, says its process, and notes it and in the end its status.
+supervise() { # NAME LOG COMMAND...
+  local name="$1" log="$2" pid
+  shift 2
+  trap '' HUP INT
+  setsid "$@" < /dev/null >> "${log}" 2>&1 &
+  pid=$!
+  if printf '%s %s %s\n%s\n' "${pid}" "$(birth "${pid}" || echo gone)" "$(this_boot)" "${log}" \
+    > "${STATE}/${name}.new" && mv "${STATE}/${name}.new" "${STATE}/${name}"; then
+    echo "${pid}"
+  else # nobody could end it later
+    kill -KILL -- "-${pid}"
+  fi
+  exec > /dev/null 2>&1
+  wait "${pid}"
+  echo $? > "${STATE}/${name}.status.new"
+  mv "${STATE}/${name}.status.new" "${STATE}/${name}.status"
+}
+
+start() { # LABEL NAME EXPERIMENT_ID WORKSPACE SCRIPT [VARIABLE=VALUE...] -- ARGUMENT...
+  local label="$1" name="$2" log="${STATE}/$3_$2.log" script="$5" variables=() arguments=()
+  local workspace said pid=
+  workspace="$(expand "$4")"
+  shift 5
+  while [[ "$1" != -- ]]; do
+    variables+=("${1%%=*}=$(expand "${1#*=}")")
+    shift
+  done
+  shift
+  while (($#)); do
+    arguments+=("$(expand "$1")")
+    shift
+  done
+  (umask 077 && mkdir -p "${STATE}" && : >> "${log}") 2> /dev/null \
+    || { problem "${label}: cannot write ${log}"; return; }
+  rm -f "${STATE}/${name}" "${STATE}/${name}.status" # of an earlier run
+  cd "${workspace}" || return
+  exec {said}< <(supervise "${name}" "${log}" env "${variables[@]}" bash "${script}" "${arguments[@]}")
+  read -r pid <&"${said}" || problem "${label}: cannot write ${STATE}/${name}"
+  exec {said}<&-
+  echo "${label}: process ${pid}, ${log}"
+}
+
+# Tells of a process that failed as soon as it was started.
+settle() { # LABEL NAME
+  local pid born boot log text
+  recall "$2" && ! runs "$2" || return
+  text="$(how "$2")"
+  [[ "${text}" != !* ]] || problem "$1 ${text#!}: $(tail -n 1 "${log}")"
+}
+
+show() { # LABEL NAME LINES
+  local pid born boot log
+  tell "$1" "$(how "$2")"
+  recall "$2" && tail -n "$3" "${log}" 2> /dev/null | tr '\r' '\n' | tail -n "$3" | sed 's/^/    /'
+}
+
+print_log() { # NAME
+  local pid born boot log
+  recall "$1" && cat "${log}"
+}
+
+# Lets processes save and end; kills with its children what takes longer.
+stop() { # SECS [LABEL NAME]...
+  local secs="$1" deadline=$((SECONDS + $1)) groups=() i pid born boot log text
+  shift
+  local processes=("$@")
+  for ((i = 0; i < $#; i += 2)); do
+    runs "${processes[i + 1]}" || continue
+    recall "${processes[i + 1]}"
+    groups[i]="${pid}"
+    # One that was started a moment ago may have no group yet.
+    until kill -TERM -- "-${pid}" 2> /dev/null || ! runs "${processes[i + 1]}"; do sleep 0.1; done
+  done
+  for ((i = 0; i < $#; i += 2)); do
+    text=
+    # A group's number is not used again while one of its processes lives.
+    while [[ "${groups[i]:-}" ]] && kill -0 -- "-${groups[i]}" 2> /dev/null; do
+      if ((SECONDS >= deadline + 10)); then
+        text="runs on, though it was killed"
+        problem "${processes[i]} ${text}"
+        break
+      elif ((SECONDS >= deadline)); then
+        text="killed, since it did not end within ${secs} s"
+        kill -KILL -- "-${groups[i]}"
+      fi
+      sleep 0.1
+    done
+    echo "${processes[i]}: ${text:-$(how "${processes[i + 1]}" | tr -d '!')}"
+  done
+}

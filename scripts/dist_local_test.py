@@ -1,0 +1,188 @@
+"""run_dist.sh and the others on this machine alone, and what they say of bad settings."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+
+@pytest.fixture
+def run(tmp_path, working_copy) -> Callable[..., subprocess.CompletedProcess]:
+    """Runs a script of a working copy; its home is the test's folder, and there is no ssh."""
+    copy = working_copy(tmp_path / "my copy")
+    (tmp_path / "dataset/cifar10-data").mkdir(parents=True)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/ssh").write_text("#!/bin/sh\necho There is no ssh. >&2\nexit 255\n")
+    (tmp_path / "bin/ssh").chmod(0o755)
+
+    def call(script: str, *arguments: str, **settings) -> subprocess.CompletedProcess:
+        own = {
+            "PATH": f"{tmp_path}/bin:{os.environ['PATH']}",
+            "HOME": str(tmp_path),
+            "TERNGRAD_VENV": sys.prefix,
+        }
+        return subprocess.run(
+            ["bash", copy / "scripts" / script, *arguments],
+            env=own | {key: str(value) for key, value in settings.items()},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    return call
+
+
+def _await(*paths: pathlib.Path) -> None:
+    deadline = time.monotonic() + 60
+    while not all(path.exists() for path in paths):
+        assert time.monotonic() < deadline, f"waited in vain for {paths}"
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+def test_without_settings_a_server_and_two_workers_run_on_this_machine(run, tmp_path, noted):
+    result = run("run_dist.sh")
+    assert result.returncode == 0, result.stderr
+    _await(*(tmp_path / f"{name}.json" for name in ("ps_0", "worker_0", "worker_1")))
+    for name in ("ps_0", "worker_0", "worker_1"):
+        flags = noted(tmp_path, name)["flags"]
+        assert flags["--worker_hosts"] == "127.0.0.1:2224,127.0.0.1:2226"
+        assert not {"--tls_ca", "--allow_insecure_network"} & flags.keys()
+    assert flags["--data_dir"] == f"{tmp_path}/dataset/cifar10-data"
+    assert run("status_dist.sh").stdout.count("running (process") == 3
+    stopped = run("stop_dist.sh")
+    assert (stopped.returncode, stopped.stdout.count("ended by SIGTERM")) == (0, 3)
+
+
+@pytest.mark.slow
+def test_a_file_of_settings_may_hold_arrays_and_the_environment_may_hold_lists(
+    run, tmp_path, noted
+):
+    folders = [tmp_path / "a, b", tmp_path / "c"]
+    for folder in folders:
+        folder.mkdir()
+    config = tmp_path / "my cluster.sh"
+    config.write_text("DATA_DIR=('~/a, b' ~/c)\nWORKER_DEVICES=('0,1' 2)\nGRAD_BITS=16\nTLS=True\n")
+    result = run("run_dist.sh", DIST_CONFIG=config, PS_HOSTS="localhost:2222,localhost:2223")
+    assert result.returncode == 0, result.stderr
+    _await(*(tmp_path / f"{name}.json" for name in ("ps_1", "worker_0", "worker_1")))
+    for task, devices in enumerate(("0,1", "2")):
+        note = noted(tmp_path, f"worker_{task}")
+        assert note["environ"]["CUDA_VISIBLE_DEVICES"] == devices
+        assert note["flags"]["--data_dir"] == str(folders[task])
+        assert note["flags"]["--grad_bits"] == "16"
+        assert note["flags"]["--tls_cert"] == f"{tmp_path}/.terngrad/certs/127.0.0.1.crt"
+    assert noted(tmp_path, "ps_1")["flags"]["--tls_cert"].endswith("/localhost.crt")
+
+
+@pytest.mark.slow
+def test_a_process_that_nobody_watches_any_more_is_still_shown_and_ended(run, tmp_path, noted):
+    assert run("run_dist.sh").returncode == 0
+    names = ("ps_0", "worker_0", "worker_1")
+    _await(*(tmp_path / f"{name}.json" for name in names))
+    pids = [noted(tmp_path, name)["pid"] for name in names]
+    for pid in pids:
+        status = pathlib.Path(f"/proc/{pid}/status").read_text()
+        os.kill(int(status.split("PPid:")[1].split()[0]), signal.SIGKILL)
+    os.kill(pids[1], signal.SIGKILL)
+    shown = run("status_dist.sh").stdout
+    assert shown.count("running (process") == 2
+    assert "worker 0 (127.0.0.1:2224): ended, and nobody noted how" in shown
+    assert run("stop_dist.sh").returncode == 0
+    for pid in pids:
+        stat = pathlib.Path(f"/proc/{pid}/stat")
+        assert not stat.exists() or ") Z " in stat.read_text()
+
+
+_ADDRESS = "must be HOST:PORT, with a port of 1 to 65535"
+
+
+@pytest.mark.parametrize("script", ["run_dist.sh", "status_dist.sh", "stop_dist.sh"])
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"PS_HOSTS": "a"}, f"PS_HOSTS: {_ADDRESS}, got 'a'"),
+        ({"WORKER_HOSTS": "a:1,,b:1"}, f"WORKER_HOSTS: {_ADDRESS}, got ''"),
+        ({"WORKER_HOSTS": "a:1, b:1"}, f"WORKER_HOSTS: {_ADDRESS}, got ' b:1'"),
+        ({"WORKER_HOSTS": "a:65536"}, f"WORKER_HOSTS: {_ADDRESS}, got 'a:65536'"),
+        ({"PS_HOSTS": "-oProxyCommand=x:1"}, f"PS_HOSTS: {_ADDRESS}, got '-oProxyCommand=x:1'"),
+        (
+            {"PS_HOSTS": "a:1", "WORKER_HOSTS": "b:1,a:1"},
+            "a:1 stands twice in PS_HOSTS and WORKER_HOSTS; each process needs its own",
+        ),
+        (
+            {"WORKER_DEVICES": "0,1,2"},
+            "WORKER_DEVICES has 3 entries; allowed are 1, for all, or 2, one for each worker",
+        ),
+        ({"TLS": "maybe"}, "TLS must be auto, True or False, got 'maybe'"),
+        ({"STOP_SECS": "soon"}, "STOP_SECS must be a number of seconds from 1, got 'soon'"),
+        (
+            {"EXPERIMENT_ID": "a/b"},
+            "EXPERIMENT_ID must have letters, digits, '.', '_' and '-' only, got 'a/b'",
+        ),
+        ({"SSH_CONFIG": "/none"}, "no such file: SSH_CONFIG=/none"),
+        ({"DIST_CONFIG": "/none"}, "no such file: DIST_CONFIG=/none"),
+    ],
+)
+def test_a_bad_setting_is_named_in_one_line(run, script, settings, message):
+    result = run(script, **settings)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == f"{script}: {message}\n"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"PS_HOSTS": "127.0.0.1:1", "WORKER_HOSTS": "b:1"},
+            "PS_HOSTS and WORKER_HOSTS mix this machine's loopback with other hosts, "
+            "which cannot reach it",
+        ),
+        ({"PS_SCRIPT": "own.sh"}, "no such script: {home}/my copy/own.sh"),
+        (
+            {"PS_HOSTS": "a:1", "WORKER_HOSTS": "b:1,b:2"},
+            "nothing was started: a cannot be reached (There is no ssh.); "
+            "b cannot be reached (There is no ssh.)",
+        ),
+    ],
+)
+def test_what_keeps_a_training_from_its_start_is_named_in_one_line(
+    run, tmp_path, settings, message
+):
+    result = run("run_dist.sh", **settings)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == f"run_dist.sh: {message.format(home=tmp_path)}\n"
+    assert not (tmp_path / "tmp").exists()
+
+
+@pytest.mark.parametrize(
+    ("script", "argument", "message"),
+    [
+        ("run_dist.sh", "x", "takes no arguments; settings stand in config_dist.sh or in the"),
+        ("stop_dist.sh", "x", "takes no arguments; settings stand in config_dist.sh or in the"),
+        ("status_dist.sh", "x", "takes --lines=N and --fetch=DIR, got 'x'"),
+        ("status_dist.sh", "--lines=-1", "--lines must be a number from 0, got '-1'"),
+        ("status_dist.sh", "--fetch=/proc/none", "cannot make the folder /proc/none"),
+    ],
+)
+def test_a_bad_argument_is_named_in_one_line(run, script, argument, message):
+    result = run(script, argument)
+    assert result.returncode == 1
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"{script}: {message}")
+
+
+def test_before_anything_was_started_the_status_says_so(run):
+    result = run("status_dist.sh")
+    assert result.returncode == 1
+    assert result.stdout == (
+        "ps 0 (127.0.0.1:2222): not started\n"
+        "worker 0 (127.0.0.1:2224): not started\n"
+        "worker 1 (127.0.0.1:2226): not started\n"
+    )

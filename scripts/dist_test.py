@@ -1,0 +1,462 @@
+"""run_dist.sh, status_dist.sh and stop_dist.sh start, show and end processes on their hosts only.
+
+Two homes on this machine, each with a working copy, stand for two hosts; a real sshd leads to them.
+"""
+
+import contextlib
+import dataclasses
+import getpass
+import os
+import pathlib
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+_REPO = pathlib.Path(__file__).parents[1]
+_COPY = "my tern,grad 'x' $HOME"  # the folder of a working copy in its home
+_HOSTS = {"host-a": "127.0.0.1", "host-b": "127.0.0.2"}
+_SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
+_TIMEOUT_SECS = 120
+
+Noted = Callable[[pathlib.Path, str], dict]
+pytestmark = pytest.mark.slow
+
+
+@dataclasses.dataclass
+class _Cluster:
+    """Two hosts and the environment in which the scripts reach them."""
+
+    homes: dict[str, pathlib.Path]
+    near: pathlib.Path  # home of who calls the scripts
+    ssh_config: pathlib.Path
+    settings: dict[str, str]
+    server: subprocess.Popen
+
+    def run(self, script: str, *arguments: str, **settings) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            ["bash", _REPO / "scripts" / script, *arguments],
+            env=self.environment(**settings),
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_SECS,
+            check=False,
+        )
+
+    def environment(self, **settings) -> dict[str, str]:
+        own = {"PATH": os.environ["PATH"], "HOME": str(self.near), "SSH_CONFIG": self.ssh_config}
+        return {key: str(value) for key, value in (own | self.settings | settings).items()}
+
+    def start(self, **settings) -> str:
+        result = self.run("run_dist.sh", **settings)
+        assert result.returncode == 0, result.stderr
+        return result.stdout
+
+    def is_untouched(self) -> bool:
+        """Whether nothing was started, or copied, to any host."""
+        return not any((home / "tmp").exists() for home in self.homes.values()) and not any(
+            (home / ".terngrad").exists() for home in self.homes.values()
+        )
+
+
+@pytest.fixture
+def cluster(tmp_path, working_copy) -> Iterator[_Cluster]:
+    """One ps on host-a, a worker on each host."""
+    if not _SSHD:
+        pytest.skip("there is no sshd (apt-get install openssh-server)")
+    homes = {host: tmp_path / f"home of {host}" for host in _HOSTS}
+    for home in homes.values():
+        working_copy(home / _COPY)
+        (home / "data, $1").mkdir()
+    near = tmp_path / "near"
+    near.mkdir()
+    with _sshd(tmp_path, homes) as (server, port):
+        settings = {
+            "TERNGRAD_VENV": sys.prefix,
+            "WORKSPACE": f"~/{_COPY}",
+            "PS_HOSTS": "host-a:2222",
+            "WORKER_HOSTS": "host-a:2224,host-b:2224",
+            "DIST_CONFIG": near / "lists.sh",
+            "STOP_SECS": "30",
+        }
+        (near / "lists.sh").write_text("[[ -v DATA_DIR ]] || DATA_DIR=('~/data, $1')\n")
+        config = _client_config(tmp_path, dict.fromkeys(homes, port))
+        probe = ["ssh", "-o", "BatchMode=yes", "-F", config, "host-a", "true"]
+        answer = subprocess.run(probe, capture_output=True, text=True, check=False)
+        if answer.returncode:
+            pytest.skip(f"{getpass.getuser()} cannot log in to this machine: {answer.stderr}")
+        yield _Cluster(homes, near, config, settings, server)
+
+
+@contextlib.contextmanager
+def _sshd(
+    folder: pathlib.Path, homes: dict[str, pathlib.Path]
+) -> Iterator[tuple[subprocess.Popen, int]]:
+    """An sshd at a free port, at which each host has its own home."""
+    if os.getuid() == 0:
+        with contextlib.suppress(OSError):
+            os.makedirs("/run/sshd", mode=0o755, exist_ok=True)
+    for key in ("server_key", "user_key"):
+        command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / key]
+        subprocess.run(command, check=True)
+    port = _free_port()
+    lines = [
+        f"Port {port}",
+        f"HostKey {folder}/server_key",
+        f"AuthorizedKeysFile {folder}/user_key.pub",
+        "PidFile none",
+        "StrictModes no",
+        "PasswordAuthentication no",
+    ]
+    lines += [f"ListenAddress {address}" for address in _HOSTS.values()]
+    for host, home in homes.items():
+        lines += [f"Match LocalAddress {_HOSTS[host]}", f'SetEnv "HOME={home}"']
+    (folder / "sshd_config").write_text("\n".join(lines) + "\n")
+    log = folder / "sshd.log"
+    with open(log, "w") as output:
+        command = [_SSHD, "-D", "-e", "-f", folder / "sshd_config"]
+        server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=output)
+    try:
+        deadline = time.monotonic() + 60
+        while log.read_text().count("Server listening on") < len(_HOSTS):
+            if server.poll() is not None or time.monotonic() > deadline:
+                pytest.skip(f"sshd does not start here: {log.read_text()}")
+            time.sleep(0.05)
+        yield server, port
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def _client_config(folder: pathlib.Path, ports: dict[str, int]) -> pathlib.Path:
+    """A configuration with which ssh reaches each host at a port."""
+    server_key = (folder / "server_key.pub").read_text()
+    (folder / "known_hosts").write_text("".join(f"{host} {server_key}" for host in ports))
+    text = ""
+    for host, port in ports.items():
+        text += f"Host {host}\n  HostName {_HOSTS.get(host, '127.0.0.1')}\n  Port {port}\n"
+        text += f"  HostKeyAlias {host}\n"
+    path = folder / f"ssh_config_{len(list(folder.glob('ssh_config_*')))}"
+    path.write_text(
+        f"{text}Host *\n  User {getpass.getuser()}\n  IdentityFile {folder}/user_key\n"
+        f"  IdentitiesOnly yes\n  IdentityAgent none\n  UserKnownHostsFile {folder}/known_hosts\n"
+    )
+    return path
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return ") Z " not in pathlib.Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+
+
+def _await(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain: {what}"
+        time.sleep(0.1)
+
+
+def _await_notes(cluster: _Cluster) -> None:
+    """Waits until the three programs are ready to be ended."""
+    files = [cluster.homes["host-a"] / f"{name}.json" for name in ("ps_0", "worker_0")]
+    files.append(cluster.homes["host-b"] / "worker_1.json")
+    _await(lambda: all(file.exists() for file in files), "the programs")
+
+
+def test_each_process_gets_its_part_on_its_host_and_settings_are_handed_on(cluster, noted):
+    cluster.start(TLS="False", GRAD_BITS=32, EXPERIMENT_ID="try-1", WORKER_FLAGS="--a=1 --b=2")
+    _await_notes(cluster)
+    notes = {
+        "ps_0": noted(cluster.homes["host-a"], "ps_0"),
+        "worker_0": noted(cluster.homes["host-a"], "worker_0"),
+        "worker_1": noted(cluster.homes["host-b"], "worker_1"),
+    }
+    for name, note in notes.items():
+        job, _, task = name.partition("_")
+        flags = note["flags"]
+        assert (flags["--job_name"], flags["--task_id"]) == (job, task)
+        assert flags["--ps_hosts"] == "host-a:2222"
+        assert flags["--worker_hosts"] == "host-a:2224,host-b:2224"
+        assert flags["--variable_update"] == "parameter_server"
+        assert ("--allow_insecure_network" in flags) == (job == "ps")
+        assert not [flag for flag in flags if flag.startswith("--tls")]
+    for task, home in enumerate(cluster.homes.values()):
+        flags = notes[f"worker_{task}"]["flags"]
+        assert flags["--data_dir"] == f"{home}/data, $1"
+        train_dir = f"{home}/tmp/cifar10_training_data/try-1_worker_{task}"
+        assert flags["--train_dir"] == train_dir
+        assert (flags["--grad_bits"], flags["--a"], flags["--b"]) == ("32", "1", "2")
+
+
+def test_hosts_are_reached_at_once_and_what_their_start_up_files_print_does_no_harm(cluster):
+    for host, other in (("host-a", "host-b"), ("host-b", "host-a")):
+        mark = shlex.quote(f"{cluster.near}/{host}")
+        wait = f"until [[ -e {shlex.quote(f'{cluster.near}/{other}')} ]]; do sleep 0.1; done"
+        (cluster.homes[host] / ".bashrc").write_text(f"touch {mark}; {wait}; printf '!welcome'\n")
+    told = cluster.start(TLS="False")
+    assert "welcome" not in told
+    assert told.count(": process ") == 3
+
+
+def test_certificates_are_made_and_each_host_gets_its_own_key_only(cluster, noted):
+    cluster.start()
+    _await_notes(cluster)
+    authority = cluster.near / ".terngrad/certs/ca.crt"
+    for host, home in cluster.homes.items():
+        folder = home / ".terngrad/certs"
+        names = {"ca.crt", f"{host}.crt", f"{host}.key"}
+        assert {path.name for path in folder.iterdir()} == names
+        assert all(path.stat().st_mode & 0o777 == 0o600 for path in folder.iterdir())
+        assert folder.stat().st_mode & 0o777 == 0o700
+        verify = ["openssl", "verify", "-CAfile", authority, "-verify_hostname", host]
+        subprocess.run([*verify, folder / f"{host}.crt"], check=True)
+        flags = noted(home, f"worker_{list(cluster.homes).index(host)}")["flags"]
+        assert flags["--tls_ca"] == f"{folder}/ca.crt"
+        assert flags["--tls_cert"] == f"{folder}/{host}.crt"
+        assert flags["--tls_key"] == f"{folder}/{host}.key"
+    assert "--tls_ca" in noted(cluster.homes["host-a"], "ps_0")["flags"]
+
+
+def test_certificates_of_the_hosts_own_are_used_as_they_are(cluster, noted):
+    own = {"TLS_CA": "~/ca.pem", "TLS_CERT": "/etc/own.pem", "TLS_KEY": "/etc/own.key"}
+    cluster.start(**own)
+    _await_notes(cluster)
+    flags = noted(cluster.homes["host-b"], "worker_1")["flags"]
+    assert flags["--tls_ca"] == f"{cluster.homes['host-b']}/ca.pem"
+    assert (flags["--tls_cert"], flags["--tls_key"]) == ("/etc/own.pem", "/etc/own.key")
+    assert not (cluster.near / ".terngrad").exists()
+
+
+def test_the_status_tells_of_each_process_whether_it_runs_and_its_last_lines(cluster, noted):
+    cluster.start(TLS="False")
+    _await_notes(cluster)
+    result = cluster.run("status_dist.sh", "--lines=1")
+    assert result.returncode == 0, result.stderr
+    pid = noted(cluster.homes["host-b"], "worker_1")["pid"]
+    shown = f"worker 1 (host-b:2224): running (process {pid})\n    worker_1: step 20\n"
+    assert shown in result.stdout
+    assert result.stdout.count("running (process ") == 3
+
+    os.kill(pid, signal.SIGKILL)
+    _await(lambda: "SIGKILL" in cluster.run("status_dist.sh").stdout, "the end to be noted")
+    result = cluster.run("status_dist.sh", f"--fetch={cluster.near}/all logs")
+    assert result.returncode == 1
+    assert "worker 1 (host-b:2224): ended by SIGKILL\n" in result.stdout
+    assert "worker 0 (host-a:2224): running" in result.stdout
+    logs = {path.name: path.read_bytes() for path in (cluster.near / "all logs").iterdir()}
+    names = {"ps_0_host-a:2222.log", "worker_0_host-a:2224.log", "worker_1_host-b:2224.log"}
+    assert logs.keys() == names
+    assert logs["worker_1_host-b:2224.log"] == b"worker_1: step 10\rworker_1: step 20\n"
+
+
+def test_a_training_that_finishes_is_shown_as_a_success_and_may_be_started_again(cluster):
+    flags = {"PS_FLAGS": "--ps_0=finishes"}
+    flags["WORKER_FLAGS"] = "--worker_0=finishes --worker_1=finishes"
+    for _ in range(2):
+        cluster.start(TLS="False", **flags)
+        told = lambda: cluster.run("status_dist.sh")
+        _await(lambda told=told: told().stdout.count("ended with status 0") == 3, "the end")
+        assert told().returncode == 0
+
+
+def test_stopping_ends_the_workers_then_the_servers_and_no_other_program(cluster, noted):
+    cluster.start(TLS="False")
+    _await_notes(cluster)
+    home = cluster.homes["host-a"]
+    # The same program, started by somebody else.
+    command = pathlib.Path(f"/proc/{noted(home, 'worker_0')['pid']}/cmdline").read_bytes()
+    words = command.decode().split("\0")[:-1]
+    (cluster.near / "tmp").mkdir()
+    with subprocess.Popen(
+        words, cwd=home / _COPY, env=cluster.environment(), stdout=subprocess.DEVNULL
+    ) as stranger:
+        _await((cluster.near / "worker_0.json").exists, "the other program")
+        result = cluster.run("stop_dist.sh")
+        assert result.returncode == 0, result.stderr
+        assert result.stdout.splitlines() == [
+            "worker 0 (host-a:2224): ended by SIGTERM",
+            "worker 1 (host-b:2224): ended by SIGTERM",
+            "ps 0 (host-a:2222): ended by SIGTERM",
+        ]
+        assert stranger.poll() is None
+        stranger.kill()
+    ended = {name: noted(home, name)["ended_secs"] for name in ("ps_0", "worker_0")}
+    ended["worker_1"] = noted(cluster.homes["host-b"], "worker_1")["ended_secs"]
+    assert ended["ps_0"] >= max(ended["worker_0"], ended["worker_1"])
+    again = cluster.run("stop_dist.sh")
+    assert (again.returncode, again.stdout) == (0, result.stdout)
+
+
+def test_a_process_id_that_belongs_to_another_program_by_now_is_left_alone(cluster, noted):
+    cluster.start(TLS="False")
+    _await_notes(cluster)
+    home = cluster.homes["host-b"]
+    pid = noted(home, "worker_1")["pid"]
+    record = home / "tmp/terngrad_dist/worker_1_host-b:2224"
+    with subprocess.Popen(["sleep", "100"], start_new_session=True) as stranger:
+        record.write_text(record.read_text().replace(str(pid), str(stranger.pid), 1))
+        os.kill(pid, signal.SIGKILL)
+        result = cluster.run("stop_dist.sh")
+        assert "worker 1 (host-b:2224): ended" in result.stdout
+        assert stranger.poll() is None
+        stranger.kill()
+
+
+def test_what_does_not_end_is_killed_with_its_children(cluster, noted):
+    script = cluster.homes["host-b"] / _COPY / "scripts/run_single_worker_cifarnet.sh"
+    children = "sleep 1000 & echo $! > ~/child; trap '' TERM\n"
+    script.write_text(script.read_text().replace("\n\n", f"\n\n{children}", 1))
+    cluster.start(TLS="False", WORKER_FLAGS="--worker_1=deaf")
+    _await_notes(cluster)
+    result = cluster.run("stop_dist.sh", STOP_SECS=2)
+    assert result.returncode == 0
+    killed = "worker 1 (host-b:2224): killed, since it did not end within 2 s"
+    assert killed in result.stdout
+    home = cluster.homes["host-b"]
+    assert not _is_alive(noted(home, "worker_1")["pid"])
+    assert not _is_alive(int((home / "child").read_text()))
+
+
+def test_hosts_that_cannot_be_reached_are_named_before_anything_starts(cluster, tmp_path):
+    port = int(cluster.ssh_config.read_text().split("Port ")[1].split()[0])
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        ports = {"host-a": port, "gone": _free_port(), "silent": silent.getsockname()[1]}
+        result = cluster.run(
+            "run_dist.sh",
+            SSH_CONFIG=_client_config(tmp_path, ports),
+            WORKER_HOSTS="host-a:2224,gone:2224,silent:2224",
+        )
+    assert result.returncode == 1
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("run_dist.sh: nothing was started: gone cannot be reached (ssh: ")
+    assert "; silent cannot be reached (" in line
+    assert cluster.is_untouched()
+
+
+def test_a_host_whose_key_is_unknown_is_not_trusted(cluster, tmp_path):
+    (tmp_path / "known_hosts").write_text("")
+    result = cluster.run("run_dist.sh")
+    assert result.returncode == 1
+    assert "host-b cannot be reached (Host key verification failed.)" in result.stderr
+    assert cluster.is_untouched()
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"WORKSPACE": "~/nowhere"}, "no such folder: {home}/nowhere"),
+        ({"DATA_DIR": "~,~/none"}, "worker 1 (host-b:2224): no such folder: {home}/none"),
+    ],
+)
+def test_a_folder_that_a_host_lacks_is_named_before_anything_starts(cluster, settings, problem):
+    result = cluster.run("run_dist.sh", **settings)
+    assert result.returncode == 1
+    (line,) = result.stderr.splitlines()
+    assert f"host-b: {problem.format(home=cluster.homes['host-b'])}" in line
+    assert cluster.is_untouched()
+
+
+def test_a_script_that_a_host_lacks_is_named_before_anything_starts(cluster):
+    script = cluster.homes["host-b"] / _COPY / "scripts/run_single_worker_cifarnet.sh"
+    script.unlink()
+    result = cluster.run("run_dist.sh")
+    assert result.returncode == 1
+    assert result.stderr == (
+        f"run_dist.sh: nothing was started: host-b: no such script: {script}\n"
+    )
+    assert cluster.is_untouched()
+
+
+def test_a_training_that_runs_is_not_started_again(cluster, noted):
+    cluster.start(TLS="False", WORKER_HOSTS="host-b:2224")
+    _await((cluster.homes["host-b"] / "worker_0.json").exists, "the worker")
+    _await((cluster.homes["host-a"] / "ps_0.json").exists, "the server")
+    result = cluster.run("run_dist.sh", WORKER_HOSTS="host-b:2224")
+    assert result.returncode == 1
+    pid = noted(cluster.homes["host-a"], "ps_0")["pid"]
+    assert result.stderr.startswith(
+        "run_dist.sh: nothing was started: host-a: ps 0 (host-a:2222) runs already "
+        f"(process {pid}); stop it with stop_dist.sh; host-b: worker 0"
+    )
+    assert _is_alive(pid)
+
+
+def test_where_one_process_fails_at_once_it_is_named_and_all_are_ended(cluster):
+    script = cluster.homes["host-b"] / _COPY / "scripts/run_single_worker_cifarnet.sh"
+    script.write_text("echo This host has no GPU.\nexit 3\n")
+    result = cluster.run("run_dist.sh", TLS="False")
+    assert result.returncode == 1
+    assert result.stderr == (
+        "run_dist.sh: all was ended again: "
+        "host-b: worker 1 (host-b:2224) failed with status 3: This host has no GPU.\n"
+    )
+    assert "worker 0 (host-a:2224): ended by SIGTERM\nworker 1" in result.stdout
+    assert "ps 0 (host-a:2222): ended by SIGTERM\n" in result.stdout
+
+
+def test_a_log_that_cannot_be_written_ends_all_again(cluster):
+    (cluster.homes["host-b"] / "tmp").write_text("a file")
+    result = cluster.run("run_dist.sh", TLS="False", EXPERIMENT_ID="try-1")
+    assert result.returncode == 1
+    log = "tmp/terngrad_dist/try-1_worker_1_host-b:2224.log"
+    assert result.stderr == (
+        "run_dist.sh: all was ended again: host-b: worker 1 (host-b:2224): cannot write "
+        f"{cluster.homes['host-b']}/{log}\n"
+    )
+    assert result.stdout.count(": ended by SIGTERM\n") == 2
+
+
+def test_an_interrupted_start_leaves_nothing_running(cluster):
+    go = cluster.homes["host-a"] / "go"
+    (cluster.homes["host-a"] / ".bashrc").write_text(  # holds up the start, not the check before
+        "[[ ! -e ~/checked ]] || until [[ -e ~/go ]]; do sleep 0.1; done; touch ~/checked\n"
+    )
+    with subprocess.Popen(
+        ["bash", _REPO / "scripts/run_dist.sh"],
+        env=cluster.environment(TLS="False"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        _await((cluster.homes["host-b"] / "worker_1.json").exists, "the worker")
+        os.killpg(process.pid, signal.SIGINT)
+        go.touch()
+        shown, told = process.communicate(timeout=_TIMEOUT_SECS)
+    assert (process.returncode, told) == (1, "run_dist.sh: all was ended again: interrupted\n")
+    assert shown.count(": ended by SIGTERM\n") == 3
+
+
+def test_a_host_that_is_lost_is_named_and_does_not_hold_up_the_others(cluster, tmp_path, noted):
+    cluster.start(TLS="False")
+    _await_notes(cluster)
+    port = int(cluster.ssh_config.read_text().split("Port ")[1].split()[0])
+    lost = {"SSH_CONFIG": _client_config(tmp_path, {"host-a": port, "host-b": _free_port()})}
+
+    status = cluster.run("status_dist.sh", **lost)
+    assert status.returncode == 1
+    assert status.stdout.count("running (process ") == 2
+    assert "host-b cannot be reached (ssh: " in status.stdout
+
+    stop = cluster.run("stop_dist.sh", **lost)
+    assert stop.returncode == 1
+    (line,) = stop.stderr.splitlines()
+    assert line.startswith("stop_dist.sh: processes may still run: host-b cannot be reached (ssh: ")
+    assert not _is_alive(noted(cluster.homes["host-a"], "ps_0")["pid"])
+    assert _is_alive(noted(cluster.homes["host-b"], "worker_1")["pid"])
+    assert cluster.run("stop_dist.sh").returncode == 0
+    assert not _is_alive(noted(cluster.homes["host-b"], "worker_1")["pid"])

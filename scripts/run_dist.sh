@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# Usage: run_dist.sh
+# Starts the parameter servers and workers of config_dist.sh on their hosts, over ssh, and comes back.
+# Nothing is started before every host was reached and has what it needs; where one process cannot
+# be started, or fails at once, the others are ended again. Between machines the processes show each
+# other certificates, which are made and copied here.
+source "$(dirname "${BASH_SOURCE[0]}")/dist.sh"
+
+SETTLE_SECS=2 # a process that fails in this time is named
+
+declare -A SCRIPTS=([ps]="${PS_SCRIPT}" [worker]="${WORKER_SCRIPT}")
+
+# Prints VARIABLE=VALUE, ended by a zero, for each setting of a job's script that is given here.
+given_settings() { # JOB_NAME
+  local name names
+  # shellcheck disable=SC2016
+  names="$(sed -n 's/^: "${\([A-Z_][A-Z0-9_]*\):=.*/\1/p' "${REPO}/${SCRIPTS[$1]}")"
+  for name in TERNGRAD_VENV ${names}; do
+    [[ ! "${!name:-}" ]] || printf '%s\0' "${name}=${!name}"
+  done
+}
+
+# Prints what a process of a host needs to know of the network, in the same form.
+network_settings() { # HOST
+  case "${security}" in
+    given) printf '%s\0' "TLS_CA=${TLS_CA:-}" "TLS_CERT=${TLS_CERT:-}" "TLS_KEY=${TLS_KEY:-}" ;;
+    made) printf "%s=~/.terngrad/certs/%s\0" TLS_CA ca.crt TLS_CERT "$1.crt" TLS_KEY "$1.key" ;;
+    none) printf 'ALLOW_INSECURE_NETWORK=True\0' ;;
+  esac
+}
+
+check_lines() { # HOST
+  local i data
+  for i in $(processes_of "$1"); do
+    data=
+    [[ "${JOBS[i]}" == ps ]] || data="${DATA_DIR[${TASKS[i]}]}"
+    quoted check "$(label_of "${i}")" "$(name_of "${i}")" "${WORKSPACE}" "${SCRIPTS[${JOBS[i]}]}" \
+      "${data}"
+  done
+}
+
+start_lines() { # HOST
+  local i job task file settings arguments
+  if [[ "${security}" == made ]]; then
+    for file in ca.crt "$1.crt" "$1.key"; do
+      quoted receive "${file}" "$(< "${CERTS_DIR}/${file}")"
+    done
+  fi
+  for i in $(processes_of "$1"); do
+    job="${JOBS[i]}" task="${TASKS[i]}"
+    mapfile -d '' -t settings < <(given_settings "${job}"; network_settings "$1")
+    arguments=("$(join , "${PS_HOSTS[@]}")" "$(join , "${WORKER_HOSTS[@]}")" "${job}" "${task}")
+    [[ "${job}" == ps ]] || arguments+=("${WORKER_DEVICES[task]}" "${DATA_DIR[task]}")
+    quoted start "$(label_of "${i}")" "$(name_of "${i}")" "${EXPERIMENT_ID}" "${WORKSPACE}" \
+      "${SCRIPTS[${job}]}" "${settings[@]}" -- "${arguments[@]}" "${EXPERIMENT_ID}"
+  done
+  echo "sleep ${SETTLE_SECS}"
+  for i in $(processes_of "$1"); do
+    quoted settle "$(label_of "${i}")" "$(name_of "${i}")"
+  done
+}
+
+(($# == 0)) || die "takes no arguments; settings stand in config_dist.sh or in the environment"
+for script in "${SCRIPTS[@]}"; do
+  [[ -f "${REPO}/${script}" ]] || die "no such script: ${REPO}/${script}"
+done
+# What protects the processes from strangers: loopback, certificates that are given or made, or none.
+if [[ "${TLS_CA:-}${TLS_CERT:-}${TLS_KEY:-}" ]]; then
+  security=given
+elif on_loopback && [[ "${TLS}" != True ]]; then
+  security=loopback
+elif [[ "${TLS}" == False ]]; then
+  security=none
+else
+  security=made
+fi
+
+on_all_hosts check_lines
+((${#PROBLEMS[@]} == 0)) || die "nothing was started: $(join "; " "${PROBLEMS[@]}")"
+[[ "${security}" != made ]] || bash "${REPO}/scripts/make_certs.sh" "${CERTS_DIR}" "${HOSTS[@]}"
+
+interrupted=
+trap 'interrupted=yes' INT TERM
+on_all_hosts start_lines
+[[ ! "${interrupted}" ]] || PROBLEMS+=("interrupted")
+if ((${#PROBLEMS[@]})); then
+  failures="$(join "; " "${PROBLEMS[@]}")"
+  stop_all
+  remaining="$(join "; " "${PROBLEMS[@]}")"
+  die "all was ended again${remaining:+, but for processes where ${remaining}}: ${failures}"
+fi
+answers
+echo "Experiment ${EXPERIMENT_ID} runs. Watch: bash scripts/status_dist.sh  End: bash scripts/stop_dist.sh"

@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Usage: status_dist.sh [--lines=N] [--fetch=DIR]
+# Shows for each process of config_dist.sh whether it runs, and the last N (3) lines of its log; with
+# --fetch copies the whole logs into DIR. The exit status is 0 if each runs or ended well.
+source "$(dirname "${BASH_SOURCE[0]}")/dist.sh"
+
+line_count=3
+directory=
+for argument in "$@"; do
+  case "${argument}" in
+    --lines=*) line_count="${argument#*=}" ;;
+    --fetch=?*) directory="${argument#*=}" ;;
+    *) die "takes --lines=N and --fetch=DIR, got '${argument}'" ;;
+  esac
+done
+[[ "${line_count}" =~ ^[0-9]{1,6}$ ]] || die "--lines must be a number from 0, got '${line_count}'"
+[[ ! "${directory}" ]] || mkdir -p "${directory}" 2> /dev/null || die "cannot make the folder ${directory}"
+
+status_lines() { # HOST
+  local i
+  for i in $(processes_of "$1"); do
+    quoted show "$(label_of "${i}")" "$(name_of "${i}")" "${line_count}"
+  done
+}
+
+# Copies the logs of a host's processes.
+fetch() { # HOST
+  local i name
+  for i in $(processes_of "$1"); do
+    name="$(name_of "${i}")"
+    on_host "$1" "$(quoted print_log "${name}")" 2> /dev/null \
+      | sed "1,/^${MARK}\$/d" > "${directory}/${name}.log" || true
+  done
+}
+
+on_all_hosts status_lines
+answers
+for problem in "${PROBLEMS[@]}"; do
+  [[ "${problem}" != *" cannot be reached ("* ]] || echo "${problem}"
+done
+if [[ "${directory}" ]]; then
+  processes=()
+  for host in "${HOSTS[@]}"; do
+    fetch "${host}" &
+    processes+=("$!")
+  done
+  wait "${processes[@]}"
+  echo "Logs: ${directory}"
+fi
+((${#PROBLEMS[@]} == 0))
