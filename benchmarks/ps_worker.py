@@ -31,8 +31,8 @@ class _Bucket:
         self._content = np.zeros(self._items * (2 if is_coded else 1), "<u4")
         self._client, self._come = client, threading.Event()
         kind = Kind.CODES if is_coded else Kind.FLOATS
-        deliver = lambda result: self._come.set()
-        self._index = client.declare(name, kind, self._items, 1, deliver, deliver)
+        deliver = lambda result, workers: self._come.set()
+        self._index = client.declare(name, kind, self._items, 1, deliver, self._come.set)
 
     def push(self, step: int) -> None:
         self._come.clear()
@@ -47,7 +47,7 @@ def main() -> None:
     """Prints the CPU seconds of the ps, and the seconds of each round."""
     rank, ps_hosts, worker_hosts, net, bits, rounds, process = sys.argv[1:]
     client = Client(ps_hosts.split(","), worker_hosts.split(","), int(rank), _SECS)
-    client.meeting.wait_for_all(_SECS)
+    client.meeting.stand(0, is_live=False)
     shapes = shapes_of(net)
     layout = make_layout(list(shapes), list(shapes.values()), Policy(grad_bits=1))
     buckets = [
@@ -67,6 +67,7 @@ def main() -> None:
     cpu = _cpu_seconds(process) - cpu
     found = {"cpu_seconds": cpu, "seconds": seconds[_WARM_UP:], "values": layout.size}
     print(json.dumps(found), flush=True)
+    client.meeting.leave()
     client.close(is_done=True)
 
 

@@ -19,6 +19,7 @@ from terngrad.layout import Layout, Policy, make_layout
 from terngrad.ops.choice import choose_kernels
 from terngrad.training import schedules
 from terngrad.training.averages import MovingAverages
+from terngrad.training.bystander import Bystander
 from terngrad.training.classifier import Classifier
 from terngrad.training.optimizers import Optimizer, make_optimizer
 from terngrad.training.runner import Runner
@@ -108,20 +109,10 @@ def build_training(
 
     def runner(layout: Layout) -> Runner:
         codecs = make_codecs(layout, kernels)
+        parts = (codecs, exchange, optimizer, schedule, averages, step, config.seed, devices)
+        follower = TrainStep(Bystander(classifier), *parts)
         return Runner(
-            TrainStep(
-                classifier,
-                codecs,
-                exchange,
-                optimizer,
-                schedule,
-                averages,
-                step,
-                config.seed,
-                devices,
-            ),
-            codecs,
-            on_batch,
+            TrainStep(classifier, *parts), codecs, on_batch, Runner(follower, codecs, on_batch)
         )
 
     policy = _policy(config, classifier.names)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import json
 import os
 import socket
+import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,17 +20,14 @@ import numpy as np
 from inception.cluster_config import ClusterConfig
 from inception.flag_table import refuse
 from terngrad.exchange import admission, launched
-from terngrad.exchange.channel import PortError
-from terngrad.exchange.membership import Membership, end_process, reason_of
+from terngrad.exchange.channel import PortError, name_of
+from terngrad.exchange.membership import Membership, compare, end_process, reason_of
 from terngrad.exchange.pulse import Pulse
 
 if TYPE_CHECKING:
     from terngrad.exchange.channel import Peer
     from terngrad.exchange.connection import Connection
     from terngrad.exchange.horovod import HorovodTransport
-    from terngrad.exchange.parameter_server.client import Client
-
-_LAST_WORDS_SECS = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +40,8 @@ class Workers:
       split_data: each reads its share of the records.
       connect: returns the connection between them, None if there is but one; called once, after
         TensorFlow's threads are set and before it computes anything.
-      agree: compares facts with the others; ValueError names a difference. It waits for them.
+      agree: compares facts with the others; ValueError names a difference. It waits for them;
+        InterruptionError: one of them came or went.
       pulse: how far this one is, for the others to see.
     """
 
@@ -85,43 +85,46 @@ def joined(cluster: ClusterConfig) -> contextlib.AbstractContextManager[Workers]
 def _joined_by_parameter_servers(cluster: ClusterConfig) -> Iterator[Workers]:
     from inception import ps
     from terngrad.exchange.parameter_server.client import Client
+    from terngrad.exchange.parameter_server.exchange import ParameterServerConnection
+    from terngrad.exchange.parameter_server.meeting import FinishedError
 
-    hosts, rank, timeout_secs = cluster.worker_hosts, cluster.task_id, cluster.worker_timeout_secs
+    hosts, rank = cluster.worker_hosts, cluster.task_id
     ps.tell_hosts(cluster)
-    tls = ps.security(cluster)
-    client = Client(cluster.ps_hosts, hosts, rank, timeout_secs, tls)
-    is_done = False
+    pulse, tls = Pulse(), ps.security(cluster)
+    client = Client(cluster.ps_hosts, hosts, rank, cluster.worker_timeout_secs, tls, pulse)
+    connection = ParameterServerConnection(client)
 
-    def end(text: str) -> None:
-        client.meeting.close(_LAST_WORDS_SECS)  # what the others are to know is on its way
-        end_process(text)
+    def end(why: str) -> None:
+        client.close(is_done=True, why=why)
+        end_process(f"{name_of(rank, hosts)} ends: {why}")
 
+    def agree(facts: Mapping[str, str]) -> None:
+        given = client.meeting.gather(f"facts:{min(facts)}", json.dumps(facts).encode())
+        compare({worker: json.loads(text) for worker, text in given.items()}, hosts)
+
+    why = ""
     try:
-        client.meeting.wait_for_all(timeout_secs)
-        peers, connect = client.meeting.peers, lambda: _through_servers(client)
-        joining = _taking_part(
-            cluster, hosts, rank, peers, connect, on_loss=end, on_join=client.watch
-        )
-        with joining as workers:
-            if workers.is_chief:
-                print(
-                    f"SyncReplicas enabled: replicas_to_aggregate={len(hosts)}; "
-                    f"total_num_replicas={len(hosts)}",
-                    flush=True,
-                )
-            yield workers
-        is_done = True
+        client.watch(end)
+        if rank == 0:
+            print(
+                f"SyncReplicas enabled: replicas_to_aggregate={cluster.aggregated}; "
+                f"total_num_replicas={len(hosts)}",
+                flush=True,
+            )
+        yield Workers(rank, len(hosts), cluster.split_data, lambda: connection, agree, pulse)
+        client.meeting.leave()
     except SystemExit:  # all workers were stopped, and have saved
-        is_done = True
+        client.meeting.leave()
+        raise
+    except FinishedError as error:
+        print(f"{name_of(rank, hosts)}: {error}.", flush=True)
+        sys.exit(0)
+    except BaseException as error:
+        why = reason_of(error)
+        client.meeting.fail(why)
         raise
     finally:
-        client.close(is_done=is_done)
-
-
-def _through_servers(client: Client) -> Connection:
-    from terngrad.exchange.parameter_server.exchange import ParameterServerConnection
-
-    return ParameterServerConnection(client)
+        client.close(is_done=True, why=why)
 
 
 @contextlib.contextmanager
@@ -243,21 +246,12 @@ def _taking_part(
     *,
     pulse: Pulse | None = None,
     doors: Mapping[int, str] = MappingProxyType({}),
-    on_loss: Callable[[str], None] = end_process,
-    on_join: Callable[[Callable[[str], None]], None] = lambda lose: None,
 ) -> Iterator[Workers]:
-    """Watches the other workers until the end of the block.
-
-    For `doors` and `on_loss` see `Membership`. Calls `on_join` with what ends this process when
-    something else than a worker is lost.
-    """
+    """Watches the other workers until the end of the block; for `doors` see `Membership`."""
     from terngrad.exchange.operation_errors import OperationError, reason
 
     pulse, timeout_secs = pulse or Pulse(), cluster.worker_timeout_secs
-    with Membership(
-        hosts, rank, peers, timeout_secs, on_loss=on_loss, pulse=pulse, doors=doors
-    ) as membership:
-        on_join(membership.lose)
+    with Membership(hosts, rank, peers, timeout_secs, pulse=pulse, doors=doors) as membership:
         try:
             yield Workers(rank, len(hosts), cluster.split_data, connect, membership.agree, pulse)
         except OperationError as error:

@@ -61,8 +61,22 @@ class ClusterConfig(Checked):
         number(0, _LONGEST_TIMEOUT_SECS, above=True),
         60.0,
         "a worker that is not heard of for so long, or for whose next batch the others wait for so "
-        "long, ends the training",
+        "long, ends the training; with --ps_hosts one that is lost may come back within it",
         "seconds",
+    )
+    num_replicas_to_aggregate: int = flag(
+        "Distributed",
+        at_least(1, -1),
+        -1,
+        "with --ps_hosts: workers whose gradients make a step, the first that have them; those of "
+        "the others are dropped; -1 = all",
+        "workers",
+    )
+    elastic: bool = flag(
+        "Distributed",
+        BOOLEAN,
+        False,
+        "with --ps_hosts: go on without workers that are lost for longer than worker_timeout_secs",
     )
     control_port: int = flag(
         "Distributed",
@@ -117,6 +131,12 @@ class ClusterConfig(Checked):
         """The engine that is used where --variable_update is not set, too."""
         return self.variable_update or (_SERVED if self.ps_hosts else _COLLECTIVE)
 
+    @property
+    def aggregated(self) -> int:
+        """Workers whose gradients make a step."""
+        needed = self.num_replicas_to_aggregate
+        return needed if needed != -1 else len(self.worker_hosts)
+
     def _refuse_what_a_launcher_knows(self, launcher: str) -> None:
         given = {"worker_hosts": ",".join(self.worker_hosts)}
         given |= {"task_id": self.task_id or "", "control_port": self.control_port}
@@ -145,6 +165,10 @@ class ClusterConfig(Checked):
         if self.control_port != -1:
             why = "must not be set with --ps_hosts: ps 0 is where the workers meet"
             raise refuse("control_port", self.control_port, why)
+        needed, workers = self.num_replicas_to_aggregate, len(self.worker_hosts)
+        if needed > workers:
+            why = f"must be 1 to {workers}, the number of worker_hosts, or -1"
+            raise refuse("num_replicas_to_aggregate", needed, why)
         files = {"tls_ca": self.tls_ca, "tls_cert": self.tls_cert, "tls_key": self.tls_key}
         missing = [name for name, path in files.items() if not path]
         if 0 < len(missing) < len(files):
@@ -156,6 +180,9 @@ class ClusterConfig(Checked):
         given |= {"tls_cert": self.tls_cert, "tls_key": self.tls_key}
         given |= {"job_name": self.job_name if self.job_name == "ps" else ""}
         given |= {"allow_insecure_network": self.allow_insecure_network or ""}
+        given |= {"elastic": self.elastic or ""}
+        needed = self.num_replicas_to_aggregate
+        given |= {"num_replicas_to_aggregate": needed if needed != -1 else ""}
         for name, value in given.items():
             if value:
                 why = f"is for --ps_hosts and --variable_update={_SERVED}, not {self.engine}"

@@ -17,19 +17,53 @@ from inception.worker_runs import STEPS, Run, flags_of, worker_pids
 from terngrad.exchange.parameter_server.server_test import make_certificates
 
 ENDLESS = 100_000  # steps
+LONGER = 150  # than a process takes to come back, and some
 
 
-@contextlib.contextmanager
-def processes(program, flags, members):
-    """A run of each process of a cluster; those that still run are killed at the end."""
-    runs = []
-    try:
-        for member in members:
-            runs.append(Run.__new__(Run))
-            runs[-1].start([sys.executable, "-u", "-m", program, *flags, *member.flags])
-        yield runs
-    finally:
-        for run in runs:
+class Cluster(contextlib.AbstractContextManager):
+    """The processes of a cluster by what their lines begin with: "0", "1", "ps 0".
+
+    Those that still run are killed at the end.
+    """
+
+    def __init__(self, workers, servers, program, flags, absent=()):
+        self.members = {m.label: m for m in launch.members(workers, servers)}
+        self.runs = {}
+        self._command = [sys.executable, "-u", "-m", program, *flags]
+        for label in self.members:
+            if label not in absent:
+                self.start(label)
+
+    def start(self, label, *flags):
+        run = Run.__new__(Run)
+        run.start([*self._command, *self.members[label].flags, *flags])
+        self.runs[label] = run
+        return run
+
+    def kill(self, label, how=signal.SIGKILL):
+        self.runs[label].process.send_signal(how)
+        if how == signal.SIGKILL:
+            self.runs[label].process.wait()
+            self.runs[label].reader.join(10)
+
+    def wait_for(self, label, pattern):
+        """A line of a process; a time-out shows those of all."""
+        try:
+            return self.runs[label].wait_for(pattern)
+        except pytest.fail.Exception:
+            pytest.fail(f"no line {pattern!r} of {label}\n{self.lines()}")
+
+    def finish(self, *labels):
+        """Waits for some processes, or all, and checks that all is well with them."""
+        for label in labels or self.runs:
+            assert self.runs[label].finish() == 0, self.lines()
+        assert "Traceback" not in self.lines()
+
+    def lines(self):
+        return "\n".join(f"[{label}] {line}" for label, r in self.runs.items() for line in r.lines)
+
+    def __exit__(self, *exception):
+        for run in self.runs.values():
             run.end()
 
 
@@ -53,82 +87,188 @@ def test_law_4_parameter_servers_give_the_bits_of_one_process(tmp_path, workers,
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_launcher_brings_back_what_is_killed_and_no_bit_changes(tmp_path, undisturbed):
+    run = Run(3, *served(tmp_path), ["--ps=1", "--max_restarts=2"])
+    run.wait_for(r"Worker 2: .* step 40,")
+    os.kill(worker_pids(tmp_path)[2], signal.SIGKILL)
+    run.wait_for(r"^2 was killed, and is started again\.")
+    run.wait_for(r"^\[2\] Joined the training at step \d+\.")
+    os.kill(worker_pids(tmp_path, "ps")[0], signal.SIGKILL)
+    run.wait_for(r"^ps 0 was killed, and is started again\.")
+    assert run.finish() == 0, "\n".join(run.lines)
+    assert_equal_parameters(undisturbed, parameters(tmp_path, LONGER))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_launcher_lets_an_elastic_training_go_on(tmp_path):
+    program, flags = flags_of(tmp_path, batch_size=2, steps=LONGER)
+    flags += ["--worker_timeout_secs=4", "--elastic=True"]
+    run = Run(3, program, flags, ["--ps=1"])
+    run.wait_for(r"Worker 2: .* step 40,")
+    os.kill(worker_pids(tmp_path)[1], signal.SIGKILL)
+    assert run.finish() == 0, "\n".join(run.lines)
+    assert parameters(tmp_path, LONGER)
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_workers_wait_for_a_ps_that_starts_later(tmp_path):
     program, flags = flags_of(tmp_path, batch_size=4)
-    *workers, ps = launch.members(2, 1)
-    with processes(program, flags, workers) as runs:
-        for run in runs:
-            run.wait_for("Worker hosts are")
-        time.sleep(5.0)
-        with processes(program, flags, [ps]) as (server,):
-            for run in [*runs, server]:
-                assert run.finish() == 0, "\n".join(run.lines)
+    with Cluster(2, 1, program, flags, absent=["ps 0"]) as cluster:
+        for worker in ("0", "1"):
+            cluster.wait_for(worker, "Worker hosts are")
+        time.sleep(3.0)
+        cluster.start("ps 0")
+        cluster.finish()
     assert parameters(tmp_path, STEPS)
 
 
+@pytest.fixture(scope="module", name="undisturbed")
+def _undisturbed(tmp_path_factory):
+    """Parameters of a training of as many nodes in one process."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    return train(1, folder, batch_size=6, nodes=3, steps=LONGER)
+
+
+def served(folder, *more):
+    """Program and flags of such a training by three workers."""
+    program, flags = flags_of(folder, batch_size=2, steps=LONGER)
+    return program, [*flags, *more]
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("victim", [0, 1, 2])
-def test_a_killed_worker_is_named_and_ends_all(tmp_path, victim):
-    program, flags = flags_of(tmp_path, batch_size=2, steps=ENDLESS)
-    run = Run(3, program, flags, ["--ps=2"])
-    run.wait_for(r"Worker 0: .* step 10,")
-    os.kill(worker_pids(tmp_path)[victim], signal.SIGKILL)
-    start = time.monotonic()
-    lost = rf"worker {victim} \(127.0.0.1:\d+\) died"
-    for other in {0, 1, 2} - {victim}:
-        run.wait_for(rf"^\[{other}\] worker {other} .* ends: {lost}: its connection closed")
-    run.wait_for(rf"^\[ps 0\] .*: ps 0 \(.*\) ends: {lost}: its stream ended")
-    run.wait_for(r"^\[ps 1\] .*: ps 1 \(.*\) ends: worker \d")
-    assert run.finish() != 0
-    assert time.monotonic() - start < 30
-    assert "Traceback" not in "\n".join(run.lines)
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("victim", ["0", "2"])
+def test_law_8_a_killed_worker_that_comes_back_changes_no_bit(tmp_path, undisturbed, victim):
+    with Cluster(3, 1, *served(tmp_path, "--save_iter=50")) as cluster:
+        cluster.wait_for(victim, rf"Worker {victim}: .* step 60,")
+        cluster.kill(victim)
+        cluster.wait_for("ps 0", rf"^worker {victim} \(.*\) died: its stream ended")
+        donor = "1" if victim == "0" else "0"
+        cluster.start(victim).wait_for(r"^Joined the training at step \d+\.")
+        cluster.wait_for("ps 0", rf"train from step \d+ on; worker {donor} gives its state to w")
+        cluster.finish()
+    assert_equal_parameters(undisturbed, parameters(tmp_path, LONGER))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("victim", ["ps 0", "ps 1"])
+def test_law_8_a_killed_ps_that_is_started_again_changes_no_bit(tmp_path, undisturbed, victim):
+    with Cluster(3, 2, *served(tmp_path)) as cluster:
+        cluster.wait_for("0", r"Worker 0: .* step 60,")
+        cluster.kill(victim)
+        cluster.start(victim)
+        cluster.finish()
+        views = [line for line in cluster.runs["ps 0"].lines if "train from step" in line]
+        assert not any("gives" in line for line in views if "from step 0 " not in line), views
+    assert_equal_parameters(undisturbed, parameters(tmp_path, LONGER))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("victim", [0, 1])
-def test_a_worker_that_hangs_is_named_and_ends_all(tmp_path, victim):
+@pytest.mark.parametrize("victim", ["0", "1"])
+def test_a_killed_worker_that_does_not_come_back_is_named_and_ends_all(tmp_path, victim):
     program, flags = flags_of(tmp_path, batch_size=2, steps=ENDLESS)
-    run = Run(2, program, [*flags, "--worker_timeout_secs=6"], ["--ps=1"])
-    run.wait_for(r"Worker 0: .* step 10,")
-    hanging = worker_pids(tmp_path)[victim]
-    os.kill(hanging, signal.SIGSTOP)
-    try:
-        start = time.monotonic()
-        run.wait_for(
-            rf"worker {1 - victim} .* ends: worker {victim} \(127.0.0.1:\d+\) (hangs|died)"
-        )
-        run.wait_for(r"^\[ps 0\] .*: ps 0 \(.*\) ends: worker")
-        assert time.monotonic() - start < 20
-    finally:
-        os.kill(hanging, signal.SIGKILL)
-    assert run.finish() != 0
+    with Cluster(2, 2, program, [*flags, "--worker_timeout_secs=6"]) as cluster:
+        cluster.wait_for("0", r"Worker 0: .* step 10,")
+        cluster.kill(victim)
+        other = "1" if victim == "0" else "0"
+        lost = rf"worker {victim} \(.*\) died: its stream ended, and did not come back within 6 s"
+        cluster.wait_for(other, rf"^worker {other} \(.*\) ends: {lost}")
+        for ps in ("ps 0", "ps 1"):
+            cluster.wait_for(ps, rf"{ps} \(.*\) ends: {lost}")
+        assert [cluster.runs[label].finish() for label in (other, "ps 0", "ps 1")] == [1] * 3
+        assert "Traceback" not in cluster.lines()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("victim", ["0", "1"])
+def test_elastic_training_goes_on_without_a_worker_and_takes_it_in_again(tmp_path, victim):
+    program, flags = flags_of(tmp_path, batch_size=2, steps=ENDLESS)
+    flags += ["--worker_timeout_secs=5", "--elastic=True"]
+    with Cluster(3, 1, program, flags) as cluster:
+        cluster.wait_for("2", r"Worker 2: .* step 10,")
+        cluster.kill(victim)
+        cluster.wait_for("ps 0", r"^Workers \d and \d train from step \d+ on\.")
+        joined = cluster.start(victim).wait_for(r"^Joined the training at step \d+\.")
+        step = 10 * (int(re.search(r"(\d+)\.$", joined)[1]) // 10 + 1)
+        cluster.wait_for(victim, rf"Worker {victim}: .* step {step},")
+        cluster.kill("2", signal.SIGTERM)
+        for worker in ("0", "1", "2"):
+            assert cluster.runs[worker].finish() == 128 + signal.SIGTERM, cluster.lines()
+        assert cluster.runs["ps 0"].finish() == 0, cluster.lines()
+        assert "Traceback" not in cluster.lines()
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-@pytest.mark.parametrize("victim", [0, 1])
-def test_a_lost_ps_is_named_and_ends_all(tmp_path, victim, how):
+@pytest.mark.parametrize("victim", ["0", "1"])
+def test_with_backup_workers_the_run_goes_on_when_one_is_lost(tmp_path, victim, how):
+    program, flags = flags_of(tmp_path, batch_size=2, steps=LONGER)
+    flags += ["--worker_timeout_secs=8", "--num_replicas_to_aggregate=2"]
+    with Cluster(3, 1, program, flags) as cluster:
+        cluster.wait_for("2", r"Worker 2: .* step 30,")
+        cluster.kill(victim, how)
+        cluster.wait_for("ps 0", rf"^worker {victim} \(.*\) died: its stream ended")
+        others = [worker for worker in ("0", "1", "2") if worker != victim]
+        cluster.wait_for("ps 0", r"^Workers \d and \d train from step \d+ on\.")
+        if victim == "0":  # the checkpoints are its own: without it none is written
+            cluster.kill(victim)
+            cluster.start(victim)
+            others.append(victim)
+        for worker in others:
+            cluster.wait_for(worker, f"Finished training at step {LONGER}")
+        cluster.finish(*others, "ps 0")
+    assert parameters(tmp_path, LONGER)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_slow_worker_is_dropped_and_stays_a_copy_of_the_others(tmp_path):
+    program, flags = flags_of(tmp_path, batch_size=2, steps=60)
+    flags.append("--num_replicas_to_aggregate=1")
+    with Cluster(2, 1, program, flags) as cluster:
+        cluster.finish()
+        assert "Warning" not in cluster.lines()
+        assert re.search(
+            r"Workers 0 and 1 train from step 0 on, 1 of them at each", cluster.lines()
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("victim", ["0", "1"])
+def test_a_worker_that_hangs_is_named_and_ends_all(tmp_path, victim):
     program, flags = flags_of(tmp_path, batch_size=2, steps=ENDLESS)
-    run = Run(2, program, [*flags, "--worker_timeout_secs=8"], ["--ps=2"])
-    run.wait_for(r"Worker 0: .* step 10,")
-    lost = worker_pids(tmp_path, "ps")[victim]
-    os.kill(lost, how)
-    try:
-        start = time.monotonic()
-        for worker in (0, 1):
-            run.wait_for(
-                rf"^\[{worker}\] worker {worker} .* ends: .*ps {victim} \(.*\) (died|does not)"
-            )
-        assert time.monotonic() - start < 20
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(lost, signal.SIGKILL)
-    assert run.finish() != 0
-    assert "Traceback" not in "\n".join(run.lines)
+    with Cluster(2, 1, program, [*flags, "--worker_timeout_secs=6"]) as cluster:
+        cluster.wait_for("0", r"Worker 0: .* step 10,")
+        cluster.kill(victim, signal.SIGSTOP)
+        other = "1" if victim == "0" else "0"
+        cluster.wait_for(other, rf"^worker {other} .* ends: worker {victim} \(.*\)(:| died)")
+        cluster.wait_for("ps 0", r"ps 0 \(.*\) ends: worker")
+        assert cluster.runs[other].finish() == cluster.runs["ps 0"].finish() == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("victim", ["ps 0", "ps 1"])
+def test_a_ps_that_does_not_come_back_is_named_and_ends_all(tmp_path, victim, how):
+    program, flags = flags_of(tmp_path, batch_size=2, steps=ENDLESS)
+    with Cluster(2, 2, program, [*flags, "--worker_timeout_secs=8"]) as cluster:
+        cluster.wait_for("0", r"Worker 0: .* step 10,")
+        cluster.kill(victim, how)
+        for worker in ("0", "1"):
+            cluster.wait_for(worker, rf"^worker {worker} .* ends: {victim} \(.*did not come back")
+            assert cluster.runs[worker].finish() == 1
+        other = "ps 1" if victim == "ps 0" else "ps 0"
+        assert cluster.runs[other].finish() == 1, cluster.lines()
+        assert "Traceback" not in cluster.lines()
 
 
 @pytest.mark.slow
@@ -145,36 +285,63 @@ def test_a_signal_ends_all_at_the_same_step_with_a_checkpoint(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+def test_a_signal_to_a_worker_whose_gradients_are_never_wanted_ends_all(tmp_path):
+    program, flags = flags_of(tmp_path, batch_size=2, steps=ENDLESS)
+    flags += ["--num_replicas_to_aggregate=1"]
+    with Cluster(2, 1, program, flags) as cluster:
+        for worker in ("0", "1"):
+            cluster.wait_for(worker, rf"Worker {worker}: .* step 20,")
+        cluster.kill("1", signal.SIGTERM)
+        for worker in ("0", "1"):
+            assert cluster.runs[worker].finish() == 128 + signal.SIGTERM, cluster.lines()
+        cluster.finish("ps 0")
+        cluster.wait_for("0", r"another worker was asked to stop: saved .*model.ckpt-\d+")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_signal_ends_a_ps_without_workers_cleanly(tmp_path):
-    program, flags = flags_of(tmp_path)
-    with processes(program, flags, launch.members(2, 1)[2:]) as (server,):
-        server.wait_for("waits for 2 workers on this machine")
-        server.process.send_signal(signal.SIGTERM)
-        assert server.finish() == 0, "\n".join(server.lines)
+    with Cluster(2, 1, *flags_of(tmp_path), absent=["0", "1"]) as cluster:
+        cluster.wait_for("ps 0", "waits for 2 workers on this machine")
+        cluster.kill("ps 0", signal.SIGTERM)
+        cluster.finish()
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_law_10_workers_with_other_flags_are_named(tmp_path):
-    *workers, ps = launch.members(2, 1)
     program, flags = flags_of(tmp_path, batch_size=4)
-    workers[1].flags.append("--batch_size=8")
-    with processes(program, flags, [*workers, ps]) as runs:
-        for run in runs[:2]:
-            run.wait_for(r"batch_size is 8 on worker 1 \(.*\) and 4 on worker 0")
-            assert run.finish() == 1
-        runs[2].finish()
-        assert "Traceback" not in "\n".join(line for run in runs for line in run.lines)
+    with Cluster(2, 1, program, flags, absent=["1"]) as cluster:
+        cluster.start("1", "--batch_size=8")
+        for worker in ("0", "1"):
+            cluster.wait_for(worker, r"batch_size is 8 on worker 1 \(.*\) and 4 on worker 0")
+            assert cluster.runs[worker].finish() == 1
+        cluster.runs["ps 0"].finish()
+        assert "Traceback" not in cluster.lines()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_law_10_a_worker_that_comes_back_with_other_flags_is_named_and_disturbs_nobody(tmp_path):
+    program, flags = flags_of(tmp_path, batch_size=2, steps=LONGER)
+    with Cluster(2, 1, program, flags) as cluster:
+        cluster.wait_for("1", r"Worker 1: .* step 20,")
+        cluster.kill("1")
+        wrong = cluster.start("1", "--batch_size=8")
+        wrong.wait_for(r"batch_size is 8 on worker 1 \(.*\) and 2 on worker 0")
+        assert wrong.finish() == 1
+        cluster.start("1")
+        cluster.finish()
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_law_10_a_worker_that_does_not_come_is_named(tmp_path):
-    worker, _, ps = launch.members(2, 1)
     program, flags = flags_of(tmp_path, batch_size=4)
-    with processes(program, [*flags, "--worker_timeout_secs=15"], [worker, ps]) as runs:
-        runs[0].wait_for(r"worker 1 \(127.0.0.1:\d+\) did not come within 15 s")
-        assert [run.finish() for run in runs] == [1, 1]
+    flags.append("--worker_timeout_secs=15")
+    with Cluster(2, 1, program, flags, absent=["1"]) as cluster:
+        cluster.wait_for("0", r"worker 1 \(127.0.0.1:\d+\) did not come within 15 s")
+        assert [run.finish() for run in cluster.runs.values()] == [1, 1]
 
 
 @pytest.mark.slow
@@ -190,16 +357,15 @@ def test_law_10_a_ps_that_does_not_come_is_named(tmp_path):
 def test_workers_with_certificates_train_and_one_of_another_authority_does_not(tmp_path):
     ours, theirs = (make_certificates(tmp_path, ca, f"of {ca}") for ca in ("ours", "theirs"))
     tls = lambda files: [f"--tls_{k}={v}" for k, v in dataclasses.asdict(files).items()]
-    worker, ps = launch.members(1, 1)
     program, flags = flags_of(tmp_path / "train", batch_size=4)
-    with processes(program, [*flags, *tls(ours)], [ps]) as (server,):
-        server.wait_for("waits for 1 workers who have certificates")
+    with Cluster(1, 1, program, [*flags, *tls(ours)], absent=["0"]) as cluster:
+        cluster.wait_for("ps 0", "waits for 1 workers who have certificates")
+        worker = cluster.members["0"]
         said = refusal(*flags, *worker.flags, *tls(theirs), "--worker_timeout_secs=2")
         assert "cannot be reached within 2 s" in said
-        with processes(program, [*flags, *tls(ours)], [worker]) as (trained,):
-            assert trained.finish() == 0, "\n".join(trained.lines)
-        assert server.finish() == 0, "\n".join(server.lines)
-        assert "Handshake" not in "\n".join(server.lines)
+        cluster.start("0")
+        cluster.finish()
+        assert "Handshake" not in cluster.lines()
 
 
 @pytest.mark.slow
@@ -223,6 +389,14 @@ def test_without_certificates_a_ps_on_another_machine_is_refused(job):
         ({"task_id": 2}, "flag --task_id=2: must be 0 to 1, an index of worker_hosts"),
         ({"control_port": 7}, "flag --control_port=7: must not be set with --ps_hosts"),
         ({"tls_ca": "ca.pem"}, "flag --tls_cert=: must be set"),
+        (
+            {"num_replicas_to_aggregate": 3},
+            "flag --num_replicas_to_aggregate=3: must be 1 to 2, the number of worker_hosts",
+        ),
+        (
+            {"variable_update": "collective", "ps_hosts": (), "elastic": True},
+            "flag --elastic=True: is for --ps_hosts",
+        ),
         ({"variable_update": "collective"}, "flag --ps_hosts=p:1: is for --ps_hosts and"),
         (
             {"variable_update": "collective", "ps_hosts": (), "tls_key": "k"},

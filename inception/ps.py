@@ -10,17 +10,20 @@ from inception import runtime
 from inception.cluster_config import ClusterConfig
 from inception.flag_table import refuse
 from inception.flags import TrainConfig
+from inception.ps_report import PsReport
 from terngrad.exchange.channel import PortError, split_address
-from terngrad.exchange.parameter_server.attendance import Attendance
 from terngrad.exchange.parameter_server.calls import ps_name
+from terngrad.exchange.parameter_server.coordinator import Rules
 from terngrad.exchange.parameter_server.reduction import Reduction
 from terngrad.exchange.parameter_server.security import Tls, is_loopback, listening_address
 from terngrad.exchange.parameter_server.server import Server
 from terngrad.ops.choice import choose_kernels
 
+_REPORT_SECS = 30.0
+
 
 def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
-    """Serves until all workers have ended, or one was lost, or a signal comes.
+    """Serves until all workers have ended, or one was lost for good, or a signal comes.
 
     Raises:
       ValueError: names the worker that was lost, or a flag that cannot be honoured.
@@ -36,30 +39,37 @@ def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
     )
     wanted, path = os.environ.get("TERNGRAD_KERNELS", ""), os.environ.get("TERNGRAD_SIMD", "")
     kernels, why_reference = choose_kernels(wanted, path)
-    reduction = Reduction(kernels, len(cluster.worker_hosts))
-    server = Server(
-        cluster.task_id,
-        cluster.ps_hosts,
-        cluster.worker_hosts,
-        reduction.reduce,
-        cluster.worker_timeout_secs,
-        tls,
-    )
+    rules = Rules(cluster.aggregated, cluster.elastic, cluster.worker_timeout_secs)
+    ps, hosts, workers = cluster.task_id, cluster.ps_hosts, cluster.worker_hosts
+    server = Server(ps, hosts, workers, Reduction(kernels).reduce, rules, tls, _say)
+    name = ps_name(ps, hosts)
+    with _stopped_by_signals(server) as signals:
+        who = _listen(server, cluster, tls)
+        _say(f"{name} waits for {len(workers)} workers {who}.")
+        why = f", because {why_reference}" if why_reference else ""
+        _say(f"Codes are added by {kernels.title}{why}.")
+        folder = os.path.join(config.train_dir, f"ps_{ps}") if config.save_summaries_secs else None
+        report = PsReport(server, name, workers, _REPORT_SECS, folder)
+        outcome = server.wait(report.beat)
+        report.report()
+        left = server.attendance.present
+        server.close()
+    _tell_end(name, outcome, left, signals)
+
+
+def _listen(server: Server, cluster: ClusterConfig, tls: Tls | None) -> str:
+    """Lets a ps listen; returns, in words, to whom."""
     host, port = split_address(cluster.ps_hosts[cluster.task_id])
     only_here = tls is None and not cluster.allow_insecure_network
-    name = ps_name(cluster.task_id, cluster.ps_hosts)
-    with _stopped_by_signals(server.attendance) as signals:
-        try:
-            server.start(listening_address(host, port, only_here=only_here))
-        except PortError as error:
-            raise refuse("ps_hosts", ",".join(cluster.ps_hosts), str(error)) from None
-        why = f", because {why_reference}" if why_reference else ""
-        who = "who have certificates" if tls else "on this machine" if only_here else "anywhere"
-        print(f"{name} waits for {len(cluster.worker_hosts)} workers {who}.", flush=True)
-        print(f"Codes are added by {kernels.title}{why}.", flush=True)
-        server.attendance.wait()
-        server.close()
-    _tell_end(name, server.attendance, signals)
+    try:
+        server.start(listening_address(host, port, only_here=only_here))
+    except PortError as error:
+        raise refuse("ps_hosts", ",".join(cluster.ps_hosts), str(error)) from None
+    return "who have certificates" if tls else "on this machine" if only_here else "anywhere"
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
 
 
 def tell_hosts(cluster: ClusterConfig) -> None:
@@ -91,14 +101,14 @@ def security(cluster: ClusterConfig) -> Tls | None:
 
 
 @contextmanager
-def _stopped_by_signals(attendance: Attendance) -> Iterator[list[signal.Signals]]:
+def _stopped_by_signals(server: Server) -> Iterator[list[signal.Signals]]:
     """Ends the wait for workers at SIGTERM or Ctrl-C; yields the signals that came."""
     came: list[signal.Signals] = []
 
     def stop(number: int, frame) -> None:
         del frame
         came.append(signal.Signals(number))
-        attendance.stop()
+        server.stop()
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
@@ -108,10 +118,11 @@ def _stopped_by_signals(attendance: Attendance) -> Iterator[list[signal.Signals]
             signal.signal(number, handler)
 
 
-def _tell_end(name: str, attendance: Attendance, signals: list[signal.Signals]) -> None:
-    if attendance.lost:
-        raise ValueError(f"{name} ends: {attendance.lost}")
-    if attendance.stopped_with:
-        print(f"{signals[0].name}: {name} left {attendance.stopped_with} workers.", flush=True)
+def _tell_end(name: str, outcome: str | None, left: int, signals: list[signal.Signals]) -> None:
+    if outcome:
+        raise ValueError(f"{name} ends: {outcome}")
+    if outcome is None and left:
+        print(f"{signals[0].name}: {name} left {left} workers.", flush=True)
         sys.exit(128 + signals[0])
-    print(f"{name} ends: {'all workers are done' if not signals else signals[0].name}.", flush=True)
+    why = "all workers are done" if outcome is not None else signals[0].name
+    print(f"{name} ends: {why}.", flush=True)

@@ -1,5 +1,6 @@
 """What the training programs share: one run, alone or as one of several workers."""
 
+import contextlib
 import dataclasses
 import fcntl
 import os
@@ -21,7 +22,7 @@ from slim.datasets import dataset_factory
 from slim.datasets.dataset_factory import Dataset
 from slim.nets import nets_factory
 from terngrad.exchange.channel import DifferenceError
-from terngrad.exchange.connection import Connection
+from terngrad.exchange.connection import Connection, InterruptionError
 from terngrad.exchange.local import LocalExchange
 from terngrad.training import checkpoints
 from terngrad.training.loop import Cadence, Loop, StopRequest
@@ -44,6 +45,7 @@ class Ready:
       training: its parts.
       checkpoint: of the step that it stands at, if there is one.
       workers: who takes part.
+      connection: between them; None if there is but one.
       lock: keeps other trainings from the folder while it is open; None where the chief writes.
     """
 
@@ -55,6 +57,7 @@ class Ready:
     training: Training
     checkpoint: str | None
     workers: Workers
+    connection: Connection | None
     lock: IO[str] | None
 
 
@@ -92,13 +95,24 @@ def prepare(config: TrainConfig, workers: Workers = ALONE) -> Ready | None:
         checkpoint = restore_or_start(config, training)
         if checkpoint:
             _tell_differences(checkpoint, noted)
-    if workers.size > 1:
-        _share_state(training, workers)
+    if connection:
+        _share_state(training, workers, connection)
     if workers.is_chief:
         _tell_plan(config, training)
         if workers is not ALONE:
             print(large_batch.plan(config, steps_per_epoch), flush=True)
-    return Ready(config, goal, dataset, steps_per_epoch, noted, training, checkpoint, workers, lock)
+    return Ready(
+        config,
+        goal,
+        dataset,
+        steps_per_epoch,
+        noted,
+        training,
+        checkpoint,
+        workers,
+        connection,
+        lock,
+    )
 
 
 def train(ready: Ready) -> None:
@@ -114,7 +128,7 @@ def train(ready: Ready) -> None:
         batches = iter(_batches(ready, step))
         with naming_bad_records(config, ready.goal, ready.dataset):
             checkpoint, stopped = _loop(ready, batches, bar).run(step, ready.checkpoint, stop)
-    _compare_copies(training, workers)
+    _compare_copies(ready)
     if stopped:
         asked = stop.signal.name if stop.signal else "another worker was asked to stop"
         saved = f"saved {checkpoint}" if workers.is_chief else "the chief saved"
@@ -156,31 +170,48 @@ def _batches(ready: Ready, step: int) -> tf.data.Dataset:
     return training_batches(config, ready.goal, ready.dataset, step, index, count)
 
 
-def _share_state(training: Training, workers: Workers) -> None:
-    """Hands the chief's parameters, slots, averages and step to all, and checks that they came."""
-    variables = list(training.state.values())
-    values = training.exchange.broadcast([v.read_value() for v in variables])
-    for variable, value in zip(variables, values, strict=True):
-        variable.assign(value)
+def _share_state(training: Training, workers: Workers, connection: Connection) -> None:
+    """Lets all have the same parameters, slots, averages and step, and checks that they do."""
     workers.agree(
         {
             "layout": training.layout.fingerprint().hex(),
-            "parameters": fingerprint([v.numpy() for v in variables]),
             # The reference's statistics differ in the last bits.
             "kernels": "native" if training.kernels.startswith("native") else "reference",
         }
     )
+    variables = list(training.state.values())
+    while connection.synchronize(variables):
+        with contextlib.suppress(InterruptionError):
+            workers.agree({"parameters": fingerprint([v.numpy() for v in variables])})
+            return
+    print(f"Joined the training at step {int(training.step)}.", flush=True)
 
 
-def _compare_copies(training: Training, workers: Workers) -> None:
+def _recovered(ready: Ready) -> tuple[int, Iterator] | None:
+    """Goes on after a step that was given up because a worker came or went."""
+    connection, training = ready.connection, ready.training
+    if connection is None or not connection.was_interrupted():
+        return None
+    connection.synchronize(list(training.state.values()))
+    step = int(training.step)
+    return step, iter(_batches(ready, step))
+
+
+def _compare_copies(ready: Ready) -> None:
     """Meets the others when the chief has saved, and tells if the copies drifted apart."""
-    if workers.size == 1:
+    if ready.connection is None:
         return
-    values = [v.numpy() for name, v in training.state.items() if name.startswith("variables/")]
-    try:
-        workers.agree({"parameters at the end": fingerprint(values)})
-    except DifferenceError as error:  # nothing is wrong with the chief's, which are saved
-        print(f"Warning: the workers' copies differ: {error}.", flush=True)
+    state = ready.training.state
+    while True:
+        values = [v.numpy() for name, v in state.items() if name.startswith("variables/")]
+        try:
+            ready.workers.agree({"parameters at the end": fingerprint(values)})
+            return
+        except DifferenceError as error:  # nothing is wrong with the chief's, which are saved
+            print(f"Warning: the workers' copies differ: {error}.", flush=True)
+            return
+        except InterruptionError:  # one that is behind needs the state of others
+            ready.connection.synchronize(list(state.values()))
 
 
 def hold_alone(train_dir: str) -> IO[str]:
@@ -303,7 +334,7 @@ def _loop(ready: Ready, batches: Iterator, bar: ProgressBar) -> Loop:
         )
 
     return Loop(
-        runner_at=lambda step: _runner_at(config, training, ready.steps_per_epoch, step),
+        runner_at=lambda step: _runner_at(ready, step),
         batches=batches,
         batch_size=config.batch_size,
         layout=training.layout,
@@ -321,17 +352,24 @@ def _loop(ready: Ready, batches: Iterator, bar: ProgressBar) -> Loop:
         profile_dir=config.train_dir,
         unsaved="none was written yet" if is_chief else "see what the chief says",
         pulse=ready.workers.pulse,
+        recover=lambda: _recovered(ready),
     )
 
 
-def _runner_at(
-    config: TrainConfig, training: Training, steps_per_epoch: float, step: int
-) -> tuple[Runner, int]:
+def _runner_at(ready: Ready, step: int) -> tuple[Runner, int]:
     """The runner of the step after `step`, and the step up to which it serves."""
-    every = config.floating_grad_epoch
+    runner, until = _planned_runner(ready, step)
+    if ready.connection is None or not ready.connection.spares:
+        return runner, until
+    return (runner.follower if ready.connection.is_over(step) else runner), step + 1
+
+
+def _planned_runner(ready: Ready, step: int) -> tuple[Runner, int]:
+    """The same where all workers make all steps."""
+    training, every = ready.training, ready.config.floating_grad_epoch
     if not every:
         return training.runner, _ENDLESS
-    epoch = int(step / steps_per_epoch)
+    epoch = int(step / ready.steps_per_epoch)
     is_float = epoch % every == every - 1
-    until = max(step + 1, -int(-(epoch + 1) * steps_per_epoch // 1))
+    until = max(step + 1, -int(-(epoch + 1) * ready.steps_per_epoch // 1))
     return (training.float_runner if is_float else training.runner), until

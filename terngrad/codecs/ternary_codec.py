@@ -56,7 +56,7 @@ class TernaryCodec(Codec):
     ) -> list[tf.Tensor]:
         """Decodes the exact integer sums over all nodes."""
         total = exchange.sum([words for (words,) in encoded], self.name)
-        return self.decode(total, scales[0], exchange.nodes())
+        return self.decode(total, scales[0], exchange.nodes(total))
 
     def decode(self, words: tf.Tensor, scales: tf.Tensor, nodes: tf.Tensor) -> list[tf.Tensor]:
         """Mean = fl(scale / nodes) * sum, in the shapes of the variables.
@@ -101,7 +101,8 @@ class OwnScaleTernaryCodec(TernaryCodec):
         scales: Sequence[tf.Tensor],
     ) -> list[tf.Tensor]:
         """Decodes each node's codes alone, then forms the mean of floats."""
-        one = exchange.nodes() // exchange.nodes()
+        nodes = exchange.nodes(scales[0])
+        one = nodes // nodes
         pairs = zip(encoded, scales, strict=True)
         decoded = [self.decode(words, scale, one) for (words,), scale in pairs]
         return exchange.mean(decoded, self.name)
@@ -134,7 +135,7 @@ class UnpackedTernaryCodec(TernaryCodec):
     ) -> list[tf.Tensor]:
         """Adds whole numbers, which is exact in float32."""
         (total,) = exchange.float_sum(encoded, self.name)
-        return self.decode(total, scales[0], exchange.nodes())
+        return self.decode(total, scales[0], exchange.nodes(total))
 
     def decode(self, words: tf.Tensor, scales: tf.Tensor, nodes: tf.Tensor) -> list[tf.Tensor]:
         """See base class; `words` are floats."""

@@ -73,9 +73,7 @@ def parameter_server(rank: int, hosts: str) -> Connection:
     from terngrad.exchange.parameter_server.exchange import ParameterServerConnection
 
     ps_hosts, worker_hosts = (names.split(",") for names in hosts.split("/"))
-    client = Client(ps_hosts, worker_hosts, rank, timeout_secs=60.0)
-    client.meeting.wait_for_all(60.0)
-    return ParameterServerConnection(client)
+    return ParameterServerConnection(Client(ps_hosts, worker_hosts, rank, timeout_secs=60.0))
 
 
 CONNECTIONS: Mapping[str, Callable[[int, str], Connection | None]] = {
@@ -99,6 +97,8 @@ def main() -> None:
         if connection
         else LocalExchange(int(nodes), ReferenceKernels())
     )
+    if connection:
+        connection.synchronize([step])
     found = {}
     for name, policy in POLICIES.items():
         before = int(exchange.bytes_sent)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import tensorflow as tf
@@ -10,6 +11,10 @@ import tensorflow as tf
 if TYPE_CHECKING:
     from terngrad.exchange.exchange import Exchange
     from terngrad.ops.kernels import Kernels
+
+
+class InterruptionError(Exception):
+    """The processes must agree where they stand before any of them goes on."""
 
 
 class Connection(abc.ABC):
@@ -36,3 +41,28 @@ class Connection(abc.ABC):
     @abc.abstractmethod
     def all_gather(self, part: tf.Tensor, name: str) -> tf.Tensor:
         """Every process' tensor, in the order of the processes: [...] -> [P, ...]."""
+
+    @abc.abstractmethod
+    def synchronize(self, state: Sequence[tf.Variable]) -> bool:
+        """Hands the state of one process to all that have another one.
+
+        Args:
+          state: everything that the processes have in common, the step first.
+
+        Returns:
+          Whether the training begins: it is the state with which the chief was started.
+        """
+
+    def was_interrupted(self) -> bool:
+        """Whether the step that failed can be made again after `synchronize`."""
+        return False
+
+    def is_over(self, step: int) -> bool:
+        """Whether others make a step without this process, whose gradients are not wanted."""
+        del step
+        return False
+
+    @property
+    def spares(self) -> bool:
+        """Whether a step may be made without this process."""
+        return False

@@ -9,6 +9,7 @@ all of them and unique among a program's operations with different shapes.
 from __future__ import annotations
 
 import abc
+import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -56,8 +57,12 @@ class Exchange(abc.ABC):
         """
 
     @abc.abstractmethod
-    def nodes(self) -> tf.Tensor:
-        """`size` as an int32 scalar that no graph optimizer can fold."""
+    def nodes(self, total: tf.Tensor) -> tf.Tensor:
+        """Nodes of which `total`, a result of this exchange, was made.
+
+        Returns:
+          int32 scalar that no graph optimizer can fold; `size`, unless a step is made without some.
+        """
 
     @abc.abstractmethod
     def broadcast(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -66,6 +71,16 @@ class Exchange(abc.ABC):
     @abc.abstractmethod
     def barrier(self) -> None:
         """Returns when every process of the group has called it."""
+
+    def settled(self) -> contextlib.AbstractContextManager[None]:
+        """Operations that are made within change something only when the step's results are final.
+
+        To be entered once in a step, when all that it exchanges has been asked for.
+        """
+        return contextlib.nullcontext()
+
+    def insist(self) -> None:  # noqa: B027 (nothing to do where all take part in every step)
+        """Lets this process' next gradients count, where steps are made without some."""
 
     def payload(self, codec: Codec) -> dict[int, Payload]:
         """Bytes that this process sends and receives in a step by variable, without headers.
@@ -80,7 +95,7 @@ class Exchange(abc.ABC):
             return list(values[0])
         wide = [[tf.cast(value, tf.float32) for value in node] for node in values]
         totals = self.float_sum(wide, name)
-        nodes = tf.cast(self.nodes(), tf.float32)
+        nodes = tf.cast(self.nodes(totals[0]), tf.float32)
         return [
             tf.cast(total / nodes, value.dtype)
             for total, value in zip(totals, values[0], strict=True)

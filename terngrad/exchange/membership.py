@@ -120,10 +120,6 @@ class Membership(contextlib.AbstractContextManager):
             self._leave({"bye": True})
             raise DifferenceError(verdict)
 
-    def lose(self, text: str) -> None:
-        """Ends all processes because of something else than one of them; `text` says what."""
-        self._lose(text)
-
     def await_loss(self) -> None:
         """Waits for the watcher to find, and act on, the process because of which an operation
         between the processes failed; returns after the time-out if all seem alive.
@@ -140,9 +136,10 @@ class Membership(contextlib.AbstractContextManager):
 
     def _compare(self, facts: Facts) -> str:
         all_facts = {rank: self._answer(peer)["facts"] for rank, peer in self._peers.items()}
-        for rank, theirs in sorted(all_facts.items()):
-            if text := difference(facts, theirs, self._name(0), self._name(rank)):
-                return text
+        try:
+            compare({0: facts} | all_facts, self._hosts)
+        except DifferenceError as error:
+            return str(error)
         return ""
 
     def _answer(self, peer: Peer) -> dict:
@@ -248,6 +245,19 @@ class Membership(contextlib.AbstractContextManager):
 
     def _name(self, rank: int) -> str:
         return name_of(rank, self._hosts)
+
+
+def compare(facts: Mapping[int, Facts], hosts: Sequence[str]) -> None:
+    """Compares the facts of processes with those of the first.
+
+    Raises:
+      DifferenceError: names the process, the fact, and both values.
+    """
+    first, *others = sorted(facts)
+    for rank in others:
+        names = name_of(first, hosts), name_of(rank, hosts)
+        if text := difference(facts[first], facts[rank], *names):
+            raise DifferenceError(text)
 
 
 def difference(mine: Facts, theirs: Facts, my_name: str, their_name: str) -> str:

@@ -55,6 +55,12 @@ class Transport(Connection):
     def broadcast(self, value: tf.Tensor, name: str) -> tf.Tensor:
         """The tensor of process 0."""
 
+    def synchronize(self, state: Sequence[tf.Variable]) -> bool:
+        """See base class; all are started together, so it is the chief's."""
+        for i, variable in enumerate(state):
+            variable.assign(self.broadcast(variable.read_value(), f"broadcast/{i}"))
+        return True
+
 
 class TwoShotExchange(Exchange):
     """Exchanges over a transport; each process computes as many consecutive nodes."""
@@ -126,8 +132,9 @@ class TwoShotExchange(Exchange):
         octets = {i: (p.sent + p.received) * self._others_share for i, p in together.items()}
         return {i: Payload(n, n) for i, n in octets.items()}
 
-    def nodes(self) -> tf.Tensor:
+    def nodes(self, total: tf.Tensor) -> tf.Tensor:
         """See base class."""
+        del total
         return self._nodes.read_value()
 
     def broadcast(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -143,7 +150,7 @@ class TwoShotExchange(Exchange):
         return (self._transport.size - 1) / self._transport.size
 
     def _processes(self) -> tf.Tensor:
-        return self.nodes() // self.local_nodes
+        return self._nodes.read_value() // self.local_nodes
 
     def _exchange_shares(self, rows: tf.Tensor, name: str) -> tf.Tensor:
         """Cuts rows [G, ...] into P shares: [P, ceil(G / P), ...], this process' from everyone."""

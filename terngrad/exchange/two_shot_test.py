@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from terngrad.exchange.conformance import POLICIES, SHAPES, STEPS, gradients_of
+from terngrad.exchange.parameter_server.coordinator import Rules
 from terngrad.exchange.parameter_server.reduction import Reduction
 from terngrad.exchange.parameter_server.server import Server
 from terngrad.ops.reference import ReferenceKernels
@@ -103,10 +104,11 @@ def run_by_horovod(command, count, nodes, folder):
 def run_by_parameter_servers(servers, count, nodes, folder):
     """The same of workers of parameter servers, which run here."""
     ps_hosts, worker_hosts = free_hosts(servers), [f"worker{i}:1" for i in range(count)]
-    reduction = Reduction(ReferenceKernels(), count)
+    rules = Rules(count, False, _TIMEOUT_SECS)
     with contextlib.ExitStack() as stack:
         for i, host in enumerate(ps_hosts):
-            server = Server(i, ps_hosts, worker_hosts, reduction.reduce, _TIMEOUT_SECS)
+            reduce = Reduction(ReferenceKernels()).reduce
+            server = Server(i, ps_hosts, worker_hosts, reduce, rules)
             server.start(host)
             stack.callback(server.close)
         hosts = "/".join((",".join(ps_hosts), ",".join(worker_hosts)))

@@ -97,6 +97,8 @@ class Loop:
       profile_dir: where a profile goes.
       unsaved: what messages say in the place of a checkpoint while there is none.
       pulse: told when steps are under way, for other processes to see.
+      recover: called when a step failed; returns the step at which the training then is and its
+        batches, or None if it cannot go on.
     """
 
     runner_at: Callable[[int], tuple[Runner, int]]
@@ -110,6 +112,7 @@ class Loop:
     profile_dir: str = ""
     unsaved: str = "none was written yet"
     pulse: Pulse = dataclasses.field(default_factory=Pulse)
+    recover: Callable[[], tuple[int, Iterator] | None] = lambda: None
     _called: set[Callable] = dataclasses.field(default_factory=set, init=False)
 
     def run(self, step: int, checkpoint: str | None, stop: StopRequest) -> tuple[str | None, bool]:
@@ -139,14 +142,20 @@ class Loop:
             runner, until = self.runner_at(step)
             if stop.signal:
                 runner.request_stop()  # one more step tells the other processes
-            if summary_due:
-                outcome, step = self._observe(runner, step, clock), step + 1
-                summarized_at = time.monotonic()
-            else:
-                count = clock.affordable(min(self.cadence.next_stop(step), until) - step)
-                with clock.timing(count), self._pulsing(runner.many, step):
-                    outcome = runner.many(self.batches, count)
-                    step += int(outcome.done)
+            try:
+                if summary_due and runner.follower:
+                    outcome, step = self._observe(runner, step, clock), step + 1
+                    summarized_at = time.monotonic()
+                else:
+                    count = clock.affordable(min(self.cadence.next_stop(step), until) - step)
+                    with clock.timing(count), self._pulsing(runner.many, step):
+                        outcome = runner.many(self.batches, count)
+                        step += int(outcome.done)
+            except tf.errors.OpError:
+                if (found := self.recover()) is None:
+                    raise
+                step, self.batches = found
+                continue
             self._check(outcome, step, checkpoint)
             ended = bool(outcome.stop)
             if step % self.cadence.log_every == 0:

@@ -39,20 +39,28 @@ class Observation(NamedTuple):
 
 
 class Runner:
-    """Runs one kind of step."""
+    """Runs one kind of step.
+
+    Attributes:
+      codecs: with which gradients are exchanged.
+      follower: runs the same kind of step where others make it without this process; None if this
+        is such a one, or there are no others.
+    """
 
     def __init__(
         self,
         step: TrainStep,
         codecs: Sequence[Codec],
         on_batch: Callable[[], None] | None = None,
+        follower: Runner | None = None,
     ) -> None:
         """Compiles `step`, which exchanges its gradients with `codecs`.
 
-        Calls `on_batch`, from any thread, for each batch that it takes.
+        Calls `on_batch`, from any thread, for each batch that it takes. For `follower` see class.
         """
         self._step = step
         self._on_batch = on_batch
+        self.follower = follower
         # TensorFlow's collectives tell the turns of a loop apart, and processes do not make the
         # same number of steps in a call: in a function of its own a step is the same in all turns.
         self._take = tf.function(step, autograph=False, experimental_attributes={"_noinline": True})

@@ -11,6 +11,7 @@ from terngrad.codecs.codec import Codec
 from terngrad.draws import DrawKey
 from terngrad.exchange.exchange import Exchange
 from terngrad.training.averages import MovingAverages
+from terngrad.training.bystander import Bystander
 from terngrad.training.classifier import Classifier, Losses
 from terngrad.training.optimizers import Optimizer
 from terngrad.training.schedules import Schedule
@@ -45,7 +46,7 @@ class TrainStep:
 
     def __init__(
         self,
-        classifier: Classifier,
+        classifier: Classifier | Bystander,
         codecs: Sequence[Codec],
         exchange: Exchange,
         optimizer: Optimizer,
@@ -82,6 +83,7 @@ class TrainStep:
     def request_stop(self) -> None:
         """Lets all processes know, in the next step, that this one is to stop."""
         self._stop.assign(1.0)
+        self._exchange.insist()
 
     def __call__(self, images: tf.Tensor, labels: tf.Tensor) -> StepResult:
         """Trains on the process' batch: float32 [B, H, W, C], int32 [B], split over its nodes."""
@@ -100,12 +102,15 @@ class TrainStep:
             states.append(state)
         shared, stop = self._share(losses)
         aggregate = exchange_gradients(gradients, self._codecs, self._exchange, keys, devices)
+        statistics = self._mean_statistics(states)
         rate = self._schedule(step)
-        self._optimizer.apply(aggregate.means, rate, step)
-        self._update_state(states)
-        if self._averages:
-            self._averages.update(step)
-        self._step.assign_add(1)
+        with self._exchange.settled():
+            self._optimizer.apply(aggregate.means, rate, step)
+            for variable, value in zip(self._classifier.state.values(), statistics, strict=True):
+                variable.assign(value)
+            if self._averages:
+                self._averages.update(step)
+            self._step.assign_add(1)
         return StepResult(shared, stop, rate, gradients[0], aggregate)
 
     def zeros_like_gradients(self) -> list[tf.Tensor]:
@@ -120,14 +125,11 @@ class TrainStep:
         *shared, stops = tf.unstack(means)
         return Losses(*shared), stops > 0.0
 
-    def _update_state(self, states: Sequence[Sequence[tf.Tensor]]) -> None:
+    def _mean_statistics(self, states: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
         """Moving statistics of the net are linear in a node's batch, so their mean is exact."""
-        variables = self._classifier.state.values()
-        if not variables:
-            return
-        means = self._exchange.mean(states, "moving statistics")
-        for variable, value in zip(variables, means, strict=True):
-            variable.assign(value)
+        if not self._classifier.state:
+            return []
+        return self._exchange.mean(states, "moving statistics")
 
 
 def exchange_gradients(

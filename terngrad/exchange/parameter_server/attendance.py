@@ -1,72 +1,73 @@
-"""Who has come to a ps, who has left it, and whether the run is over."""
+"""Which workers' streams a ps has, and whether the run is over."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from terngrad.exchange.channel import name_of
 
-_GRACE_SECS = 5.0  # for the others to learn of a loss, and to go
-
 
 class Attendance:
-    """Workers by what became of them; any thread may call.
+    """Workers by what became of them; any thread may call."""
 
-    Attributes:
-      lost: what happened to the first worker that was lost; "" if none was.
-      stopped_with: workers that were here when `stop` was called first.
-    """
-
-    def __init__(self, worker_hosts: Sequence[str]) -> None:
-        """Nobody has come yet."""
-        self.lost = ""
-        self.stopped_with = 0
+    def __init__(
+        self,
+        worker_hosts: Sequence[str],
+        timeout_secs: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Nobody has come yet; after `timeout_secs` without anybody none will come back."""
         self._hosts = worker_hosts
+        self._timeout_secs = timeout_secs
+        self._clock = clock
         self._present: set[int] = set()
-        self._left: set[int] = set()
-        self._lost_at = 0.0
-        self._stopped = False
-        self._changed = threading.Condition()
+        self._some_are_done = False
+        self._failure = ""
+        self._last_loss = ""
+        self._empty_since = clock()
+        self._lock = threading.Lock()
+
+    @property
+    def present(self) -> int:
+        """Workers that are here."""
+        with self._lock:
+            return len(self._present)
+
+    @property
+    def outcome(self) -> str | None:
+        """None while the run goes on, "" when it is done, else why it ended."""
+        with self._lock:
+            if self._present:
+                return None
+            if self._failure or self._some_are_done:
+                return "" if self._some_are_done else self._failure
+            late = self._clock() - self._empty_since >= self._timeout_secs
+            return self._last_loss if self._last_loss and late else None
 
     def come(self, worker: int) -> bool:
         """Notes that a worker has come; False if it is here already."""
-        with self._changed:
+        with self._lock:
             if worker in self._present:
                 return False
             self._present.add(worker)
-            self._left.discard(worker)
-            self._changed.notify_all()
             return True
 
-    def leave(self, worker: int, why: str = "") -> None:
-        """Notes that a worker has gone; `why` if not because all was done."""
-        with self._changed:
+    def leave(self, worker: int, *, is_done: bool, why: str) -> None:
+        """Notes that a worker has gone.
+
+        Args:
+          worker: its index.
+          is_done: it said that it ends.
+          why: what it said was wrong, or how its stream ended.
+        """
+        with self._lock:
             self._present.discard(worker)
-            if not why:
-                self._left.add(worker)
-            elif not self.lost:
-                self.lost = f"{name_of(worker, self._hosts)} {why}"
-                self._lost_at = time.monotonic()
-            self._changed.notify_all()
-
-    def stop(self) -> None:
-        """Ends `wait`."""
-        with self._changed:
-            if not self._stopped:
-                self.stopped_with = len(self._present)
-            self._stopped = True
-            self._changed.notify_all()
-
-    def wait(self) -> None:
-        """Returns when all workers have left, or one was lost and the others had time to go."""
-        with self._changed:
-            while not self._is_over():
-                self._changed.wait(0.5)
-
-    def _is_over(self) -> bool:
-        if self.lost:
-            late = time.monotonic() > self._lost_at + _GRACE_SECS
-            return self._stopped or late or not self._present
-        return self._stopped or len(self._left) == len(self._hosts)
+            self._empty_since = self._clock()
+            if is_done and why:
+                self._failure = self._failure or why
+            elif is_done:
+                self._some_are_done = True
+            else:
+                self._last_loss = f"{name_of(worker, self._hosts)} {why}"

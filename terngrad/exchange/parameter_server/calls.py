@@ -19,7 +19,11 @@ from terngrad.exchange.parameter_server.streams import (
 )
 
 _FIRST_PAUSE_SECS, _LONGEST_PAUSE_SECS = 0.2, 2.0
-_WORTH_TRYING_AGAIN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
+_WORTH_TRYING_AGAIN = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.ALREADY_EXISTS,  # the ps has not noticed the end of an earlier stream yet
+)
 
 
 def ps_name(ps: int, ps_hosts: Sequence[str]) -> str:

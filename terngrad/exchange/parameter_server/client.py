@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+import time
 from collections.abc import Callable, Sequence
 
-import grpc
 import numpy as np
 
-from terngrad.exchange.parameter_server.calls import open_channel, open_stream, ps_name, why_ended
+from terngrad.exchange.parameter_server import groups
+from terngrad.exchange.parameter_server.calls import open_channel
+from terngrad.exchange.parameter_server.link import Link
 from terngrad.exchange.parameter_server.meeting import Meeting
-from terngrad.exchange.parameter_server.messages import Header, join_frame, split_frame
+from terngrad.exchange.parameter_server.messages import Header, View, join_frame, split_frame
 from terngrad.exchange.parameter_server.operations import Kind, Operation, Shares
 from terngrad.exchange.parameter_server.security import Tls
-from terngrad.exchange.parameter_server.streams import Outbox, hello
+from terngrad.exchange.parameter_server.streams import hello
+from terngrad.exchange.pulse import Pulse
 
 _END_SECS = 5.0
+_LONGEST_BEAT_SECS = 1.0
+_BEATS = 4  # at least, in the time-out
+_REMEMBERED_STEPS = 1 << 10  # whose contributors are known, of steps that are not yet made here
+
+# Takes the bytes of a result, and how many workers it is of.
+Deliver = Callable[[np.ndarray, int], None]
 
 
 @dataclasses.dataclass
@@ -24,21 +33,43 @@ class _Declared:
     """An operation and where it stands.
 
     Attributes:
+      index: in the order of declaration.
       operation: what it is.
+      in_steps: it belongs to steps of training, and may be interrupted.
       servers: index of the ps of each piece.
-      deliver: takes the bytes of a result; `cancel`: tells that there will be none.
-      step: whose result is awaited; -1 = none.
+      deliver: takes a result; `cancel`: tells that there will be none.
+      step: whose result is awaited.
+      view: in which; 0 outside of steps.
       result: what of it has come.
       missing: pieces that have not.
     """
 
+    index: int
     operation: Operation
+    in_steps: bool
     servers: list[int]
-    deliver: Callable[[np.ndarray], None]
+    deliver: Deliver
     cancel: Callable[[], None]
     step: int = -1
+    view: int = 0
     result: np.ndarray | None = None
     missing: set[int] = dataclasses.field(default_factory=set)
+
+    def expect(self, step: int, view: int) -> None:
+        """Waits for a step's result from now on."""
+        self.step, self.view = step, view
+        self.result = np.empty(self.operation.items * self.operation.result_bytes, np.uint8)
+        self.missing = set(range(self.operation.pieces))
+
+    def awaits(self, header: Header) -> bool:
+        """Whether a piece is one that has yet to come."""
+        is_current = (header.step, header.view) == (self.step, self.view)
+        return is_current and header.piece in self.missing
+
+    def deliver_nothing(self) -> None:
+        """Lets a step that was given up come to its end."""
+        size = self.operation.items * self.operation.result_bytes
+        self.deliver(np.zeros(size, np.uint8), self.operation.workers)
 
 
 class Client:
@@ -47,6 +78,7 @@ class Client:
     Attributes:
       rank: index of this worker.
       size: workers.
+      meeting: what ps 0 coordinates.
       failure: why the connection cannot be used any more; "" while it can.
     """
 
@@ -57,6 +89,7 @@ class Client:
         rank: int,
         timeout_secs: float,
         tls: Tls | None = None,
+        pulse: Pulse | None = None,
     ) -> None:
         """Reaches all ps, which may start later.
 
@@ -65,37 +98,57 @@ class Client:
         """
         self.rank, self.size = rank, len(worker_hosts)
         self.failure = ""
-        self._ps_hosts = ps_hosts
         self._on_failure: Callable[[str], None] = lambda text: None
         self._declared: list[_Declared] = []
         self._shares = Shares(len(ps_hosts))
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._over = False
+        self._view = View()
+        self._spares = False
+        self._interrupted = True  # until there is a view
+        self._going: dict[int, tuple[int, ...]] = {}
+        self._held: dict[int, list[tuple[_Declared, memoryview]]] = {}
         self._channels = [open_channel(host, tls, timeout_secs) for host in ps_hosts]
-        introductions = [hello(rank, i, ps_hosts, worker_hosts) for i in range(len(ps_hosts))]
+        self._introductions = [hello(rank, i, ps_hosts, worker_hosts) for i in range(len(ps_hosts))]
+        self._timeout_secs = timeout_secs
+        self._links: list[Link] = []
         try:
-            call, outbox = open_stream(self._channels[0], "Meet", introductions[0], timeout_secs)
-            streams = [
-                open_stream(channel, "Exchange", introduction, timeout_secs)
-                for channel, introduction in zip(self._channels, introductions, strict=True)
-            ]
+            self.meeting = self._meet(pulse or Pulse())
+            for ps in range(len(ps_hosts)):
+                self._links.append(self._connect(ps))
         except BaseException:
             self._close_channels()
             raise
-        self.meeting = Meeting(call, outbox, rank, worker_hosts, lambda: self._lose(0, call))
-        self._outboxes: list[Outbox] = [outbox for _, outbox in streams]
-        self._readers = [
-            threading.Thread(target=self._read, args=(ps, stream), daemon=True)
-            for ps, (stream, _) in enumerate(streams)
-        ]
-        for reader in self._readers:
-            reader.start()
+        for link in self._links:
+            link.start()
 
     def watch(self, on_failure: Callable[[str], None]) -> None:
-        """Calls `on_failure`, from any thread, with the reason when a ps is lost."""
+        """Calls `on_failure`, from any thread, with the reason when the training must end."""
         self._on_failure = on_failure
         if self.failure:
             on_failure(self.failure)
+
+    def wait_for_servers(self) -> None:
+        """Returns when there is a stream to each ps."""
+        for link in self._links:
+            link.wait_until_up()
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether no step can be made until there is a new view."""
+        with self._lock:
+            return self._interrupted
+
+    @property
+    def spares(self) -> bool:
+        """Whether a step needs fewer than all members of the view."""
+        with self._lock:
+            return self._spares
+
+    def is_over(self, step: int) -> bool:
+        """Whether a step is made without this worker."""
+        with self._lock:
+            return self.rank not in self._going.get(step, (self.rank,))
 
     def declare(
         self,
@@ -103,27 +156,30 @@ class Client:
         kind: Kind,
         items: int,
         local_nodes: int,
-        deliver: Callable[[np.ndarray], None],
+        deliver: Deliver,
         cancel: Callable[[], None],
+        *,
+        in_steps: bool = True,
     ) -> int:
         """Tells all ps of a new operation; returns its index.
 
         Args:
-          name: see `Operation`; all workers declare the same operations in the same order.
+          name: see `Operation`; all workers declare a family's operations in the same order.
           kind: see there.
           items: see there.
           local_nodes: see there.
-          deliver: called, from a thread, with the bytes of each result.
+          deliver: called, from a thread, with each result.
           cancel: called once if there will be no more.
+          in_steps: it belongs to steps of training; else all workers take part, always.
         """
         with self._lock:
             index = len(self._declared)
-            operation = Operation(index, name, kind, items, local_nodes, self.size)
+            operation = Operation(name, kind, items, local_nodes, self.size)
             servers = self._shares.assign(operation)
-            self._declared.append(_Declared(operation, servers, deliver, cancel))
-            frame = join_frame(Header(declared=operation.message()))
-            for outbox in self._outboxes:
-                outbox.put(frame)
+            declared = _Declared(index, operation, in_steps, servers, deliver, cancel)
+            self._declared.append(declared)
+            for link in self._links:
+                link.send(_declaration(declared))
         if self.failure:
             cancel()
         return index
@@ -131,67 +187,188 @@ class Client:
     def push(self, index: int, step: int, content: np.ndarray) -> None:
         """Sends this worker's part of an operation; the result is delivered later.
 
+        In a step that was given up, zeros are delivered: `commit` then tells.
+
         Args:
           index: of the operation.
-          step: larger at each push of the operation.
+          step: larger at each push of the operation in a view.
           content: of any type and shape, with as many bytes as the operation says.
         """
         declared = self._declared[index]
-        operation = declared.operation
         view = np.ascontiguousarray(content).reshape(-1).view(np.uint8).data
-        declared.result = np.empty(operation.items * operation.result_bytes, np.uint8)
-        declared.missing = set(range(operation.pieces))
-        declared.step = step
-        pushes, size = operation.pushes(self.rank), operation.pushed_bytes
-        for piece, server in enumerate(declared.servers):
-            first, end = operation.piece_items(piece) if pushes else (0, 0)
-            header = Header(step=step, operation=index, piece=piece)
-            self._outboxes[server].put(join_frame(header, view[first * size : end * size]))
+        with self._lock:
+            is_given_up = declared.in_steps and self._interrupted
+            if not is_given_up:
+                declared.expect(step, self._view.number if declared.in_steps else 0)
+                contributors = self._contributors(declared, step)
+                if contributors is None:
+                    self._hold(declared, step, view)
+        if is_given_up:
+            declared.deliver_nothing()
+        elif contributors is not None:
+            self._send_pieces(declared, step, contributors, view)
 
-    def close(self, *, is_done: bool) -> None:
-        """Ends all streams; the ps then know whether all is well with this worker."""
+    def commit(self, step: int) -> bool:
+        """Whether the results of a step are what they seem, and may change the parameters."""
+        with self._lock:
+            for past in [s for s in self._going if s <= step]:
+                del self._going[past]
+            return not self._interrupted
+
+    def insist(self) -> None:
+        """Has this worker's gradients count soon, where steps are made without some."""
+        if self.spares:
+            self.meeting.insist()
+
+    def close(self, *, is_done: bool, why: str = "") -> None:
+        """Ends all streams; the ps then know whether all is well with this worker.
+
+        Args:
+          is_done: it ends in order.
+          why: not all is well, for this reason; only if it is done.
+        """
         self._over = True
-        if not self.failure:
-            self.meeting.close(_END_SECS)
-        if is_done and not self.failure:
-            for outbox in self._outboxes:
-                outbox.put(join_frame(Header(bye=True)))
-                outbox.close()
-            for reader in self._readers:
-                reader.join(_END_SECS)
+        bye = join_frame(Header(bye=True, failed=why[:1000])) if is_done else None
+        for link in self._links:
+            link.end(bye)
+        deadline = time.monotonic() + _END_SECS
+        self.meeting.end(_END_SECS)
+        if is_done:
+            for link in self._links:
+                link.join(max(0.0, deadline - time.monotonic()))
         self._close_channels()
+
+    def _meet(self, pulse: Pulse) -> Meeting:
+        meeting = Meeting(self._install, self._interrupt, self._go, self._lose)
+        link = Link(
+            self._channels[0],
+            "Meet",
+            self._introductions[0],
+            self._timeout_secs,
+            on_message=meeting.take,
+            on_break=lambda: (self._interrupt(), meeting.broken()),
+            on_open=meeting.opened,
+            on_loss=self._lose,
+        )
+        meeting.use(link, pulse, min(_LONGEST_BEAT_SECS, self._timeout_secs / _BEATS))
+        return meeting
+
+    def _connect(self, ps: int) -> Link:
+        return Link(
+            self._channels[ps],
+            "Exchange",
+            self._introductions[ps],
+            self._timeout_secs,
+            on_message=self._take,
+            on_break=self._interrupt,
+            on_open=lambda: self._declare_again(ps),
+            on_loss=self._lose,
+        )
 
     def _close_channels(self) -> None:
         for channel in self._channels:
             channel.close()
 
-    def _read(self, ps: int, call: grpc.Call) -> None:
-        try:
-            for message in call:
-                self._take(message)
-        except grpc.RpcError:
-            pass
-        self._lose(ps, call)
+    def _declare_again(self, ps: int) -> None:
+        with self._lock:
+            for declared in self._declared:
+                self._links[ps].send(_declaration(declared))
+
+    def _contributors(self, declared: _Declared, step: int) -> bytes | None:
+        """Who takes part, as far as it is known."""
+        if not declared.in_steps:
+            return b""
+        if not self._spares:
+            return self._view.members
+        return groups.pack(self._going[step]) if step in self._going else None
+
+    def _hold(self, declared: _Declared, step: int, content: memoryview) -> None:
+        """Keeps what cannot be sent before it is decided who takes part in the step."""
+        if step not in self._held:
+            self._held[step] = []
+            self.meeting.ready(step)
+        self._held[step].append((declared, content))
+
+    def _go(self, step: int, contributors: tuple[int, ...]) -> None:
+        with self._lock:
+            self._going[step] = contributors
+            if len(self._going) > _REMEMBERED_STEPS:
+                del self._going[min(self._going)]
+            held = self._held.pop(step, [])
+        for declared, content in held:
+            self._send_pieces(declared, step, groups.pack(contributors), content)
+
+    def _send_pieces(
+        self, declared: _Declared, step: int, contributors: bytes, content: memoryview
+    ) -> None:
+        operation, size = declared.operation, declared.operation.pushed_bytes
+        pushes = operation.pushes(self.rank)
+        if contributors and self.rank not in groups.unpack(contributors):
+            pushes = False
+        for piece, server in enumerate(declared.servers):
+            first, end = operation.piece_items(piece) if pushes else (0, 0)
+            header = Header(
+                step=step,
+                operation=declared.index,
+                piece=piece,
+                view=declared.view,
+                contributors=contributors,
+            )
+            self._links[server].send(join_frame(header, content[first * size : end * size]))
 
     def _take(self, message: bytes) -> None:
         header, payload = split_frame(message)
         declared = self._declared[header.operation]
-        if header.step != declared.step or header.piece not in declared.missing:
-            return  # it was asked for twice
-        first, _ = declared.operation.piece_items(header.piece)
-        start = first * declared.operation.result_bytes
-        declared.result[start : start + payload.nbytes] = payload
+        operation = declared.operation
+        first, end = operation.piece_items(header.piece)
+        start, size = first * operation.result_bytes, (end - first) * operation.result_bytes
+        with self._lock:
+            result = declared.result if declared.awaits(header) else None
+        if result is None:
+            return  # it was asked for twice, or of a step that was given up
+        if header.gone or payload.nbytes != size:
+            self._interrupt()  # this worker is too far behind: it needs another's state
+            return
+        result[start : start + size] = payload
         with self._lock:  # pieces come from several ps
+            if not declared.awaits(header):
+                return
             declared.missing.discard(header.piece)
             is_whole = not declared.missing
         if is_whole:
-            declared.deliver(declared.result)
+            workers = len(groups.unpack(header.contributors)) or self.size
+            declared.deliver(result, workers)
 
-    def _lose(self, ps: int, call: grpc.Call) -> None:
+    def _install(self, view: View) -> None:
+        with self._lock:
+            self._view = view
+            self._spares = view.needed < len(groups.unpack(view.members))
+            self._going.clear()
+            self._held.clear()
+            self._interrupted = not all(link.is_up for link in self._links)
+
+    def _interrupt(self) -> None:
+        """Gives up the step under way."""
+        with self._lock:
+            self._interrupted = True
+            waiting = [d for d in self._declared if d.missing and d.in_steps]
+            for declared in waiting:
+                declared.missing = set()
+            self._held.clear()
+        for declared in waiting:
+            declared.deliver_nothing()
+
+    def _lose(self, why: str) -> None:
         with self._lock:
             if self._over or self.failure:
                 return
-            self.failure = why_ended(call, ps_name(ps, self._ps_hosts))
-        self._on_failure(self.failure)
+            self.failure = why
+        self.meeting.lose(why)
+        self._on_failure(why)
+        self._interrupt()
         for declared in self._declared:
             declared.cancel()
+
+
+def _declaration(declared: _Declared) -> bytes:
+    return join_frame(Header(declared=declared.operation.message(declared.index)))

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from terngrad.codecs.codec import Codec, Payload
 from terngrad.codecs.planes import plane_count
-from terngrad.exchange.connection import Connection
+from terngrad.exchange.connection import Connection, InterruptionError
 from terngrad.exchange.exchange import Exchange, tree_sum
 from terngrad.exchange.ordering import unordered
+from terngrad.exchange.parameter_server import groups
 from terngrad.exchange.parameter_server.client import Client
 from terngrad.exchange.parameter_server.operations import Kind, Operation
 from terngrad.limits import MAX_NODES
@@ -27,6 +28,7 @@ class ParameterServerConnection(Connection):
         self.rank = client.rank
         self.size = client.size
         self._client = client
+        self._is_live = False
 
     def exchange(
         self, local_nodes: int, kernels: Kernels, step: tf.Variable
@@ -35,11 +37,44 @@ class ParameterServerConnection(Connection):
         return ParameterServerExchange(self._client, local_nodes, kernels, step)
 
     def all_gather(self, part: tf.Tensor, name: str) -> tf.Tensor:
+        """See base class; at most 64 KB a worker."""
+        found = self._client.meeting.gather(f"tensor:{name}", part.numpy().tobytes())
+        arrays = [np.frombuffer(found[rank], part.dtype.as_numpy_dtype) for rank in sorted(found)]
+        return tf.reshape(tf.constant(np.stack(arrays)), [len(arrays), *part.shape])
+
+    def synchronize(self, state: Sequence[tf.Variable]) -> bool:
+        """See base class; one of the workers that were training gives its state, if there is one.
+
+        Raises:
+          MembershipError: the training ends.
+        """
+        meeting = self._client.meeting
+        while True:
+            self._client.wait_for_servers()
+            view = meeting.stand(int(state[0]), is_live=self._is_live)
+            receivers = groups.unpack(view.receivers)
+            try:
+                if self.rank == view.donor and receivers:
+                    meeting.give_state(view, (_bytes_of(v) for v in state))
+                elif self.rank in receivers:
+                    _assign(state, meeting.take_state())
+            except InterruptionError:
+                continue
+            self._is_live = True
+            return view.is_first
+
+    def was_interrupted(self) -> bool:
         """See base class."""
-        operations = _Operations(self._client, 1)
-        items = part.dtype.size * part.shape.num_elements()
-        every = operations.run(f"gather/{name}", Kind.GATHER, items, part, None, part.dtype)
-        return tf.reshape(every, [self.size, *part.shape])
+        return self._client.interrupted
+
+    def is_over(self, step: int) -> bool:
+        """See base class."""
+        return self._client.is_over(step)
+
+    @property
+    def spares(self) -> bool:
+        """See base class."""
+        return self._client.spares
 
 
 class ParameterServerExchange(Exchange):
@@ -56,17 +91,21 @@ class ParameterServerExchange(Exchange):
         Raises:
           ValueError: there are more than 65536 nodes.
         """
-        self._operations = _Operations(client, local_nodes)
-        self._kernels = kernels
-        self._step = step
         self.local_nodes = local_nodes
         self.first_node = client.rank * local_nodes
         self.size = client.size * local_nodes
         if not 1 <= self.size <= MAX_NODES:
             raise ValueError(f"{self.size} nodes; allowed are 1 to {MAX_NODES}.")
+        self._client = client
+        self._kernels = kernels
+        self._step = step
         self.bytes_sent = tf.Variable(0, dtype=tf.int64, trainable=False)
         self.bytes_received = tf.Variable(0, dtype=tf.int64, trainable=False)
+        # Of the step under way; fewer than `size` where a step is made without some workers.
         self._nodes = tf.Variable(self.size, dtype=tf.int32, trainable=False)
+        self._counted = self.size
+        self._operations = _Operations(client, local_nodes, self._count)
+        self._unsettled: list[tf.Tensor] = []  # results of the step that is being traced
 
     def max(self, vectors: Sequence[tf.Tensor], name: str) -> tf.Tensor:
         """See base class."""
@@ -99,9 +138,27 @@ class ParameterServerExchange(Exchange):
         """See base class; a worker hands in what its nodes have together."""
         return codec.payload(self.size, self.local_nodes)
 
-    def nodes(self) -> tf.Tensor:
+    def nodes(self, total: tf.Tensor) -> tf.Tensor:
         """See base class."""
-        return self._nodes.read_value()
+        with tf.control_dependencies([total]):
+            return self._nodes.read_value()
+
+    @contextlib.contextmanager
+    def settled(self) -> Iterator[None]:
+        """See base class; a step that was given up ends here with an error."""
+        graph = tf.compat.v1.get_default_graph()
+        results = [result for result in self._unsettled if result.graph is graph]
+        self._unsettled = []
+        commit = lambda step: np.bool_(self._client.commit(int(step)))
+        with tf.control_dependencies(results):
+            may_go_on = tf.numpy_function(commit, [self._step.read_value()], tf.bool)
+        check = tf.debugging.Assert(may_go_on, ["the step was given up: a worker comes or goes"])
+        with tf.control_dependencies([check]):
+            yield
+
+    def insist(self) -> None:
+        """See base class."""
+        self._client.insist()
 
     def broadcast(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """See base class."""
@@ -121,10 +178,19 @@ class ParameterServerExchange(Exchange):
     def _run(self, name: str, kind: Kind, items: int, local: tf.Tensor) -> tf.Tensor:
         """Runs an operation of a step, and counts its bytes."""
         step = self._step.read_value()
-        operation = Operation(0, name, kind, items, self.local_nodes, self._operations.workers)
+        operation = Operation(name, kind, items, self.local_nodes, self._client.size)
         self.bytes_sent.assign_add(items * operation.pushed_bytes)
         self.bytes_received.assign_add(items * operation.result_bytes)
-        return self._operations.run(name, kind, items, local, step, local.dtype)
+        result = self._operations.run(name, kind, items, local, step, local.dtype)
+        if not tf.executing_eagerly():
+            self._unsettled.append(result)
+        return result
+
+    def _count(self, workers: int) -> None:
+        """Notes of how many workers the results are that come now."""
+        if workers * self.local_nodes != self._counted:
+            self._counted = workers * self.local_nodes
+            self._nodes.assign(self._counted)
 
 
 class _Operations:
@@ -134,10 +200,10 @@ class _Operations:
     has it. So all of a step's exchanges can be under way together, with however few threads.
     """
 
-    def __init__(self, client: Client, local_nodes: int) -> None:
-        self.workers = client.size
+    def __init__(self, client: Client, local_nodes: int, count: Callable[[int], None]) -> None:
         self._client = client
         self._local_nodes = local_nodes
+        self._count = count
         self._known: dict[str, tuple[int, tf.queue.FIFOQueue]] = {}
         self._calls: dict[str, int] = {}
 
@@ -151,7 +217,8 @@ class _Operations:
         dtype: tf.DType,
     ) -> tf.Tensor:
         """Pushes `local` and returns the result, flat; outside of steps `step` is None."""
-        index, results = self._find(name, kind, items, dtype)
+        operation = Operation(name, kind, items, self._local_nodes, self._client.size)
+        index, results = self._find(operation, dtype, in_steps=step is not None)
         if step is None:
             step = tf.constant(self._calls.get(name, 0), tf.int64)
             self._calls[name] = self._calls.get(name, 0) + 1
@@ -164,25 +231,49 @@ class _Operations:
             pushed = unordered(tf.numpy_function(push, [step, local], tf.int32))
             with tf.control_dependencies([pushed]):
                 result = results.dequeue()
-        size = Operation(0, name, kind, items, self._local_nodes, self.workers).result_bytes
-        return tf.ensure_shape(result, [items * size // dtype.size])
+        return tf.ensure_shape(result, [items * operation.result_bytes // dtype.size])
 
     def _find(
-        self, name: str, kind: Kind, items: int, dtype: tf.DType
+        self, operation: Operation, dtype: tf.DType, *, in_steps: bool
     ) -> tuple[int, tf.queue.FIFOQueue]:
+        name = operation.name
         if name not in self._known:
             with tf.init_scope(), tf.device("/CPU:0"):
                 results = tf.queue.FIFOQueue(2, [dtype])
 
-            def deliver(content: np.ndarray) -> None:
+            def deliver(content: np.ndarray, workers: int) -> None:
                 with contextlib.suppress(tf.errors.OpError):  # a ps was lost, the queue is closed
+                    self._count(workers)
                     results.enqueue(content.view(dtype.as_numpy_dtype))
 
             index = self._client.declare(
-                name, kind, items, self._local_nodes, deliver, results.close
+                name,
+                operation.kind,
+                operation.items,
+                operation.local_nodes,
+                deliver,
+                results.close,
+                in_steps=in_steps,
             )
             self._known[name] = index, results
         return self._known[name]
+
+
+def _bytes_of(variable: tf.Variable) -> memoryview:
+    return np.ascontiguousarray(variable.numpy()).reshape(-1).view(np.uint8).data
+
+
+def _assign(variables: Sequence[tf.Variable], content: bytes) -> None:
+    """Assigns all of a state; ValueError if it is one of other variables."""
+    sizes = [variable.dtype.size * variable.shape.num_elements() for variable in variables]
+    if sum(sizes) != len(content):
+        raise ValueError(f"a state of {len(content)} bytes came; this worker's has {sum(sizes)}")
+    start = 0
+    for variable, size in zip(variables, sizes, strict=True):
+        count = variable.shape.num_elements()
+        part = np.frombuffer(content, variable.dtype.as_numpy_dtype, count, start)
+        variable.assign(part.reshape(variable.shape))
+        start += size
 
 
 def _like(flat: tf.Tensor, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:

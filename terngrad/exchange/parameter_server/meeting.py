@@ -1,137 +1,226 @@
-"""A worker's end of the relay: connections to its peers, as `Membership` watches them."""
+"""A worker's side of what ps 0 coordinates: values that all see, views, and states handed over."""
 
 from __future__ import annotations
 
-import json
-import queue
+import itertools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
-import grpc
+from terngrad.exchange.channel import MembershipError
+from terngrad.exchange.connection import InterruptionError
+from terngrad.exchange.parameter_server import groups
+from terngrad.exchange.parameter_server.link import Link
+from terngrad.exchange.parameter_server.messages import Order, Report, View
+from terngrad.exchange.pulse import Pulse
 
-from terngrad.exchange.channel import ForeignError, MembershipError, name_of
-from terngrad.exchange.parameter_server.messages import Word
-from terngrad.exchange.parameter_server.streams import Outbox
+_PART_BYTES = 1 << 19
+_MOST_UNSENT = 64  # parts of a state
+_NO_VIEW = View()
 
 
-class RelayedPeer:
-    """What `channel.Peer` is to a worker that can be reached, for one behind ps 0."""
-
-    def __init__(self, rank: int, meeting: Meeting) -> None:
-        """Talks through the meeting with the worker of this index."""
-        self.rank = rank
-        self.heard_at = 0.0
-        self.batches: int | None = None
-        self.left = False
-        self.answers: queue.Queue[dict | None] = queue.Queue()
-        self._inbox: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._meeting = meeting
-
-    def hear(self, text: str | None) -> None:
-        """Takes what the ps passed on; None where there will be nothing more."""
-        self._inbox.put(text)
-
-    def send(self, message: dict) -> None:
-        """Sends; a broken connection shows when receiving."""
-        self._meeting.send(Word(peer=self.rank, text=json.dumps(message)))
-
-    def receive(self) -> dict | None:
-        """Waits for the next message; None where the connection ended.
-
-        Raises:
-          ForeignError: what came is no message.
-        """
-        if (text := self._inbox.get()) is None:
-            return None
-        try:
-            message = json.loads(text)
-        except (ValueError, RecursionError):
-            raise ForeignError("a word that is not JSON") from None
-        if not isinstance(message, dict):
-            raise ForeignError("a word that holds no object")
-        return message
-
-    def shut(self) -> None:
-        """Ends sending; what was sent still arrives."""
-        self._meeting.shut(self.rank)
-
-    def close(self) -> None:
-        """Ends the connection."""
-        self.shut()
-        self.hear(None)
+class FinishedError(MembershipError):
+    """The training is done: there is nothing to join any more."""
 
 
 class Meeting:
-    """This worker's Meet stream.
+    """What this worker and ps 0 say to each other.
 
     Attributes:
-      peers: the chief's connections to all others by rank; of others, that to the chief.
+      ended: why the training ends; "" while it goes on.
     """
 
     def __init__(
         self,
-        call: grpc.Call,
-        outbox: Outbox,
-        rank: int,
-        worker_hosts: Sequence[str],
-        on_end: Callable[[], None],
+        on_view: Callable[[View], None],
+        on_freeze: Callable[[], None],
+        on_go: Callable[[int, tuple[int, ...]], None],
+        on_end: Callable[[str], None],
     ) -> None:
-        """Takes over a stream; calls `on_end`, from a thread, if it ends unasked."""
-        self._call, self._outbox = call, outbox
-        self._hosts = worker_hosts
-        self._on_end = on_end
-        self._absent = set(range(len(worker_hosts)))
-        self._changed = threading.Condition()
-        others = range(1, len(worker_hosts)) if rank == 0 else [0]
-        self.peers = {other: RelayedPeer(other, self) for other in others}
-        self._open = set(self.peers)
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        """Needs a link.
 
-    def wait_for_all(self, timeout_secs: float) -> None:
-        """Returns when all workers have come.
+        Args:
+          on_view: called, from a thread as all of these, when there is a new view.
+          on_freeze: called when the view does not hold any more.
+          on_go: called with a step and its contributors.
+          on_end: called with the reason why the training ends.
+        """
+        self._on = {"view": on_view, "freeze": on_freeze, "go": on_go, "end": on_end}
+        self.ended = ""
+        self._finished = False
+        self._link: Link | None = None
+        self._changed = threading.Condition()
+        self._view = _NO_VIEW
+        self._is_frozen = False
+        self._standing: Report | None = None  # that was not answered yet
+        self._own_values: dict[str, bytes] = {}
+        self._values: dict[str, dict[int, bytes]] = {}
+        self._parts: list[bytes] = []
+
+    def use(self, link: Link, pulse: Pulse, beat_secs: float) -> None:
+        """Talks over a link, and says there every now and then how far this worker is."""
+        self._link = link
+        link.start()
+        beat = threading.Event()
+
+        def tell() -> None:
+            while not beat.wait(beat_secs) and not self.ended:
+                report = Report()
+                report.progress.is_stepping = pulse.batches is not None
+                report.progress.batches = pulse.batches or 0
+                self._send(report)
+
+        threading.Thread(target=tell, daemon=True).start()
+
+    def gather(self, name: str, content: bytes) -> Mapping[int, bytes]:
+        """Gives a value, and returns those of all workers when they are there.
 
         Raises:
-          MembershipError: names those that did not.
+          InterruptionError: the workers are to say where they stand; ask again after that.
+          MembershipError: the training ends.
         """
         with self._changed:
-            self._changed.wait_for(lambda: not self._absent, timeout_secs)
-            if self._absent:
-                names = ", ".join(name_of(rank, self._hosts) for rank in sorted(self._absent))
-                raise MembershipError(f"{names} did not come within {timeout_secs:g} s")
+            self._own_values[name] = content
+            self._values.pop(name, None)
+            self._send(_value(name, content))
+            self._wait_for(lambda: name in self._values)
+            return self._values[name]
 
-    def send(self, word: Word) -> None:
-        """Sends a word to a peer."""
-        self._outbox.put(word.SerializeToString())
+    def stand(self, steps: int, *, is_live: bool) -> View:
+        """Says where this worker stands, and returns the next view.
 
-    def shut(self, rank: int) -> None:
-        """Ends this half of the stream when nobody is left to talk to."""
-        self._open.discard(rank)
-        if not self._open:
-            self._outbox.close()
+        Args:
+          steps: it has made.
+          is_live: it has made them in this training.
 
-    def close(self, timeout_secs: float) -> None:
-        """Ends this half, and waits until all that was said has arrived."""
-        self._open.clear()
-        self._outbox.close()
-        if threading.current_thread() is not self._reader:
-            self._reader.join(timeout_secs)
+        Raises:
+          MembershipError: the training ends.
+        """
+        with self._changed:
+            before = self._view.number
+            report = Report()
+            report.standing.steps, report.standing.is_live = steps, is_live
+            report.standing.view, report.standing.members = before, self._view.members
+            self._standing, self._is_frozen = report, False
+            self._send(report)
+            self._wait_for(lambda: self._view.number > before)
+            return self._view
 
-    def _read(self) -> None:
-        try:
-            for message in self._call:
-                self._take(Word.FromString(message))
-        except grpc.RpcError:
-            pass
-        if self._open:
-            self._on_end()
-        for peer in self.peers.values():
-            peer.hear(None)
+    def give_state(self, view: View, contents: Iterable[memoryview]) -> None:
+        """Gives this worker's state to the view's receivers."""
+        for part in itertools.chain(_parts(contents), [b""]):
+            report = Report()
+            report.state.view, report.state.content = view.number, part
+            while self._link.unsent > _MOST_UNSENT:
+                with self._changed:
+                    self._check()
+                    self._changed.wait(0.01)
+            self._send(report)
 
-    def _take(self, word: Word) -> None:
-        if word.roll_call:
-            with self._changed:
-                self._absent = set(word.absent)
-                self._changed.notify_all()
-        elif peer := self.peers.get(word.peer):
-            peer.hear(None if word.gone else word.text)
+    def take_state(self) -> bytes:
+        """The state that the donor of the last view gives.
+
+        Raises:
+          InterruptionError: the donor is lost, or the view does not hold any more.
+          MembershipError: the training ends.
+        """
+        with self._changed:
+            self._wait_for(lambda: self._parts and not self._parts[-1])
+            content, self._parts = b"".join(self._parts), []
+            return content
+
+    def ready(self, step: int) -> None:
+        """Says that there are gradients of a step."""
+        self._send(Report(ready=step))
+
+    def insist(self) -> None:
+        """Has this worker take part in a step soon."""
+        self._send(Report(insists=True))
+
+    def fail(self, reason: str) -> None:
+        """Ends the training for all."""
+        self._send(Report(failed=reason))
+
+    def leave(self) -> None:
+        """Says that all is done here."""
+        self._send(Report(bye=True))
+
+    def end(self, timeout_secs: float) -> None:
+        """Ends this half of the stream, and waits until all that was said has arrived."""
+        self._link.end()
+        self._link.join(timeout_secs)
+
+    def lose(self, why: str) -> None:
+        """Ends what waits, because ps 0 or another ps is lost."""
+        with self._changed:
+            self.ended = self.ended or why
+            self._changed.notify_all()
+
+    def broken(self) -> None:
+        """The link is: a new view is needed."""
+        with self._changed:
+            self._is_frozen = True
+            self._changed.notify_all()
+
+    def opened(self) -> None:
+        """The link is open again, perhaps to a ps that knows nothing."""
+        with self._changed:
+            for name, content in self._own_values.items():
+                self._send(_value(name, content))
+            if self._standing:
+                self._is_frozen = False
+                self._send(self._standing)
+
+    def take(self, message: bytes) -> None:
+        """Takes an order."""
+        order = Order.FromString(message)
+        what = order.WhichOneof("what")
+        with self._changed:
+            if what == "view":
+                self._view, self._standing, self._parts = order.view, None, []
+                self._is_frozen = False
+                self._on["view"](order.view)
+            elif what == "freeze":
+                self._is_frozen = True
+                self._on["freeze"]()
+            elif what == "go":
+                self._on["go"](order.go.step, groups.unpack(order.go.contributors))
+            elif what == "values":
+                given = order.values
+                self._values[given.name] = dict(zip(given.workers, given.contents, strict=True))
+            elif what == "state" and order.state.view == self._view.number:
+                self._parts.append(order.state.content)
+            elif what == "finished":
+                self._finished = True
+            elif what == "end":
+                self.ended = order.end
+            self._changed.notify_all()
+        if what == "end":
+            self._on["end"](order.end)
+
+    def _wait_for(self, condition: Callable[[], object]) -> None:
+        while not condition():
+            self._check()
+            self._changed.wait()
+
+    def _check(self) -> None:
+        if self._finished:
+            raise FinishedError("the training is done; there is nothing left to join")
+        if self.ended:
+            raise MembershipError(self.ended)
+        if self._is_frozen and self._view.number and not self._standing:
+            raise InterruptionError
+
+    def _send(self, report: Report) -> None:
+        self._link.send(report.SerializeToString())
+
+
+def _value(name: str, content: bytes) -> Report:
+    report = Report()
+    report.value.name, report.value.content = name, content
+    return report
+
+
+def _parts(contents: Iterable[memoryview]) -> Iterator[bytes]:
+    for content in contents:
+        for start in range(0, content.nbytes, _PART_BYTES):
+            yield bytes(content[start : start + _PART_BYTES])

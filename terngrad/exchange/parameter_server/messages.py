@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 _PROTO = "service.proto"
 _HEADER_TAG, _PAYLOAD_TAG = b"\x0a", b"\x12"  # of Frame's fields
-_LONGEST_HEADER = 1 << 12  # bytes
+_LONGEST_HEADER = 1 << 14  # bytes; the contributors alone may take half of it
 
 VERSION = 1
 SERVICE = "terngrad.ParameterServer"
@@ -56,7 +56,11 @@ _classes = _load()
 Hello = _classes["terngrad.Hello"]
 Header = _classes["terngrad.Header"]
 Frame = _classes["terngrad.Frame"]
-Word = _classes["terngrad.Word"]
+Report = _classes["terngrad.Report"]
+Order = _classes["terngrad.Order"]
+Standing = _classes["terngrad.Standing"]
+View = _classes["terngrad.View"]
+ValueMessage = _classes["terngrad.Value"]
 OperationMessage = _classes["terngrad.Operation"]
 
 

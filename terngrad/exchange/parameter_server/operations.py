@@ -14,7 +14,6 @@ PIECE_BYTES = 1 << 20  # pushed at once: less costs more time a byte, more delay
 MAX_OPERATIONS = 1 << 16
 _LONGEST_NAME = 256
 _MAX_ITEMS = 1 << 40
-_MAX_GATHERED = 1 << 16  # bytes a worker
 
 
 class OperationError(ValueError):
@@ -29,7 +28,6 @@ class Kind(enum.IntEnum):
     FLOATS = 3
     HALVES = 4
     BROADCAST = 5
-    GATHER = 6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +35,6 @@ class Operation:
     """What all workers do together at each step, or at each call outside of steps.
 
     Attributes:
-      index: in the order of declaration.
       name: the same on all workers.
       kind: what is done.
       items: floats, groups of 32 codes, or bytes, that each worker has.
@@ -45,7 +42,6 @@ class Operation:
       workers: that take part.
     """
 
-    index: int
     name: str
     kind: Kind
     items: int
@@ -54,16 +50,14 @@ class Operation:
 
     def __post_init__(self) -> None:
         """Raises OperationError if this is none that a ps could do."""
-        if self.index >= MAX_OPERATIONS:
-            raise OperationError(f"operation {self.index}; allowed are {MAX_OPERATIONS} of them")
         if not 0 < len(self.name) <= _LONGEST_NAME:
             raise OperationError(f"a name of {len(self.name)} characters; allowed are up to 256")
         if not 1 <= self.local_nodes * self.workers <= MAX_NODES:
             nodes = self.local_nodes * self.workers
             raise OperationError(f"{nodes} nodes; allowed are 1 to {MAX_NODES}")
-        limit = _MAX_GATHERED if self.kind == Kind.GATHER else _MAX_ITEMS
-        if self.items > limit:
-            raise OperationError(f"{self.name} has {self.items} items; allowed are up to {limit}")
+        if self.items > _MAX_ITEMS:
+            allowed = f"allowed are up to {_MAX_ITEMS}"
+            raise OperationError(f"{self.name} has {self.items} items; {allowed}")
 
     @classmethod
     def read(cls, message: OperationMessage, workers: int) -> Operation:
@@ -73,12 +67,12 @@ class Operation:
         except ValueError:
             allowed = ", ".join(f"{k} ({k.name})" for k in Kind)
             raise OperationError(f"kind is {message.kind}; allowed are {allowed}") from None
-        return cls(message.index, message.name, kind, message.items, message.local_nodes, workers)
+        return cls(message.name, kind, message.items, message.local_nodes, workers)
 
-    def message(self) -> OperationMessage:
-        """For the ps."""
+    def message(self, index: int) -> OperationMessage:
+        """For the ps, to which a worker calls it by this index."""
         return OperationMessage(
-            index=self.index,
+            index=index,
             name=self.name,
             kind=int(self.kind),
             items=self.items,
@@ -99,9 +93,7 @@ class Operation:
     @property
     def result_bytes(self) -> int:
         """Bytes of an item of the result."""
-        if self.kind == Kind.CODES:
-            return 4 * plane_count(self.nodes)
-        return self.workers if self.kind == Kind.GATHER else self.pushed_bytes
+        return 4 * plane_count(self.nodes) if self.kind == Kind.CODES else self.pushed_bytes
 
     @property
     def pieces(self) -> int:
@@ -130,21 +122,25 @@ class Operation:
 class Shares:
     """Spreads pieces over several ps: each goes to the one that has the fewest bytes so far.
 
-    All workers declare the same operations in the same order, and so come to the same shares.
+    Names are of families, the part before the first slash. All workers declare a family's
+    operations in the same order, and so come to the same shares, whichever family comes first.
     """
 
     def __init__(self, count: int) -> None:
         """Spreads over so many."""
-        self._bytes = [0] * count
+        self._count = count
+        self._bytes: dict[str, list[int]] = {}
 
     def assign(self, operation: Operation) -> list[int]:
         """The ps of each piece of a new operation."""
-        return list(self._assign(operation))
+        family = operation.name.partition("/")[0]
+        held = self._bytes.setdefault(family, [0] * self._count)
+        return list(self._assign(operation, held))
 
-    def _assign(self, operation: Operation) -> Iterator[int]:
+    def _assign(self, operation: Operation, held: list[int]) -> Iterator[int]:
         each = operation.pushed_bytes + operation.result_bytes
         for piece in range(operation.pieces):
             first, end = operation.piece_items(piece)
-            chosen = self._bytes.index(min(self._bytes))
-            self._bytes[chosen] += (end - first) * each
+            chosen = held.index(min(held))
+            held[chosen] += (end - first) * each
             yield chosen

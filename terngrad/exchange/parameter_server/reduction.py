@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -12,52 +13,55 @@ from terngrad.exchange.exchange import tree_sum
 from terngrad.exchange.parameter_server.operations import Kind, Operation
 from terngrad.ops.kernels import Kernels
 
+_DTYPES = {Kind.MAX: tf.float32, Kind.FLOATS: tf.float32, Kind.HALVES: tf.float16}
+
 
 class Reduction:
     """Reduces whole pieces in TensorFlow's operations, without a lock on Python."""
 
-    def __init__(self, kernels: Kernels, workers: int) -> None:
-        """Of pieces that so many workers push; `kernels` add their codes."""
+    def __init__(self, kernels: Kernels) -> None:
+        """`kernels` add codes."""
         self._kernels = kernels
-        # A tensor: a division by a constant would become another product.
-        self._workers = tf.Variable(float(workers), trainable=False)
-        each = lambda dtype: [tf.TensorSpec([None], dtype)] * workers
-        largest = lambda *parts: tf.reduce_max(tf.stack(parts), axis=0)
-        total = lambda *parts: tree_sum(parts)
-        self._max = tf.function(largest, input_signature=each(tf.float32), autograph=False)
-        self._sum = tf.function(total, input_signature=each(tf.float32), autograph=False)
-        self._mean = tf.function(
-            self._mean_of_halves, input_signature=each(tf.float16), autograph=False
-        )
-        self._by_kind = {
-            Kind.MAX: lambda op, parts: self._max(*_arrays(parts, "<f4")),
-            Kind.CODES: self._sum_codes,
-            Kind.FLOATS: lambda op, parts: self._sum(*_arrays(parts, "<f4")),
-            Kind.HALVES: lambda op, parts: self._mean(*_arrays(parts, "<f2")),
-        }
+        self._compiled = functools.cache(_compile)
 
     def reduce(self, operation: Operation, parts: Sequence[memoryview]) -> memoryview:
         """The result of a piece.
 
         Args:
           operation: of which it is a piece.
-          parts: what each worker pushed, in their order and of the right sizes.
+          parts: what each contributor pushed, in their order and of the right sizes.
         """
         if operation.kind == Kind.BROADCAST:
             return parts[0]
-        if operation.kind == Kind.GATHER:
-            return memoryview(b"".join(parts))
-        return self._by_kind[operation.kind](operation, parts).numpy().reshape(-1).data.cast("B")
+        if operation.kind == Kind.CODES:
+            return _bytes_of(self._sum_codes(operation, parts))
+        dtype = _DTYPES[operation.kind]
+        compiled = self._compiled(operation.kind, len(parts))
+        return _bytes_of(compiled(*(np.frombuffer(part, dtype.as_numpy_dtype) for part in parts)))
 
     def _sum_codes(self, operation: Operation, parts: Sequence[memoryview]) -> tf.Tensor:
         planes = plane_count(operation.local_nodes)
-        words = [tf.constant(array.reshape(-1, planes)) for array in _arrays(parts, "<u4")]
+        words = [tf.constant(np.frombuffer(part, "<u4").reshape(-1, planes)) for part in parts]
         return self._kernels.sum(words, plane_count(operation.nodes))
 
-    def _mean_of_halves(self, *parts: tf.Tensor) -> tf.Tensor:
+
+def _compile(kind: Kind, count: int) -> Callable[..., tf.Tensor]:
+    """The function of so many parts that a kind stands for."""
+    # A tensor: a division by a constant would become another product.
+    divisor = tf.Variable(float(count), trainable=False)
+
+    def mean_of_halves(*parts: tf.Tensor) -> tf.Tensor:
         total = tree_sum([tf.cast(part, tf.float32) for part in parts])
-        return tf.cast(total / self._workers.read_value(), tf.float16)
+        return tf.cast(total / divisor.read_value(), tf.float16)
+
+    functions = {
+        Kind.MAX: lambda *parts: tf.reduce_max(tf.stack(parts), axis=0),
+        Kind.FLOATS: lambda *parts: tree_sum(parts),
+        Kind.HALVES: mean_of_halves,
+    }
+    signature = [tf.TensorSpec([None], _DTYPES[kind])] * count
+    return tf.function(functions[kind], input_signature=signature, autograph=False)
 
 
-def _arrays(parts: Sequence[memoryview], dtype: str) -> list[np.ndarray]:
-    return [np.frombuffer(part, dtype) for part in parts]
+def _bytes_of(result: tf.Tensor) -> memoryview:
+    return result.numpy().reshape(-1).data.cast("B")

@@ -6,7 +6,8 @@ import contextlib
 import functools
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 
 import grpc
@@ -14,16 +15,18 @@ from google.protobuf.message import DecodeError
 
 from terngrad.exchange.channel import PortError, name_of
 from terngrad.exchange.parameter_server.attendance import Attendance
+from terngrad.exchange.parameter_server.coordinator import Coordinator, Rules
+from terngrad.exchange.parameter_server.figures import Figures
 from terngrad.exchange.parameter_server.messages import (
     HELLO_KEY,
     SERVICE,
     VERSION,
-    FrameError,
+    Header,
     Hello,
-    Word,
+    Order,
+    Report,
     split_frame,
 )
-from terngrad.exchange.parameter_server.relay import Relay, RelayError
 from terngrad.exchange.parameter_server.rounds import PushError, Reduce, Rounds
 from terngrad.exchange.parameter_server.security import Tls
 from terngrad.exchange.parameter_server.streams import (
@@ -36,11 +39,22 @@ from terngrad.exchange.parameter_server.streams import (
 _SPARE_STREAMS = 16  # for those who are to be refused
 _MOST_COMPLAINTS = 100  # that are remembered, and logged
 _END_SECS = 2.0
+_GRACE_SECS = 5.0  # for the workers to learn of the end, and to go
+_LONGEST_BEAT_SECS = 0.5
 _UNSENT_STEPS = 2  # results that a worker may leave unread
+_MOST_UNREAD = 64  # parts of a state
+_KEPT_STEPS = 16  # results for workers that are behind, where a step needs fewer than all
 
 
 class Server:
-    """A gRPC server of one ps."""
+    """A gRPC server of one ps.
+
+    Attributes:
+      attendance: of the workers' Exchange streams.
+      coordinator: of the workers; None but at ps 0.
+      rounds: what they push.
+      figures: of what passes here.
+    """
 
     def __init__(
         self,
@@ -48,8 +62,9 @@ class Server:
         ps_hosts: Sequence[str],
         worker_hosts: Sequence[str],
         reduce: Reduce,
-        timeout_secs: float,
+        rules: Rules,
         tls: Tls | None = None,
+        tell: Callable[[str], None] = print,
     ) -> None:
         """Does not listen yet.
 
@@ -58,23 +73,30 @@ class Server:
           ps_hosts: "host:port" of each ps; the workers must know the same.
           worker_hosts: of each worker, for messages; the workers must know the same.
           reduce: see `Reduction`.
-          timeout_secs: a connection that is silent for so long is lost.
+          rules: who makes a step; a connection that is silent for the time-out is lost.
           tls: None = anybody who reaches it may connect, in plain text.
+          tell: takes lines of the log.
         """
         workers = len(worker_hosts)
-        self.attendance = Attendance(worker_hosts)
         self._ps, self._ps_hosts, self._worker_hosts = ps, ps_hosts, worker_hosts
         self._tls = tls
         self._complaints: set[str] = set()
         self._outboxes: dict[int, Outbox] = {}
-        self._relay = Relay(workers)
-        self._met: set[int] = set()
+        self._met: dict[int, Outbox] = {}
         self._lock = threading.Lock()
-        self.rounds = Rounds(workers, reduce, self._deliver)
+        self._beat_secs = min(_LONGEST_BEAT_SECS, rules.timeout_secs / 4)
+        self._stop = threading.Event()
+        self.attendance = Attendance(worker_hosts, rules.timeout_secs)
+        self.coordinator = (
+            Coordinator(worker_hosts, rules, self._order, self._drop, tell) if ps == 0 else None
+        )
+        kept = 1 if rules.needed == workers else _KEPT_STEPS
+        self.figures = Figures(workers)
+        self.rounds = Rounds(workers, reduce, self._deliver, kept, self.figures)
         streams = 2 * workers + _SPARE_STREAMS
         self._server = grpc.server(
             futures.ThreadPoolExecutor(streams),
-            options=server_options(timeout_secs),
+            options=server_options(rules.timeout_secs),
             maximum_concurrent_rpcs=streams,
         )
         make = grpc.stream_stream_rpc_method_handler
@@ -104,6 +126,33 @@ class Server:
         self._server.start()
         return port
 
+    @property
+    def dropped(self) -> Mapping[int, int]:
+        """Gradients that came too late for their step, by worker, as far as this ps knows."""
+        return self.coordinator.dropped if self.coordinator else {}
+
+    def wait(self, on_beat: Callable[[], None] = lambda: None) -> str | None:
+        """Returns when the run is over: "" or why it ended; None after `stop`.
+
+        Calls `on_beat` every now and then.
+        """
+        source = self.coordinator or self.attendance
+        while (outcome := source.outcome) is None:
+            if self._stop.wait(self._beat_secs):
+                return None
+            on_beat()
+            if self.coordinator:
+                self.coordinator.watch()
+        deadline = time.monotonic() + _GRACE_SECS
+        while self.attendance.present and time.monotonic() < deadline:
+            if self._stop.wait(self._beat_secs):
+                break
+        return outcome
+
+    def stop(self) -> None:
+        """Ends `wait`."""
+        self._stop.set()
+
     def close(self) -> None:
         """Ends all streams."""
         self._server.stop(_END_SECS).wait()
@@ -111,7 +160,7 @@ class Server:
     def _exchange(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator:
         worker = self._admit(context)
         if not self.attendance.come(worker):
-            self._refuse(context, f"{self._name(worker)} is here already")
+            self._refuse_second(context, worker)
         outbox = self._outboxes[worker] = Outbox()
         self.rounds.arrive(worker)
         stream = _Stream(outbox, context)
@@ -121,55 +170,84 @@ class Server:
             stream.start(requests, take)
             yield from outbox
         finally:
-            self._part(worker, stream)
+            with self._lock:
+                self._outboxes.pop(worker, None)
+            bye = stream.last
+            why = bye.failed if bye else stream.ending
+            self.attendance.leave(worker, is_done=bye is not None, why=why)
         if stream.error:
             self._refuse(context, stream.error)
-
-    def _part(self, worker: int, stream: _Stream) -> None:
-        with self._lock:
-            self._outboxes.pop(worker, None)
-        why = f"sent what cannot be: {stream.error}" if stream.error else "died: its stream ended"
-        self.attendance.leave(worker, "" if stream.said_bye else why)
 
     def _meet(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator:
         worker = self._admit(context)
+        if self.coordinator is None:
+            self._refuse(context, f"workers meet at ps 0; this is ps {self._ps}")
         with self._lock:
-            if worker in self._met:
-                self._refuse(context, f"{self._name(worker)} is here already")
-            self._met.add(worker)
-        outbox = self._relay.come(worker)
+            is_second = worker in self._met
+            outbox = self._met.setdefault(worker, Outbox())
+        if is_second:
+            self._refuse_second(context, worker)
         stream = _Stream(outbox, context)
-
-        hear = lambda message: self._relay.pass_on(worker, Word.FromString(message))
+        self.coordinator.come(worker)
         try:
             context.send_initial_metadata(WELCOME)
-            stream.start(requests, hear)
+            stream.start(requests, functools.partial(self._hear, worker))
             yield from outbox
         finally:
-            with self._lock:
-                self._met.discard(worker)
-            self._relay.go(worker)
+            self.coordinator.leave(worker, stream.ending)
+            with self._lock:  # only now may it come again
+                self._met.pop(worker, None)
         if stream.error:
             self._refuse(context, stream.error)
 
-    def _take(self, worker: int, outbox: Outbox, message: bytes) -> bool:
-        """Takes a frame; returns whether it is the worker's last."""
+    def _take(self, worker: int, outbox: Outbox, message: bytes) -> Header | None:
+        """Takes a frame; returns its header if it is the worker's last."""
+        self.figures.received(worker, len(message))
         header, payload = split_frame(message)
         if header.bye:
-            return True
+            return header
         if header.HasField("declared"):
             self.rounds.declare(worker, header.declared)
         else:
             self.rounds.push(worker, header, payload)
         if len(outbox) > _UNSENT_STEPS * self.rounds.piece_count:
             raise PushError("it does not take its results")
-        return False
+        return None
+
+    def _hear(self, worker: int, message: bytes) -> None:
+        """Takes what a worker tells; passes its state on to those who need it."""
+        report = Report.FromString(message)
+        if report.WhichOneof("what") != "state":
+            self.coordinator.hear(worker, report)
+            return
+        part = Order(state=report.state).SerializeToString()
+        for receiver in self.coordinator.receivers(worker, report.state.view):
+            outbox = self._met.get(receiver)
+            if outbox is None:
+                continue
+            while len(outbox) > _MOST_UNREAD and self._met.get(receiver) is outbox:
+                time.sleep(0.01)  # nothing more is read of the donor's stream meanwhile
+            outbox.put(part)
 
     def _deliver(self, worker: int, frame: bytes) -> None:
         with self._lock:
             outbox = self._outboxes.get(worker)
         if outbox is not None:
             outbox.put(frame)
+            self.figures.sent(worker, len(frame))
+
+    def _order(self, worker: int, order: Order) -> None:
+        with self._lock:
+            outbox = self._met.get(worker)
+        if outbox is not None:
+            outbox.put(order.SerializeToString())
+
+    def _drop(self, worker: int) -> None:
+        with self._lock:
+            outboxes = [self._met.get(worker), self._outboxes.get(worker)]
+        for outbox in outboxes:
+            if outbox is not None:
+                outbox.close()
 
     def _admit(self, context: grpc.ServicerContext) -> int:
         """The worker that a stream says to be of; refuses it if it cannot be."""
@@ -198,7 +276,17 @@ class Server:
             return f"it says to be worker {hello.worker} of {len(self._worker_hosts)}"
         return ""
 
-    def _refuse(self, context: grpc.ServicerContext, why: str) -> None:
+    def _refuse_second(self, context: grpc.ServicerContext, worker: int) -> None:
+        """Ends a stream whose worker has one: the other's end may not have been noticed yet."""
+        why = f"{name_of(worker, self._worker_hosts)} is here already"
+        self._refuse(context, why, grpc.StatusCode.ALREADY_EXISTS)
+
+    def _refuse(
+        self,
+        context: grpc.ServicerContext,
+        why: str,
+        code: grpc.StatusCode = grpc.StatusCode.FAILED_PRECONDITION,
+    ) -> None:
         """Ends a stream with an error; logs it unless the same was logged of the same host."""
         host = context.peer().rpartition(":")[0]
         text = f"Refused {host}: {why[:500]}"
@@ -206,10 +294,7 @@ class Server:
             self._complaints.add(text)
             with contextlib.suppress(OSError):
                 print(text, file=sys.stderr, flush=True)
-        context.abort(grpc.StatusCode.FAILED_PRECONDITION, why[:1000])
-
-    def _name(self, worker: int) -> str:
-        return name_of(worker, self._worker_hosts)
+        context.abort(code, why[:1000])
 
 
 class _Stream:
@@ -217,26 +302,31 @@ class _Stream:
 
     Attributes:
       error: what came that cannot be; "" if nothing.
-      said_bye: the worker said that it ends.
+      last: header of the frame with which the worker said that it ends; None if it did not.
     """
 
     def __init__(self, outbox: Outbox, context: grpc.ServicerContext) -> None:
         self.error = ""
-        self.said_bye = False
+        self.last: Header | None = None
         self._outbox = outbox
         context.add_callback(outbox.close)
 
-    def start(self, requests: Iterator[bytes], take: Callable[[bytes], bool | None]) -> None:
+    @property
+    def ending(self) -> str:
+        """How it ended, of a worker that did not say that it ends."""
+        return f"sent what cannot be: {self.error}" if self.error else "died: its stream ended"
+
+    def start(self, requests: Iterator[bytes], take: Callable[[bytes], Header | None]) -> None:
         """Takes messages until the stream ends or one is the last; then the writing half ends."""
         threading.Thread(target=self._read, args=(requests, take), daemon=True).start()
 
-    def _read(self, requests: Iterator[bytes], take: Callable[[bytes], bool | None]) -> None:
+    def _read(self, requests: Iterator[bytes], take: Callable[[bytes], Header | None]) -> None:
         try:
             for message in requests:
-                if take(message):
-                    self.said_bye = True
+                if last := take(message):
+                    self.last = last
                     break
-        except (FrameError, PushError, RelayError, DecodeError) as error:
+        except (ValueError, DecodeError) as error:  # frames, pushes and reports that cannot be
             self.error = str(error)
         except grpc.RpcError:  # the worker is gone
             pass

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from terngrad.exchange.parameter_server.messages import HELLO_KEY, VERSION, Hello
 from terngrad.exchange.parameter_server.operations import PIECE_BYTES
 
-LONGEST_WORD = 1 << 20  # bytes
+LONGEST_REPORT = 1 << 20  # bytes
 _LONGEST_HELLO = 1 << 16
-_LONGEST_PUSH = PIECE_BYTES + (1 << 13)
+_LONGEST_PUSH = PIECE_BYTES + (1 << 14)
 # A result has more planes than what was pushed: up to 18 where that had 2.
-_LONGEST_RESULT = 9 * PIECE_BYTES + (1 << 13)
+_LONGEST_RESULT = 9 * PIECE_BYTES + (1 << 14)
 WELCOME = (("terngrad-welcome", "1"),)  # metadata with which a ps begins its half of a stream
 _BEATS = 4  # of the keep-alive, in the time after which a process counts as lost
 
@@ -23,7 +23,7 @@ def server_options(timeout_secs: float) -> Options:
     """Options of a ps: nothing that is longer than allowed is even read."""
     return [
         *_common_options(timeout_secs),
-        ("grpc.max_receive_message_length", max(_LONGEST_PUSH, LONGEST_WORD)),
+        ("grpc.max_receive_message_length", max(_LONGEST_PUSH, LONGEST_REPORT)),
         ("grpc.so_reuseport", 0),  # or two ps could share a port, and its workers
         ("grpc.http2.max_ping_strikes", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", 100),
@@ -48,7 +48,7 @@ def channel_options(timeout_secs: float) -> Options:
 
 def _common_options(timeout_secs: float) -> Options:
     # A silent end is noticed before a worker counts as lost, so that a ps that hangs, not the
-    # workers whose words it does not pass on, is named.
+    # workers who wait for it, is named.
     every = max(100, int(1000 * timeout_secs / _BEATS))
     return [
         ("grpc.max_send_message_length", _LONGEST_RESULT),

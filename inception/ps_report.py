@@ -1,0 +1,81 @@
+"""What a parameter server says of its work: lines of its log, and figures for TensorBoard."""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from terngrad.exchange.channel import name_of
+from terngrad.exchange.parameter_server.figures import Report
+from terngrad.exchange.parameter_server.server import Server
+
+_MEGA = 1e6
+
+
+class PsReport:
+    """Reports every now and then, if steps were made."""
+
+    def __init__(
+        self,
+        server: Server,
+        name: str,
+        worker_hosts: Sequence[str],
+        every_secs: float,
+        directory: str | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Writes event files into `directory`, if there is one, from the first step on."""
+        self._server = server
+        self._name = name
+        self._hosts = worker_hosts
+        self._every_secs = every_secs
+        self._directory = directory
+        self._clock = clock
+        self._due = clock() + every_secs
+        self._writer: tf.summary.SummaryWriter | None = None
+
+    def beat(self) -> None:
+        """To be called often; reports when it is time."""
+        if self._clock() >= self._due:
+            self._due = self._clock() + self._every_secs
+            self.report()
+
+    def report(self) -> None:
+        """Reports now."""
+        found = self._server.figures.report()
+        if found.steps:
+            print(self._line(found), flush=True)
+            if self._directory:
+                self._write(found)
+
+    def _line(self, found: Report) -> str:
+        rate = lambda octets: f"{octets / _MEGA / found.seconds:.2f} MB/s"
+        late = found.workers[found.latest].mean_late_secs
+        return (
+            f"{self._name}: step {found.step}, {found.steps / found.seconds:.1f} steps/s, "
+            f"{rate(sum(w.bytes_in for w in found.workers))} in, "
+            f"{rate(sum(w.bytes_out for w in found.workers))} out; last comes "
+            f"{name_of(found.latest, self._hosts)}, {1e3 * late:.1f} ms after the first"
+            f"{self._dropped()}."
+        )
+
+    def _dropped(self) -> str:
+        dropped = self._server.dropped
+        if not dropped:
+            return ""
+        each = ", ".join(f"{count} of worker {worker}" for worker, count in sorted(dropped.items()))
+        return f"; gradients that came too late: {each}"
+
+    def _write(self, found: Report) -> None:
+        if self._writer is None:
+            os.makedirs(self._directory, exist_ok=True)
+            self._writer = tf.summary.create_file_writer(self._directory)
+        with self._writer.as_default(found.step):
+            tf.summary.scalar("ps/steps_per_sec", found.steps / found.seconds)
+            for i, worker in enumerate(found.workers):
+                tf.summary.scalar(f"ps/bytes_in_per_step/{i}", worker.bytes_in / found.steps)
+                tf.summary.scalar(f"ps/bytes_out_per_step/{i}", worker.bytes_out / found.steps)
+                tf.summary.scalar(f"ps/late_ms/{i}", 1e3 * worker.mean_late_secs)
+                tf.summary.scalar(f"ps/dropped_gradients/{i}", self._server.dropped.get(i, 0))
+        self._writer.flush()

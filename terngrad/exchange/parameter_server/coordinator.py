@@ -1,0 +1,351 @@
+"""Which workers train together: ps 0 decides it, and decides anew when one comes or goes.
+
+A worker that is lost may come back within the time-out: its place is kept, and where all workers
+make a step the step waits. Later it is missing for good: the training ends with its name, or goes
+on without it, where that is wanted or enough others are there.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from terngrad.exchange.channel import name_of
+from terngrad.exchange.parameter_server import groups
+from terngrad.exchange.parameter_server.messages import Order, Report, Standing, View
+from terngrad.exchange.parameter_server.selection import Selection
+from terngrad.exchange.parameter_server.values import Values
+from terngrad.exchange.pulse import Standstill
+
+_CHIEF = 0
+_HOPELESS = 10  # time-outs
+
+Send = Callable[[int, Order], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Rules:
+    """Who makes a step.
+
+    Attributes:
+      needed: workers whose gradients make a step; of more, the first ones.
+      elastic: go on with fewer when the others do not come back in time.
+      timeout_secs: for which a worker may be away.
+    """
+
+    needed: int
+    elastic: bool
+    timeout_secs: float
+
+
+class Coordinator:
+    """The workers of a training, as ps 0 knows them; any thread may call.
+
+    Attributes:
+      outcome: None while the training goes on, "" when it is done, else why it ended.
+    """
+
+    def __init__(
+        self,
+        worker_hosts: Sequence[str],
+        rules: Rules,
+        send: Send,
+        drop: Callable[[int], None] = lambda worker: None,
+        tell: Callable[[str], None] = print,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Nobody has come yet.
+
+        Args:
+          worker_hosts: of all workers.
+          rules: see there.
+          send: gives a worker an order; must not wait.
+          drop: ends a worker's streams; must not wait.
+          tell: takes lines of the log.
+          clock: seconds.
+        """
+        self.outcome: str | None = None
+        self._hosts = worker_hosts
+        self._rules = rules
+        self._send, self._drop, self._tell, self._clock = send, drop, tell, clock
+        self._lock = threading.RLock()
+        self._present: set[int] = set()
+        self._finished: set[int] = set()
+        self._away_since: dict[int, float] = {}
+        self._why: dict[int, str] = {}
+        self._joined: set[int] = set()  # who is in a view, or waits for one
+        self._standings: dict[int, Standing] = {}
+        self._values = Values(send)
+        self._view: View | None = None
+        self._members: tuple[int, ...] = ()
+        self._selection: Selection | None = None
+        self._dropped: collections.Counter[int] = collections.Counter()  # in earlier views
+        self._standstill = Standstill(rules.timeout_secs)
+        self._forming_since: float | None = None
+        # Grows over restarts, too, so that what was pushed before one is never taken for new.
+        self._number = int(1000 * time.time())
+
+    @property
+    def dropped(self) -> collections.Counter[int]:
+        """Gradients that came too late for their step, by worker."""
+        with self._lock:
+            return self._dropped + self._selection.dropped if self._selection else self._dropped
+
+    def come(self, worker: int) -> None:
+        """A worker's stream has begun."""
+        with self._lock:
+            if not self._present and not self._away_since:
+                now = self._clock()
+                self._away_since = dict.fromkeys(range(len(self._hosts)), now)
+            self._present.add(worker)
+            self._away_since.pop(worker, None)
+            if self._why.pop(worker, None):
+                self._tell(f"{self._name(worker)} came back.")
+
+    def leave(self, worker: int, why: str) -> None:
+        """A worker's stream has ended."""
+        with self._lock:
+            if worker not in self._present:
+                return
+            self._lose(worker, why, self._clock())
+            if self.outcome is None:
+                self._tell(f"{self._name(worker)} {why}.")
+                if self._spare and worker in self._members:
+                    self._reform()
+            self._go_on()
+
+    def hear(self, worker: int, report: Report) -> None:
+        """Takes what a worker tells, other than its state.
+
+        Raises:
+          ValueError: says what cannot be.
+        """
+        with self._lock:
+            if self.outcome is not None or worker not in self._present:
+                return
+            what = report.WhichOneof("what")
+            if what == "standing":
+                self._stand(worker, report.standing)
+            elif what == "value":
+                self._values.give(worker, report.value)
+            elif what == "ready":
+                self._note_ready(worker, report.ready)
+            elif what == "insists" and self._selection:
+                self._selection.insist(worker)
+            elif what == "progress":
+                told = report.progress
+                batches = told.batches if told.is_stepping else None
+                self._standstill.note(worker, batches, self._clock())
+            elif what == "failed":
+                self._fail(worker, report.failed[:1000])
+            elif what == "bye":
+                self._finish(worker)
+            self._go_on()
+
+    def receivers(self, donor: int, view: int) -> list[int]:
+        """Who takes the state that a worker gives in a view; nobody if that is not what holds."""
+        with self._lock:
+            if self._forming_since is not None or self._view is None:
+                return []
+            if (self._view.donor, self._view.number) != (donor, view):
+                return []
+            return [w for w in groups.unpack(self._view.receivers) if w in self._present]
+
+    def watch(self) -> None:
+        """Acts on what has not happened for too long; to be called every now and then."""
+        with self._lock:
+            self._go_on()
+            watch = self._watch_members if self._forming_since is None else self._watch_forming
+            for check in (self._watch_start, watch):
+                if self.outcome is None:
+                    check()
+
+    @property
+    def _spare(self) -> bool:
+        """Whether a step needs fewer than all members."""
+        return self._selection is not None
+
+    def _lose(self, worker: int, why: str, since: float) -> None:
+        self._present.discard(worker)
+        self._joined.discard(worker)
+        self._standings.pop(worker, None)
+        self._why[worker] = why
+        self._away_since[worker] = since
+
+    def _fail(self, worker: int, why: str) -> None:
+        """All end with a worker that fails, unless it only wanted to join them."""
+        if self._view is None or worker in self._joined:
+            self._end(f"{self._name(worker)} failed: {why}")
+
+    def _finish(self, worker: int) -> None:
+        self._present.discard(worker)
+        self._finished.add(worker)
+        if not self._present:
+            self.outcome = ""
+
+    def _stand(self, worker: int, standing: Standing) -> None:
+        self._standings[worker] = standing
+        self._joined.add(worker)
+        if self._forming_since is None:
+            self._reform()
+
+    def _reform(self) -> None:
+        """Lets all members say where they stand, for a new view."""
+        self._forming_since = self._clock()
+        freeze = Order(freeze=True)
+        for member in self._members:
+            if member in self._present and member not in self._standings:
+                self._send(member, freeze)
+
+    def _go_on(self) -> None:
+        """Does what can be done now."""
+        if self.outcome is not None:
+            return
+        # Before the first view all are to see the values; later those who are here.
+        self._values.share(self._present, is_complete=self._view is not None or not self._awaited())
+        if self._forming_since is not None and not self._unsaid() and not self._awaited():
+            self._form()
+
+    def _unsaid(self) -> set[int]:
+        """Who is here and must say where it stands before there can be a view."""
+        asked = self._present if self._view is None else self._present & set(self._members)
+        return asked - self._standings.keys()
+
+    def _awaited(self) -> set[int]:
+        """Who is away, and is waited for."""
+        now = self._clock()
+        away = self._away_since.items()
+        recent = {w for w, since in away if now - since < self._rules.timeout_secs}
+        if self._view is not None:
+            return recent if len(self._standings) < self._rules.needed else set()
+        live = [s for s in self._standings.values() if s.is_live]
+        told = {worker for standing in live for worker in groups.unpack(standing.members)}
+        return recent & told if told else recent
+
+    def _form(self) -> None:
+        members = sorted(self._standings)
+        live = [w for w in members if self._standings[w].is_live]
+        if not live and self._finished:
+            for member in members:
+                self._send(member, Order(finished=True))
+            return
+        if not members or (len(members) < self._rules.needed and not self._rules.elastic):
+            self._end(self._missing(self._away_since))
+        elif not live and _CHIEF not in members:
+            self._end(f"{self._missing([_CHIEF])}, and nobody else has the state")
+        else:
+            self._install(members, live)
+
+    def _install(self, members: list[int], live: list[int]) -> None:
+        sources = live or [_CHIEF]
+        steps = max(self._standings[w].steps for w in sources)
+        donor = next(w for w in sources if self._standings[w].steps == steps)
+        current = {w for w in sources if self._standings[w].steps == steps}
+        receivers = [w for w in members if w not in current]
+        known = max(standing.view for standing in self._standings.values())
+        self._number = max(self._number, known) + 1
+        needed = min(self._rules.needed, len(members))
+        self._view = View(
+            number=self._number,
+            steps=steps,
+            members=groups.pack(members),
+            needed=needed,
+            donor=donor,
+            receivers=groups.pack(receivers),
+            is_first=not live,
+        )
+        self._members = tuple(members)
+        self._dropped = self.dropped
+        self._selection = Selection(members, needed, steps) if needed < len(members) else None
+        self._standstill = Standstill(self._rules.timeout_secs)
+        self._standings.clear()
+        self._forming_since = None
+        self._tell_view(receivers)
+        for member in members:
+            self._send(member, Order(view=self._view))
+
+    def _tell_view(self, receivers: list[int]) -> None:
+        text = f"{_listed(self._members)} train from step {self._view.steps} on"
+        if self._selection:
+            text += f", {self._view.needed} of them at each step"
+        if receivers:
+            text += f"; worker {self._view.donor} gives its state to {_listed(receivers)}"
+        self._tell(f"{text[0].upper()}{text[1:]}.")
+
+    def _note_ready(self, worker: int, step: int) -> None:
+        if self._selection is None or self._forming_since is not None:
+            return
+        for decided, contributors in self._selection.ready(worker, step):
+            order = Order()
+            order.go.step, order.go.contributors = decided, groups.pack(contributors)
+            for member in self._members:
+                self._send(member, order)
+
+    def _watch_start(self) -> None:
+        """Ends what cannot begin any more."""
+        now, limit = self._clock(), self._rules.timeout_secs
+        gone = [w for w, since in self._away_since.items() if now - since >= limit]
+        enough = len(self._hosts) - len(gone) >= self._rules.needed
+        if self._view is None and gone and not enough and not self._rules.elastic:
+            self._end(self._missing(gone))
+
+    def _watch_members(self) -> None:
+        now, limit = self._clock(), self._rules.timeout_secs
+        gone = [m for m in self._members if now - self._away_since.get(m, now) >= limit]
+        if gone and (self._rules.elastic or self._spare):
+            self._reform()
+            self._go_on()
+        elif gone:
+            self._end(self._missing(gone))
+        elif self._standstill.is_hopeless(now):
+            self._end(f"no worker made a step for {self._standstill.hopeless_secs:g} s")
+        elif not self._spare and (late := self._standstill.late(now)):
+            self._lose_late(late)
+
+    def _lose_late(self, late: Sequence[int]) -> None:
+        limit = self._rules.timeout_secs
+        why = f"no next batch for {limit:g} s, for which the others wait"
+        if not self._rules.elastic:
+            self._end(f"{', '.join(map(self._name, late))}: {why}")
+            return
+        for worker in late:
+            self._tell(f"{self._name(worker)}: {why}.")
+            self._lose(worker, "hung", self._clock() - limit)
+            self._drop(worker)
+        self._reform()
+        self._go_on()
+
+    def _watch_forming(self) -> None:
+        waited = self._clock() - self._forming_since
+        if (unsaid := self._unsaid()) and waited > _HOPELESS * self._rules.timeout_secs:
+            names = ", ".join(map(self._name, sorted(unsaid)))
+            self._end(f"{names}: hangs, nothing was heard of a step for {waited:.0f} s")
+        elif not self._present and not self._awaited():
+            self._end(self._missing(self._away_since))
+
+    def _end(self, why: str) -> None:
+        self.outcome = why
+        for worker in self._present:
+            self._send(worker, Order(end=why))
+
+    def _missing(self, workers: Iterable[int]) -> str:
+        return ", ".join(self._missed(worker) for worker in sorted(workers))
+
+    def _missed(self, worker: int) -> str:
+        limit = f"within {self._rules.timeout_secs:g} s"
+        if why := self._why.get(worker):
+            return f"{self._name(worker)} {why}, and did not come back {limit}"
+        return f"{self._name(worker)} did not come {limit}"
+
+    def _name(self, worker: int) -> str:
+        return name_of(worker, self._hosts)
+
+
+def _listed(workers: Sequence[int]) -> str:
+    numbers = [str(worker) for worker in workers]
+    if len(numbers) == 1:
+        return f"worker {numbers[0]}"
+    return f"workers {', '.join(numbers[:-1])} and {numbers[-1]}"

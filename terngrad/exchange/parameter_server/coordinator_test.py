@@ -1,0 +1,298 @@
+"""Views: who trains together, from which state, and what ends a training."""
+
+import pytest
+
+from terngrad.exchange.parameter_server import groups
+from terngrad.exchange.parameter_server.coordinator import Coordinator, Rules
+from terngrad.exchange.parameter_server.messages import Report
+
+SECS = 10.0
+
+
+class Cluster:
+    """A coordinator with workers that only note what they are told."""
+
+    def __init__(self, workers=3, needed=None, elastic=False):
+        self.now = 0.0
+        self.lines = []
+        self.orders = {worker: [] for worker in range(workers)}
+        self.dropped = []
+        self.coordinator = Coordinator(
+            [f"host{i}:1" for i in range(workers)],
+            Rules(needed or workers, elastic, SECS),
+            lambda worker, order: self.orders[worker].append(order),
+            self.dropped.append,
+            self.lines.append,
+            lambda: self.now,
+        )
+
+    def begin(self, *workers, steps=0):
+        for worker in workers:
+            self.coordinator.come(worker)
+        for worker in workers:
+            self.stand(worker, steps if worker == 0 else 0)
+        return self.taken()
+
+    def stand(self, worker, steps=0, *, is_live=False, view=None):
+        report = Report()
+        report.standing.steps, report.standing.is_live = steps, is_live
+        if view:
+            report.standing.view, report.standing.members = view.number, view.members
+        self.coordinator.hear(worker, report)
+
+    def tell(self, worker, **what):
+        self.coordinator.hear(worker, Report(**what))
+
+    def give(self, worker, name, content):
+        report = Report()
+        report.value.name, report.value.content = name, content
+        self.coordinator.hear(worker, report)
+
+    def taken(self):
+        """What the workers were told since the last call: names, or the views themselves."""
+        found = {}
+        for worker, orders in self.orders.items():
+            if orders:
+                kinds = [order.WhichOneof("what") for order in orders]
+                found[worker] = [
+                    order.view if kind == "view" else kind
+                    for kind, order in zip(kinds, orders, strict=True)
+                ]
+                orders.clear()
+        return found
+
+    def pass_secs(self, seconds):
+        self.now += seconds
+        self.coordinator.watch()
+
+    @property
+    def outcome(self):
+        return self.coordinator.outcome
+
+
+def members(view):
+    return groups.unpack(view.members)
+
+
+def receivers(view):
+    return groups.unpack(view.receivers)
+
+
+def test_training_begins_with_all_from_the_chiefs_state():
+    cluster = Cluster()
+    for worker in (2, 0, 1):
+        assert cluster.taken() == {}
+        cluster.coordinator.come(worker)
+        cluster.stand(worker, 40 if worker == 0 else 0)
+    views = cluster.taken()
+    assert sorted(views) == [0, 1, 2]
+    assert all(view == views[0] for view in views.values())
+    (view,) = views[0]
+    assert (members(view), view.steps, view.donor, view.needed) == ((0, 1, 2), 40, 0, 3)
+    assert receivers(view) == (1, 2)
+    assert view.is_first
+
+
+def test_a_worker_that_does_not_come_ends_all_by_name():
+    cluster = Cluster()
+    assert cluster.begin(0, 1) == {}
+    cluster.pass_secs(SECS - 1)
+    assert cluster.outcome is None
+    cluster.pass_secs(2)
+    assert cluster.outcome == "worker 2 (host2:1) did not come within 10 s"
+    assert cluster.taken() == {0: ["end"], 1: ["end"]}
+
+
+def test_a_lost_worker_that_comes_back_gets_the_state_of_a_live_one_not_of_the_chief():
+    cluster = Cluster()
+    (first,) = cluster.begin(0, 1, 2)[0]
+    cluster.coordinator.leave(0, "died")
+    cluster.pass_secs(SECS - 1)
+    assert cluster.taken() == {}  # the step waits
+    cluster.coordinator.come(0)
+    cluster.stand(0, 5)  # from its checkpoint
+    assert cluster.taken() == {1: ["freeze"], 2: ["freeze"]}
+    cluster.stand(1, 7, is_live=True, view=first)
+    cluster.stand(2, 8, is_live=True, view=first)
+    views = cluster.taken()
+    (view,) = views[1]
+    assert sorted(views) == [0, 1, 2]
+    assert (view.steps, view.donor, receivers(view)) == (8, 2, (0, 1))
+    assert view.number > first.number
+    assert not view.is_first
+    assert cluster.outcome is None
+    assert cluster.coordinator.receivers(2, view.number) == [0, 1]
+    assert cluster.coordinator.receivers(2, first.number) == []
+    assert cluster.coordinator.receivers(1, view.number) == []
+
+
+def test_a_lost_worker_that_does_not_come_back_ends_all_by_name():
+    cluster = Cluster()
+    cluster.begin(0, 1, 2)
+    cluster.coordinator.leave(1, "died: its stream ended")
+    cluster.pass_secs(SECS + 1)
+    died = "worker 1 (host1:1) died: its stream ended"
+    assert cluster.outcome == f"{died}, and did not come back within 10 s"
+    assert cluster.taken() == {0: ["end"], 2: ["end"]}
+
+
+def test_elastic_training_goes_on_without_and_takes_in_again():
+    cluster = Cluster(elastic=True)
+    (first,) = cluster.begin(0, 1, 2)[0]
+    cluster.coordinator.leave(0, "died")
+    cluster.pass_secs(SECS + 1)
+    assert cluster.taken() == {1: ["freeze"], 2: ["freeze"]}
+    for worker in (1, 2):
+        cluster.stand(worker, 3, is_live=True, view=first)
+    (second,) = cluster.taken()[1]
+    assert (members(second), second.needed, receivers(second)) == ((1, 2), 2, ())
+    cluster.coordinator.come(0)
+    cluster.stand(0, 0)
+    for worker in (1, 2):
+        cluster.stand(worker, 9, is_live=True, view=second)
+    (third,) = cluster.taken()[0]
+    assert (members(third), third.steps, receivers(third)) == ((0, 1, 2), 9, (0,))
+
+
+def test_elastic_training_does_not_begin_without_a_state():
+    cluster = Cluster(workers=2, elastic=True)
+    cluster.begin(1)
+    cluster.pass_secs(SECS + 1)
+    assert "worker 0 (host0:1) did not come within 10 s, and nobody else" in cluster.outcome
+
+
+def test_backup_workers_go_on_at_once_when_one_is_lost():
+    cluster = Cluster(needed=2)
+    (first,) = cluster.begin(0, 1, 2)[0]
+    assert first.needed == 2
+    cluster.coordinator.leave(0, "died")
+    assert cluster.taken() == {1: ["freeze"], 2: ["freeze"]}
+    for worker in (1, 2):
+        cluster.stand(worker, 6, is_live=True, view=first)
+    (view,) = cluster.taken()[2]
+    assert (members(view), view.needed, view.steps) == ((1, 2), 2, 6)
+    cluster.coordinator.leave(1, "died")  # now there are too few
+    cluster.pass_secs(SECS + 1)
+    assert "worker 1 (host1:1) died, and did not come back within 10 s" in cluster.outcome
+
+
+def test_backup_workers_begin_without_one_that_does_not_come():
+    cluster = Cluster(needed=2)
+    assert cluster.begin(0, 2) == {}
+    cluster.pass_secs(SECS + 1)
+    (view,) = cluster.taken()[2]
+    assert members(view) == (0, 2)
+
+
+def test_of_backup_workers_the_first_make_the_step():
+    cluster = Cluster(needed=1, workers=2)
+    cluster.begin(0, 1)
+    cluster.tell(1, ready=0)
+    for worker in (0, 1):
+        (order,) = cluster.orders[worker]
+        assert (order.go.step, groups.unpack(order.go.contributors)) == (0, (1,))
+    cluster.tell(0, ready=0)
+    assert cluster.coordinator.dropped == {0: 1}
+
+
+def test_after_a_restart_the_views_of_live_workers_count_and_the_lost_are_not_waited_for():
+    before = Cluster(elastic=True)
+    (view,) = before.begin(0, 1, 2)[0]
+    view.members, view.number = groups.pack((0, 2)), view.number + (1 << 40)
+    cluster = Cluster(elastic=True)
+    for worker in (0, 2):
+        cluster.coordinator.come(worker)
+        cluster.stand(worker, 12, is_live=True, view=view)
+    (found,) = cluster.taken()[0]
+    assert (members(found), found.steps, receivers(found)) == ((0, 2), 12, ())
+    assert found.number > view.number
+
+
+def test_values_are_seen_when_all_have_given_them_and_later_at_once():
+    cluster = Cluster()
+    for worker in range(3):
+        cluster.coordinator.come(worker)
+    cluster.give(0, "facts", b"a")
+    cluster.give(1, "facts", b"b")
+    assert cluster.taken() == {}
+    cluster.give(2, "facts", b"c")
+    assert [o.values.contents for o in cluster.orders[1]] == [[b"a", b"b", b"c"]]
+    for worker in range(3):
+        cluster.stand(worker)
+    cluster.taken()
+    cluster.coordinator.leave(1, "died")
+    cluster.coordinator.come(1)
+    cluster.give(1, "facts", b"other")
+    assert [o.values.contents for o in cluster.orders[1]] == [[b"a", b"other", b"c"]]
+    assert sorted(cluster.taken()) == [1]
+
+
+def test_values_of_too_many_bytes_or_names_are_refused():
+    cluster = Cluster(workers=1)
+    cluster.coordinator.come(0)
+    with pytest.raises(ValueError, match="a value of 65537 bytes; allowed are 65536"):
+        cluster.give(0, "long", bytes(65537))
+    for i in range(64):
+        cluster.give(0, f"{i}", b"")
+    with pytest.raises(ValueError, match="one value too many"):
+        cluster.give(0, "more", b"")
+
+
+def test_a_worker_that_fails_ends_all_but_not_one_that_only_wants_to_join():
+    cluster = Cluster(elastic=True)
+    cluster.begin(0, 1, 2)
+    cluster.coordinator.leave(1, "died")
+    cluster.coordinator.come(1)
+    cluster.tell(1, failed="batch_size is 8")
+    assert cluster.outcome is None
+    cluster.tell(2, failed="diverged")
+    assert cluster.outcome == "worker 2 (host2:1) failed: diverged"
+
+
+def test_a_training_is_over_when_all_who_are_here_are_done():
+    cluster = Cluster(elastic=True)
+    cluster.begin(0, 1, 2)
+    cluster.coordinator.leave(1, "died")
+    cluster.tell(0, bye=True)
+    assert cluster.outcome is None
+    cluster.tell(2, bye=True)
+    assert cluster.outcome == ""
+
+
+def test_who_comes_when_the_others_are_done_is_told_so():
+    cluster = Cluster(elastic=True)
+    cluster.begin(0, 1, 2)
+    cluster.taken()
+    cluster.coordinator.leave(1, "died")
+    cluster.tell(0, bye=True)
+    cluster.coordinator.come(1)
+    cluster.tell(2, bye=True)
+    cluster.stand(1)
+    assert cluster.taken() == {1: ["finished"]}
+
+
+def test_one_that_hangs_is_named_or_left_behind():
+    for elastic in (False, True):
+        cluster = Cluster(workers=2, elastic=elastic)
+        cluster.begin(0, 1)
+        cluster.taken()
+        for seconds in range(int(SECS) + 3):
+            for worker, batches in ((0, 5), (1, 4)):
+                report = Report()
+                report.progress.is_stepping, report.progress.batches = True, batches
+                cluster.coordinator.hear(worker, report)
+            if cluster.outcome is None:
+                cluster.pass_secs(1 if seconds else 0)
+        if elastic:
+            assert cluster.dropped == [1]
+            assert cluster.taken()[0] == ["freeze"]
+        else:
+            assert cluster.outcome.startswith("worker 1 (host1:1): no next batch for 10 s")
+
+
+def test_a_member_that_never_says_where_it_stands_is_named():
+    cluster = Cluster(workers=2)
+    (view,) = cluster.begin(0, 1)[0]
+    cluster.stand(0, 1, is_live=True, view=view)
+    cluster.pass_secs(10 * SECS + 1)
+    assert cluster.outcome.startswith("worker 1 (host1:1): hangs")

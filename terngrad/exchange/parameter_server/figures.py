@@ -1,0 +1,100 @@
+"""What a ps does: steps, bytes by worker, and which worker the others wait for."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Callable
+
+
+@dataclasses.dataclass
+class WorkerFigures:
+    """Of one worker.
+
+    Attributes:
+      bytes_in: that it sent.
+      bytes_out: that it was sent.
+      parts: pieces that it pushed.
+      late_secs: by which these came after the first worker's, in all.
+    """
+
+    bytes_in: int = 0
+    bytes_out: int = 0
+    parts: int = 0
+    late_secs: float = 0.0
+
+    @property
+    def mean_late_secs(self) -> float:
+        """By which a piece comes after the first worker's."""
+        return self.late_secs / self.parts if self.parts else 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """Figures since the report before.
+
+    Attributes:
+      seconds: since then.
+      step: last that was made; -1 if none was.
+      steps: made since then.
+      workers: figures of each.
+    """
+
+    seconds: float
+    step: int
+    steps: int
+    workers: list[WorkerFigures]
+
+    @property
+    def latest(self) -> int:
+        """The worker that comes last."""
+        late = [worker.mean_late_secs for worker in self.workers]
+        return late.index(max(late))
+
+
+class Figures:
+    """Counts; any thread may call."""
+
+    def __init__(self, workers: int, clock: Callable[[], float] = time.monotonic) -> None:
+        """Begins to count."""
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._step = -1
+        self._begin(workers)
+
+    def received(self, worker: int, octets: int) -> None:
+        """Bytes came from a worker."""
+        with self._lock:
+            self._workers[worker].bytes_in += octets
+
+    def sent(self, worker: int, octets: int) -> None:
+        """Bytes went to a worker."""
+        with self._lock:
+            self._workers[worker].bytes_out += octets
+
+    def pushed(self, worker: int, late_secs: float) -> None:
+        """A worker pushed a piece so long after the first one did."""
+        with self._lock:
+            self._workers[worker].parts += 1
+            self._workers[worker].late_secs += late_secs
+
+    def made(self, step: int) -> None:
+        """There is a result of a step."""
+        with self._lock:
+            if step > self._step:
+                self._steps += step - self._step if self._step >= 0 else 1
+                self._step = step
+
+    def report(self) -> Report:
+        """The figures since the last call."""
+        with self._lock:
+            seconds = self._clock() - self._since
+            report = Report(seconds, self._step, self._steps, self._workers)
+            self._begin(len(self._workers))
+            return report
+
+    def _begin(self, workers: int) -> None:
+        self._since = self._clock()
+        self._steps = 0
+        self._workers = [WorkerFigures() for _ in range(workers)]

@@ -1,0 +1,28 @@
+"""A ps counts what passes, and tells who comes last."""
+
+import pytest
+
+from terngrad.exchange.parameter_server.figures import Figures
+
+
+def test_figures_are_those_since_the_last_report():
+    now = [10.0]
+    figures = Figures(2, lambda: now[0])
+    for step in (4, 4, 5, 6):
+        figures.made(step)
+    figures.received(0, 100)
+    figures.sent(1, 30)
+    figures.pushed(0, 0.0)
+    figures.pushed(1, 0.25)
+    figures.pushed(1, 0.75)
+    now[0] = 12.0
+    report = figures.report()
+    assert (report.seconds, report.step, report.steps) == (2.0, 6, 3)
+    assert (report.workers[0].bytes_in, report.workers[1].bytes_out) == (100, 30)
+    assert report.workers[1].mean_late_secs == pytest.approx(0.5)
+    assert report.latest == 1
+    figures.made(8)
+    now[0] = 13.0
+    report = figures.report()
+    assert (report.seconds, report.step, report.steps) == (1.0, 8, 2)
+    assert report.workers[0].bytes_in == 0

@@ -1,0 +1,53 @@
+"""Which workers make a step where there are more than it needs: SyncReplicas' backup workers."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterable, Iterator
+
+
+class Selection:
+    """Decides step by step: the first members that are ready make it, and no others.
+
+    Attributes:
+      dropped: gradients that came too late for their step, by worker.
+    """
+
+    def __init__(self, members: Iterable[int], needed: int, steps: int) -> None:
+        """Begins with the step after so many; `needed` of the members make one."""
+        self._needed = needed
+        self._next = steps
+        self._ready: dict[int, list[int]] = collections.defaultdict(list)
+        self._insisting: set[int] = set()
+        self._members = frozenset(members)
+        self.dropped: collections.Counter[int] = collections.Counter()
+
+    def insist(self, worker: int) -> None:
+        """No step is made without this worker until it takes part in one."""
+        self._insisting.add(worker)
+
+    def ready(self, worker: int, step: int) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """Notes that a member has gradients of a step; yields what is decided by that.
+
+        Yields:
+          A step, and the workers that make it.
+        """
+        if worker not in self._members or step > self._next + 1:
+            return
+        if step < self._next:
+            self.dropped[worker] += 1
+            return
+        if worker not in self._ready[step]:
+            self._ready[step].append(worker)
+        while (chosen := self._choose(self._ready[self._next])) is not None:
+            yield self._next, chosen
+            del self._ready[self._next]
+            self._insisting -= set(chosen)
+            self._next += 1
+
+    def _choose(self, ready: list[int]) -> tuple[int, ...] | None:
+        """Of those that are ready, in the order in which they came; None if it is too early."""
+        if len(ready) < self._needed or not self._insisting.issubset(ready):
+            return None
+        first = sorted(ready, key=lambda worker: worker not in self._insisting)  # is stable
+        return tuple(sorted(first[: max(self._needed, len(self._insisting))]))
