@@ -7,7 +7,9 @@ Each line begins with its worker. Ctrl-C, SIGTERM, SIGHUP and a closed output le
 and end; the exit status is then 128 + the signal's number, for the output SIGPIPE's. A second
 Ctrl-C kills them. Else the exit status is that of the worker which failed first. With
 --max_restarts a failed training is started again from its last checkpoint. With --ps the workers
-exchange through so many parameter servers, which are started with them and end with them.
+exchange through so many parameter servers, which are started with them and end with them; a process
+that is killed then ends the others only as their flags say, and --max_restarts brings it back, so
+many times in all.
 """
 
 from __future__ import annotations
@@ -41,8 +43,16 @@ class _Arguments:
 
 @dataclasses.dataclass(frozen=True)
 class Member:
-    """A process of a cluster: what its lines begin with, and the flags that make it one."""
+    """A process of a cluster.
 
+    Attributes:
+      index: among all of them.
+      label: what its lines begin with.
+      flags: that make it this one.
+      is_ps: it is a parameter server.
+    """
+
+    index: int
     label: str
     flags: list[str]
     is_ps: bool = False
@@ -62,7 +72,7 @@ def main(argv: Sequence[str]) -> int:
     requests = _Requests()
     requests.listen()
     output = _Output(requests)
-    for attempt in range(arguments.max_restarts + 1):
+    for attempt in range(1 if arguments.ps else arguments.max_restarts + 1):
         if attempt:
             output.show(f"Restart {attempt} of {arguments.max_restarts}, from the last checkpoint.")
         workers = _Workers(requests, output)
@@ -92,13 +102,13 @@ def worker_flags(workers: int) -> list[list[str]]:
 def members(workers: int, ps: int) -> list[Member]:
     """The workers, and after them so many ps, of a cluster on this machine."""
     if not ps:
-        return [Member(str(i), flags) for i, flags in enumerate(worker_flags(workers))]
+        return [Member(i, str(i), flags) for i, flags in enumerate(worker_flags(workers))]
     addresses = [f"127.0.0.1:{port}" for port in free_ports(ps + workers)]
     hosts = [f"--ps_hosts={','.join(addresses[:ps])}", f"--worker_hosts={','.join(addresses[ps:])}"]
     own = lambda job, i: [*hosts, f"--job_name={job}", f"--task_id={i}"]
     return [
-        *(Member(str(i), own("worker", i)) for i in range(workers)),
-        *(Member(f"ps {i}", own("ps", i), is_ps=True) for i in range(ps)),
+        *(Member(i, str(i), own("worker", i)) for i in range(workers)),
+        *(Member(workers + i, f"ps {i}", own("ps", i), is_ps=True) for i in range(ps)),
     ]
 
 
@@ -166,55 +176,78 @@ class _Workers:
         self.asked = False  # to save and end
         self._requests = requests
         self._output = output
+        self._command: list[str] = []
+        self._outlive_others = False  # a process that is killed is no failure of all
+        self._restarts = 0  # that are left, of processes that were killed
+        self._killed: list[Member] = []  # that are to be started again
         self._processes: list[subprocess.Popen] = []
         self._servers: list[subprocess.Popen] = []
+        self._are_told = False  # the servers, to end
         self._threads: list[threading.Thread] = []
         self._ends: list[_Event] = []
 
     def run(self, arguments: _Arguments) -> int:
         """0, or the status of the first failure or request to end."""
+        self._command = arguments.command
+        self._outlive_others = arguments.ps > 0
+        self._restarts = arguments.max_restarts
         try:
-            self._start(arguments)
+            for member in members(arguments.workers, arguments.ps):
+                self._start(member)
             return self._wait()
         finally:
             for process in self._processes:
                 process.kill()
             self._show_rest()
 
-    def _start(self, arguments: _Arguments) -> None:
-        for i, member in enumerate(members(arguments.workers, arguments.ps)):
-            if self._requests.events:
-                return
-            process = subprocess.Popen(
-                [sys.executable, "-u", "-m", *arguments.command, *member.flags],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                encoding="utf-8",
-                errors="replace",
-                start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on
-            )
-            self._processes.append(process)
-            if member.is_ps:
-                self._servers.append(process)
-            shown = (member.label, _COLOURS[i % len(_COLOURS)], process)
-            for target, args in ((self._show, shown), (self._note_end, (process,))):
-                thread = threading.Thread(target=target, args=args, daemon=True)
-                thread.start()
-                self._threads.append(thread)
+    def _start(self, member: Member) -> None:
+        if self._requests.events:
+            return
+        process = subprocess.Popen(
+            [sys.executable, "-u", "-m", *self._command, *member.flags],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            errors="replace",
+            start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on
+        )
+        self._processes.append(process)
+        if member.is_ps:
+            self._servers.append(process)
+        colour = _COLOURS[member.index % len(_COLOURS)]
+        shown = (member.label, colour, process)
+        for target, args in ((self._show, shown), (self._note_end, (process, member))):
+            thread = threading.Thread(target=target, args=args, daemon=True)
+            thread.start()
+            self._threads.append(thread)
 
     def _show(self, label: str, colour: str, process: subprocess.Popen) -> None:
         for line in process.stdout:
             self._output.show(rich.text.Text(f"[{label}] ", style=colour) + line.rstrip("\n"))
 
-    def _note_end(self, process: subprocess.Popen) -> None:
+    def _note_end(self, process: subprocess.Popen, member: Member) -> None:
         code = process.wait()
-        status = code if code >= 0 else 1  # killed: a failure like any other
+        was_killed = code < 0
+        if was_killed and self._outlive_others:
+            if self._restarts and not self.asked:
+                self._restarts -= 1
+                self._killed.append(member)
+            code = 0
+        status = 1 if code < 0 else code  # killed: a failure like any other
         self._ends.append(_Event(time.monotonic(), status))
+
+    def _start_again(self) -> None:
+        while self._killed:
+            member = self._killed.pop()
+            self._output.show(f"{member.label} was killed, and is started again.")
+            self._start(member)
 
     def _wait(self) -> int:
         while True:
             all_ended = len(self._ends) == len(self._processes)  # before the failures are read
+            all_ended = all_ended and not self._killed
+            self._start_again()
             failures = [end for end in self._ends if end.status]
             first = min([*failures, *self._requests.events], default=None)
             if self._requests.events and not self.asked:
@@ -222,8 +255,12 @@ class _Workers:
             self._end_servers()
             late = first and time.monotonic() > first.monotonic_secs + _GRACE_SECS
             if all_ended or late or self._requests.at_once():
-                return first.status if first else 0
+                return first.status if first else self._status_of_silence()
             time.sleep(_LOOK_SECS)
+
+    def _status_of_silence(self) -> int:
+        """0, unless all workers were killed and none said that it had failed."""
+        return 0 if any(process.returncode == 0 for process in self._workers()) else 1
 
     def _ask_to_end(self) -> None:
         self.asked = True
@@ -232,10 +269,12 @@ class _Workers:
 
     def _end_servers(self) -> None:
         """Ends the ps that the workers have not ended with themselves, as they never reached it."""
-        if self._servers and all(process.poll() is not None for process in self._workers()):
+        if self._killed or self._are_told or not self._servers:
+            return
+        if all(process.poll() is not None for process in self._workers()):
+            self._are_told = True
             for process in self._servers:
                 process.terminate()
-            self._servers = []
 
     def _workers(self) -> list[subprocess.Popen]:
         return [process for process in self._processes if process not in self._servers]
