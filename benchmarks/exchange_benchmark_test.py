@@ -6,7 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks.exchange_benchmark import _Options, formula_bytes
+from benchmarks.exchange_benchmark import _Options
+from benchmarks.exchange_formula import server_traffic, two_shot_traffic
 from benchmarks.gradients import NETS, shapes_of
 
 MILLION = 1_000_000
@@ -14,9 +15,23 @@ MILLION = 1_000_000
 
 @pytest.mark.parametrize(("size", "bits"), [(2, 2.5), (4, 4.5), (8, 6.125)])
 def test_the_formula_gives_the_bits_that_a_host_sends_for_each_parameter(size, bits):
-    assert 8 * formula_bytes(MILLION, size, "ternary") / MILLION == bits
-    assert formula_bytes(MILLION, size, "float32") == 8 * MILLION * (size - 1) / size
-    assert formula_bytes(MILLION, size, "float16") == 4 * MILLION * (size - 1) / size
+    assert 8 * two_shot_traffic(MILLION, size, "ternary").sent / MILLION == bits
+    sent = two_shot_traffic(MILLION, size, "float32").sent
+    assert sent == 8 * MILLION * (size - 1) / size
+    assert two_shot_traffic(MILLION, size, "float16").sent == sent / 2
+
+
+@pytest.mark.parametrize(
+    ("size", "servers", "bits", "busiest"),
+    [(2, 1, 3, 6), (4, 1, 4, 16), (4, 2, 4, 8), (2, 4, 3, 3)],
+)
+def test_the_formula_gives_the_bits_between_a_worker_and_parameter_servers(
+    size, servers, bits, busiest
+):
+    ternary = server_traffic(MILLION, size, "ternary", servers)
+    assert [8 * count / MILLION for count in ternary] == [2, bits, busiest]
+    floats = server_traffic(MILLION, size, "float32", servers)
+    assert floats.sent == floats.received == 4 * MILLION
 
 
 def test_the_nets_have_the_sizes_that_their_papers_give():
@@ -31,7 +46,11 @@ def test_the_nets_have_the_sizes_that_their_papers_give():
     [
         ({"hosts": ("1",)}, "flag --hosts=1: must be of 2, ..., 99"),
         ({"rates": ("2mbit",)}, "flag --rates=2mbit: must be of 100mbit, 1gbit, unshaped"),
-        ({"engines": ("nccl",)}, "flag --engines=nccl: must be of collective, mpi"),
+        (
+            {"engines": ("nccl",)},
+            "flag --engines=nccl: must be of collective, mpi, parameter_server",
+        ),
+        ({"servers": ("0",)}, "flag --servers=0: must be of 1, 2, "),
         ({"gradients": ("vgg",)}, "flag --gradients=vgg: must be of lenet_slim"),
         ({"exchanges": ("int8",)}, "flag --exchanges=int8: must be of float32 ring"),
         ({"rounds": 0}, "flag --rounds=0"),
@@ -63,3 +82,23 @@ def test_the_interface_counts_what_the_formula_and_the_exchange_say(
             assert cell["counted_bytes"] == pytest.approx(cell["formula_bytes"], rel=0.01)
     assert (tmp_path / "a.png").stat().st_size > 0
     assert "| lenet_slim | 2     | 1gbit | collective | ternary" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_interfaces_of_workers_and_of_parameter_servers_count_what_the_formula_says(
+    has_networks, run, tmp_path, capsys
+):
+    hosts = ("--hosts=2", "--rates=1gbit", "--engines=parameter_server", "--servers=2")
+    work = ("--gradients=lenet_slim", "--rounds=3", f"--png={tmp_path / 'a.png'}")
+    figures = run("exchange_benchmark", *hosts, *work)
+    assert [cell["exchange"] for cell in figures["cells"]] == ["float32", "float16", "ternary"]
+    for cell in figures["cells"]:
+        for way in ("bytes", "received_bytes"):
+            formula = pytest.approx(cell[f"formula_{way}"], rel=0.05)
+            assert cell[f"interface_{way}"] == formula
+            assert cell[f"counted_{way}"] == formula
+        busiest = cell["formula_busiest_bytes"]
+        assert max(cell["ps_bytes"], cell["ps_received_bytes"]) >= 0.95 * busiest
+        assert cell["ps_cpu_ns_by_value_and_worker"] > 0
+    assert (tmp_path / "a.png").stat().st_size > 0
+    assert "| lenet_slim | 2     | 1gbit | 2 ps   | ternary" in capsys.readouterr().out

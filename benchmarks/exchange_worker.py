@@ -1,7 +1,8 @@
 """One host of benchmarks/exchange_benchmark.py: exchanges gradients, and writes down the cells.
 
-A cell tells what was exchanged, milliseconds of each exchange, bytes that one exchange put on the
-network interface, and bytes that the exchange itself counted.
+A cell tells what was exchanged, milliseconds of each exchange, bytes that one exchange sent and
+received through the network interface, what it counted itself, and the same of each ps with the
+seconds that it computed.
 """
 
 import dataclasses
@@ -12,16 +13,20 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 from absl.flags import FlagValues
 
+from benchmarks.exchange_formula import RING
 from benchmarks.gradients import NETS, shapes_of
-from benchmarks.host import HostOptions, connect, interface_bytes, write_cells
+from benchmarks.host import HostOptions, counters, joined, write_cells
 from inception import app, flag_table, runtime
 from inception.flag_table import NAMES, at_least, flag, number
 from terngrad.codecs.factory import make_codecs
 from terngrad.draws import DrawKey
-from terngrad.exchange.two_shot import Transport, TwoShotExchange
+from terngrad.exchange.connection import Connection
+from terngrad.exchange.exchange import Exchange
+from terngrad.exchange.two_shot import Transport
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS, Policy, make_layout
 from terngrad.ops.choice import choose_kernels
 from terngrad.ops.kernels import Kernels
@@ -32,7 +37,6 @@ POLICIES = {
     "float16": Policy(grad_bits=16),
     "ternary": Policy(grad_bits=1, clip_factor=2.5),
 }
-RING = "float32 ring"  # of the engine itself, without the suite
 EXCHANGES = (RING, *POLICIES)
 
 _CPU = "/CPU:0"
@@ -47,19 +51,21 @@ class Options(HostOptions):
     gradients: tuple[str, ...] = flag("Training", NAMES, NETS, "nets whose gradients are exchanged")
     exchanges: tuple[str, ...] = flag("Training", NAMES, EXCHANGES, "kinds of exchange")
     bucket_elements: int = flag("Training", at_least(1), DEFAULT_BUCKET_ELEMENTS, "of a bucket")
+    ps_processes: tuple[str, ...] = flag("Distributed", NAMES, (), "process id of each ps, if any")
     rounds: int = flag("Runtime", at_least(1), 11, "timed exchanges of a cell at most")
     cell_secs: float = flag("Runtime", number(), 15.0, "after which a cell ends", "seconds")
 
 
-Run = Callable[[tf.Tensor], Sequence[tf.Tensor]]  # step -> mean gradients
+Run = Callable[[], Sequence[tf.Tensor]]  # -> mean gradients
 
 
 class Host(NamedTuple):
     """What one host needs for all its cells."""
 
     options: Options
-    transport: Transport
+    connection: Connection
     kernels: Kernels
+    step: tf.Variable  # counts the exchanges
 
 
 def main(values: FlagValues) -> None:
@@ -71,14 +77,21 @@ def main(values: FlagValues) -> None:
         deterministic=False,
         log_placement=False,
     )
-    host = Host(options, connect(options), choose_kernels("", "", on_gpu=False)[0])
+    with joined(options) as connection:
+        kernels = choose_kernels("", "", on_gpu=False)[0]  # which makes TensorFlow start
+        step = tf.Variable(0, dtype=tf.int64, trainable=False)
+        host = Host(options, connection, kernels, step)
+        write_cells(_measure_all(host), options, connection.rank)
+
+
+def _measure_all(host: Host) -> list[dict]:
     cells = []
-    for net in options.gradients:
-        gradients = _gradients(net, host.transport.rank)
-        for kind in options.exchanges:
+    for net in host.options.gradients:
+        gradients = _gradients(net, host.connection.rank)
+        for kind in host.options.exchanges:
             cell = {"gradients": net, "exchange": kind}
             cells.append(cell | _measure(host, net, kind, gradients))
-    write_cells(cells, options, host.transport.rank)
+    return cells
 
 
 def _gradients(net: str, rank: int) -> dict[str, tf.Variable]:
@@ -91,46 +104,56 @@ def _gradients(net: str, rank: int) -> dict[str, tf.Variable]:
 def _measure(host: Host, net: str, kind: str, gradients: Mapping[str, tf.Variable]) -> dict:
     """The figures of a cell, or why there are none."""
     size = sum(math.prod(v.shape) for v in gradients.values())
-    needed = 4 * size * _COPIES * host.transport.size
+    needed = 4 * size * _COPIES * host.connection.size
     if kind != "ternary" and needed > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
         return {"values": size, "skipped": f"may need {needed / 1e9:.0f} GB of this machine"}
-    exchange = TwoShotExchange(host.transport, 1, host.kernels)
+    exchange = host.connection.exchange(1, host.kernels, host.step)
     run = (
-        _ring(host.transport, net, gradients)
+        _ring(host.connection, net, gradients)
         if kind == RING
         else _exchanger(host, kind, gradients, exchange)
     )
-    _timed(run, 0)  # connects
+    _timed(host, run)  # connects
     took: list[float] = []
     _is_over(host, took)
-    sent, counted = interface_bytes(host.options.interface), int(exchange.bytes_sent)
+    before = _counted(host, exchange)
     while not _is_over(host, took):
-        took.append(_timed(run, len(took) + 1))
-    sent = interface_bytes(host.options.interface) - sent
-    counted = int(exchange.bytes_sent) - counted
+        took.append(_timed(host, run))
+    each = {
+        name: ((np.array(now) - before[name]) / len(took)).tolist()
+        for name, now in _counted(host, exchange).items()
+    }
+    return {"values": size, "ms": [1000 * seconds for seconds in took]} | each
+
+
+def _counted(host: Host, exchange: Exchange) -> dict[str, Sequence[float]]:
+    """What was sent, received and computed so far, by this host and by each ps."""
+    options = host.options
+    servers = [counters(options.interface, process) for process in options.ps_processes]
     return {
-        "values": size,
-        "ms": [1000 * seconds for seconds in took],
-        "interface_bytes": sent / len(took),
-        "counted_bytes": counted / len(took),
+        "interface": counters(options.interface)[:2],
+        "counted": (int(exchange.bytes_sent), int(exchange.bytes_received)),
+        "servers": [list(server) for server in servers],
     }
 
 
-def _timed(run: Run, step: int) -> float:
+def _timed(host: Host, run: Run) -> float:
     begin = time.perf_counter()
-    run(tf.constant(step, tf.int64))
-    return time.perf_counter() - begin
+    run()
+    duration = time.perf_counter() - begin
+    host.step.assign_add(1)
+    return duration
 
 
 def _is_over(host: Host, took: Sequence[float]) -> bool:
     """Whether a cell has its rounds, or its time is over; all hosts meet here and answer alike."""
     spent = tf.constant([math.fsum(took)])
-    (longest,) = host.transport.all_reduce(spent, "Max", "benchmark/time").numpy()
+    longest = np.max(host.connection.all_gather(spent, "benchmark/time"))
     return len(took) == host.options.rounds or bool(took and longest > host.options.cell_secs)
 
 
 def _exchanger(
-    host: Host, kind: str, gradients: Mapping[str, tf.Variable], exchange: TwoShotExchange
+    host: Host, kind: str, gradients: Mapping[str, tf.Variable], exchange: Exchange
 ) -> Run:
     """The suite's own path, from gradients to their mean."""
     shapes = [v.shape for v in gradients.values()]
@@ -138,9 +161,10 @@ def _exchanger(
     codecs = make_codecs(layout, host.kernels)
 
     @tf.function(autograph=False)
-    def run(step: tf.Tensor) -> list[tf.Tensor]:
+    def run() -> list[tf.Tensor]:
         values = [v.read_value() for v in gradients.values()]
-        key = DrawKey(tf.constant(1, tf.uint64), step, tf.constant(exchange.first_node))
+        first_node = tf.constant(exchange.first_node)
+        key = DrawKey(tf.constant(1, tf.uint64), host.step.read_value(), first_node)
         return exchange_gradients([values], codecs, exchange, [key], [_CPU]).means
 
     return run
@@ -150,8 +174,7 @@ def _ring(transport: Transport, net: str, gradients: Mapping[str, tf.Variable]) 
     """The engine's own all-reduce of float32, variable by variable, the last layer's first."""
 
     @tf.function(autograph=False)
-    def run(step: tf.Tensor) -> list[tf.Tensor]:
-        del step
+    def run() -> list[tf.Tensor]:
         return [
             transport.all_reduce(gradients[name].read_value(), "Add", f"{net}/{name}")
             for name in reversed(gradients)

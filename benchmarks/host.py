@@ -1,43 +1,99 @@
-"""What the programs that benchmarks run on each host share: how hosts meet, and count bytes."""
+"""What the programs that benchmarks run on each host share: how hosts meet, and what is counted."""
 
+import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 from inception.flag_table import NAMES, TEXT, at_least, flag, one_of
 from inception.flags import Threads
-from terngrad.exchange.two_shot import Transport
+from terngrad.exchange.connection import Connection
+
+ENGINES = ("collective", "mpi", "parameter_server")
+
+_TIMEOUT_SECS = 300.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HostOptions(Threads):
     """The flags of one host."""
 
-    engine: str = flag("Distributed", one_of("collective", "mpi"), "collective", "what carries")
+    engine: str = flag("Distributed", one_of(*ENGINES), "collective", "what carries")
     worker_hosts: tuple[str, ...] = flag("Distributed", NAMES, (), "HOST:PORT of each host")
+    ps_hosts: tuple[str, ...] = flag("Distributed", NAMES, (), "HOST:PORT of each ps, if any")
     task_id: int = flag("Distributed", at_least(0), 0, "index of this host")
     interface: str = flag("Distributed", TEXT, "eth0", "whose bytes are counted")
     output_dir: str = flag("Distributed", TEXT, ".", "folder for this host's cells, INDEX.json")
 
 
-def connect(options: HostOptions) -> Transport:
-    """Joins the other hosts."""
-    if options.engine == "mpi":
-        from mpi4py import MPI
+class Counters(NamedTuple):
+    """What a process, and the network interface of its host, have done since they exist.
 
-        from terngrad.exchange.mpi import MpiTransport
+    Attributes:
+      sent: bytes that left through the interface, with all headers.
+      received: bytes that came.
+      cpu_seconds: that the process computed.
+    """
 
-        return MpiTransport(MPI.COMM_WORLD)
+    sent: int
+    received: int
+    cpu_seconds: float
+
+    def since(self, before: "Counters") -> "Counters":
+        """What was done in between."""
+        return Counters(*(now - then for now, then in zip(self, before, strict=True)))
+
+
+@contextlib.contextmanager
+def joined(options: HostOptions) -> Iterator[Connection]:
+    """Joins the other hosts until the end of the block."""
+    join = {"collective": _by_sockets, "mpi": _by_mpi, "parameter_server": _by_servers}
+    with join[options.engine](options) as connection:
+        yield connection
+
+
+@contextlib.contextmanager
+def _by_sockets(options: HostOptions) -> Iterator[Connection]:
     from terngrad.exchange import collective
 
-    return collective.start(options.worker_hosts, options.task_id)
+    yield collective.start(options.worker_hosts, options.task_id)
 
 
-def interface_bytes(interface: str) -> int:
-    """Bytes that left through a network interface since it exists, with all headers."""
-    with open(f"/sys/class/net/{interface}/statistics/tx_bytes", encoding="ascii") as file:
-        return int(file.read())
+@contextlib.contextmanager
+def _by_mpi(options: HostOptions) -> Iterator[Connection]:
+    from mpi4py import MPI
+
+    from terngrad.exchange.mpi import MpiTransport
+
+    del options
+    yield MpiTransport(MPI.COMM_WORLD)
+
+
+@contextlib.contextmanager
+def _by_servers(options: HostOptions) -> Iterator[Connection]:
+    from terngrad.exchange.parameter_server.client import Client
+    from terngrad.exchange.parameter_server.exchange import ParameterServerConnection
+
+    client = Client(options.ps_hosts, options.worker_hosts, options.task_id, _TIMEOUT_SECS)
+    client.meeting.wait_for_all(_TIMEOUT_SECS)
+    yield ParameterServerConnection(client)
+    client.close(is_done=True)
+
+
+def counters(interface: str, process: str = "self") -> Counters:
+    """Those of a process by its id, which may be on another host of this machine."""
+    lines = Path("/proc", process, "net/dev").read_text().splitlines()
+    fields = next(line for line in lines if line.strip().startswith(f"{interface}:")).split()[1:]
+    return Counters(int(fields[8]), int(fields[0]), cpu_seconds(process))
+
+
+def cpu_seconds(process: str) -> float:
+    """Seconds that all threads of a process have computed."""
+    fields = Path("/proc", process, "stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 def write_cells(cells: Sequence[dict], options: HostOptions, rank: int) -> None:

@@ -77,7 +77,26 @@ class Network:
 
     def collect(self, commands: Sequence[Sequence[str]], timeout: float) -> list[list[dict]]:
         """As `run_programs`; returns the lists that they wrote to --output_dir=DIR."""
-        return _collect(self._on_hosts(commands), self.size, self._environment, timeout)
+        return _collect(self._on_hosts(commands), len(commands), self._environment, timeout)
+
+    @contextlib.contextmanager
+    def serving(self, commands: Sequence[Sequence[str]], first: int) -> Iterator[list[int]]:
+        """Runs a command on each host from `first` on, until the block ends.
+
+        Yields:
+          Process ids.
+
+        Raises:
+          ValueError: that of the block, with what these hosts told.
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            logs = [Path(folder, f"{i}.log") for i in range(len(commands))]
+            hosts = self._on_hosts(commands, first)
+            try:
+                with _processes(hosts, logs, os.environ | self._environment) as processes:
+                    yield [process.pid for process in processes]
+            except ValueError as error:
+                raise ValueError(f"{error}\n{_told(logs, range(len(logs)), first)}") from None
 
     def collect_with_mpi(self, command: Sequence[str], timeout: float) -> list[list[dict]]:
         """Runs a command on each host under mpirun; otherwise as `collect`.
@@ -109,8 +128,8 @@ class Network:
         if done.returncode:
             raise ValueError(done.stderr.strip() or f"network.sh {arguments[0]} failed")
 
-    def _on_hosts(self, commands: Sequence[Sequence[str]]) -> list[list[str]]:
-        return [["bash", _SCRIPT, "run", str(i), *c] for i, c in enumerate(commands)]
+    def _on_hosts(self, commands: Sequence[Sequence[str]], first: int = 0) -> list[list[str]]:
+        return [["bash", _SCRIPT, "run", str(i), *c] for i, c in enumerate(commands, first)]
 
 
 def network(size: int) -> Network:
@@ -134,16 +153,29 @@ def _run(
     log_folder: str,
 ) -> None:
     logs = [Path(log_folder, f"{i}.log") for i in range(len(commands))]
-    with contextlib.ExitStack() as stack:
-        processes = [
-            stack.enter_context(_process(command, log, os.environ | environment))
-            for command, log in zip(commands, logs, strict=True)
-        ]
+    with _processes(commands, logs, os.environ | environment) as processes:
         _wait(processes, timeout)
         failed = [i for i, process in enumerate(processes) if process.poll() != 0]
     if failed:
-        told = "\n".join(f"[{i}] {logs[i].read_text()[-3000:]}" for i in failed)
+        told = _told(logs, failed)
         raise ValueError(f"processes {failed} failed or took over {timeout:.0f} s:\n{told}")
+
+
+def _told(logs: Sequence[Path], chosen: Sequence[int], first: int = 0) -> str:
+    """Last lines of some logs, that of index 0 being of host `first`."""
+    return "\n".join(f"[{first + i}] {logs[i].read_text()[-3000:]}" for i in chosen)
+
+
+@contextlib.contextmanager
+def _processes(
+    commands: Sequence[Sequence[str]], logs: Sequence[Path], environment: Mapping[str, str]
+) -> Iterator[list[subprocess.Popen]]:
+    """Processes that do not outlive the block."""
+    with contextlib.ExitStack() as stack:
+        yield [
+            stack.enter_context(_process(command, log, environment))
+            for command, log in zip(commands, logs, strict=True)
+        ]
 
 
 @contextlib.contextmanager

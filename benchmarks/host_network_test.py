@@ -78,6 +78,20 @@ def test_a_program_that_fails_is_named_with_what_it_told_and_ends_the_others(has
         network.run_programs([endless, bad], 60)
 
 
+def test_servers_last_as_long_as_their_block_and_tell_what_they_said_when_it_fails(has_networks):
+    server = [sys.executable, "-uc", f"print('I serve'); {LISTEN}; s.accept()"]
+    visit = REACH.replace("10.77.0.1", "10.77.0.2")
+    bad = [sys.executable, "-c", f"{visit}\nraise SystemExit('no more')"]
+    with host_network.network(2) as network:
+        with (
+            pytest.raises(ValueError, match=r"(?s)\[0\] no more.*\[1\] I serve"),
+            network.serving([server], 1) as processes,
+        ):
+            assert Path("/proc", str(processes[0])).exists()
+            network.run_programs([bad], 60)
+        assert not Path("/proc", str(processes[0])).exists()
+
+
 def test_programs_that_take_too_long_are_ended(has_networks):
     endless = [sys.executable, "-c", "import time; time.sleep(1000)"]
     with (

@@ -4,15 +4,14 @@ python -m benchmarks.ps_worker RANK PS_HOSTS WORKER_HOSTS NET BITS ROUNDS PS_PRO
 """
 
 import json
-import os
 import sys
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 
 from benchmarks.gradients import shapes_of
+from benchmarks.host import cpu_seconds
 from terngrad.codecs.planes import GROUP, padded
 from terngrad.exchange.parameter_server.client import Client
 from terngrad.exchange.parameter_server.operations import Kind
@@ -57,23 +56,18 @@ def main() -> None:
     seconds = []
     for step in range(_WARM_UP + int(rounds)):
         if step == _WARM_UP:
-            cpu = _cpu_seconds(process)
+            cpu = cpu_seconds(process)
         start = time.perf_counter()
         for bucket in buckets:
             bucket.push(step)
         for bucket in buckets:
             bucket.wait()
         seconds.append(time.perf_counter() - start)
-    cpu = _cpu_seconds(process) - cpu
+    cpu = cpu_seconds(process) - cpu
     found = {"cpu_seconds": cpu, "seconds": seconds[_WARM_UP:], "values": layout.size}
     print(json.dumps(found), flush=True)
     client.meeting.leave()
     client.close(is_done=True)
-
-
-def _cpu_seconds(process: str) -> float:
-    fields = Path("/proc", process, "stat").read_text().rpartition(")")[2].split()
-    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 if __name__ == "__main__":

@@ -11,13 +11,13 @@ import tensorflow as tf
 from absl.flags import FlagValues
 
 from benchmarks import timing
-from benchmarks.host import HostOptions, connect, interface_bytes, write_cells
+from benchmarks.host import HostOptions, counters, joined, write_cells
 from inception import app, flag_table, runtime
 from inception.batches import training_batches
 from inception.flag_table import TEXT, at_least, flag
 from inception.flags import TrainConfig
 from inception.problem import resolve
-from terngrad.exchange.two_shot import Transport
+from terngrad.exchange.connection import Connection
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS
 
 GRAD_BITS = {"float32": 32, "float16": 16, "ternary": 1}
@@ -45,7 +45,28 @@ def main(values: FlagValues) -> None:
         deterministic=True,
         log_placement=False,
     )
-    transport = connect(options)
+    with joined(options) as connection:
+        write_cells(_measure(options, connection), options, connection.rank)
+
+
+def _measure(options: Options, connection: Connection) -> list[dict]:
+    """The figures of each kind."""
+    sides = _sides(options, connection)
+    for side in sides.values():
+        side(1)  # compiles, connects
+    cells = {kind: {"side": kind, "ms": [], "interface_bytes": []} for kind in sides}
+    for kind in list(sides) * options.rounds:
+        _meet(connection)
+        before = counters(options.interface)
+        wall, _ = timing.ms_per_step(sides[kind], options.steps)
+        _meet(connection)
+        sent = counters(options.interface).since(before).sent
+        cells[kind]["ms"].append(wall)
+        cells[kind]["interface_bytes"].append(sent / options.steps)
+    return list(cells.values())
+
+
+def _sides(options: Options, connection: Connection) -> dict[str, timing.Side]:
     config = TrainConfig(
         dataset_name=options.dataset,
         net=options.net,
@@ -59,27 +80,16 @@ def main(values: FlagValues) -> None:
         bucket_elements=options.bucket_elements,
     )
     goal = resolve(config)
-    batches = training_batches(config, goal, None, 0, transport.rank, transport.size)
+    batches = training_batches(config, goal, None, 0, connection.rank, connection.size)
     sides = {ALONE: timing.suite_side(dataclasses.replace(config, grad_bits=32), batches)}
     for kind, bits in GRAD_BITS.items():
         chosen = dataclasses.replace(config, grad_bits=bits)
-        sides[kind] = timing.suite_side(chosen, batches, transport)
-    for side in sides.values():
-        side(1)  # compiles, connects
-    cells = {kind: {"side": kind, "ms": [], "interface_bytes": []} for kind in sides}
-    for kind in list(sides) * options.rounds:
-        _meet(transport)
-        sent = interface_bytes(options.interface)
-        wall, _ = timing.ms_per_step(sides[kind], options.steps)
-        _meet(transport)
-        sent = interface_bytes(options.interface) - sent
-        cells[kind]["ms"].append(wall)
-        cells[kind]["interface_bytes"].append(sent / options.steps)
-    write_cells(list(cells.values()), options, transport.rank)
+        sides[kind] = timing.suite_side(chosen, batches, connection)
+    return sides
 
 
-def _meet(transport: Transport) -> None:
-    transport.all_reduce(tf.zeros([1]), "Max", "benchmark/barrier")
+def _meet(connection: Connection) -> None:
+    connection.all_gather(tf.zeros([1]), "benchmark/barrier")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from inception.build import build_training
 from inception.flag_table import BOOLEAN, TEXT, at_least, flag, number
 from inception.flags import Threads, TrainConfig
 from inception.problem import resolve
-from terngrad.exchange.two_shot import Transport
+from terngrad.exchange.connection import Connection
 
 Side = Callable[[int], None]  # takes so many steps
 
@@ -70,11 +70,11 @@ def configure(options: Options) -> None:
 
 
 def suite_side(
-    config: TrainConfig, batches: tf.data.Dataset, transport: Transport | None = None
+    config: TrainConfig, batches: tf.data.Dataset, connection: Connection | None = None
 ) -> Side:
     """The steps of a training program with this config, on these batches."""
     goal = resolve(config)
-    runner = build_training(config, goal, _STEPS_PER_EPOCH, [_DEVICE], transport).runner
+    runner = build_training(config, goal, _STEPS_PER_EPOCH, [_DEVICE], connection).runner
     iterator = iter(batches)
 
     def run(count: int) -> None:
