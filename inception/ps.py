@@ -12,6 +12,7 @@ from inception.flag_table import refuse
 from inception.flags import TrainConfig
 from inception.ps_report import PsReport
 from terngrad.exchange.channel import PortError, split_address
+from terngrad.exchange.parameter_server import memory
 from terngrad.exchange.parameter_server.calls import ps_name
 from terngrad.exchange.parameter_server.coordinator import Rules
 from terngrad.exchange.parameter_server.reduction import Reduction
@@ -37,6 +38,7 @@ def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
         deterministic=config.deterministic,
         log_placement=False,
     )
+    memory.keep_freed()
     wanted, path = os.environ.get("TERNGRAD_KERNELS", ""), os.environ.get("TERNGRAD_SIMD", "")
     kernels, why_reference = choose_kernels(wanted, path)
     rules = Rules(cluster.aggregated, cluster.elastic, cluster.worker_timeout_secs)
