@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-# Faults of the kernel while a message's memory is taken and freed 100 times.
+# Faults of the kernel while a message's memory is taken and freed 800 times.
 FAULTS = """
 import resource, sys
 from terngrad.exchange.parameter_server import memory
@@ -15,7 +15,7 @@ if sys.argv[1] == "keep":
 take = lambda: [bytes(1 << 20) for _ in range(4)]
 take()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(25):
+for _ in range(200):
     take()
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
