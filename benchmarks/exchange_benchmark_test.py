@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+from benchmarks import exchange_report
 from benchmarks.exchange_benchmark import _Options
 from benchmarks.exchange_formula import server_traffic, two_shot_traffic
 from benchmarks.gradients import NETS, shapes_of
@@ -86,7 +87,7 @@ def test_the_interface_counts_what_the_formula_and_the_exchange_say(
 
 @pytest.mark.slow
 def test_the_interfaces_of_workers_and_of_parameter_servers_count_what_the_formula_says(
-    has_networks, run, tmp_path, capsys
+    has_networks, run, tmp_path, capsys, monkeypatch
 ):
     hosts = ("--hosts=2", "--rates=1gbit", "--engines=parameter_server", "--servers=2")
     work = ("--gradients=lenet_slim", "--rounds=3", f"--png={tmp_path / 'a.png'}")
@@ -101,4 +102,9 @@ def test_the_interfaces_of_workers_and_of_parameter_servers_count_what_the_formu
         assert max(cell["ps_bytes"], cell["ps_received_bytes"]) >= 0.95 * busiest
         assert cell["ps_cpu_ns_by_value_and_worker"] > 0
     assert (tmp_path / "a.png").stat().st_size > 0
-    assert "| lenet_slim | 2     | 1gbit | 2 ps   | ternary" in capsys.readouterr().out
+    table = capsys.readouterr().out.partition("| gradients")[2]
+    assert "| lenet_slim | 2     | 1gbit | 2 ps   | ternary" in table
+    monkeypatch.setattr("sys.argv", ["", str(tmp_path / "b.png"), str(tmp_path / "figures.json")])
+    exchange_report.main()
+    assert capsys.readouterr().out.partition("| gradients")[2] == table
+    assert (tmp_path / "b.png").read_bytes() == (tmp_path / "a.png").read_bytes()

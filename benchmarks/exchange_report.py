@@ -1,5 +1,12 @@
-"""The figures of benchmarks/exchange_benchmark.py as tables and as a picture."""
+"""The figures of benchmarks/exchange_benchmark.py as tables and as a picture.
 
+Of one or several runs, once more:
+
+python -m benchmarks.exchange_report PNG JSON...
+"""
+
+import json
+import sys
 from collections.abc import Sequence
 
 import matplotlib.figure
@@ -19,6 +26,17 @@ _FIGURES = (
     *("to wire", "to float32", "to ring"),
 )
 _OF_SERVERS = ("MB sent", "MB received", "to formula", "CPU ms", "busy", "ns a value and worker")
+
+
+def main() -> None:
+    """Prints and draws what files hold."""
+    png, *paths = sys.argv[1:]
+    cells = []
+    for path in paths:
+        with open(path, encoding="utf-8") as file:
+            cells += json.load(file)["cells"]
+    print_tables(cells)
+    draw(cells, png)
 
 
 def print_tables(cells: Sequence[dict]) -> None:
@@ -138,3 +156,7 @@ def _beside(cell: dict, cells: Sequence[dict], kind: str) -> float | None:
     same |= {"exchange": kind}
     found = [c for c in cells if "ms" in c and all(c[k] == v for k, v in same.items())]
     return float(np.median(found[0]["ms"])) if found else None
+
+
+if __name__ == "__main__":
+    main()
