@@ -74,12 +74,16 @@ def _by_mpi(options: HostOptions) -> Iterator[Connection]:
 
 @contextlib.contextmanager
 def _by_servers(options: HostOptions) -> Iterator[Connection]:
+    import tensorflow as tf
+
     from terngrad.exchange.parameter_server.client import Client
     from terngrad.exchange.parameter_server.exchange import ParameterServerConnection
 
     client = Client(options.ps_hosts, options.worker_hosts, options.task_id, _TIMEOUT_SECS)
-    client.meeting.wait_for_all(_TIMEOUT_SECS)
-    yield ParameterServerConnection(client)
+    connection = ParameterServerConnection(client)
+    connection.synchronize([tf.Variable(0, dtype=tf.int64, trainable=False)])
+    yield connection
+    client.meeting.leave()
     client.close(is_done=True)
 
 

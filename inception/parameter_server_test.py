@@ -212,7 +212,7 @@ def test_with_backup_workers_the_run_goes_on_when_one_is_lost(tmp_path, victim, 
     program, flags = flags_of(tmp_path, batch_size=2, steps=LONGER)
     flags += ["--worker_timeout_secs=8", "--num_replicas_to_aggregate=2"]
     with Cluster(3, 1, program, flags) as cluster:
-        cluster.wait_for("2", r"Worker 2: .* step 30,")
+        cluster.wait_for("2", r"Worker 2: .* step \d+,")
         cluster.kill(victim, how)
         cluster.wait_for("ps 0", rf"^worker {victim} \(.*\) died: its stream ended")
         others = [worker for worker in ("0", "1", "2") if worker != victim]
@@ -290,7 +290,7 @@ def test_a_signal_to_a_worker_whose_gradients_are_never_wanted_ends_all(tmp_path
     flags += ["--num_replicas_to_aggregate=1"]
     with Cluster(2, 1, program, flags) as cluster:
         for worker in ("0", "1"):
-            cluster.wait_for(worker, rf"Worker {worker}: .* step 20,")
+            cluster.wait_for(worker, rf"Worker {worker}: .* step \d+,")
         cluster.kill("1", signal.SIGTERM)
         for worker in ("0", "1"):
             assert cluster.runs[worker].finish() == 128 + signal.SIGTERM, cluster.lines()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
@@ -29,6 +30,7 @@ class ParameterServerConnection(Connection):
         self.size = client.size
         self._client = client
         self._is_live = False
+        self._turns: collections.Counter[str] = collections.Counter()
 
     def exchange(
         self, local_nodes: int, kernels: Kernels, step: tf.Variable
@@ -38,7 +40,9 @@ class ParameterServerConnection(Connection):
 
     def all_gather(self, part: tf.Tensor, name: str) -> tf.Tensor:
         """See base class; at most 64 KB a worker."""
-        found = self._client.meeting.gather(f"tensor:{name}", part.numpy().tobytes())
+        turn = self._turns[name]
+        self._turns[name] += 1
+        found = self._client.meeting.gather(f"tensor:{name}", part.numpy().tobytes(), turn)
         arrays = [np.frombuffer(found[rank], part.dtype.as_numpy_dtype) for rank in sorted(found)]
         return tf.reshape(tf.constant(np.stack(arrays)), [len(arrays), *part.shape])
 

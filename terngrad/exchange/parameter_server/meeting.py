@@ -52,8 +52,8 @@ class Meeting:
         self._view = _NO_VIEW
         self._is_frozen = False
         self._standing: Report | None = None  # that was not answered yet
-        self._own_values: dict[str, bytes] = {}
-        self._values: dict[str, dict[int, bytes]] = {}
+        self._own_values: dict[str, Report] = {}
+        self._values: dict[str, tuple[int, dict[int, bytes]]] = {}  # with the turn
         self._parts: list[bytes] = []
 
     def use(self, link: Link, pulse: Pulse, beat_secs: float) -> None:
@@ -71,19 +71,26 @@ class Meeting:
 
         threading.Thread(target=tell, daemon=True).start()
 
-    def gather(self, name: str, content: bytes) -> Mapping[int, bytes]:
+    def gather(self, name: str, content: bytes, turn: int = 0) -> Mapping[int, bytes]:
         """Gives a value, and returns those of all workers when they are there.
+
+        Args:
+          name: of the value.
+          content: at most 64 KB.
+          turn: counts the calls of this name, the same on all workers.
 
         Raises:
           InterruptionError: the workers are to say where they stand; ask again after that.
           MembershipError: the training ends.
         """
         with self._changed:
-            self._own_values[name] = content
+            own = Report()
+            own.value.name, own.value.content, own.value.round = name, content, turn
+            self._own_values[name] = own
             self._values.pop(name, None)
-            self._send(_value(name, content))
-            self._wait_for(lambda: name in self._values)
-            return self._values[name]
+            self._send(own)
+            self._wait_for(lambda: self._values.get(name, (-1, {}))[0] == turn)
+            return self._values[name][1]
 
     def stand(self, steps: int, *, is_live: bool) -> View:
         """Says where this worker stands, and returns the next view.
@@ -164,8 +171,8 @@ class Meeting:
     def opened(self) -> None:
         """The link is open again, perhaps to a ps that knows nothing."""
         with self._changed:
-            for name, content in self._own_values.items():
-                self._send(_value(name, content))
+            for own in self._own_values.values():
+                self._send(own)
             if self._standing:
                 self._is_frozen = False
                 self._send(self._standing)
@@ -186,7 +193,8 @@ class Meeting:
                 self._on["go"](order.go.step, groups.unpack(order.go.contributors))
             elif what == "values":
                 given = order.values
-                self._values[given.name] = dict(zip(given.workers, given.contents, strict=True))
+                contents = dict(zip(given.workers, given.contents, strict=True))
+                self._values[given.name] = given.round, contents
             elif what == "state" and order.state.view == self._view.number:
                 self._parts.append(order.state.content)
             elif what == "finished":
@@ -212,12 +220,6 @@ class Meeting:
 
     def _send(self, report: Report) -> None:
         self._link.send(report.SerializeToString())
-
-
-def _value(name: str, content: bytes) -> Report:
-    report = Report()
-    report.value.name, report.value.content = name, content
-    return report
 
 
 def _parts(contents: Iterable[memoryview]) -> Iterator[bytes]:

@@ -334,6 +334,16 @@ def test_values_are_gathered():
         assert [g.result(SECS) for g in given] == [{0: b"\0", 1: b"\1"}] * 2
 
 
+def test_values_that_are_given_in_turns_wait_for_all_each_time():
+    with serving() as (_, hosts), joined(hosts) as clients, futures.ThreadPoolExecutor() as pool:
+        for turn in range(5):
+            first = pool.submit(clients[0].meeting.gather, "name", bytes([turn]), turn)
+            time.sleep(0.05)
+            assert not first.done()
+            clients[1].meeting.gather("name", bytes([9]), turn)
+            assert first.result(SECS) == {0: bytes([turn]), 1: bytes([9])}
+
+
 def test_a_worker_who_comes_before_its_ps_waits_for_it():
     hosts = free_hosts(1)
     made = queue.Queue()

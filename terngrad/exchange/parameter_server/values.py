@@ -7,19 +7,23 @@ from collections.abc import Callable
 from terngrad.exchange.parameter_server.messages import Order, ValueMessage
 
 _MOST_VALUES = 64  # names
+_KEPT_ROUNDS = 2
 _LONGEST_NAME = 256
 _LONGEST_VALUE = 1 << 16  # bytes
 
+Key = tuple[str, int]  # name, round
+
 
 class Values:
-    """What the workers gave, by name; not safe for threads."""
+    """What the workers gave, by name and round; not safe for threads."""
 
     def __init__(self, send: Callable[[int, Order], None]) -> None:
         """`send` gives a worker an order; must not wait."""
         self._send = send
-        self._given: dict[str, dict[int, bytes]] = {}
-        self._asking: dict[str, set[int]] = {}
-        self._known: set[str] = set()
+        self._names: set[str] = set()
+        self._given: dict[Key, dict[int, bytes]] = {}
+        self._asking: dict[Key, set[int]] = {}
+        self._known: set[Key] = set()
 
     def give(self, worker: int, value: ValueMessage) -> None:
         """Takes a worker's value; it will see all of them.
@@ -32,10 +36,13 @@ class Values:
             raise ValueError(f"a value whose name has {size} characters; allowed {_LONGEST_NAME}")
         if (size := len(value.content)) > _LONGEST_VALUE:
             raise ValueError(f"a value of {size} bytes; allowed are {_LONGEST_VALUE}")
-        if value.name not in self._given and len(self._given) == _MOST_VALUES:
+        if value.name not in self._names and len(self._names) == _MOST_VALUES:
             raise ValueError(f"{value.name} is one value too many; allowed are {_MOST_VALUES}")
-        self._given.setdefault(value.name, {})[worker] = value.content
-        self._asking.setdefault(value.name, set()).add(worker)
+        self._names.add(value.name)
+        key = value.name, value.round
+        self._given.setdefault(key, {})[worker] = value.content
+        self._asking.setdefault(key, set()).add(worker)
+        self._forget(value.name, value.round - _KEPT_ROUNDS)
 
     def share(self, present: set[int], *, is_complete: bool) -> None:
         """Shows what is to be seen.
@@ -44,17 +51,22 @@ class Values:
           present: workers that must all have given a value before it is shown.
           is_complete: nobody else is waited for.
         """
-        for name, asking in self._asking.items():
-            given = self._given[name]
-            if not asking or (name not in self._known and not is_complete):
+        for key, asking in self._asking.items():
+            given = self._given[key]
+            is_known = key in self._known or (is_complete and present <= given.keys())
+            if not asking or not is_known:
                 continue
-            if name not in self._known and not present <= given.keys():
-                continue
-            self._known.add(name)
+            self._known.add(key)
             order = Order()
-            order.values.name = name
+            order.values.name, order.values.round = key
             order.values.workers.extend(sorted(given))
             order.values.contents.extend(given[worker] for worker in sorted(given))
             for worker in asking & present:
                 self._send(worker, order)
             asking.clear()
+
+    def _forget(self, name: str, last: int) -> None:
+        """Drops the rounds of a name up to the last that nobody can ask for any more."""
+        for key in [k for k in self._given if k[0] == name and k[1] <= last]:
+            del self._given[key], self._asking[key]
+            self._known.discard(key)
