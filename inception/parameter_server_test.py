@@ -217,10 +217,6 @@ def test_with_backup_workers_the_run_goes_on_when_one_is_lost(tmp_path, victim, 
         cluster.wait_for("ps 0", rf"^worker {victim} \(.*\) died: its stream ended")
         others = [worker for worker in ("0", "1", "2") if worker != victim]
         cluster.wait_for("ps 0", r"^Workers \d and \d train from step \d+ on\.")
-        if victim == "0":  # the checkpoints are its own: without it none is written
-            cluster.kill(victim)
-            cluster.start(victim)
-            others.append(victim)
         for worker in others:
             cluster.wait_for(worker, f"Finished training at step {LONGER}")
         cluster.finish(*others, "ps 0")

@@ -327,8 +327,9 @@ def _loop(ready: Ready, batches: Iterator, bar: ProgressBar) -> Loop:
         writer.plan(rate, int(training.step), config.max_steps)
 
     def save(step: int) -> str | None:
-        if not is_chief:
+        if ready.connection and not ready.connection.leads:
             return None
+        os.makedirs(config.train_dir, exist_ok=True)
         return checkpoints.save(
             config.train_dir, training.state, step, config.keep_checkpoints, ready.settings
         )

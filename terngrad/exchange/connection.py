@@ -63,6 +63,11 @@ class Connection(abc.ABC):
         return False
 
     @property
+    def leads(self) -> bool:
+        """Whether this process saves: the chief, or who stands in for it while it is lost."""
+        return self.rank == 0
+
+    @property
     def spares(self) -> bool:
         """Whether a step may be made without this process."""
         return False

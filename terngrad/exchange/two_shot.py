@@ -58,7 +58,7 @@ class Transport(Connection):
     def synchronize(self, state: Sequence[tf.Variable]) -> bool:
         """See base class; all are started together, so it is the chief's."""
         for i, variable in enumerate(state):
-            variable.assign(self.broadcast(variable.read_value(), f"broadcast/{i}"))
+            variable.assign(self.broadcast(variable.read_value(), f"state/{i}"))
         return True
 
 

@@ -140,6 +140,12 @@ class Client:
             return self._interrupted
 
     @property
+    def leads(self) -> bool:
+        """Whether this worker is the first of the view."""
+        with self._lock:
+            return groups.unpack(self._view.members)[:1] == (self.rank,)
+
+    @property
     def spares(self) -> bool:
         """Whether a step needs fewer than all members of the view."""
         with self._lock:

@@ -76,6 +76,11 @@ class ParameterServerConnection(Connection):
         return self._client.is_over(step)
 
     @property
+    def leads(self) -> bool:
+        """See base class."""
+        return self._client.leads
+
+    @property
     def spares(self) -> bool:
         """See base class."""
         return self._client.spares
