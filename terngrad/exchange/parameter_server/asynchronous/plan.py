@@ -11,7 +11,7 @@ from typing import Any
 from terngrad.layout import Layout, Policy, make_layout
 from terngrad.limits import MAX_NODES
 
-MAX_ELEMENTS = 1 << 32  # of a net, on all ps
+MAX_ELEMENTS = 1 << 30  # of a net, on all ps
 _LONGEST_RUN = 64  # characters
 _OPTIMIZERS = ("momentum", "adam", "gd", "rmsprop")
 

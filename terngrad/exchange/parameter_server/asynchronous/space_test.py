@@ -48,5 +48,6 @@ def test_law_7_a_gradient_is_2_bits_a_code_4_bytes_a_scale_and_4_or_2_a_float():
     share = make_shares(layout_of(1, 1 << 20), 1, 1, 0)[0]
     coded = 7 * 9 + 9 + 40 * 3 + 3
     assert share.pushed_bytes == 4 * 4 + 8 * math.ceil(coded / 32) + 4 * share.floats
-    assert make_shares(layout_of(16), 1, 1, 0)[0].pushed_bytes == 2 * share.size
+    halves = make_shares(layout_of(16), 1, 1, 0)[0]
+    assert halves.pushed_bytes == 2 * halves.size
     assert share.pulled_bytes(32) == 4 * share.size == 2 * share.pulled_bytes(16)

@@ -1,0 +1,174 @@
+"""Laws of asynchronous training over real connections, with workers in threads."""
+
+import contextlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from terngrad.codecs.factory import make_codecs
+from terngrad.exchange.local import LocalExchange
+from terngrad.exchange.parameter_server.asynchronous.client import Client
+from terngrad.exchange.parameter_server.asynchronous.gradient import GradientStep, contents
+from terngrad.exchange.parameter_server.asynchronous.plan import Plan
+from terngrad.exchange.parameter_server.asynchronous.server import Server
+from terngrad.exchange.parameter_server.asynchronous.space import make_shares
+from terngrad.exchange.parameter_server.asynchronous.states import pack, unpack
+from terngrad.exchange.parameter_server.asynchronous.store import Keeping, Store
+from terngrad.exchange.parameter_server.asynchronous.updates import state_groups
+from terngrad.exchange.two_shot_test import free_hosts
+from terngrad.layout import Policy, make_layout
+from terngrad.ops.reference import ReferenceKernels
+from terngrad.training import schedules
+from terngrad.training.averages import MovingAverages
+from terngrad.training.classifier import Classifier
+from terngrad.training.optimizers import make_optimizer
+from terngrad.training.step import TrainStep
+from terngrad.training.step_test import make_batches, make_model
+
+SECS, RATE, DECAY = 60.0, 0.05, 0.99
+KERNELS = ReferenceKernels()
+TERNARY = Policy(grad_bits=1, clip_factor=2.5, float_layers=("logits",))
+
+
+class Worker:
+    """What a worker has of a net, and its calls."""
+
+    def __init__(self, hosts, rank=0, workers=1, nodes=1, policy=TERNARY, model=None, **plan):
+        self.classifier = Classifier(model or make_model())
+        names, variables = self.classifier.names, self.classifier.variables
+        self.layout = make_layout(names, [v.shape for v in variables], policy, 64)
+        self.statistics = list(self.classifier.state.values())
+        count = sum(v.shape.num_elements() for v in self.statistics)
+        self.shares = make_shares(self.layout, len(hosts), nodes, count)
+        exchange = LocalExchange(nodes, KERNELS)
+        self.compute = GradientStep(
+            self.classifier,
+            self.layout,
+            make_codecs(self.layout, KERNELS),
+            exchange,
+            3,
+            rank * nodes,
+            ["/CPU:0"],
+        )
+        facts = {"layout": self.layout.fingerprint().hex()}
+        options = {"optimizer": "gd", "pull_bits": 32, "max_steps": 1000, "max_staleness": -1}
+        self.plan = Plan(
+            run="a run",
+            names=self.layout.names,
+            shapes=self.layout.shapes,
+            policy=policy,
+            bucket_elements=64,
+            statistics=count,
+            nodes=nodes,
+            momentum=0.9,
+            averages_decay=DECAY,
+            schedule="",
+            facts=facts,
+            **options | plan,
+        )
+        self.optimizer = make_optimizer(self.plan.optimizer, variables, 0.9)
+        self.averages = MovingAverages(variables, DECAY)
+        self.state = state_of(self.classifier, self.optimizer, self.averages)
+        bits = self.plan.pull_bits
+        self.client = Client(hosts, names_of(workers), rank, SECS, self.shares, bits, facts)
+
+    def begin(self):
+        self.client.enter()
+        packed = pack(
+            self.state, self.statistics, self.layout, state_groups(self.plan), self.shares
+        )
+        self.client.begin(self.plan, packed, 0)
+
+    def train(self, batches, steps):
+        pulled = self.client.pull()
+        for images, labels in batches.take(steps):
+            if pulled.finished:
+                break
+            pulled = self.client.push(self.gradient(pulled, images, labels), pulled.versions)
+        return pulled
+
+    def gradient(self, pulled, images, labels):
+        computed = self.compute(
+            images, labels, pulled.version, pulled.parameters, pulled.statistics
+        )
+        return contents(computed, self.shares)
+
+    def fetched(self):
+        """Everything that the ps hold, by name."""
+        _, packed = self.client.fetch()
+        groups = state_groups(self.plan)
+        unpack(packed, self.state, self.statistics, self.layout, groups, self.shares)
+        return {name: v.numpy() for name, v in self.state.items()}
+
+
+def names_of(workers):
+    return [f"worker:{i + 1}" for i in range(workers)]
+
+
+def state_of(classifier, optimizer, averages):
+    groups = {"variables": classifier.variables, "averages": averages.shadows}
+    groups |= {f"slots/{slot}": values for slot, values in optimizer.slots.items()}
+    named = lambda group, values: zip(classifier.names, values, strict=True)
+    state = {f"{g}/{name}": v for g, values in groups.items() for name, v in named(g, values)}
+    return state | {f"variables/{name}": v for name, v in classifier.state.items()}
+
+
+@contextlib.contextmanager
+def serving(folder, count=1, workers=1, steps=1000, at=None):
+    """Servers, and their addresses."""
+    hosts = at or free_hosts(count)
+    servers = []
+    for i in range(count):
+        keeping = Keeping(str(folder / f"ps_{i}"), steps)
+        schedule = lambda text: schedules.fixed(RATE)
+        store = Store(i, count, names_of(workers), KERNELS, schedule, keeping, print)
+        servers.append(Server(i, hosts, names_of(workers), store, SECS))
+        servers[-1].start(hosts[i])
+    try:
+        yield servers, hosts
+    finally:
+        for server in servers:
+            server.close()
+
+
+def trained_alone(steps, optimizer, nodes, policy, model):
+    classifier = Classifier(model)
+    names, variables = classifier.names, classifier.variables
+    codecs = make_codecs(make_layout(names, [v.shape for v in variables], policy, 64), KERNELS)
+    update = make_optimizer(optimizer, variables, 0.9)
+    averages = MovingAverages(variables, DECAY)
+    step = tf.Variable(0, dtype=tf.int64, trainable=False)
+    train = TrainStep(
+        classifier,
+        codecs,
+        LocalExchange(nodes, KERNELS),
+        update,
+        schedules.fixed(RATE),
+        averages,
+        step,
+        3,
+        ["/CPU:0"],
+    )
+    compiled = tf.function(train, autograph=False)
+    for images, labels in make_batches().take(steps):
+        compiled(images, labels)
+    return {name: v.numpy() for name, v in state_of(classifier, update, averages).items()}
+
+
+@pytest.mark.parametrize("optimizer", ["gd", "momentum", "adam", "rmsprop"])
+@pytest.mark.parametrize(
+    ("policy", "servers", "nodes"),
+    [(Policy(), 1, 1), (Policy(grad_bits=16), 2, 2), (TERNARY, 1, 1), (TERNARY, 3, 4)],
+)
+def test_one_worker_gives_what_training_alone_gives(tmp_path, optimizer, policy, servers, nodes):
+    alone = trained_alone(6, optimizer, nodes, policy, make_model(batch_norm=True))
+    with serving(tmp_path, servers) as (_, hosts):
+        model = make_model(batch_norm=True)
+        worker = Worker(hosts, nodes=nodes, policy=policy, model=model, optimizer=optimizer)
+        worker.begin()
+        assert worker.train(make_batches(), 6).version == 6
+        found = worker.fetched()
+    assert found.keys() == alone.keys()
+    for name, value in alone.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-6, atol=1e-7, err_msg=name)
