@@ -7,7 +7,8 @@ Each line begins with its worker. Ctrl-C, SIGTERM, SIGHUP and a closed output le
 and end; the exit status is then 128 + the signal's number, for the output SIGPIPE's. A second
 Ctrl-C kills them. Else the exit status is that of the worker which failed first. With
 --max_restarts a failed training is started again from its last checkpoint. With --ps the workers
-exchange through so many parameter servers, which are started with them and end with them.
+exchange through so many parameter servers, which are started with them and end with them. With
+--cross_replica_sync=False the others go on when a worker fails; the exit status tells of it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -29,6 +31,7 @@ import rich.text
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 _LOOK_SECS = 0.1
 _GRACE_SECS = 90.0  # for the others to notice a failure, or to save, before they are killed
+_PS_GRACE_SECS = 5.0  # for a ps to end by itself after the workers
 
 
 @dataclasses.dataclass
@@ -118,6 +121,13 @@ def _parse(argv: Sequence[str]) -> _Arguments:
     return _Arguments(_whole_number(rest[0], "WORKERS", 1), rest[1:], *numbers.values())
 
 
+def _is_asynchronous(command: Sequence[str]) -> bool:
+    text = " ".join(command).lower()
+    return bool(
+        re.search(r"--?(nocross_replica_sync|cross_replica_sync[= ](f|false|0))( |$)", text)
+    )
+
+
 def _whole_number(text: str, name: str, least: int) -> int:
     if not text.isdecimal() or int(text) < least:
         sys.exit(f"launch: {name} is {text!r}; allowed are whole numbers of {least} and more")
@@ -170,9 +180,11 @@ class _Workers:
         self._servers: list[subprocess.Popen] = []
         self._threads: list[threading.Thread] = []
         self._ends: list[_Event] = []
+        self._may_lose_workers = False  # the others go on without one that failed
 
     def run(self, arguments: _Arguments) -> int:
         """0, or the status of the first failure or request to end."""
+        self._may_lose_workers = _is_asynchronous(arguments.command)
         try:
             self._start(arguments)
             return self._wait()
@@ -220,7 +232,8 @@ class _Workers:
             if self._requests.events and not self.asked:
                 self._ask_to_end()
             self._end_servers()
-            late = first and time.monotonic() > first.monotonic_secs + _GRACE_SECS
+            hurry = min(self._requests.events, default=None) if self._may_lose_workers else first
+            late = hurry and time.monotonic() > hurry.monotonic_secs + _GRACE_SECS
             if all_ended or late or self._requests.at_once():
                 return first.status if first else 0
             time.sleep(_LOOK_SECS)
@@ -232,7 +245,9 @@ class _Workers:
 
     def _end_servers(self) -> None:
         """Ends the ps that the workers have not ended with themselves, as they never reached it."""
-        if self._servers and all(process.poll() is not None for process in self._workers()):
+        if not self._servers or any(process.poll() is None for process in self._workers()):
+            return
+        if self._ends and time.monotonic() > self._ends[-1].monotonic_secs + _PS_GRACE_SECS:
             for process in self._servers:
                 process.terminate()
             self._servers = []

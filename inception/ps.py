@@ -3,7 +3,7 @@
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from inception import runtime
@@ -48,7 +48,7 @@ def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
     host, port = split_address(cluster.ps_hosts[cluster.task_id])
     only_here = tls is None and not cluster.allow_insecure_network
     name = ps_name(cluster.task_id, cluster.ps_hosts)
-    with _stopped_by_signals(server.attendance) as signals:
+    with stopped_by_signals(server.attendance.stop) as signals:
         try:
             server.start(listening_address(host, port, only_here=only_here))
         except PortError as error:
@@ -91,14 +91,14 @@ def security(cluster: ClusterConfig) -> Tls | None:
 
 
 @contextmanager
-def _stopped_by_signals(attendance: Attendance) -> Iterator[list[signal.Signals]]:
-    """Ends the wait for workers at SIGTERM or Ctrl-C; yields the signals that came."""
+def stopped_by_signals(end: Callable[[], None]) -> Iterator[list[signal.Signals]]:
+    """Calls `end` at SIGTERM or Ctrl-C; yields the signals that came."""
     came: list[signal.Signals] = []
 
     def stop(number: int, frame) -> None:
         del frame
         came.append(signal.Signals(number))
-        attendance.stop()
+        end()
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
