@@ -78,6 +78,8 @@ class AsynchronousLoop:
                 self.save()
                 saved_at = time.monotonic()
                 pace.pause()
+        if self.writer:
+            self.writer.staleness(self.client.untold_staleness, pulled.version)
         return pulled
 
     def _report(self, computed: Computed, step: int, seconds: float) -> None:
