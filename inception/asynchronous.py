@@ -2,8 +2,8 @@
 
 The ps hold the parameters. A run is what goes on between its beginning, when the chief hands them
 its state, and its end. The chief notes the run's name beside its checkpoints while it goes on: if
-it is started again meanwhile it takes up what the ps hold, unless its checkpoint is newer; else it
-begins another run from its checkpoint, whatever the ps hold.
+it is started again meanwhile, with the same settings, it takes up what the ps hold, unless its
+checkpoint is newer; else it begins another run from its checkpoint, whatever the ps hold.
 """
 
 import contextlib
@@ -16,12 +16,14 @@ from inception import ps
 from inception import train as training_program
 from inception.asynchronous_loop import AsynchronousLoop
 from inception.asynchronous_ready import Ready, prepare
+from inception.asynchronous_run_file import RunFile
 from inception.batches import naming_bad_records
 from inception.build import learning_rate
 from inception.cluster_config import ClusterConfig
 from inception.flags import TrainConfig
 from inception.logs import ProgressBar, step_line
 from terngrad.codecs.codec import Codec, Payload
+from terngrad.exchange.membership import difference
 from terngrad.exchange.parameter_server.asynchronous.client import Client, Pulled
 from terngrad.exchange.parameter_server.asynchronous.gradient import Computed, GradientStep
 from terngrad.exchange.parameter_server.asynchronous.states import pack, unpack
@@ -30,8 +32,6 @@ from terngrad.training import checkpoints
 from terngrad.training.loop import StopRequest
 from terngrad.training.progress import Progress
 from terngrad.training.summaries import SummaryWriter
-
-_RUN_FILE = ".asynchronous_run"
 
 
 def train(config: TrainConfig, cluster: ClusterConfig) -> None:
@@ -102,17 +102,18 @@ def _tell_plan(ready: Ready) -> None:
 
 def _begin_or_go_on(ready: Ready, client: Client, checkpoint: str | None) -> None:
     """Hands the chief's state to the ps, unless they hold a newer one of the same run."""
-    path = os.path.join(ready.config.train_dir, _RUN_FILE)
-    before = ""
-    with contextlib.suppress(OSError), open(path, encoding="utf-8") as file:
-        before = file.read().strip()
-    step = int(ready.training.step)
-    standings = client.enter(before)
-    held = min(standing.version for standing in standings)
-    if before and all(s.run == before for s in standings) and held >= step:
-        print(f"The run goes on with what the ps hold, step {held}.", flush=True)
-        return
+    run_file = RunFile(ready.config.train_dir)
     training, plan = ready.training, ready.plan
+    run, facts = run_file.read()
+    changed = difference(plan.facts, facts, "this worker", "the run before") if run else ""
+    step = int(training.step)
+    standings = client.enter(run)
+    held = min(standing.version for standing in standings)
+    if run and all(standing.run == run for standing in standings) and held >= step:
+        if not changed:
+            print(f"The run goes on with what the ps hold, step {held}.", flush=True)
+            return
+        print(f"What the ps hold, step {held}, is left: {changed}.", flush=True)
     packed = pack(
         training.state,
         list(training.classifier.state.values()),
@@ -121,9 +122,7 @@ def _begin_or_go_on(ready: Ready, client: Client, checkpoint: str | None) -> Non
         ready.shares,
     )
     client.begin(plan, packed, step)
-    with open(f"{path}.saving", "w", encoding="utf-8") as file:
-        file.write(plan.run)
-    os.replace(f"{path}.saving", path)
+    run_file.write(plan.run, plan.facts)
     print(f"A run begins at step {step}{f', {checkpoint}' if checkpoint else ''}.", flush=True)
 
 
@@ -218,8 +217,7 @@ def _end(ready: Ready, client: Client, pulled: Pulled, stop: StopRequest) -> Non
     if is_chief:
         where = _save(ready, client)
         # Before the ps are told: who is started again from here begins a run of its own.
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(os.path.join(ready.config.train_dir, _RUN_FILE))
+        RunFile(ready.config.train_dir).remove()
     client.bye(done=pulled.finished, stop=is_chief and bool(asked))
     if pulled.finished:
         training_program.say(f"Finished training at step {pulled.version}: {where}")

@@ -114,9 +114,9 @@ class Store:
 
     @property
     def is_finished(self) -> bool:
-        """Whether as many updates were applied as the run is to have."""
+        """Whether as many updates were applied as the run that goes on is to have."""
         with self._lock:
-            return bool(self._plan) and self.version >= self._plan.max_steps
+            return self._confirmed and self.version >= self._plan.max_steps
 
     @property
     def max_staleness(self) -> int:
@@ -185,7 +185,7 @@ class Store:
           CallError, GradientError: it cannot be applied.
         """
         updates = self._updates
-        if updates is None:
+        if updates is None or not self._confirmed:
             raise CallError("there are no parameters to update")
         gradient = updates.check(content)
         with self._lock:

@@ -48,6 +48,7 @@ def test_what_was_applied_before_a_snapshot_is_not_applied_after_it(tmp_path):
     push(store, 3)
     again = store_in(tmp_path, steps=1)
     assert again.version == 3
+    again.enter(0, PLAN.run, FACTS)
     push(again, 3)
     assert again.version == 3
     push(again, 1, first=4)
@@ -124,6 +125,9 @@ def test_no_update_comes_after_the_last(tmp_path):
     store = begun(store_in(tmp_path), version=PLAN.max_steps - 2)
     push(store, 5)
     assert store.version == PLAN.max_steps and store.is_finished
+    store.keep()
+    again = store_in(tmp_path)
+    assert again.version == PLAN.max_steps and not again.is_finished  # another run may begin
 
 
 def test_without_parameters_nothing_can_be_pushed_or_pulled(tmp_path):

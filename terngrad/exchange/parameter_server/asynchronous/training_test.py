@@ -1,6 +1,8 @@
 """Laws of asynchronous training over real connections, with workers in threads."""
 
 import contextlib
+import dataclasses
+import threading
 
 import numpy as np
 import pytest
@@ -156,10 +158,15 @@ def trained_alone(steps, optimizer, nodes, policy, model):
     return {name: v.numpy() for name, v in state_of(classifier, update, averages).items()}
 
 
-@pytest.mark.parametrize("optimizer", ["gd", "momentum", "adam", "rmsprop"])
 @pytest.mark.parametrize(
-    ("policy", "servers", "nodes"),
-    [(Policy(), 1, 1), (Policy(grad_bits=16), 2, 2), (TERNARY, 1, 1), (TERNARY, 3, 4)],
+    ("optimizer", "policy", "servers", "nodes"),
+    [
+        ("gd", Policy(), 1, 1),
+        ("momentum", Policy(grad_bits=16), 2, 1),
+        ("momentum", TERNARY, 3, 2),
+        ("adam", TERNARY, 1, 1),
+        ("rmsprop", Policy(), 2, 1),
+    ],
 )
 def test_one_worker_gives_what_training_alone_gives(tmp_path, optimizer, policy, servers, nodes):
     alone = trained_alone(6, optimizer, nodes, policy, make_model(batch_norm=True))
@@ -172,3 +179,113 @@ def test_one_worker_gives_what_training_alone_gives(tmp_path, optimizer, policy,
     assert found.keys() == alone.keys()
     for name, value in alone.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-6, atol=1e-7, err_msg=name)
+
+
+def test_parameters_are_pulled_rounded_to_half_precision(tmp_path):
+    with serving(tmp_path, 2) as (_, hosts):
+        worker = Worker(hosts, pull_bits=16)
+        worker.begin()
+        pulled = worker.client.pull()
+        exact = worker.fetched()
+        worker.gradient(pulled, *next(iter(make_batches())))
+        for name, variable in zip(
+            worker.classifier.names, worker.classifier.variables, strict=True
+        ):
+            halves = np.float32(np.float16(exact[f"variables/{name}"]))
+            np.testing.assert_array_equal(variable.numpy(), halves)
+
+
+def in_threads(*acts):
+    """Runs functions at once; raises what one of them raised."""
+    failed = []
+
+    def run(act):
+        try:
+            act()
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=run, args=(act,), daemon=True) for act in acts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SECS)
+    assert not failed and not any(thread.is_alive() for thread in threads), failed
+
+
+def test_workers_end_after_exactly_as_many_updates_and_none_is_staler_than_the_bound(tmp_path):
+    bound, steps = 1, 40
+    with serving(tmp_path, 2, workers=3) as (servers, hosts):
+        plan = {"max_steps": steps, "max_staleness": bound}
+        workers = [Worker(hosts, rank, 3, **plan) for rank in range(3)]
+        workers[0].begin()
+        for worker in workers[1:]:
+            worker.client.await_run()
+        for worker in workers:  # compiles; from its first step on a worker is waited for
+            worker.train(make_batches(), 1)
+        assert servers[0].store.take_staleness().count == 3
+
+        def train(worker):
+            worker.train(make_batches(), steps)
+            worker.client.bye(done=True)
+            worker.client.close()
+
+        in_threads(*(lambda worker=worker: train(worker) for worker in workers))
+        staleness = servers[0].store.take_staleness()
+        assert [server.store.version for server in servers] == [steps, steps]
+        assert staleness.count == steps - 3
+        assert 0 < staleness.largest <= (2 * bound + 1) * (len(workers) - 1)
+        assert all(server.wait(SECS) for server in servers)
+
+
+def test_a_ps_that_is_found_again_goes_on_from_its_snapshot_with_each_push_once(tmp_path):
+    hosts = free_hosts(1)
+    batches = iter(make_batches())
+    with serving(tmp_path, at=hosts, steps=4):
+        worker = Worker(hosts)
+        worker.begin()
+        pulled = worker.train(make_batches(), 7)
+    again = []
+
+    def restart():
+        with serving(tmp_path, at=hosts, steps=4) as (servers, _):
+            again.append(worker.client.push(worker.gradient(pulled, *next(batches)), (7,)))
+            again.append(servers[0].store.version)
+
+    in_threads(restart)
+    # The first ended in order, so that its last snapshot has all of the 7.
+    assert (again[0].version, again[1]) == (8, 8)
+    worker.client.close()
+
+
+def test_another_process_of_a_worker_that_is_here_waits_and_a_new_one_of_one_that_left_goes_on(
+    tmp_path,
+):
+    with serving(tmp_path, workers=2) as (_, hosts):
+        first, second = Worker(hosts, 0, 2), Worker(hosts, 0, 2)
+        first.begin()
+        outcome = []
+        enter = lambda: outcome.append(second.client.enter())
+        waiting = threading.Thread(target=enter, daemon=True)
+        waiting.start()
+        waiting.join(1.0)
+        assert not outcome
+        first.train(make_batches(), 3)
+        first.client.close()
+        waiting.join(SECS)
+        assert outcome[0][0].version == 3
+        assert second.train(make_batches(), 2).version == 5
+
+
+def test_a_run_that_begins_anew_drops_gradients_of_the_run_before(tmp_path):
+    with serving(tmp_path, workers=2) as (servers, hosts):
+        chief, other = Worker(hosts, 0, 2), Worker(hosts, 1, 2)
+        chief.begin()
+        other.client.await_run()
+        pulled = other.client.pull()
+        stale = other.gradient(pulled, *next(iter(make_batches())))
+        chief.plan = dataclasses.replace(chief.plan, run="another run")
+        chief.begin()
+        assert other.client.push(stale, pulled.versions).version == 0
+        assert other.client.push(stale, (0,)).version == 1
+        assert servers[0].store.standing.run == "another run"
