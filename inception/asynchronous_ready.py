@@ -10,7 +10,6 @@ from inception import train as training_program
 from inception.build import Training, build_training
 from inception.cluster import Workers
 from inception.cluster_config import ClusterConfig
-from inception.flag_table import refuse
 from inception.flags import TrainConfig
 from inception.problem import Problem, resolve
 from inception.schedule_text import write_schedule
@@ -50,25 +49,12 @@ class Ready:
     devices: Sequence[str]
 
 
-def _refuse_what_needs_all_workers(config: TrainConfig) -> None:
-    why = "needs --cross_replica_sync=True"
-    if config.grad_bits == 1 and not config.use_encoding:
-        raise refuse("use_encoding", False, why)
-    if not config.scaler_sharing:
-        raise refuse("scaler_sharing", False, f"{why}: asynchronous workers share no scales")
-    if config.grad_bits != 32 and config.floating_grad_epoch:
-        raise refuse("floating_grad_epoch", config.floating_grad_epoch, why)
-    if config.profile_steps:
-        raise refuse("profile_steps", ",".join(map(str, config.profile_steps)), why)
-
-
 def prepare(config: TrainConfig, cluster: ClusterConfig) -> Ready:
     """Builds the net of a worker.
 
     Raises:
-      ValueError: a flag cannot be honoured, or data and net do not fit each other.
+      ValueError: data and net do not fit each other.
     """
-    _refuse_what_needs_all_workers(config)
     runtime.configure(
         intra_threads=config.num_intra_threads,
         inter_threads=config.num_inter_threads,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from absl import flags as absl_flags
 
 from inception import app, flag_table, flags, large_batch
+from inception.asynchronous_flags import refuse_what_needs_all_workers
 from inception.cluster_config import ClusterConfig
 from inception.flags import EvalConfig, TrainConfig
 from inception.large_batch import LargeBatch
@@ -76,6 +77,7 @@ def run_asynchronous_worker(
     config: TrainConfig, large_batches: LargeBatch, cluster: ClusterConfig
 ) -> None:
     """Trains as one worker of several that do not wait for each other."""
+    refuse_what_needs_all_workers(config)
     config = dataclasses.replace(config, save_interval_secs=cluster.save_interval_secs)
     with app.quiet_import():
         from inception import asynchronous

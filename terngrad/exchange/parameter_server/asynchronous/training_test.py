@@ -18,6 +18,7 @@ from terngrad.exchange.parameter_server.asynchronous.space import make_shares
 from terngrad.exchange.parameter_server.asynchronous.states import pack, unpack
 from terngrad.exchange.parameter_server.asynchronous.store import Keeping, Store
 from terngrad.exchange.parameter_server.asynchronous.updates import state_groups
+from terngrad.exchange.parameter_server.server_test import make_certificates
 from terngrad.exchange.two_shot_test import free_hosts
 from terngrad.layout import Policy, make_layout
 from terngrad.ops.reference import ReferenceKernels
@@ -36,7 +37,9 @@ TERNARY = Policy(grad_bits=1, clip_factor=2.5, float_layers=("logits",))
 class Worker:
     """What a worker has of a net, and its calls."""
 
-    def __init__(self, hosts, rank=0, workers=1, nodes=1, policy=TERNARY, model=None, **plan):
+    def __init__(
+        self, hosts, rank=0, workers=1, nodes=1, policy=TERNARY, model=None, tls=None, **plan
+    ):
         self.classifier = Classifier(model or make_model())
         names, variables = self.classifier.names, self.classifier.variables
         self.layout = make_layout(names, [v.shape for v in variables], policy, 64)
@@ -73,7 +76,7 @@ class Worker:
         self.averages = MovingAverages(variables, DECAY)
         self.state = state_of(self.classifier, self.optimizer, self.averages)
         bits = self.plan.pull_bits
-        self.client = Client(hosts, names_of(workers), rank, SECS, self.shares, bits, facts)
+        self.client = Client(hosts, names_of(workers), rank, SECS, self.shares, bits, facts, tls)
 
     def begin(self):
         self.client.enter()
@@ -117,7 +120,7 @@ def state_of(classifier, optimizer, averages):
 
 
 @contextlib.contextmanager
-def serving(folder, count=1, workers=1, steps=1000, at=None):
+def serving(folder, count=1, workers=1, steps=1000, at=None, tls=None):
     """Servers, and their addresses."""
     hosts = at or free_hosts(count)
     servers = []
@@ -125,7 +128,7 @@ def serving(folder, count=1, workers=1, steps=1000, at=None):
         keeping = Keeping(str(folder / f"ps_{i}"), steps)
         schedule = lambda text: schedules.fixed(RATE)
         store = Store(i, count, names_of(workers), KERNELS, schedule, keeping, print)
-        servers.append(Server(i, hosts, names_of(workers), store, SECS))
+        servers.append(Server(i, hosts, names_of(workers), store, SECS, tls))
         servers[-1].start(hosts[i])
     try:
         yield servers, hosts
@@ -289,3 +292,29 @@ def test_a_run_that_begins_anew_drops_gradients_of_the_run_before(tmp_path):
         assert other.client.push(stale, pulled.versions).version == 0
         assert other.client.push(stale, (0,)).version == 1
         assert servers[0].store.standing.run == "another run"
+
+
+def test_who_has_certificates_trains_and_who_has_others_cannot(tmp_path):
+    ours = make_certificates(tmp_path, "ours", "ps")
+    theirs = make_certificates(tmp_path, "theirs", "stranger")
+    with serving(tmp_path / "ps", tls=ours) as (_, hosts):
+        stranger = Worker(hosts, tls=theirs)
+        assert not in_time(stranger.client.enter, 2.0)
+        stranger.client.close()
+        worker = Worker(hosts, tls=ours)
+        worker.begin()
+        assert worker.train(make_batches(), 2).version == 2
+
+
+def in_time(act, secs):
+    """Whether a function returns within so many seconds."""
+    returned = []
+
+    def run():
+        with contextlib.suppress(Exception):
+            returned.append(act())
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(secs)
+    return bool(returned)
