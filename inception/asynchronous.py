@@ -56,6 +56,7 @@ def train(config: TrainConfig, cluster: ClusterConfig) -> None:
             cluster.pull_bits,
             plan.facts,
             tls,
+            lambda line: print(line, flush=True),
         )
         stack.callback(client.close)
         if workers.is_chief:

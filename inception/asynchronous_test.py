@@ -123,6 +123,8 @@ def test_a_ps_that_was_killed_is_found_again_and_has_lost_no_more_than_a_snapsho
         # A worker's last line may be of some steps before.
         assert int(re.search(r"snapshot-(\d+)", held)[1]) > reached - SNAPSHOT_STEPS
         for run in runs[:2]:
+            run.wait_for(r"^ps 0 \(.*\) died or cannot be reached: .*; it is looked for, for 90 s")
+            run.wait_for(r"^ps 0 \(.*\) is found again")
             wait_for_step(run, reached + 100)
         assert end(runs) > reached
 

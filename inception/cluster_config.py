@@ -62,7 +62,7 @@ class ClusterConfig(Checked):
         number(0, _LONGEST_TIMEOUT_SECS, above=True),
         60.0,
         "a worker that is not heard of for so long, or for whose next batch the others wait for so "
-        "long, ends the training",
+        "long, ends the training; asynchronous: how long a ps may be away",
         "seconds",
     )
     control_port: int = flag(

@@ -70,6 +70,7 @@ class Client:
         pull_bits: int,
         facts: Mapping[str, str],
         tls: Tls | None = None,
+        tell: Callable[[str], None] = lambda line: None,
     ) -> None:
         """Nothing is sent yet.
 
@@ -82,6 +83,7 @@ class Client:
           pull_bits: 32 or 16, of a parameter as it is pulled.
           facts: what all workers must have in common.
           tls: None = plain text.
+          tell: called with a line when a ps is lost, and when it is found again.
         """
         self.untold_staleness: list[int] = []
         self._timeout_secs = timeout_secs
@@ -89,7 +91,7 @@ class Client:
         self._sequence = 0
         incarnation = secrets.randbits(63) + 1
         self._links = [
-            Link(ps, ps_hosts, worker_hosts, rank, incarnation, timeout_secs, tls, facts)
+            Link(ps, ps_hosts, worker_hosts, rank, incarnation, timeout_secs, tls, facts, tell)
             for ps in range(len(ps_hosts))
         ]
         self._threads = futures.ThreadPoolExecutor(len(ps_hosts))

@@ -42,6 +42,7 @@ class Link:
         timeout_secs: float,
         tls: Tls | None,
         facts: Mapping[str, str],
+        tell: Callable[[str], None],
     ) -> None:
         """Nothing is sent yet.
 
@@ -54,6 +55,7 @@ class Link:
           timeout_secs: how long the ps may be away.
           tls: None = plain text.
           facts: what all workers must have in common.
+          tell: called with a line when the ps is lost, and when it is found again.
         """
         self.run = ""
         self.bytes_sent = self.bytes_received = 0
@@ -62,6 +64,7 @@ class Link:
         self._channel = open_channel(ps_hosts[ps], tls, timeout_secs)
         self._incarnation, self._facts = incarnation, dict(facts)
         self._timeout_secs = timeout_secs
+        self._tell = tell
         self._stream: tuple[grpc.Call, Outbox] | None = None
 
     def call(
@@ -85,12 +88,16 @@ class Link:
         while True:
             try:
                 entered = self._enter() if self._stream is None else None
-                if entered and deadline is not None and (instead := again(entered)) is not None:
-                    call, content = instead, b""
+                if entered is not None and deadline is not None:
+                    self._tell(f"{self._name} is found again.")
+                    if (instead := again(entered)) is not None:
+                        call, content = instead, b""
                 return self._exchange(call, content)
             except LostError as error:
                 now = time.monotonic()
-                deadline = deadline or now + self._timeout_secs
+                if deadline is None:
+                    deadline = now + self._timeout_secs
+                    self._tell(f"{error}; it is looked for, for {self._timeout_secs:g} s.")
                 if now > deadline:
                     why = f"{self._name} was not found again within {self._timeout_secs:g} s"
                     raise MembershipError(f"{why}: {error}") from None
