@@ -12,9 +12,7 @@ from typing import TypeVar
 import numpy as np
 
 from terngrad.exchange.channel import MembershipError
-from terngrad.exchange.parameter_server.asynchronous.link import Link
-from terngrad.exchange.parameter_server.asynchronous.plan import Plan
-from terngrad.exchange.parameter_server.asynchronous.server import (
+from terngrad.exchange.parameter_server.asynchronous.caller import (
     BEGIN,
     BYE,
     FETCH,
@@ -22,6 +20,8 @@ from terngrad.exchange.parameter_server.asynchronous.server import (
     PUSH,
     STATE,
 )
+from terngrad.exchange.parameter_server.asynchronous.link import Link
+from terngrad.exchange.parameter_server.asynchronous.plan import Plan
 from terngrad.exchange.parameter_server.asynchronous.space import Share
 from terngrad.exchange.parameter_server.asynchronous.store import Standing
 from terngrad.exchange.parameter_server.messages import Call, Reply

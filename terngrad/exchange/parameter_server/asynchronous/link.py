@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 import grpc
 
 from terngrad.exchange.channel import MembershipError
+from terngrad.exchange.parameter_server.asynchronous.caller import ENTER
 from terngrad.exchange.parameter_server.asynchronous.framing import collect, frames
-from terngrad.exchange.parameter_server.asynchronous.server import ENTER
 from terngrad.exchange.parameter_server.calls import open_channel, open_stream, ps_name, why_ended
 from terngrad.exchange.parameter_server.messages import Call, Reply, split_frame
 from terngrad.exchange.parameter_server.security import Tls

@@ -8,9 +8,7 @@ import grpc
 import numpy as np
 import pytest
 
-from terngrad.exchange.parameter_server.asynchronous.framing import PIECE_BYTES, frames
-from terngrad.exchange.parameter_server.asynchronous.plan import MAX_ELEMENTS, Plan, PlanError
-from terngrad.exchange.parameter_server.asynchronous.server import (
+from terngrad.exchange.parameter_server.asynchronous.caller import (
     BEGIN,
     BYE,
     ENTER,
@@ -18,8 +16,10 @@ from terngrad.exchange.parameter_server.asynchronous.server import (
     MORE,
     PUSH,
     STATE,
-    Server,
 )
+from terngrad.exchange.parameter_server.asynchronous.framing import PIECE_BYTES, frames
+from terngrad.exchange.parameter_server.asynchronous.plan import MAX_ELEMENTS, Plan, PlanError
+from terngrad.exchange.parameter_server.asynchronous.server import Server
 from terngrad.exchange.parameter_server.asynchronous.store import Keeping, Store
 from terngrad.exchange.parameter_server.asynchronous.updates import state_bytes
 from terngrad.exchange.parameter_server.messages import Call, join_frame

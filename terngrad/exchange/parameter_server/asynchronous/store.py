@@ -14,6 +14,7 @@ from terngrad.exchange.membership import difference
 from terngrad.exchange.parameter_server.asynchronous import snapshots
 from terngrad.exchange.parameter_server.asynchronous.plan import Plan, PlanError
 from terngrad.exchange.parameter_server.asynchronous.space import Share, make_shares
+from terngrad.exchange.parameter_server.asynchronous.staleness import Staleness
 from terngrad.exchange.parameter_server.asynchronous.updates import Updates, state_bytes
 from terngrad.ops.kernels import Kernels
 from terngrad.training.schedules import Schedule
@@ -39,26 +40,6 @@ class Keeping:
 
     folder: str
     steps: int
-
-
-@dataclasses.dataclass
-class Staleness:
-    """Of the updates since it was last asked for."""
-
-    count: int = 0
-    total: int = 0
-    largest: int = 0
-
-    def add(self, value: int) -> None:
-        """Counts an update."""
-        self.count += 1
-        self.total += value
-        self.largest = max(self.largest, value)
-
-    @property
-    def mean(self) -> float:
-        """0 where there was no update."""
-        return self.total / self.count if self.count else 0.0
 
 
 class Store:
