@@ -85,13 +85,16 @@ def joined(cluster: ClusterConfig) -> contextlib.AbstractContextManager[Workers]
 def _joined_by_parameter_servers(cluster: ClusterConfig) -> Iterator[Workers]:
     from inception import ps
     from terngrad.exchange.parameter_server.client import Client
+    from terngrad.exchange.parameter_server.coordinator import Rules
     from terngrad.exchange.parameter_server.exchange import ParameterServerConnection
     from terngrad.exchange.parameter_server.meeting import FinishedError
 
     hosts, rank = cluster.worker_hosts, cluster.task_id
     ps.tell_hosts(cluster)
     pulse, tls = Pulse(), ps.security(cluster)
-    client = Client(cluster.ps_hosts, hosts, rank, cluster.worker_timeout_secs, tls, pulse)
+    rules = Rules(cluster.aggregated, cluster.elastic, cluster.worker_timeout_secs)
+    timeout_secs = rules.timeout_secs
+    client = Client(cluster.ps_hosts, hosts, rank, timeout_secs, tls, pulse, str(rules))
     connection = ParameterServerConnection(client)
 
     def end(why: str) -> None:

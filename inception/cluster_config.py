@@ -20,6 +20,7 @@ _SERVED, _COLLECTIVE = "parameter_server", "collective"
 _CONTROL_PORT_ABOVE = 1000  # of the chief's own port, unless the flag says otherwise
 _LAST_PORT = (1 << 16) - 1
 _LONGEST_TIMEOUT_SECS = 1e6
+_SYNC = "--cross_replica_sync=True"
 _LAUNCHERS = {"mpi": "mpirun", "horovod": "horovodrun"}  # of the engines that have their own
 
 
@@ -61,7 +62,8 @@ class ClusterConfig(Checked):
         number(0, _LONGEST_TIMEOUT_SECS, above=True),
         60.0,
         "a worker that is not heard of for so long, or for whose next batch the others wait for so "
-        "long, ends the training; with --ps_hosts one that is lost may come back within it",
+        "long, ends the training; with --ps_hosts one that is lost may come back within it, and so "
+        "may a ps",
         "seconds",
     )
     num_replicas_to_aggregate: int = flag(
@@ -90,6 +92,36 @@ class ClusterConfig(Checked):
         600.0,
         "between the chief's checkpoints; 0 = by save_iter only",
         "seconds",
+    )
+    cross_replica_sync: bool = flag(
+        "Distributed",
+        BOOLEAN,
+        True,
+        "all workers make each step together; False: the ps hold the parameters and apply each "
+        "worker's gradient as it comes, with --ps_hosts",
+    )
+    max_staleness: int = flag(
+        "Distributed",
+        at_least(0, -1),
+        -1,
+        "asynchronous: a worker waits while it is more than this ahead of the slowest that takes "
+        "part, in steps of a worker; 0 = all keep step, -1 = nobody waits",
+        "steps",
+    )
+    pull_bits: int = flag(
+        "Distributed",
+        one_of(32, 16),
+        32,
+        "asynchronous: of a parameter on its way to a worker, 32 = float, 16 = half precision",
+        "bits",
+    )
+    ps_snapshot_steps: int = flag(
+        "Distributed",
+        at_least(0),
+        1000,
+        "asynchronous: updates after which a ps writes a snapshot, TRAIN_DIR/ps_INDEX on its "
+        "machine, so as many are lost with it at most; 0 = never",
+        "updates",
     )
     split_data: bool = flag(
         "Distributed",
@@ -125,6 +157,23 @@ class ClusterConfig(Checked):
             self._refuse_what_is_for_servers()
         if self.engine == _COLLECTIVE:
             self._check_control_port()
+
+        if not self.cross_replica_sync and self.engine != _SERVED:
+            why = f"needs --ps_hosts and --variable_update={_SERVED}, not {self.engine}"
+            raise refuse("cross_replica_sync", False, why)
+        if not self.cross_replica_sync:
+            self._refuse_what_is_for_steps_together()
+
+    def _refuse_what_is_for_steps_together(self) -> None:
+        for name, unset in (("num_replicas_to_aggregate", -1), ("elastic", False)):
+            if (value := getattr(self, name)) != unset:
+                raise refuse(name, value, f"is for {_SYNC}: else no worker waits for another")
+
+    @property
+    def inert_flags(self) -> dict[str, str]:
+        """Flags that have no effect in this config, with what makes them so."""
+        asynchronous = ("max_staleness", "pull_bits", "ps_snapshot_steps")
+        return dict.fromkeys(asynchronous if self.cross_replica_sync else (), _SYNC)
 
     @property
     def engine(self) -> str:

@@ -8,8 +8,8 @@ and end; the exit status is then 128 + the signal's number, for the output SIGPI
 Ctrl-C kills them. Else the exit status is that of the worker which failed first. With
 --max_restarts a failed training is started again from its last checkpoint. With --ps the workers
 exchange through so many parameter servers, which are started with them and end with them; a process
-that is killed then ends the others only as their flags say, and --max_restarts brings it back, so
-many times in all.
+that is killed or fails then ends the others only as their flags say, and --max_restarts brings one
+that is killed back, so many times in all.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ import rich.text
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 _LOOK_SECS = 0.1
 _GRACE_SECS = 90.0  # for the others to notice a failure, or to save, before they are killed
+_PS_GRACE_SECS = 5.0  # for a ps to end by itself after the workers
 
 
 @dataclasses.dataclass
@@ -177,7 +178,7 @@ class _Workers:
         self._requests = requests
         self._output = output
         self._command: list[str] = []
-        self._outlive_others = False  # a process that is killed is no failure of all
+        self._outlive_others = False  # what ends the others is not decided here
         self._restarts = 0  # that are left, of processes that were killed
         self._killed: list[Member] = []  # that are to be started again
         self._processes: list[subprocess.Popen] = []
@@ -253,7 +254,8 @@ class _Workers:
             if self._requests.events and not self.asked:
                 self._ask_to_end()
             self._end_servers()
-            late = first and time.monotonic() > first.monotonic_secs + _GRACE_SECS
+            hurry = min(self._requests.events, default=None) if self._outlive_others else first
+            late = hurry and time.monotonic() > hurry.monotonic_secs + _GRACE_SECS
             if all_ended or late or self._requests.at_once():
                 return first.status if first else self._status_of_silence()
             time.sleep(_LOOK_SECS)
@@ -271,7 +273,9 @@ class _Workers:
         """Ends the ps that the workers have not ended with themselves, as they never reached it."""
         if self._killed or self._are_told or not self._servers:
             return
-        if all(process.poll() is not None for process in self._workers()):
+        if any(process.poll() is None for process in self._workers()):
+            return
+        if self._ends and time.monotonic() > self._ends[-1].monotonic_secs + _PS_GRACE_SECS:
             self._are_told = True
             for process in self._servers:
                 process.terminate()

@@ -14,7 +14,7 @@ import time
 
 import pytest
 
-from inception.launch import main
+from inception.launch import _is_asynchronous, main
 
 TIMEOUT_SECS = 30
 PRELUDE = """
@@ -279,3 +279,41 @@ def test_the_help_is_shown(capsys):
         main(["--help"])
     assert end.value.code == 0
     assert "--max_restarts=N" in capsys.readouterr().out
+
+
+IMPATIENT = """
+import sys
+from inception import launch
+launch._GRACE_SECS = 1.0
+sys.exit(launch.main([*sys.argv[1:], {flag!r}]))
+"""
+
+
+@pytest.mark.parametrize(("flag", "ends"), [("--cross_replica_sync=False", True), ("--x=1", False)])
+def test_workers_that_do_not_wait_go_on_without_one_that_failed(tmp_path, flag, ends):
+    program = """
+    if index == 0:
+        sys.exit(3)
+    time.sleep(4)
+    (folder / "ended").touch()
+    """
+    code = IMPATIENT.format(flag=flag)
+    launcher = Launcher(tmp_path, program, run=("-c", code))
+    status, output, errors = launcher.finish()
+    assert status == 3, output + errors
+    assert (tmp_path / "ended").exists() == ends
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("--cross_replica_sync=False", True),
+        ("--cross_replica_sync false --net=mlp", True),
+        ("-nocross_replica_sync", True),
+        ("--cross_replica_sync=True", False),
+        ("--cross_replica_sync", False),
+        ("--net=mlp", False),
+    ],
+)
+def test_asynchronous_training_is_known_by_its_flag(text, answer):
+    assert _is_asynchronous(["inception.mnist_distributed_train", *text.split()]) == answer

@@ -318,6 +318,15 @@ def test_law_10_workers_with_other_flags_are_named(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+def test_law_10_a_ps_with_other_rules_is_named(tmp_path):
+    with Cluster(2, 1, *flags_of(tmp_path, batch_size=4), absent=["0", "1"]) as cluster:
+        run = cluster.start("1", "--num_replicas_to_aggregate=1")
+        run.wait_for("its flags are num_replicas_to_aggregate=1, .*those of this ps num_replicas_t")
+        assert run.finish() == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_law_10_a_worker_that_comes_back_with_other_flags_is_named_and_disturbs_nobody(tmp_path):
     program, flags = flags_of(tmp_path, batch_size=2, steps=LONGER)
     with Cluster(2, 1, program, flags) as cluster:
@@ -388,6 +397,10 @@ def test_without_certificates_a_ps_on_another_machine_is_refused(job):
         (
             {"num_replicas_to_aggregate": 3},
             "flag --num_replicas_to_aggregate=3: must be 1 to 2, the number of worker_hosts",
+        ),
+        (
+            {"cross_replica_sync": False, "elastic": True},
+            "flag --elastic=True: is for --cross_replica_sync=True",
         ),
         (
             {"variable_update": "collective", "ps_hosts": (), "elastic": True},

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from absl import flags as absl_flags
 
 from inception import app, flag_table, flags, large_batch
+from inception.asynchronous_flags import refuse_what_needs_all_workers
 from inception.cluster_config import ClusterConfig
 from inception.flags import EvalConfig, TrainConfig
 from inception.large_batch import LargeBatch
@@ -34,6 +35,7 @@ def train_distributed(
     def main(values: absl_flags.FlagValues) -> None:
         config = flags.train_config(values, dataset_name)
         cluster = flag_table.read(ClusterConfig, values)
+        flags.tell_inert(cluster.inert_flags, values)
         if cluster.job_name == "ps":
             serve(config, cluster)
             return
@@ -42,7 +44,8 @@ def train_distributed(
         if config.benchmark_mode:
             inert["split_data"] = "--benchmark_mode"
         flags.tell_inert(inert, values)
-        run_worker(config, large_batches, cluster)
+        run = run_worker if cluster.cross_replica_sync else run_asynchronous_worker
+        run(config, large_batches, cluster)
 
     def define(values: absl_flags.FlagValues) -> None:
         flags.define_train(values, dataset_name)
@@ -70,11 +73,23 @@ def run_worker(
             train.train(ready)
 
 
-def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
-    """Sums what the workers of a training push, until they have ended."""
+def run_asynchronous_worker(
+    config: TrainConfig, large_batches: LargeBatch, cluster: ClusterConfig
+) -> None:
+    """Trains as one worker of several that do not wait for each other."""
+    refuse_what_needs_all_workers(config)
+    config = dataclasses.replace(config, save_interval_secs=cluster.save_interval_secs)
     with app.quiet_import():
-        from inception import ps
-    ps.serve(config, cluster)
+        from inception import asynchronous
+    # An update has the batch of one worker, however many there are.
+    asynchronous.train(large_batch.apply(config, large_batches, 1), cluster)
+
+
+def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
+    """Sums what workers push, or holds their parameters, until they have ended."""
+    with app.quiet_import():
+        from inception import asynchronous_ps, ps
+    (ps if cluster.cross_replica_sync else asynchronous_ps).serve(config, cluster)
 
 
 def run_training(config: TrainConfig) -> None:

@@ -3,7 +3,7 @@
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from inception import runtime
@@ -45,7 +45,7 @@ def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
     ps, hosts, workers = cluster.task_id, cluster.ps_hosts, cluster.worker_hosts
     server = Server(ps, hosts, workers, Reduction(kernels).reduce, rules, tls, _say)
     name = ps_name(ps, hosts)
-    with _stopped_by_signals(server) as signals:
+    with stopped_by_signals(server.stop) as signals:
         who = _listen(server, cluster, tls)
         _say(f"{name} waits for {len(workers)} workers {who}.")
         why = f", because {why_reference}" if why_reference else ""
@@ -103,14 +103,14 @@ def security(cluster: ClusterConfig) -> Tls | None:
 
 
 @contextmanager
-def _stopped_by_signals(server: Server) -> Iterator[list[signal.Signals]]:
-    """Ends the wait for workers at SIGTERM or Ctrl-C; yields the signals that came."""
+def stopped_by_signals(end: Callable[[], None]) -> Iterator[list[signal.Signals]]:
+    """Calls `end` at SIGTERM or Ctrl-C; yields the signals that came."""
     came: list[signal.Signals] = []
 
     def stop(number: int, frame) -> None:
         del frame
         came.append(signal.Signals(number))
-        server.stop()
+        end()
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:

@@ -79,7 +79,7 @@ def prepare(config: TrainConfig, workers: Workers = ALONE) -> Ready | None:
     )
     devices = runtime.towers(config.num_gpus, on_cpu=config.clone_on_cpu)
     goal = problem.resolve(config)
-    dataset = None if config.benchmark_mode else _dataset(config)
+    dataset = None if config.benchmark_mode else open_dataset(config)
     noted = settings.describe(config, dataset, workers.size)
     # Also a place to meet: nobody waits within TensorFlow for one that still counts its records.
     workers.agree(settings.data_facts(dataset, workers.split_data))
@@ -94,7 +94,7 @@ def prepare(config: TrainConfig, workers: Workers = ALONE) -> Ready | None:
         lock = hold_alone(config.train_dir)
         checkpoint = restore_or_start(config, training)
         if checkpoint:
-            _tell_differences(checkpoint, noted)
+            tell_differences(checkpoint, noted)
     if connection:
         _share_state(training, workers, connection)
     if workers.is_chief:
@@ -125,22 +125,22 @@ def train(ready: Ready) -> None:
     config, training = ready.config, ready.training
     workers, step = ready.workers, int(training.step)
     with StopRequest() as stop, ProgressBar(step, config.max_steps) as bar:
-        batches = iter(_batches(ready, step))
+        batches = iter(worker_batches(config, ready.goal, ready.dataset, workers, step))
         with naming_bad_records(config, ready.goal, ready.dataset):
             checkpoint, stopped = _loop(ready, batches, bar).run(step, ready.checkpoint, stop)
     _compare_copies(ready)
     if stopped:
         asked = stop.signal.name if stop.signal else "another worker was asked to stop"
         saved = f"saved {checkpoint}" if workers.is_chief else "the chief saved"
-        _say(f"{asked}: {saved}; the same command goes on from there.")
+        say(f"{asked}: {saved}; the same command goes on from there.")
         sys.exit(128 + (stop.signal or signal.SIGTERM))
     where = checkpoint or "the chief has the checkpoint"
-    _say(f"Finished training at step {int(training.step)}: {where}")
+    say(f"Finished training at step {int(training.step)}: {where}")
     if ready.lock:
         ready.lock.close()
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
     """Prints a last line; that nobody reads it is no failure for other workers to be told of."""
     try:
         print(text, flush=True)
@@ -160,14 +160,16 @@ def _count_examples(
     return int(tf.reduce_sum(tf.cast(shares, tf.int64)))
 
 
-def _batches(ready: Ready, step: int) -> tf.data.Dataset:
-    workers = ready.workers
-    if workers.split_data or ready.dataset is None:
-        index, count, seed = workers.rank, workers.size, ready.config.seed
+def worker_batches(
+    config: TrainConfig, goal: Problem, dataset: Dataset | None, workers: Workers, step: int
+) -> tf.data.Dataset:
+    """A worker's batches from its step `step` on; synthetic ones where `dataset` is None."""
+    if workers.split_data or dataset is None:
+        index, count, seed = workers.rank, workers.size, config.seed
     else:  # where workers hold the same records, they still take them in other orders
-        index, count, seed = 0, 1, ready.config.seed + (workers.rank << 32)
-    config = dataclasses.replace(ready.config, seed=seed)
-    return training_batches(config, ready.goal, ready.dataset, step, index, count)
+        index, count, seed = 0, 1, config.seed + (workers.rank << 32)
+    config = dataclasses.replace(config, seed=seed)
+    return training_batches(config, goal, dataset, step, index, count)
 
 
 def _share_state(training: Training, workers: Workers, connection: Connection) -> None:
@@ -194,7 +196,8 @@ def _recovered(ready: Ready) -> tuple[int, Iterator] | None:
         return None
     connection.synchronize(list(training.state.values()))
     step = int(training.step)
-    return step, iter(_batches(ready, step))
+    batches = worker_batches(ready.config, ready.goal, ready.dataset, ready.workers, step)
+    return step, iter(batches)
 
 
 def _compare_copies(ready: Ready) -> None:
@@ -264,7 +267,8 @@ def _load_pretrained(config: TrainConfig, training: Training, path: str) -> None
     print(f"Succesfully loaded model from {path} to start with.")
 
 
-def _dataset(config: TrainConfig) -> Dataset:
+def open_dataset(config: TrainConfig) -> Dataset:
+    """The records that a config names; ValueError where there are none."""
     dataset = dataset_factory.get_dataset(config.dataset_name, config.subset, config.data_dir)
     if dataset.num_examples == 0:
         raise ValueError(f"--data_dir={config.data_dir}: the {config.subset} files are empty.")
@@ -279,7 +283,8 @@ def _is_finished(config: TrainConfig) -> bool:
     return True
 
 
-def _tell_differences(checkpoint: str, now: str) -> None:
+def tell_differences(checkpoint: str, now: str) -> None:
+    """Prints which settings have changed since a checkpoint was written."""
     changed = settings.differences(checkpoints.settings_of(checkpoint), now)
     if changed:
         print(f"The run goes on with other settings than those of {checkpoint}: {changed}.")

@@ -66,6 +66,16 @@ class SummaryWriter:
             bits = 8.0 * sum(p.sent for p in by_variable) / self._layout.size
             tf.summary.scalar("bits_per_parameter", bits)
 
+    def staleness(self, values: Sequence[int], step: int) -> None:
+        """Of updates: how many others came between the pull of the parameters and each."""
+        if not values:
+            return
+        numbers = tf.constant(values, tf.float32)
+        with self._writer.as_default(step):
+            tf.summary.histogram("staleness", numbers)
+            tf.summary.scalar("staleness/mean", tf.reduce_mean(numbers))
+            tf.summary.scalar("staleness/max", tf.reduce_max(numbers))
+
     def plan(self, schedule: Schedule, first: int, last: int) -> None:
         """The learning rate from step `first` to `last`, before it is used."""
         for step in sorted(

@@ -76,6 +76,8 @@ def why_ended(call: grpc.Call, name: str) -> str:
         return f"{name} refused this worker: {_details(call)}"
     if call.code() == grpc.StatusCode.OK:
         return f"{name} ended before this worker"
+    if call.code() == grpc.StatusCode.UNIMPLEMENTED:
+        return f"{name} was started with another --cross_replica_sync than this worker"
     is_silent = any(word in _details(call).lower() for word in ("keepalive", "ping timeout"))
     lost = "does not answer any more" if is_silent else "died or cannot be reached"
     return f"{name} {lost}: {_details(call)}"

@@ -90,8 +90,18 @@ class Client:
         timeout_secs: float,
         tls: Tls | None = None,
         pulse: Pulse | None = None,
+        rules: str = "",
     ) -> None:
         """Reaches all ps, which may start later.
+
+        Args:
+          ps_hosts: "host:port" of each ps.
+          worker_hosts: of each worker, as the ps know them.
+          rank: index of this worker.
+          timeout_secs: for which a ps may be away.
+          tls: None = in plain text.
+          pulse: how far this worker is.
+          rules: those of `coordinator.Rules` that it expects, in words; "" = any.
 
         Raises:
           MembershipError: names the ps that cannot be reached or that refuses this worker.
@@ -109,7 +119,9 @@ class Client:
         self._going: dict[int, tuple[int, ...]] = {}
         self._held: dict[int, list[tuple[_Declared, memoryview]]] = {}
         self._channels = [open_channel(host, tls, timeout_secs) for host in ps_hosts]
-        self._introductions = [hello(rank, i, ps_hosts, worker_hosts) for i in range(len(ps_hosts))]
+        self._introductions = [
+            hello(rank, i, ps_hosts, worker_hosts, rules) for i in range(len(ps_hosts))
+        ]
         self._timeout_secs = timeout_secs
         self._links: list[Link] = []
         try:

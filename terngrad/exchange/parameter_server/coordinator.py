@@ -40,6 +40,10 @@ class Rules:
     elastic: bool
     timeout_secs: float
 
+    def __str__(self) -> str:
+        """As the flags say them that ps and workers must have in common."""
+        return f"num_replicas_to_aggregate={self.needed}, elastic={self.elastic}"
+
 
 class Coordinator:
     """The workers of a training, as ps 0 knows them; any thread may call.

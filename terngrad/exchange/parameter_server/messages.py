@@ -62,18 +62,20 @@ Standing = _classes["terngrad.Standing"]
 View = _classes["terngrad.View"]
 ValueMessage = _classes["terngrad.Value"]
 OperationMessage = _classes["terngrad.Operation"]
+Call = _classes["terngrad.Call"]
+Reply = _classes["terngrad.Reply"]
 
 
-def join_frame(header: Header, payload: bytes | memoryview = b"") -> bytes:
-    """A `Frame` in bytes; copies the payload once."""
+def join_frame(header: Any, payload: bytes | memoryview = b"") -> bytes:
+    """A `Frame`, or what is built like one, in bytes; copies the payload once."""
     head = header.SerializeToString()
     size = len(payload) if isinstance(payload, bytes) else payload.nbytes
     tags = (_HEADER_TAG, _varint(len(head)), head, _PAYLOAD_TAG, _varint(size))
     return b"".join((*tags, payload))
 
 
-def split_frame(data: bytes) -> tuple[Header, memoryview]:
-    """Header and payload of a `Frame` in bytes; the payload shares memory with `data`.
+def split_frame(data: bytes, kind: Any = Header) -> tuple[Any, memoryview]:
+    """Header, of a kind, and payload of a frame in bytes; the payload shares memory with `data`.
 
     Raises:
       FrameError: says what does not belong into a frame.
@@ -85,7 +87,7 @@ def split_frame(data: bytes) -> tuple[Header, memoryview]:
     if size > min(_LONGEST_HEADER, len(data) - start):
         raise FrameError(f"a frame of {len(data)} bytes with a header of {size}")
     try:
-        header = Header.FromString(view[start : start + size])
+        header = kind.FromString(view[start : start + size])
     except DecodeError:
         raise FrameError("a frame whose header is none") from None
     end = start + size

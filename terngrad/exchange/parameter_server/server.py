@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,16 +11,14 @@ from concurrent import futures
 import grpc
 from google.protobuf.message import DecodeError
 
-from terngrad.exchange.channel import PortError, name_of
+from terngrad.exchange.channel import name_of
 from terngrad.exchange.parameter_server.attendance import Attendance
 from terngrad.exchange.parameter_server.coordinator import Coordinator, Rules
 from terngrad.exchange.parameter_server.figures import Figures
+from terngrad.exchange.parameter_server.gate import Gate, listen
 from terngrad.exchange.parameter_server.messages import (
-    HELLO_KEY,
     SERVICE,
-    VERSION,
     Header,
-    Hello,
     Order,
     Report,
     split_frame,
@@ -37,7 +33,6 @@ from terngrad.exchange.parameter_server.streams import (
 )
 
 _SPARE_STREAMS = 16  # for those who are to be refused
-_MOST_COMPLAINTS = 100  # that are remembered, and logged
 _END_SECS = 2.0
 _GRACE_SECS = 5.0  # for the workers to learn of the end, and to go
 _LONGEST_BEAT_SECS = 0.5
@@ -78,9 +73,10 @@ class Server:
           tell: takes lines of the log.
         """
         workers = len(worker_hosts)
-        self._ps, self._ps_hosts, self._worker_hosts = ps, ps_hosts, worker_hosts
+        self._ps, self._worker_hosts = ps, worker_hosts
         self._tls = tls
-        self._complaints: set[str] = set()
+        self._gate = Gate(ps, ps_hosts, worker_hosts, str(rules))
+        self._admit, self._refuse = self._gate.admit, self._gate.refuse
         self._outboxes: dict[int, Outbox] = {}
         self._met: dict[int, Outbox] = {}
         self._lock = threading.Lock()
@@ -114,17 +110,7 @@ class Server:
         Raises:
           PortError: the port is taken, or the address not one of this machine's.
         """
-        try:
-            if self._tls:
-                port = self._server.add_secure_port(address, self._tls.server_credentials())
-            else:
-                port = self._server.add_insecure_port(address)
-        except RuntimeError:
-            port = 0
-        if not port:
-            raise PortError(f"{address} cannot be listened at: the port is taken, or not ours")
-        self._server.start()
-        return port
+        return listen(self._server, address, self._tls)
 
     @property
     def dropped(self) -> Mapping[int, int]:
@@ -249,52 +235,10 @@ class Server:
             if outbox is not None:
                 outbox.close()
 
-    def _admit(self, context: grpc.ServicerContext) -> int:
-        """The worker that a stream says to be of; refuses it if it cannot be."""
-        said = dict(context.invocation_metadata()).get(HELLO_KEY, b"")
-        try:
-            hello = Hello.FromString(said)
-        except (DecodeError, TypeError):
-            hello = Hello()
-        if objection := self._objection(hello):
-            self._refuse(context, objection)
-        return hello.worker
-
-    def _objection(self, hello: Hello) -> str:
-        if not hello.version:
-            return "it does not say who it is"
-        if hello.version != VERSION:
-            return f"its version is {hello.version}; allowed is {VERSION}"
-        own = (("ps", self._ps_hosts), ("worker", self._worker_hosts))
-        for name, hosts in own:
-            theirs = list(hello.ps_hosts if name == "ps" else hello.worker_hosts)
-            if theirs != list(hosts):
-                return f"its {name} hosts are {theirs}, those of this ps {list(hosts)}"
-        if hello.ps != self._ps:
-            return f"it wants ps {hello.ps}; this is ps {self._ps}"
-        if hello.worker >= len(self._worker_hosts):
-            return f"it says to be worker {hello.worker} of {len(self._worker_hosts)}"
-        return ""
-
     def _refuse_second(self, context: grpc.ServicerContext, worker: int) -> None:
         """Ends a stream whose worker has one: the other's end may not have been noticed yet."""
         why = f"{name_of(worker, self._worker_hosts)} is here already"
         self._refuse(context, why, grpc.StatusCode.ALREADY_EXISTS)
-
-    def _refuse(
-        self,
-        context: grpc.ServicerContext,
-        why: str,
-        code: grpc.StatusCode = grpc.StatusCode.FAILED_PRECONDITION,
-    ) -> None:
-        """Ends a stream with an error; logs it unless the same was logged of the same host."""
-        host = context.peer().rpartition(":")[0]
-        text = f"Refused {host}: {why[:500]}"
-        if text not in self._complaints and len(self._complaints) < _MOST_COMPLAINTS:
-            self._complaints.add(text)
-            with contextlib.suppress(OSError):
-                print(text, file=sys.stderr, flush=True)
-        context.abort(code, why[:1000])
 
 
 class _Stream:

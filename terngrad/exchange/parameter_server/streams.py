@@ -60,10 +60,17 @@ def _common_options(timeout_secs: float) -> Options:
     ]
 
 
-def hello(worker: int, ps: int, ps_hosts: Sequence[str], worker_hosts: Sequence[str]) -> Hello:
+def hello(
+    worker: int, ps: int, ps_hosts: Sequence[str], worker_hosts: Sequence[str], rules: str = ""
+) -> Hello:
     """How a worker introduces itself to a ps."""
     return Hello(
-        version=VERSION, worker=worker, ps=ps, ps_hosts=ps_hosts, worker_hosts=worker_hosts
+        version=VERSION,
+        worker=worker,
+        ps=ps,
+        ps_hosts=ps_hosts,
+        worker_hosts=worker_hosts,
+        rules=rules,
     )
 
 

@@ -1,0 +1,199 @@
+"""What accuracy do workers reach that do not wait for each other, in how long, with how many bytes?
+
+The asynchronous example of distributed TensorFlow: a 784-100-10 sigmoid net on MNIST, SGD with
+learning rate 0.001, batches of 100, each worker trains for 20 epochs of all images through one ps.
+Each run is made on this machine, with float and with ternary gradients.
+
+python -m benchmarks.asynchronous_benchmark --data_dir=DIR --output_dir=DIR --json=figures.json
+"""
+
+import dataclasses
+import functools
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+
+import matplotlib.figure
+import rich.box
+import rich.console
+import rich.table
+from absl.flags import FlagValues
+
+from benchmarks import report
+from inception import app, evaluate, flag_table
+from inception.flag_table import NAMES, TEXT, Kind, at_least, flag
+from inception.flags import EvalConfig
+from inception.report import read_scalars
+from slim.datasets import dataset_factory
+from terngrad.training import checkpoints
+
+GRADIENTS = {
+    "float": ("--grad_bits=32",),
+    "ternary": ("--grad_bits=1", "--quantize_logits=True"),
+}
+PUBLISHED = {1: 0.42, 2: 0.58, 3: 0.65}  # test accuracy by workers, of the original example
+_BATCH = 100
+_COUNTS = Kind(
+    lambda text: tuple(map(int, text.split(","))),
+    "numbers of workers separated by commas",
+    lambda counts: counts and min(counts) > 0,
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Options(flag_table.Checked):
+    data_dir: str = flag("Data", TEXT, "/tmp/mydata", "folder of MNIST's record files")
+    output_dir: str = flag("Training", TEXT, "results", "folder for the runs; they must be new")
+    workers: tuple[int, ...] = flag("Distributed", _COUNTS, (1, 2, 3), "workers of each run")
+    gradients: tuple[str, ...] = flag(
+        "Training", NAMES, tuple(GRADIENTS), f"kinds, of {', '.join(GRADIENTS)}"
+    )
+    epochs: int = flag("Training", at_least(1), 20, "of each worker", "epochs")
+    json: str = flag("Runtime", TEXT, "", "file that takes the figures, too")
+    png: str = flag("Runtime", TEXT, "", "file that takes a picture of them")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for kind in self.gradients:
+            if kind not in GRADIENTS:
+                raise flag_table.refuse("gradients", kind, f"must be of {', '.join(GRADIENTS)}")
+
+
+def main(values: FlagValues) -> None:
+    """Trains, evaluates, reports."""
+    options = flag_table.read(_Options, values)
+    images = dataset_factory.get_dataset("mnist", "train", options.data_dir).num_examples
+    found: dict[str, dict[int, dict]] = {}
+    for kind in options.gradients:
+        for workers in options.workers:
+            folder = os.path.join(options.output_dir, f"{kind}_{workers}")
+            if os.path.exists(folder):
+                raise flag_table.refuse("output_dir", options.output_dir, f"{folder} exists")
+            steps = workers * options.epochs * (images // _BATCH)
+            print(f"{kind}, {workers} workers, {steps} updates", flush=True)
+            secs = _train(options, kind, workers, steps, folder)
+            found.setdefault(kind, {})[workers] = _read(options, folder, steps, secs)
+            print(found[kind][workers], flush=True)
+    _print_table(found)
+    circumstances = report.environment() | {"epochs": options.epochs}
+    for name, value in circumstances.items():
+        print(f"- {name}: {value}")
+    if options.json:
+        report.write_json(options.json, {"environment": circumstances, "runs": found})
+    if options.png:
+        _draw(found, options.png)
+
+
+def _train(options: _Options, kind: str, workers: int, steps: int, folder: str) -> float:
+    """Seconds from the beginning of the run, when all is compiled but the steps, to its end."""
+    command = [
+        *(sys.executable, "-m", "inception.launch", "--ps=1", str(workers)),
+        "inception.mnist_distributed_train",
+        "--cross_replica_sync=False",
+        "--net=mlp",
+        f"--data_dir={options.data_dir}",
+        "--split_data=False",  # each worker trains on all images
+        f"--train_dir={folder}",
+        f"--batch_size={_BATCH}",
+        f"--max_steps={steps}",
+        "--optimizer=gd",
+        "--initial_learning_rate=0.001",
+        "--learning_rate_decay_type=fixed",
+        "--moving_average_decay=0",
+        "--save_iter=0",
+        "--save_summaries_secs=30",
+        "--num_intra_threads=1",
+        "--num_inter_threads=2",
+        *GRADIENTS[kind],
+    ]
+    begun, lines = 0.0, []
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        for line in process.stdout:
+            lines = [*lines[-20:], line]
+            if "A run begins" in line:
+                begun = time.monotonic()
+            if "Finished training" in line and "ckpt" in line:
+                ended = time.monotonic()
+    if process.returncode:
+        raise ValueError(f"{kind} with {workers} workers failed: {' | '.join(lines)}")
+    return ended - begun
+
+
+def _read(options: _Options, folder: str, steps: int, secs: float) -> dict:
+    config = EvalConfig(
+        net="mlp",
+        dataset_name="mnist",
+        data_dir=options.data_dir,
+        subset="test",
+        batch_size=500,
+        num_examples=-1,
+        restore_avg_var=False,
+    )
+    path = checkpoints.latest_checkpoint(folder)
+    metrics = evaluate.measure_checkpoint(path, evaluate.make_task(config))
+    scalars = read_scalars(folder)
+    staleness = scalars["staleness/mean"].values
+    return {
+        "precision_at_1": metrics.precision_at_1,
+        "updates": steps,
+        "secs": secs,
+        "bytes_pushed": scalars["bytes_sent_per_step"].values[0],
+        "bytes_pulled": scalars["bytes_received_per_step"].values[0],
+        "mean_staleness": sum(staleness) / len(staleness),
+    }
+
+
+def _print_table(found: Mapping[str, Mapping[int, dict]]) -> None:
+    table = rich.table.Table("gradients", box=rich.box.MARKDOWN)
+    for heading in (
+        "workers",
+        "precision @ 1",
+        "original",
+        "seconds",
+        "updates/sec",
+        "bytes pushed",
+        "pulled",
+        "staleness",
+    ):
+        table.add_column(heading, justify="right")
+    for kind, runs in found.items():
+        for workers, run in runs.items():
+            table.add_row(
+                kind,
+                str(workers),
+                f"{run['precision_at_1']:.3f}",
+                f"{PUBLISHED.get(workers, float('nan')):.2f}",
+                f"{run['secs']:.0f}",
+                f"{run['updates'] / run['secs']:.0f}",
+                f"{run['bytes_pushed']:,.0f}",
+                f"{run['bytes_pulled']:,.0f}",
+                f"{run['mean_staleness']:.2f}",
+            )
+    rich.console.Console(width=120).print(table)
+
+
+def _draw(found: Mapping[str, Mapping[int, dict]], path: str) -> None:
+    figure = matplotlib.figure.Figure((8, 3.2), layout="constrained")
+    accuracy, seconds = figure.subplots(1, 2)
+    for kind, runs in found.items():
+        counts = list(runs)
+        precision = [run["precision_at_1"] for run in runs.values()]
+        accuracy.plot(counts, precision, marker="o", label=kind)
+        seconds.plot(counts, [run["secs"] for run in runs.values()], marker="o", label=kind)
+    known = [count for count in counts if count in PUBLISHED]
+    original = [PUBLISHED[count] for count in known]
+    accuracy.plot(known, original, color="grey", linestyle="--", label="original example")
+    accuracy.set(xlabel="workers", ylabel="test precision @ 1", xticks=counts)
+    seconds.set(xlabel="workers", ylabel="seconds", xticks=counts, ylim=(0, None))
+    accuracy.legend()
+    for axes in (accuracy, seconds):
+        axes.grid(alpha=0.3)
+    report.save_figure(figure, path)
+
+
+if __name__ == "__main__":
+    app.run(main, functools.partial(flag_table.define, _Options))

@@ -1,0 +1,138 @@
+"""The loop of an asynchronous worker: pull, compute, push; logs, and the chief's checkpoints."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import tensorflow as tf
+
+from inception.flags import TrainConfig
+from terngrad.exchange.parameter_server.asynchronous.client import Client, Pulled
+from terngrad.exchange.parameter_server.asynchronous.gradient import (
+    Computed,
+    GradientStep,
+    contents,
+)
+from terngrad.exchange.parameter_server.asynchronous.space import Share
+from terngrad.layout import Layout
+from terngrad.training.loop import DivergedError, StopRequest
+from terngrad.training.progress import Progress
+from terngrad.training.schedules import Schedule
+from terngrad.training.summaries import SummaryWriter
+
+
+@dataclasses.dataclass
+class AsynchronousLoop:
+    """Makes steps until the run is finished, or it or this worker is to stop.
+
+    Attributes:
+      config: says how often things happen; the steps of `save_iter` are the run's, those of
+        `log_every_n_steps` the worker's.
+      client: the ps.
+      compute: gradients, as `layout` says, of which each ps gets its of `shares`.
+      schedule: the learning rate that the ps use, for the log.
+      report: called with the progress.
+      save: fetches the state and writes a checkpoint; None where another worker does.
+      observe: writes what a step shows into summaries; None for no summaries.
+      writer: of summaries, or None.
+    """
+
+    config: TrainConfig
+    client: Client
+    compute: GradientStep
+    layout: Layout
+    shares: list[Share]
+    schedule: Schedule
+    report: Callable[[Progress], None]
+    save: Callable[[], str] | None
+    observe: Callable[[Computed, int], None] | None
+    writer: SummaryWriter | None
+
+    def run(self, batches: Iterator, pulled: Pulled, stop: StopRequest) -> Pulled:
+        """Trains from pulled parameters on; returns what was pulled last.
+
+        Raises:
+          DivergedError: names the step and what is not finite; it is not pushed.
+        """
+        done, pace = 0, _Pace()
+        saved_at = observed_at = time.monotonic()
+        while not (pulled.finished or pulled.stopped or stop.signal):
+            images, labels = next(batches)
+            computed = self.compute(
+                images, labels, pulled.version, pulled.parameters, pulled.statistics
+            )
+            self._check(computed, pulled.version)
+            before = pulled.version
+            pulled = self.client.push(contents(computed, self.shares), pulled.versions)
+            done += 1
+            pace.step()
+            if done % self.config.log_every_n_steps == 0:
+                self._report(computed, pulled.version, pace.seconds_per_step())
+            now = time.monotonic()
+            if self.observe and (done == 1 or now - observed_at >= self.config.save_summaries_secs):
+                self.observe(computed, pulled.version)
+                observed_at = now
+                pace.pause()
+            if self.save and self._save_due(before, pulled.version, now - saved_at):
+                self.save()
+                saved_at = time.monotonic()
+                pace.pause()
+        if self.writer:
+            self.writer.staleness(self.client.untold_staleness, pulled.version)
+        return pulled
+
+    def _report(self, computed: Computed, step: int, seconds: float) -> None:
+        progress = Progress(
+            step,
+            float(computed.losses.entropy),
+            float(computed.losses.regularization),
+            float(self.schedule(tf.constant(max(0, step - 1), tf.int64))),
+            seconds,
+            self.config.batch_size / seconds,
+        )
+        self.report(progress)
+        if self.writer:
+            self.writer.progress(progress)
+            self.writer.staleness(self.client.untold_staleness, step)
+        self.client.untold_staleness.clear()
+
+    def _save_due(self, before: int, step: int, seconds: float) -> bool:
+        every, secs = self.config.save_iter, self.config.save_interval_secs
+        return bool((every and step // every > before // every) or (secs and seconds >= secs))
+
+    def _check(self, computed: Computed, step: int) -> None:
+        names = ("entropy_loss", "reg_loss")
+        losses = dict(zip(names, map(float, computed.losses), strict=True))
+        bad = [f"{name} is {value}" for name, value in losses.items() if not np.isfinite(value)]
+        infinite = np.flatnonzero(~np.isfinite(computed.scales.numpy()))
+        bad += [
+            f"the gradient of {self.layout.names[self.layout.coded[i]]} is not finite"
+            for i in infinite
+        ]
+        if not bad and not np.all(np.isfinite(computed.floats.numpy())):
+            bad = ["a gradient is not finite"]
+        if bad:
+            raise DivergedError(f"step {step}: {', '.join(bad)}; it was not handed in.")
+
+
+class _Pace:
+    """Seconds a step since the last report, without compiling, saving and writing summaries."""
+
+    def __init__(self) -> None:
+        self._steps, self._seconds, self._last = 0, 0.0, 0.0
+
+    def step(self) -> None:
+        now = time.perf_counter()
+        if self._last:  # the first step also compiles
+            self._steps += 1
+            self._seconds += now - self._last
+        self._last = now
+
+    def pause(self) -> None:
+        self._last = time.perf_counter()
+
+    def seconds_per_step(self) -> float:
+        mean = self._seconds / self._steps if self._steps else 0.0
+        self._steps, self._seconds = 0, 0.0
+        return max(mean, 1e-9)

@@ -1,0 +1,239 @@
+"""Asynchronous training with real processes: who is lost, who comes back, and what is lost then."""
+
+import contextlib
+import re
+import signal
+import time
+
+import pytest
+
+from inception import launch
+from inception.asynchronous_flags import refuse_what_needs_all_workers
+from inception.cluster_config import ClusterConfig
+from inception.distributed_test import parameters, refusal
+from inception.flags import TrainConfig
+from inception.parameter_server_test import ENDLESS, processes
+from inception.report import read_scalars
+from inception.worker_runs import Run, flags_of
+from terngrad.training import checkpoints
+
+SNAPSHOT_STEPS = 50
+GOES_ON = r"Worker {}: .* step \d+"
+
+
+def asynchronous(folder, steps=ENDLESS, **options):
+    """A program and its flags; the net is small, so that a step is quick."""
+    program, flags = flags_of(folder, steps=steps, batch_size=8, **options)
+    own = [
+        "--cross_replica_sync=False",
+        "--net=mlp",
+        f"--ps_snapshot_steps={SNAPSHOT_STEPS}",
+        "--worker_timeout_secs=90",
+    ]
+    return program, [*flags, *own]
+
+
+@contextlib.contextmanager
+def cluster(folder, workers, servers=1, **options):
+    """Runs of the workers and the ps, each on its own, and what starts one again."""
+    program, flags = asynchronous(folder, **options)
+    members = launch.members(workers, servers)
+    with contextlib.ExitStack() as stack:
+
+        def start(index):
+            (run,) = stack.enter_context(processes(program, flags, [members[index]]))
+            return run
+
+        yield [start(i) for i in range(len(members))], start
+
+
+def steps_of(run):
+    return [int(s) for line in list(run.lines) for s in re.findall(r": step (\d+), entropy", line)]
+
+
+def wait_for_step(run, step):
+    """Waits for a line of a step that is at least `step`."""
+    run.wait_for(r"Worker \d: .* step")
+    deadline = time.monotonic() + 200
+    while max(steps_of(run)) < step:
+        assert time.monotonic() < deadline, "\n".join(run.lines)
+        assert run.process.poll() is None, "\n".join(run.lines)
+        time.sleep(0.05)
+
+
+def kill(run):
+    run.process.send_signal(signal.SIGKILL)
+    run.process.wait()
+
+
+def end(runs):
+    """Stops a run by its chief; returns the step of the checkpoint."""
+    runs[0].process.send_signal(signal.SIGTERM)
+    statuses = [run.finish() for run in runs]
+    lines = "\n".join(line for run in runs for line in run.lines)
+    assert statuses[0] == 128 + signal.SIGTERM, lines
+    assert "Traceback" not in lines
+    return int(re.search(r"SIGTERM: saved .*model.ckpt-(\d+);", lines)[1])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("servers", [1, 2])
+def test_workers_train_without_waiting_until_the_run_has_its_updates(tmp_path, servers):
+    program, flags = asynchronous(tmp_path, 300, summary_secs=1)
+    run = Run(2, program, [*flags, "--max_staleness=20"], [f"--ps={servers}"])
+    assert run.finish() == 0, "\n".join(run.lines)
+    lines = "\n".join(run.lines)
+    assert re.search(r"^\[0\] PS hosts are: \['127.0.0.1:\d+'", lines, re.MULTILINE)
+    assert "SyncReplicas" not in lines
+    assert "Worker 0: " in lines and "Worker 1: " in lines
+    for ps in range(servers):
+        assert re.search(rf"^\[ps {ps}\] .* ends at step 300: the run has", lines, re.MULTILINE)
+    assert re.search(r"updates/sec\), staleness mean \d.\d\d max \d+; worker 0: ", lines)
+    assert parameters(tmp_path, 300)
+    scalars = read_scalars(str(tmp_path))
+    assert 0 <= scalars["staleness/mean"].values[-1] <= scalars["staleness/max"].values[-1]
+    assert {"losses/total_loss", "bytes_sent_per_step", "learning_rate_plan"} <= scalars.keys()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_others_go_on_without_a_worker_that_was_killed_until_it_is_back(tmp_path):
+    with cluster(tmp_path, 2) as (runs, start):
+        for run in runs[:2]:
+            wait_for_step(run, 50)
+        kill(runs[1])
+        seen = max(steps_of(runs[0]))
+        wait_for_step(runs[0], seen + 200)
+        runs[1] = start(1)
+        wait_for_step(runs[1], seen + 200)
+        assert end(runs) > seen
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_ps_that_was_killed_is_found_again_and_has_lost_no_more_than_a_snapshot(tmp_path):
+    with cluster(tmp_path, 2) as (runs, start):
+        for run in runs[:2]:
+            wait_for_step(run, 3 * SNAPSHOT_STEPS)
+        kill(runs[2])
+        reached = max(max(steps_of(run)) for run in runs[:2])
+        runs[2] = start(2)
+        held = runs[2].wait_for(r"Holds .*snapshot-\d+, for the workers of its run")
+        # A worker's last line may be of some steps before.
+        assert int(re.search(r"snapshot-(\d+)", held)[1]) > reached - SNAPSHOT_STEPS
+        for run in runs[:2]:
+            run.wait_for(r"^ps 0 \(.*\) died or cannot be reached: .*; it is looked for, for 90 s")
+            run.wait_for(r"^ps 0 \(.*\) is found again")
+            wait_for_step(run, reached + 100)
+        assert end(runs) > reached
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_chief_that_was_killed_takes_up_what_the_ps_hold(tmp_path):
+    with cluster(tmp_path, 2) as (runs, start):
+        wait_for_step(runs[1], 100)
+        kill(runs[0])
+        seen = max(steps_of(runs[1]))
+        runs[0] = start(0)
+        line = runs[0].wait_for("The run goes on with what the ps hold, step")
+        assert int(re.search(r"step (\d+)", line)[1]) >= seen
+        wait_for_step(runs[0], seen + 50)
+        assert end(runs) > seen
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_stopped_run_goes_on_from_the_chiefs_checkpoint(tmp_path):
+    with cluster(tmp_path, 1) as (runs, _):
+        runs[0].wait_for(r": step 100,")
+        step = end(runs)
+    assert checkpoints.step_of(checkpoints.latest_checkpoint(str(tmp_path))) == step
+    with cluster(tmp_path, 1, steps=step + 50) as (runs, _):
+        runs[0].wait_for(rf"Succesfully loaded model from .*ckpt-{step} at step={step}")
+        runs[0].wait_for(rf"A run begins at step {step}, ")
+        for run in runs:
+            assert run.finish() == 0, "\n".join(run.lines)
+    assert parameters(tmp_path, step + 50)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_workers_wait_for_a_ps_that_starts_later_and_a_signal_ends_it(tmp_path):
+    program, flags = asynchronous(tmp_path)
+    worker, ps = launch.members(1, 1)
+    with processes(program, flags, [worker]) as runs:
+        runs[0].wait_for("parameters in")
+        time.sleep(3.0)
+        with processes(program, flags, [ps]) as (server,):
+            runs[0].wait_for(r": step 20,")
+            server.process.send_signal(signal.SIGTERM)
+            assert server.finish() == 128 + signal.SIGTERM, "\n".join(server.lines)
+            server.wait_for(r"SIGTERM: ps 0 \(.*\) left 1 workers at step \d+")
+        with processes(program, flags, [ps]) as (server,):
+            server.wait_for("Holds .*snapshot")
+            seen = max(steps_of(runs[0]))
+            runs[0].wait_for(rf": step {seen + 10},")
+            assert end([*runs, server]) > seen
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_law_10_workers_with_other_flags_are_named_and_the_others_go_on(tmp_path):
+    program, flags = asynchronous(tmp_path)
+    *workers, ps = launch.members(2, 1)
+    workers[1].flags.append("--pull_bits=16")
+    with processes(program, flags, [*workers, ps]) as runs:
+        runs[1].wait_for(
+            r"refused this worker: .*pull_bits is 16 on worker 1 .* and 32 on worker 0"
+        )
+        assert runs[1].finish() == 1
+        wait_for_step(runs[0], 100)
+        end([runs[0], runs[2]])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("asynchronous_ps", [True, False])
+def test_law_10_a_ps_of_the_other_kind_is_named(tmp_path, asynchronous_ps):
+    worker, ps = launch.members(1, 1)
+    program, flags = flags_of(tmp_path)
+    with processes(program, [*flags, f"--cross_replica_sync={not asynchronous_ps}"], [ps]) as runs:
+        runs[0].wait_for("on this machine")
+        said = refusal(*flags, *worker.flags, f"--cross_replica_sync={asynchronous_ps}")
+        assert "was started with another --cross_replica_sync than this worker" in said
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        ({"grad_bits": 1, "use_encoding": False}, "--use_encoding=False: needs --cross_replica"),
+        ({"grad_bits": 1, "floating_grad_epoch": 2}, "--floating_grad_epoch=2: needs"),
+        ({"grad_bits": 1, "scaler_sharing": False}, "--scaler_sharing=False: needs"),
+        ({"profile_steps": (1, 2)}, "--profile_steps=1,2: needs --cross_replica_sync=True"),
+    ],
+)
+def test_law_10_flags_that_need_all_workers_are_named(flags, text):
+    refuse_what_needs_all_workers(TrainConfig(dataset_name="mnist"))
+    with pytest.raises(ValueError, match=text):
+        refuse_what_needs_all_workers(TrainConfig(dataset_name="mnist", **flags))
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"worker_hosts": ("a:1", "b:1")},
+        {"variable_update": "mpi"},
+    ],
+)
+def test_law_10_without_parameter_servers_all_workers_step_together(flags):
+    with pytest.raises(ValueError, match="--cross_replica_sync=False: needs --ps_hosts"):
+        ClusterConfig(cross_replica_sync=False, **flags)
+
+
+def test_flags_of_asynchronous_training_are_inert_without_it():
+    hosts = {"worker_hosts": ("a:1",), "ps_hosts": ("p:1",)}
+    inert = {"max_staleness", "pull_bits", "ps_snapshot_steps"}
+    assert ClusterConfig(**hosts).inert_flags.keys() == inert
+    assert not ClusterConfig(**hosts, cross_replica_sync=False).inert_flags

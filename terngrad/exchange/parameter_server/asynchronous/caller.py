@@ -1,0 +1,124 @@
+"""What a ps of asynchronous training replies to the calls of one worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import grpc
+
+from terngrad.exchange.parameter_server.asynchronous.framing import collect, frames
+from terngrad.exchange.parameter_server.asynchronous.store import CallError, facts_of
+from terngrad.exchange.parameter_server.messages import Call, split_frame
+
+if TYPE_CHECKING:
+    from terngrad.exchange.parameter_server.asynchronous.server import Server
+
+MORE, ENTER, BEGIN, STATE, PUSH, PULL, FETCH, BYE = range(8)  # Act, in service.proto
+_LONGEST = {ENTER: 1 << 16, BEGIN: 1 << 20}  # bytes of content
+
+
+class Caller:
+    """A worker's stream."""
+
+    def __init__(
+        self,
+        server: Server,
+        worker: int,
+        context: grpc.ServicerContext,
+        requests: Iterator[bytes],
+    ) -> None:
+        """Of a worker that was let in; nothing is read yet."""
+        self._server, self._store = server, server.store
+        self._worker, self._context, self._requests = worker, context, requests
+        self._incarnation = 0
+        self._begins = None  # plan, share and size of the state that is to come
+        self._count = [0]  # bytes that came
+
+    def replies(self) -> Iterator[bytes]:
+        """Hears calls until the worker ends."""
+        acts = {
+            ENTER: self._enter,
+            BEGIN: self._begin,
+            STATE: self._state,
+            PUSH: self._push,
+            PULL: self._pull,
+            FETCH: self._fetch,
+        }
+        for message in self._requests:
+            call, first = split_frame(message, Call)
+            self._count[0] = len(message)
+            if call.act != ENTER and not self._incarnation:
+                raise CallError("it calls before it enters")
+            if call.act == BYE:
+                self._server.part(self._worker, call)
+                yield from frames(self._server.standing_reply(self._worker))
+                return
+            if call.act not in acts:
+                raise CallError(f"act is {call.act}; allowed are 1 to {BYE}")
+            self._check_size(call)
+            content = collect(call, first, self._requests, self._count)
+            self._server.bytes_in[self._worker] += self._count[0]
+            for frame in acts[call.act](call, content):
+                self._server.bytes_out[self._worker] += len(frame)
+                yield frame
+
+    def _check_size(self, call: Call) -> None:
+        """Before anything is allocated for the content."""
+        exact = {PUSH: self._store.pushed_bytes, PULL: 0, FETCH: 0}
+        exact[STATE] = self._begins[2] if self._begins else 0
+        if call.act in _LONGEST and call.size > _LONGEST[call.act]:
+            raise CallError(f"{call.size} bytes; allowed are up to {_LONGEST[call.act]}")
+        if call.act in exact and call.size != exact[call.act]:
+            raise CallError(f"{call.size} bytes; allowed are {exact[call.act]}")
+        if call.act in (BEGIN, STATE) and self._worker:
+            raise CallError("worker 0 alone begins a run")
+
+    def _enter(self, call: Call, content: bytearray) -> Iterator[bytes]:
+        run, facts = facts_of(content)
+        if not call.incarnation:
+            raise CallError("it does not say which process it is")
+        self._store.enter(self._worker, run, facts)
+        if call.incarnation != self._incarnation:
+            self._server.take_seat(self._worker, call.incarnation, self._context)
+            self._incarnation = call.incarnation
+        return frames(self._server.standing_reply(self._worker))
+
+    def _begin(self, call: Call, content: bytearray) -> Iterator[bytes]:
+        del call
+        self._begins = self._store.expect(content)
+        return frames(self._server.standing_reply(self._worker))
+
+    def _state(self, call: Call, content: bytearray) -> Iterator[bytes]:
+        if self._begins is None:
+            raise CallError("a state without a plan")
+        plan, share, _ = self._begins
+        self._store.begin(plan, share, content, call.version)
+        self._begins = None
+        self._server.begin_anew(self._context)
+        return frames(self._server.standing_reply(self._worker))
+
+    def _push(self, call: Call, content: bytearray) -> Iterator[bytes]:
+        if not call.sequence:
+            raise CallError("a push without a number")
+        applied = self._store.push(
+            self._worker, self._incarnation, call.sequence, call.version, content
+        )
+        if applied:
+            self._server.note_step(self._worker)
+        self._server.await_turn(self._worker, self._context)
+        return self._pull(call, content)
+
+    def _pull(self, call: Call, content: bytearray) -> Iterator[bytes]:
+        del call, content
+        reply = self._server.standing_reply(self._worker)
+        if reply.waits:
+            return frames(reply)
+        reply.version, values = self._store.pulled()
+        return frames(reply, values)
+
+    def _fetch(self, call: Call, content: bytearray) -> Iterator[bytes]:
+        del call, content
+        reply = self._server.standing_reply(self._worker)
+        reply.version, values = self._store.state()
+        return frames(reply, values)

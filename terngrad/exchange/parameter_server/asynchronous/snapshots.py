@@ -1,0 +1,106 @@
+"""Snapshots of what a ps holds: whole or absent, and checked when they are read.
+
+A file is a magic line, the length of its description (8 bytes, little-endian), the description
+(JSON), the content, and the CRC-32 of all of that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import json
+import os
+import re
+import struct
+import zlib
+from collections.abc import Callable
+
+_MAGIC = b"terngrad snapshot 1\n"
+_LENGTH, _CRC = struct.Struct("<Q"), struct.Struct("<I")
+_KEPT = 2  # the newest might be damaged
+_LONGEST_DESCRIPTION = 1 << 24
+
+
+class SnapshotError(ValueError):
+    """Names a file that is no snapshot, or is damaged."""
+
+
+def save(folder: str, version: int, description: dict, content: bytes) -> str:
+    """Writes a snapshot, and removes all but the newest two of this or smaller versions.
+
+    Returns its path. Newer ones, of another run perhaps, are removed, too.
+
+    Raises:
+      OSError: the folder cannot be written to, or is full; nothing is left of the attempt.
+    """
+    os.makedirs(folder, exist_ok=True)
+    path = os.path.join(folder, f"snapshot-{version}")
+    temporary = f"{path}.saving"
+    text = json.dumps(description).encode()
+    head = _MAGIC + _LENGTH.pack(len(text)) + text
+    try:
+        with open(temporary, "wb") as file:
+            file.write(head)
+            file.write(content)
+            file.write(_CRC.pack(zlib.crc32(content, zlib.crc32(head))))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        _sync_folder(folder)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.remove(temporary)
+        raise
+    older = [p for p in all_snapshots(folder) if version_of(p) < version]
+    for other in all_snapshots(folder):
+        if other != path and other not in older[-(_KEPT - 1) :]:
+            os.remove(other)
+    return path
+
+
+def all_snapshots(folder: str) -> list[str]:
+    """Paths of a folder's snapshots, oldest first."""
+    paths = glob.glob(os.path.join(glob.escape(folder), "snapshot-*"))
+    return sorted((p for p in paths if re.fullmatch(r".*snapshot-\d+", p)), key=version_of)
+
+
+def version_of(path: str) -> int:
+    """The updates that had been applied when a snapshot was written."""
+    return int(path.rpartition("-")[2])
+
+
+def load(path: str) -> tuple[dict, bytes]:
+    """Description and content of a snapshot; SnapshotError names a file that is damaged."""
+    with open(path, "rb") as file:
+        data = file.read()
+    start = len(_MAGIC) + _LENGTH.size
+    if len(data) < start + _CRC.size or not data.startswith(_MAGIC):
+        raise SnapshotError(f"{path} is no snapshot")
+    body, (checksum,) = memoryview(data)[: -_CRC.size], _CRC.unpack(data[-_CRC.size :])
+    (length,) = _LENGTH.unpack_from(data, len(_MAGIC))
+    if zlib.crc32(body) != checksum or length > min(_LONGEST_DESCRIPTION, len(body) - start):
+        raise SnapshotError(f"{path} is damaged")
+    return json.loads(bytes(body[start : start + length])), bytes(body[start + length :])
+
+
+def newest(
+    folder: str, tell: Callable[[str], None]
+) -> tuple[str, dict, bytes] | tuple[None, None, None]:
+    """Path, description and content of a folder's newest whole snapshot; Nones without one.
+
+    Calls `tell` with a line on each that is damaged.
+    """
+    for path in reversed(all_snapshots(folder)):
+        try:
+            return path, *load(path)
+        except (SnapshotError, OSError) as error:
+            tell(f"{error}; an older snapshot is looked for.")
+    return None, None, None
+
+
+def _sync_folder(folder: str) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

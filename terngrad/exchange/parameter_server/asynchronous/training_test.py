@@ -1,0 +1,320 @@
+"""Laws of asynchronous training over real connections, with workers in threads."""
+
+import contextlib
+import dataclasses
+import threading
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from terngrad.codecs.factory import make_codecs
+from terngrad.exchange.local import LocalExchange
+from terngrad.exchange.parameter_server.asynchronous.client import Client
+from terngrad.exchange.parameter_server.asynchronous.gradient import GradientStep, contents
+from terngrad.exchange.parameter_server.asynchronous.plan import Plan
+from terngrad.exchange.parameter_server.asynchronous.server import Server
+from terngrad.exchange.parameter_server.asynchronous.space import make_shares
+from terngrad.exchange.parameter_server.asynchronous.states import pack, unpack
+from terngrad.exchange.parameter_server.asynchronous.store import Keeping, Store
+from terngrad.exchange.parameter_server.asynchronous.updates import state_groups
+from terngrad.exchange.parameter_server.server_test import make_certificates
+from terngrad.exchange.two_shot_test import free_hosts
+from terngrad.layout import Policy, make_layout
+from terngrad.ops.reference import ReferenceKernels
+from terngrad.training import schedules
+from terngrad.training.averages import MovingAverages
+from terngrad.training.classifier import Classifier
+from terngrad.training.optimizers import make_optimizer
+from terngrad.training.step import TrainStep
+from terngrad.training.step_test import make_batches, make_model
+
+SECS, RATE, DECAY = 60.0, 0.05, 0.99
+KERNELS = ReferenceKernels()
+TERNARY = Policy(grad_bits=1, clip_factor=2.5, float_layers=("logits",))
+
+
+class Worker:
+    """What a worker has of a net, and its calls."""
+
+    def __init__(
+        self, hosts, rank=0, workers=1, nodes=1, policy=TERNARY, model=None, tls=None, **plan
+    ):
+        self.classifier = Classifier(model or make_model())
+        names, variables = self.classifier.names, self.classifier.variables
+        self.layout = make_layout(names, [v.shape for v in variables], policy, 64)
+        self.statistics = list(self.classifier.state.values())
+        count = sum(v.shape.num_elements() for v in self.statistics)
+        self.shares = make_shares(self.layout, len(hosts), nodes, count)
+        exchange = LocalExchange(nodes, KERNELS)
+        self.compute = GradientStep(
+            self.classifier,
+            self.layout,
+            make_codecs(self.layout, KERNELS),
+            exchange,
+            3,
+            rank * nodes,
+            ["/CPU:0"],
+        )
+        facts = {"layout": self.layout.fingerprint().hex()}
+        options = {"optimizer": "gd", "pull_bits": 32, "max_steps": 1000, "max_staleness": -1}
+        self.plan = Plan(
+            run="a run",
+            names=self.layout.names,
+            shapes=self.layout.shapes,
+            policy=policy,
+            bucket_elements=64,
+            statistics=count,
+            nodes=nodes,
+            momentum=0.9,
+            averages_decay=DECAY,
+            schedule="",
+            facts=facts,
+            **options | plan,
+        )
+        self.optimizer = make_optimizer(self.plan.optimizer, variables, 0.9)
+        self.averages = MovingAverages(variables, DECAY)
+        self.state = state_of(self.classifier, self.optimizer, self.averages)
+        bits = self.plan.pull_bits
+        self.client = Client(hosts, names_of(workers), rank, SECS, self.shares, bits, facts, tls)
+
+    def begin(self):
+        self.client.enter()
+        packed = pack(
+            self.state, self.statistics, self.layout, state_groups(self.plan), self.shares
+        )
+        self.client.begin(self.plan, packed, 0)
+
+    def train(self, batches, steps):
+        pulled = self.client.pull()
+        for images, labels in batches.take(steps):
+            if pulled.finished:
+                break
+            pulled = self.client.push(self.gradient(pulled, images, labels), pulled.versions)
+        return pulled
+
+    def gradient(self, pulled, images, labels):
+        computed = self.compute(
+            images, labels, pulled.version, pulled.parameters, pulled.statistics
+        )
+        return contents(computed, self.shares)
+
+    def fetched(self):
+        """Everything that the ps hold, by name."""
+        _, packed = self.client.fetch()
+        groups = state_groups(self.plan)
+        unpack(packed, self.state, self.statistics, self.layout, groups, self.shares)
+        return {name: v.numpy() for name, v in self.state.items()}
+
+
+def names_of(workers):
+    return [f"worker:{i + 1}" for i in range(workers)]
+
+
+def state_of(classifier, optimizer, averages):
+    groups = {"variables": classifier.variables, "averages": averages.shadows}
+    groups |= {f"slots/{slot}": values for slot, values in optimizer.slots.items()}
+    named = lambda group, values: zip(classifier.names, values, strict=True)
+    state = {f"{g}/{name}": v for g, values in groups.items() for name, v in named(g, values)}
+    return state | {f"variables/{name}": v for name, v in classifier.state.items()}
+
+
+@contextlib.contextmanager
+def serving(folder, count=1, workers=1, steps=1000, at=None, tls=None):
+    """Servers, and their addresses."""
+    hosts = at or free_hosts(count)
+    servers = []
+    for i in range(count):
+        keeping = Keeping(str(folder / f"ps_{i}"), steps)
+        schedule = lambda text: schedules.fixed(RATE)
+        store = Store(i, count, names_of(workers), KERNELS, schedule, keeping, print)
+        servers.append(Server(i, hosts, names_of(workers), store, SECS, tls))
+        servers[-1].start(hosts[i])
+    try:
+        yield servers, hosts
+    finally:
+        for server in servers:
+            server.close()
+
+
+def trained_alone(steps, optimizer, nodes, policy, model):
+    classifier = Classifier(model)
+    names, variables = classifier.names, classifier.variables
+    codecs = make_codecs(make_layout(names, [v.shape for v in variables], policy, 64), KERNELS)
+    update = make_optimizer(optimizer, variables, 0.9)
+    averages = MovingAverages(variables, DECAY)
+    step = tf.Variable(0, dtype=tf.int64, trainable=False)
+    train = TrainStep(
+        classifier,
+        codecs,
+        LocalExchange(nodes, KERNELS),
+        update,
+        schedules.fixed(RATE),
+        averages,
+        step,
+        3,
+        ["/CPU:0"],
+    )
+    compiled = tf.function(train, autograph=False)
+    for images, labels in make_batches().take(steps):
+        compiled(images, labels)
+    return {name: v.numpy() for name, v in state_of(classifier, update, averages).items()}
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "policy", "servers", "nodes"),
+    [
+        ("gd", Policy(), 1, 1),
+        ("momentum", Policy(grad_bits=16), 2, 1),
+        ("momentum", TERNARY, 3, 2),
+        ("adam", TERNARY, 1, 1),
+        ("rmsprop", Policy(), 2, 1),
+    ],
+)
+def test_one_worker_gives_what_training_alone_gives(tmp_path, optimizer, policy, servers, nodes):
+    alone = trained_alone(6, optimizer, nodes, policy, make_model(batch_norm=True))
+    with serving(tmp_path, servers) as (_, hosts):
+        model = make_model(batch_norm=True)
+        worker = Worker(hosts, nodes=nodes, policy=policy, model=model, optimizer=optimizer)
+        worker.begin()
+        assert worker.train(make_batches(), 6).version == 6
+        found = worker.fetched()
+    assert found.keys() == alone.keys()
+    for name, value in alone.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-6, atol=1e-7, err_msg=name)
+
+
+def test_parameters_are_pulled_rounded_to_half_precision(tmp_path):
+    with serving(tmp_path, 2) as (_, hosts):
+        worker = Worker(hosts, pull_bits=16)
+        worker.begin()
+        pulled = worker.client.pull()
+        exact = worker.fetched()
+        worker.gradient(pulled, *next(iter(make_batches())))
+        for name, variable in zip(
+            worker.classifier.names, worker.classifier.variables, strict=True
+        ):
+            halves = np.float32(np.float16(exact[f"variables/{name}"]))
+            np.testing.assert_array_equal(variable.numpy(), halves)
+
+
+def in_threads(*acts):
+    """Runs functions at once; raises what one of them raised."""
+    failed = []
+
+    def run(act):
+        try:
+            act()
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=run, args=(act,), daemon=True) for act in acts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SECS)
+    assert not failed and not any(thread.is_alive() for thread in threads), failed
+
+
+def test_workers_end_after_exactly_as_many_updates_and_none_is_staler_than_the_bound(tmp_path):
+    bound, steps = 1, 40
+    with serving(tmp_path, 2, workers=3) as (servers, hosts):
+        plan = {"max_steps": steps, "max_staleness": bound}
+        workers = [Worker(hosts, rank, 3, **plan) for rank in range(3)]
+        workers[0].begin()
+        for worker in workers[1:]:
+            worker.client.await_run()
+        for worker in workers:  # compiles; from its first step on a worker is waited for
+            worker.train(make_batches(), 1)
+        assert servers[0].store.take_staleness().count == 3
+
+        def train(worker):
+            worker.train(make_batches(), steps)
+            worker.client.bye(done=True)
+            worker.client.close()
+
+        in_threads(*(lambda worker=worker: train(worker) for worker in workers))
+        staleness = servers[0].store.take_staleness()
+        assert [server.store.version for server in servers] == [steps, steps]
+        assert staleness.count == steps - 3
+        assert 0 < staleness.largest <= (2 * bound + 1) * (len(workers) - 1)
+        assert all(server.wait(SECS) for server in servers)
+
+
+def test_a_ps_that_is_found_again_goes_on_from_its_snapshot_with_each_push_once(tmp_path):
+    hosts = free_hosts(1)
+    batches = iter(make_batches())
+    with serving(tmp_path, at=hosts, steps=4):
+        worker = Worker(hosts)
+        worker.begin()
+        pulled = worker.train(make_batches(), 7)
+    again = []
+
+    def restart():
+        with serving(tmp_path, at=hosts, steps=4) as (servers, _):
+            again.append(worker.client.push(worker.gradient(pulled, *next(batches)), (7,)))
+            again.append(servers[0].store.version)
+
+    in_threads(restart)
+    # The first ended in order, so that its last snapshot has all of the 7.
+    assert (again[0].version, again[1]) == (8, 8)
+    worker.client.close()
+
+
+def test_another_process_of_a_worker_that_is_here_waits_and_a_new_one_of_one_that_left_goes_on(
+    tmp_path,
+):
+    with serving(tmp_path, workers=2) as (_, hosts):
+        first, second = Worker(hosts, 0, 2), Worker(hosts, 0, 2)
+        first.begin()
+        outcome = []
+        enter = lambda: outcome.append(second.client.enter())
+        waiting = threading.Thread(target=enter, daemon=True)
+        waiting.start()
+        waiting.join(1.0)
+        assert not outcome
+        first.train(make_batches(), 3)
+        first.client.close()
+        waiting.join(SECS)
+        assert outcome[0][0].version == 3
+        assert second.train(make_batches(), 2).version == 5
+
+
+def test_a_run_that_begins_anew_drops_gradients_of_the_run_before(tmp_path):
+    with serving(tmp_path, workers=2) as (servers, hosts):
+        chief, other = Worker(hosts, 0, 2), Worker(hosts, 1, 2)
+        chief.begin()
+        other.client.await_run()
+        pulled = other.client.pull()
+        stale = other.gradient(pulled, *next(iter(make_batches())))
+        chief.plan = dataclasses.replace(chief.plan, run="another run")
+        chief.begin()
+        assert other.client.push(stale, pulled.versions).version == 0
+        assert other.client.push(stale, (0,)).version == 1
+        assert servers[0].store.standing.run == "another run"
+
+
+def test_who_has_certificates_trains_and_who_has_others_cannot(tmp_path):
+    ours = make_certificates(tmp_path, "ours", "ps")
+    theirs = make_certificates(tmp_path, "theirs", "stranger")
+    with serving(tmp_path / "ps", tls=ours) as (_, hosts):
+        stranger = Worker(hosts, tls=theirs)
+        assert not in_time(stranger.client.enter, 2.0)
+        stranger.client.close()
+        worker = Worker(hosts, tls=ours)
+        worker.begin()
+        assert worker.train(make_batches(), 2).version == 2
+
+
+def in_time(act, secs):
+    """Whether a function returns within so many seconds."""
+    returned = []
+
+    def run():
+        with contextlib.suppress(Exception):
+            returned.append(act())
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(secs)
+    return bool(returned)

@@ -1,0 +1,92 @@
+"""Who is let in by a ps: what listens, who may speak to it, and what the others are told."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from terngrad.exchange.channel import PortError
+from terngrad.exchange.parameter_server.messages import HELLO_KEY, VERSION, Hello
+from terngrad.exchange.parameter_server.security import Tls
+
+_MOST_COMPLAINTS = 100  # that are remembered, and logged
+
+
+class Gate:
+    """Admits workers of one training to one ps."""
+
+    def __init__(
+        self, ps: int, ps_hosts: Sequence[str], worker_hosts: Sequence[str], rules: str = ""
+    ) -> None:
+        """For the ps with this index; the workers must know the same hosts and rules."""
+        self._rules = rules
+        self._ps, self._ps_hosts, self._worker_hosts = ps, ps_hosts, worker_hosts
+        self._complaints: set[str] = set()
+
+    def admit(self, context: grpc.ServicerContext) -> int:
+        """The worker that a stream says to be of; refuses it if it cannot be."""
+        said = dict(context.invocation_metadata()).get(HELLO_KEY, b"")
+        try:
+            hello = Hello.FromString(said)
+        except (DecodeError, TypeError):
+            hello = Hello()
+        if objection := self._objection(hello):
+            self.refuse(context, objection)
+        return hello.worker
+
+    def refuse(
+        self,
+        context: grpc.ServicerContext,
+        why: str,
+        code: grpc.StatusCode = grpc.StatusCode.FAILED_PRECONDITION,
+    ) -> NoReturn:
+        """Ends a stream with an error; logs it unless the same was logged of the same host."""
+        host = context.peer().rpartition(":")[0]
+        text = f"Refused {host}: {why[:500]}"
+        if text not in self._complaints and len(self._complaints) < _MOST_COMPLAINTS:
+            self._complaints.add(text)
+            with contextlib.suppress(OSError):
+                print(text, file=sys.stderr, flush=True)
+        context.abort(code, why[:1000])
+
+    def _objection(self, hello: Hello) -> str:
+        if not hello.version:
+            return "it does not say who it is"
+        if hello.version != VERSION:
+            return f"its version is {hello.version}; allowed is {VERSION}"
+        own = (("ps", self._ps_hosts), ("worker", self._worker_hosts))
+        for name, hosts in own:
+            theirs = list(hello.ps_hosts if name == "ps" else hello.worker_hosts)
+            if theirs != list(hosts):
+                return f"its {name} hosts are {theirs}, those of this ps {list(hosts)}"
+        if hello.ps != self._ps:
+            return f"it wants ps {hello.ps}; this is ps {self._ps}"
+        if self._rules and hello.rules not in ("", self._rules):
+            return f"its flags are {hello.rules}, those of this ps {self._rules}"
+        if hello.worker >= len(self._worker_hosts):
+            return f"it says to be worker {hello.worker} of {len(self._worker_hosts)}"
+        return ""
+
+
+def listen(server: grpc.Server, address: str, tls: Tls | None) -> int:
+    """Starts a server at "host:port" and returns the port, one that is free for port 0.
+
+    Raises:
+      PortError: the port is taken, or the address not one of this machine's.
+    """
+    try:
+        if tls:
+            port = server.add_secure_port(address, tls.server_credentials())
+        else:
+            port = server.add_insecure_port(address)
+    except RuntimeError:
+        port = 0
+    if not port:
+        raise PortError(f"{address} cannot be listened at: the port is taken, or not ours")
+    server.start()
+    return port
