@@ -10,4 +10,6 @@ read -ra more_flags <<< "${PS_FLAGS}"
 [[ "${ALLOW_INSECURE_NETWORK:-}" != True ]] || PROGRAM+=(--allow_insecure_network)
 
 export CUDA_VISIBLE_DEVICES=-1 # a server adds on the CPU
-exec "${PROGRAM[@]}" "${more_flags[@]}"
+exec "${PROGRAM[@]}" \
+  --train_dir "${ROOT_WORKSPACE}/${DATASET_NAME}_training_data/$5_ps_$4" \
+  "${more_flags[@]}"
