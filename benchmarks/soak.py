@@ -106,7 +106,6 @@ def _flags(options: _Options, folder: str, steps: int) -> list[str]:
         "--clip_factor=2.5",
         "--num_intra_threads=1",
         "--num_inter_threads=2",
-        "--log_every_n_steps=100",
     ]
 
 

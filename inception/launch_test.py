@@ -14,7 +14,7 @@ import time
 
 import pytest
 
-from inception.launch import _is_asynchronous, main
+from inception.launch import main
 
 TIMEOUT_SECS = 30
 PRELUDE = """
@@ -285,35 +285,19 @@ IMPATIENT = """
 import sys
 from inception import launch
 launch._GRACE_SECS = 1.0
-sys.exit(launch.main([*sys.argv[1:], {flag!r}]))
+sys.exit(launch.main([*{options!r}, *sys.argv[1:]]))
 """
 
 
-@pytest.mark.parametrize(("flag", "ends"), [("--cross_replica_sync=False", True), ("--x=1", False)])
-def test_workers_that_do_not_wait_go_on_without_one_that_failed(tmp_path, flag, ends):
+@pytest.mark.parametrize(("options", "goes_on"), [(["--ps=1"], True), ([], False)])
+def test_with_parameter_servers_the_others_decide_whether_they_go_on(tmp_path, options, goes_on):
     program = """
     if index == 0:
         sys.exit(3)
     time.sleep(4)
     (folder / "ended").touch()
     """
-    code = IMPATIENT.format(flag=flag)
-    launcher = Launcher(tmp_path, program, run=("-c", code))
+    launcher = Launcher(tmp_path, program, run=("-c", IMPATIENT.format(options=options)))
     status, output, errors = launcher.finish()
     assert status == 3, output + errors
-    assert (tmp_path / "ended").exists() == ends
-
-
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        ("--cross_replica_sync=False", True),
-        ("--cross_replica_sync false --net=mlp", True),
-        ("-nocross_replica_sync", True),
-        ("--cross_replica_sync=True", False),
-        ("--cross_replica_sync", False),
-        ("--net=mlp", False),
-    ],
-)
-def test_asynchronous_training_is_known_by_its_flag(text, answer):
-    assert _is_asynchronous(["inception.mnist_distributed_train", *text.split()]) == answer
+    assert (tmp_path / "ended").exists() == goes_on
