@@ -12,9 +12,9 @@ from inception.asynchronous_flags import refuse_what_needs_all_workers
 from inception.cluster_config import ClusterConfig
 from inception.distributed_test import parameters, refusal
 from inception.flags import TrainConfig
-from inception.parameter_server_test import ENDLESS, processes
+from inception.parameter_server_test import ENDLESS
 from inception.report import read_scalars
-from inception.worker_runs import Run, flags_of
+from inception.worker_runs import Run, flags_of, processes
 from terngrad.training import checkpoints
 
 SNAPSHOT_STEPS = 50

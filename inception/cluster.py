@@ -120,6 +120,7 @@ def _joined_by_parameter_servers(cluster: ClusterConfig) -> Iterator[Workers]:
         client.meeting.leave()
         raise
     except FinishedError as error:
+        client.meeting.leave()
         print(f"{name_of(rank, hosts)}: {error}.", flush=True)
         sys.exit(0)
     except BaseException as error:

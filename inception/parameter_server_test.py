@@ -193,7 +193,7 @@ def test_elastic_training_goes_on_without_a_worker_and_takes_it_in_again(tmp_pat
     with Cluster(3, 1, program, flags) as cluster:
         cluster.wait_for("2", r"Worker 2: .* step 10,")
         cluster.kill(victim)
-        cluster.wait_for("ps 0", r"^Workers \d and \d train from step \d+ on\.")
+        cluster.wait_for("ps 0", r"^Workers \d and \d train from step \d+ on")
         joined = cluster.start(victim).wait_for(r"^Joined the training at step \d+\.")
         step = 10 * (int(re.search(r"(\d+)\.$", joined)[1]) // 10 + 1)
         cluster.wait_for(victim, rf"Worker {victim}: .* step {step},")
@@ -216,7 +216,7 @@ def test_with_backup_workers_the_run_goes_on_when_one_is_lost(tmp_path, victim, 
         cluster.kill(victim, how)
         cluster.wait_for("ps 0", rf"^worker {victim} \(.*\) died: its stream ended")
         others = [worker for worker in ("0", "1", "2") if worker != victim]
-        cluster.wait_for("ps 0", r"^Workers \d and \d train from step \d+ on\.")
+        cluster.wait_for("ps 0", r"^Workers \d and \d train from step \d+ on")
         for worker in others:
             cluster.wait_for(worker, f"Finished training at step {LONGER}")
         cluster.finish(*others, "ps 0")

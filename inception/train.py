@@ -97,6 +97,8 @@ def prepare(config: TrainConfig, workers: Workers = ALONE) -> Ready | None:
             tell_differences(checkpoint, noted)
     if connection:
         _share_state(training, workers, connection)
+        if checkpoint and checkpoints.step_of(checkpoint) != int(training.step):
+            checkpoint = None  # the others are further
     if workers.is_chief:
         _tell_plan(config, training)
         if workers is not ALONE:
@@ -356,10 +358,14 @@ def _loop(ready: Ready, batches: Iterator, bar: ProgressBar) -> Loop:
         save=save,
         writer=writer,
         profile_dir=config.train_dir,
-        unsaved="none was written yet" if is_chief else "see what the chief says",
+        unsaved=_newest_or_none(config) if is_chief else "see what the chief says",
         pulse=ready.workers.pulse,
         recover=lambda: _recovered(ready),
     )
+
+
+def _newest_or_none(config: TrainConfig) -> str:
+    return checkpoints.latest_checkpoint(config.train_dir) or "none was written yet"
 
 
 def _runner_at(ready: Ready, step: int) -> tuple[Runner, int]:

@@ -217,7 +217,9 @@ def test_copies_that_differ_at_the_end_are_told(capsys):
     def agree(facts):
         raise DifferenceError(f"{', '.join(facts)} differ")
 
-    train._compare_copies(training, Workers(rank=0, size=2, agree=agree))
+    workers = Workers(rank=0, size=2, agree=agree)
+    ready = types.SimpleNamespace(training=training, workers=workers, connection=object())
+    train._compare_copies(ready)
     assert "Warning: the workers' copies differ: parameters at the end" in capsys.readouterr().out
 
 

@@ -134,3 +134,17 @@ def finished(commands):
         for process in processes:
             process.kill()
     return [(output, p.returncode) for output, p in zip(outputs, processes, strict=True)]
+
+
+@contextlib.contextmanager
+def processes(program, flags, members):
+    """A run of each process of a cluster; those that still run are killed at the end."""
+    runs = []
+    try:
+        for member in members:
+            runs.append(Run.__new__(Run))
+            runs[-1].start([sys.executable, "-u", "-m", program, *flags, *member.flags])
+        yield runs
+    finally:
+        for run in runs:
+            run.end()

@@ -117,6 +117,8 @@ class Client:
         self._spares = False
         self._interrupted = True  # until there is a view
         self._going: dict[int, tuple[int, ...]] = {}
+        self._followed = -1  # last step for which this worker computes nothing
+        self._late = -1  # last step for which its gradients were late
         self._held: dict[int, list[tuple[_Declared, memoryview]]] = {}
         self._channels = [open_channel(host, tls, timeout_secs) for host in ps_hosts]
         self._introductions = [
@@ -124,12 +126,13 @@ class Client:
         ]
         self._timeout_secs = timeout_secs
         self._links: list[Link] = []
+        self.meeting = Meeting(self._install, self._interrupt, self._go, self._lose)
         try:
-            self.meeting = self._meet(pulse or Pulse())
+            self._meet(pulse or Pulse())
             for ps in range(len(ps_hosts)):
                 self._links.append(self._connect(ps))
         except BaseException:
-            self._close_channels()
+            self.close(is_done=False)
             raise
         for link in self._links:
             link.start()
@@ -164,9 +167,11 @@ class Client:
             return self._spares
 
     def is_over(self, step: int) -> bool:
-        """Whether a step is made without this worker."""
+        """Whether a step is made without this worker, which then computes nothing for it."""
         with self._lock:
-            return self.rank not in self._going.get(step, (self.rank,))
+            is_over = self.rank not in self._going.get(step, (self.rank,))
+            self._followed = step if is_over else self._followed
+            return is_over
 
     def declare(
         self,
@@ -214,6 +219,8 @@ class Client:
         """
         declared = self._declared[index]
         view = np.ascontiguousarray(content).reshape(-1).view(np.uint8).data
+        if declared.in_steps and self._is_forgotten(step):
+            self._interrupt()  # this worker is too far behind: it needs another's state
         with self._lock:
             is_given_up = declared.in_steps and self._interrupted
             if not is_given_up:
@@ -221,6 +228,8 @@ class Client:
                 contributors = self._contributors(declared, step)
                 if contributors is None:
                     self._hold(declared, step, view)
+                elif declared.in_steps and step in self._going:
+                    self._tell_late(step)
         if is_given_up:
             declared.deliver_nothing()
         elif contributors is not None:
@@ -256,20 +265,20 @@ class Client:
                 link.join(max(0.0, deadline - time.monotonic()))
         self._close_channels()
 
-    def _meet(self, pulse: Pulse) -> Meeting:
-        meeting = Meeting(self._install, self._interrupt, self._go, self._lose)
+    def _meet(self, pulse: Pulse) -> None:
+        meeting = self.meeting
         link = Link(
             self._channels[0],
             "Meet",
             self._introductions[0],
             self._timeout_secs,
+            lock=meeting.changed,
             on_message=meeting.take,
             on_break=lambda: (self._interrupt(), meeting.broken()),
             on_open=meeting.opened,
             on_loss=self._lose,
         )
         meeting.use(link, pulse, min(_LONGEST_BEAT_SECS, self._timeout_secs / _BEATS))
-        return meeting
 
     def _connect(self, ps: int) -> Link:
         return Link(
@@ -277,6 +286,7 @@ class Client:
             "Exchange",
             self._introductions[ps],
             self._timeout_secs,
+            lock=self._lock,
             on_message=self._take,
             on_break=self._interrupt,
             on_open=lambda: self._declare_again(ps),
@@ -299,6 +309,18 @@ class Client:
         if not self._spares:
             return self._view.members
         return groups.pack(self._going[step]) if step in self._going else None
+
+    def _tell_late(self, step: int) -> None:
+        """Lets ps 0 count gradients that were computed, and come too late."""
+        is_late = self.rank not in self._going[step] and self._followed != step
+        if is_late and self._late != step:
+            self._late = step
+            self.meeting.ready(step)
+
+    def _is_forgotten(self, step: int) -> bool:
+        """Whether it was decided so long ago who makes a step that it is not known any more."""
+        with self._lock:
+            return self._spares and step < min(self._going, default=step)
 
     def _hold(self, declared: _Declared, step: int, content: memoryview) -> None:
         """Keeps what cannot be sent before it is decided who takes part in the step."""
@@ -336,6 +358,8 @@ class Client:
 
     def _take(self, message: bytes) -> None:
         header, payload = split_frame(message)
+        if header.operation >= len(self._declared):
+            return  # an earlier process of this worker asked for it
         declared = self._declared[header.operation]
         operation = declared.operation
         first, end = operation.piece_items(header.piece)
@@ -363,7 +387,10 @@ class Client:
             self._spares = view.needed < len(groups.unpack(view.members))
             self._going.clear()
             self._held.clear()
-            self._interrupted = not all(link.is_up for link in self._links)
+            is_amid = any(d.missing and d.in_steps for d in self._declared)  # must not be
+            self._interrupted = is_amid or not all(link.is_up for link in self._links)
+        if is_amid:
+            self._interrupt()
 
     def _interrupt(self) -> None:
         """Gives up the step under way."""

@@ -22,6 +22,9 @@ from terngrad.exchange.pulse import Standstill
 
 _CHIEF = 0
 _HOPELESS = 10  # time-outs
+_GRACE_SECS = 5.0  # for workers to find a ps that was started again
+_MOST_AHEAD = 10**11  # numbers of views, which are milliseconds: some years
+_MOST_STEPS = 1 << 62
 
 Send = Callable[[int, Order], None]
 
@@ -89,6 +92,7 @@ class Coordinator:
         self._dropped: collections.Counter[int] = collections.Counter()  # in earlier views
         self._standstill = Standstill(rules.timeout_secs)
         self._forming_since: float | None = None
+        self._began = clock()
         # Grows over restarts, too, so that what was pushed before one is never taken for new.
         self._number = int(1000 * time.time())
 
@@ -106,7 +110,10 @@ class Coordinator:
                 self._away_since = dict.fromkeys(range(len(self._hosts)), now)
             self._present.add(worker)
             self._away_since.pop(worker, None)
-            if self._why.pop(worker, None):
+            if self.outcome is not None:
+                order = Order(end=self.outcome) if self.outcome else Order(finished=True)
+                self._send(worker, order)
+            elif self._why.pop(worker, None):
                 self._tell(f"{self._name(worker)} came back.")
 
     def leave(self, worker: int, why: str) -> None:
@@ -137,7 +144,7 @@ class Coordinator:
                 self._values.give(worker, report.value)
             elif what == "ready":
                 self._note_ready(worker, report.ready)
-            elif what == "insists" and self._selection:
+            elif what == "insists" and self._selection and worker in self._joined:
                 self._selection.insist(worker)
             elif what == "progress":
                 told = report.progress
@@ -191,6 +198,12 @@ class Coordinator:
             self.outcome = ""
 
     def _stand(self, worker: int, standing: Standing) -> None:
+        if standing.view > self._number + _MOST_AHEAD or standing.steps > _MOST_STEPS:
+            raise ValueError(f"view {standing.view}, step {standing.steps}: these cannot be")
+        groups.unpack(standing.members, len(self._hosts))
+        in_view = worker in self._joined and worker in self._members
+        if in_view and self._forming_since is None and standing.view < self._view.number:
+            return  # it said so twice, and has its answer
         self._standings[worker] = standing
         self._joined.add(worker)
         if self._forming_since is None:
@@ -227,16 +240,21 @@ class Coordinator:
             return recent if len(self._standings) < self._rules.needed else set()
         live = [s for s in self._standings.values() if s.is_live]
         told = {worker for standing in live for worker in groups.unpack(standing.members)}
+        if told and len(live) >= self._rules.needed and now - self._began >= _GRACE_SECS:
+            return set()  # enough are here, after a restart of this ps
         return recent & told if told else recent
 
     def _form(self) -> None:
         members = sorted(self._standings)
         live = [w for w in members if self._standings[w].is_live]
-        if not live and self._finished:
+        too_few = len(members) < self._rules.needed
+        if self._finished and (not live or too_few):
+            self._standings.clear()
+            self._forming_since = None
             for member in members:
                 self._send(member, Order(finished=True))
             return
-        if not members or (len(members) < self._rules.needed and not self._rules.elastic):
+        if not members or (too_few and not self._rules.elastic):
             self._end(self._missing(self._away_since))
         elif not live and _CHIEF not in members:
             self._end(f"{self._missing([_CHIEF])}, and nobody else has the state")
@@ -244,7 +262,9 @@ class Coordinator:
             self._install(members, live)
 
     def _install(self, members: list[int], live: list[int]) -> None:
-        sources = live or [_CHIEF]
+        # Who was not in the last view may have made other steps than those who were.
+        newest = max((self._standings[w].view for w in live), default=0)
+        sources = [w for w in live if self._standings[w].view == newest] or [_CHIEF]
         steps = max(self._standings[w].steps for w in sources)
         donor = next(w for w in sources if self._standings[w].steps == steps)
         current = {w for w in sources if self._standings[w].steps == steps}
@@ -306,8 +326,8 @@ class Coordinator:
             self._end(self._missing(gone))
         elif self._standstill.is_hopeless(now):
             self._end(f"no worker made a step for {self._standstill.hopeless_secs:g} s")
-        elif not self._spare and (late := self._standstill.late(now)):
-            self._lose_late(late)
+        elif not self._spare and (late := self._present & set(self._standstill.late(now))):
+            self._lose_late(sorted(late))
 
     def _lose_late(self, late: Sequence[int]) -> None:
         limit = self._rules.timeout_secs

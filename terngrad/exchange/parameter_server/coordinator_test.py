@@ -154,6 +154,64 @@ def test_elastic_training_goes_on_without_and_takes_in_again():
     assert (members(third), third.steps, receivers(third)) == ((0, 1, 2), 9, (0,))
 
 
+def test_who_made_other_steps_than_the_last_view_gets_the_state_of_that_view():
+    cluster = Cluster(needed=2)
+    (first,) = cluster.begin(0, 1, 2)[0]
+    cluster.coordinator.leave(2, "cannot be reached")
+    cluster.taken()
+    for worker in (0, 1):
+        cluster.stand(worker, 5, is_live=True, view=first)
+    (second,) = cluster.taken()[0]
+    assert members(second) == (0, 1)
+    cluster.coordinator.come(2)
+    cluster.stand(2, 6, is_live=True, view=first)  # it had the result of step 5, they had not
+    for worker in (0, 1):
+        cluster.stand(worker, 6, is_live=True, view=second)
+    third = cluster.taken()[2][-1]
+    assert (third.steps, third.donor, receivers(third)) == (6, 0, (2,))
+
+
+def test_what_is_said_twice_makes_one_view():
+    cluster = Cluster(workers=2)
+    (view,) = cluster.begin(0, 1)[0]
+    cluster.stand(1)
+    assert cluster.taken() == {}
+    cluster.stand(1, 3, is_live=True, view=view)
+    assert cluster.taken() == {0: ["freeze"]}
+
+
+@pytest.mark.parametrize("what", [{"view": 1 << 63}, {"steps": 1 << 63}, {"members": b"\xff"}])
+def test_law_10_standings_that_cannot_be_are_refused(what):
+    cluster = Cluster(workers=2)
+    cluster.coordinator.come(0)
+    with pytest.raises(ValueError, match=r"cannot be|others than the 2"):
+        cluster.tell(0, standing=what)
+    cluster.coordinator.watch()
+    assert cluster.outcome is None
+
+
+def test_who_comes_after_the_end_is_told_why():
+    cluster = Cluster(workers=2)
+    cluster.begin(0, 1)
+    cluster.tell(0, failed="diverged")
+    cluster.taken()
+    cluster.coordinator.come(1)
+    assert cluster.taken() == {1: ["end"]}
+
+
+def test_the_last_of_several_that_blinks_when_all_is_done_is_told_so():
+    cluster = Cluster(workers=2)
+    (view,) = cluster.begin(0, 1)[0]
+    cluster.tell(0, bye=True)
+    cluster.coordinator.leave(1, "blinked")
+    cluster.coordinator.come(1)
+    cluster.taken()
+    cluster.stand(1, 9, is_live=True, view=view)
+    assert cluster.taken() == {1: ["finished"]}
+    cluster.tell(1, bye=True)
+    assert cluster.outcome == ""
+
+
 def test_elastic_training_does_not_begin_without_a_state():
     cluster = Cluster(workers=2, elastic=True)
     cluster.begin(1)
@@ -198,7 +256,7 @@ def test_of_backup_workers_the_first_make_the_step():
 def test_after_a_restart_the_views_of_live_workers_count_and_the_lost_are_not_waited_for():
     before = Cluster(elastic=True)
     (view,) = before.begin(0, 1, 2)[0]
-    view.members, view.number = groups.pack((0, 2)), view.number + (1 << 40)
+    view.members, view.number = groups.pack((0, 2)), view.number + (1 << 30)
     cluster = Cluster(elastic=True)
     for worker in (0, 2):
         cluster.coordinator.come(worker)
@@ -236,6 +294,13 @@ def test_values_of_too_many_bytes_or_names_are_refused():
         cluster.give(0, f"{i}", b"")
     with pytest.raises(ValueError, match="one value too many"):
         cluster.give(0, "more", b"")
+    report = Report()
+    for turn in (5, 3):
+        report.value.name, report.value.round = "0", turn
+        if turn == 5:
+            cluster.coordinator.hear(0, report)
+    with pytest.raises(ValueError, match="0 of round 3, where 5 is the last"):
+        cluster.coordinator.hear(0, report)
 
 
 def test_a_worker_that_fails_ends_all_but_not_one_that_only_wants_to_join():

@@ -47,7 +47,8 @@ class Gate:
     ) -> NoReturn:
         """Ends a stream with an error; logs it unless the same was logged of the same host."""
         host = context.peer().rpartition(":")[0]
-        text = f"Refused {host}: {why[:500]}"
+        text = f"Refused {host}: {' '.join(why[:500].split())}"
+        text = "".join(c if c.isprintable() else "?" for c in text)
         if text not in self._complaints and len(self._complaints) < _MOST_COMPLAINTS:
             self._complaints.add(text)
             with contextlib.suppress(OSError):

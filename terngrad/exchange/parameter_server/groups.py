@@ -13,7 +13,13 @@ def pack(workers: Iterable[int]) -> bytes:
     return bits.to_bytes((bits.bit_length() + 7) // 8, "little")
 
 
-def unpack(content: bytes) -> tuple[int, ...]:
-    """In ascending order."""
-    bits = int.from_bytes(content, "little")
+def unpack(content: bytes, workers: int | None = None) -> tuple[int, ...]:
+    """In ascending order.
+
+    Raises:
+      ValueError: it names others than the first `workers`, if so many are given.
+    """
+    bits = int.from_bytes(content[: None if workers is None else workers // 8 + 1], "little")
+    if workers is not None and (bits >> workers or len(content) > workers // 8 + 1):
+        raise ValueError(f"a set of workers that has others than the {workers} there are")
     return tuple(i for i in range(bits.bit_length()) if bits >> i & 1)

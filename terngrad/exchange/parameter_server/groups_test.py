@@ -12,3 +12,9 @@ def test_sets_of_workers_survive_their_bytes(workers):
 
 def test_the_bytes_are_those_of_service_proto():
     assert groups.pack([1, 9]).hex(" ") == "02 02"
+
+
+@pytest.mark.parametrize("content", [b"\x04", b"\1" * 9, bytes(1 << 20)], ids=len)
+def test_law_10_workers_that_there_are_not_are_refused(content):
+    with pytest.raises(ValueError, match="others than the 2 there are"):
+        groups.unpack(content, 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import grpc
 
@@ -26,6 +27,7 @@ class Link:
         introduction: Hello,
         timeout_secs: float,
         *,
+        lock: AbstractContextManager,
         on_message: Callable[[bytes], None],
         on_break: Callable[[], None],
         on_open: Callable[[], None],
@@ -38,6 +40,8 @@ class Link:
           method: of the service.
           introduction: of this worker.
           timeout_secs: to open a stream in.
+          lock: its user's; held while another stream takes the place of one that broke, so that
+            nothing is sent before what `on_open` says.
           on_message: takes what comes; it and the others are called from one thread.
           on_break: called when a stream broke.
           on_open: called when another one is open.
@@ -49,6 +53,7 @@ class Link:
         self._open = lambda: open_stream(channel, method, introduction, timeout_secs)
         self._name = ps_name(introduction.ps, introduction.ps_hosts)
         self._timeout_secs = timeout_secs
+        self._lock = lock
         self._on_message, self._on_break = on_message, on_break
         self._on_open, self._on_loss = on_open, on_loss
         self._over = False
@@ -92,6 +97,14 @@ class Link:
             self._thread.join(timeout_secs)
 
     def _run(self, call: grpc.Call) -> None:
+        try:
+            self._follow(call)
+        except Exception as error:  # nobody else would notice that nothing is read any more
+            self._lose(f"{self._name}: what came cannot be taken: {error!r}")
+            raise
+
+    def _follow(self, call: grpc.Call) -> None:
+        """Reads one stream after the other."""
         while True:
             try:
                 for message in call:
@@ -108,7 +121,7 @@ class Link:
                 return
             self._on_break()
             try:
-                call, self._outbox = self._open()
+                call, outbox = self._open()
             except MembershipError as error:
                 self._lose(f"{why}; it did not come back within {self._timeout_secs:g} s: {error}")
                 return
@@ -116,7 +129,9 @@ class Link:
                 if self._over:  # the channel is closed
                     return
                 raise
-            self._on_open()
+            with self._lock:
+                self._outbox = outbox
+                self._on_open()
             self._is_up.set()
 
     def _lose(self, why: str) -> None:

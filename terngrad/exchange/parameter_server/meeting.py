@@ -27,6 +27,7 @@ class Meeting:
 
     Attributes:
       ended: why the training ends; "" while it goes on.
+      changed: held where any of it changes.
     """
 
     def __init__(
@@ -48,7 +49,8 @@ class Meeting:
         self.ended = ""
         self._finished = False
         self._link: Link | None = None
-        self._changed = threading.Condition()
+        self._over = threading.Event()
+        self.changed = threading.Condition()
         self._view = _NO_VIEW
         self._is_frozen = False
         self._standing: Report | None = None  # that was not answered yet
@@ -60,10 +62,9 @@ class Meeting:
         """Talks over a link, and says there every now and then how far this worker is."""
         self._link = link
         link.start()
-        beat = threading.Event()
 
         def tell() -> None:
-            while not beat.wait(beat_secs) and not self.ended:
+            while not self._over.wait(beat_secs):
                 report = Report()
                 report.progress.is_stepping = pulse.batches is not None
                 report.progress.batches = pulse.batches or 0
@@ -83,7 +84,7 @@ class Meeting:
           InterruptionError: the workers are to say where they stand; ask again after that.
           MembershipError: the training ends.
         """
-        with self._changed:
+        with self.changed:
             own = Report()
             own.value.name, own.value.content, own.value.round = name, content, turn
             self._own_values[name] = own
@@ -102,7 +103,7 @@ class Meeting:
         Raises:
           MembershipError: the training ends.
         """
-        with self._changed:
+        with self.changed:
             before = self._view.number
             report = Report()
             report.standing.steps, report.standing.is_live = steps, is_live
@@ -118,9 +119,9 @@ class Meeting:
             report = Report()
             report.state.view, report.state.content = view.number, part
             while self._link.unsent > _MOST_UNSENT:
-                with self._changed:
+                with self.changed:
                     self._check()
-                    self._changed.wait(0.01)
+                    self.changed.wait(0.01)
             self._send(report)
 
     def take_state(self) -> bytes:
@@ -130,7 +131,7 @@ class Meeting:
           InterruptionError: the donor is lost, or the view does not hold any more.
           MembershipError: the training ends.
         """
-        with self._changed:
+        with self.changed:
             self._wait_for(lambda: self._parts and not self._parts[-1])
             content, self._parts = b"".join(self._parts), []
             return content
@@ -153,24 +154,26 @@ class Meeting:
 
     def end(self, timeout_secs: float) -> None:
         """Ends this half of the stream, and waits until all that was said has arrived."""
-        self._link.end()
-        self._link.join(timeout_secs)
+        self._over.set()
+        if self._link:
+            self._link.end()
+            self._link.join(timeout_secs)
 
     def lose(self, why: str) -> None:
         """Ends what waits, because ps 0 or another ps is lost."""
-        with self._changed:
+        with self.changed:
             self.ended = self.ended or why
-            self._changed.notify_all()
+            self.changed.notify_all()
 
     def broken(self) -> None:
         """The link is: a new view is needed."""
-        with self._changed:
+        with self.changed:
             self._is_frozen = True
-            self._changed.notify_all()
+            self.changed.notify_all()
 
     def opened(self) -> None:
         """The link is open again, perhaps to a ps that knows nothing."""
-        with self._changed:
+        with self.changed:
             for own in self._own_values.values():
                 self._send(own)
             if self._standing:
@@ -181,7 +184,7 @@ class Meeting:
         """Takes an order."""
         order = Order.FromString(message)
         what = order.WhichOneof("what")
-        with self._changed:
+        with self.changed:
             if what == "view":
                 self._view, self._standing, self._parts = order.view, None, []
                 self._is_frozen = False
@@ -201,14 +204,14 @@ class Meeting:
                 self._finished = True
             elif what == "end":
                 self.ended = order.end
-            self._changed.notify_all()
+            self.changed.notify_all()
         if what == "end":
             self._on["end"](order.end)
 
     def _wait_for(self, condition: Callable[[], object]) -> None:
         while not condition():
             self._check()
-            self._changed.wait()
+            self.changed.wait()
 
     def _check(self) -> None:
         if self._finished:

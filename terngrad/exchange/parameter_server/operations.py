@@ -13,7 +13,7 @@ from terngrad.limits import MAX_NODES
 PIECE_BYTES = 1 << 20  # pushed at once: less costs more time a byte, more delays the first result
 MAX_OPERATIONS = 1 << 16
 _LONGEST_NAME = 256
-_MAX_ITEMS = 1 << 40
+_MAX_ITEMS = 1 << 33  # 8 thousand million: more than any net has parameters
 
 
 class OperationError(ValueError):

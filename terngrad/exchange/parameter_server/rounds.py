@@ -115,6 +115,9 @@ class Rounds:
         """A worker begins a stream: it declares its operations from the first on."""
         with self._lock:
             self._declared[worker] = []
+            for piece in self._pieces.values():
+                for step in piece.steps.values():  # what its earlier process asked for
+                    step.asked = {each for each in step.asked if each[0] != worker}
 
     def declare(self, worker: int, message: OperationMessage) -> None:
         """Takes a worker's next operation.
@@ -131,12 +134,15 @@ class Rounds:
             if message.index != len(declared):
                 text = f"operation {message.index} is declared where {len(declared)} is next"
                 raise PushError(text)
-            if len(self._operations) == MAX_OPERATIONS:
+            is_new = operation.name not in self._operations
+            if is_new and len(self._operations) == MAX_OPERATIONS:
                 raise PushError(f"there are {MAX_OPERATIONS} operations already")
+            if any(operation.name == other.name for other in declared):
+                raise PushError(f"{operation.name} is declared twice")
             known = self._operations.setdefault(operation.name, operation)
             if operation != known:
                 raise PushError(_difference(known, operation))
-            declared.append(operation)
+            declared.append(known)
 
     def push(self, worker: int, header: Header, payload: memoryview) -> None:
         """Takes a worker's piece of a step; the last one's brings the result to all who asked.
@@ -211,9 +217,12 @@ class Rounds:
     def _contributors(self, header: Header) -> tuple[int, ...]:
         if not header.contributors:
             return tuple(range(self._workers))
-        found = groups.unpack(header.contributors)
-        if found[-1:] >= (self._workers,) or not found:
-            raise PushError(f"contributors are {list(found)[:8]} of {self._workers} workers")
+        try:
+            found = groups.unpack(header.contributors, self._workers)
+        except ValueError as error:
+            raise PushError(f"contributors are {error}") from None
+        if not found:
+            raise PushError("contributors are none")
         return found
 
 

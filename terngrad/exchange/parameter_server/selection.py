@@ -24,7 +24,8 @@ class Selection:
 
     def insist(self, worker: int) -> None:
         """No step is made without this worker until it takes part in one."""
-        self._insisting.add(worker)
+        if worker in self._members:
+            self._insisting.add(worker)
 
     def ready(self, worker: int, step: int) -> Iterator[tuple[int, tuple[int, ...]]]:
         """Notes that a member has gradients of a step; yields what is decided by that.

@@ -38,6 +38,7 @@ _GRACE_SECS = 5.0  # for the workers to learn of the end, and to go
 _LONGEST_BEAT_SECS = 0.5
 _UNSENT_STEPS = 2  # results that a worker may leave unread
 _MOST_UNREAD = 64  # parts of a state
+_MOST_ORDERS = 1 << 16  # that a worker may leave unread
 _KEPT_STEPS = 16  # results for workers that are behind, where a step needs fewer than all
 
 
@@ -211,9 +212,14 @@ class Server:
             outbox = self._met.get(receiver)
             if outbox is None:
                 continue
-            while len(outbox) > _MOST_UNREAD and self._met.get(receiver) is outbox:
+            while len(outbox) > _MOST_UNREAD and self._takes(receiver, outbox, worker, report):
                 time.sleep(0.01)  # nothing more is read of the donor's stream meanwhile
             outbox.put(part)
+
+    def _takes(self, receiver: int, outbox: Outbox, donor: int, report: Report) -> bool:
+        """Whether a worker still waits, on the same stream, for a donor's state."""
+        waiting = self.coordinator.receivers(donor, report.state.view)
+        return receiver in waiting and self._met.get(receiver) is outbox
 
     def _deliver(self, worker: int, frame: bytes) -> None:
         with self._lock:
@@ -227,6 +233,8 @@ class Server:
             outbox = self._met.get(worker)
         if outbox is not None:
             outbox.put(order.SerializeToString())
+            if len(outbox) > _MOST_ORDERS:  # it does not read: it must come anew
+                outbox.close()
 
     def _drop(self, worker: int) -> None:
         with self._lock:

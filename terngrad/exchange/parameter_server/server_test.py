@@ -287,7 +287,7 @@ def test_a_state_whose_donor_is_lost_is_not_waited_for():
 
 def test_the_last_of_several_workers_is_dropped_and_gets_the_step_of_the_others():
     workers = ["one:1", "two:2", "three:3"]
-    with serving(2, workers=workers, needed=2) as (_, hosts), joined(hosts, workers) as all_3:
+    with serving(2, workers=workers, needed=2) as (servers, hosts), joined(hosts, workers) as all_3:
         operations = Operations(all_3, "sum", Kind.FLOATS, 2)
         assert all(client.spares for client in all_3)
         for step in range(3):
@@ -304,7 +304,14 @@ def test_the_last_of_several_workers_is_dropped_and_gets_the_step_of_the_others(
             operations.push(1, step, np.float32([100, 100]))
             np.testing.assert_array_equal(operations.take(1).view("<f4"), [2, 2])
             assert all_3[1].commit(step)
-        assert not all_3[1].is_over(3)
+        assert not servers[0].dropped  # it computed nothing for steps that were over
+        for i in (2, 0, 1):
+            operations.push(i, 3, np.float32([i, 1]))
+        assert operations.take(1).view("<f4").tolist() == [2, 2]
+        deadline = time.monotonic() + SECS
+        while not servers[0].dropped and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert servers[0].dropped == {1: 1}
         assert not all_3[1].interrupted
 
 
@@ -326,6 +333,18 @@ def test_a_worker_that_is_too_far_behind_gives_up_its_step():
             view = clients[0].meeting.stand(40, is_live=True)
             assert behind.result(SECS) == view
         assert (view.steps, view.donor, groups.unpack(view.receivers)) == (40, 0, (1,))
+
+
+def test_a_worker_whose_steps_are_forgotten_gives_up():
+    with serving(needed=1) as (_, hosts), joined(hosts) as clients:
+        operations = Operations(clients, "sum", Kind.FLOATS, 1)
+        for step in range(1030):
+            operations.push(0, step, np.float32([step]))
+            operations.take(0)
+            assert clients[0].commit(step)
+        operations.push(1, 0, np.float32([7]))
+        assert operations.take(1).view("<f4") == [0]
+        assert not clients[1].commit(0)
 
 
 def test_values_are_gathered():

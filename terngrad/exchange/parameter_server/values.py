@@ -38,11 +38,14 @@ class Values:
             raise ValueError(f"a value of {size} bytes; allowed are {_LONGEST_VALUE}")
         if value.name not in self._names and len(self._names) == _MOST_VALUES:
             raise ValueError(f"{value.name} is one value too many; allowed are {_MOST_VALUES}")
+        newest = max((turn for name, turn in self._given if name == value.name), default=0)
+        if value.round <= newest - _KEPT_ROUNDS:
+            raise ValueError(f"{value.name} of round {value.round}, where {newest} is the last")
         self._names.add(value.name)
         key = value.name, value.round
         self._given.setdefault(key, {})[worker] = value.content
         self._asking.setdefault(key, set()).add(worker)
-        self._forget(value.name, value.round - _KEPT_ROUNDS)
+        self._forget(value.name, max(newest, value.round) - _KEPT_ROUNDS)
 
     def share(self, present: set[int], *, is_complete: bool) -> None:
         """Shows what is to be seen.
