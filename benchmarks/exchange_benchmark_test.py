@@ -1,6 +1,7 @@
 """The benchmark of exchanges: its formula, its flags, and a short run between two hosts."""
 
 import importlib.util
+import json
 import math
 
 import numpy as np
@@ -104,7 +105,9 @@ def test_the_interfaces_of_workers_and_of_parameter_servers_count_what_the_formu
     assert (tmp_path / "a.png").stat().st_size > 0
     table = capsys.readouterr().out.partition("| gradients")[2]
     assert "| lenet_slim | 2     | 1gbit | 2 ps   | ternary" in table
-    monkeypatch.setattr("sys.argv", ["", str(tmp_path / "b.png"), str(tmp_path / "figures.json")])
+    file = str(tmp_path / "figures.json")
+    monkeypatch.setattr("sys.argv", ["", str(tmp_path / "b"), file, file])
     exchange_report.main()
     assert capsys.readouterr().out.partition("| gradients")[2] == table
+    assert json.loads((tmp_path / "b.json").read_text())["cells"] == figures["cells"]
     assert (tmp_path / "b.png").read_bytes() == (tmp_path / "a.png").read_bytes()

@@ -1,13 +1,14 @@
 """The figures of benchmarks/exchange_benchmark.py as tables and as a picture.
 
-Of one or several runs, once more:
+Of several runs together, as OUTPUT.json and OUTPUT.png; a later run replaces cells of earlier ones:
 
-python -m benchmarks.exchange_report PNG JSON...
+python -m benchmarks.exchange_report OUTPUT JSON...
 """
 
 import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import matplotlib.figure
 import numpy as np
@@ -29,19 +30,24 @@ _OF_SERVERS = ("MB sent", "MB received", "to formula", "CPU ms", "busy", "ns a v
 
 
 def main() -> None:
-    """Prints and draws what files hold."""
-    png, *paths = sys.argv[1:]
-    cells = []
-    for path in paths:
-        with open(path, encoding="utf-8") as file:
-            cells += json.load(file)["cells"]
-    print_tables(cells)
-    draw(cells, png)
+    """Joins, prints and draws what files hold."""
+    output, *paths = sys.argv[1:]
+    runs = [json.loads(Path(path).read_text(encoding="utf-8")) for path in paths]
+    cells = {
+        tuple(cell[name] for name in (*_PLACE, "servers")): cell
+        for run in runs
+        for cell in run["cells"]
+    }
+    environments = [run["environment"] for run in runs]
+    found = list(cells.values())
+    report.write_json(f"{output}.json", {"environments": environments, "cells": found})
+    print_tables(found)
+    draw(found, f"{output}.png")
 
 
 def print_tables(cells: Sequence[dict]) -> None:
     """Prints a table of all cells, and one of the parameter servers, as Markdown."""
-    ordered = sorted(cells, key=lambda cell: NETS.index(cell["gradients"]))
+    ordered = sorted(cells, key=_order)
     console = rich.console.Console(width=160)
     console.print(_table(_FIGURES, [(cell, _figures(cell, cells)) for cell in ordered]))
     print("- n: timed exchanges. Bits sent, received: by parameter, on a worker's interface.")
@@ -58,7 +64,7 @@ def print_tables(cells: Sequence[dict]) -> None:
 def draw(cells: Sequence[dict], path: str) -> None:
     """Draws bars of the medians: a row for each net, a column for each group of hosts."""
     nets = [net for net in NETS if any(cell["gradients"] == net for cell in cells)]
-    groups = list(dict.fromkeys((cell["hosts"], _engine(cell)) for cell in cells))
+    groups = sorted({(cell["hosts"], _engine(cell)) for cell in cells})
     figure = matplotlib.figure.Figure((3.5 * len(groups), 3 * len(nets)), layout="constrained")
     grid = figure.subplots(len(nets), len(groups), squeeze=False, sharey="row")
     for row, net in zip(grid, nets, strict=True):
@@ -76,7 +82,7 @@ def draw(cells: Sequence[dict], path: str) -> None:
 def _draw_bars(axes, cells: Sequence[dict]) -> None:
     rates = [rate for rate in host_network.RATES if any(cell["rate"] == rate for cell in cells)]
     kinds = [kind for kind in EXCHANGES if any(cell["exchange"] == kind for cell in cells)]
-    width = 0.8 / len(kinds)
+    width = 0.8 / max(1, len(kinds))  # a group may lack a net
     for i, kind in enumerate(kinds):
         medians = [
             np.median(c["ms"]) if "ms" in c else np.nan
@@ -88,6 +94,12 @@ def _draw_bars(axes, cells: Sequence[dict]) -> None:
         left = np.arange(len(rates)) + i * width - 0.4
         axes.bar(left, medians, width, align="edge", label=kind, color=color)
     axes.set_xticks(range(len(rates)), rates)
+
+
+def _order(cell: dict) -> tuple:
+    """Nets, hosts and rates in their order; else the engines and exchanges as measured."""
+    rate = host_network.RATES.index(cell["rate"])
+    return NETS.index(cell["gradients"]), cell["hosts"], rate, cell["engine"], cell["servers"]
 
 
 def _table(headings: Sequence[str], rows: Sequence[tuple[dict, Sequence[str]]]) -> rich.table.Table:
