@@ -48,7 +48,7 @@ def main() -> None:
 def print_tables(cells: Sequence[dict]) -> None:
     """Prints a table of all cells, and one of the parameter servers, as Markdown."""
     ordered = sorted(cells, key=_order)
-    console = rich.console.Console(width=160)
+    console = rich.console.Console(width=200)
     console.print(_table(_FIGURES, [(cell, _figures(cell, cells)) for cell in ordered]))
     print("- n: timed exchanges. Bits sent, received: by parameter, on a worker's interface.")
     print("- To formula: over the bytes of the formula, in the direction where that is more.")
