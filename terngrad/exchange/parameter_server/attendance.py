@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 
 from terngrad.exchange.channel import name_of
 
+_BLINK_SECS = 1.0  # in which streams that broke are open again
+
 
 class Attendance:
     """Workers by what became of them; any thread may call."""
@@ -39,11 +41,11 @@ class Attendance:
     def outcome(self) -> str | None:
         """None while the run goes on, "" when it is done, else why it ended."""
         with self._lock:
-            if self._present:
-                return None
-            if self._failure or self._some_are_done:
-                return "" if self._some_are_done else self._failure
-            late = self._clock() - self._empty_since >= self._timeout_secs
+            empty_secs = 0.0 if self._present else self._clock() - self._empty_since
+            if self._some_are_done or self._failure:
+                over = "" if self._some_are_done else self._failure
+                return over if empty_secs >= _BLINK_SECS else None
+            late = empty_secs >= self._timeout_secs
             return self._last_loss if self._last_loss and late else None
 
     def come(self, worker: int) -> bool:

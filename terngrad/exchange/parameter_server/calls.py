@@ -19,10 +19,11 @@ from terngrad.exchange.parameter_server.streams import (
 )
 
 _FIRST_PAUSE_SECS, _LONGEST_PAUSE_SECS = 0.2, 2.0
-_WORTH_TRYING_AGAIN = (
-    grpc.StatusCode.UNAVAILABLE,
-    grpc.StatusCode.RESOURCE_EXHAUSTED,
-    grpc.StatusCode.ALREADY_EXISTS,  # the ps has not noticed the end of an earlier stream yet
+_FATAL = (
+    grpc.StatusCode.FAILED_PRECONDITION,  # how a ps refuses
+    grpc.StatusCode.UNIMPLEMENTED,  # something else listens there, or a ps of the other kind
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.PERMISSION_DENIED,
 )
 
 
@@ -60,7 +61,7 @@ def open_stream(
         if WELCOME[0] in [tuple(pair) for pair in call.initial_metadata() or ()]:
             return call, outbox
         outbox.close()
-        if call.code() not in _WORTH_TRYING_AGAIN:
+        if call.code() in _FATAL:
             raise MembershipError(why_ended(call, name))
         if time.monotonic() > deadline:
             raise MembershipError(

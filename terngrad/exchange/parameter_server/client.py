@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -11,6 +10,7 @@ import numpy as np
 
 from terngrad.exchange.parameter_server import groups
 from terngrad.exchange.parameter_server.calls import open_channel
+from terngrad.exchange.parameter_server.declared import Declared, Deliver
 from terngrad.exchange.parameter_server.link import Link
 from terngrad.exchange.parameter_server.meeting import Meeting
 from terngrad.exchange.parameter_server.messages import Header, View, join_frame, split_frame
@@ -23,53 +23,6 @@ _END_SECS = 5.0
 _LONGEST_BEAT_SECS = 1.0
 _BEATS = 4  # at least, in the time-out
 _REMEMBERED_STEPS = 1 << 10  # whose contributors are known, of steps that are not yet made here
-
-# Takes the bytes of a result, and how many workers it is of.
-Deliver = Callable[[np.ndarray, int], None]
-
-
-@dataclasses.dataclass
-class _Declared:
-    """An operation and where it stands.
-
-    Attributes:
-      index: in the order of declaration.
-      operation: what it is.
-      in_steps: it belongs to steps of training, and may be interrupted.
-      servers: index of the ps of each piece.
-      deliver: takes a result; `cancel`: tells that there will be none.
-      step: whose result is awaited.
-      view: in which; 0 outside of steps.
-      result: what of it has come.
-      missing: pieces that have not.
-    """
-
-    index: int
-    operation: Operation
-    in_steps: bool
-    servers: list[int]
-    deliver: Deliver
-    cancel: Callable[[], None]
-    step: int = -1
-    view: int = 0
-    result: np.ndarray | None = None
-    missing: set[int] = dataclasses.field(default_factory=set)
-
-    def expect(self, step: int, view: int) -> None:
-        """Waits for a step's result from now on."""
-        self.step, self.view = step, view
-        self.result = np.empty(self.operation.items * self.operation.result_bytes, np.uint8)
-        self.missing = set(range(self.operation.pieces))
-
-    def awaits(self, header: Header) -> bool:
-        """Whether a piece is one that has yet to come."""
-        is_current = (header.step, header.view) == (self.step, self.view)
-        return is_current and header.piece in self.missing
-
-    def deliver_nothing(self) -> None:
-        """Lets a step that was given up come to its end."""
-        size = self.operation.items * self.operation.result_bytes
-        self.deliver(np.zeros(size, np.uint8), self.operation.workers)
 
 
 class Client:
@@ -109,7 +62,7 @@ class Client:
         self.rank, self.size = rank, len(worker_hosts)
         self.failure = ""
         self._on_failure: Callable[[str], None] = lambda text: None
-        self._declared: list[_Declared] = []
+        self._declared: list[Declared] = []
         self._shares = Shares(len(ps_hosts))
         self._lock = threading.RLock()
         self._over = False
@@ -119,7 +72,7 @@ class Client:
         self._going: dict[int, tuple[int, ...]] = {}
         self._followed = -1  # last step for which this worker computes nothing
         self._late = -1  # last step for which its gradients were late
-        self._held: dict[int, list[tuple[_Declared, memoryview]]] = {}
+        self._held: dict[int, list[tuple[Declared, memoryview]]] = {}
         self._channels = [open_channel(host, tls, timeout_secs) for host in ps_hosts]
         self._introductions = [
             hello(rank, i, ps_hosts, worker_hosts, rules) for i in range(len(ps_hosts))
@@ -199,7 +152,7 @@ class Client:
             index = len(self._declared)
             operation = Operation(name, kind, items, local_nodes, self.size)
             servers = self._shares.assign(operation)
-            declared = _Declared(index, operation, in_steps, servers, deliver, cancel)
+            declared = Declared(index, operation, in_steps, servers, deliver, cancel)
             self._declared.append(declared)
             for link in self._links:
                 link.send(_declaration(declared))
@@ -302,7 +255,7 @@ class Client:
             for declared in self._declared:
                 self._links[ps].send(_declaration(declared))
 
-    def _contributors(self, declared: _Declared, step: int) -> bytes | None:
+    def _contributors(self, declared: Declared, step: int) -> bytes | None:
         """Who takes part, as far as it is known."""
         if not declared.in_steps:
             return b""
@@ -322,7 +275,7 @@ class Client:
         with self._lock:
             return self._spares and step < min(self._going, default=step)
 
-    def _hold(self, declared: _Declared, step: int, content: memoryview) -> None:
+    def _hold(self, declared: Declared, step: int, content: memoryview) -> None:
         """Keeps what cannot be sent before it is decided who takes part in the step."""
         if step not in self._held:
             self._held[step] = []
@@ -339,7 +292,7 @@ class Client:
             self._send_pieces(declared, step, groups.pack(contributors), content)
 
     def _send_pieces(
-        self, declared: _Declared, step: int, contributors: bytes, content: memoryview
+        self, declared: Declared, step: int, contributors: bytes, content: memoryview
     ) -> None:
         operation, size = declared.operation, declared.operation.pushed_bytes
         pushes = operation.pushes(self.rank)
@@ -415,5 +368,5 @@ class Client:
             declared.cancel()
 
 
-def _declaration(declared: _Declared) -> bytes:
+def _declaration(declared: Declared) -> bytes:
     return join_frame(Header(declared=declared.operation.message(declared.index)))
