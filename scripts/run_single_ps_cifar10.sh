@@ -5,6 +5,7 @@
 # Each setting can be given in the environment; run_dist.sh hands them on.
 
 DATASET_NAME=cifar10
+: "${ROOT_WORKSPACE:=${HOME}/tmp}" # figures for TensorBoard, and snapshots
 : "${PS_FLAGS:=}" # further flags, divided by spaces: --cross_replica_sync=False
 
 source "$(dirname "${BASH_SOURCE[0]}")/single_ps.sh"

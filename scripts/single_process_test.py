@@ -83,6 +83,7 @@ def test_a_server_becomes_the_program_on_the_cpu_with_its_certificates(start, tm
         *("--job_name", "ps", "--task_id", "0", "--ps_hosts", "a:1", "--worker_hosts", "b:1"),
         "--variable_update=parameter_server",
         *("--tls_ca", "/c a.crt", "--tls_cert", "/a.crt", "--tls_key", "/a.key"),
+        *("--train_dir", f"{tmp_path}/tmp/cifar10_training_data/try_ps_0"),
         "--x=y",
     ]
 
