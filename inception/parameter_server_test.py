@@ -206,8 +206,7 @@ def test_elastic_training_goes_on_without_a_worker_and_takes_it_in_again(tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-@pytest.mark.parametrize("victim", ["0", "1"])
+@pytest.mark.parametrize(("victim", "how"), [("0", signal.SIGKILL), ("1", signal.SIGSTOP)])
 def test_with_backup_workers_the_run_goes_on_when_one_is_lost(tmp_path, victim, how):
     program, flags = flags_of(tmp_path, batch_size=2, steps=LONGER)
     flags += ["--worker_timeout_secs=8", "--num_replicas_to_aggregate=2"]
@@ -252,8 +251,7 @@ def test_a_worker_that_hangs_is_named_and_ends_all(tmp_path, victim):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-@pytest.mark.parametrize("victim", ["ps 0", "ps 1"])
+@pytest.mark.parametrize(("victim", "how"), [("ps 0", signal.SIGKILL), ("ps 1", signal.SIGSTOP)])
 def test_a_ps_that_does_not_come_back_is_named_and_ends_all(tmp_path, victim, how):
     program, flags = flags_of(tmp_path, batch_size=2, steps=ENDLESS)
     with Cluster(2, 2, program, [*flags, "--worker_timeout_secs=8"]) as cluster:
