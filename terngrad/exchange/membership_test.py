@@ -102,9 +102,8 @@ def test_a_process_that_hangs_is_named(monkeypatch):
     members, losses = join_all(2, timeout_secs=1.5)
     for peer in members[1]._peers.values():
         monkeypatch.setattr(peer, "send", lambda message: None)
-    rank, text = losses.get(timeout=TIMEOUT)
-    assert rank == 0
-    assert "worker 1 (host1:2222) hangs: nothing was heard of it for" in text
+    found = dict(losses.get(timeout=TIMEOUT) for _ in members)  # either may be the first to tell
+    assert "worker 1 (host1:2222) hangs: nothing was heard of it for" in found[0]
 
 
 def test_the_others_learn_why_a_process_fails():
