@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Sequence
 
+import numpy as np
 import tensorflow as tf
 
 from terngrad.draws import DrawKey
@@ -50,6 +51,15 @@ class Kernels(abc.ABC):
     @abc.abstractmethod
     def sum(self, words: Sequence[tf.Tensor], count: int) -> tf.Tensor:
         """Sum of buckets uint32 [M / 32, k], modulo 2^count: uint32 [M / 32, count]."""
+
+    def sum_buffers(self, buffers: Sequence[memoryview], planes: int, count: int) -> memoryview:
+        """`sum` of buckets that lie in memory, with `planes` each; returns little-endian bytes.
+
+        Many threads may call at the same time; each computes by itself.
+        """
+        arrays = [np.frombuffer(buffer, "<u4").reshape(-1, planes) for buffer in buffers]
+        total = self.sum([tf.constant(array) for array in arrays], count)
+        return np.asarray(total).reshape(-1).view(np.uint8).data  # .numpy() would copy
 
     @abc.abstractmethod
     def decode(

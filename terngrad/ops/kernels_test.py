@@ -121,6 +121,23 @@ def test_law_3_sums_equal_the_references_whatever_the_words_are(native, groups, 
     np.testing.assert_array_equal(got, expected)
 
 
+@pytest.mark.parametrize("groups", [0, 1, 17, 1000])
+@pytest.mark.parametrize("offset", [0, 1])
+def test_law_3_sums_in_memory_equal_those_of_tensors(kernels, groups, offset):
+    rng = np.random.default_rng(groups)
+    words = rng.integers(0, 2**32, (5, groups, 3), np.uint32)
+    buffers = [memoryview(bytes(offset) + each.tobytes())[offset:] for each in words]
+    got = np.frombuffer(kernels.sum_buffers(buffers, 3, 6), np.uint32).reshape(groups, 6)
+    np.testing.assert_array_equal(got, REFERENCE.sum([tf.constant(each) for each in words], 6))
+
+
+def test_law_10_buffers_in_memory_that_do_not_fit_are_named(native):
+    with pytest.raises(ValueError, match=r"have \[16, 24\] bytes"):
+        native.sum_buffers([memoryview(bytes(16)), memoryview(bytes(24))], 2, 3)
+    with pytest.raises(ValueError, match="planes are 19 and 3"):
+        native.sum_buffers([memoryview(bytes(76))], 19, 3)
+
+
 @given(st.lists(sizes, min_size=1, max_size=4), st.integers(2, 18), st.data(), seeds)
 @settings(max_examples=60, deadline=None)
 def test_law_3_means_equal_the_references_whatever_the_words_are(native, lengths, k, data, seed):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import glob
 import hashlib
@@ -83,6 +84,35 @@ def load(folder: str = FOLDER) -> ModuleType:
     except (tf.errors.OpError, OSError, RuntimeError) as error:
         first = str(getattr(error, "message", error)).splitlines()[0]
         raise UnavailableError(f"{path} cannot be loaded: {first}; {remedy}") from None
+
+
+class Planes(ctypes.Structure):
+    """A bucket of codes, or their sums: `Planes` of cc/lib/kernels.h."""
+
+    _fields_ = (("words", ctypes.c_void_p), ("planes", ctypes.c_int))
+
+
+@functools.cache
+def load_functions(folder: str = FOLDER) -> ctypes.CDLL:
+    """Returns what cc/lib/functions.cc declares: kernels that need no tensors.
+
+    Raises:
+      UnavailableError: see `load`.
+    """
+    import tensorflow as tf
+
+    load(folder)  # first: TensorFlow finds no ops in a library that is loaded already
+    functions = ctypes.CDLL(path_for(tf.version.VERSION, folder))
+    functions.terngrad_sum.argtypes = (
+        ctypes.c_char_p,
+        ctypes.POINTER(Planes),
+        ctypes.c_int64,
+        ctypes.c_int,
+        ctypes.c_int64,
+        ctypes.c_void_p,
+    )
+    functions.terngrad_sum.restype = ctypes.c_bool
+    return functions
 
 
 @functools.cache

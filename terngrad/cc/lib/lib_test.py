@@ -133,4 +133,5 @@ def test_no_code_is_shared_between_instruction_sets(tmp_path):
 
 def test_sources_are_formatted():
     files = glob.glob(os.path.join(os.path.join(build.ROOT, "terngrad", "cc"), "*", "*.[ch]*"))
+    assert {os.path.join(build.ROOT, source) for source in LIBRARY} <= set(files)
     run_well([found("clang-format"), "--style=file", "--dry-run", "-Werror", *files])

@@ -18,7 +18,8 @@ from google.protobuf.message import DecodeError
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 _PROTO = "service.proto"
-_HEADER_TAG, _PAYLOAD_TAG = b"\x0a", b"\x12"  # of Frame's fields
+_HEADER_TAG, _PADDING_TAG, _PAYLOAD_TAG = b"\x0a", b"\x12", b"\x1a"  # of Frame's fields
+_ALIGNMENT = 4  # bytes of the largest numbers in payloads
 _LONGEST_HEADER = 1 << 14  # bytes; the contributors alone may take half of it
 
 VERSION = 1
@@ -70,12 +71,15 @@ def join_frame(header: Any, payload: bytes | memoryview = b"") -> bytes:
     """A `Frame`, or what is built like one, in bytes; copies the payload once."""
     head = header.SerializeToString()
     size = len(payload) if isinstance(payload, bytes) else payload.nbytes
-    tags = (_HEADER_TAG, _varint(len(head)), head, _PAYLOAD_TAG, _varint(size))
-    return b"".join((*tags, payload))
+    before = b"".join((_HEADER_TAG, _varint(len(head)), head))
+    tag = _PAYLOAD_TAG + _varint(size)
+    return b"".join((before, _padding(len(before) + len(tag)), tag, payload))
 
 
 def split_frame(data: bytes, kind: Any = Header) -> tuple[Any, memoryview]:
     """Header, of a kind, and payload of a frame in bytes; the payload shares memory with `data`.
+
+    Numbers in it are aligned as `join_frame` does, which another sender may not do.
 
     Raises:
       FrameError: says what does not belong into a frame.
@@ -93,12 +97,26 @@ def split_frame(data: bytes, kind: Any = Header) -> tuple[Any, memoryview]:
     end = start + size
     if end == len(data):  # as other implementations leave out what is empty
         return header, view[end:]
+    if data[end : end + 1] == _PADDING_TAG:
+        size, start = _read_varint(data, end + 1)
+        end = start + size
+        if size >= _ALIGNMENT:
+            raise FrameError(f"a frame with {size} bytes of padding")
     if data[end : end + 1] != _PAYLOAD_TAG:
         raise FrameError("a frame whose header is not followed by its payload")
     size, start = _read_varint(data, end + 1)
     if start + size != len(data):
         raise FrameError(f"a payload of {size} bytes where {len(data) - start} are left")
     return header, view[start:]
+
+
+def _padding(size: int) -> bytes:
+    """A field that brings so many bytes to a multiple of the alignment; none if they are one."""
+    missing = -size % _ALIGNMENT
+    if not missing:
+        return b""
+    filled = (missing - 2) % _ALIGNMENT  # tag and length are bytes, too
+    return _PADDING_TAG + _varint(filled) + bytes(filled)
 
 
 def _varint(value: int) -> bytes:

@@ -13,11 +13,11 @@ from terngrad.exchange.exchange import tree_sum
 from terngrad.exchange.parameter_server.operations import Kind, Operation
 from terngrad.ops.kernels import Kernels
 
-_DTYPES = {Kind.MAX: tf.float32, Kind.FLOATS: tf.float32, Kind.HALVES: tf.float16}
+_DTYPES = {Kind.MAX: np.float32, Kind.FLOATS: np.float32, Kind.HALVES: np.float16}
 
 
 class Reduction:
-    """Reduces whole pieces in TensorFlow's operations, without a lock on Python."""
+    """Reduces whole pieces in kernels and TensorFlow's operations, without a lock on Python."""
 
     def __init__(self, kernels: Kernels) -> None:
         """`kernels` add codes."""
@@ -34,15 +34,13 @@ class Reduction:
         if operation.kind == Kind.BROADCAST:
             return parts[0]
         if operation.kind == Kind.CODES:
-            return _bytes_of(self._sum_codes(operation, parts))
-        dtype = _DTYPES[operation.kind]
+            planes = plane_count(operation.local_nodes), plane_count(operation.nodes)
+            return self._kernels.sum_buffers(parts, *planes)
+        arrays = [np.frombuffer(part, _DTYPES[operation.kind]) for part in parts]
+        if operation.kind == Kind.MAX:  # a few numbers: not worth a tensor
+            return functools.reduce(np.maximum, arrays).view(np.uint8).data
         compiled = self._compiled(operation.kind, len(parts))
-        return _bytes_of(compiled(*(np.frombuffer(part, dtype.as_numpy_dtype) for part in parts)))
-
-    def _sum_codes(self, operation: Operation, parts: Sequence[memoryview]) -> tf.Tensor:
-        planes = plane_count(operation.local_nodes)
-        words = [tf.constant(np.frombuffer(part, "<u4").reshape(-1, planes)) for part in parts]
-        return self._kernels.sum(words, plane_count(operation.nodes))
+        return np.asarray(compiled(*arrays)).view(np.uint8).data  # .numpy() would copy
 
 
 def _compile(kind: Kind, count: int) -> Callable[..., tf.Tensor]:
@@ -55,13 +53,8 @@ def _compile(kind: Kind, count: int) -> Callable[..., tf.Tensor]:
         return tf.cast(total / divisor.read_value(), tf.float16)
 
     functions = {
-        Kind.MAX: lambda *parts: tf.reduce_max(tf.stack(parts), axis=0),
         Kind.FLOATS: lambda *parts: tree_sum(parts),
         Kind.HALVES: mean_of_halves,
     }
     signature = [tf.TensorSpec([None], _DTYPES[kind])] * count
     return tf.function(functions[kind], input_signature=signature, autograph=False)
-
-
-def _bytes_of(result: tf.Tensor) -> memoryview:
-    return np.asarray(result).reshape(-1).data.cast("B")  # .numpy() would copy
