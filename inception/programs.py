@@ -11,6 +11,7 @@ from inception.asynchronous_flags import refuse_what_needs_all_workers
 from inception.cluster_config import ClusterConfig
 from inception.flags import EvalConfig, TrainConfig
 from inception.large_batch import LargeBatch
+from terngrad.exchange.parameter_server import reading
 
 
 def train(dataset_name: str, description: str, argv: Sequence[str] | None = None) -> None:
@@ -88,6 +89,7 @@ def run_asynchronous_worker(
 def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
     """Sums what workers push, or holds their parameters, until they have ended."""
     with app.quiet_import():
+        reading.wait_for_frames()
         from inception import asynchronous_ps, ps
     (ps if cluster.cross_replica_sync else asynchronous_ps).serve(config, cluster)
 
