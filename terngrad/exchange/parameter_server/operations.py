@@ -11,6 +11,8 @@ from terngrad.exchange.parameter_server.messages import OperationMessage
 from terngrad.limits import MAX_NODES
 
 PIECE_BYTES = 1 << 20  # pushed at once: less costs more time a byte, more delays the first result
+_SMALL_PIECE_BYTES = 1 << 18
+_PIECES_TO_OVERLAP = 4  # at least, unless small: the first come back while the others still go
 MAX_OPERATIONS = 1 << 16
 _LONGEST_NAME = 256
 _MAX_ITEMS = 1 << 33  # 8 thousand million: more than any net has parameters
@@ -116,7 +118,8 @@ class Operation:
 
     @property
     def _items_in_a_piece(self) -> int:
-        return PIECE_BYTES // self.pushed_bytes
+        smallest, largest = (n // self.pushed_bytes for n in (_SMALL_PIECE_BYTES, PIECE_BYTES))
+        return min(largest, max(smallest, -(-self.items // _PIECES_TO_OVERLAP)))
 
 
 class Shares:

@@ -36,6 +36,22 @@ def test_pieces_cover_all_items_once_and_are_limited(kind, items):
     assert sum(whole.piece_bytes(p, 0) for p in range(whole.pieces)) == items * whole.pushed_bytes
 
 
+@pytest.mark.parametrize(
+    ("items", "sizes"),
+    [
+        (1 << 15, [1 << 15]),
+        ((1 << 15) + 1, [1 << 15, 1]),
+        (100_001, [32768, 32768, 32768, 1697]),
+        (200_001, [50001, 50001, 50001, 49998]),
+        ((1 << 19) + 1, [1 << 17] * 4 + [1]),
+    ],
+)
+def test_medium_operations_travel_in_4_pieces_unless_these_were_small(items, sizes):
+    codes = operation(items=items)
+    ranges = [codes.piece_items(i) for i in range(codes.pieces)]
+    assert [end - first for first, end in ranges] == sizes
+
+
 def test_of_a_broadcast_only_worker_0_sends():
     assert operation(Kind.BROADCAST, 10).piece_bytes(0, 0) == 10
     assert operation(Kind.BROADCAST, 10).piece_bytes(0, 1) == 0
