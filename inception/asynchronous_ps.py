@@ -11,11 +11,9 @@ from inception.cluster_config import ClusterConfig
 from inception.flag_table import refuse
 from inception.flags import TrainConfig
 from inception.schedule_text import read_schedule
-from terngrad.exchange.channel import PortError, split_address
 from terngrad.exchange.parameter_server.asynchronous.server import Server
 from terngrad.exchange.parameter_server.asynchronous.store import Keeping, Store
 from terngrad.exchange.parameter_server.calls import ps_name
-from terngrad.exchange.parameter_server.security import Tls, listening_address
 from terngrad.ops.choice import choose_kernels
 
 _REPORT_SECS = 30.0
@@ -46,7 +44,7 @@ def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
     store = Store(index, len(hosts), workers, kernels, read_schedule, keeping, tell)
     server = Server(index, hosts, workers, store, cluster.worker_timeout_secs, tls)
     with ps.stopped_by_signals(server.stop) as signals:
-        who = _listen(server, cluster, tls)
+        who = ps.listen(server, cluster, tls)
         print(f"{name} holds the parameters of {len(workers)} workers {who}.", flush=True)
         why = f", because {why_reference}" if why_reference else ""
         print(f"Codes are read by {kernels.title}{why}.", flush=True)
@@ -54,17 +52,6 @@ def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
         present = server.present
         server.close()
     _tell_end(name, store.version, present, signals)
-
-
-def _listen(server: Server, cluster: ClusterConfig, tls: Tls | None) -> str:
-    """Starts a server; returns whom it serves."""
-    host, port = split_address(cluster.ps_hosts[cluster.task_id])
-    only_here = tls is None and not cluster.allow_insecure_network
-    try:
-        server.start(listening_address(host, port, only_here=only_here))
-    except PortError as error:
-        raise refuse("ps_hosts", ",".join(cluster.ps_hosts), str(error)) from None
-    return "who have certificates" if tls else "on this machine" if only_here else "anywhere"
 
 
 def _check_folder(keeping: Keeping, config: TrainConfig) -> None:

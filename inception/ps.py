@@ -46,7 +46,7 @@ def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
     server = Server(ps, hosts, workers, Reduction(kernels).reduce, rules, tls, _say)
     name = ps_name(ps, hosts)
     with stopped_by_signals(server.stop) as signals:
-        who = _listen(server, cluster, tls)
+        who = listen(server, cluster, tls)
         _say(f"{name} waits for {len(workers)} workers {who}.")
         why = f", because {why_reference}" if why_reference else ""
         _say(f"Codes are added by {kernels.title}{why}.")
@@ -59,7 +59,7 @@ def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
     _tell_end(name, outcome, left, signals)
 
 
-def _listen(server: Server, cluster: ClusterConfig, tls: Tls | None) -> str:
+def listen(server: Server, cluster: ClusterConfig, tls: Tls | None) -> str:
     """Lets a ps listen; returns, in words, to whom."""
     host, port = split_address(cluster.ps_hosts[cluster.task_id])
     only_here = tls is None and not cluster.allow_insecure_network

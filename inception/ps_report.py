@@ -56,7 +56,8 @@ class PsReport:
             f"{self._name}: step {found.step}, {found.steps / found.seconds:.1f} steps/s, "
             f"{rate(sum(w.bytes_in for w in found.workers))} in, "
             f"{rate(sum(w.bytes_out for w in found.workers))} out; last comes "
-            f"{name_of(found.latest, self._hosts)}, {1e3 * late:.1f} ms after the first"
+            f"{name_of(found.latest, self._hosts)}, {1e3 * late:.1f} ms after the first; "
+            f"{self._server.rounds.held_bytes() / _MEGA:.1f} MB are held"
             f"{self._dropped()}."
         )
 
@@ -73,6 +74,7 @@ class PsReport:
             self._writer = tf.summary.create_file_writer(self._directory)
         with self._writer.as_default(found.step):
             tf.summary.scalar("ps/steps_per_sec", found.steps / found.seconds)
+            tf.summary.scalar("ps/held_mb", self._server.rounds.held_bytes() / _MEGA)
             for i, worker in enumerate(found.workers):
                 tf.summary.scalar(f"ps/bytes_in_per_step/{i}", worker.bytes_in / found.steps)
                 tf.summary.scalar(f"ps/bytes_out_per_step/{i}", worker.bytes_out / found.steps)

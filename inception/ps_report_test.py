@@ -1,0 +1,84 @@
+"""What a ps says of its work."""
+
+from types import SimpleNamespace
+
+import pytest
+import tensorflow as tf
+from tensorflow.core.util import event_pb2
+
+from inception.ps_report import PsReport
+from terngrad.exchange.parameter_server.figures import Figures
+
+
+class Clock:
+    """Stands still unless told otherwise."""
+
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def server(clock):
+    """One that has summed 3 steps of 2 workers, the second 10 ms late."""
+    figures = Figures(2, clock)
+    for step in range(3):
+        for worker in (0, 1):
+            figures.received(worker, 1_000_000)
+            figures.pushed(worker, 0.01 * worker)
+            figures.sent(worker, 2_000_000)
+        figures.made(step)
+    rounds = SimpleNamespace(held_bytes=lambda: 5_000_000)
+    return SimpleNamespace(figures=figures, rounds=rounds, dropped={1: 4})
+
+
+def test_a_line_tells_the_traffic_the_straggler_and_what_is_held(server, clock, capsys):
+    report = PsReport(server, "ps 0", ["a:1", "b:2"], 30.0, None, clock)
+    clock.now = 29.0
+    report.beat()
+    assert not capsys.readouterr().out
+    clock.now = 30.0
+    report.beat()
+    assert capsys.readouterr().out == (
+        "ps 0: step 2, 0.1 steps/s, 0.20 MB/s in, 0.40 MB/s out; last comes worker 1 (b:2), "
+        "10.0 ms after the first; 5.0 MB are held; gradients that came too late: 4 of worker 1.\n"
+    )
+    clock.now = 60.0
+    report.beat()
+    assert not capsys.readouterr().out  # nothing was done
+
+
+def test_tensorboard_gets_the_same_by_worker(server, clock, tmp_path):
+    report = PsReport(server, "ps 0", ["a:1", "b:2"], 30.0, str(tmp_path / "ps_0"), clock)
+    assert not list(tmp_path.iterdir())
+    clock.now = 10.0
+    report.report()
+    (file,) = (tmp_path / "ps_0").iterdir()
+    events = [
+        event_pb2.Event.FromString(record.numpy()) for record in tf.data.TFRecordDataset(str(file))
+    ]
+    values = {
+        value.tag: float(tf.make_ndarray(value.tensor))
+        for event in events
+        for value in event.summary.value
+    }
+    assert values == pytest.approx(
+        {
+            "ps/steps_per_sec": 0.3,
+            "ps/held_mb": 5.0,
+            "ps/bytes_in_per_step/0": 1e6,
+            "ps/bytes_in_per_step/1": 1e6,
+            "ps/bytes_out_per_step/0": 2e6,
+            "ps/bytes_out_per_step/1": 2e6,
+            "ps/late_ms/0": 0.0,
+            "ps/late_ms/1": 10.0,
+            "ps/dropped_gradients/0": 0.0,
+            "ps/dropped_gradients/1": 4.0,
+        }
+    )
