@@ -256,6 +256,7 @@ def test_workers_end_by_themselves_after_a_killed_launcher(launch):
     deadline = time.monotonic() + TIMEOUT_SECS
     while workers_of(launcher.folder) and time.monotonic() < deadline:
         time.sleep(0.05)
+    assert not workers_of(launcher.folder)
     launcher.finish()
 
 

@@ -298,7 +298,8 @@ def test_a_signal_ends_a_ps_without_workers_cleanly(tmp_path):
     with Cluster(2, 1, *flags_of(tmp_path), absent=["0", "1"]) as cluster:
         cluster.wait_for("ps 0", "waits for 2 workers on this machine")
         cluster.kill("ps 0", signal.SIGTERM)
-        cluster.finish()
+        cluster.wait_for("ps 0", r"ps 0 \(.*\) ends: SIGTERM\.")
+        assert cluster.runs["ps 0"].finish() == 0, cluster.lines()
 
 
 @pytest.mark.slow

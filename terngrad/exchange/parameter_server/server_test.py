@@ -305,8 +305,11 @@ def test_the_last_of_several_workers_is_dropped_and_gets_the_step_of_the_others(
             np.testing.assert_array_equal(operations.take(1).view("<f4"), [2, 2])
             assert all_3[1].commit(step)
         assert not servers[0].dropped  # it computed nothing for steps that were over
-        for i in (2, 0, 1):
+        for i in (2, 0):
             operations.push(i, 3, np.float32([i, 1]))
+        for i in (2, 0):  # so that worker 1 is ready only after these two were chosen
+            assert operations.take(i).view("<f4").tolist() == [2, 2]
+        operations.push(1, 3, np.float32([1, 1]))
         assert operations.take(1).view("<f4").tolist() == [2, 2]
         deadline = time.monotonic() + SECS
         while not servers[0].dropped and time.monotonic() < deadline:
