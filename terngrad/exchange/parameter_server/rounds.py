@@ -2,7 +2,8 @@
 
 Its memory is bounded: of a piece there are the pushes of at most two steps, and the results of so
 many steps as slower workers may be behind. All is checked against what the workers declared,
-before anything is kept. A new view begins anew: what was pushed under the one before is dropped.
+before anything is kept. Each view is for itself, so that nobody trains on a step of two of them and
+a worker that says to be in a strange one disturbs nobody; one that all have left is forgotten.
 """
 
 from __future__ import annotations
@@ -49,16 +50,14 @@ class _Step:
 
 @dataclasses.dataclass
 class _Piece:
-    """A piece of an operation.
+    """A piece of an operation, in one view.
 
     Attributes:
-      view: under which all of it was pushed.
       done: last step of which there is a result.
       results: last payloads by step, with their contributors.
       steps: those under way.
     """
 
-    view: int
     done: int = -1
     results: collections.OrderedDict[int, tuple[bytes, memoryview]] = dataclasses.field(
         default_factory=collections.OrderedDict
@@ -94,7 +93,8 @@ class Rounds:
         self._lock = threading.Lock()
         self._operations: dict[str, Operation] = {}
         self._declared: list[list[Operation]] = [[] for _ in range(workers)]
-        self._pieces: dict[tuple[str, int], _Piece] = {}
+        self._pieces: dict[tuple[int, str, int], _Piece] = {}  # by view, operation and index
+        self._views = [0] * workers  # that each is in; 0: in none
 
     @property
     def piece_count(self) -> int:
@@ -113,11 +113,17 @@ class Rounds:
 
     def arrive(self, worker: int) -> None:
         """A worker begins a stream: it declares its operations from the first on."""
+        self.leave(worker)
         with self._lock:
             self._declared[worker] = []
             for piece in self._pieces.values():
                 for step in piece.steps.values():  # what its earlier process asked for
                     step.asked = {each for each in step.asked if each[0] != worker}
+
+    def leave(self, worker: int) -> None:
+        """A worker is gone."""
+        with self._lock:
+            self._enter(worker, 0)
 
     def declare(self, worker: int, message: OperationMessage) -> None:
         """Takes a worker's next operation.
@@ -158,12 +164,12 @@ class Rounds:
             operation = self._find(worker, header)
             contributors = self._contributors(header)
             _check_size(operation, worker, contributors, header, payload)
-            key = operation.name, header.piece
-            piece = self._pieces.setdefault(key, _Piece(header.view))
-            if header.view < piece.view:
-                return  # it does not know yet that there is a new view
-            if header.view > piece.view:
-                piece = self._pieces[key] = _Piece(header.view)
+            if header.view:
+                if header.view < self._views[worker]:
+                    return
+                self._enter(worker, header.view)
+            key = header.view, operation.name, header.piece
+            piece = self._pieces.setdefault(key, _Piece())
             if header.step <= piece.done:
                 self._answer_again(worker, header, piece)
                 return
@@ -177,6 +183,12 @@ class Rounds:
                 return
             step.is_reducing = True
         self._finish(operation, piece, header, step)
+
+    def _enter(self, worker: int, view: int) -> None:
+        """Forgets the view that a worker was in if nobody else is."""
+        left, self._views[worker] = self._views[worker], view
+        if left and left not in self._views:
+            self._pieces = {key: each for key, each in self._pieces.items() if key[0] != left}
 
     def _finish(self, operation: Operation, piece: _Piece, header: Header, step: _Step) -> None:
         result = self._reduce(operation, [step.parts[i] for i in step.contributors])

@@ -138,6 +138,34 @@ def test_nobody_trains_on_a_step_of_two_views():
     assert served.rounds.held_bytes() == 16
 
 
+def test_a_worker_in_a_strange_view_disturbs_nobody_and_may_come_anew():
+    served = Served(workers=3)
+    served.push(2, 7, floats(9, 9, 9, 9), view=1 << 60)
+    for step in (7, 8):
+        for worker in (0, 1):
+            served.push(worker, step, floats(1, 1, 1, 1), view=4, by=(0, 1))
+    assert [step for step, _ in served.results(0)] == [7, 8]
+    served.rounds.arrive(2)
+    assert served.rounds.held_bytes() == 16  # the last result
+    served.rounds.declare(2, served.operation.message(0))
+    for worker in range(3):
+        served.push(worker, 9, floats(1, 1, 1, 1), view=5)
+    np.testing.assert_array_equal(served.results(2)[0][1], [3, 3, 3, 3])
+
+
+def test_of_a_view_that_all_have_left_nothing_is_kept():
+    served = Served(kept_steps=16)
+    for step in range(3):
+        for worker in (0, 1):
+            served.push(worker, step, floats(1, 1, 1, 1), view=1)
+    served.push(0, 3, floats(1, 1, 1, 1), view=1)
+    assert served.rounds.held_bytes() == 4 * 16
+    served.rounds.leave(0)
+    assert served.rounds.held_bytes() == 4 * 16
+    served.push(1, 3, floats(1, 1, 1, 1), view=2)
+    assert served.rounds.held_bytes() == 16
+
+
 def test_a_view_may_make_a_step_again():
     served = Served()
     for view in (1, 2):

@@ -161,6 +161,7 @@ class Server:
                 self._outboxes.pop(worker, None)
             bye = stream.last
             why = bye.failed if bye else stream.ending
+            self.rounds.leave(worker)
             self.attendance.leave(worker, is_done=bye is not None, why=why)
         if stream.error:
             self._refuse(context, stream.error)
