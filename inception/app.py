@@ -54,7 +54,6 @@ def run(
         # TensorFlow writes placements as INFO; else only errors are of interest.
         placement = "log_device_placement" in values and values.log_device_placement
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0" if placement else log_level)
-        # Else gRPC writes a line each time that a stranger has no certificate.
         os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
         main(values)
     except BrokenPipeError:
@@ -99,13 +98,23 @@ def _signal_of(stop: BaseException) -> signal.Signals:
 
 @contextlib.contextmanager
 def quiet_import() -> Iterator[None]:
-    """Keeps the INFO lines that TensorFlow writes as it loads, whatever its log level, off stderr.
+    """Keeps lines off stderr that TensorFlow writes as it loads, whatever its log level."""
+    with filtered_stderr(["grep", "-vE", _NOISE]):
+        yield
 
-    A process filters them, not this one, so that the last words of a crash are still heard.
+
+@contextlib.contextmanager
+def filtered_stderr(command: Sequence[str]) -> Iterator[None]:
+    """Writes to stderr what a command makes of it.
+
+    A process filters, not this one, so that the last words of a crash are still heard; what stops
+    this process does not stop it.
     """
     stderr = os.dup(2)
-    with subprocess.Popen(["grep", "-vE", _NOISE], stdin=subprocess.PIPE, stdout=stderr) as grep:
-        os.dup2(grep.stdin.fileno(), 2)
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=stderr, start_new_session=True
+    ) as process:
+        os.dup2(process.stdin.fileno(), 2)
         try:
             yield
         finally:

@@ -1,12 +1,15 @@
 """What the programs share: from the command line to a training or an evaluation."""
 
+import contextlib
 import dataclasses
 import functools
+import os
+import sys
 from collections.abc import Sequence
 
 from absl import flags as absl_flags
 
-from inception import app, flag_table, flags, large_batch
+from inception import app, flag_table, flags, handshakes, large_batch
 from inception.asynchronous_flags import refuse_what_needs_all_workers
 from inception.cluster_config import ClusterConfig
 from inception.flags import EvalConfig, TrainConfig
@@ -88,10 +91,14 @@ def run_asynchronous_worker(
 
 def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
     """Sums what workers push, or holds their parameters, until they have ended."""
-    with app.quiet_import():
-        reading.wait_for_frames()
-        from inception import asynchronous_ps, ps
-    (ps if cluster.cross_replica_sync else asynchronous_ps).serve(config, cluster)
+    with contextlib.ExitStack() as stack:
+        if cluster.tls_ca:
+            os.environ["GRPC_VERBOSITY"] = "INFO"  # has the failed handshakes
+            stack.enter_context(app.filtered_stderr([sys.executable, handshakes.__file__]))
+        with app.quiet_import():
+            reading.wait_for_frames()
+            from inception import asynchronous_ps, ps
+        (ps if cluster.cross_replica_sync else asynchronous_ps).serve(config, cluster)
 
 
 def run_training(config: TrainConfig) -> None:
