@@ -72,4 +72,5 @@ class Attendance:
             elif is_done:
                 self._some_are_done = True
             else:
+                self._failure = ""  # of one that failed, but not the training with it
                 self._last_loss = f"{name_of(worker, self._hosts)} {why}"

@@ -307,7 +307,9 @@ class Client:
                 view=declared.view,
                 contributors=contributors,
             )
-            self._links[server].send(join_frame(header, content[first * size : end * size]))
+            frame = join_frame(header, content[first * size : end * size])
+            with self._lock:  # not between a new stream and the declarations on it
+                self._links[server].send(frame)
 
     def _take(self, message: bytes) -> None:
         header, payload = split_frame(message)

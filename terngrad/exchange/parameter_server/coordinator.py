@@ -84,6 +84,7 @@ class Coordinator:
         self._away_since: dict[int, float] = {}
         self._why: dict[int, str] = {}
         self._joined: set[int] = set()  # who is in a view, or waits for one
+        self._trained: set[int] = set()  # who was ever in a view, or waited for one
         self._standings: dict[int, Standing] = {}
         self._values = Values(send)
         self._view: View | None = None
@@ -113,7 +114,7 @@ class Coordinator:
             if self.outcome is not None:
                 order = Order(end=self.outcome) if self.outcome else Order(finished=True)
                 self._send(worker, order)
-            elif self._why.pop(worker, None):
+            elif self._why.pop(worker, None) and worker in self._trained:
                 self._tell(f"{self._name(worker)} came back.")
 
     def leave(self, worker: int, why: str) -> None:
@@ -123,7 +124,8 @@ class Coordinator:
                 return
             self._lose(worker, why, self._clock())
             if self.outcome is None:
-                self._tell(f"{self._name(worker)} {why}.")
+                if worker in self._trained:  # who only connects, and goes, fills no log
+                    self._tell(f"{self._name(worker)} {why}.")
                 if self._spare and worker in self._members:
                     self._reform()
             self._go_on()
@@ -146,7 +148,7 @@ class Coordinator:
                 self._note_ready(worker, report.ready)
             elif what == "insists" and self._selection and worker in self._joined:
                 self._selection.insist(worker)
-            elif what == "progress":
+            elif what == "progress" and (self._view is None or worker in self._members):
                 told = report.progress
                 batches = told.batches if told.is_stepping else None
                 self._standstill.note(worker, batches, self._clock())
@@ -190,6 +192,8 @@ class Coordinator:
         """All end with a worker that fails, unless it only wanted to join them."""
         if self._view is None or worker in self._joined:
             self._end(f"{self._name(worker)} failed: {why}")
+        else:
+            self._values.forget(worker)
 
     def _finish(self, worker: int) -> None:
         self._present.discard(worker)
@@ -206,6 +210,7 @@ class Coordinator:
             return  # it said so twice, and has its answer
         self._standings[worker] = standing
         self._joined.add(worker)
+        self._trained.add(worker)
         if self._forming_since is None:
             self._reform()
 
@@ -221,8 +226,10 @@ class Coordinator:
         """Does what can be done now."""
         if self.outcome is not None:
             return
-        # Before the first view all are to see the values; later those who are here.
-        self._values.share(self._present, is_complete=self._view is not None or not self._awaited())
+        # Before the first view all are to see the values; later the members, of whom one that is
+        # away may come back: what is agreed upon at the end holds for the chief, too.
+        missed = self._awaited() if self._view is None else self._recently_lost() & {*self._members}
+        self._values.share(self._present, is_complete=not missed)
         if self._forming_since is not None and not self._unsaid() and not self._awaited():
             self._form()
 
@@ -233,9 +240,7 @@ class Coordinator:
 
     def _awaited(self) -> set[int]:
         """Who is away, and is waited for."""
-        now = self._clock()
-        away = self._away_since.items()
-        recent = {w for w, since in away if now - since < self._rules.timeout_secs}
+        now, recent = self._clock(), self._recently_lost()
         if self._view is not None:
             return recent if len(self._standings) < self._rules.needed else set()
         live = [s for s in self._standings.values() if s.is_live]
@@ -243,6 +248,12 @@ class Coordinator:
         if told and len(live) >= self._rules.needed and now - self._began >= _GRACE_SECS:
             return set()  # enough are here, after a restart of this ps
         return recent & told if told else recent
+
+    def _recently_lost(self) -> set[int]:
+        """Who is away for so short a time that it may come back."""
+        now = self._clock()
+        away = self._away_since.items()
+        return {w for w, since in away if now - since < self._rules.timeout_secs}
 
     def _form(self) -> None:
         members = sorted(self._standings)
@@ -312,8 +323,9 @@ class Coordinator:
         """Ends what cannot begin any more."""
         now, limit = self._clock(), self._rules.timeout_secs
         gone = [w for w, since in self._away_since.items() if now - since >= limit]
-        enough = len(self._hosts) - len(gone) >= self._rules.needed
-        if self._view is None and gone and not enough and not self._rules.elastic:
+        left = len(self._hosts) - len(gone)
+        needed = 1 if self._rules.elastic else self._rules.needed
+        if self._view is None and gone and left < needed:
             self._end(self._missing(gone))
 
     def _watch_members(self) -> None:
@@ -326,13 +338,14 @@ class Coordinator:
             self._end(self._missing(gone))
         elif self._standstill.is_hopeless(now):
             self._end(f"no worker made a step for {self._standstill.hopeless_secs:g} s")
-        elif not self._spare and (late := self._present & set(self._standstill.late(now))):
+        elif late := self._present & set(self._standstill.late(now)):
             self._lose_late(sorted(late))
 
     def _lose_late(self, late: Sequence[int]) -> None:
         limit = self._rules.timeout_secs
         why = f"no next batch for {limit:g} s, for which the others wait"
-        if not self._rules.elastic:
+        left = (self._present & {*self._members}) - {*late}
+        if not self._rules.elastic and len(left) < self._rules.needed:
             self._end(f"{', '.join(map(self._name, late))}: {why}")
             return
         for worker in late:

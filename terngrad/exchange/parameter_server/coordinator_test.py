@@ -303,6 +303,60 @@ def test_values_of_too_many_bytes_or_names_are_refused():
         cluster.coordinator.hear(0, report)
 
 
+def test_what_is_agreed_upon_waits_for_a_member_that_may_come_back():
+    cluster = Cluster(workers=2)
+    cluster.begin(0, 1)
+    cluster.taken()
+    cluster.coordinator.leave(0, "died")
+    cluster.give(1, "at the end", b"1")
+    assert cluster.taken() == {}
+    cluster.coordinator.come(0)
+    cluster.give(0, "at the end", b"1")
+    assert cluster.taken() == {0: ["values"], 1: ["values"]}
+
+
+def test_what_one_gave_that_did_not_fit_is_forgotten_with_it():
+    cluster = Cluster(workers=2)
+    cluster.begin(0, 1)
+    cluster.coordinator.leave(1, "died")
+    cluster.give(0, "facts", b"right")
+    cluster.coordinator.come(1)
+    cluster.give(1, "facts", b"wrong")
+    cluster.tell(1, failed="it does not fit")
+    cluster.coordinator.leave(1, "ended")
+    cluster.orders[1].clear()
+    cluster.coordinator.come(1)
+    cluster.give(1, "facts", b"right")
+    (order,) = cluster.orders[1]
+    assert list(order.values.contents) == [b"right", b"right"]
+
+
+def test_elastic_training_ends_when_all_are_lost_before_it_began():
+    cluster = Cluster(workers=2, elastic=True)
+    cluster.coordinator.come(0)
+    cluster.coordinator.leave(0, "died")
+    cluster.pass_secs(SECS + 1)
+    assert "worker 0 (host0:1) died" in cluster.outcome
+
+
+def test_who_only_connects_and_goes_fills_no_log():
+    cluster = Cluster(workers=2)
+    for _ in range(3):
+        cluster.coordinator.come(1)
+        cluster.coordinator.leave(1, "died")
+    assert cluster.lines == []
+
+
+def test_one_that_waits_for_a_state_has_none_though_it_was_training():
+    cluster = Cluster(workers=3, needed=2)
+    (first,) = cluster.begin(0, 1, 2)[0]
+    cluster.stand(2, 6, is_live=False, view=first)
+    cluster.stand(0, 6, is_live=True, view=first)
+    cluster.stand(1, 6, is_live=True, view=first)
+    (second,) = cluster.taken()[0][-1:]
+    assert (second.donor, receivers(second)) == (0, (2,))
+
+
 def test_a_worker_that_fails_ends_all_but_not_one_that_only_wants_to_join():
     cluster = Cluster(elastic=True)
     cluster.begin(0, 1, 2)
@@ -353,6 +407,28 @@ def test_one_that_hangs_is_named_or_left_behind():
             assert cluster.taken()[0] == ["freeze"]
         else:
             assert cluster.outcome.startswith("worker 1 (host1:1): no next batch for 10 s")
+
+
+def test_of_backup_workers_one_that_hangs_is_left_behind_and_two_end_all_by_name():
+    for hanging in ([2], [1, 2]):
+        cluster = Cluster(workers=3, needed=2)
+        cluster.begin(0, 1, 2)
+        cluster.taken()
+        for _ in range(int(SECS) + 3):
+            for worker in range(3):
+                report = Report()
+                report.progress.is_stepping = True
+                report.progress.batches = 4 if worker in hanging else 5
+                cluster.coordinator.hear(worker, report)
+            if cluster.outcome is None:
+                cluster.pass_secs(1)
+        if len(hanging) == 1:
+            assert cluster.outcome is None
+            assert cluster.dropped == [2]
+            assert cluster.taken()[0] == ["freeze"]
+        else:
+            named = "worker 1 (host1:1), worker 2 (host2:1): no next batch for 10 s"
+            assert cluster.outcome.startswith(named)
 
 
 def test_a_member_that_never_says_where_it_stands_is_named():

@@ -61,6 +61,7 @@ class ParameterServerConnection(Connection):
                 if self.rank == view.donor and receivers:
                     meeting.give_state(view, (_bytes_of(v) for v in state))
                 elif self.rank in receivers:
+                    self._is_live = False  # until it has that state: nobody may go on from its own
                     _assign(state, meeting.take_state())
             except InterruptionError:
                 continue
@@ -198,8 +199,9 @@ class ParameterServerExchange(Exchange):
     def _count(self, workers: int) -> None:
         """Notes of how many workers the results are that come now."""
         if workers * self.local_nodes != self._counted:
+            self._nodes.assign(workers * self.local_nodes)
+            # Only now: another thread that finds it noted lets its result be divided at once.
             self._counted = workers * self.local_nodes
-            self._nodes.assign(self._counted)
 
 
 class _Operations:

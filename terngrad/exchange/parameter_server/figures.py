@@ -82,8 +82,8 @@ class Figures:
     def made(self, step: int) -> None:
         """There is a result of a step."""
         with self._lock:
-            if step > self._step:
-                self._steps += step - self._step if self._step >= 0 else 1
+            if step != self._step:  # a smaller one: all have begun again from a checkpoint
+                self._steps += step - self._step if 0 <= self._step < step else 1
                 self._step = step
 
     def report(self) -> Report:

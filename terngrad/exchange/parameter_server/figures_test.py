@@ -5,6 +5,14 @@ import pytest
 from terngrad.exchange.parameter_server.figures import Figures
 
 
+def test_a_training_that_begins_again_is_counted_from_there():
+    figures = Figures(1)
+    for step in (5000, 100, 101):
+        figures.made(step)
+    report = figures.report()
+    assert (report.step, report.steps) == (101, 3)
+
+
 def test_figures_are_those_since_the_last_report():
     now = [10.0]
     figures = Figures(2, lambda: now[0])

@@ -7,7 +7,8 @@ from terngrad.exchange.parameter_server.reading import wait_for_frames
 
 
 def test_grpc_is_told_before_it_is_imported(monkeypatch):
-    monkeypatch.delenv("GRPC_EXPERIMENTS", raising=False)
+    monkeypatch.setenv("GRPC_EXPERIMENTS", "")  # so that it is put back
+    monkeypatch.delenv("GRPC_EXPERIMENTS")
     monkeypatch.setitem(sys.modules, "grpc", None)
     assert not wait_for_frames()
     assert "GRPC_EXPERIMENTS" not in os.environ

@@ -20,6 +20,7 @@ from terngrad.exchange.parameter_server.messages import Header, OperationMessage
 from terngrad.exchange.parameter_server.operations import MAX_OPERATIONS, Operation, OperationError
 
 _OPEN_STEPS = 2  # the step under way and the next
+_MOST_STEPS = 1 << 62
 
 Reduce = Callable[[Operation, Sequence[memoryview]], memoryview]
 Address = tuple[int, int]  # a worker, and the index that it gave an operation
@@ -224,6 +225,8 @@ class Rounds:
         if header.piece >= operation.pieces:
             last = operation.pieces - 1
             raise PushError(f"{operation.name}: piece is {header.piece}; allowed is 0 to {last}")
+        if header.step > _MOST_STEPS:
+            raise PushError(f"{operation.name}: step is {header.step}; allowed is up to 2^62")
         return operation
 
     def _contributors(self, header: Header) -> tuple[int, ...]:

@@ -47,6 +47,12 @@ class Values:
         self._asking.setdefault(key, set()).add(worker)
         self._forget(value.name, max(newest, value.round) - _KEPT_ROUNDS)
 
+    def forget(self, worker: int) -> None:
+        """Drops what a worker gave, which did not fit the others' and is gone."""
+        for key in self._given:
+            self._given[key].pop(worker, None)
+            self._asking[key].discard(worker)
+
     def share(self, present: set[int], *, is_complete: bool) -> None:
         """Shows what is to be seen.
 
