@@ -85,6 +85,7 @@ def prepare(config: TrainConfig, workers: Workers = ALONE) -> Ready | None:
     workers.agree(settings.data_facts(dataset, workers.split_data))
     connection = workers.connect()
     examples = _count_examples(dataset, workers, connection)
+    workers.agree({"examples": str(examples)})  # which counts those of others who came
     steps_per_epoch = examples / (config.batch_size * workers.size)
     on_batch = workers.pulse.tick if workers.size > 1 else None
     training = build_training(config, goal, steps_per_epoch, devices, connection, on_batch)
@@ -131,9 +132,10 @@ def train(ready: Ready) -> None:
         with naming_bad_records(config, ready.goal, ready.dataset):
             checkpoint, stopped = _loop(ready, batches, bar).run(step, ready.checkpoint, stop)
     _compare_copies(ready)
+    checkpoint = checkpoint or _save(ready, step=int(training.step))
     if stopped:
         asked = stop.signal.name if stop.signal else "another worker was asked to stop"
-        saved = f"saved {checkpoint}" if workers.is_chief else "the chief saved"
+        saved = f"saved {checkpoint}" if checkpoint else "the chief saved"
         say(f"{asked}: {saved}; the same command goes on from there.")
         sys.exit(128 + (stop.signal or signal.SIGTERM))
     where = checkpoint or "the chief has the checkpoint"
@@ -333,14 +335,6 @@ def _loop(ready: Ready, batches: Iterator, bar: ProgressBar) -> Loop:
         rate = learning_rate(config, ready.steps_per_epoch)
         writer.plan(rate, int(training.step), config.max_steps)
 
-    def save(step: int) -> str | None:
-        if ready.connection and not ready.connection.leads:
-            return None
-        os.makedirs(config.train_dir, exist_ok=True)
-        return checkpoints.save(
-            config.train_dir, training.state, step, config.keep_checkpoints, ready.settings
-        )
-
     return Loop(
         runner_at=lambda step: _runner_at(ready, step),
         batches=batches,
@@ -355,12 +349,23 @@ def _loop(ready: Ready, batches: Iterator, bar: ProgressBar) -> Loop:
             profile=config.profile_steps if is_chief else None,
         ),
         report=report,
-        save=save,
+        save=lambda step: _save(ready, step),
         writer=writer,
         profile_dir=config.train_dir,
         unsaved=_newest_or_none(config) if is_chief else "see what the chief says",
         pulse=ready.workers.pulse,
         recover=lambda: _recovered(ready),
+    )
+
+
+def _save(ready: Ready, step: int) -> str | None:
+    """Saves, if nobody else does; the first worker that is left does it in the chief's place."""
+    if ready.connection and not ready.connection.leads:
+        return None
+    config = ready.config
+    os.makedirs(config.train_dir, exist_ok=True)
+    return checkpoints.save(
+        config.train_dir, ready.training.state, step, config.keep_checkpoints, ready.settings
     )
 
 
