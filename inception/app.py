@@ -54,7 +54,7 @@ def run(
         # TensorFlow writes placements as INFO; else only errors are of interest.
         placement = "log_device_placement" in values and values.log_device_placement
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0" if placement else log_level)
-        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # a ps filters what else it would say
         main(values)
     except BrokenPipeError:
         stop_writing()

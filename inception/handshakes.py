@@ -32,5 +32,6 @@ def told_once(lines: Iterable[str]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
+    sys.stdin.reconfigure(errors="replace")
     for text in told_once(sys.stdin):
         print(text, end="", flush=True)

@@ -93,7 +93,8 @@ def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
     """Sums what workers push, or holds their parameters, until they have ended."""
     with contextlib.ExitStack() as stack:
         if cluster.tls_ca:
-            os.environ["GRPC_VERBOSITY"] = "INFO"  # has the failed handshakes
+            if os.environ.get("GRPC_VERBOSITY") == "ERROR":
+                os.environ["GRPC_VERBOSITY"] = "INFO"  # has the failed handshakes
             stack.enter_context(app.filtered_stderr([sys.executable, handshakes.__file__]))
         with app.quiet_import():
             reading.wait_for_frames()

@@ -1,10 +1,12 @@
 """A parameter server (ps) as a process: --job_name=ps of the *_distributed_train programs."""
 
+import contextlib
 import os
 import signal
+import ssl
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterator, Sequence
 
 from inception import runtime
 from inception.cluster_config import ClusterConfig
@@ -51,7 +53,7 @@ def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
         why = f", because {why_reference}" if why_reference else ""
         _say(f"Codes are added by {kernels.title}{why}.")
         folder = os.path.join(config.train_dir, f"ps_{ps}") if config.save_summaries_secs else None
-        report = PsReport(server, name, workers, _REPORT_SECS, folder)
+        report = PsReport(server, name, workers, _REPORT_SECS, folder, _say)
         outcome = server.wait(report.beat)
         report.report()
         left = server.attendance.present
@@ -63,15 +65,28 @@ def listen(server: Server, cluster: ClusterConfig, tls: Tls | None) -> str:
     """Lets a ps listen; returns, in words, to whom."""
     host, port = split_address(cluster.ps_hosts[cluster.task_id])
     only_here = tls is None and not cluster.allow_insecure_network
+    addresses = [listening_address(host, port, only_here=only_here)]
+    if not only_here:
+        addresses.append(f"[::]:{port}")  # a router may know this machine by another address
     try:
-        server.start(listening_address(host, port, only_here=only_here))
+        _listen_at_one_of(server, addresses)
     except PortError as error:
         raise refuse("ps_hosts", ",".join(cluster.ps_hosts), str(error)) from None
     return "who have certificates" if tls else "on this machine" if only_here else "anywhere"
 
 
+def _listen_at_one_of(server: Server, addresses: Sequence[str]) -> None:
+    for address in addresses[:-1]:
+        with contextlib.suppress(PortError):
+            server.start(address)
+            return
+    server.start(addresses[-1])
+
+
 def _say(text: str) -> None:
-    print(text, flush=True)
+    """Logs a line; a full disk or a closed pipe is no reason to end a training."""
+    with contextlib.suppress(OSError):
+        print(text, flush=True)
 
 
 def tell_hosts(cluster: ClusterConfig) -> None:
@@ -88,9 +103,8 @@ def security(cluster: ClusterConfig) -> Tls | None:
       OSError: a file cannot be read.
     """
     if cluster.tls_ca:
-        tls = Tls(cluster.tls_ca, cluster.tls_cert, cluster.tls_key)
-        tls.channel_credentials()  # so that a file that cannot be read is named now
-        return tls
+        _check_certificates(cluster)
+        return Tls(cluster.tls_ca, cluster.tls_cert, cluster.tls_key)
     if not cluster.allow_insecure_network:
         for host in cluster.ps_hosts:
             if not is_loopback(split_address(host)[0]):
@@ -102,17 +116,33 @@ def security(cluster: ClusterConfig) -> Tls | None:
     return None
 
 
-@contextmanager
+def _check_certificates(cluster: ClusterConfig) -> None:
+    """Says what is wrong with the files, which gRPC would not."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_verify_locations(cluster.tls_ca)
+    except ssl.SSLError:
+        raise refuse("tls_ca", cluster.tls_ca, "there is no certificate in it") from None
+    try:
+        context.load_cert_chain(cluster.tls_cert, cluster.tls_key, password="")
+    except ssl.SSLError:
+        why = f"there is no certificate in it, or none for --tls_key={cluster.tls_key}"
+        raise refuse("tls_cert", cluster.tls_cert, why) from None
+
+
+@contextlib.contextmanager
 def stopped_by_signals(end: Callable[[], None]) -> Iterator[list[signal.Signals]]:
-    """Calls `end` at SIGTERM or Ctrl-C; yields the signals that came."""
+    """Calls `end` at SIGTERM or Ctrl-C, unless it is ignored; yields the signals that came."""
     came: list[signal.Signals] = []
 
     def stop(number: int, frame) -> None:
         del frame
         came.append(signal.Signals(number))
-        end()
+        threading.Thread(target=end).start()  # this one may hold the lock that `end` needs
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    wanted = (signal.SIGTERM, signal.SIGINT)
+    heard = [number for number in wanted if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, stop) for number in heard}
     try:
         yield came
     finally:

@@ -23,14 +23,19 @@ class PsReport:
         worker_hosts: Sequence[str],
         every_secs: float,
         directory: str | None,
+        tell: Callable[[str], None] = print,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Writes event files into `directory`, if there is one, from the first step on."""
+        """Writes event files into `directory`, if there is one, from the first step on.
+
+        `tell` takes lines of the log.
+        """
         self._server = server
         self._name = name
         self._hosts = worker_hosts
         self._every_secs = every_secs
         self._directory = directory
+        self._tell = tell
         self._clock = clock
         self._due = clock() + every_secs
         self._writer: tf.summary.SummaryWriter | None = None
@@ -45,9 +50,9 @@ class PsReport:
         """Reports now."""
         found = self._server.figures.report()
         if found.steps:
-            print(self._line(found), flush=True)
+            self._tell(self._line(found))
             if self._directory:
-                self._write(found)
+                self._try_to_write(found)
 
     def _line(self, found: Report) -> str:
         rate = lambda octets: f"{octets / _MEGA / found.seconds:.2f} MB/s"
@@ -68,6 +73,15 @@ class PsReport:
         each = ", ".join(f"{count} of worker {worker}" for worker, count in sorted(dropped.items()))
         return f"; gradients that came too late: {each}"
 
+    def _try_to_write(self, found: Report) -> None:
+        """Writes no more once it could not: a training is worth more than its figures."""
+        try:
+            self._write(found)
+        except (OSError, tf.errors.OpError) as error:
+            why = " ".join(str(error).split())
+            self._tell(f"{self._name}: no more figures are written to {self._directory}: {why}")
+            self._directory = None
+
     def _write(self, found: Report) -> None:
         if self._writer is None:
             os.makedirs(self._directory, exist_ok=True)
@@ -79,5 +93,6 @@ class PsReport:
                 tf.summary.scalar(f"ps/bytes_in_per_step/{i}", worker.bytes_in / found.steps)
                 tf.summary.scalar(f"ps/bytes_out_per_step/{i}", worker.bytes_out / found.steps)
                 tf.summary.scalar(f"ps/late_ms/{i}", 1e3 * worker.mean_late_secs)
-                tf.summary.scalar(f"ps/dropped_gradients/{i}", self._server.dropped.get(i, 0))
+                if self._server.coordinator:  # which alone knows
+                    tf.summary.scalar(f"ps/dropped_gradients/{i}", self._server.dropped.get(i, 0))
         self._writer.flush()

@@ -35,11 +35,11 @@ def server(clock):
             figures.sent(worker, 2_000_000)
         figures.made(step)
     rounds = SimpleNamespace(held_bytes=lambda: 5_000_000)
-    return SimpleNamespace(figures=figures, rounds=rounds, dropped={1: 4})
+    return SimpleNamespace(figures=figures, rounds=rounds, dropped={1: 4}, coordinator=True)
 
 
 def test_a_line_tells_the_traffic_the_straggler_and_what_is_held(server, clock, capsys):
-    report = PsReport(server, "ps 0", ["a:1", "b:2"], 30.0, None, clock)
+    report = PsReport(server, "ps 0", ["a:1", "b:2"], 30.0, None, clock=clock)
     clock.now = 29.0
     report.beat()
     assert not capsys.readouterr().out
@@ -54,8 +54,21 @@ def test_a_line_tells_the_traffic_the_straggler_and_what_is_held(server, clock, 
     assert not capsys.readouterr().out  # nothing was done
 
 
+def test_a_folder_that_cannot_be_written_ends_the_figures_not_the_ps(server, clock, tmp_path):
+    (tmp_path / "file").write_text("")
+    lines = []
+    folder = str(tmp_path / "file" / "ps_0")
+    report = PsReport(server, "ps 0", ["a:1", "b:2"], 30.0, folder, lines.append, clock)
+    for now in (30.0, 60.0):
+        clock.now = now
+        server.figures.made(int(now))
+        report.beat()
+    assert len(lines) == 3
+    assert "no more figures are written to" in lines[1]
+
+
 def test_tensorboard_gets_the_same_by_worker(server, clock, tmp_path):
-    report = PsReport(server, "ps 0", ["a:1", "b:2"], 30.0, str(tmp_path / "ps_0"), clock)
+    report = PsReport(server, "ps 0", ["a:1", "b:2"], 30.0, str(tmp_path / "ps_0"), clock=clock)
     assert not list(tmp_path.iterdir())
     clock.now = 10.0
     report.report()

@@ -1,0 +1,59 @@
+"""What a ps checks before it listens, and what ends it."""
+
+import dataclasses
+import os
+import signal
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from inception import ps
+from terngrad.exchange.parameter_server.server_test import make_certificates
+
+
+@pytest.fixture(scope="module", name="tls")
+def _tls(tmp_path_factory):
+    return make_certificates(tmp_path_factory.mktemp("certificates"), "ours", "ps")
+
+
+def cluster_of(tls, **changes):
+    files = {f"tls_{name}": value for name, value in dataclasses.asdict(tls).items()}
+    return SimpleNamespace(**files | changes)
+
+
+def test_certificates_that_fit_are_taken(tls):
+    assert ps.security(cluster_of(tls)) == tls
+
+
+@pytest.mark.parametrize("flag", ["tls_ca", "tls_cert"])
+def test_law_10_a_file_without_a_certificate_is_named(tls, tmp_path, flag):
+    garbage = tmp_path / "garbage"
+    garbage.write_text("nothing of the kind")
+    with pytest.raises(ValueError, match=rf"--{flag}={garbage}.*there is no certificate in it"):
+        ps.security(cluster_of(tls, **{flag: str(garbage)}))
+
+
+def test_law_10_a_key_of_another_certificate_is_named(tls, tmp_path):
+    other = make_certificates(tmp_path, "theirs", "stranger")
+    with pytest.raises(ValueError, match=rf"--tls_cert=.*or none for --tls_key={other.key}"):
+        ps.security(cluster_of(tls, tls_key=other.key))
+
+
+def test_law_10_a_file_that_is_not_there_is_named(tls, tmp_path):
+    with pytest.raises(OSError, match="No such file"):
+        ps.security(cluster_of(tls, tls_cert=str(tmp_path / "none")))
+
+
+def test_a_signal_ends_a_ps_unless_it_is_ignored():
+    ended = threading.Event()
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with ps.stopped_by_signals(ended.set) as came:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert ended.wait(10)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert came == [signal.SIGTERM]
