@@ -192,7 +192,7 @@ def test_each_process_gets_its_part_on_its_host_and_settings_are_handed_on(clust
         assert flags["--ps_hosts"] == "host-a:2222"
         assert flags["--worker_hosts"] == "host-a:2224,host-b:2224"
         assert flags["--variable_update"] == "parameter_server"
-        assert ("--allow_insecure_network" in flags) == (job == "ps")
+        assert "--allow_insecure_network" in flags
         assert not [flag for flag in flags if flag.startswith("--tls")]
     for task, home in enumerate(cluster.homes.values()):
         flags = notes[f"worker_{task}"]["flags"]

@@ -46,7 +46,8 @@ signal() { # SIGNAL JOB_NAME
 }
 
 launch() { # LABEL SCRIPT ARGUMENT...
-  bash "${REPO}/scripts/$2" "${@:3}" < /dev/null > >(trap '' INT; exec sed -u "s/^/[$1] /") 2>&1 &
+  # In sessions of their own: Ctrl-C is for this script, which lets the servers end last.
+  setsid bash "${REPO}/scripts/$2" "${@:3}" < /dev/null > >(trap '' INT; exec sed -u "s/^/[$1] /") 2>&1 &
   running["$1"]=$!
 }
 

@@ -1,6 +1,7 @@
 # shellcheck shell=bash
 # Sourced by single_worker.sh and single_ps.sh: what the processes of a training have in common.
-# TLS_CA, TLS_CERT and TLS_KEY (the files that make_certs.sh makes) may stand in the environment.
+# TLS_CA, TLS_CERT and TLS_KEY (the files that make_certs.sh makes) may stand in the environment, or
+# ALLOW_INSECURE_NETWORK=True for a network in which all are trusted.
 
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 export PYTHONUNBUFFERED=1 # the log can be followed
@@ -18,4 +19,5 @@ take_part() { # PS_HOSTS WORKER_HOSTS JOB_NAME EXPECTED_JOB_NAME TASK_ID EXPERIM
     --variable_update=parameter_server)
   [[ ! "${TLS_CA:-}${TLS_CERT:-}${TLS_KEY:-}" ]] \
     || PROGRAM+=(--tls_ca "${TLS_CA:-}" --tls_cert "${TLS_CERT:-}" --tls_key "${TLS_KEY:-}")
+  [[ "${ALLOW_INSECURE_NETWORK:-}" != True ]] || PROGRAM+=(--allow_insecure_network)
 }

@@ -7,7 +7,6 @@ source "$(dirname "${BASH_SOURCE[0]}")/single_process.sh"
 (($# == 5)) || die "needs PS_HOSTS WORKER_HOSTS JOB_NAME TASK_ID EXPERIMENT_ID, got $# arguments"
 take_part "$1" "$2" "$3" ps "$4" "$5"
 read -ra more_flags <<< "${PS_FLAGS}"
-[[ "${ALLOW_INSECURE_NETWORK:-}" != True ]] || PROGRAM+=(--allow_insecure_network)
 
 export CUDA_VISIBLE_DEVICES=-1 # a server adds on the CPU
 exec "${PROGRAM[@]}" \
