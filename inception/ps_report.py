@@ -55,14 +55,16 @@ class PsReport:
                 self._try_to_write(found)
 
     def _line(self, found: Report) -> str:
-        rate = lambda octets: f"{octets / _MEGA / found.seconds:.2f} MB/s"
-        late = found.workers[found.latest].mean_late_secs
+        held = f"{self._server.rounds.held_bytes() / _MEGA:.1f} MB are held"
+        rate = lambda octets: f"{octets / _MEGA / found.seconds:.2f}"
+        workers = (
+            f"worker {i}: {rate(worker.bytes_in)} MB/s in, {rate(worker.bytes_out)} out, "
+            f"{1e3 * worker.mean_late_secs:.1f} ms after the first"
+            for i, worker in enumerate(found.workers)
+        )
         return (
-            f"{self._name}: step {found.step}, {found.steps / found.seconds:.1f} steps/s, "
-            f"{rate(sum(w.bytes_in for w in found.workers))} in, "
-            f"{rate(sum(w.bytes_out for w in found.workers))} out; last comes "
-            f"{name_of(found.latest, self._hosts)}, {1e3 * late:.1f} ms after the first; "
-            f"{self._server.rounds.held_bytes() / _MEGA:.1f} MB are held"
+            f"{self._name}: step {found.step}, {found.steps / found.seconds:.1f} steps/s, {held}; "
+            f"{'; '.join(workers)}; last comes {name_of(found.latest, self._hosts)}"
             f"{self._dropped()}."
         )
 

@@ -46,8 +46,10 @@ def test_a_line_tells_the_traffic_the_straggler_and_what_is_held(server, clock, 
     clock.now = 30.0
     report.beat()
     assert capsys.readouterr().out == (
-        "ps 0: step 2, 0.1 steps/s, 0.20 MB/s in, 0.40 MB/s out; last comes worker 1 (b:2), "
-        "10.0 ms after the first; 5.0 MB are held; gradients that came too late: 4 of worker 1.\n"
+        "ps 0: step 2, 0.1 steps/s, 5.0 MB are held; "
+        "worker 0: 0.10 MB/s in, 0.20 out, 0.0 ms after the first; "
+        "worker 1: 0.10 MB/s in, 0.20 out, 10.0 ms after the first; "
+        "last comes worker 1 (b:2); gradients that came too late: 4 of worker 1.\n"
     )
     clock.now = 60.0
     report.beat()
