@@ -10,6 +10,7 @@ import numpy as np
 
 from terngrad.exchange.parameter_server import groups
 from terngrad.exchange.parameter_server.calls import open_channel
+from terngrad.exchange.parameter_server.decisions import Decisions
 from terngrad.exchange.parameter_server.declared import Declared, Deliver
 from terngrad.exchange.parameter_server.link import Link
 from terngrad.exchange.parameter_server.meeting import Meeting
@@ -22,7 +23,8 @@ from terngrad.exchange.pulse import Pulse
 _END_SECS = 5.0
 _LONGEST_BEAT_SECS = 1.0
 _BEATS = 4  # at least, in the time-out
-_REMEMBERED_STEPS = 1 << 10  # whose contributors are known, of steps that are not yet made here
+
+_Waiting = tuple[Declared, memoryview]
 
 
 class Client:
@@ -67,12 +69,7 @@ class Client:
         self._lock = threading.RLock()
         self._over = False
         self._view = View()
-        self._spares = False
         self._interrupted = True  # until there is a view
-        self._going: dict[int, tuple[int, ...]] = {}
-        self._followed = -1  # last step for which this worker computes nothing
-        self._late = -1  # last step for which its gradients were late
-        self._held: dict[int, list[tuple[Declared, memoryview]]] = {}
         self._channels = [open_channel(host, tls, timeout_secs) for host in ps_hosts]
         self._introductions = [
             hello(rank, i, ps_hosts, worker_hosts, rules) for i in range(len(ps_hosts))
@@ -80,6 +77,7 @@ class Client:
         self._timeout_secs = timeout_secs
         self._links: list[Link] = []
         self.meeting = Meeting(self._install, self._interrupt, self._go, self._lose)
+        self._decisions: Decisions[_Waiting] = Decisions(rank, self.meeting.ready)
         try:
             self._meet(pulse or Pulse())
             for ps in range(len(ps_hosts)):
@@ -117,14 +115,12 @@ class Client:
     def spares(self) -> bool:
         """Whether a step needs fewer than all members of the view."""
         with self._lock:
-            return self._spares
+            return self._decisions.spares
 
     def is_over(self, step: int) -> bool:
         """Whether a step is made without this worker, which then computes nothing for it."""
         with self._lock:
-            is_over = self.rank not in self._going.get(step, (self.rank,))
-            self._followed = step if is_over else self._followed
-            return is_over
+            return self._decisions.is_over(step)
 
     def declare(
         self,
@@ -172,7 +168,9 @@ class Client:
         """
         declared = self._declared[index]
         view = np.ascontiguousarray(content).reshape(-1).view(np.uint8).data
-        if declared.in_steps and self._is_forgotten(step):
+        with self._lock:
+            is_forgotten = declared.in_steps and self._decisions.is_forgotten(step)
+        if is_forgotten:
             self._interrupt()  # this worker is too far behind: it needs another's state
         with self._lock:
             is_given_up = declared.in_steps and self._interrupted
@@ -180,9 +178,9 @@ class Client:
                 declared.expect(step, self._view.number if declared.in_steps else 0)
                 contributors = self._contributors(declared, step)
                 if contributors is None:
-                    self._hold(declared, step, view)
-                elif declared.in_steps and step in self._going:
-                    self._tell_late(step)
+                    self._decisions.hold(step, (declared, view))
+                elif declared.in_steps:
+                    self._decisions.tell_late(step)
         if is_given_up:
             declared.deliver_nothing()
         elif contributors is not None:
@@ -191,8 +189,7 @@ class Client:
     def commit(self, step: int) -> bool:
         """Whether the results of a step are what they seem, and may change the parameters."""
         with self._lock:
-            for past in [s for s in self._going if s <= step]:
-                del self._going[past]
+            self._decisions.made(step)
             return not self._interrupted
 
     def insist(self) -> None:
@@ -259,35 +256,14 @@ class Client:
         """Who takes part, as far as it is known."""
         if not declared.in_steps:
             return b""
-        if not self._spares:
+        if not self._decisions.spares:
             return self._view.members
-        return groups.pack(self._going[step]) if step in self._going else None
-
-    def _tell_late(self, step: int) -> None:
-        """Lets ps 0 count gradients that were computed, and come too late."""
-        is_late = self.rank not in self._going[step] and self._followed != step
-        if is_late and self._late != step:
-            self._late = step
-            self.meeting.ready(step)
-
-    def _is_forgotten(self, step: int) -> bool:
-        """Whether it was decided so long ago who makes a step that it is not known any more."""
-        with self._lock:
-            return self._spares and step < min(self._going, default=step)
-
-    def _hold(self, declared: Declared, step: int, content: memoryview) -> None:
-        """Keeps what cannot be sent before it is decided who takes part in the step."""
-        if step not in self._held:
-            self._held[step] = []
-            self.meeting.ready(step)
-        self._held[step].append((declared, content))
+        decided = self._decisions.contributors(step)
+        return None if decided is None else groups.pack(decided)
 
     def _go(self, step: int, contributors: tuple[int, ...]) -> None:
         with self._lock:
-            self._going[step] = contributors
-            if len(self._going) > _REMEMBERED_STEPS:
-                del self._going[min(self._going)]
-            held = self._held.pop(step, [])
+            held = self._decisions.decide(step, contributors)
         for declared, content in held:
             self._send_pieces(declared, step, groups.pack(contributors), content)
 
@@ -339,9 +315,7 @@ class Client:
     def _install(self, view: View) -> None:
         with self._lock:
             self._view = view
-            self._spares = view.needed < len(groups.unpack(view.members))
-            self._going.clear()
-            self._held.clear()
+            self._decisions.begin(spares=view.needed < len(groups.unpack(view.members)))
             is_amid = any(d.missing and d.in_steps for d in self._declared)  # must not be
             self._interrupted = is_amid or not all(link.is_up for link in self._links)
         if is_amid:
@@ -354,7 +328,7 @@ class Client:
             waiting = [d for d in self._declared if d.missing and d.in_steps]
             for declared in waiting:
                 declared.missing = set()
-            self._held.clear()
+            self._decisions.give_up()
         for declared in waiting:
             declared.deliver_nothing()
 

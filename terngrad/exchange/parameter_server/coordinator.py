@@ -18,9 +18,9 @@ from terngrad.exchange.parameter_server import groups
 from terngrad.exchange.parameter_server.messages import Order, Report, Standing, View
 from terngrad.exchange.parameter_server.selection import Selection
 from terngrad.exchange.parameter_server.values import Values
+from terngrad.exchange.parameter_server.views import CHIEF, in_words, next_view
 from terngrad.exchange.pulse import Standstill
 
-_CHIEF = 0
 _HOPELESS = 10  # time-outs
 _GRACE_SECS = 5.0  # for workers to find a ps that was started again
 _MOST_AHEAD = 10**11  # numbers of views, which are milliseconds: some years
@@ -267,48 +267,24 @@ class Coordinator:
             return
         if not members or (too_few and not self._rules.elastic):
             self._end(self._missing(self._away_since))
-        elif not live and _CHIEF not in members:
-            self._end(f"{self._missing([_CHIEF])}, and nobody else has the state")
+        elif not live and CHIEF not in members:
+            self._end(f"{self._missing([CHIEF])}, and nobody else has the state")
         else:
-            self._install(members, live)
+            self._install(members)
 
-    def _install(self, members: list[int], live: list[int]) -> None:
-        # Who was not in the last view may have made other steps than those who were.
-        newest = max((self._standings[w].view for w in live), default=0)
-        sources = [w for w in live if self._standings[w].view == newest] or [_CHIEF]
-        steps = max(self._standings[w].steps for w in sources)
-        donor = next(w for w in sources if self._standings[w].steps == steps)
-        current = {w for w in sources if self._standings[w].steps == steps}
-        receivers = [w for w in members if w not in current]
-        known = max(standing.view for standing in self._standings.values())
-        self._number = max(self._number, known) + 1
-        needed = min(self._rules.needed, len(members))
-        self._view = View(
-            number=self._number,
-            steps=steps,
-            members=groups.pack(members),
-            needed=needed,
-            donor=donor,
-            receivers=groups.pack(receivers),
-            is_first=not live,
-        )
+    def _install(self, members: list[int]) -> None:
+        self._view = next_view(self._standings, self._rules.needed, self._number)
+        self._number, needed = self._view.number, self._view.needed
         self._members = tuple(members)
         self._dropped = self.dropped
-        self._selection = Selection(members, needed, steps) if needed < len(members) else None
+        is_spare = needed < len(members)
+        self._selection = Selection(members, needed, self._view.steps) if is_spare else None
         self._standstill = Standstill(self._rules.timeout_secs)
         self._standings.clear()
         self._forming_since = None
-        self._tell_view(receivers)
+        self._tell(in_words(self._view))
         for member in members:
             self._send(member, Order(view=self._view))
-
-    def _tell_view(self, receivers: list[int]) -> None:
-        text = f"{_listed(self._members)} train from step {self._view.steps} on"
-        if self._selection:
-            text += f", {self._view.needed} of them at each step"
-        if receivers:
-            text += f"; worker {self._view.donor} gives its state to {_listed(receivers)}"
-        self._tell(f"{text[0].upper()}{text[1:]}.")
 
     def _note_ready(self, worker: int, step: int) -> None:
         if self._selection is None or self._forming_since is not None:
@@ -379,10 +355,3 @@ class Coordinator:
 
     def _name(self, worker: int) -> str:
         return name_of(worker, self._hosts)
-
-
-def _listed(workers: Sequence[int]) -> str:
-    numbers = [str(worker) for worker in workers]
-    if len(numbers) == 1:
-        return f"worker {numbers[0]}"
-    return f"workers {', '.join(numbers[:-1])} and {numbers[-1]}"
