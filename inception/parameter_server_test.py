@@ -140,30 +140,23 @@ def served(folder, *more):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("victim", ["0", "2"])
-def test_law_8_a_killed_worker_that_comes_back_changes_no_bit(tmp_path, undisturbed, victim):
-    with Cluster(3, 1, *served(tmp_path, "--save_iter=50")) as cluster:
-        cluster.wait_for(victim, rf"Worker {victim}: .* step 60,")
-        cluster.kill(victim)
-        cluster.wait_for("ps 0", rf"^worker {victim} \(.*\) died: its stream ended")
-        donor = "1" if victim == "0" else "0"
-        cluster.start(victim).wait_for(r"^Joined the training at step \d+\.")
-        cluster.wait_for("ps 0", rf"train from step \d+ on; worker {donor} gives its state to w")
+def test_law_8_killed_workers_and_ps_that_come_back_change_no_bit(tmp_path, undisturbed):
+    with Cluster(3, 2, *served(tmp_path, "--save_iter=50")) as cluster:
+        for step, victim, donor in ((20, "2", "0"), (30, "0", "1")):
+            cluster.wait_for(victim, rf"Worker {victim}: .* step {step},")
+            cluster.kill(victim)
+            cluster.wait_for("ps 0", rf"^worker {victim} \(.*\) died: its stream ended")
+            cluster.start(victim).wait_for(r"^Joined the training at step \d+\.")
+            cluster.wait_for("ps 0", rf"from step \d+ on; worker {donor} gives its state to w")
+        for step, victim in ((50, "ps 1"), (70, "ps 0")):
+            cluster.wait_for("1", rf"Worker 1: .* step {step},")
+            cluster.kill(victim)
+            cluster.start(victim)
         cluster.finish()
-    assert_equal_parameters(undisturbed, parameters(tmp_path, LONGER))
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("victim", ["ps 0", "ps 1"])
-def test_law_8_a_killed_ps_that_is_started_again_changes_no_bit(tmp_path, undisturbed, victim):
-    with Cluster(3, 2, *served(tmp_path)) as cluster:
-        cluster.wait_for("0", r"Worker 0: .* step 60,")
-        cluster.kill(victim)
-        cluster.start(victim)
-        cluster.finish()
+        # Nobody needs another's state where only the new ps 0 knows nothing.
         views = [line for line in cluster.runs["ps 0"].lines if "train from step" in line]
-        assert not any("gives" in line for line in views if "from step 0 " not in line), views
+        assert views
+        assert not any("gives" in line for line in views), views
     assert_equal_parameters(undisturbed, parameters(tmp_path, LONGER))
 
 
@@ -186,17 +179,17 @@ def test_a_killed_worker_that_does_not_come_back_is_named_and_ends_all(tmp_path,
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("victim", ["0", "1"])
-def test_elastic_training_goes_on_without_a_worker_and_takes_it_in_again(tmp_path, victim):
+def test_elastic_training_goes_on_without_a_worker_and_takes_it_in_again(tmp_path):
     program, flags = flags_of(tmp_path, batch_size=2, steps=ENDLESS)
     flags += ["--worker_timeout_secs=5", "--elastic=True"]
     with Cluster(3, 1, program, flags) as cluster:
         cluster.wait_for("2", r"Worker 2: .* step 10,")
-        cluster.kill(victim)
-        cluster.wait_for("ps 0", r"^Workers \d and \d train from step \d+ on")
-        joined = cluster.start(victim).wait_for(r"^Joined the training at step \d+\.")
-        step = 10 * (int(re.search(r"(\d+)\.$", joined)[1]) // 10 + 1)
-        cluster.wait_for(victim, rf"Worker {victim}: .* step {step},")
+        for victim, others in (("1", "0 and 2"), ("0", "1 and 2")):
+            cluster.kill(victim)
+            cluster.wait_for("ps 0", rf"^Workers {others} train from step \d+ on")
+            joined = cluster.start(victim).wait_for(r"^Joined the training at step \d+\.")
+            step = 10 * (int(re.search(r"(\d+)\.$", joined)[1]) // 10 + 1)
+            cluster.wait_for(victim, rf"Worker {victim}: .* step {step},")
         cluster.kill("2", signal.SIGTERM)
         for worker in ("0", "1", "2"):
             assert cluster.runs[worker].finish() == 128 + signal.SIGTERM, cluster.lines()
@@ -224,29 +217,27 @@ def test_with_backup_workers_the_run_goes_on_when_one_is_lost(tmp_path, victim, 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_slow_worker_is_dropped_and_stays_a_copy_of_the_others(tmp_path):
-    program, flags = flags_of(tmp_path, batch_size=2, steps=60)
+def test_gradients_that_come_too_late_are_dropped_and_counted_and_copies_stay_the_same(tmp_path):
+    program, flags = flags_of(tmp_path, batch_size=2, steps=30)
     flags.append("--num_replicas_to_aggregate=1")
     with Cluster(2, 1, program, flags) as cluster:
         cluster.finish()
-        assert "Warning" not in cluster.lines()
-        assert re.search(
-            r"Workers 0 and 1 train from step 0 on, 1 of them at each", cluster.lines()
-        )
+        lines = cluster.lines()
+        assert "Warning" not in lines  # which tells of copies that differ
+        assert re.search(r"Workers 0 and 1 train from step 0 on, 1 of them at each", lines)
+        assert re.search(r"ps 0 .*; gradients that came too late: \d+ of worker [01]", lines)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("victim", ["0", "1"])
-def test_a_worker_that_hangs_is_named_and_ends_all(tmp_path, victim):
+def test_a_worker_that_hangs_is_named_and_ends_all(tmp_path):
     program, flags = flags_of(tmp_path, batch_size=2, steps=ENDLESS)
     with Cluster(2, 1, program, [*flags, "--worker_timeout_secs=6"]) as cluster:
         cluster.wait_for("0", r"Worker 0: .* step 10,")
-        cluster.kill(victim, signal.SIGSTOP)
-        other = "1" if victim == "0" else "0"
-        cluster.wait_for(other, rf"^worker {other} .* ends: worker {victim} \(.*\)(:| died)")
-        cluster.wait_for("ps 0", r"ps 0 \(.*\) ends: worker")
-        assert cluster.runs[other].finish() == cluster.runs["ps 0"].finish() == 1
+        cluster.kill("0", signal.SIGSTOP)
+        cluster.wait_for("1", r"^worker 1 .* ends: worker 0 \(.*\)(:| died)")
+        cluster.wait_for("ps 0", r"ps 0 \(.*\) ends: worker 0")
+        assert cluster.runs["1"].finish() == cluster.runs["ps 0"].finish() == 1
 
 
 @pytest.mark.slow
@@ -365,7 +356,8 @@ def test_workers_with_certificates_train_and_one_of_another_authority_does_not(t
     with Cluster(1, 1, program, [*flags, *tls(ours)], absent=["0"]) as cluster:
         cluster.wait_for("ps 0", "waits for 1 workers who have certificates")
         worker = cluster.members["0"]
-        said = refusal(*flags, *worker.flags, *tls(theirs), "--worker_timeout_secs=2")
+        foreign = dataclasses.replace(theirs, ca=ours.ca)  # it would trust the ps
+        said = refusal(*flags, *worker.flags, *tls(foreign), "--worker_timeout_secs=2")
         assert "cannot be reached within 2 s" in said
         refused = "Refused somebody whose TLS handshake failed: certificate verify failed"
         cluster.wait_for("ps 0", refused)
