@@ -47,13 +47,14 @@ class Gate:
     ) -> NoReturn:
         """Ends a stream with an error; logs it unless the same was logged of the same host."""
         host = context.peer().rpartition(":")[0]
-        text = f"Refused {host}: {' '.join(why[:500].split())}"
-        text = "".join(c if c.isprintable() else "?" for c in text)
+        # Also because no text with half of a surrogate pair can be sent.
+        why = "".join(c if c.isprintable() else "?" for c in " ".join(why[:1000].split()))
+        text = f"Refused {host}: {why[:500]}"
         if text not in self._complaints and len(self._complaints) < _MOST_COMPLAINTS:
             self._complaints.add(text)
             with contextlib.suppress(OSError):
                 print(text, file=sys.stderr, flush=True)
-        context.abort(code, why[:1000])
+        context.abort(code, why)
 
     def _objection(self, hello: Hello) -> str:
         if not hello.version:
