@@ -35,7 +35,7 @@ def save(folder: str, version: int, description: dict, content: bytes) -> str:
     """
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, f"snapshot-{version}")
-    temporary = f"{path}.saving"
+    temporary = os.path.join(folder, "snapshot.saving")  # one name, so that no kill leaves another
     text = json.dumps(description).encode()
     head = _MAGIC + _LENGTH.pack(len(text)) + text
     try:
