@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +12,30 @@ from terngrad.limits import MAX_NODES
 
 MAX_ELEMENTS = 1 << 30  # of a net, on all ps
 _LONGEST_RUN = 64  # characters
+_INT, _FLOAT, _TEXT = (int,), (int, float), (str,)
+_KINDS = {
+    "run": _TEXT,
+    "policy": (Policy,),
+    "bucket_elements": _INT,
+    "statistics": _INT,
+    "nodes": _INT,
+    "optimizer": _TEXT,
+    "momentum": _FLOAT,
+    "averages_decay": _FLOAT,
+    "max_steps": _INT,
+    "max_staleness": _INT,
+    "pull_bits": _INT,
+    "schedule": _TEXT,
+    "facts": (dict,),
+}
+_POLICY_KINDS = {
+    "grad_bits": _INT,
+    "clip_factor": _FLOAT,
+    "size_to_binarize": _INT,
+    "float_layers": (tuple,),
+    "scaler_sharing": (bool,),
+    "use_encoding": (bool,),
+}
 _OPTIMIZERS = ("momentum", "adam", "gd", "rmsprop")
 
 
@@ -60,12 +83,14 @@ class Plan:
 
     def __post_init__(self) -> None:
         """Raises PlanError if this is none that a ps could follow."""
-        _expect(0 < len(self.run) <= _LONGEST_RUN, f"run is {self.run[:_LONGEST_RUN]!r}")
+        self._check_types()
+        is_name = 0 < len(self.run) <= _LONGEST_RUN and self.run.isascii()
+        _expect(is_name and self.run.isprintable(), f"run is {self.run[:_LONGEST_RUN]!r}")
         _expect(len(self.names) == len(self.shapes), "there are not as many names as shapes")
         _expect(all(d > 0 for shape in self.shapes for d in shape), "a shape is empty")
-        elements = self.statistics + sum(math.prod(shape) for shape in self.shapes)
-        _expect(0 < elements <= MAX_ELEMENTS, f"{elements} values; allowed are {MAX_ELEMENTS}")
         _expect(self.statistics >= 0, f"{self.statistics} statistics")
+        elements = self.statistics + sum(map(_elements, self.shapes))
+        _expect(0 < elements <= MAX_ELEMENTS, f"{elements} values; allowed are {MAX_ELEMENTS}")
         _expect(self.bucket_elements > 0, f"buckets of {self.bucket_elements} elements")
         _expect(1 <= self.nodes <= MAX_NODES, f"{self.nodes} nodes; allowed are 1 to {MAX_NODES}")
         _expect(self.optimizer in _OPTIMIZERS, f"optimizer is {self.optimizer!r}")
@@ -74,6 +99,25 @@ class Plan:
         _expect(0 < self.max_steps < 1 << 63, f"max_steps is {self.max_steps}")
         _expect(self.max_staleness >= -1, f"max_staleness is {self.max_staleness}")
         _expect(self.pull_bits in (16, 32), f"pull_bits is {self.pull_bits}")
+
+    def _check_types(self) -> None:
+        """Since who calls a ps may write anything as JSON."""
+        for name, kinds in _KINDS.items():
+            _expect_kind(name, getattr(self, name), *kinds)
+        for name in ("names", "shapes"):
+            _expect_kind(name, getattr(self, name), tuple)
+        for name in self.names:
+            _expect_kind("a name", name, str)
+        for shape in self.shapes:
+            _expect_kind("a shape", shape, tuple)
+            for size in shape:
+                _expect_kind("a size", size, int)
+        for field in dataclasses.fields(Policy):
+            kinds = _POLICY_KINDS[field.name]
+            _expect_kind(f"policy: {field.name}", getattr(self.policy, field.name), *kinds)
+        for pair in self.facts.items():
+            for text in pair:
+                _expect_kind("a fact", text, str)
 
     def layout(self) -> Layout:
         """The variables as they travel; PlanError if they cannot be laid out."""
@@ -92,16 +136,37 @@ class Plan:
         try:
             values: dict[str, Any] = json.loads(text)
             policy = dict(values["policy"])
-            policy["float_layers"] = tuple(map(str, policy["float_layers"]))
+            policy["float_layers"] = _tuple("float_layers", policy["float_layers"])
+            for layer in policy["float_layers"]:
+                _expect_kind("a float layer", layer, str)
             values["policy"] = Policy(**policy)
-            values["names"] = tuple(map(str, values["names"]))
-            values["shapes"] = tuple(tuple(map(int, shape)) for shape in values["shapes"])
-            values["facts"] = {str(k): str(v) for k, v in values["facts"].items()}
+            values["names"] = _tuple("names", values["names"])
+            shapes = _tuple("shapes", values["shapes"])
+            values["shapes"] = tuple(_tuple("a shape", shape) for shape in shapes)
+            _expect_kind("facts", values["facts"], dict)
             return cls(**values)
         except PlanError:
             raise
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise PlanError(f"a plan that is none: {error}") from None
+
+
+def _tuple(name: str, value: Any) -> tuple:
+    _expect_kind(name, value, list)
+    return tuple(value)
+
+
+def _elements(shape: tuple[int, ...]) -> int:
+    """Of a variable; no more than just too many, since a product may have any number of digits."""
+    found = 1
+    for size in shape:
+        found = min(found * size, MAX_ELEMENTS + 1)
+    return found
+
+
+def _expect_kind(name: str, value: Any, *kinds: type) -> None:
+    # Exactly these: True counts as an int otherwise.
+    _expect(type(value) in kinds, f"{name} is of type {type(value).__name__}")
 
 
 def _expect(holds: bool, otherwise: str) -> None:
