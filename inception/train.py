@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import fcntl
 import os
 import signal
 import sys
@@ -16,6 +15,7 @@ from inception.batches import naming_bad_records, training_batches
 from inception.build import Training, build_training, learning_rate
 from inception.cluster import ALONE, Workers, fingerprint
 from inception.flags import TrainConfig
+from inception.folders import hold_alone
 from inception.logs import ProgressBar, step_line
 from inception.problem import Problem
 from slim.datasets import dataset_factory
@@ -219,26 +219,6 @@ def _compare_copies(ready: Ready) -> None:
             return
         except InterruptionError:  # one that is behind needs the state of others
             ready.connection.synchronize(list(state.values()))
-
-
-def hold_alone(train_dir: str) -> IO[str]:
-    """Locks a folder until the returned file is closed or the process ends, however it ends.
-
-    Raises:
-      ValueError: if another training holds it.
-    """
-    file = open(os.path.join(train_dir, ".lock"), "a+", encoding="utf-8")  # noqa: SIM115
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.seek(0)
-        holder = file.read().strip()
-        raise ValueError(
-            f"--train_dir={train_dir}: another training, process {holder}, writes there."
-        ) from None
-    file.truncate(0)
-    print(os.getpid(), file=file, flush=True)
-    return file
 
 
 def restore_or_start(config: TrainConfig, training: Training) -> str | None:
