@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import grpc
 
@@ -40,6 +40,36 @@ def open_channel(address: str, tls: Tls | None, timeout_secs: float) -> grpc.Cha
     return grpc.insecure_channel(address, options)
 
 
+class AwayError(Exception):
+    """A ps cannot be reached, or ended a stream, but may be found again."""
+
+
+def pauses() -> Iterator[float]:
+    """Seconds to wait between one attempt to reach a ps and the next."""
+    secs = _FIRST_PAUSE_SECS
+    while True:
+        yield secs
+        secs = min(2 * secs, _LONGEST_PAUSE_SECS)
+
+
+def try_stream(channel: grpc.Channel, method: str, introduction: Hello) -> tuple[grpc.Call, Outbox]:
+    """Opens a stream to a ps that listens; see `open_stream`.
+
+    Raises:
+      AwayError: it cannot be reached now.
+      MembershipError: it refuses this worker.
+    """
+    outbox = Outbox()
+    make = channel.stream_stream(f"/{SERVICE}/{method}", identity, identity)
+    call = make(iter(outbox), metadata=metadata(introduction))
+    if WELCOME[0] in [tuple(pair) for pair in call.initial_metadata() or ()]:
+        return call, outbox
+    outbox.close()
+    if call.code() in _FATAL:
+        raise MembershipError(why_ended(call, ps_name(introduction.ps, introduction.ps_hosts)))
+    raise AwayError(_details(call))
+
+
 def open_stream(
     channel: grpc.Channel, method: str, introduction: Hello, timeout_secs: float
 ) -> tuple[grpc.Call, Outbox]:
@@ -52,23 +82,16 @@ def open_stream(
       MembershipError: the ps refuses this worker, or cannot be reached in time.
     """
     deadline = time.monotonic() + timeout_secs
-    pause = _FIRST_PAUSE_SECS
     name = ps_name(introduction.ps, introduction.ps_hosts)
-    make = channel.stream_stream(f"/{SERVICE}/{method}", identity, identity)
+    waits = pauses()
     while True:
-        outbox = Outbox()
-        call = make(iter(outbox), metadata=metadata(introduction))
-        if WELCOME[0] in [tuple(pair) for pair in call.initial_metadata() or ()]:
-            return call, outbox
-        outbox.close()
-        if call.code() in _FATAL:
-            raise MembershipError(why_ended(call, name))
-        if time.monotonic() > deadline:
-            raise MembershipError(
-                f"{name} cannot be reached within {timeout_secs:g} s: {_details(call)}"
-            )
-        time.sleep(pause)
-        pause = min(2 * pause, _LONGEST_PAUSE_SECS)
+        try:
+            return try_stream(channel, method, introduction)
+        except AwayError as error:
+            if time.monotonic() > deadline:
+                why = f"{name} cannot be reached within {timeout_secs:g} s: {error}"
+                raise MembershipError(why) from None
+        time.sleep(next(waits))
 
 
 def why_ended(call: grpc.Call, name: str) -> str:
@@ -79,6 +102,12 @@ def why_ended(call: grpc.Call, name: str) -> str:
         return f"{name} ended before this worker"
     if call.code() == grpc.StatusCode.UNIMPLEMENTED:
         return f"{name} was started with another --cross_replica_sync than this worker"
+    if call.code() == grpc.StatusCode.ALREADY_EXISTS:
+        return f"{name} does not let this worker in yet: {_details(call)}"
+    if call.code() == grpc.StatusCode.ABORTED:
+        return f"{name} ended this worker's stream: {_details(call)}"
+    if call.code() == grpc.StatusCode.CANCELLED:
+        return f"{name} ended this worker's stream"
     is_silent = any(word in _details(call).lower() for word in ("keepalive", "ping timeout"))
     lost = "does not answer any more" if is_silent else "died or cannot be reached"
     return f"{name} {lost}: {_details(call)}"
