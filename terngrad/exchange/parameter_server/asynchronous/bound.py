@@ -14,8 +14,10 @@ class Bound:
 
     Only workers that take part count: those who made a step in the last `timeout_secs` seconds, or
     are held back, and have not left. Who joins later, or again, begins at the step of the slowest.
-    With a bound S, at most (2 S + 1) (N - 1) updates of N workers come between a pull and the push
-    of its gradient.
+    With a bound S, at most (2 S + 1) (N - 1) updates of the N workers that take part come between a
+    pull and the push of its gradient, at the ps that holds them back, ps 0. More may come at the
+    others, from which a worker has pulled before ps 0 holds it back, and before the first push of
+    one that joins, for which nobody waits until then.
     """
 
     def __init__(self, timeout_secs: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -44,17 +46,22 @@ class Bound:
             self._steps.pop(worker, None)
             self._changed.notify_all()
 
-    def wait(self, worker: int, steps: int, goes_on: Callable[[], bool]) -> None:
+    def wait(self, worker: int, steps: int, goes_on: Callable[[], bool]) -> float:
         """Returns when a worker is at most `steps` ahead of the slowest (-1 = no bound).
 
         Or when `goes_on`, which is looked at twice a second, says that it need not wait any more.
+
+        Returns:
+          The seconds that it was held.
         """
         with self._changed:
+            began = self._clock()
             self._held.add(worker)
             while steps >= 0 and self._ahead(worker) > steps and goes_on():
                 self._changed.wait(_LOOK_SECS)
             self._held.discard(worker)
             self._seen_at[worker] = self._clock()
+            return self._seen_at[worker] - began
 
     def _ahead(self, worker: int) -> int:
         return self._steps.get(worker, 0) - min(self._counting().values(), default=0)

@@ -73,3 +73,17 @@ def test_a_worker_that_joins_later_begins_with_the_slowest():
     bound.step(1)
     assert not is_held(held(bound, 1, 0))
     assert not is_held(held(bound, 0, 0))
+
+
+def test_the_seconds_that_a_worker_is_held_are_told():
+    now = [0.0]
+    bound = Bound(SECS, lambda: now[0])
+    for worker in (0, 1, 0):
+        bound.step(worker)
+
+    def goes_on():
+        now[0] += 2.0
+        return now[0] < 5.0
+
+    assert bound.wait(0, 0, goes_on) == 6.0
+    assert bound.wait(1, 0, goes_on) == 0.0
