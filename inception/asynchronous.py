@@ -10,7 +10,6 @@ import contextlib
 import os
 import signal
 import sys
-from typing import IO
 
 from inception import ps
 from inception import train as training_program
@@ -21,17 +20,21 @@ from inception.batches import naming_bad_records
 from inception.build import learning_rate
 from inception.cluster_config import ClusterConfig
 from inception.flags import TrainConfig
+from inception.folders import hold_alone
 from inception.logs import ProgressBar, step_line
 from terngrad.codecs.codec import Codec, Payload
+from terngrad.exchange.channel import MembershipError
 from terngrad.exchange.membership import difference
 from terngrad.exchange.parameter_server.asynchronous.client import Client, Pulled
 from terngrad.exchange.parameter_server.asynchronous.gradient import Computed, GradientStep
 from terngrad.exchange.parameter_server.asynchronous.states import pack, unpack
-from terngrad.exchange.parameter_server.asynchronous.updates import state_groups
+from terngrad.exchange.parameter_server.asynchronous.updates import state_bytes, state_groups
 from terngrad.training import checkpoints
 from terngrad.training.loop import StopRequest
 from terngrad.training.progress import Progress
 from terngrad.training.summaries import SummaryWriter
+
+_LAST_UPDATES_SECS = 5.0  # for pushes that are on their way while ps 0 already has its updates
 
 
 def train(config: TrainConfig, cluster: ClusterConfig) -> None:
@@ -44,7 +47,7 @@ def train(config: TrainConfig, cluster: ClusterConfig) -> None:
     ps.tell_hosts(cluster)
     tls = ps.security(cluster)
     ready = prepare(config, cluster)
-    workers, plan = ready.workers, ready.plan
+    workers, plan, stop = ready.workers, ready.plan, StopRequest()
     with contextlib.ExitStack() as stack:
         checkpoint = _restore(ready, stack) if workers.is_chief else None
         client = Client(
@@ -57,28 +60,32 @@ def train(config: TrainConfig, cluster: ClusterConfig) -> None:
             plan.facts,
             tls,
             lambda line: print(line, flush=True),
+            lambda: bool(stop.signal),
         )
         stack.callback(client.close)
         if workers.is_chief:
             _begin_or_go_on(ready, client, checkpoint)
         else:
             client.await_run()
-        stop = stack.enter_context(StopRequest())
+        stack.enter_context(stop)
         try:
             pulled = _loop(ready, client, stop)
-        except (ValueError, OSError):
-            with contextlib.suppress(ValueError):
-                client.bye(stop=workers.is_chief)
+            where = _end(ready, client, pulled, stop)
+        except (ValueError, OSError) as error:
+            client.bye(stop=workers.is_chief)
+            if stop.signal and isinstance(error, MembershipError):  # a ps is away
+                unsaved = "; nothing is saved" if workers.is_chief else ""
+                training_program.say(f"{stop.signal.name}: {error}{unsaved}.")
+                sys.exit(128 + stop.signal)
             raise
-        _end(ready, client, pulled, stop)
+        _tell_end(where, workers.is_chief, pulled, stop)
 
 
 def _restore(ready: Ready, stack: contextlib.ExitStack) -> str | None:
     """Takes the chief's folder and newest checkpoint."""
     config = ready.config
     os.makedirs(config.train_dir, exist_ok=True)
-    lock: IO[str] = training_program.hold_alone(config.train_dir)
-    stack.callback(lock.close)
+    stack.callback(hold_alone(config.train_dir).close)
     checkpoint = training_program.restore_or_start(config, ready.training)
     if checkpoint:
         training_program.tell_differences(checkpoint, ready.settings)
@@ -122,8 +129,9 @@ def _begin_or_go_on(ready: Ready, client: Client, checkpoint: str | None) -> Non
         state_groups(plan),
         ready.shares,
     )
-    client.begin(plan, packed, step)
+    # Before it begins: who is started again then finds this run, or none, but no run before it.
     run_file.write(plan.run, plan.facts)
+    client.begin(plan, packed, step)
     print(f"A run begins at step {step}{f', {checkpoint}' if checkpoint else ''}.", flush=True)
 
 
@@ -192,10 +200,11 @@ def _observe(ready: Ready, writer: SummaryWriter, computed: Computed, step: int)
     writer.flush()
 
 
-def _save(ready: Ready, client: Client) -> str:
-    """Writes a checkpoint of what the ps hold; returns its path."""
+def _save(ready: Ready, client: Client, *, last: bool = False) -> str:
+    """Writes a checkpoint of what the ps hold, the last perhaps; returns its path."""
     training = ready.training
-    step, contents = client.fetch()
+    sizes = [state_bytes(ready.plan, share) for share in ready.shares]
+    step, contents = client.fetch(sizes, last=last)
     unpack(
         contents,
         training.state,
@@ -211,25 +220,34 @@ def _save(ready: Ready, client: Client) -> str:
     )
 
 
-def _end(ready: Ready, client: Client, pulled: Pulled, stop: StopRequest) -> None:
-    """Saves, tells the ps, and says why this worker ends."""
-    is_chief, asked = ready.workers.is_chief, stop.signal
-    where = "the chief has the checkpoint"
-    if is_chief:
-        where = _save(ready, client)
-        # Before the ps are told: who is started again from here begins a run of its own.
-        RunFile(ready.config.train_dir).remove()
-    client.bye(done=pulled.finished, stop=is_chief and bool(asked))
+def _end(ready: Ready, client: Client, pulled: Pulled, stop: StopRequest) -> str:
+    """Saves, and tells the ps; returns where the checkpoint is."""
+    if not ready.workers.is_chief:
+        client.bye(done=pulled.finished)
+        return "checkpoints are the chief's"
+    if pulled.finished:
+        client.await_updates(ready.config.max_steps, _LAST_UPDATES_SECS)
+    path = _save(ready, client, last=True)
+    # Before the ps are told: who is started again from here begins a run of its own.
+    RunFile(ready.config.train_dir).remove()
+    client.bye(done=pulled.finished, stop=bool(stop.signal), saved=True, looks=pulled.finished)
+    return path
+
+
+def _tell_end(where: str, is_chief: bool, pulled: Pulled, stop: StopRequest) -> None:
+    """Says why this worker ends."""
     if pulled.finished:
         training_program.say(f"Finished training at step {pulled.version}: {where}")
         return
-    if asked:
+    if stop.signal:
         rest = (
             f"saved {where}; the same command goes on from there"
             if is_chief
             else "the others go on"
         )
-        training_program.say(f"{asked.name}: {rest}.")
-    else:
+        training_program.say(f"{stop.signal.name}: {rest}.")
+    elif pulled.saved:
         training_program.say("The chief was asked to stop and has saved; all workers end.")
-    sys.exit(128 + (asked or signal.SIGTERM))
+    else:
+        raise ValueError("The chief has ended the run without saving it; its log says why.")
+    sys.exit(128 + (stop.signal or signal.SIGTERM))

@@ -1,15 +1,16 @@
 """A ps that holds the parameters: --job_name=ps with --cross_replica_sync=False."""
 
+import contextlib
 import os
 import signal
 import sys
-import time
-from collections.abc import Callable, Sequence
 
 from inception import ps, runtime
+from inception.asynchronous_report import AsynchronousReport
 from inception.cluster_config import ClusterConfig
 from inception.flag_table import refuse
 from inception.flags import TrainConfig
+from inception.folders import hold_alone
 from inception.schedule_text import read_schedule
 from terngrad.exchange.parameter_server.asynchronous.server import Server
 from terngrad.exchange.parameter_server.asynchronous.store import Keeping, Store
@@ -39,61 +40,44 @@ def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
     index, hosts, workers = cluster.task_id, cluster.ps_hosts, cluster.worker_hosts
     name = ps_name(index, hosts)
     tell = lambda text: print(f"{name}: {text}", flush=True)
-    keeping = Keeping(os.path.join(config.train_dir, f"ps_{index}"), cluster.ps_snapshot_steps)
-    _check_folder(keeping, config)
-    store = Store(index, len(hosts), workers, kernels, read_schedule, keeping, tell)
-    server = Server(index, hosts, workers, store, cluster.worker_timeout_secs, tls)
-    with ps.stopped_by_signals(server.stop) as signals:
+    folder = os.path.join(config.train_dir, f"ps_{index}")
+    keeping = Keeping(folder, cluster.ps_snapshot_steps)
+    with contextlib.ExitStack() as stack:
+        _hold_folder(keeping, config, stack)
+        store = Store(index, len(hosts), workers, kernels, read_schedule, keeping, tell)
+        server = Server(index, hosts, workers, store, cluster.worker_timeout_secs, tls)
+        signals = stack.enter_context(ps.stopped_by_signals(server.stop))
         who = ps.listen(server, cluster, tls)
         print(f"{name} holds the parameters of {len(workers)} workers {who}.", flush=True)
         why = f", because {why_reference}" if why_reference else ""
         print(f"Codes are read by {kernels.title}{why}.", flush=True)
-        _watch(server, tell)
+        report = AsynchronousReport(server, tell, folder if config.save_summaries_secs else None)
+        while not server.wait(_REPORT_SECS):
+            report.report()
         present = server.present
         server.close()
-    _tell_end(name, store.version, present, signals)
+        report.report()
+    _tell_end(name, server, present, signals)
 
 
-def _check_folder(keeping: Keeping, config: TrainConfig) -> None:
+def _hold_folder(keeping: Keeping, config: TrainConfig, stack: contextlib.ExitStack) -> None:
+    """Another ps would remove this one's snapshots."""
     if not keeping.steps:
         return
     try:
         os.makedirs(keeping.folder, exist_ok=True)
+        stack.callback(hold_alone(keeping.folder, "ps").close)
     except OSError as error:
         why = f"no snapshots can be written there: {error.strerror}; --ps_snapshot_steps=0: none"
         raise refuse("train_dir", config.train_dir, why) from None
 
 
-def _watch(server: Server, tell: Callable[[str], None]) -> None:
-    """Logs what happens until the run is over."""
-    version, since = server.store.version, time.monotonic()
-    is_over = False
-    while not is_over:
-        is_over = server.wait(_REPORT_SECS)
-        now = time.monotonic()
-        if server.store.version != version:
-            rate = max(0, server.store.version - version) / (now - since)
-            traffic = _traffic(server.bytes_in, server.bytes_out)
-            staleness = server.store.take_staleness()
-            tell(
-                f"step {server.store.version} ({rate:.1f} updates/sec), staleness mean "
-                f"{staleness.mean:.2f} max {staleness.largest}; {traffic}"
-            )
-        version, since = server.store.version, now
-
-
-def _traffic(bytes_in: Sequence[int], bytes_out: Sequence[int]) -> str:
-    """Megabytes by worker since the start."""
-    pairs = enumerate(zip(bytes_in, bytes_out, strict=True))
-    each = [f"worker {i}: {a / 1e6:.1f} MB in, {b / 1e6:.1f} MB out" for i, (a, b) in pairs]
-    return "; ".join(each)
-
-
-def _tell_end(name: str, version: int, present: list[int], signals: list[signal.Signals]) -> None:
+def _tell_end(name: str, server: Server, present: list[int], signals: list[signal.Signals]) -> None:
+    version = server.store.version
     if signals and present:
         print(
             f"{signals[0].name}: {name} left {len(present)} workers at step {version}.", flush=True
         )
         sys.exit(128 + signals[0])
-    why = "the run has come to its end" if not signals else signals[0].name
+    why = signals[0].name if signals else server.why_over
     print(f"{name} ends at step {version}: {why}.", flush=True)

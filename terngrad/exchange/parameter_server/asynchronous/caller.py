@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import grpc
 
 from terngrad.exchange.parameter_server.asynchronous.framing import collect, frames
-from terngrad.exchange.parameter_server.asynchronous.store import CallError, facts_of
+from terngrad.exchange.parameter_server.asynchronous.store import CallError, Standing, facts_of
 from terngrad.exchange.parameter_server.messages import Call, split_frame
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ class Caller:
         self._server, self._store = server, server.store
         self._worker, self._context, self._requests = worker, context, requests
         self._incarnation = 0
+        self._run = ""  # whose parameters the worker knows to be here
         self._begins = None  # plan, share and size of the state that is to come
         self._count = [0]  # bytes that came
 
@@ -51,28 +52,31 @@ class Caller:
             if call.act != ENTER and not self._incarnation:
                 raise CallError("it calls before it enters")
             if call.act == BYE:
-                self._server.part(self._worker, call)
-                yield from frames(self._server.standing_reply(self._worker))
+                self._server.part(self._worker, call, self._run)
+                yield from frames(self._server.reply(self._store.standing))
                 return
             if call.act not in acts:
                 raise CallError(f"act is {call.act}; allowed are 1 to {BYE}")
             self._check_size(call)
             content = collect(call, first, self._requests, self._count)
-            self._server.bytes_in[self._worker] += self._count[0]
+            self._server.figures.add(self._worker, bytes_in=self._count[0])
             for frame in acts[call.act](call, content):
-                self._server.bytes_out[self._worker] += len(frame)
+                self._server.figures.add(self._worker, bytes_out=len(frame))
                 yield frame
 
     def _check_size(self, call: Call) -> None:
         """Before anything is allocated for the content."""
-        exact = {PUSH: self._store.pushed_bytes, PULL: 0, FETCH: 0}
-        exact[STATE] = self._begins[2] if self._begins else 0
+        exact = {PULL: 0, FETCH: 0, STATE: self._begins[2] if self._begins else 0}
+        if call.act == PUSH:
+            exact[PUSH] = self._store.pushed_bytes(self._run)
         if call.act in _LONGEST and call.size > _LONGEST[call.act]:
             raise CallError(f"{call.size} bytes; allowed are up to {_LONGEST[call.act]}")
         if call.act in exact and call.size != exact[call.act]:
             raise CallError(f"{call.size} bytes; allowed are {exact[call.act]}")
         if call.act in (BEGIN, STATE) and self._worker:
             raise CallError("worker 0 alone begins a run")
+        if call.last and self._worker:
+            raise CallError("worker 0 alone ends a run")
 
     def _enter(self, call: Call, content: bytearray) -> Iterator[bytes]:
         run, facts = facts_of(content)
@@ -82,43 +86,44 @@ class Caller:
         if call.incarnation != self._incarnation:
             self._server.take_seat(self._worker, call.incarnation, self._context)
             self._incarnation = call.incarnation
-        return frames(self._server.standing_reply(self._worker))
+        return self._reply(self._store.standing)
 
     def _begin(self, call: Call, content: bytearray) -> Iterator[bytes]:
         del call
         self._begins = self._store.expect(content)
-        return frames(self._server.standing_reply(self._worker))
+        return self._reply(self._store.standing)
 
     def _state(self, call: Call, content: bytearray) -> Iterator[bytes]:
         if self._begins is None:
             raise CallError("a state without a plan")
         plan, share, _ = self._begins
-        self._store.begin(plan, share, content, call.version)
         self._begins = None
-        self._server.begin_anew(self._context)
-        return frames(self._server.standing_reply(self._worker))
+        self._server.begin(self._context, plan, share, content, call.version)
+        return self._reply(self._store.standing)
 
     def _push(self, call: Call, content: bytearray) -> Iterator[bytes]:
         if not call.sequence:
             raise CallError("a push without a number")
-        applied = self._store.push(
-            self._worker, self._incarnation, call.sequence, call.version, content
+        pushed = self._store.push(
+            self._run, self._worker, self._incarnation, call.sequence, call.version, content
         )
-        if applied:
-            self._server.note_step(self._worker)
+        self._server.note(self._worker, pushed)
         self._server.await_turn(self._worker, self._context)
         return self._pull(call, content)
 
     def _pull(self, call: Call, content: bytearray) -> Iterator[bytes]:
         del call, content
-        reply = self._server.standing_reply(self._worker)
-        if reply.waits:
-            return frames(reply)
-        reply.version, values = self._store.pulled()
-        return frames(reply, values)
+        return self._reply(*self._store.pulled(), untold=self._server.untold(self._worker))
 
     def _fetch(self, call: Call, content: bytearray) -> Iterator[bytes]:
-        del call, content
-        reply = self._server.standing_reply(self._worker)
-        reply.version, values = self._store.state()
-        return frames(reply, values)
+        del content
+        if call.last:
+            self._store.hold_pushes()
+        return self._reply(*self._store.state(), untold=self._server.untold(self._worker))
+
+    def _reply(
+        self, standing: Standing, content: bytes = b"", untold: Sequence[int] = ()
+    ) -> Iterator[bytes]:
+        """Tells where the ps stands; what comes next is of the run that this tells."""
+        self._run = "" if standing.waits else standing.run
+        return frames(self._server.reply(standing, untold), content)

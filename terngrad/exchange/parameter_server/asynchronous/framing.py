@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from terngrad.exchange.parameter_server.messages import FrameError, join_frame, split_frame
-
-PIECE_BYTES = 1 << 20
+from terngrad.exchange.parameter_server.operations import PIECE_BYTES
 
 
 def frames(header: Any, content: bytes | memoryview = b"") -> Iterator[bytes]:

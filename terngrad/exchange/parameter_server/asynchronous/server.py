@@ -13,8 +13,16 @@ from google.protobuf.message import DecodeError
 from terngrad.exchange.channel import name_of
 from terngrad.exchange.parameter_server.asynchronous.bound import Bound
 from terngrad.exchange.parameter_server.asynchronous.caller import Caller
-from terngrad.exchange.parameter_server.asynchronous.plan import PlanError
-from terngrad.exchange.parameter_server.asynchronous.store import CallError, Store
+from terngrad.exchange.parameter_server.asynchronous.figures import Figures
+from terngrad.exchange.parameter_server.asynchronous.plan import Plan, PlanError
+from terngrad.exchange.parameter_server.asynchronous.space import Share
+from terngrad.exchange.parameter_server.asynchronous.store import (
+    CallError,
+    OtherRunError,
+    Pushed,
+    Standing,
+    Store,
+)
 from terngrad.exchange.parameter_server.asynchronous.updates import GradientError
 from terngrad.exchange.parameter_server.gate import Gate, listen
 from terngrad.exchange.parameter_server.messages import (
@@ -28,6 +36,7 @@ from terngrad.exchange.parameter_server.streams import WELCOME, identity, server
 
 _SPARE_STREAMS = 16  # for those who are to be refused
 _END_SECS = 2.0
+_GRACE_SECS = 5.0  # for workers to come back, and to learn of the end
 _LOOK_SECS = 0.5
 
 
@@ -36,7 +45,7 @@ class Server:
 
     Attributes:
       store: the parameters.
-      bytes_in, bytes_out: of each worker, since the start.
+      figures: of what passes here.
     """
 
     def __init__(
@@ -50,16 +59,19 @@ class Server:
     ) -> None:
         """Does not listen yet; for the arguments see the synchronous `Server`."""
         self.store = store
-        self.bytes_in, self.bytes_out = [0] * len(worker_hosts), [0] * len(worker_hosts)
+        self.figures = Figures(len(worker_hosts))
         self._hosts, self._tls, self._timeout_secs = worker_hosts, tls, timeout_secs
         self._is_first = ps == 0
         self._gate = Gate(ps, ps_hosts, worker_hosts)
         self._bound = Bound(timeout_secs)
         self._changed = threading.Condition()
         self._seats: dict[int, tuple[int, grpc.ServicerContext]] = {}
-        self._done = self._stopped = self._chief_done = self._asked_to_end = False
-        self._left_at = 0.0
-        streams = len(worker_hosts) + _SPARE_STREAMS
+        self._arriving: dict[int, grpc.ServicerContext] = {}
+        self._done = self._asked_to_end = False
+        self._parted: set[int] = set()
+        self._end: Call | None = None  # with which worker 0 ended the run
+        self._end_at = self._left_at = 0.0
+        streams = 2 * len(worker_hosts) + _SPARE_STREAMS
         self._server = grpc.server(
             futures.ThreadPoolExecutor(streams),
             options=server_options(timeout_secs),
@@ -77,8 +89,9 @@ class Server:
     def wait(self, secs: float) -> bool:
         """Waits at most so long for the end of the run; returns whether it has come.
 
-        A run that is finished has come to its end when all workers have left and worker 0, which
-        saves the last checkpoint, was among them or stays away for `timeout_secs`.
+        It has come when worker 0, which saves the last checkpoint, has said that it ends it, and
+        all workers have left, or take `timeout_secs` for that. A run that has its updates also ends
+        when all workers, worker 0 too, have been away for so long.
         """
         deadline = time.monotonic() + secs
         with self._changed:
@@ -101,25 +114,52 @@ class Server:
         with self._changed:
             return sorted(self._seats)
 
+    @property
+    def why_over(self) -> str:
+        """What `wait` waits for, in words."""
+        end = self._end
+        if end is None or end.done:
+            return "the run has come to its end" if end else "the workers stay away"
+        saved = "has saved" if end.saved else "has not saved"
+        return f"the chief ended the run, and {saved}"
+
     def _is_over(self) -> bool:
         if self._asked_to_end:
             return True
-        if self._seats or not (self._done or self._stopped or self.store.is_finished):
-            return False
-        return self._chief_done or time.monotonic() > self._left_at + self._timeout_secs
+        now = time.monotonic()
+        empty_secs = 0.0 if self._seats else now - self._left_at
+        if self._end is None:
+            is_done = self._done or self.store.is_finished
+            return is_done and empty_secs > self._timeout_secs
+        if self._seats:
+            return now > self._end_at + self._timeout_secs
+        # Who is only just looking for this ps again should still find it.
+        return len(self._parted) == len(self._hosts) or empty_secs > _GRACE_SECS
 
     def _update(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         worker = self._gate.admit(context)
+        self._arrive(worker, context)
         context.send_initial_metadata(WELCOME)
         try:
             yield from Caller(self, worker, context, requests).replies()
         except _HereAlreadyError:
             text = f"{name_of(worker, self._hosts)} is here already"
             self._gate.refuse(context, text, grpc.StatusCode.ALREADY_EXISTS)
+        except OtherRunError:
+            self.figures.add(worker, dropped=1)
+            context.abort(grpc.StatusCode.ABORTED, "another run has begun")
         except (FrameError, PlanError, GradientError, CallError, DecodeError) as error:
             self._gate.refuse(context, f"{name_of(worker, self._hosts)}: {error}")
         except grpc.RpcError:  # the worker is gone
             return
+
+    def _arrive(self, worker: int, context: grpc.ServicerContext) -> None:
+        """A stream that has not entered yet; a worker has one, or some could take all places."""
+        with self._changed:
+            before = self._arriving.get(worker)
+            self._arriving[worker] = context
+        if before:
+            before.cancel()
 
     def take_seat(self, worker: int, incarnation: int, context: grpc.ServicerContext) -> None:
         """A worker's process has come, perhaps on a new stream; raises if another one is here."""
@@ -128,50 +168,74 @@ class Server:
             if there and there[0] != incarnation and there[1].is_active():
                 raise _HereAlreadyError
             self._seats[worker] = incarnation, context
+            if self._arriving.get(worker) is context:
+                del self._arriving[worker]
+            self._parted.discard(worker)
+            if worker == 0:  # so that it has not ended
+                self._end = None
+                self.store.go_on()
         if there:
             there[1].cancel()
         if not context.add_callback(lambda: self._leave_seat(worker, context)):
             self._leave_seat(worker, context)  # it has ended already
 
-    def begin_anew(self, context: grpc.ServicerContext) -> None:
-        """A run has begun: the others' streams end, so that they enter it."""
+    def begin(
+        self,
+        context: grpc.ServicerContext,
+        plan: Plan,
+        share: Share,
+        content: bytes | bytearray,
+        version: int,
+    ) -> None:
+        """Begins a run, see `Store`; the others' streams end, so that they enter it."""
         with self._changed:
-            self._done = self._stopped = self._chief_done = False
+            self._done, self._end = False, None
+            self._parted.clear()
             others = [c for _, c in self._seats.values() if c is not context]
+        self.store.begin(plan, share, content, version)
         for other in others:
             other.cancel()
 
-    def part(self, worker: int, call: Call) -> None:
-        """A worker says why it ends."""
+    def part(self, worker: int, call: Call, run: str) -> None:
+        """A worker, which was in `run`, says why it ends."""
         with self._changed:
+            self._parted.add(worker)
+            if run != self.store.standing.run:
+                return
             self._done |= call.done
-            if worker == 0:
-                self._stopped |= call.stop
-                self._chief_done |= call.done or call.stop
+            if worker == 0 and (call.done or call.stop):
+                self._end, self._end_at = call, time.monotonic()
+                self.store.end()
 
     def await_turn(self, worker: int, context: grpc.ServicerContext) -> None:
         """Holds a worker back that is too far ahead; ps 0 alone does, so that none waits twice."""
         if self._is_first:
-            goes_on = lambda: (
-                context.is_active() and not self._stopped and not self.store.is_finished
-            )
-            self._bound.wait(worker, self.store.max_staleness, goes_on)
+            goes_on = lambda: context.is_active() and not self._end and not self.store.is_finished
+            secs = self._bound.wait(worker, self.store.max_staleness, goes_on)
+            self.figures.add(worker, held_secs=secs)
 
-    def note_step(self, worker: int) -> None:
-        """A worker's gradient was applied."""
-        self._bound.step(worker)
+    def note(self, worker: int, pushed: Pushed) -> None:
+        """Counts a worker's gradient."""
+        if pushed == Pushed.APPLIED:
+            self._bound.step(worker)
+            self.figures.add(worker, updates=1)
+        elif pushed == Pushed.DROPPED:
+            self.figures.add(worker, dropped=1)
 
-    def standing_reply(self, worker: int) -> Reply:
-        """A reply without content."""
-        run, version, waits = self.store.standing
-        over = self.store.is_finished or self._done
-        untold = self.store.untold_staleness() if worker == 0 and self._is_first else ()
+    def untold(self, worker: int) -> Sequence[int]:
+        """Staleness of updates, for worker 0, which has not heard of it yet."""
+        return self.store.untold_staleness() if worker == 0 and self._is_first else ()
+
+    def reply(self, standing: Standing, untold: Sequence[int] = ()) -> Reply:
+        """Tells a worker where this ps stands."""
+        end = self._end
         return Reply(
-            run=run,
-            version=version,
-            waits=waits,
-            finished=over,
-            stopped=self._stopped,
+            run=standing.run,
+            version=standing.version,
+            waits=standing.waits,
+            finished=standing.finished,
+            stopped=bool(end and end.stop),
+            saved=bool(end and end.saved),
             staleness=untold,
         )
 
@@ -181,6 +245,8 @@ class Server:
                 del self._seats[worker]
                 self._left_at = time.monotonic()
                 self._bound.leave(worker)
+                if worker == 0 and self._end is None:  # before it could say that it has saved
+                    self.store.go_on()
             self._changed.notify_all()
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import re
 
 import grpc
@@ -17,13 +18,15 @@ from terngrad.exchange.parameter_server.asynchronous.caller import (
     PUSH,
     STATE,
 )
-from terngrad.exchange.parameter_server.asynchronous.framing import PIECE_BYTES, frames
+from terngrad.exchange.parameter_server.asynchronous.framing import frames
 from terngrad.exchange.parameter_server.asynchronous.plan import MAX_ELEMENTS, Plan, PlanError
 from terngrad.exchange.parameter_server.asynchronous.server import Server
 from terngrad.exchange.parameter_server.asynchronous.store import Keeping, Store
 from terngrad.exchange.parameter_server.asynchronous.updates import state_bytes
-from terngrad.exchange.parameter_server.messages import Call, join_frame
+from terngrad.exchange.parameter_server.messages import HELLO_KEY, SERVICE, Call, join_frame
+from terngrad.exchange.parameter_server.operations import PIECE_BYTES
 from terngrad.exchange.parameter_server.server_test import WORKERS, hello_of, stranger
+from terngrad.exchange.parameter_server.streams import WELCOME, Outbox, identity
 from terngrad.exchange.two_shot_test import free_hosts
 from terngrad.layout import Policy
 from terngrad.ops.reference import ReferenceKernels
@@ -92,7 +95,10 @@ def bye():
 
 
 def test_a_push_is_applied_once_however_often_it_comes(served):
-    values = lambda: served[0].store.pulled()
+    def values():
+        standing, content = served[0].store.pulled()
+        return standing.version, content
+
     assert told(served, *entry(), *push(gradient(word=1), 1), *push(gradient(word=1), 1)) == ""
     assert values()[0] == 1
     once = values()[1]
@@ -123,6 +129,8 @@ def test_a_push_is_applied_once_however_often_it_comes(served):
         ([*entry(), *frames(Call(act=STATE))], "worker 0 alone begins a run"),
         (entry(facts=FACTS | {"batch_size": "9"}), "batch_size is 9 on worker 1 .* and 8 on"),
         (entry(facts=FACTS | {"layout": "other"}), "layout is other on worker 1"),
+        (entry(facts=FACTS | {"layout": "\ud800"}), r"layout is \? on worker 1"),
+        ([*entry(), *frames(Call(act=FETCH, last=True))], "worker 0 alone ends a run"),
         (entry(facts="none"), "it enters with what is no JSON of run and facts"),
         ([*frames(Call(act=ENTER, incarnation=1), b"\xff")], "no JSON"),
         ([join_frame(Call(act=ENTER, size=2), b'{"'), b"\x07junk"], "no JSON"),
@@ -155,6 +163,20 @@ def test_law_10_what_cannot_be_is_named_logged_once_and_disturbs_nobody(
         ({"pull_bits": 8}, "pull_bits is 8"),
         ({"policy": {"grad_bits": 2, "float_layers": []}}, "grad_bits is 2"),
         ({"unknown": 1}, "a plan that is none"),
+        ({"statistics": 1.0}, "statistics is of type float"),
+        ({"statistics": True}, "statistics is of type bool"),
+        ({"shapes": ((math.inf, 3), (3,))}, "a size is of type float"),
+        ({"shapes": ("12", (3,))}, "a shape is of type str"),
+        ({"shapes": ((10**9,) * 1000, (3,))}, f"values; allowed are {MAX_ELEMENTS}"),
+        ({"names": "ab"}, "names is of type str"),
+        ({"names": (1, 2)}, "a name is of type int"),
+        ({"facts": {"layout": 1}}, "a fact is of type int"),
+        ({"facts": []}, "facts is of type list"),
+        ({"momentum": "0"}, "momentum is of type str"),
+        ({"run": "\ud800"}, "run is"),
+        ({"policy": {"size_to_binarize": "1", "float_layers": []}}, "policy: size_to_binarize is"),
+        ({"policy": {"float_layers": [[]]}}, "a float layer is of type list"),
+        ({"policy": None}, "a plan that is none"),
     ],
 )
 def test_law_10_a_plan_that_cannot_be_is_named_before_anything_is_allocated(served, change, text):
@@ -184,6 +206,32 @@ def test_a_message_longer_than_a_piece_is_not_even_read(served):
         served[1], hello_of(served[1]), "Update", messages=[*entry(), message, *bye()]
     )
     assert code == grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+@pytest.mark.parametrize("error", [AttributeError, OverflowError, RecursionError, IndexError])
+def test_a_schedule_that_cannot_be_read_is_named(served, monkeypatch, error):
+    def fail(text):
+        raise error("why")
+
+    monkeypatch.setattr(served[0].store, "_make_schedule", fail)
+    begin = [*frames(Call(act=BEGIN), PLAN.to_json().encode())]
+    assert "the schedule is none: why" in told(served, *entry(0), *begin, worker=0)
+
+
+def test_streams_that_never_enter_leave_places_for_those_that_do(served):
+    with grpc.insecure_channel(served[1]) as channel:
+        method = channel.stream_stream(f"/{SERVICE}/Update", identity, identity)
+        silent = []
+        for _ in range(50):
+            outbox = Outbox()
+            call = method(iter(outbox), metadata=[(HELLO_KEY, hello_of(served[1], 1))])
+            assert WELCOME[0] in [tuple(pair) for pair in call.initial_metadata()]
+            silent.append((call, outbox))
+        assert told(served, *entry(0), worker=0) == ""
+        assert told(served, *entry(1)) == ""
+        for call, outbox in silent:
+            outbox.close()
+            call.cancel()
 
 
 def test_a_plan_survives_its_text():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import enum
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -20,18 +21,63 @@ from terngrad.ops.kernels import Kernels
 from terngrad.training.schedules import Schedule
 
 _UNTOLD = 512  # values of staleness that wait for worker 0 to ask
+# What comes of reading a text that is none of those that it should be.
+_UNREADABLE = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
 
 
 class CallError(ValueError):
     """Says why a worker cannot do what it asks for."""
 
 
+class OtherRunError(Exception):
+    """A worker has to enter anew: the run that it is in is not, or not any more, held here."""
+
+
 class Standing(NamedTuple):
-    """Where a ps stands: its run ("" = none), updates, and whether worker 0 must first come."""
+    """Where a ps stands.
+
+    Attributes:
+      run: whose parameters it holds; "" for none.
+      version: updates that were applied.
+      waits: worker 0 must first begin, or confirm, the run.
+      finished: as many updates were applied as the run is to have.
+    """
 
     run: str
     version: int
     waits: bool
+    finished: bool
+
+
+class Pushed(enum.Enum):
+    """What became of a gradient."""
+
+    APPLIED = 1
+    KNOWN = 2  # it was applied when it came before
+    DROPPED = 3  # the run has its updates, or was ended
+
+
+class _Held(NamedTuple):
+    """What a run is about; replaced as a whole, so that it may be read without the lock."""
+
+    plan: Plan
+    share: Share
+    updates: Updates
+
+
+class _Pushes(enum.Enum):
+    """What is done with pushes."""
+
+    APPLY = 1
+    WAIT = 2
+    DROP = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,9 +117,8 @@ class Store:
         self._kernels, self._make_schedule = kernels, make_schedule
         self._keeping, self._tell = keeping, tell
         self._lock = threading.RLock()
-        self._plan: Plan | None = None
-        self._share: Share | None = None
-        self._updates: Updates | None = None
+        self._pushes, self._pushes_changed = _Pushes.APPLY, threading.Condition(self._lock)
+        self._held: _Held | None = None
         self._confirmed = False
         self._applied: dict[int, tuple[int, int]] = {}  # by worker: its process, its last push
         self._untold: collections.deque[int] = collections.deque(maxlen=_UNTOLD)
@@ -85,29 +130,32 @@ class Store:
     def standing(self) -> Standing:
         """For any worker."""
         with self._lock:
-            run = self._plan.run if self._plan else ""
-            return Standing(run, self.version, not (run and self._confirmed))
+            if self._held is None:
+                return Standing("", 0, True, False)
+            plan, version = self._held.plan, self.version
+            finished = self._confirmed and version >= plan.max_steps
+            return Standing(plan.run, version, not self._confirmed, finished)
 
     @property
     def version(self) -> int:
         """Updates that were applied."""
-        return self._updates.version if self._updates else 0
+        held = self._held
+        return held.updates.version if held else 0
 
     @property
     def is_finished(self) -> bool:
         """Whether as many updates were applied as the run that goes on is to have."""
-        with self._lock:
-            return self._confirmed and self.version >= self._plan.max_steps
+        return self.standing.finished
 
     @property
     def max_staleness(self) -> int:
         """Of the run, -1 = no bound."""
-        return self._plan.max_staleness if self._plan else -1
+        held = self._held
+        return held.plan.max_staleness if held else -1
 
-    @property
-    def pushed_bytes(self) -> int:
-        """Bytes of a gradient; 0 while there is nothing that could be updated."""
-        return self._share.pushed_bytes if self._share else 0
+    def pushed_bytes(self, run: str) -> int:
+        """Bytes of a gradient of a run; for the errors see `push`."""
+        return self._of(run).share.pushed_bytes
 
     def enter(self, worker: int, run: str, facts: Mapping[str, str]) -> Standing:
         """A worker has come, which was in `run`, if it was in any.
@@ -116,12 +164,14 @@ class Store:
           CallError: names what the worker does not have in common with the run.
         """
         with self._lock:
-            if self._plan and run == self._plan.run:
+            plan = self._held.plan if self._held else None
+            if plan and run == plan.run and not self._confirmed:
                 self._confirmed = True
+                self._tell(f"Run {run} goes on at step {self.version}.")
             # Worker 0 may begin another run, and then what it says holds.
-            if self._plan and worker:
+            if plan and worker:
                 names = name_of(0, self._worker_hosts), name_of(worker, self._worker_hosts)
-                if text := difference(self._plan.facts, facts, *names):
+                if text := difference(plan.facts, facts, *names):
                     raise CallError(text)
             return self.standing
 
@@ -135,64 +185,88 @@ class Store:
         share = make_shares(plan.layout(), self._ps_count, plan.nodes, plan.statistics)[self._ps]
         try:
             self._make_schedule(plan.schedule)
-        except (ValueError, TypeError, KeyError) as error:
+        except _UNREADABLE as error:
             raise PlanError(f"the schedule is none: {error}") from None
         return plan, share, state_bytes(plan, share)
 
     def begin(self, plan: Plan, share: Share, content: bytes | bytearray, version: int) -> None:
         """Begins a run with a state of the right size, in the place of any before."""
         with self._lock:
+            text = f"Run {plan.run} begins at step {version}"
+            if self._held:
+                text += f", in the place of run {self._held.plan.run} at step {self.version}"
             self._take(plan, share, content, version)
             self._applied.clear()
             self._confirmed = True
+            self._let_pushes(_Pushes.APPLY)
             self.keep()
+        self._tell(f"{text}.")
 
     def push(
-        self, worker: int, incarnation: int, sequence: int, version: int, content: bytearray
-    ) -> bool:
-        """Applies a worker's gradient, unless it was applied before or the run is finished.
+        self,
+        run: str,
+        worker: int,
+        incarnation: int,
+        sequence: int,
+        version: int,
+        content: bytes | bytearray,
+    ) -> Pushed:
+        """Applies a worker's gradient, unless it was applied before or the run has ended.
 
         Args:
+          run: which the worker has entered.
           worker: whose it is.
           incarnation: of the worker's process.
           sequence: larger at each push of a process, the same if it is sent again.
           version: of the parameters that the gradient is of.
           content: see `Share`.
 
-        Returns:
-          Whether it was applied.
-
         Raises:
           CallError, GradientError: it cannot be applied.
+          OtherRunError: this ps does not hold that run's parameters.
         """
-        updates = self._updates
-        if updates is None or not self._confirmed:
-            raise CallError("there are no parameters to update")
-        gradient = updates.check(content)
+        held = self._of(run)
+        gradient = held.updates.check(content)
         with self._lock:
-            if updates is not self._updates:
-                raise CallError("another run has begun")
+            while self._pushes == _Pushes.WAIT:
+                self._pushes_changed.wait()
+            if held is not self._held:
+                raise OtherRunError
             process, last = self._applied.get(worker, (incarnation, 0))
-            if (process == incarnation and sequence <= last) or self.is_finished:
-                return False
-            updates.apply(gradient)
+            if process == incarnation and sequence <= last:
+                return Pushed.KNOWN
+            if self._pushes == _Pushes.DROP or self.is_finished:
+                return Pushed.DROPPED
+            held.updates.apply(gradient)
             self._applied[worker] = (incarnation, sequence)
-            self._note(max(0, updates.version - 1 - version))
-            if self._keeping.steps and updates.version - self._kept_version >= self._keeping.steps:
+            self._note(max(0, self.version - 1 - version))
+            if self._keeping.steps and self.version - self._kept_version >= self._keeping.steps:
                 self.keep()
-            return True
+            return Pushed.APPLIED
 
-    def pulled(self) -> tuple[int, bytes]:
-        """Version and parameters as workers pull them; CallError where there are none."""
-        with self._lock:
-            updates = self._held()
-            return updates.version, updates.pulled()
+    def hold_pushes(self) -> None:
+        """Lets pushes wait for `go_on` or `end`."""
+        self._let_pushes(_Pushes.WAIT)
 
-    def state(self) -> tuple[int, bytes]:
-        """Version and everything that belongs into a checkpoint; CallError where there is none."""
+    def go_on(self) -> None:
+        """Lets pushes be applied again."""
+        self._let_pushes(_Pushes.APPLY)
+
+    def end(self) -> None:
+        """The run is ended, though it may not have its updates: no push is applied any more."""
+        self._let_pushes(_Pushes.DROP)
+
+    def pulled(self) -> tuple[Standing, bytes]:
+        """The parameters as workers pull them; nothing while worker 0 must first come."""
         with self._lock:
-            updates = self._held()
-            return updates.version, updates.state()
+            standing = self.standing
+            return standing, b"" if standing.waits else self._held.updates.pulled()
+
+    def state(self) -> tuple[Standing, bytes]:
+        """Everything that belongs into a checkpoint; nothing while worker 0 must first come."""
+        with self._lock:
+            standing = self.standing
+            return standing, b"" if standing.waits else self._held.updates.state()
 
     def untold_staleness(self) -> list[int]:
         """Of the updates since this was last called, or the last 512 of them."""
@@ -210,36 +284,44 @@ class Store:
     def keep(self) -> None:
         """Writes a snapshot, unless there is nothing new, or none are wanted."""
         with self._lock:
-            if not (self._keeping.steps and self._updates and self._confirmed):
+            held = self._held
+            if not (self._keeping.steps and held and self._confirmed):
                 return
             if self._kept_version == self.version:
                 return
             applied = {str(worker): pair for worker, pair in self._applied.items()}
             description = {"ps": self._ps, "ps_count": self._ps_count, "applied": applied}
-            description["plan"] = self._plan.to_json()
+            description["plan"] = held.plan.to_json()
             try:
                 snapshots.save(
-                    self._keeping.folder, self.version, description, self._updates.state()
+                    self._keeping.folder, self.version, description, held.updates.state()
                 )
             except OSError as error:
                 self._tell(f"No snapshot of step {self.version} could be written: {error}")
             self._kept_version = self.version
 
-    def _held(self) -> Updates:
-        if self._updates is None:
-            raise CallError("there are no parameters yet")
-        return self._updates
+    def _of(self, run: str) -> _Held:
+        held = self._held
+        if held is None and not run:
+            raise CallError("there are no parameters to update")
+        if held is None or run != held.plan.run or not self._confirmed:
+            raise OtherRunError
+        return held
+
+    def _let_pushes(self, pushes: _Pushes) -> None:
+        with self._lock:
+            self._pushes = pushes
+            self._pushes_changed.notify_all()
 
     def _note(self, value: int) -> None:
         self.staleness.add(value)
         self._untold.append(min(value, (1 << 32) - 1))
 
     def _take(self, plan: Plan, share: Share, content: bytes | bytearray, version: int) -> None:
-        self._plan, self._share = plan, share
-        self._updates = None  # before the next is made, so that there are never two
+        self._held = None  # before the next is made, so that there are never two
         updates = Updates(plan, share, self._kernels, self._make_schedule(plan.schedule))
         updates.load(content, version)
-        self._updates, self._kept_version = updates, -1
+        self._held, self._kept_version = _Held(plan, share, updates), -1
 
     def _resume(self) -> None:
         path, description, content = snapshots.newest(self._keeping.folder, self._tell)
@@ -251,7 +333,7 @@ class Store:
                 raise PlanError(f"ps {description['ps']} of {description['ps_count']} wrote it")
             if len(content) != size:
                 raise PlanError(f"{len(content)} bytes of state; allowed are {size}")
-        except (PlanError, KeyError) as error:
+        except _UNREADABLE as error:
             self._tell(f"{path} is not used: {error}")
             return
         self._take(plan, share, content, snapshots.version_of(path))
@@ -265,5 +347,5 @@ def facts_of(content: bytes | bytearray) -> tuple[str, dict[str, str]]:
     try:
         said = json.loads(bytes(content))
         return str(said["run"]), {str(k): str(v) for k, v in said["facts"].items()}
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except _UNREADABLE:
         raise CallError("it enters with what is no JSON of run and facts") from None

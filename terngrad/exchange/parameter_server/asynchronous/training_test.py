@@ -3,13 +3,16 @@
 import contextlib
 import dataclasses
 import threading
+from concurrent import futures
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from terngrad.codecs.factory import make_codecs
+from terngrad.exchange.channel import MembershipError
 from terngrad.exchange.local import LocalExchange
+from terngrad.exchange.parameter_server.asynchronous import link
 from terngrad.exchange.parameter_server.asynchronous.client import Client
 from terngrad.exchange.parameter_server.asynchronous.gradient import GradientStep, contents
 from terngrad.exchange.parameter_server.asynchronous.plan import Plan
@@ -17,7 +20,7 @@ from terngrad.exchange.parameter_server.asynchronous.server import Server
 from terngrad.exchange.parameter_server.asynchronous.space import make_shares
 from terngrad.exchange.parameter_server.asynchronous.states import pack, unpack
 from terngrad.exchange.parameter_server.asynchronous.store import Keeping, Store
-from terngrad.exchange.parameter_server.asynchronous.updates import state_groups
+from terngrad.exchange.parameter_server.asynchronous.updates import state_bytes, state_groups
 from terngrad.exchange.parameter_server.server_test import make_certificates
 from terngrad.exchange.two_shot_test import free_hosts
 from terngrad.layout import Policy, make_layout
@@ -76,14 +79,34 @@ class Worker:
         self.averages = MovingAverages(variables, DECAY)
         self.state = state_of(self.classifier, self.optimizer, self.averages)
         bits = self.plan.pull_bits
-        self.client = Client(hosts, names_of(workers), rank, SECS, self.shares, bits, facts, tls)
+        self.told, self.stopped = [], False
+        self.client = Client(
+            hosts,
+            names_of(workers),
+            rank,
+            SECS,
+            self.shares,
+            bits,
+            facts,
+            tls,
+            self.told.append,
+            lambda: self.stopped,
+        )
 
     def begin(self):
         self.client.enter()
-        packed = pack(
-            self.state, self.statistics, self.layout, state_groups(self.plan), self.shares
+        self.client.begin(self.plan, self.packed(), 0)
+
+    def packed(self):
+        groups = state_groups(self.plan)
+        return pack(self.state, self.statistics, self.layout, groups, self.shares)
+
+    def begin_at(self, server, run):
+        """As a ps stands that has begun a run, and told nobody yet."""
+        plan, share, _ = server.store.expect(
+            dataclasses.replace(self.plan, run=run).to_json().encode()
         )
-        self.client.begin(self.plan, packed, 0)
+        server.store.begin(plan, share, self.packed()[self.shares.index(share)], 0)
 
     def train(self, batches, steps):
         pulled = self.client.pull()
@@ -101,7 +124,7 @@ class Worker:
 
     def fetched(self):
         """Everything that the ps hold, by name."""
-        _, packed = self.client.fetch()
+        _, packed = self.client.fetch([state_bytes(self.plan, share) for share in self.shares])
         groups = state_groups(self.plan)
         unpack(packed, self.state, self.statistics, self.layout, groups, self.shares)
         return {name: v.numpy() for name, v in self.state.items()}
@@ -120,7 +143,7 @@ def state_of(classifier, optimizer, averages):
 
 
 @contextlib.contextmanager
-def serving(folder, count=1, workers=1, steps=1000, at=None, tls=None):
+def serving(folder, count=1, workers=1, steps=1000, at=None, tls=None, secs=SECS):
     """Servers, and their addresses."""
     hosts = at or free_hosts(count)
     servers = []
@@ -128,7 +151,7 @@ def serving(folder, count=1, workers=1, steps=1000, at=None, tls=None):
         keeping = Keeping(str(folder / f"ps_{i}"), steps)
         schedule = lambda text: schedules.fixed(RATE)
         store = Store(i, count, names_of(workers), KERNELS, schedule, keeping, print)
-        servers.append(Server(i, hosts, names_of(workers), store, SECS, tls))
+        servers.append(Server(i, hosts, names_of(workers), store, secs, tls))
         servers[-1].start(hosts[i])
     try:
         yield servers, hosts
@@ -292,6 +315,171 @@ def test_a_run_that_begins_anew_drops_gradients_of_the_run_before(tmp_path):
         assert other.client.push(stale, pulled.versions).version == 0
         assert other.client.push(stale, (0,)).version == 1
         assert servers[0].store.standing.run == "another run"
+
+
+def test_a_push_into_a_run_that_has_just_begun_enters_that_run(tmp_path):
+    with serving(tmp_path, workers=2) as (servers, hosts):
+        chief, other = Worker(hosts, 0, 2), Worker(hosts, 1, 2)
+        chief.begin()
+        other.client.await_run()
+        pulled = other.client.pull()
+        stale = other.gradient(pulled, *next(iter(make_batches())))
+        chief.begin_at(servers[0], "another run")
+        again = other.client.push(stale, pulled.versions)
+        assert again.version == servers[0].store.version == 0
+        assert "ended this worker's stream: another run has begun" in other.told[0]
+        assert other.client.push(stale, again.versions).version == 1
+        assert servers[0].figures.report().workers[1].dropped == 1
+
+
+def test_parameters_of_different_runs_are_not_mixed(tmp_path):
+    with serving(tmp_path, 2) as (servers, hosts):
+        worker = Worker(hosts)
+        worker.begin()
+        worker.train(make_batches(), 2)
+        worker.begin_at(servers[0], "another run")
+        with futures.ThreadPoolExecutor(1) as threads:
+            pulled = threads.submit(worker.client.pull)
+            with pytest.raises(futures.TimeoutError):
+                pulled.result(1.0)
+            worker.begin_at(servers[1], "another run")
+            assert pulled.result(SECS).versions == (0, 0)
+
+
+def test_a_worker_that_says_done_too_soon_ends_the_run_for_nobody_else(tmp_path):
+    with serving(tmp_path, workers=2) as (servers, hosts):
+        chief, other = Worker(hosts, 0, 2, max_steps=5), Worker(hosts, 1, 2, max_steps=5)
+        chief.begin()
+        other.client.await_run()
+        # As it does who has heard so from a ps that died, and has come back with less.
+        other.client.bye(done=True)
+        assert chief.train(make_batches(), 8).version == 5
+        assert not servers[0].wait(0.1)
+        chief.client.bye(done=True)
+        assert servers[0].wait(SECS)
+        assert servers[0].why_over == "the run has come to its end"
+
+
+def test_a_run_that_has_ended_waits_for_a_worker_no_longer_than_the_time_out(tmp_path):
+    with serving(tmp_path, workers=2, secs=1.0) as (servers, hosts):
+        chief, other = Worker(hosts, 0, 2), Worker(hosts, 1, 2)
+        chief.begin()
+        other.client.await_run()
+        chief.client.bye(stop=True)
+        assert servers[0].wait(20.0)
+        assert servers[0].present == [1]
+
+
+def test_who_looks_for_a_ps_while_the_run_ends_still_finds_it(tmp_path):
+    with serving(tmp_path, workers=2) as (servers, hosts):
+        chief, other = Worker(hosts, 0, 2, max_steps=1), Worker(hosts, 1, 2, max_steps=1)
+        chief.begin()
+        chief.train(make_batches(), 1)
+        chief.client.bye(done=True)
+        assert not servers[0].wait(0.2)
+        other.client.await_run()
+        assert other.client.pull().finished
+        other.client.bye(done=True)
+        assert servers[0].wait(2.0)
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_workers_learn_whether_the_chief_has_saved_what_it_stopped(tmp_path, saved):
+    with serving(tmp_path, workers=2) as (servers, hosts):
+        chief, other = Worker(hosts, 0, 2), Worker(hosts, 1, 2)
+        chief.begin()
+        other.client.await_run()
+        assert not other.client.pull().stopped
+        chief.client.bye(stop=True, saved=saved)
+        pulled = other.client.pull()
+        assert (pulled.stopped, pulled.saved, pulled.finished) == (True, saved, False)
+        assert servers[0].why_over.endswith("has saved" if saved else "has not saved")
+
+
+def test_nothing_is_applied_between_the_last_state_and_the_end(tmp_path):
+    with serving(tmp_path, 2, workers=2) as (servers, hosts):
+        chief, other = Worker(hosts, 0, 2), Worker(hosts, 1, 2)
+        chief.begin()
+        other.client.await_run()
+        pulled = other.client.pull()
+        gradient = other.gradient(pulled, *next(iter(make_batches())))
+        sizes = [state_bytes(chief.plan, share) for share in chief.shares]
+        step, states = chief.client.fetch(sizes, last=True)
+        with futures.ThreadPoolExecutor(1) as threads:
+            pushed = threads.submit(other.client.push, gradient, pulled.versions)
+            with pytest.raises(futures.TimeoutError):
+                pushed.result(0.3)
+            chief.client.bye(stop=True, saved=True)
+            assert pushed.result(SECS).stopped
+        assert [server.store.state()[1] for server in servers] == states
+        assert [server.store.version for server in servers] == [step, step]
+
+
+def test_the_others_go_on_without_a_chief_that_dies_while_it_ends_the_run(tmp_path):
+    with serving(tmp_path, workers=2) as (_, hosts):
+        chief, other = Worker(hosts, 0, 2), Worker(hosts, 1, 2)
+        chief.begin()
+        other.client.await_run()
+        chief.client.fetch([state_bytes(chief.plan, chief.shares[0])], last=True)
+        chief.client.close()
+        assert other.train(make_batches(), 2).version == 2
+
+
+def test_updates_that_are_on_their_way_to_a_ps_are_waited_for(tmp_path):
+    with serving(tmp_path, 2) as (servers, hosts):
+        worker = Worker(hosts)
+        worker.begin()
+        pulled = worker.client.pull()
+        parts = worker.gradient(pulled, *next(iter(make_batches())))
+        servers[0].store.push("a run", 0, 1, 1, 0, parts[0])
+        assert not worker.client.await_updates(1, 0.1)
+        with futures.ThreadPoolExecutor(1) as threads:
+            reached = threads.submit(worker.client.await_updates, 1, SECS)
+            servers[1].store.push("a run", 0, 1, 1, 0, parts[1])
+            assert reached.result(SECS)
+
+
+def test_a_worker_leaves_a_ps_that_is_gone_without_looking_for_it(tmp_path):
+    with serving(tmp_path, 2) as (_, hosts):
+        worker = Worker(hosts)
+        worker.begin()
+    assert in_time(lambda: worker.client.bye(stop=True) or True, 5.0)
+
+
+def test_a_search_for_a_ps_ends_when_the_worker_is_to_end_or_has_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(link, "_STOP_SECS", 0.1)
+    with serving(tmp_path, 2) as (_, hosts):
+        stopped, closed = Worker(hosts), Worker(hosts)
+        stopped.begin()
+    with futures.ThreadPoolExecutor(2) as threads:
+        searches = [threads.submit(worker.client.pull) for worker in (stopped, closed)]
+        assert not futures.wait(searches, 0.5).done
+        stopped.stopped = True
+        with pytest.raises(MembershipError, match="not found again before this worker was to end"):
+            searches[0].result(20.0)
+        closed.client.close()
+        with pytest.raises(MembershipError, match="is not called any more"):
+            searches[1].result(20.0)
+
+
+def test_a_worker_enters_once(tmp_path, monkeypatch):
+    entered = []
+    with serving(tmp_path) as (servers, hosts):
+        enter = servers[0].store.enter
+        monkeypatch.setattr(
+            servers[0].store, "enter", lambda *args: entered.append(args) or enter(*args)
+        )
+        Worker(hosts).client.enter()
+    assert len(entered) == 1
+
+
+def test_a_ps_that_would_send_too_much_is_named_before_anything_is_allocated(tmp_path):
+    with serving(tmp_path) as (servers, hosts):
+        worker = Worker(hosts)
+        worker.begin()
+        servers[0].store.pulled = lambda: (servers[0].store.standing, bytes(1 << 20))
+        with pytest.raises(MembershipError, match="sends 1048576 bytes; expected are"):
+            worker.client.pull()
 
 
 def test_who_has_certificates_trains_and_who_has_others_cannot(tmp_path):
