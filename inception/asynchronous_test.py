@@ -4,18 +4,29 @@ import contextlib
 import re
 import signal
 import time
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import tensorflow as tf
+from tensorflow.core.util import event_pb2
 
+from inception import asynchronous as asynchronous_program
 from inception import launch
 from inception.asynchronous_flags import refuse_what_needs_all_workers
+from inception.asynchronous_run_file import RunFile
 from inception.cluster_config import ClusterConfig
 from inception.distributed_test import parameters, refusal
 from inception.flags import TrainConfig
 from inception.parameter_server_test import ENDLESS
 from inception.report import read_scalars
 from inception.worker_runs import Run, flags_of, processes
+from terngrad.exchange.parameter_server.asynchronous.client import Pulled
+from terngrad.exchange.parameter_server.asynchronous.server_test import PLAN
+from terngrad.exchange.parameter_server.asynchronous.store import Standing
 from terngrad.training import checkpoints
+from terngrad.training.loop import StopRequest
+from terngrad.training.summaries import SummaryWriter
 
 SNAPSHOT_STEPS = 50
 GOES_ON = r"Worker {}: .* step \d+"
@@ -80,7 +91,7 @@ def end(runs):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("servers", [1, 2])
 def test_workers_train_without_waiting_until_the_run_has_its_updates(tmp_path, servers):
-    program, flags = asynchronous(tmp_path, 300, summary_secs=1)
+    program, flags = asynchronous(tmp_path, 600, summary_secs=1)
     run = Run(2, program, [*flags, "--max_staleness=20"], [f"--ps={servers}"])
     assert run.finish() == 0, "\n".join(run.lines)
     lines = "\n".join(run.lines)
@@ -88,9 +99,13 @@ def test_workers_train_without_waiting_until_the_run_has_its_updates(tmp_path, s
     assert "SyncReplicas" not in lines
     assert "Worker 0: " in lines and "Worker 1: " in lines
     for ps in range(servers):
-        assert re.search(rf"^\[ps {ps}\] .* ends at step 300: the run has", lines, re.MULTILINE)
-    assert re.search(r"updates/sec\), staleness mean \d.\d\d max \d+; worker 0: ", lines)
-    assert parameters(tmp_path, 300)
+        assert re.search(rf"^\[ps {ps}\] .* ends at step 600: the run has", lines, re.MULTILINE)
+        held = {"ps/steps_per_sec", "ps/held_secs/1", "ps/staleness/max"}
+        assert held <= read_scalars(str(tmp_path / f"ps_{ps}")).keys()
+    assert re.search(r"Run [0-9a-f]{16} begins at step 0\.", lines)
+    assert re.search(r"updates/sec\), staleness mean \d.\d\d max \d+; worker 0: \d+ updates", lines)
+    assert "Finished training at step 600: checkpoints are the chief's" in lines
+    assert parameters(tmp_path, 600)
     scalars = read_scalars(str(tmp_path))
     assert 0 <= scalars["staleness/mean"].values[-1] <= scalars["staleness/max"].values[-1]
     assert {"losses/total_loss", "bytes_sent_per_step", "learning_rate_plan"} <= scalars.keys()
@@ -203,6 +218,88 @@ def test_law_10_a_ps_of_the_other_kind_is_named(tmp_path, asynchronous_ps):
         runs[0].wait_for("on this machine")
         said = refusal(*flags, *worker.flags, f"--cross_replica_sync={asynchronous_ps}")
         assert "was started with another --cross_replica_sync than this worker" in said
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_signal_is_heard_while_a_ps_is_away_and_two_ps_share_no_folder(tmp_path):
+    program, flags = asynchronous(tmp_path)
+    worker, ps = launch.members(1, 1)
+    other = launch.members(1, 1)[1]
+    with processes(program, flags, [worker, ps]) as runs:
+        runs[0].wait_for(r": step 20,")
+        with processes(program, flags, [other]) as (second,):
+            assert second.finish() == 1
+            said = "\n".join(second.lines)
+            folder = re.escape(str(tmp_path / "ps_0"))
+            assert re.search(rf"{folder}: another ps, process {runs[1].process.pid}, writes", said)
+            assert "Traceback" not in said
+        kill(runs[1])
+        runs[0].wait_for("it is looked for, for 90 s")
+        began = time.monotonic()
+        runs[0].process.send_signal(signal.SIGTERM)
+        assert runs[0].finish() == 128 + signal.SIGTERM
+        assert time.monotonic() - began < 60
+        runs[0].wait_for("SIGTERM: ps 0 .* not found again before .*; nothing is saved")
+
+
+def pulled(**said):
+    """What a worker pulled last."""
+    standing = {"finished": False, "stopped": False, "saved": False} | said
+    return Pulled(7, (7,), (), np.zeros(0), **standing)
+
+
+@pytest.mark.parametrize(
+    ("last", "status", "text"),
+    [
+        (pulled(finished=True), None, "Finished training at step 7: there"),
+        (pulled(stopped=True, saved=True), 143, "The chief was asked to stop and has saved"),
+    ],
+)
+def test_a_worker_says_why_it_ends(last, status, text, capfd):
+    with contextlib.nullcontext() if status is None else pytest.raises(SystemExit) as ended:
+        asynchronous_program._tell_end("there", False, last, StopRequest())
+    assert text in capfd.readouterr().out
+    assert status is None or ended.value.code == status
+
+
+def test_a_worker_does_not_say_that_the_chief_has_saved_when_it_has_failed():
+    with pytest.raises(ValueError, match="The chief has ended the run without saving it"):
+        asynchronous_program._tell_end("", False, pulled(stopped=True), StopRequest())
+
+
+def test_a_run_is_noted_before_it_begins(tmp_path, monkeypatch):
+    monkeypatch.setattr(asynchronous_program, "pack", lambda *args: [])
+    training = SimpleNamespace(step=3, state={}, layout=None)
+    training.classifier = SimpleNamespace(state={})
+    config = SimpleNamespace(train_dir=str(tmp_path))
+    ready = SimpleNamespace(config=config, training=training, plan=PLAN, shares=[])
+    noted = []
+
+    class DyingChief:
+        def enter(self, run):
+            return [Standing("", 0, True, False)]
+
+        def begin(self, plan, states, version):
+            noted.append(RunFile(str(tmp_path)).read())
+            raise SystemExit
+
+    with pytest.raises(SystemExit):
+        asynchronous_program._begin_or_go_on(ready, DyingChief(), None)
+    assert noted == [(PLAN.run, PLAN.facts)]
+
+
+def test_staleness_is_shown_as_a_histogram_and_scalars(tmp_path):
+    writer = SummaryWriter(str(tmp_path), PLAN.layout(), lambda codecs: [])
+    writer.staleness([0, 1, 5], 9)
+    writer.staleness([], 10)
+    writer.flush()
+    (file,) = map(str, tmp_path.iterdir())
+    events = [
+        event_pb2.Event.FromString(record.numpy()) for record in tf.data.TFRecordDataset(file)
+    ]
+    tags = [(event.step, value.tag) for event in events for value in event.summary.value]
+    assert sorted(tags) == [(9, "staleness"), (9, "staleness/max"), (9, "staleness/mean")]
 
 
 @pytest.mark.parametrize(
