@@ -139,7 +139,7 @@ class Link:
             except AwayError as error:
                 deadline = self._look_until(deadline, error)
             if self._closed.wait(next(waits)):
-                raise MembershipError(f"{self._name} is not called any more")
+                raise self._unused()
 
     def _look_until(self, deadline: float | None, error: AwayError) -> float:
         """When the search for this ps ends; MembershipError if it has ended."""
@@ -158,7 +158,12 @@ class Link:
         return deadline
 
     def _enter(self) -> Reply:
-        self._stream = try_stream(self._channel, "Update", self._introduction)
+        try:
+            self._stream = try_stream(self._channel, "Update", self._introduction)
+        except ValueError:
+            if self._closed.is_set():  # by another thread, since this one has looked
+                raise self._unused() from None
+            raise
         self._stream_was_open = True
         return self._exchange(self._entry(), self._said(), 0)[0]
 
@@ -193,6 +198,9 @@ class Link:
         self._drop()
         text = why_ended(stream, self._name)
         return MembershipError(text) if stream.code() in _FINAL else AwayError(text)
+
+    def _unused(self) -> MembershipError:
+        return MembershipError(f"{self._name} is not called any more")
 
     def _drop(self) -> None:
         self._stream[1].close()
