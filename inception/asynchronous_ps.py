@@ -39,7 +39,7 @@ def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
     kernels, why_reference = choose_kernels(wanted, path)
     index, hosts, workers = cluster.task_id, cluster.ps_hosts, cluster.worker_hosts
     name = ps_name(index, hosts)
-    tell = lambda text: print(f"{name}: {text}", flush=True)
+    tell = lambda text: ps.say(f"{name}: {text}")
     folder = os.path.join(config.train_dir, f"ps_{index}")
     keeping = Keeping(folder, cluster.ps_snapshot_steps)
     with contextlib.ExitStack() as stack:
@@ -48,9 +48,9 @@ def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
         server = Server(index, hosts, workers, store, cluster.worker_timeout_secs, tls)
         signals = stack.enter_context(ps.stopped_by_signals(server.stop))
         who = ps.listen(server, cluster, tls)
-        print(f"{name} holds the parameters of {len(workers)} workers {who}.", flush=True)
+        ps.say(f"{name} holds the parameters of {len(workers)} workers {who}.")
         why = f", because {why_reference}" if why_reference else ""
-        print(f"Codes are read by {kernels.title}{why}.", flush=True)
+        ps.say(f"Codes are read by {kernels.title}{why}.")
         report = AsynchronousReport(server, tell, folder if config.save_summaries_secs else None)
         while not server.wait(_REPORT_SECS):
             report.report()

@@ -3,11 +3,9 @@
 All of them are of the time since the last such line.
 """
 
-import os
 from collections.abc import Callable
 
-import tensorflow as tf
-
+from inception.ps_figures import FigureWriter
 from terngrad.exchange.parameter_server.asynchronous.figures import Report, WorkerFigures
 from terngrad.exchange.parameter_server.asynchronous.server import Server
 from terngrad.exchange.parameter_server.asynchronous.staleness import Staleness
@@ -21,8 +19,7 @@ class AsynchronousReport:
     def __init__(self, server: Server, tell: Callable[[str], None], directory: str | None) -> None:
         """Writes event files into `directory`, if there is one, from the first update on."""
         self._server, self._tell = server, tell
-        self._directory = directory
-        self._writer: tf.summary.SummaryWriter | None = None
+        self._figures = FigureWriter(directory, tell)
 
     def report(self) -> None:
         """Reports now."""
@@ -37,24 +34,22 @@ class AsynchronousReport:
             f"step {step} ({rate:.1f} updates/sec), staleness mean {staleness.mean:.2f} max "
             f"{staleness.largest}; {each}"
         )
-        if self._directory:
-            self._write(found, staleness, step)
+        self._figures.write(_scalars(found, staleness), step)
 
-    def _write(self, found: Report, staleness: Staleness, step: int) -> None:
-        if self._writer is None:
-            os.makedirs(self._directory, exist_ok=True)
-            self._writer = tf.summary.create_file_writer(self._directory)
-        with self._writer.as_default(step):
-            tf.summary.scalar("ps/steps_per_sec", found.updates / found.seconds)
-            tf.summary.scalar("ps/staleness/mean", staleness.mean)
-            tf.summary.scalar("ps/staleness/max", staleness.largest)
-            for i, worker in enumerate(found.workers):
-                tf.summary.scalar(f"ps/steps_per_sec/{i}", worker.updates / found.seconds)
-                tf.summary.scalar(f"ps/bytes_in_per_sec/{i}", worker.bytes_in / found.seconds)
-                tf.summary.scalar(f"ps/bytes_out_per_sec/{i}", worker.bytes_out / found.seconds)
-                tf.summary.scalar(f"ps/held_secs/{i}", worker.held_secs)
-                tf.summary.scalar(f"ps/dropped_gradients/{i}", worker.dropped)
-        self._writer.flush()
+
+def _scalars(found: Report, staleness: Staleness) -> dict[str, float]:
+    scalars = {
+        "ps/steps_per_sec": found.updates / found.seconds,
+        "ps/staleness/mean": staleness.mean,
+        "ps/staleness/max": staleness.largest,
+    }
+    for i, worker in enumerate(found.workers):
+        scalars[f"ps/steps_per_sec/{i}"] = worker.updates / found.seconds
+        scalars[f"ps/bytes_in_per_sec/{i}"] = worker.bytes_in / found.seconds
+        scalars[f"ps/bytes_out_per_sec/{i}"] = worker.bytes_out / found.seconds
+        scalars[f"ps/held_secs/{i}"] = worker.held_secs
+        scalars[f"ps/dropped_gradients/{i}"] = worker.dropped
+    return scalars
 
 
 def _text(index: int, worker: WorkerFigures) -> str:

@@ -45,15 +45,15 @@ def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
     kernels, why_reference = choose_kernels(wanted, path)
     rules = Rules(cluster.aggregated, cluster.elastic, cluster.worker_timeout_secs)
     ps, hosts, workers = cluster.task_id, cluster.ps_hosts, cluster.worker_hosts
-    server = Server(ps, hosts, workers, Reduction(kernels).reduce, rules, tls, _say)
+    server = Server(ps, hosts, workers, Reduction(kernels).reduce, rules, tls, say)
     name = ps_name(ps, hosts)
     with stopped_by_signals(server.stop) as signals:
         who = listen(server, cluster, tls)
-        _say(f"{name} waits for {len(workers)} workers {who}.")
+        say(f"{name} waits for {len(workers)} workers {who}.")
         why = f", because {why_reference}" if why_reference else ""
-        _say(f"Codes are added by {kernels.title}{why}.")
+        say(f"Codes are added by {kernels.title}{why}.")
         folder = os.path.join(config.train_dir, f"ps_{ps}") if config.save_summaries_secs else None
-        report = PsReport(server, name, workers, _REPORT_SECS, folder, _say)
+        report = PsReport(server, name, workers, _REPORT_SECS, folder, say)
         outcome = server.wait(report.beat)
         report.report()
         left = server.attendance.present
@@ -83,7 +83,7 @@ def _listen_at_one_of(server: Server, addresses: Sequence[str]) -> None:
     server.start(addresses[-1])
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
     """Logs a line; a full disk or a closed pipe is no reason to end a training."""
     with contextlib.suppress(OSError):
         print(text, flush=True)

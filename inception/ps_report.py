@@ -1,11 +1,9 @@
 """What a parameter server says of its work: lines of its log, and figures for TensorBoard."""
 
-import os
 import time
 from collections.abc import Callable, Sequence
 
-import tensorflow as tf
-
+from inception.ps_figures import FigureWriter
 from terngrad.exchange.channel import name_of
 from terngrad.exchange.parameter_server.figures import Report
 from terngrad.exchange.parameter_server.server import Server
@@ -34,11 +32,10 @@ class PsReport:
         self._name = name
         self._hosts = worker_hosts
         self._every_secs = every_secs
-        self._directory = directory
+        self._figures = FigureWriter(directory, tell)
         self._tell = tell
         self._clock = clock
         self._due = clock() + every_secs
-        self._writer: tf.summary.SummaryWriter | None = None
 
     def beat(self) -> None:
         """To be called often; reports when it is time."""
@@ -51,8 +48,7 @@ class PsReport:
         found = self._server.figures.report()
         if found.steps:
             self._tell(self._line(found))
-            if self._directory:
-                self._try_to_write(found)
+            self._figures.write(self._scalars(found), found.step)
 
     def _line(self, found: Report) -> str:
         held = f"{self._server.rounds.held_bytes() / _MEGA:.1f} MB are held"
@@ -75,26 +71,15 @@ class PsReport:
         each = ", ".join(f"{count} of worker {worker}" for worker, count in sorted(dropped.items()))
         return f"; gradients that came too late: {each}"
 
-    def _try_to_write(self, found: Report) -> None:
-        """Writes no more once it could not: a training is worth more than its figures."""
-        try:
-            self._write(found)
-        except (OSError, tf.errors.OpError) as error:
-            why = " ".join(str(error).split())
-            self._tell(f"{self._name}: no more figures are written to {self._directory}: {why}")
-            self._directory = None
-
-    def _write(self, found: Report) -> None:
-        if self._writer is None:
-            os.makedirs(self._directory, exist_ok=True)
-            self._writer = tf.summary.create_file_writer(self._directory)
-        with self._writer.as_default(found.step):
-            tf.summary.scalar("ps/steps_per_sec", found.steps / found.seconds)
-            tf.summary.scalar("ps/held_mb", self._server.rounds.held_bytes() / _MEGA)
-            for i, worker in enumerate(found.workers):
-                tf.summary.scalar(f"ps/bytes_in_per_step/{i}", worker.bytes_in / found.steps)
-                tf.summary.scalar(f"ps/bytes_out_per_step/{i}", worker.bytes_out / found.steps)
-                tf.summary.scalar(f"ps/late_ms/{i}", 1e3 * worker.mean_late_secs)
-                if self._server.coordinator:  # which alone knows
-                    tf.summary.scalar(f"ps/dropped_gradients/{i}", self._server.dropped.get(i, 0))
-        self._writer.flush()
+    def _scalars(self, found: Report) -> dict[str, float]:
+        scalars = {
+            "ps/steps_per_sec": found.steps / found.seconds,
+            "ps/held_mb": self._server.rounds.held_bytes() / _MEGA,
+        }
+        for i, worker in enumerate(found.workers):
+            scalars[f"ps/bytes_in_per_step/{i}"] = worker.bytes_in / found.steps
+            scalars[f"ps/bytes_out_per_step/{i}"] = worker.bytes_out / found.steps
+            scalars[f"ps/late_ms/{i}"] = 1e3 * worker.mean_late_secs
+            if self._server.coordinator:  # which alone knows
+                scalars[f"ps/dropped_gradients/{i}"] = self._server.dropped.get(i, 0)
+        return scalars

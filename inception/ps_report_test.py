@@ -66,7 +66,7 @@ def test_a_folder_that_cannot_be_written_ends_the_figures_not_the_ps(server, clo
         server.figures.made(int(now))
         report.beat()
     assert len(lines) == 3
-    assert "no more figures are written to" in lines[1]
+    assert lines[1].startswith(f"No more figures are written to {folder}: ")
 
 
 def test_tensorboard_gets_the_same_by_worker(server, clock, tmp_path):
