@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 
-from inception import ps
+from inception import preparation, ps
 from inception import train as training_program
 from inception.asynchronous_loop import AsynchronousLoop
 from inception.asynchronous_ready import Ready, prepare
@@ -86,9 +86,9 @@ def _restore(ready: Ready, stack: contextlib.ExitStack) -> str | None:
     config = ready.config
     os.makedirs(config.train_dir, exist_ok=True)
     stack.callback(hold_alone(config.train_dir).close)
-    checkpoint = training_program.restore_or_start(config, ready.training)
+    checkpoint = preparation.restore_or_start(config, ready.training)
     if checkpoint:
-        training_program.tell_differences(checkpoint, ready.settings)
+        preparation.tell_differences(checkpoint, ready.settings)
     _tell_plan(ready)
     return checkpoint
 

@@ -5,8 +5,7 @@ import json
 import secrets
 from collections.abc import Sequence
 
-from inception import runtime, settings
-from inception import train as training_program
+from inception import preparation, runtime, settings
 from inception.build import Training, build_training
 from inception.cluster import Workers
 from inception.cluster_config import ClusterConfig
@@ -17,8 +16,6 @@ from slim.datasets.dataset_factory import Dataset
 from terngrad.exchange.parameter_server.asynchronous.plan import Plan
 from terngrad.exchange.parameter_server.asynchronous.space import Share, make_shares
 from terngrad.layout import Layout
-
-_SYNTHETIC_EXAMPLES = 50_000  # what an epoch is while nothing is read
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,9 +60,9 @@ def prepare(config: TrainConfig, cluster: ClusterConfig) -> Ready:
     )
     devices = runtime.towers(config.num_gpus, on_cpu=config.clone_on_cpu)
     goal = resolve(config)
-    dataset = None if config.benchmark_mode else training_program.open_dataset(config)
+    dataset = None if config.benchmark_mode else preparation.open_dataset(config)
     workers = Workers(cluster.task_id, len(cluster.worker_hosts), cluster.split_data)
-    examples = dataset.num_examples if dataset else _SYNTHETIC_EXAMPLES
+    examples = dataset.num_examples if dataset else preparation.SYNTHETIC_EXAMPLES
     if dataset and not cluster.split_data:
         examples *= workers.size  # each worker has as many
     steps_per_epoch = examples / config.batch_size

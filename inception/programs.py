@@ -66,13 +66,13 @@ def run_worker(
     """Trains as one worker of several; without `large_batches` at the config's own rates."""
     config = dataclasses.replace(config, save_interval_secs=cluster.save_interval_secs)
     with app.quiet_import():
-        from inception import settings, train
+        from inception import preparation, settings, train
         from inception.cluster import joined
     with joined(cluster) as workers:
         if large_batches:
             config = large_batch.apply(config, large_batches, workers.size)
         workers.agree(settings.facts(config, workers.size))
-        ready = train.prepare(config, workers)
+        ready = preparation.prepare(config, workers)
         if ready:
             train.train(ready)
 
@@ -106,8 +106,8 @@ def run_training(config: TrainConfig) -> None:
     """Trains, once TensorFlow is loaded."""
     with app.telling_stop("stopped before the first step of this run; nothing is lost."):
         with app.quiet_import():
-            from inception import train
-        ready = train.prepare(config)
+            from inception import preparation, train
+        ready = preparation.prepare(config)
     if ready:
         train.train(ready)
 

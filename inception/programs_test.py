@@ -1,7 +1,7 @@
 import pytest
 import tensorflow as tf
 
-from inception import programs, train
+from inception import preparation, programs
 from terngrad.training import checkpoints
 
 
@@ -15,7 +15,7 @@ def test_a_signal_before_the_first_step_says_that_nothing_is_lost(monkeypatch, c
     def interrupted(config):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(train, "prepare", interrupted)
+    monkeypatch.setattr(preparation, "prepare", interrupted)
     with pytest.raises(SystemExit) as exit_info:
         programs.train("mnist", "", ["mnist_train"])
     assert exit_info.value.code == 130
