@@ -29,7 +29,7 @@ def test_killed_processes_change_no_bit_and_all_is_told(tmp_path):
     run("slim.download_and_convert_data", *convert)
     files = [f"--json={tmp_path}/figures.json", f"--png={tmp_path}/figure.png"]
     folders = [f"--data_dir={data}", f"--output_dir={tmp_path}/runs"]
-    size = ["--workers=2", "--minutes=1", "--every_secs=20", "--batch_size=4"]
+    size = ["--workers=2", "--minutes=0.6", "--every_secs=15", "--batch_size=4"]
     run("benchmarks.soak", *folders, *files, *size)
     figures = json.loads((tmp_path / "figures.json").read_text())["figures"]
     assert figures["kills"] >= 1

@@ -69,8 +69,8 @@ class Cluster(contextlib.AbstractContextManager):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("workers", "servers"), [(2, 1), (4, 2)])
-def test_law_4_parameter_servers_give_the_bits_of_one_process(tmp_path, workers, servers):
+def test_law_4_parameter_servers_give_the_bits_of_one_process(tmp_path):
+    workers, servers = 4, 2
     alone = train(1, tmp_path / "alone", batch_size=8, nodes=4)
     folder = tmp_path / "served"
     program, flags = flags_of(folder, batch_size=8 // workers, nodes=4 // workers, summary_secs=0.1)
@@ -162,13 +162,12 @@ def test_law_8_killed_workers_and_ps_that_come_back_change_no_bit(tmp_path, undi
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("victim", ["0", "1"])
-def test_a_killed_worker_that_does_not_come_back_is_named_and_ends_all(tmp_path, victim):
+def test_a_killed_worker_that_does_not_come_back_is_named_and_ends_all(tmp_path):
+    victim, other = "0", "1"
     program, flags = flags_of(tmp_path, batch_size=2, steps=ENDLESS)
     with Cluster(2, 2, program, [*flags, "--worker_timeout_secs=6"]) as cluster:
         cluster.wait_for("0", r"Worker 0: .* step 10,")
         cluster.kill(victim)
-        other = "1" if victim == "0" else "0"
         lost = rf"worker {victim} \(.*\) died: its stream ended, and did not come back within 6 s"
         cluster.wait_for(other, rf"^worker {other} \(.*\) ends: {lost}")
         for ps in ("ps 0", "ps 1"):

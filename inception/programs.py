@@ -9,12 +9,12 @@ from collections.abc import Sequence
 
 from absl import flags as absl_flags
 
-from inception import app, flag_table, flags, handshakes, large_batch
+from inception import app, flag_table, flags, large_batch
 from inception.asynchronous_flags import refuse_what_needs_all_workers
 from inception.cluster_config import ClusterConfig
 from inception.flags import EvalConfig, TrainConfig
 from inception.large_batch import LargeBatch
-from terngrad.exchange.parameter_server import reading
+from terngrad.exchange.parameter_server import handshakes, reading
 
 
 def train(dataset_name: str, description: str, argv: Sequence[str] | None = None) -> None:

@@ -1,6 +1,6 @@
 """What becomes of gRPC's lines."""
 
-from inception.handshakes import told_once
+from terngrad.exchange.parameter_server.handshakes import told_once
 
 FAILED = (
     "I1121 21:33:41.111897   12822 ssl_transport_security.cc:2563] Handshake failed with error "
