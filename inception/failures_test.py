@@ -104,8 +104,9 @@ def test_a_chief_that_saves_for_longer_than_the_time_out_loses_nobody(tmp_path, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL])
-@pytest.mark.parametrize("victim", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("how", "victim"), [(signal.SIGKILL, 0), (signal.SIGSTOP, 1), (signal.SIGKILL, 2)]
+)
 def test_a_lost_process_of_mpi_is_named_and_ends_the_others(tmp_path, how, victim):
     program, flags = flags_of(tmp_path, batch_size=2, steps=ENDLESS)
     run = MpiRun(3, program, [*flags, "--worker_timeout_secs=5"])
@@ -128,13 +129,13 @@ def test_a_lost_process_of_mpi_is_named_and_ends_the_others(tmp_path, how, victi
 def test_a_signal_before_the_first_step_of_mpi_is_one_line(tmp_path, monkeypatch, number, name):
     source = """
         import sys, time
-        from inception import programs, train
+        from inception import preparation, programs
 
         def slow(*arguments):
             print("setting up", flush=True)
             time.sleep(1000)
 
-        train.build_training = slow
+        preparation.build_training = slow
         if __name__ == "__main__":
             programs.train_distributed("mnist", "")
     """

@@ -10,5 +10,4 @@ cd "${REPO}"
 command -v g++ > /dev/null && export TERNGRAD_KERNELS="${TERNGRAD_KERNELS-native}"
 "${PYTHON}" -m ruff check .
 "${PYTHON}" -m ruff format --check .
-# Work is stolen at the end, not dealt out one by one: what tests of a file share is made once.
-exec "${PYTHON}" -m pytest -n auto --maxprocesses 4 --dist worksteal "$@" < /dev/null
+exec "${PYTHON}" -m pytest -n auto --maxprocesses 4 "$@" < /dev/null
