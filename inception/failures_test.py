@@ -86,7 +86,7 @@ SLOW_SAVES = """
     original = train.checkpoints.save
 
     def save(*arguments):
-        time.sleep(8)
+        time.sleep(12)
         return original(*arguments)
 
     train.checkpoints.save = save
@@ -99,7 +99,7 @@ SLOW_SAVES = """
 def test_a_chief_that_saves_for_longer_than_the_time_out_loses_nobody(tmp_path, monkeypatch):
     module = module_in(tmp_path, monkeypatch, SLOW_SAVES)
     _, flags = flags_of(tmp_path / "train", batch_size=2, steps=30)
-    run = Run(2, module, [*flags, "--worker_timeout_secs=3", "--save_iter=20"])
+    run = Run(2, module, [*flags, "--worker_timeout_secs=6", "--save_iter=20"])
     assert run.finish() == 0, "\n".join(run.lines)
 
 

@@ -69,11 +69,13 @@ class Launcher:
             time.sleep(0.01)
 
     def wait_for_lines(self, line, count=2):
-        found = 0
-        while found < count:
+        """Of so many workers."""
+        found = set()
+        while len(found) < count:
             read = self.process.stdout.readline()
             assert read, f"no {line!r}: {self.process.stderr.read()}"
-            found += read.endswith(f"] {line}\n")
+            if read.endswith(f"] {line}\n"):
+                found.add(read.partition("]")[0])
 
     def saved(self):
         return sorted(path.name for path in self.folder.glob("saved_*"))
