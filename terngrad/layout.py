@@ -43,6 +43,11 @@ class Policy:
         if not self.use_encoding and not self.scaler_sharing:
             raise ValueError("use_encoding is False; without scaler_sharing only True is allowed.")
 
+    @property
+    def float_type(self) -> np.dtype:
+        """What gradients that are not coded travel as: float16 or float32."""
+        return np.dtype(np.float16 if self.grad_bits == 16 else np.float32)
+
 
 @dataclasses.dataclass(frozen=True)
 class Segment:

@@ -60,6 +60,11 @@ def test_without_ternary_gradients_everything_is_float(grad_bits):
     assert not layout.buckets
 
 
+@pytest.mark.parametrize(("grad_bits", "float_bytes"), [(32, 4), (16, 2), (1, 4)])
+def test_what_stays_float_is_rounded_in_half_precision_only(grad_bits, float_bytes):
+    assert Policy(grad_bits=grad_bits).float_type.itemsize == float_bytes
+
+
 def test_the_last_variables_come_first_as_backpropagation_yields_them():
     assert layout_of().coded == (5, 4, 3, 2, 1, 0)
 

@@ -22,7 +22,7 @@ def make_codecs(layout: Layout, kernels: Kernels) -> list[Codec]:
     """One codec a bucket, of coded or of float variables."""
     ternary = _ternary_codec(layout.policy)
     codecs: list[Codec] = [ternary(layout, i, kernels) for i in range(len(layout.buckets))]
-    wire_type = tf.float16 if layout.policy.grad_bits == 16 else tf.float32
+    wire_type = tf.as_dtype(layout.policy.float_type)
     for i, variables in enumerate(layout.float_buckets):
         shapes = [layout.shapes[v] for v in variables]
         name = f"{layout.fingerprint().hex()}/float{i}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from terngrad.ops import library
 from terngrad.ops.kernels import Kernels
 from terngrad.ops.reference import ReferenceKernels
@@ -10,8 +12,24 @@ CHOICES = ("", "native", "reference")
 PATHS = ("avx512", "avx2", "portable")
 
 
-def choose_kernels(wanted: str = "", path: str = "", on_gpu: bool = False) -> tuple[Kernels, str]:
-    """Returns the kernels, and why they are not the native ones ("" if they are, or were named).
+class Choice(NamedTuple):
+    """Kernels, and how they came to be used; its text is for the log.
+
+    Attributes:
+      kernels: that were chosen.
+      why_reference: why they are not the native ones; "" if they are, or were named.
+    """
+
+    kernels: Kernels
+    why_reference: str = ""
+
+    def __str__(self) -> str:
+        why = f", because {self.why_reference}" if self.why_reference else ""
+        return f"{self.kernels.title}{why}"
+
+
+def choose_kernels(wanted: str = "", path: str = "", on_gpu: bool = False) -> Choice:
+    """Chooses what computes in this process.
 
     Args:
       wanted: one of `CHOICES`; "" = native ones if possible.
@@ -28,15 +46,15 @@ def choose_kernels(wanted: str = "", path: str = "", on_gpu: bool = False) -> tu
         raise ValueError(f"TERNGRAD_SIMD is {path!r}; allowed are {allowed}")
     wanted = wanted or ("native" if path else "")
     if wanted == "reference":
-        return ReferenceKernels(), ""
+        return Choice(ReferenceKernels())
     if on_gpu and not wanted:
-        return ReferenceKernels(), "native kernels compute on CPUs only"
+        return Choice(ReferenceKernels(), "native kernels compute on CPUs only")
     from terngrad.ops.native import NativeKernels
 
     try:
-        return NativeKernels(path), ""
+        return Choice(NativeKernels(path))
     except library.UnavailableError as error:
         if wanted:
             name = f"TERNGRAD_SIMD={path}" if path else "TERNGRAD_KERNELS=native"
             raise ValueError(f"{name}: {error}") from None
-        return ReferenceKernels(), str(error)
+        return Choice(ReferenceKernels(), str(error))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 import tensorflow as tf
@@ -19,9 +20,11 @@ class Kernels(abc.ABC):
 
     Attributes:
       title: for the log.
+      family: within one even those sums agree bit for bit, so all workers need the same.
     """
 
     title: str
+    family: Literal["native", "reference"]
 
     @abc.abstractmethod
     def stats(self, gradients: Sequence[tf.Tensor]) -> Stats:

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from terngrad.ops import build, library
-from terngrad.ops.choice import choose_kernels
+from terngrad.ops.choice import Choice, choose_kernels
 from terngrad.ops.native import NativeKernels
 from terngrad.ops.reference import ReferenceKernels
 
@@ -87,6 +87,19 @@ def test_on_gpus_the_reference_is_used_and_the_reason_told():
     kernels, why = choose_kernels(on_gpu=True)
     assert isinstance(kernels, ReferenceKernels)
     assert "CPUs only" in why
+
+
+@needs_library
+def test_each_choice_tells_the_family_of_its_kernels():
+    for wanted in ("native", "reference"):
+        assert choose_kernels(wanted).kernels.family == wanted
+    assert choose_kernels("", "portable").kernels.family == "native"
+
+
+def test_the_text_of_a_choice_is_its_title_and_what_forced_it():
+    kernels = ReferenceKernels()
+    assert f"{Choice(kernels)}" == kernels.title
+    assert f"{Choice(kernels, 'it rains')}" == f"{kernels.title}, because it rains"
 
 
 def test_law_10_an_unknown_choice_is_named():

@@ -18,6 +18,8 @@ from terngrad.ternary import Stats
 class NativeKernels(Kernels):
     """Runs on the CPU, on the threads of TensorFlow's pool."""
 
+    family = "native"
+
     def __init__(self, path: str = "") -> None:
         """Loads the ops.
 

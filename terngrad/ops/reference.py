@@ -19,6 +19,7 @@ class ReferenceKernels(Kernels):
     """Puts the functions of `ternary`, `draws` and `planes` together."""
 
     title = "the reference ops (TensorFlow)"
+    family = "reference"
 
     def stats(self, gradients: Sequence[tf.Tensor]) -> Stats:
         """See base class."""
