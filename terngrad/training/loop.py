@@ -8,12 +8,13 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 
-import numpy as np
 import tensorflow as tf
 
 from terngrad.exchange.pulse import Pulse
 from terngrad.layout import Layout
-from terngrad.training.progress import Progress
+from terngrad.training.clock import Clock
+from terngrad.training.divergence import DivergedError, not_finite
+from terngrad.training.progress import Progress, make_progress
 from terngrad.training.runner import Outcome, Runner
 from terngrad.training.summaries import SummaryWriter
 
@@ -77,10 +78,6 @@ class StopRequest(contextlib.AbstractContextManager):
         self.signal = signal.Signals(number)
 
 
-class DivergedError(ValueError):
-    """A loss or a gradient is NaN or infinite."""
-
-
 @dataclasses.dataclass
 class Loop:
     """Trains until `cadence.max_steps` or a request to stop.
@@ -99,6 +96,7 @@ class Loop:
       pulse: told when steps are under way, for other processes to see.
       recover: called when a step failed; returns the step at which the training then is and its
         batches, or None if it cannot go on.
+      is_stopped: whether the others had been asked to stop when this process got their state.
     """
 
     runner_at: Callable[[int], tuple[Runner, int]]
@@ -113,6 +111,7 @@ class Loop:
     unsaved: str = "none was written yet"
     pulse: Pulse = dataclasses.field(default_factory=Pulse)
     recover: Callable[[], tuple[int, Iterator] | None] = lambda: None
+    is_stopped: Callable[[], bool] = lambda: False
     _called: set[Callable] = dataclasses.field(default_factory=set, init=False)
 
     def run(self, step: int, checkpoint: str | None, stop: StopRequest) -> tuple[str | None, bool]:
@@ -134,20 +133,21 @@ class Loop:
         summary_due = self.writer is not None
         self.runner_at(step)[0].compile(self.batches)
         profiler = _Profiler(self.cadence.profile, self.profile_dir)
-        clock = _Clock()
+        clock = Clock()
         saved_at = summarized_at = time.monotonic()
-        ended = False
+        ended = self.is_stopped()
         while step < self.cadence.max_steps and not ended:
             profiler.at(step)
             runner, until = self.runner_at(step)
             if stop.signal:
                 runner.request_stop()  # one more step tells the other processes
             try:
-                if summary_due and runner.follower:
+                if summary_due and runner.is_observable:
                     outcome, step = self._observe(runner, step, clock), step + 1
                     summarized_at = time.monotonic()
                 else:
-                    count = clock.affordable(min(self.cadence.next_stop(step), until) - step)
+                    wanted = min(self.cadence.next_stop(step), until) - step
+                    count = clock.affordable(wanted, _LONGEST_CALL_SECS)
                     with clock.timing(count), self._pulsing(runner.many, step):
                         outcome = runner.many(self.batches, count)
                         step += int(outcome.done)
@@ -155,6 +155,7 @@ class Loop:
                 if (found := self.recover()) is None:
                     raise
                 step, self.batches = found
+                ended = self.is_stopped()
                 continue
             self._check(outcome, step, checkpoint)
             ended = bool(outcome.stop)
@@ -174,7 +175,7 @@ class Loop:
             self.writer.flush()
         return checkpoint, ended
 
-    def _observe(self, runner: Runner, step: int, clock: _Clock) -> Outcome:
+    def _observe(self, runner: Runner, step: int, clock: Clock) -> Outcome:
         with clock.timing(1), self._pulsing(runner.one, step):
             observation = runner.one(self.batches)
         self.writer.gradients(observation.gradients, observation.zeros, step + 1)
@@ -189,14 +190,7 @@ class Loop:
         return contextlib.nullcontext()
 
     def _check(self, outcome: Outcome, step: int, checkpoint: str | None) -> None:
-        losses = dict(zip(("entropy_loss", "reg_loss"), outcome.losses, strict=True))
-        bad = [f"{name} is {float(v)}" for name, v in losses.items() if not np.isfinite(v)]
-        infinite = ~np.isfinite(outcome.scales.numpy())
-        bad += [
-            f"the gradient of {self.layout.names[self.layout.coded[i]]} is not finite"
-            for i in np.flatnonzero(infinite)
-        ]
-        if bad:
+        if bad := not_finite(outcome.losses, outcome.scales, self.layout):
             last = checkpoint or self.unsaved
             raise DivergedError(f"step {step}: {', '.join(bad)}; last good checkpoint: {last}.")
 
@@ -208,15 +202,10 @@ class Loop:
                 f"{error} Last good checkpoint: {checkpoint or self.unsaved}."
             ) from error
 
-    def _report(self, outcome: Outcome, step: int, clock: _Clock) -> None:
+    def _report(self, outcome: Outcome, step: int, clock: Clock) -> None:
         seconds = clock.seconds_per_step()
-        progress = Progress(
-            step,
-            float(outcome.losses.entropy),
-            float(outcome.losses.regularization),
-            float(outcome.learning_rate),
-            seconds,
-            self.batch_size / seconds,
+        progress = make_progress(
+            step, outcome.losses, outcome.learning_rate, seconds, self.batch_size
         )
         self.report(progress)
         if self.writer:
@@ -251,36 +240,6 @@ class _Profiler:
             tf.profiler.experimental.stop()
             self._running = False
             print(f"Profile for TensorBoard: {self._directory}", flush=True)
-
-
-class _Clock:
-    """Durations of steps: only of them, not of compiling, saving or writing summaries."""
-
-    def __init__(self) -> None:
-        self._steps = 0  # since the last report
-        self._seconds = 0.0
-        self._pace = 0.0  # seconds a step, in the last call
-
-    @contextlib.contextmanager
-    def timing(self, steps: int) -> Iterator[None]:
-        start = time.perf_counter()
-        yield
-        seconds = time.perf_counter() - start
-        if self._pace:  # the first call also compiles or fills the input pipeline
-            self._steps += steps
-            self._seconds += seconds
-        self._pace = seconds / steps
-
-    def affordable(self, count: int) -> int:
-        if self._pace == 0.0:
-            return min(count, 1)
-        return max(1, min(count, int(_LONGEST_CALL_SECS / self._pace)))
-
-    def seconds_per_step(self) -> float:
-        """Mean since the last call of this; of the last step where there was none since."""
-        mean = self._seconds / self._steps if self._steps else self._pace
-        self._steps, self._seconds = 0, 0.0
-        return max(mean, 1e-9)
 
 
 def _next_multiple(step: int, every: int) -> int:

@@ -1,13 +1,16 @@
 """What ends a training loop, on a runner that only pretends."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from terngrad.layout import Policy, make_layout
 from terngrad.training.classifier import Losses
-from terngrad.training.loop import Cadence, DivergedError, Loop, StopRequest
-from terngrad.training.runner import Outcome
+from terngrad.training.divergence import DivergedError
+from terngrad.training.loop import Cadence, Loop, StopRequest
+from terngrad.training.runner import Observation, Outcome
 
 LAYOUT = make_layout(["conv/kernel", "fc/kernel"], [(3, 3), (4, 5)], Policy(grad_bits=1))
 
@@ -16,8 +19,10 @@ class PretendedRunner:
     """Makes steps that cost nothing; from step `bad_from` on the outcome is `bad`."""
 
     codecs = ()
+    follower = None
 
-    def __init__(self, bad=None, bad_from=0):
+    def __init__(self, bad=None, bad_from=0, is_observable=True):
+        self.is_observable = is_observable
         self.step, self.stopping = 0, False
         self._bad, self._bad_from = bad or {}, bad_from
 
@@ -37,6 +42,28 @@ class PretendedRunner:
         stop = tf.constant(self.stopping)
         rate = tf.constant(0.1)
         return Outcome(tf.constant(done), values["losses"], stop, rate, values["scales"])
+
+    def one(self, batches):
+        return Observation(self.many(batches, 1), [], {})
+
+
+class PretendedWriter:
+    """Notes the steps whose gradients it gets."""
+
+    def __init__(self):
+        self.observed = []
+
+    def gradients(self, gradients, zeros, step):
+        self.observed.append(step)
+
+    def progress(self, progress):
+        del progress
+
+    def traffic(self, codecs, step):
+        del codecs, step
+
+    def flush(self):
+        pass
 
 
 def loop_of(runner, saved, max_steps=100):
@@ -76,6 +103,34 @@ def test_a_request_to_stop_ends_after_one_more_step_with_a_checkpoint():
     assert (runner.step, saved, checkpoint, stopped) == (1, [1], "model.ckpt-1", True)
 
 
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_failed_step_goes_on_from_the_state_it_is_given_unless_that_run_was_stopped(stopped):
+    class FailingOnce(PretendedRunner):
+        failed = False
+
+        def many(self, batches, count):
+            if self.step == 30 and not self.failed:
+                self.failed = True
+                raise tf.errors.UnavailableError(None, None, "connection lost")
+            return super().many(batches, count)
+
+    runner, saved = FailingOnce(), []
+    loop = loop_of(runner, saved)
+    loop.recover = lambda: (70, iter(()))
+    loop.is_stopped = lambda: stopped and runner.failed
+    checkpoint, ended = loop.run(0, None, StopRequest())
+    assert (ended, checkpoint) == (stopped, "model.ckpt-70" if stopped else "model.ckpt-100")
+    assert saved == ([25, 70] if stopped else [25, 75, 100])
+
+
+def test_who_starts_with_the_state_of_a_run_that_was_stopped_makes_no_step():
+    runner, saved = PretendedRunner(), []
+    loop = loop_of(runner, saved)
+    loop.is_stopped = lambda: True
+    assert loop.run(40, "model.ckpt-40", StopRequest()) == ("model.ckpt-40", True)
+    assert (runner.step, saved) == (0, [])
+
+
 def test_others_see_how_far_it_is_in_steps_but_not_while_it_compiles_or_saves():
     runner, saved, seen = PretendedRunner(), [], []
     loop = loop_of(runner, saved, max_steps=60)
@@ -96,3 +151,13 @@ def test_checkpoints_are_written_at_their_steps_and_at_the_end():
         0, None, StopRequest()
     )
     assert (saved, checkpoint, stopped) == ([25, 50, 60], "model.ckpt-60", False)
+
+
+def test_a_process_alone_shows_its_gradients_and_who_follows_shows_none():
+    alone, behind = PretendedRunner(), PretendedRunner(is_observable=False)
+    for runner, observed in [(alone, list(range(1, 61))), (behind, [])]:
+        loop = loop_of(runner, [], max_steps=60)
+        loop.writer = PretendedWriter()
+        loop.cadence = dataclasses.replace(loop.cadence, summary_secs=0.0)
+        loop.run(0, None, StopRequest())
+        assert (loop.writer.observed, runner.step) == (observed, 60)

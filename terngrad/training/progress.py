@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # TensorFlow, which who only shows progress does not need
+    import tensorflow as tf
+
+    from terngrad.training.classifier import Losses
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,3 +35,20 @@ class Progress:
     def total_loss(self) -> float:
         """What the step's gradient belongs to."""
         return self.entropy_loss + self.reg_loss
+
+
+def make_progress(
+    step: int, losses: Losses, learning_rate: tf.Tensor, seconds: float, batch_size: int
+) -> Progress:
+    """The state after a step.
+
+    Args:
+      step: steps done.
+      losses: of the step.
+      learning_rate: of the step.
+      seconds: mean duration of a step since the last report.
+      batch_size: images in a step.
+    """
+    entropy, regularization = map(float, losses)
+    rate = float(learning_rate)
+    return Progress(step, entropy, regularization, rate, seconds, batch_size / seconds)

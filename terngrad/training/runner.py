@@ -43,6 +43,7 @@ class Runner:
 
     Attributes:
       codecs: with which gradients are exchanged.
+      is_observable: whether `one` shows gradients that were computed; those of a follower are 0.
       follower: runs the same kind of step where others make it without this process; None if this
         is such a one, or there are no others.
     """
@@ -53,13 +54,16 @@ class Runner:
         codecs: Sequence[Codec],
         on_batch: Callable[[], None] | None = None,
         follower: Runner | None = None,
+        *,
+        is_observable: bool = True,
     ) -> None:
         """Compiles `step`, which exchanges its gradients with `codecs`.
 
-        Calls `on_batch`, from any thread, for each batch that it takes. For `follower` see class.
+        Calls `on_batch`, from any thread, for each batch that it takes. For the others see class.
         """
         self._step = step
         self._on_batch = on_batch
+        self.is_observable = is_observable
         self.follower = follower
         # TensorFlow's collectives tell the turns of a loop apart, and processes do not make the
         # same number of steps in a call: in a function of its own a step is the same in all turns.

@@ -13,6 +13,13 @@ from terngrad.exchange.exchange import Exchange
 from terngrad.training.averages import MovingAverages
 from terngrad.training.bystander import Bystander
 from terngrad.training.classifier import Classifier, Losses
+from terngrad.training.nodes import (
+    compute_nodes,
+    draw_keys,
+    encode_nodes,
+    seed_of_draws,
+    spread,
+)
 from terngrad.training.optimizers import Optimizer
 from terngrad.training.schedules import Schedule
 
@@ -76,7 +83,7 @@ class TrainStep:
         self._schedule = schedule
         self._averages = averages
         self._step = step
-        self._seed = tf.constant(seed % (1 << 64), tf.uint64)
+        self._seed = seed_of_draws(seed)
         self._devices = devices
         self._stop = tf.Variable(0.0, trainable=False)
 
@@ -89,17 +96,10 @@ class TrainStep:
         """Trains on the process' batch: float32 [B, H, W, C], int32 [B], split over its nodes."""
         nodes = self._exchange.local_nodes
         step = self._step.read_value()
-        gradients, losses, states, keys = [], [], [], []
-        devices = [self._devices[i * len(self._devices) // nodes] for i in range(nodes)]
-        for i, (x, y) in enumerate(
-            zip(tf.split(images, nodes), tf.split(labels, nodes), strict=True)
-        ):
-            keys.append(DrawKey(self._seed, step, tf.constant(self._exchange.first_node + i)))
-            with tf.device(devices[i]):
-                g, loss, state = self._classifier.gradients(x, y, dropout_seed(keys[i]))
-            gradients.append(g)
-            losses.append(loss)
-            states.append(state)
+        devices = spread(self._devices, nodes)
+        keys = draw_keys(self._seed, step, self._exchange.first_node, nodes)
+        computed = compute_nodes(self._classifier, images, labels, keys, devices)
+        gradients, losses, states = zip(*computed, strict=True)
         shared, stop = self._share(losses)
         aggregate = exchange_gradients(gradients, self._codecs, self._exchange, keys, devices)
         statistics = self._mean_statistics(states)
@@ -151,24 +151,9 @@ def exchange_gradients(
     means: dict[int, tf.Tensor] = {}
     scales, encoded = [], []
     for codec in codecs:
-        chosen = [[node[i] for i in codec.variables] for node in gradients]
-        measured, codes = [], []
-        for node, device in zip(chosen, devices, strict=True):
-            with tf.device(device):
-                measured.append(codec.measure(node))
-        agreed = codec.agree(exchange, measured)
-        for i, device in enumerate(devices):
-            with tf.device(device):
-                codes.append(codec.encode(chosen[i], measured[i].bounds, agreed[i], keys[i]))
+        codes, agreed = encode_nodes(gradients, codec, exchange, keys, devices)
         delivered = codec.deliver(exchange, codes, agreed)
         means.update(zip(codec.variables, delivered, strict=True))
         scales.append(tf.reduce_max(tf.stack(agreed), axis=0))
         encoded.append(codes[0])
     return Aggregate([means[i] for i in sorted(means)], tf.concat(scales, 0), encoded)
-
-
-def dropout_seed(key: DrawKey) -> tf.Tensor:
-    """Seed of the draws that a node's layers make at a step: int32 [2]."""
-    base = tf.bitcast(tf.reshape(key.seed, [1]), tf.int32)[0]
-    mixed = tf.random.experimental.stateless_fold_in(base, tf.cast(key.step, tf.int32))
-    return tf.random.experimental.stateless_fold_in(mixed, key.node)

@@ -13,9 +13,10 @@ from terngrad.ops.reference import ReferenceKernels
 from terngrad.training import schedules
 from terngrad.training.averages import MovingAverages
 from terngrad.training.classifier import Classifier
+from terngrad.training.nodes import dropout_seed
 from terngrad.training.optimizers import Momentum
 from terngrad.training.runner import Runner
-from terngrad.training.step import TrainStep, dropout_seed
+from terngrad.training.step import TrainStep
 
 BATCH, CLASSES, SIDE = 16, 5, 8
 TERNARY = Policy(grad_bits=1, clip_factor=2.5)

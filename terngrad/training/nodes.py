@@ -1,0 +1,107 @@
+"""What the nodes of a process do in a step: the worker's part of the paper's Algorithm 1."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from terngrad.codecs.codec import Codec
+from terngrad.draws import DrawKey
+from terngrad.exchange.exchange import Exchange
+from terngrad.training.bystander import Bystander
+from terngrad.training.classifier import Classifier, Losses
+
+
+class NodeGradients(NamedTuple):
+    """What a node computes from its part of a batch; see `Classifier.gradients`."""
+
+    gradients: list[tf.Tensor]
+    losses: Losses
+    state: list[tf.Tensor]
+
+
+class NodeCodes(NamedTuple):
+    """What the nodes encode with one codec, a list element a node.
+
+    Attributes:
+      codes: the node's gradients as they travel.
+      scales: float32 [v], what it encodes with.
+    """
+
+    codes: list[list[tf.Tensor]]
+    scales: list[tf.Tensor]
+
+
+def seed_of_draws(seed: int) -> tf.Tensor:
+    """The seed of all draws: uint64, the low 64 bits of `seed`."""
+    return tf.constant(seed % (1 << 64), tf.uint64)
+
+
+def draw_keys(seed: tf.Tensor, step: tf.Tensor, first_node: int, nodes: int) -> list[DrawKey]:
+    """Keys of the draws of consecutive nodes at a step."""
+    return [DrawKey(seed, step, tf.constant(first_node + i)) for i in range(nodes)]
+
+
+def spread(devices: Sequence[str], nodes: int) -> list[str]:
+    """The device of each node; consecutive nodes share one."""
+    return [devices[i * len(devices) // nodes] for i in range(nodes)]
+
+
+def compute_nodes(
+    classifier: Classifier | Bystander,
+    images: tf.Tensor,
+    labels: tf.Tensor,
+    keys: Sequence[DrawKey],
+    devices: Sequence[str],
+) -> Iterator[NodeGradients]:
+    """Yields what each node computes from its part of the process' batch.
+
+    Args:
+      classifier: net, loss, parameters.
+      images: float32 [B, H, W, C], split over the nodes.
+      labels: int32 [B].
+      keys: of each node's draws.
+      devices: of each node.
+    """
+    parts = zip(tf.split(images, len(keys)), tf.split(labels, len(keys)), strict=True)
+    for (x, y), key, device in zip(parts, keys, devices, strict=True):
+        with tf.device(device):
+            found = NodeGradients(*classifier.gradients(x, y, dropout_seed(key)))
+        yield found  # not within the device, where the caller would go on
+
+
+def encode_nodes(
+    gradients: Sequence[Sequence[tf.Tensor]],
+    codec: Codec,
+    exchange: Exchange,
+    keys: Sequence[DrawKey],
+    devices: Sequence[str],
+) -> NodeCodes:
+    """Clips, agrees on scales, encodes.
+
+    Args:
+      gradients: of each node, of each variable, of which the codec takes its own.
+      codec: what to measure and encode with.
+      exchange: joins the nodes that agree on scales.
+      keys: of each node's draws.
+      devices: of each node; it measures and encodes there, so that codes leave the device.
+    """
+    chosen = [[node[i] for i in codec.variables] for node in gradients]
+    measured, codes = [], []
+    for node, device in zip(chosen, devices, strict=True):
+        with tf.device(device):
+            measured.append(codec.measure(node))
+    agreed = codec.agree(exchange, measured)
+    for i, device in enumerate(devices):
+        with tf.device(device):
+            codes.append(codec.encode(chosen[i], measured[i].bounds, agreed[i], keys[i]))
+    return NodeCodes(codes, agreed)
+
+
+def dropout_seed(key: DrawKey) -> tf.Tensor:
+    """Seed of the draws that a node's layers make at a step: int32 [2]."""
+    base = tf.bitcast(tf.reshape(key.seed, [1]), tf.int32)[0]
+    mixed = tf.random.experimental.stateless_fold_in(base, tf.cast(key.step, tf.int32))
+    return tf.random.experimental.stateless_fold_in(mixed, key.node)
