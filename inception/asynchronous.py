@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 
-from inception import preparation, ps
+from inception import preparation
 from inception import train as training_program
 from inception.asynchronous_loop import AsynchronousLoop
 from inception.asynchronous_ready import Ready, prepare
@@ -22,6 +22,7 @@ from inception.cluster_config import ClusterConfig
 from inception.flags import TrainConfig
 from inception.folders import hold_alone
 from inception.logs import ProgressBar, step_line
+from inception.ps_network import security, tell_hosts
 from terngrad.codecs.codec import Codec, Payload
 from terngrad.exchange.channel import MembershipError
 from terngrad.exchange.membership import difference
@@ -44,8 +45,8 @@ def train(config: TrainConfig, cluster: ClusterConfig) -> None:
       ValueError: flags, data, net, checkpoint or the workers do not fit; or a ps is lost.
       SystemExit: with a signal's status, after one stopped this worker or the run.
     """
-    ps.tell_hosts(cluster)
-    tls = ps.security(cluster)
+    tell_hosts(cluster)
+    tls = security(cluster)
     ready = prepare(config, cluster)
     workers, plan, stop = ready.workers, ready.plan, StopRequest()
     with contextlib.ExitStack() as stack:
@@ -105,7 +106,7 @@ def _tell_plan(ready: Ready) -> None:
         flush=True,
     )
     if layout.coded:
-        print(f"Codes are written by {ready.training.kernels}.", flush=True)
+        print(f"Codes are written by {ready.training.kernel_choice}.", flush=True)
 
 
 def _begin_or_go_on(ready: Ready, client: Client, checkpoint: str | None) -> None:
@@ -155,7 +156,10 @@ def _loop(ready: Ready, client: Client, stop: StopRequest) -> Pulled:
     with ProgressBar(pulled.version, config.max_steps) as bar:
 
         def report(progress: Progress) -> None:
-            print(step_line(progress, worker=workers.label), flush=True)
+            try:
+                print(step_line(progress, worker=workers.label), flush=True)
+            except BrokenPipeError:  # nobody reads the lines any more: end, but lose nothing
+                stop.signal = stop.signal or signal.SIGPIPE
             bar.update(progress)
 
         loop = AsynchronousLoop(
@@ -228,9 +232,9 @@ def _end(ready: Ready, client: Client, pulled: Pulled, stop: StopRequest) -> str
     if pulled.finished:
         client.await_updates(ready.config.max_steps, _LAST_UPDATES_SECS)
     path = _save(ready, client, last=True)
-    # Before the ps are told: who is started again from here begins a run of its own.
-    RunFile(ready.config.train_dir).remove()
-    client.bye(done=pulled.finished, stop=bool(stop.signal), saved=True, looks=pulled.finished)
+    # A ps that did not hear it goes on with the run, and so does who is started again here.
+    if client.bye(done=pulled.finished, stop=bool(stop.signal), saved=True, looks=True):
+        RunFile(ready.config.train_dir).remove()
     return path
 
 

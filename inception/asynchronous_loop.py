@@ -16,8 +16,10 @@ from terngrad.exchange.parameter_server.asynchronous.gradient import (
 )
 from terngrad.exchange.parameter_server.asynchronous.space import Share
 from terngrad.layout import Layout
-from terngrad.training.loop import DivergedError, StopRequest
-from terngrad.training.progress import Progress
+from terngrad.training.clock import Clock
+from terngrad.training.divergence import DivergedError, not_finite
+from terngrad.training.loop import StopRequest
+from terngrad.training.progress import Progress, make_progress
 from terngrad.training.schedules import Schedule
 from terngrad.training.summaries import SummaryWriter
 
@@ -55,42 +57,34 @@ class AsynchronousLoop:
         Raises:
           DivergedError: names the step and what is not finite; it is not pushed.
         """
-        done, pace = 0, _Pace()
+        done, clock = 0, Clock()
         saved_at = observed_at = time.monotonic()
         while not (pulled.finished or pulled.stopped or stop.signal):
-            images, labels = next(batches)
-            computed = self.compute(
-                images, labels, pulled.version, pulled.parameters, pulled.statistics
-            )
-            self._check(computed, pulled.version)
             before = pulled.version
-            pulled = self.client.push(contents(computed, self.shares), pulled.versions)
+            with clock.timing(1):
+                images, labels = next(batches)
+                computed = self.compute(
+                    images, labels, before, pulled.parameters, pulled.statistics
+                )
+                self._check(computed, before)
+                pulled = self.client.push(contents(computed, self.shares), pulled.versions)
             done += 1
-            pace.step()
             if done % self.config.log_every_n_steps == 0:
-                self._report(computed, pulled.version, pace.seconds_per_step())
+                self._report(computed, pulled.version, clock.seconds_per_step())
             now = time.monotonic()
             if self.observe and (done == 1 or now - observed_at >= self.config.save_summaries_secs):
                 self.observe(computed, pulled.version)
                 observed_at = now
-                pace.pause()
             if self.save and self._save_due(before, pulled.version, now - saved_at):
                 self.save()
                 saved_at = time.monotonic()
-                pace.pause()
         if self.writer:
             self.writer.staleness(self.client.untold_staleness, pulled.version)
         return pulled
 
     def _report(self, computed: Computed, step: int, seconds: float) -> None:
-        progress = Progress(
-            step,
-            float(computed.losses.entropy),
-            float(computed.losses.regularization),
-            float(self.schedule(tf.constant(max(0, step - 1), tf.int64))),
-            seconds,
-            self.config.batch_size / seconds,
-        )
+        rate = self.schedule(tf.constant(max(0, step - 1), tf.int64))
+        progress = make_progress(step, computed.losses, rate, seconds, self.config.batch_size)
         self.report(progress)
         if self.writer:
             self.writer.progress(progress)
@@ -102,37 +96,8 @@ class AsynchronousLoop:
         return bool((every and step // every > before // every) or (secs and seconds >= secs))
 
     def _check(self, computed: Computed, step: int) -> None:
-        names = ("entropy_loss", "reg_loss")
-        losses = dict(zip(names, map(float, computed.losses), strict=True))
-        bad = [f"{name} is {value}" for name, value in losses.items() if not np.isfinite(value)]
-        infinite = np.flatnonzero(~np.isfinite(computed.scales.numpy()))
-        bad += [
-            f"the gradient of {self.layout.names[self.layout.coded[i]]} is not finite"
-            for i in infinite
-        ]
+        bad = not_finite(computed.losses, computed.scales, self.layout)
         if not bad and not np.all(np.isfinite(computed.floats.numpy())):
             bad = ["a gradient is not finite"]
         if bad:
             raise DivergedError(f"step {step}: {', '.join(bad)}; it was not handed in.")
-
-
-class _Pace:
-    """Seconds a step since the last report, without compiling, saving and writing summaries."""
-
-    def __init__(self) -> None:
-        self._steps, self._seconds, self._last = 0, 0.0, 0.0
-
-    def step(self) -> None:
-        now = time.perf_counter()
-        if self._last:  # the first step also compiles
-            self._steps += 1
-            self._seconds += now - self._last
-        self._last = now
-
-    def pause(self) -> None:
-        self._last = time.perf_counter()
-
-    def seconds_per_step(self) -> float:
-        mean = self._seconds / self._steps if self._steps else 0.0
-        self._steps, self._seconds = 0, 0.0
-        return max(mean, 1e-9)

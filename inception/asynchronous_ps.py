@@ -5,19 +5,18 @@ import os
 import signal
 import sys
 
-from inception import ps, runtime
+from inception import runtime
 from inception.asynchronous_report import AsynchronousReport
 from inception.cluster_config import ClusterConfig
 from inception.flag_table import refuse
 from inception.flags import TrainConfig
 from inception.folders import hold_alone
+from inception.ps_network import listen, security, tell_hosts
+from inception.ps_process import REPORT_SECS, say, stopped_by_signals
 from inception.schedule_text import read_schedule
 from terngrad.exchange.parameter_server.asynchronous.server import Server
 from terngrad.exchange.parameter_server.asynchronous.store import Keeping, Store
 from terngrad.exchange.parameter_server.calls import ps_name
-from terngrad.ops.choice import choose_kernels
-
-_REPORT_SECS = 30.0
 
 
 def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
@@ -27,32 +26,30 @@ def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
       ValueError: names a flag that cannot be honoured.
       SystemExit: with the signal's status, if it came before the run was finished.
     """
-    ps.tell_hosts(cluster)
-    tls = ps.security(cluster)
+    tell_hosts(cluster)
+    tls = security(cluster)
     runtime.configure(
         intra_threads=config.num_intra_threads,
         inter_threads=config.num_inter_threads,
         deterministic=config.deterministic,
         log_placement=False,
     )
-    wanted, path = os.environ.get("TERNGRAD_KERNELS", ""), os.environ.get("TERNGRAD_SIMD", "")
-    kernels, why_reference = choose_kernels(wanted, path)
+    chosen = runtime.kernels()
     index, hosts, workers = cluster.task_id, cluster.ps_hosts, cluster.worker_hosts
     name = ps_name(index, hosts)
-    tell = lambda text: ps.say(f"{name}: {text}")
+    tell = lambda text: say(f"{name}: {text}")
     folder = os.path.join(config.train_dir, f"ps_{index}")
     keeping = Keeping(folder, cluster.ps_snapshot_steps)
     with contextlib.ExitStack() as stack:
         _hold_folder(keeping, config, stack)
-        store = Store(index, len(hosts), workers, kernels, read_schedule, keeping, tell)
+        store = Store(index, len(hosts), workers, chosen.kernels, read_schedule, keeping, tell)
         server = Server(index, hosts, workers, store, cluster.worker_timeout_secs, tls)
-        signals = stack.enter_context(ps.stopped_by_signals(server.stop))
-        who = ps.listen(server, cluster, tls)
-        ps.say(f"{name} holds the parameters of {len(workers)} workers {who}.")
-        why = f", because {why_reference}" if why_reference else ""
-        ps.say(f"Codes are read by {kernels.title}{why}.")
+        signals = stack.enter_context(stopped_by_signals(server.stop))
+        who = listen(server.start, cluster, tls)
+        say(f"{name} holds the parameters of {len(workers)} workers {who}.")
+        say(f"Codes are read by {chosen}.")
         report = AsynchronousReport(server, tell, folder if config.save_summaries_secs else None)
-        while not server.wait(_REPORT_SECS):
+        while not server.wait(REPORT_SECS):
             report.report()
         present = server.present
         server.close()

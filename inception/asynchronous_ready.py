@@ -77,8 +77,7 @@ def prepare(config: TrainConfig, cluster: ClusterConfig) -> Ready:
     facts |= settings.data_facts(dataset, cluster.split_data)
     facts |= {name: json.dumps(value) for name, value in own.items()}
     facts["layout"] = training.layout.fingerprint().hex()
-    # The reference's statistics differ in the last bits.
-    facts["kernels"] = "native" if training.kernels.startswith("native") else "reference"
+    facts["kernels"] = training.kernel_choice.kernels.family
     return Ready(
         config,
         cluster,

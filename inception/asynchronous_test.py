@@ -32,14 +32,14 @@ SNAPSHOT_STEPS = 50
 GOES_ON = r"Worker {}: .* step \d+"
 
 
-def asynchronous(folder, steps=ENDLESS, **options):
+def asynchronous(folder, steps=ENDLESS, timeout_secs=90, **options):
     """A program and its flags; the net is small, so that a step is quick."""
     program, flags = flags_of(folder, steps=steps, batch_size=8, **options)
     own = [
         "--cross_replica_sync=False",
         "--net=mlp",
         f"--ps_snapshot_steps={SNAPSHOT_STEPS}",
-        "--worker_timeout_secs=90",
+        f"--worker_timeout_secs={timeout_secs}",
     ]
     return program, [*flags, *own]
 
@@ -142,6 +142,29 @@ def test_a_ps_that_was_killed_is_found_again_and_has_lost_no_more_than_a_snapsho
             run.wait_for(r"^ps 0 \(.*\) is found again")
             wait_for_step(run, reached + 100)
         assert end(runs) > reached
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_worker_that_stands_still_is_not_missed_and_a_ps_that_does_is_found_again(tmp_path):
+    timeout_secs = 20
+    with cluster(tmp_path, 2, timeout_secs=timeout_secs) as (runs, _):
+        for run in runs[:2]:
+            wait_for_step(run, 50)
+        runs[1].process.send_signal(signal.SIGSTOP)
+        seen = max(steps_of(runs[0]))
+        wait_for_step(runs[0], seen + 100)
+        time.sleep(0.75 * timeout_secs)  # no line tells that the ps has ended its stream
+        runs[1].process.send_signal(signal.SIGCONT)
+        runs[1].wait_for(r"^ps 0 \(.*\) is found again")
+        runs[2].process.send_signal(signal.SIGSTOP)
+        for run in runs[:2]:
+            run.wait_for(r"^ps 0 \(.*\) does not answer any more: .*; it is looked for, for 20 s")
+        seen = max(max(steps_of(run)) for run in runs[:2])
+        runs[2].process.send_signal(signal.SIGCONT)
+        for run in runs[:2]:
+            wait_for_step(run, seen + 100)
+        assert end(runs) > seen
 
 
 @pytest.mark.slow

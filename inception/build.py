@@ -1,11 +1,11 @@
 """From a config to the parts of a training: net, codecs, exchange, optimizer, compiled steps."""
 
 import dataclasses
-import os
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from inception import runtime
 from inception.flags import TrainConfig
 from inception.large_batch import rate_steps
 from inception.problem import Problem
@@ -16,7 +16,7 @@ from terngrad.exchange.connection import Connection
 from terngrad.exchange.exchange import Exchange
 from terngrad.exchange.local import LocalExchange
 from terngrad.layout import Layout, Policy, make_layout
-from terngrad.ops.choice import choose_kernels
+from terngrad.ops.choice import Choice
 from terngrad.training import schedules
 from terngrad.training.averages import MovingAverages
 from terngrad.training.bystander import Bystander
@@ -39,7 +39,7 @@ class Training:
       step: int64 variable, steps done.
       state: everything that a checkpoint holds, by name.
       exchange: joins the nodes of the run.
-      kernels: what writes and reads codes, for the log.
+      kernel_choice: what writes and reads codes.
     """
 
     classifier: Classifier
@@ -49,7 +49,7 @@ class Training:
     step: tf.Variable
     state: dict[str, tf.Variable]
     exchange: Exchange
-    kernels: str
+    kernel_choice: Choice
 
     def traffic(self, codecs: Sequence[Codec]) -> list[Payload]:
         """Bytes that this process exchanges in a step, by variable in the layout's order.
@@ -95,11 +95,8 @@ def build_training(
     decay = config.moving_average_decay
     averages = MovingAverages(classifier.variables, decay) if decay else None
     step = tf.Variable(0, dtype=tf.int64, trainable=False)
-    kernels, why_reference = choose_kernels(
-        os.environ.get("TERNGRAD_KERNELS", ""),
-        os.environ.get("TERNGRAD_SIMD", ""),
-        on_gpu=any("GPU" in device for device in devices),
-    )
+    kernel_choice = runtime.kernels(on_gpu=any("GPU" in device for device in devices))
+    kernels = kernel_choice.kernels
     exchange = (
         connection.exchange(config.nodes, kernels, step)
         if connection
@@ -110,10 +107,11 @@ def build_training(
     def runner(layout: Layout) -> Runner:
         codecs = make_codecs(layout, kernels)
         parts = (codecs, exchange, optimizer, schedule, averages, step, config.seed, devices)
-        follower = TrainStep(Bystander(classifier), *parts)
-        return Runner(
-            TrainStep(classifier, *parts), codecs, on_batch, Runner(follower, codecs, on_batch)
-        )
+        follower = None
+        if connection:
+            bystander = TrainStep(Bystander(classifier), *parts)
+            follower = Runner(bystander, codecs, on_batch, is_observable=False)
+        return Runner(TrainStep(classifier, *parts), codecs, on_batch, follower)
 
     policy = _policy(config, classifier.names)
     shapes = [v.shape for v in classifier.variables]
@@ -131,7 +129,7 @@ def build_training(
         step,
         state,
         exchange,
-        kernels.title + (f", because {why_reference}" if why_reference else ""),
+        kernel_choice,
     )
 
 

@@ -9,6 +9,8 @@ import json
 import os
 import socket
 import sys
+import threading
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,14 +22,17 @@ import numpy as np
 from inception.cluster_config import ClusterConfig
 from inception.flag_table import refuse
 from terngrad.exchange import admission, launched
-from terngrad.exchange.channel import PortError, name_of
+from terngrad.exchange.channel import FinishedError, PortError, name_of
 from terngrad.exchange.membership import Membership, compare, end_process, reason_of
-from terngrad.exchange.pulse import Pulse
+from terngrad.exchange.pulse import HOPELESS, Pulse
 
 if TYPE_CHECKING:
     from terngrad.exchange.channel import Peer
     from terngrad.exchange.connection import Connection
     from terngrad.exchange.horovod import HorovodTransport
+
+
+_LOOK_SECS = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,23 +88,36 @@ def joined(cluster: ClusterConfig) -> contextlib.AbstractContextManager[Workers]
 
 @contextlib.contextmanager
 def _joined_by_parameter_servers(cluster: ClusterConfig) -> Iterator[Workers]:
-    from inception import ps
+    from inception.ps_network import security, tell_hosts
     from terngrad.exchange.parameter_server.client import Client
     from terngrad.exchange.parameter_server.coordinator import Rules
     from terngrad.exchange.parameter_server.exchange import ParameterServerConnection
-    from terngrad.exchange.parameter_server.meeting import FinishedError
 
     hosts, rank = cluster.worker_hosts, cluster.task_id
-    ps.tell_hosts(cluster)
-    pulse, tls = Pulse(), ps.security(cluster)
+    tell_hosts(cluster)
+    pulse, tls = Pulse(), security(cluster)
     rules = Rules(cluster.aggregated, cluster.elastic, cluster.worker_timeout_secs)
     timeout_secs = rules.timeout_secs
     client = Client(cluster.ps_hosts, hosts, rank, timeout_secs, tls, pulse, str(rules))
     connection = ParameterServerConnection(client)
 
-    def end(why: str) -> None:
+    def end(why: str, said: str = "") -> None:
         client.close(is_done=True, why=why)
-        end_process(f"{name_of(rank, hosts)} ends: {why}")
+        end_process(f"{name_of(rank, hosts)} ends: {said or why}")
+
+    def end_soon(why: str) -> None:
+        """Lets the main thread save what there is, unless it hangs."""
+        threading.Thread(target=end_unless_it_moves, args=(why,), daemon=True).start()
+
+    def end_unless_it_moves(why: str) -> None:
+        began = stepping_since = time.monotonic()
+        now = began
+        while now - stepping_since < timeout_secs and now - began < HOPELESS * timeout_secs:
+            time.sleep(min(_LOOK_SECS, timeout_secs / 4))
+            now = time.monotonic()
+            if pulse.batches is None:  # it saves, perhaps, which may take as long as it takes
+                stepping_since = now
+        end(why)
 
     def agree(facts: Mapping[str, str]) -> None:
         given = client.meeting.gather(f"facts:{min(facts)}", json.dumps(facts).encode())
@@ -107,7 +125,7 @@ def _joined_by_parameter_servers(cluster: ClusterConfig) -> Iterator[Workers]:
 
     why = ""
     try:
-        client.watch(end)
+        client.watch(end_soon)
         if rank == 0:
             print(
                 f"SyncReplicas enabled: replicas_to_aggregate={cluster.aggregated}; "
@@ -125,6 +143,8 @@ def _joined_by_parameter_servers(cluster: ClusterConfig) -> Iterator[Workers]:
         sys.exit(0)
     except BaseException as error:
         why = reason_of(error)
+        if client.failure:
+            end(client.failure, said=why)
         client.meeting.fail(why)
         raise
     finally:

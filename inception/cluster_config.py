@@ -1,6 +1,7 @@
 """The flags that say which process of a distributed training this is."""
 
 import dataclasses
+from collections.abc import Sequence
 
 from inception.flag_table import (
     BOOLEAN,
@@ -165,9 +166,8 @@ class ClusterConfig(Checked):
             self._refuse_what_is_for_steps_together()
 
     def _refuse_what_is_for_steps_together(self) -> None:
-        for name, unset in (("num_replicas_to_aggregate", -1), ("elastic", False)):
-            if (value := getattr(self, name)) != unset:
-                raise refuse(name, value, f"is for {_SYNC}: else no worker waits for another")
+        why = f"is for {_SYNC}: else no worker waits for another"
+        self._refuse_if_set(("num_replicas_to_aggregate", "elastic"), why)
 
     @property
     def inert_flags(self) -> dict[str, str]:
@@ -187,12 +187,8 @@ class ClusterConfig(Checked):
         return needed if needed != -1 else len(self.worker_hosts)
 
     def _refuse_what_a_launcher_knows(self, launcher: str) -> None:
-        given = {"worker_hosts": ",".join(self.worker_hosts)}
-        given |= {"task_id": self.task_id or "", "control_port": self.control_port}
-        why = f"{launcher} names the workers; must not be set with --variable_update="
-        for name, value in given.items():
-            if value not in ("", -1):
-                raise refuse(name, value, why + self.engine)
+        why = f"{launcher} names the workers; must not be set with --variable_update={self.engine}"
+        self._refuse_if_set(("worker_hosts", "task_id", "control_port"), why)
 
     def _check_hosts(self, job: str, hosts: tuple[str, ...]) -> None:
         name, given = f"{job}_hosts", ",".join(hosts)
@@ -211,9 +207,8 @@ class ClusterConfig(Checked):
 
     def _check_servers(self) -> None:
         self._check_hosts("ps", self.ps_hosts)
-        if self.control_port != -1:
-            why = "must not be set with --ps_hosts: ps 0 is where the workers meet"
-            raise refuse("control_port", self.control_port, why)
+        why = "must not be set with --ps_hosts: ps 0 is where the workers meet"
+        self._refuse_if_set(("control_port",), why)
         needed, workers = self.num_replicas_to_aggregate, len(self.worker_hosts)
         if needed > workers:
             why = f"must be 1 to {workers}, the number of worker_hosts, or -1"
@@ -225,17 +220,18 @@ class ClusterConfig(Checked):
             raise refuse(missing[0], "", why)
 
     def _refuse_what_is_for_servers(self) -> None:
-        given = {"ps_hosts": ",".join(self.ps_hosts), "tls_ca": self.tls_ca}
-        given |= {"tls_cert": self.tls_cert, "tls_key": self.tls_key}
-        given |= {"job_name": self.job_name if self.job_name == "ps" else ""}
-        given |= {"allow_insecure_network": self.allow_insecure_network or ""}
-        given |= {"elastic": self.elastic or ""}
-        needed = self.num_replicas_to_aggregate
-        given |= {"num_replicas_to_aggregate": needed if needed != -1 else ""}
-        for name, value in given.items():
-            if value:
-                why = f"is for --ps_hosts and --variable_update={_SERVED}, not {self.engine}"
-                raise refuse(name, value, why)
+        names = ("ps_hosts", "tls_ca", "tls_cert", "tls_key", "job_name", "allow_insecure_network")
+        names += ("elastic", "num_replicas_to_aggregate")
+        why = f"is for --ps_hosts and --variable_update={_SERVED}, not {self.engine}"
+        self._refuse_if_set(names, why)
+
+    def _refuse_if_set(self, names: Sequence[str], why: str) -> None:
+        """Raises ValueError for the first of some flags whose value is not its default."""
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        for name in names:
+            value = getattr(self, name)
+            if value != defaults[name]:
+                raise refuse(name, ",".join(value) if isinstance(value, tuple) else value, why)
 
     def _check_control_port(self) -> None:
         address = self.control_address

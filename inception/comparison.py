@@ -1,6 +1,5 @@
 """Runs side by side: as a table and as a picture."""
 
-import os
 from collections.abc import Mapping
 
 import matplotlib.figure
@@ -8,6 +7,7 @@ import numpy as np
 import rich.console
 import rich.table
 
+from inception import pictures
 from inception.report import Curve, Run
 
 _SMOOTHED = 0.07  # share of the run that a point of the smoothed loss averages
@@ -60,9 +60,7 @@ def draw(runs: Mapping[str, Run], path: str, title: str) -> None:
     for axes in (losses, accuracies):
         axes.legend()
         axes.grid(alpha=0.3)
-    temporary = f"{path}.tmp"
-    figure.savefig(temporary, format="png", dpi=100)
-    os.replace(temporary, path)
+    pictures.save(figure, path)
 
 
 def _smooth(curve: Curve) -> np.ndarray:

@@ -162,13 +162,13 @@ def test_law_4_horovod_gives_the_bits_of_one_process(tmp_path, horovod_command, 
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_killed_worker_ends_horovod(tmp_path, horovod_command, launcher, victim):
     program, flags = flags_of(tmp_path, batch_size=2, steps=100_000)
-    run = HorovodRun(horovod_command(launcher, 2), program, flags)
-    run.wait_for(r"Worker 0: .* step 10,")
-    pids = worker_pids(tmp_path)
-    os.kill(pids[victim], signal.SIGKILL)
-    start = time.monotonic()
-    assert run.finish() != 0
-    assert time.monotonic() - start < 60
+    with HorovodRun(horovod_command(launcher, 2), program, flags) as run:
+        run.wait_for(r"Worker 0: .* step 10,")
+        pids = worker_pids(tmp_path)
+        os.kill(pids[victim], signal.SIGKILL)
+        start = time.monotonic()
+        assert run.finish() != 0
+        assert time.monotonic() - start < 60
     assert not worker_pids(tmp_path)
     if launcher == "horovodrun":  # mpirun ends the other before it can say a word
         other = f"[{1 - victim}]<stderr>:"
@@ -183,11 +183,11 @@ def test_a_killed_worker_ends_horovod(tmp_path, horovod_command, launcher, victi
 def test_a_worker_that_hangs_ends_horovod(tmp_path, horovod_command):
     program, flags = flags_of(tmp_path, batch_size=2, steps=100_000)
     command = horovod_command("horovodrun", 2)
-    run = HorovodRun(command, program, [*flags, "--worker_timeout_secs=4"])
-    run.wait_for(r"Worker 0: .* step 10,")
-    os.kill(worker_pids(tmp_path)[1], signal.SIGSTOP)
-    run.wait_for(r"worker 0 .* ends: worker 1 .* hangs: nothing was heard of it")
-    assert run.finish() != 0
+    with HorovodRun(command, program, [*flags, "--worker_timeout_secs=4"]) as run:
+        run.wait_for(r"Worker 0: .* step 10,")
+        os.kill(worker_pids(tmp_path)[1], signal.SIGSTOP)
+        run.wait_for(r"worker 0 .* ends: worker 1 .* hangs: nothing was heard of it")
+        assert run.finish() != 0
     assert not worker_pids(tmp_path)  # also the one that hung
 
 
@@ -273,17 +273,17 @@ def test_law_8_a_killed_worker_ends_the_others_by_name_and_a_restart_loses_nothi
 ):
     steps = 60
     program, flags = flags_of(tmp_path / "killed", batch_size=2, steps=steps)
-    run = Run(3, program, [*flags, "--save_iter=10"], ["--max_restarts=1"])
-    run.wait_for(r"Worker 0: .* step 20,")
-    os.kill(worker_pids(tmp_path / "killed")[victim], signal.SIGKILL)
-    start = time.monotonic()
-    for other in {0, 1, 2} - {victim}:
-        run.wait_for(
-            rf"^\[{other}\] worker {other} .* ends: worker {victim} \(127.0.0.1:\d+\) died"
-        )
-    assert time.monotonic() - start < 60
-    run.wait_for("Restart 1 of 1")
-    assert run.finish() == 0, "\n".join(run.lines)
+    with Run(3, program, [*flags, "--save_iter=10"], ["--max_restarts=1"]) as run:
+        run.wait_for(r"Worker 0: .* step 20,")
+        os.kill(worker_pids(tmp_path / "killed")[victim], signal.SIGKILL)
+        start = time.monotonic()
+        for other in {0, 1, 2} - {victim}:
+            run.wait_for(
+                rf"^\[{other}\] worker {other} .* ends: worker {victim} \(127.0.0.1:\d+\) died"
+            )
+        assert time.monotonic() - start < 60
+        run.wait_for("Restart 1 of 1")
+        assert run.finish() == 0, "\n".join(run.lines)
     undisturbed = train(3, tmp_path / "undisturbed", batch_size=2, steps=steps)
     assert_equal_parameters(parameters(tmp_path / "killed", steps), undisturbed)
 
@@ -292,23 +292,23 @@ def test_law_8_a_killed_worker_ends_the_others_by_name_and_a_restart_loses_nothi
 @pytest.mark.timeout(600)
 def test_a_worker_that_hangs_is_named_and_ends_the_others(tmp_path):
     program, flags = flags_of(tmp_path, batch_size=2, steps=100_000)
-    run = Run(2, program, [*flags, "--worker_timeout_secs=4"])
-    run.wait_for(r"Worker 0: .* step 10,")
-    hanging = worker_pids(tmp_path)[1]
-    os.kill(hanging, signal.SIGSTOP)
-    run.wait_for(r"worker 0 .* ends: worker 1 \(127.0.0.1:\d+\) hangs: nothing was heard of it")
-    os.kill(hanging, signal.SIGKILL)
-    assert run.finish() != 0
+    with Run(2, program, [*flags, "--worker_timeout_secs=4"]) as run:
+        run.wait_for(r"Worker 0: .* step 10,")
+        hanging = worker_pids(tmp_path)[1]
+        os.kill(hanging, signal.SIGSTOP)
+        run.wait_for(r"worker 0 .* ends: worker 1 \(127.0.0.1:\d+\) hangs: nothing was heard of it")
+        os.kill(hanging, signal.SIGKILL)
+        assert run.finish() != 0
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_signal_ends_all_workers_at_the_same_step_with_a_checkpoint(tmp_path):
     program, flags = flags_of(tmp_path, batch_size=2, steps=100_000)
-    run = Run(2, program, flags)
-    run.wait_for(r"Worker 1: .* step 10,")
-    run.process.send_signal(signal.SIGTERM)
-    assert run.finish() == 128 + signal.SIGTERM, "\n".join(run.lines)
+    with Run(2, program, flags) as run:
+        run.wait_for(r"Worker 1: .* step 10,")
+        run.process.send_signal(signal.SIGTERM)
+        assert run.finish() == 128 + signal.SIGTERM, "\n".join(run.lines)
     assert any("saved" in line and "model.ckpt-" in line for line in run.lines), run.lines
 
 

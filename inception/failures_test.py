@@ -25,16 +25,16 @@ def module_in(folder, monkeypatch, source):
 @pytest.mark.slow
 def test_a_worker_that_pauses_for_less_than_the_time_out_loses_nobody(tmp_path):
     program, flags = flags_of(tmp_path, batch_size=2, steps=ENDLESS)
-    run = Run(2, program, flags)
-    run.wait_for(r"Worker 0: .* step 10,")
-    paused = worker_pids(tmp_path)[1]
-    os.kill(paused, signal.SIGSTOP)
-    time.sleep(25.0)  # TensorFlow by itself has enough after 10 s
-    os.kill(paused, signal.SIGCONT)
-    step = max(int(n) for n in re.findall(r"Worker 0: .* step (\d+),", "\n".join(run.lines)))
-    run.wait_for(rf"Worker 0: .* step {step + 200},")
-    run.process.send_signal(signal.SIGTERM)
-    assert run.finish() == 128 + signal.SIGTERM, "\n".join(run.lines)
+    with Run(2, program, flags) as run:
+        run.wait_for(r"Worker 0: .* step 10,")
+        paused = worker_pids(tmp_path)[1]
+        os.kill(paused, signal.SIGSTOP)
+        time.sleep(25.0)  # TensorFlow by itself has enough after 10 s
+        os.kill(paused, signal.SIGCONT)
+        step = max(int(n) for n in re.findall(r"Worker 0: .* step (\d+),", "\n".join(run.lines)))
+        run.wait_for(rf"Worker 0: .* step {step + 200},")
+        run.process.send_signal(signal.SIGTERM)
+        assert run.finish() == 128 + signal.SIGTERM, "\n".join(run.lines)
 
 
 BLOCKED = """
@@ -68,15 +68,15 @@ BLOCKED = """
 def test_a_worker_whose_input_blocks_is_named(tmp_path, monkeypatch, victim):
     module = module_in(tmp_path, monkeypatch, BLOCKED.format(index=victim))
     _, flags = flags_of(tmp_path / "train", batch_size=2, steps=ENDLESS)
-    run = Run(2, module, [*flags, "--worker_timeout_secs=4"])
-    run.wait_for(r"Worker 0: .* step 30,")
-    start = time.monotonic()
-    for i in (0, 1):
-        found = "the others found: " if i == victim != 0 else ""  # the chief finds all
-        who = rf"worker {i} .* ends: {found}worker {victim} \(127.0.0.1:\d+\)"
-        run.wait_for(rf"\[{i}\] {who}: no next batch for 4 s")
-    assert time.monotonic() - start < 15
-    assert run.finish() == 1
+    with Run(2, module, [*flags, "--worker_timeout_secs=4"]) as run:
+        run.wait_for(r"Worker 0: .* step 30,")
+        start = time.monotonic()
+        for i in (0, 1):
+            found = "the others found: " if i == victim != 0 else ""  # the chief finds all
+            who = rf"worker {i} .* ends: {found}worker {victim} \(127.0.0.1:\d+\)"
+            run.wait_for(rf"\[{i}\] {who}: no next batch for 4 s")
+        assert time.monotonic() - start < 15
+        assert run.finish() == 1
 
 
 SLOW_SAVES = """
@@ -109,16 +109,17 @@ def test_a_chief_that_saves_for_longer_than_the_time_out_loses_nobody(tmp_path, 
 )
 def test_a_lost_process_of_mpi_is_named_and_ends_the_others(tmp_path, how, victim):
     program, flags = flags_of(tmp_path, batch_size=2, steps=ENDLESS)
-    run = MpiRun(3, program, [*flags, "--worker_timeout_secs=5"])
-    run.wait_for(r"Worker 0: .* step 10,")
-    os.kill(worker_pids(tmp_path)[victim], how)
-    start = time.monotonic()
-    if how == signal.SIGSTOP:
-        run.wait_for(rf"worker \d .* ends: worker {victim} \(.*\) hangs: nothing was heard of it")
-    else:  # MPI may notice it, and end all, before anybody can say which it was
-        run.wait_for(rf"worker \d .* ends: worker {victim} \(.*\) died|BAD TERM|^Abort")
-    assert run.finish() != 0
-    assert time.monotonic() - start < 20
+    with MpiRun(3, program, [*flags, "--worker_timeout_secs=5"]) as run:
+        run.wait_for(r"Worker 0: .* step 10,")
+        os.kill(worker_pids(tmp_path)[victim], how)
+        start = time.monotonic()
+        if how == signal.SIGSTOP:
+            lost = rf"worker {victim} \(.*\) hangs: nothing was heard of it"
+            run.wait_for(rf"worker \d .* ends: {lost}")
+        else:  # MPI may notice it, and end all, before anybody can say which it was
+            run.wait_for(rf"worker \d .* ends: worker {victim} \(.*\) died|BAD TERM|^Abort")
+        assert run.finish() != 0
+        assert time.monotonic() - start < 20
     assert not worker_pids(tmp_path)  # also the one that hung
 
 
@@ -141,12 +142,12 @@ def test_a_signal_before_the_first_step_of_mpi_is_one_line(tmp_path, monkeypatch
     """
     module = module_in(tmp_path, monkeypatch, source)
     _, flags = flags_of(tmp_path / "train", batch_size=2)
-    run = MpiRun(2, module, flags)
-    run.wait_for("setting up")
-    os.kill(worker_pids(tmp_path / "train")[1], number)
-    run.wait_for(rf"worker 1 \(.*\) ends: stopped by {name}")
-    assert run.finish() != 0
-    assert "Traceback" not in "\n".join(run.lines)
+    with MpiRun(2, module, flags) as run:
+        run.wait_for("setting up")
+        os.kill(worker_pids(tmp_path / "train")[1], number)
+        run.wait_for(rf"worker 1 \(.*\) ends: stopped by {name}")
+        assert run.finish() != 0
+        assert "Traceback" not in "\n".join(run.lines)
 
 
 @pytest.mark.slow

@@ -70,6 +70,12 @@ NAMES = Kind(
 )
 
 
+def some_of(*choices: str) -> Kind:
+    """Names, each of which is one of the choices."""
+    told = choices if len(choices) < 10 else (choices[0], "...", choices[-1])
+    return Kind(NAMES.read, f"of {', '.join(told)}", lambda names: set(names) <= set(choices))
+
+
 @dataclasses.dataclass(frozen=True)
 class Flag:
     """The part of a flag that a dataclass field does not hold already."""
@@ -94,7 +100,8 @@ def table(config_class: type) -> dict[str, Flag]:
 
 def refuse(name: str, value: Any, why: str) -> ValueError:
     """Returns the error of a value that a flag cannot take, worded as the parser's errors are."""
-    return ValueError(f"flag --{name}={value}: {why}")
+    text = ",".join(map(str, value)) if isinstance(value, tuple) else value
+    return ValueError(f"flag --{name}={text}: {why}")
 
 
 class Checked:

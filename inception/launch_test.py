@@ -53,6 +53,8 @@ class Launcher:
         self.folder = folder
         (folder / "stand_in.py").write_text(PRELUDE + textwrap.dedent(program))
         command = [sys.executable, *run, *options, str(workers), "stand_in", str(folder)]
+        # Under nohup the tests ignore SIGHUP, and so would all that they start.
+        before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
         self.process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
@@ -60,6 +62,7 @@ class Launcher:
             encoding="utf-8",
             env=os.environ | {"PYTHONPATH": f"{folder}:{os.getcwd()}"},
         )
+        signal.signal(signal.SIGHUP, before)
 
     def wait_until(self, condition):
         deadline = time.monotonic() + TIMEOUT_SECS

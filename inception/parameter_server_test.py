@@ -13,8 +13,9 @@ import pytest
 from inception import launch
 from inception.cluster_config import ClusterConfig
 from inception.distributed_test import assert_equal_parameters, parameters, refusal, train
-from inception.worker_runs import STEPS, Run, flags_of, worker_pids
+from inception.worker_runs import STEPS, Run, Started, flags_of, worker_pids
 from terngrad.exchange.parameter_server.server_test import make_certificates
+from terngrad.training import checkpoints
 
 ENDLESS = 100_000  # steps
 LONGER = 150  # than a process takes to come back, and some
@@ -35,8 +36,7 @@ class Cluster(contextlib.AbstractContextManager):
                 self.start(label)
 
     def start(self, label, *flags):
-        run = Run.__new__(Run)
-        run.start([*self._command, *self.members[label].flags, *flags])
+        run = Started([*self._command, *self.members[label].flags, *flags])
         self.runs[label] = run
         return run
 
@@ -45,6 +45,25 @@ class Cluster(contextlib.AbstractContextManager):
         if how == signal.SIGKILL:
             self.runs[label].process.wait()
             self.runs[label].reader.join(10)
+
+    def freeze_outside_the_steps(self, label, other):
+        """Stops a worker at a moment at which no step of another needs it any more.
+
+        Within a step for which it was chosen, the other would wait until it counts as dead.
+        Returns the last step of which the other told.
+        """
+        for _ in range(20):
+            self.kill(label, signal.SIGSTOP)
+            lines = self.runs[other].lines
+            enough = len(lines) + 3  # some may have been on their way
+            deadline = time.monotonic() + 5
+            while time.monotonic() < deadline:
+                if len(lines) >= enough:
+                    return int(re.search(r" step (\d+),", lines[-1])[1])
+                time.sleep(0.05)
+            self.kill(label, signal.SIGCONT)
+            time.sleep(0.1)
+        pytest.fail(f"{other} does not go on without {label}\n{self.lines()}")
 
     def wait_for(self, label, pattern):
         """A line of a process; a time-out shows those of all."""
@@ -89,14 +108,14 @@ def test_law_4_parameter_servers_give_the_bits_of_one_process(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_launcher_brings_back_what_is_killed_and_no_bit_changes(tmp_path, undisturbed):
-    run = Run(3, *served(tmp_path), ["--ps=1", "--max_restarts=2"])
-    run.wait_for(r"Worker 2: .* step 40,")
-    os.kill(worker_pids(tmp_path)[2], signal.SIGKILL)
-    run.wait_for(r"^2 was killed, and is started again\.")
-    run.wait_for(r"^\[2\] Joined the training at step \d+\.")
-    os.kill(worker_pids(tmp_path, "ps")[0], signal.SIGKILL)
-    run.wait_for(r"^ps 0 was killed, and is started again\.")
-    assert run.finish() == 0, "\n".join(run.lines)
+    with Run(3, *served(tmp_path), ["--ps=1", "--max_restarts=2"]) as run:
+        run.wait_for(r"Worker 2: .* step 40,")
+        os.kill(worker_pids(tmp_path)[2], signal.SIGKILL)
+        run.wait_for(r"^2 was killed, and is started again\.")
+        run.wait_for(r"^\[2\] Joined the training at step \d+\.")
+        os.kill(worker_pids(tmp_path, "ps")[0], signal.SIGKILL)
+        run.wait_for(r"^ps 0 was killed, and is started again\.")
+        assert run.finish() == 0, "\n".join(run.lines)
     assert_equal_parameters(undisturbed, parameters(tmp_path, LONGER))
 
 
@@ -105,10 +124,10 @@ def test_the_launcher_brings_back_what_is_killed_and_no_bit_changes(tmp_path, un
 def test_the_launcher_lets_an_elastic_training_go_on(tmp_path):
     program, flags = flags_of(tmp_path, batch_size=2, steps=LONGER)
     flags += ["--worker_timeout_secs=4", "--elastic=True"]
-    run = Run(3, program, flags, ["--ps=1"])
-    run.wait_for(r"Worker 2: .* step 40,")
-    os.kill(worker_pids(tmp_path)[1], signal.SIGKILL)
-    assert run.finish() == 0, "\n".join(run.lines)
+    with Run(3, program, flags, ["--ps=1"]) as run:
+        run.wait_for(r"Worker 2: .* step 40,")
+        os.kill(worker_pids(tmp_path)[1], signal.SIGKILL)
+        assert run.finish() == 0, "\n".join(run.lines)
     assert parameters(tmp_path, LONGER)
 
 
@@ -162,6 +181,41 @@ def test_law_8_killed_workers_and_ps_that_come_back_change_no_bit(tmp_path, undi
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+def test_law_8_workers_that_are_all_killed_at_once_go_on_from_the_checkpoint(tmp_path, undisturbed):
+    with Cluster(3, 1, *served(tmp_path, "--save_iter=20")) as cluster:
+        cluster.wait_for("2", r"Worker 2: .* step 50,")
+        for worker in ("0", "1", "2"):
+            cluster.kill(worker)
+        for worker in ("0", "1", "2"):
+            cluster.wait_for("ps 0", rf"^worker {worker} \(.*\) died: its stream ended")
+        for worker in ("0", "1", "2"):
+            cluster.start(worker)
+        cluster.wait_for("0", r"Succesfully loaded model .* at step=\d*[1-9]0\.")
+        cluster.finish()
+    assert_equal_parameters(undisturbed, parameters(tmp_path, LONGER))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_law_8_where_a_worker_is_lost_for_good_the_chief_saves_the_steps_made(
+    tmp_path, undisturbed
+):
+    served_by = served(tmp_path, "--worker_timeout_secs=6")
+    with Cluster(3, 1, *served_by) as cluster:
+        cluster.wait_for("0", r"Worker 0: .* step 30,")
+        cluster.kill("2")
+        saved = r"^worker 0 \(.*\) ends: worker 2 \(.*\) died.*; saved .*/model.ckpt-(\d+)$"
+        step = re.search(saved, cluster.wait_for("0", saved))[1]
+        cluster.wait_for("1", r"^worker 1 \(.*\) ends: worker 2 \(.*\) died.* within 6 s$")
+        assert [cluster.runs[label].finish() for label in ("0", "1", "ps 0")] == [1] * 3
+    with Cluster(3, 1, *served_by) as cluster:
+        cluster.wait_for("0", rf"Succesfully loaded model .* at step={step}\.")
+        cluster.finish()
+    assert_equal_parameters(undisturbed, parameters(tmp_path, LONGER))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_killed_worker_that_does_not_come_back_is_named_and_ends_all(tmp_path):
     victim, other = "0", "1"
     program, flags = flags_of(tmp_path, batch_size=2, steps=ENDLESS)
@@ -169,7 +223,8 @@ def test_a_killed_worker_that_does_not_come_back_is_named_and_ends_all(tmp_path)
         cluster.wait_for("0", r"Worker 0: .* step 10,")
         cluster.kill(victim)
         lost = rf"worker {victim} \(.*\) died: its stream ended, and did not come back within 6 s"
-        cluster.wait_for(other, rf"^worker {other} \(.*\) ends: {lost}")
+        saved = r"; saved .*/model.ckpt-\d+$"  # in the chief's place
+        cluster.wait_for(other, rf"^worker {other} \(.*\) ends: {lost}{saved}")
         for ps in ("ps 0", "ps 1"):
             cluster.wait_for(ps, rf"{ps} \(.*\) ends: {lost}")
         assert [cluster.runs[label].finish() for label in (other, "ps 0", "ps 1")] == [1] * 3
@@ -217,14 +272,23 @@ def test_with_backup_workers_the_run_goes_on_when_one_is_lost(tmp_path, victim, 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_gradients_that_come_too_late_are_dropped_and_counted_and_copies_stay_the_same(tmp_path):
-    program, flags = flags_of(tmp_path, batch_size=2, steps=30)
+    program, flags = flags_of(tmp_path, batch_size=2, steps=ENDLESS)
     flags.append("--num_replicas_to_aggregate=1")
     with Cluster(2, 1, program, flags) as cluster:
-        cluster.finish()
+        cluster.wait_for("1", r"Worker 1: .* step \d+,")
+        for _ in range(25):  # at some of these within a step, which the other makes without it
+            cluster.kill("1", signal.SIGSTOP)
+            time.sleep(0.2)
+            cluster.kill("1", signal.SIGCONT)
+            time.sleep(0.1)
+        cluster.kill("0", signal.SIGTERM)
+        for worker in ("0", "1"):
+            assert cluster.runs[worker].finish() == 128 + signal.SIGTERM, cluster.lines()
+        cluster.finish("ps 0")
         lines = cluster.lines()
         assert "Warning" not in lines  # which tells of copies that differ
         assert re.search(r"Workers 0 and 1 train from step 0 on, 1 of them at each", lines)
-        assert re.search(r"ps 0 .*; gradients that came too late: \d+ of worker [01]", lines)
+        assert re.search(r"ps 0 .*; gradients that came too late: ", lines)
 
 
 @pytest.mark.slow
@@ -248,7 +312,9 @@ def test_a_ps_that_does_not_come_back_is_named_and_ends_all(tmp_path, victim, ho
         cluster.wait_for("0", r"Worker 0: .* step 10,")
         cluster.kill(victim, how)
         for worker in ("0", "1"):
-            cluster.wait_for(worker, rf"^worker {worker} .* ends: {victim} \(.*did not come back")
+            lost = rf"^worker {worker} .* ends: {victim} \(.*did not come back"
+            saved = r".*; saved .*/model.ckpt-\d+$" if worker == "0" else ""
+            cluster.wait_for(worker, lost + saved)
             assert cluster.runs[worker].finish() == 1
         other = "ps 1" if victim == "ps 0" else "ps 0"
         assert cluster.runs[other].finish() == 1, cluster.lines()
@@ -259,10 +325,10 @@ def test_a_ps_that_does_not_come_back_is_named_and_ends_all(tmp_path, victim, ho
 @pytest.mark.timeout(600)
 def test_a_signal_ends_all_at_the_same_step_with_a_checkpoint(tmp_path):
     program, flags = flags_of(tmp_path, batch_size=2, steps=ENDLESS)
-    run = Run(2, program, flags, ["--ps=1"])
-    run.wait_for(r"Worker 1: .* step 10,")
-    run.process.send_signal(signal.SIGTERM)
-    assert run.finish() == 128 + signal.SIGTERM, "\n".join(run.lines)
+    with Run(2, program, flags, ["--ps=1"]) as run:
+        run.wait_for(r"Worker 1: .* step 10,")
+        run.process.send_signal(signal.SIGTERM)
+        assert run.finish() == 128 + signal.SIGTERM, "\n".join(run.lines)
     assert any("saved" in line and "model.ckpt-" in line for line in run.lines), run.lines
     assert any("all workers are done" in line for line in run.lines), run.lines
 
@@ -280,6 +346,28 @@ def test_a_signal_to_a_worker_whose_gradients_are_never_wanted_ends_all(tmp_path
             assert cluster.runs[worker].finish() == 128 + signal.SIGTERM, cluster.lines()
         cluster.finish("ps 0")
         cluster.wait_for("0", r"another worker was asked to stop: saved .*model.ckpt-\d+")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_who_is_given_the_state_of_a_run_that_was_stopped_ends_too(tmp_path):
+    program, flags = flags_of(tmp_path, batch_size=2, steps=ENDLESS)
+    flags += ["--num_replicas_to_aggregate=1", "--worker_timeout_secs=240"]
+    with Cluster(2, 1, program, flags) as cluster:
+        cluster.wait_for("1", r"Worker 1: .* step \d+,")
+        step = cluster.freeze_outside_the_steps("1", "0")
+        cluster.wait_for("0", rf"Worker 0: .* step {step + 100},")  # a ps keeps fewer results
+        cluster.kill("0", signal.SIGTERM)
+        deadline = time.monotonic() + 60
+        while not checkpoints.latest_checkpoint(str(tmp_path)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        cluster.kill("1", signal.SIGCONT)
+        for worker in ("0", "1"):
+            assert cluster.runs[worker].finish() == 128 + signal.SIGTERM, cluster.lines()
+        cluster.finish("ps 0")
+        cluster.wait_for("ps 0", r"from step [1-9]\d* on.*; worker 0 gives its state to worker 1")
+        cluster.wait_for("1", r"another worker was asked to stop: the chief saved")
+        assert "Warning" not in cluster.lines()
 
 
 @pytest.mark.slow
@@ -403,6 +491,18 @@ def test_without_certificates_a_ps_on_another_machine_is_refused(job):
         (
             {"variable_update": "collective", "ps_hosts": (), "tls_key": "k"},
             "flag --tls_key=k: is for --ps_hosts",
+        ),
+        (
+            {"variable_update": "mpi", "ps_hosts": (), "worker_hosts": (), "elastic": True},
+            "--elastic=True: is for --ps_hosts and --variable_update=parameter_server, not mpi",
+        ),
+        (
+            {"variable_update": None, "ps_hosts": (), "allow_insecure_network": True},
+            "flag --allow_insecure_network=True: is for --ps_hosts",
+        ),
+        (
+            {"variable_update": None, "ps_hosts": (), "num_replicas_to_aggregate": 1},
+            "flag --num_replicas_to_aggregate=1: is for --ps_hosts",
         ),
         (
             {"variable_update": None, "ps_hosts": (), "job_name": "ps"},

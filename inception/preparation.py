@@ -37,6 +37,8 @@ class Ready:
       workers: who takes part.
       connection: between them; None if there is but one.
       lock: keeps other trainings from the folder while it is open; None where the chief writes.
+      stopped: 1 once the run was asked to stop; goes with the state, so that a worker that is given
+        it does not train on alone.
     """
 
     config: TrainConfig
@@ -49,6 +51,12 @@ class Ready:
     workers: Workers
     connection: Connection | None
     lock: IO[str] | None
+    stopped: tf.Variable
+
+    @property
+    def shared(self) -> list[tf.Variable]:
+        """What all workers have in common, the step first."""
+        return [*self.training.state.values(), self.stopped]
 
 
 def prepare(config: TrainConfig, workers: Workers = ALONE) -> Ready | None:
@@ -86,8 +94,9 @@ def prepare(config: TrainConfig, workers: Workers = ALONE) -> Ready | None:
         checkpoint = restore_or_start(config, training)
         if checkpoint:
             tell_differences(checkpoint, noted)
+    stopped = tf.Variable(0, dtype=tf.int64, trainable=False)
     if connection:
-        _share_state(training, workers, connection)
+        _share_state(training, stopped, workers, connection)
         if checkpoint and checkpoints.step_of(checkpoint) != int(training.step):
             checkpoint = None  # the others are further
     if workers.is_chief:
@@ -105,6 +114,7 @@ def prepare(config: TrainConfig, workers: Workers = ALONE) -> Ready | None:
         workers,
         connection,
         lock,
+        stopped,
     )
 
 
@@ -120,17 +130,18 @@ def _count_examples(
     return int(tf.reduce_sum(tf.cast(shares, tf.int64)))
 
 
-def _share_state(training: Training, workers: Workers, connection: Connection) -> None:
+def _share_state(
+    training: Training, stopped: tf.Variable, workers: Workers, connection: Connection
+) -> None:
     """Lets all have the same parameters, slots, averages and step, and checks that they do."""
     workers.agree(
         {
             "layout": training.layout.fingerprint().hex(),
-            # The reference's statistics differ in the last bits.
-            "kernels": "native" if training.kernels.startswith("native") else "reference",
+            "kernels": training.kernel_choice.kernels.family,
         }
     )
     variables = list(training.state.values())
-    while connection.synchronize(variables):
+    while connection.synchronize([*variables, stopped]):
         with contextlib.suppress(InterruptionError):
             workers.agree({"parameters": fingerprint([v.numpy() for v in variables])})
             return
@@ -210,7 +221,7 @@ def _tell_plan(config: TrainConfig, training: Training) -> None:
     if config.profile_steps and step > config.profile_steps[0]:
         print(f"--profile_steps: step {config.profile_steps[0]} is past; the run is at {step}.")
     if layout.coded:
-        print(f"Codes are written and read by {training.kernels}.", flush=True)
+        print(f"Codes are written and read by {training.kernel_choice}.", flush=True)
 
 
 def _bytes_sent(training: Training, runner: Runner) -> float:

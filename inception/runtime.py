@@ -1,14 +1,17 @@
-"""TensorFlow's process-wide settings, made once by a program before it computes anything."""
+"""Process-wide settings, made once by a program before it computes anything."""
 
+import os
 from collections.abc import Sequence
 
 import tensorflow as tf
+
+from terngrad.ops.choice import Choice, choose_kernels
 
 
 def configure(
     *, intra_threads: int, inter_threads: int, deterministic: bool, log_placement: bool
 ) -> None:
-    """Sets threads, determinism and what laws of the numerics need.
+    """Sets TensorFlow's threads, determinism and what laws of the numerics need.
 
     Args:
       intra_threads: within one operation; 0 = TensorFlow's choice.
@@ -45,3 +48,9 @@ def towers(count: int, *, on_cpu: bool = False) -> Sequence[str]:
     if count > 1:
         print(f"There is no GPU to use: the {count} towers are logical CPU devices.")
     return [f"/CPU:{i}" for i in range(count)]
+
+
+def kernels(*, on_gpu: bool = False) -> Choice:
+    """What TERNGRAD_KERNELS and TERNGRAD_SIMD choose; ValueError as of `choose_kernels`."""
+    wanted, path = os.environ.get("TERNGRAD_KERNELS", ""), os.environ.get("TERNGRAD_SIMD", "")
+    return choose_kernels(wanted, path, on_gpu)

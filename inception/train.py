@@ -1,11 +1,13 @@
 """What the training programs share: one run, alone or as one of several workers."""
 
+import contextlib
 import dataclasses
 import os
 import signal
 import sys
 from collections.abc import Iterator
 
+import numpy as np
 import tensorflow as tf
 
 from inception import app
@@ -17,7 +19,7 @@ from inception.logs import ProgressBar, step_line
 from inception.preparation import Ready
 from inception.problem import Problem
 from slim.datasets.dataset_factory import Dataset
-from terngrad.exchange.channel import DifferenceError
+from terngrad.exchange.channel import DifferenceError, FinishedError, MembershipError
 from terngrad.exchange.connection import InterruptionError
 from terngrad.training import checkpoints
 from terngrad.training.loop import Cadence, Loop, StopRequest
@@ -35,14 +37,13 @@ def train(ready: Ready) -> None:
       ValueError: a record is bad, or the training diverged.
       SystemExit: with the signal's status, after a signal stopped the run and it was saved.
     """
-    config, training = ready.config, ready.training
-    workers, step = ready.workers, int(training.step)
-    with StopRequest() as stop, ProgressBar(step, config.max_steps) as bar:
-        batches = iter(worker_batches(config, ready.goal, ready.dataset, workers, step))
-        with naming_bad_records(config, ready.goal, ready.dataset):
-            checkpoint, stopped = _loop(ready, batches, bar).run(step, ready.checkpoint, stop)
-    _compare_copies(ready)
-    checkpoint = checkpoint or _save(ready, step=int(training.step))
+    training = ready.training
+    # To the end: a worker that is asked to stop while others save must not fail them.
+    with StopRequest() as stop, _saving_at_a_loss(ready):
+        checkpoint, stopped = _run(ready, stop)
+        ready.stopped.assign(int(stopped))
+        _compare_copies(ready)
+        checkpoint = checkpoint or _save(ready, step=int(training.step))
     if stopped:
         asked = stop.signal.name if stop.signal else "another worker was asked to stop"
         saved = f"saved {checkpoint}" if checkpoint else "the chief saved"
@@ -52,6 +53,38 @@ def train(ready: Ready) -> None:
     say(f"Finished training at step {int(training.step)}: {where}")
     if ready.lock:
         ready.lock.close()
+
+
+def _run(ready: Ready, stop: StopRequest) -> tuple[str | None, bool]:
+    """See `Loop.run`."""
+    config, step = ready.config, int(ready.training.step)
+    with ProgressBar(step, config.max_steps) as bar:
+        batches = iter(worker_batches(config, ready.goal, ready.dataset, ready.workers, step))
+        with naming_bad_records(config, ready.goal, ready.dataset):
+            return _loop(ready, batches, bar).run(step, ready.checkpoint, stop)
+
+
+@contextlib.contextmanager
+def _saving_at_a_loss(ready: Ready) -> Iterator[None]:
+    """Saves the steps made so far where a worker or ps is lost for good within the block."""
+    try:
+        yield
+    except FinishedError:
+        raise
+    except MembershipError as error:
+        try:
+            saved = _save(ready, int(ready.training.step)) if _is_finite(ready) else None
+        except OSError as second:
+            raise MembershipError(f"{error}; nothing is saved: {second}") from error
+        if saved is None:
+            raise
+        raise MembershipError(f"{error}; saved {saved}") from error
+
+
+def _is_finite(ready: Ready) -> bool:
+    """Whether the state is worth to be saved: a worker may be lost since the training diverged."""
+    values = (v.numpy() for v in ready.training.state.values() if v.dtype.is_floating)
+    return all(np.isfinite(value).all() for value in values)
 
 
 def say(text: str) -> None:
@@ -79,7 +112,7 @@ def _recovered(ready: Ready) -> tuple[int, Iterator] | None:
     connection, training = ready.connection, ready.training
     if connection is None or not connection.was_interrupted():
         return None
-    connection.synchronize(list(training.state.values()))
+    connection.synchronize(ready.shared)
     step = int(training.step)
     batches = worker_batches(ready.config, ready.goal, ready.dataset, ready.workers, step)
     return step, iter(batches)
@@ -99,7 +132,7 @@ def _compare_copies(ready: Ready) -> None:
             print(f"Warning: the workers' copies differ: {error}.", flush=True)
             return
         except InterruptionError:  # one that is behind needs the state of others
-            ready.connection.synchronize(list(state.values()))
+            ready.connection.synchronize(ready.shared)
 
 
 def _loop(ready: Ready, batches: Iterator, bar: ProgressBar) -> Loop:
@@ -136,6 +169,7 @@ def _loop(ready: Ready, batches: Iterator, bar: ProgressBar) -> Loop:
         unsaved=_newest_or_none(config) if is_chief else "see what the chief says",
         pulse=ready.workers.pulse,
         recover=lambda: _recovered(ready),
+        is_stopped=lambda: bool(ready.stopped.numpy()),
     )
 
 
@@ -159,7 +193,7 @@ def _runner_at(ready: Ready, step: int) -> tuple[Runner, int]:
     runner, until = _planned_runner(ready, step)
     if ready.connection is None or not ready.connection.spares:
         return runner, until
-    return (runner.follower if ready.connection.is_over(step) else runner), step + 1
+    return (runner.follower if ready.connection.follows(step) else runner), step + 1
 
 
 def _planned_runner(ready: Ready, step: int) -> tuple[Runner, int]:

@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -34,14 +35,16 @@ def flags_of(folder, net="lenet", batch_size=8, nodes=1, bits=1, steps=STEPS, su
     ]
 
 
-class Run:
-    """A training that was launched here; a time-out shows its lines."""
+class Started(contextlib.AbstractContextManager):
+    """A program that was started here, and that ends with its `with` block at the latest.
 
-    def __init__(self, workers, program, flags, options=()):
-        command = [sys.executable, "-u", "-m", "inception.launch", *options, str(workers)]
-        self.start([*command, program, *flags])
+    Attributes:
+      process: the program.
+      lines: what it and all that it started said until now; a time-out shows them.
+      reader: the thread that reads them.
+    """
 
-    def start(self, command):
+    def __init__(self, command):
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
@@ -66,7 +69,7 @@ class Run:
         pytest.fail(f"no line {pattern!r} in\n" + "\n".join(self.lines))
 
     def finish(self):
-        """The exit status."""
+        """Waits for the program; returns its exit status."""
         try:
             status = self.process.wait(TIMEOUT_SECS)
             self.reader.join(10)
@@ -76,24 +79,37 @@ class Run:
             pytest.fail("still running:\n" + "\n".join(self.lines))
 
     def end(self):
-        self.process.kill()
+        """Kills the program, if it still runs, and all that it started."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGSTOP)  # it starts no more
+            for process in [*descendants(self.process.pid), self.process.pid]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
         self.process.wait()
+        self.reader.join(10)
+
+    def __exit__(self, *exception):
+        self.end()
 
 
-class HorovodRun(Run):
+class Run(Started):
+    """A training on several workers of this machine, started by inception.launch."""
+
+    def __init__(self, workers, program, flags, options=()):
+        command = [sys.executable, "-u", "-m", "inception.launch", *options, str(workers)]
+        super().__init__([*command, program, *flags])
+
+
+class HorovodRun(Started):
     """The same, of workers that Horovod joins."""
 
     def __init__(self, command, program, flags, module=("-m",)):
         # horovodrun takes --net for one of its own, and looks for these everywhere.
         flags = [re.sub("^--net=", "-net=", flag) for flag in flags]
-        self.start([*command, *module, program, "--variable_update=horovod", *flags])
-
-    def end(self):
-        self.process.terminate()  # the launcher then ends what it started
-        self.process.wait()
+        super().__init__([*command, *module, program, "--variable_update=horovod", *flags])
 
 
-class MpiRun(Run):
+class MpiRun(Started):
     """A training that mpirun started."""
 
     def __init__(self, workers, program, flags):
@@ -101,11 +117,21 @@ class MpiRun(Run):
         if importlib.util.find_spec("mpi4py") is None or not os.path.exists(mpirun):
             pytest.skip("mpi4py and mpich are not installed: pip install '.[mpi]'")
         command = [mpirun, "-np", str(workers), sys.executable, "-u", "-m", program]
-        self.start([*command, "--variable_update=mpi", *flags])
+        super().__init__([*command, "--variable_update=mpi", *flags])
 
-    def end(self):
-        self.process.terminate()  # it then ends what it started
-        self.process.wait()
+
+def descendants(process):
+    """Ids of the processes that a process started, that those started, and so on."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            after_name = stat.read_text(errors="replace").rpartition(")")[2].split()
+            parents[int(stat.parent.name)] = int(after_name[1])
+    found, generation = [], {process}
+    while generation:
+        generation = {child for child, parent in parents.items() if parent in generation}
+        found += generation
+    return found
 
 
 def worker_pids(folder, job="worker"):
@@ -138,13 +164,7 @@ def finished(commands):
 
 @contextlib.contextmanager
 def processes(program, flags, members):
-    """A run of each process of a cluster; those that still run are killed at the end."""
-    runs = []
-    try:
-        for member in members:
-            runs.append(Run.__new__(Run))
-            runs[-1].start([sys.executable, "-u", "-m", program, *flags, *member.flags])
-        yield runs
-    finally:
-        for run in runs:
-            run.end()
+    """Each process of a cluster as a program of its own, until the block ends."""
+    with contextlib.ExitStack() as stack:
+        commands = [[sys.executable, "-u", "-m", program, *flags, *m.flags] for m in members]
+        yield [stack.enter_context(Started(command)) for command in commands]

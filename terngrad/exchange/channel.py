@@ -21,6 +21,10 @@ class MembershipError(ValueError):
     """Names the process that is missing, different or lost."""
 
 
+class FinishedError(MembershipError):
+    """The training is done: there is nothing to join any more."""
+
+
 class DifferenceError(MembershipError):
     """Names what two processes do not have in common."""
 

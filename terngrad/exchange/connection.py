@@ -57,8 +57,8 @@ class Connection(abc.ABC):
         """Whether the step that failed can be made again after `synchronize`."""
         return False
 
-    def is_over(self, step: int) -> bool:
-        """Whether others make a step without this process, whose gradients are not wanted."""
+    def follows(self, step: int) -> bool:
+        """Whether others make a step without this process, which must then compute nothing."""
         del step
         return False
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-_HOPELESS = 10  # time-outs
+HOPELESS = 10  # time-outs, after which nobody waits any more for what may take long
 
 
 class Pulse:
@@ -51,7 +51,7 @@ class Standstill:
     def __init__(self, timeout_secs: float) -> None:
         """Lets things stand still for so long."""
         self._timeout_secs = timeout_secs
-        self.hopeless_secs = _HOPELESS * timeout_secs
+        self.hopeless_secs = HOPELESS * timeout_secs
         self._batches: dict[int, int | None] = {}
         self._moved_at: dict[int, float] = {}
 
@@ -65,6 +65,11 @@ class Standstill:
         """Whether all make steps, and none has made one for much longer than a step can take."""
         at_work = self._batches and None not in self._batches.values()
         return bool(at_work) and now - max(self._moved_at.values()) > self.hopeless_secs
+
+    def stuck(self, now: float) -> list[int]:
+        """Processes that are within a step, the same one for too long."""
+        at_work = [rank for rank, count in self._batches.items() if count is not None]
+        return [rank for rank in at_work if now - self._moved_at[rank] > self._timeout_secs]
 
     def late(self, now: float) -> list[int]:
         """Processes for whose next batch the others have waited too long."""

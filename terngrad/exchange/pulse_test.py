@@ -47,6 +47,18 @@ def test_where_all_wait_for_very_long_there_is_no_hope(moments, expected):
     assert after(*moments).is_hopeless(now) == expected
 
 
+@pytest.mark.parametrize(
+    ("moments", "expected"),
+    [
+        ([(0, [5, 4]), (61, [5, 4])], [0, 1]),
+        ([(0, [5, 4]), (30, [6, 4]), (61, [6, 4])], [1]),
+        ([(0, [5, None]), (9999, [6, None])], []),  # one moves, and one saves
+    ],
+)
+def test_who_is_within_one_step_for_too_long_is_stuck(moments, expected):
+    assert after(*moments).stuck(moments[-1][0]) == expected
+
+
 def test_batches_count_only_within_steps():
     pulse = Pulse()
     pulse.tick()

@@ -26,6 +26,7 @@ class Attendance:
         self._clock = clock
         self._present: set[int] = set()
         self._some_are_done = False
+        self._done_at = 0.0
         self._failure = ""
         self._last_loss = ""
         self._empty_since = clock()
@@ -44,7 +45,10 @@ class Attendance:
             empty_secs = 0.0 if self._present else self._clock() - self._empty_since
             if self._some_are_done or self._failure:
                 over = "" if self._some_are_done else self._failure
-                return over if empty_secs >= _BLINK_SECS else None
+                # Who hangs does not know that the others are done.
+                alone_secs = self._clock() - self._done_at if self._some_are_done else 0.0
+                is_over = empty_secs >= _BLINK_SECS or alone_secs >= self._timeout_secs
+                return over if is_over else None
             late = empty_secs >= self._timeout_secs
             return self._last_loss if self._last_loss and late else None
 
@@ -71,6 +75,7 @@ class Attendance:
                 self._failure = self._failure or why
             elif is_done:
                 self._some_are_done = True
+                self._done_at = self._clock()
             else:
                 self._failure = ""  # of one that failed, but not the training with it
                 self._last_loss = f"{name_of(worker, self._hosts)} {why}"

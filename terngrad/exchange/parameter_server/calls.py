@@ -26,6 +26,18 @@ _FATAL = (
     grpc.StatusCode.PERMISSION_DENIED,
 )
 
+# What it means for a worker that a stream ended so; other codes: that the ps is lost.
+_ENDINGS = {
+    grpc.StatusCode.OK: "{name} ended before this worker",
+    grpc.StatusCode.FAILED_PRECONDITION: "{name} refused this worker: {details}",
+    grpc.StatusCode.UNIMPLEMENTED: (
+        "{name} was started with another --cross_replica_sync than this worker"
+    ),
+    grpc.StatusCode.ALREADY_EXISTS: "{name} does not let this worker in yet: {details}",
+    grpc.StatusCode.ABORTED: "{name} ended this worker's stream: {details}",
+    grpc.StatusCode.CANCELLED: "{name} ended this worker's stream",
+}
+
 
 def ps_name(ps: int, ps_hosts: Sequence[str]) -> str:
     """What messages call a ps."""
@@ -96,21 +108,12 @@ def open_stream(
 
 def why_ended(call: grpc.Call, name: str) -> str:
     """One line on why a stream to a ps ended."""
-    if call.code() == grpc.StatusCode.FAILED_PRECONDITION:
-        return f"{name} refused this worker: {_details(call)}"
-    if call.code() == grpc.StatusCode.OK:
-        return f"{name} ended before this worker"
-    if call.code() == grpc.StatusCode.UNIMPLEMENTED:
-        return f"{name} was started with another --cross_replica_sync than this worker"
-    if call.code() == grpc.StatusCode.ALREADY_EXISTS:
-        return f"{name} does not let this worker in yet: {_details(call)}"
-    if call.code() == grpc.StatusCode.ABORTED:
-        return f"{name} ended this worker's stream: {_details(call)}"
-    if call.code() == grpc.StatusCode.CANCELLED:
-        return f"{name} ended this worker's stream"
-    is_silent = any(word in _details(call).lower() for word in ("keepalive", "ping timeout"))
-    lost = "does not answer any more" if is_silent else "died or cannot be reached"
-    return f"{name} {lost}: {_details(call)}"
+    details = _details(call)
+    if (text := _ENDINGS.get(call.code())) is None:
+        is_silent = any(word in details.lower() for word in ("keepalive", "ping timeout"))
+        lost = "does not answer any more" if is_silent else "died or cannot be reached"
+        text = f"{{name}} {lost}: {{details}}"
+    return text.format(name=name, details=details)
 
 
 def _details(call: grpc.Call) -> str:

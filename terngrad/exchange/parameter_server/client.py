@@ -23,6 +23,7 @@ from terngrad.exchange.pulse import Pulse
 _END_SECS = 5.0
 _LONGEST_BEAT_SECS = 1.0
 _BEATS = 4  # at least, in the time-out
+_LOOK_SECS = 0.2
 
 _Waiting = tuple[Declared, memoryview]
 
@@ -95,9 +96,10 @@ class Client:
             on_failure(self.failure)
 
     def wait_for_servers(self) -> None:
-        """Returns when there is a stream to each ps."""
+        """Returns when there is a stream to each ps, or there will be none."""
         for link in self._links:
-            link.wait_until_up()
+            while not self.failure and not link.wait_until_up(_LOOK_SECS):
+                pass
 
     @property
     def interrupted(self) -> bool:
@@ -107,7 +109,9 @@ class Client:
 
     @property
     def leads(self) -> bool:
-        """Whether this worker is the first of the view."""
+        """Whether this worker is the first of the view, or of those who are left at the end."""
+        if (saver := self.meeting.saver) is not None:
+            return saver == self.rank
         with self._lock:
             return groups.unpack(self._view.members)[:1] == (self.rank,)
 
@@ -117,10 +121,10 @@ class Client:
         with self._lock:
             return self._decisions.spares
 
-    def is_over(self, step: int) -> bool:
-        """Whether a step is made without this worker, which then computes nothing for it."""
+    def follows(self, step: int) -> bool:
+        """See `Decisions`."""
         with self._lock:
-            return self._decisions.is_over(step)
+            return self._decisions.follows(step)
 
     def declare(
         self,

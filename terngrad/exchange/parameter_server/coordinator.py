@@ -13,15 +13,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from terngrad.exchange.channel import name_of
 from terngrad.exchange.parameter_server import groups
 from terngrad.exchange.parameter_server.messages import Order, Report, Standing, View
+from terngrad.exchange.parameter_server.roster import Roster
 from terngrad.exchange.parameter_server.selection import Selection
 from terngrad.exchange.parameter_server.values import Values
 from terngrad.exchange.parameter_server.views import CHIEF, in_words, next_view
-from terngrad.exchange.pulse import Standstill
+from terngrad.exchange.pulse import HOPELESS, Standstill
 
-_HOPELESS = 10  # time-outs
 _GRACE_SECS = 5.0  # for workers to find a ps that was started again
 _MOST_AHEAD = 10**11  # numbers of views, which are milliseconds: some years
 _MOST_STEPS = 1 << 62
@@ -75,16 +74,16 @@ class Coordinator:
           clock: seconds.
         """
         self.outcome: str | None = None
-        self._hosts = worker_hosts
+        self._saver: int | None = None  # of the steps made so far, at the end
+        self._count = len(worker_hosts)
+        self._roster = Roster(worker_hosts, rules.timeout_secs, clock)
         self._rules = rules
         self._send, self._drop, self._tell, self._clock = send, drop, tell, clock
         self._lock = threading.RLock()
-        self._present: set[int] = set()
         self._finished: set[int] = set()
-        self._away_since: dict[int, float] = {}
-        self._why: dict[int, str] = {}
         self._joined: set[int] = set()  # who is in a view, or waits for one
         self._trained: set[int] = set()  # who was ever in a view, or waited for one
+        self._hung: set[int] = set()  # whom no view waits for until it says where it stands
         self._standings: dict[int, Standing] = {}
         self._values = Values(send)
         self._view: View | None = None
@@ -106,26 +105,23 @@ class Coordinator:
     def come(self, worker: int) -> None:
         """A worker's stream has begun."""
         with self._lock:
-            if not self._present and not self._away_since:
-                now = self._clock()
-                self._away_since = dict.fromkeys(range(len(self._hosts)), now)
-            self._present.add(worker)
-            self._away_since.pop(worker, None)
+            was_lost = self._roster.come(worker)
             if self.outcome is not None:
-                order = Order(end=self.outcome) if self.outcome else Order(finished=True)
-                self._send(worker, order)
-            elif self._why.pop(worker, None) and worker in self._trained:
-                self._tell(f"{self._name(worker)} came back.")
+                self._send(worker, self._last_order())
+            elif was_lost and worker in self._trained - self._hung:
+                self._tell(f"{self._roster.name(worker)} came back.")
 
     def leave(self, worker: int, why: str) -> None:
         """A worker's stream has ended."""
         with self._lock:
             if worker not in self._present:
                 return
-            self._lose(worker, why, self._clock())
+            self._lose(worker, why)
+            if not self._present:
+                self._values.clear()
             if self.outcome is None:
                 if worker in self._trained:  # who only connects, and goes, fills no log
-                    self._tell(f"{self._name(worker)} {why}.")
+                    self._tell(f"{self._roster.name(worker)} {why}.")
                 if self._spare and worker in self._members:
                     self._reform()
             self._go_on()
@@ -143,7 +139,8 @@ class Coordinator:
             if what == "standing":
                 self._stand(worker, report.standing)
             elif what == "value":
-                self._values.give(worker, report.value)
+                if report.value.round <= self._number:  # else of a view that cannot be
+                    self._values.give(worker, report.value)
             elif what == "ready":
                 self._note_ready(worker, report.ready)
             elif what == "insists" and self._selection and worker in self._joined:
@@ -181,34 +178,48 @@ class Coordinator:
         """Whether a step needs fewer than all members."""
         return self._selection is not None
 
-    def _lose(self, worker: int, why: str, since: float) -> None:
-        self._present.discard(worker)
+    @property
+    def _present(self) -> set[int]:
+        """Who is here."""
+        return self._roster.present
+
+    def _lose(self, worker: int, why: str, *, for_good: bool = False) -> None:
+        self._roster.lose(worker, why, for_good=for_good)
         self._joined.discard(worker)
         self._standings.pop(worker, None)
-        self._why[worker] = why
-        self._away_since[worker] = since
 
     def _fail(self, worker: int, why: str) -> None:
         """All end with a worker that fails, unless it only wanted to join them."""
         if self._view is None or worker in self._joined:
-            self._end(f"{self._name(worker)} failed: {why}")
+            self._end(f"{self._roster.name(worker)} failed: {why}", [worker])
         else:
             self._values.forget(worker)
 
     def _finish(self, worker: int) -> None:
-        self._present.discard(worker)
+        self._roster.finish(worker)
         self._finished.add(worker)
-        if not self._present:
-            self.outcome = ""
+        if not self._present - self._hung:
+            self._close()
+
+    def _close(self) -> None:
+        """The training is done, of which those who hang may not know."""
+        self.outcome = ""
+        for worker in self._present:
+            self._send(worker, self._last_order())
+
+    def _last_order(self) -> Order:
+        """What a worker is told of the outcome."""
+        return Order(end=self.outcome, saver=self._saver) if self.outcome else Order(finished=True)
 
     def _stand(self, worker: int, standing: Standing) -> None:
         if standing.view > self._number + _MOST_AHEAD or standing.steps > _MOST_STEPS:
             raise ValueError(f"view {standing.view}, step {standing.steps}: these cannot be")
-        groups.unpack(standing.members, len(self._hosts))
+        groups.unpack(standing.members, self._count)
         in_view = worker in self._joined and worker in self._members
         if in_view and self._forming_since is None and standing.view < self._view.number:
             return  # it said so twice, and has its answer
         self._standings[worker] = standing
+        self._hung.discard(worker)
         self._joined.add(worker)
         self._trained.add(worker)
         if self._forming_since is None:
@@ -228,19 +239,23 @@ class Coordinator:
             return
         # Before the first view all are to see the values; later the members, of whom one that is
         # away may come back: what is agreed upon at the end holds for the chief, too.
-        missed = self._awaited() if self._view is None else self._recently_lost() & {*self._members}
-        self._values.share(self._present, is_complete=not missed)
+        if self._view is None:
+            missed, required = self._awaited(), self._present
+        else:
+            members = {*self._members}
+            missed, required = self._roster.recently_lost() & members, self._present & members
+        self._values.share(self._present, None if missed else required)
         if self._forming_since is not None and not self._unsaid() and not self._awaited():
             self._form()
 
     def _unsaid(self) -> set[int]:
         """Who is here and must say where it stands before there can be a view."""
         asked = self._present if self._view is None else self._present & set(self._members)
-        return asked - self._standings.keys()
+        return asked - self._standings.keys() - self._hung
 
     def _awaited(self) -> set[int]:
         """Who is away, and is waited for."""
-        now, recent = self._clock(), self._recently_lost()
+        now, recent = self._clock(), self._roster.recently_lost()
         if self._view is not None:
             return recent if len(self._standings) < self._rules.needed else set()
         live = [s for s in self._standings.values() if s.is_live]
@@ -248,12 +263,6 @@ class Coordinator:
         if told and len(live) >= self._rules.needed and now - self._began >= _GRACE_SECS:
             return set()  # enough are here, after a restart of this ps
         return recent & told if told else recent
-
-    def _recently_lost(self) -> set[int]:
-        """Who is away for so short a time that it may come back."""
-        now = self._clock()
-        away = self._away_since.items()
-        return {w for w, since in away if now - since < self._rules.timeout_secs}
 
     def _form(self) -> None:
         members = sorted(self._standings)
@@ -266,9 +275,9 @@ class Coordinator:
                 self._send(member, Order(finished=True))
             return
         if not members or (too_few and not self._rules.elastic):
-            self._end(self._missing(self._away_since))
+            self._end(self._roster.missing(self._roster.away))
         elif not live and CHIEF not in members:
-            self._end(f"{self._missing([CHIEF])}, and nobody else has the state")
+            self._end(f"{self._roster.missing([CHIEF])}, and nobody else has the state")
         else:
             self._install(members)
 
@@ -297,21 +306,22 @@ class Coordinator:
 
     def _watch_start(self) -> None:
         """Ends what cannot begin any more."""
-        now, limit = self._clock(), self._rules.timeout_secs
-        gone = [w for w, since in self._away_since.items() if now - since >= limit]
-        left = len(self._hosts) - len(gone)
+        gone = self._roster.gone()
+        left = self._count - len(gone)
         needed = 1 if self._rules.elastic else self._rules.needed
         if self._view is None and gone and left < needed:
-            self._end(self._missing(gone))
+            self._end(self._roster.missing(gone))
 
     def _watch_members(self) -> None:
-        now, limit = self._clock(), self._rules.timeout_secs
-        gone = [m for m in self._members if now - self._away_since.get(m, now) >= limit]
+        now = self._clock()
+        gone = {*self._roster.gone()} & {*self._members}
         if gone and (self._rules.elastic or self._spare):
             self._reform()
             self._go_on()
+        elif gone and self._finished and not self._present - self._hung:
+            self._close()  # these had only to take their leave
         elif gone:
-            self._end(self._missing(gone))
+            self._end(self._roster.missing(gone))
         elif self._standstill.is_hopeless(now):
             self._end(f"no worker made a step for {self._standstill.hopeless_secs:g} s")
         elif late := self._present & set(self._standstill.late(now)):
@@ -322,36 +332,47 @@ class Coordinator:
         why = f"no next batch for {limit:g} s, for which the others wait"
         left = (self._present & {*self._members}) - {*late}
         if not self._rules.elastic and len(left) < self._rules.needed:
-            self._end(f"{', '.join(map(self._name, late))}: {why}")
+            self._end(f"{self._roster.names(late)}: {why}", late)
             return
-        for worker in late:
-            self._tell(f"{self._name(worker)}: {why}.")
-            self._lose(worker, "hung", self._clock() - limit)
-            self._drop(worker)
+        self._leave_behind(late, why)
         self._reform()
         self._go_on()
 
+    def _leave_behind(self, workers: Iterable[int], why: str) -> None:
+        """Goes on without workers that are here, and hang; their streams may well come again."""
+        for worker in workers:
+            self._tell(f"{self._roster.name(worker)}: {why}.")
+            self._lose(worker, "hung", for_good=True)
+            self._hung.add(worker)
+            self._drop(worker)
+
     def _watch_forming(self) -> None:
-        waited = self._clock() - self._forming_since
-        if (unsaid := self._unsaid()) and waited > _HOPELESS * self._rules.timeout_secs:
-            names = ", ".join(map(self._name, sorted(unsaid)))
-            self._end(f"{names}: hangs, nothing was heard of a step for {waited:.0f} s")
+        waited, limit = self._clock() - self._forming_since, self._rules.timeout_secs
+        unsaid = sorted(self._unsaid())
+        behind = unsaid if waited > HOPELESS * limit else self._stuck(unsaid)
+        if behind and waited > limit and self._could_go_on():
+            self._leave_behind(behind, f"does not say where it stands for {waited:.0f} s")
+            self._go_on()
+        elif unsaid and waited > HOPELESS * limit:
+            why = f"hangs, nothing was heard of a step for {waited:.0f} s"
+            self._end(f"{self._roster.names(unsaid)}: {why}", unsaid)
         elif not self._present and not self._awaited():
-            self._end(self._missing(self._away_since))
+            self._end(self._roster.missing(self._roster.away))
 
-    def _end(self, why: str) -> None:
+    def _could_go_on(self) -> bool:
+        """Whether those who stand somewhere have the state, and are enough."""
+        is_live = any(standing.is_live for standing in self._standings.values())
+        return is_live and (self._rules.elastic or len(self._standings) >= self._rules.needed)
+
+    def _stuck(self, unsaid: Iterable[int]) -> list[int]:
+        """Who hangs in a step: who compiles or saves may take as long as it takes."""
+        return sorted({*unsaid} & {*self._standstill.stuck(self._clock())})
+
+    def _end(self, why: str, because_of: Iterable[int] = ()) -> None:
+        """All end; the first of those who have the state, and are well, saves it."""
         self.outcome = why
+        without = {worker for worker, s in self._standings.items() if not s.is_live}
+        able = self._present & self._joined - self._hung - without - {*because_of}
+        self._saver = min(able, default=None)
         for worker in self._present:
-            self._send(worker, Order(end=why))
-
-    def _missing(self, workers: Iterable[int]) -> str:
-        return ", ".join(self._missed(worker) for worker in sorted(workers))
-
-    def _missed(self, worker: int) -> str:
-        limit = f"within {self._rules.timeout_secs:g} s"
-        if why := self._why.get(worker):
-            return f"{self._name(worker)} {why}, and did not come back {limit}"
-        return f"{self._name(worker)} did not come {limit}"
-
-    def _name(self, worker: int) -> str:
-        return name_of(worker, self._hosts)
+            self._send(worker, self._last_order())

@@ -43,9 +43,15 @@ class Cluster:
     def tell(self, worker, **what):
         self.coordinator.hear(worker, Report(**what))
 
-    def give(self, worker, name, content):
+    def give(self, worker, name, content, turn=0):
         report = Report()
-        report.value.name, report.value.content = name, content
+        report.value.name, report.value.content, report.value.round = name, content, turn
+        self.coordinator.hear(worker, report)
+
+    def progress(self, worker, batches):
+        """So many were taken; None = it makes no steps now."""
+        report = Report()
+        report.progress.is_stepping, report.progress.batches = batches is not None, batches or 0
         self.coordinator.hear(worker, report)
 
     def taken(self):
@@ -294,13 +300,34 @@ def test_values_of_too_many_bytes_or_names_are_refused():
         cluster.give(0, f"{i}", b"")
     with pytest.raises(ValueError, match="one value too many"):
         cluster.give(0, "more", b"")
-    report = Report()
-    for turn in (5, 3):
-        report.value.name, report.value.round = "0", turn
-        if turn == 5:
-            cluster.coordinator.hear(0, report)
-    with pytest.raises(ValueError, match="0 of round 3, where 5 is the last"):
-        cluster.coordinator.hear(0, report)
+
+
+def test_rounds_that_are_over_or_of_views_that_cannot_be_are_not_answered():
+    cluster = Cluster(workers=1)
+    (view,) = cluster.begin(0)[0]
+    for turn, answers in ((5, {0: ["values"]}), (3, {}), (4, {0: ["values"]})):
+        cluster.give(0, "facts", b"", turn)
+        assert cluster.taken() == answers
+    cluster.give(0, "facts", b"", view.number + 1)
+    assert cluster.taken() == {}
+    cluster.give(0, "facts", b"", view.number)
+    assert cluster.taken() == {0: ["values"]}
+
+
+def test_what_processes_gave_that_are_all_gone_is_not_told_to_those_who_come_after_them():
+    cluster = Cluster(workers=2)
+    for worker in (0, 1):
+        cluster.coordinator.come(worker)
+        cluster.give(worker, "facts", b"before")
+    for worker in (0, 1):
+        cluster.coordinator.leave(worker, "died")
+    cluster.taken()
+    for worker in (0, 1):
+        cluster.coordinator.come(worker)
+    cluster.give(0, "facts", b"after")
+    assert cluster.taken() == {}
+    cluster.give(1, "facts", b"after")
+    assert list(cluster.orders[0][-1].values.contents) == [b"after", b"after"]
 
 
 def test_what_is_agreed_upon_waits_for_a_member_that_may_come_back():
@@ -405,6 +432,14 @@ def test_one_that_hangs_is_named_or_left_behind():
         if elastic:
             assert cluster.dropped == [1]
             assert cluster.taken()[0] == ["freeze"]
+            cluster.coordinator.come(1)  # its threads live, and open another stream
+            cluster.stand(0, 5, is_live=True)
+            (view,) = cluster.taken()[0]
+            assert members(view) == (0,)
+            cluster.give(0, "at the end", b"")
+            assert cluster.taken() == {0: ["values"]}
+            cluster.stand(1, 4, is_live=True)  # it hangs no more
+            assert cluster.taken() == {0: ["freeze"]}
         else:
             assert cluster.outcome.startswith("worker 1 (host1:1): no next batch for 10 s")
 
@@ -429,6 +464,124 @@ def test_of_backup_workers_one_that_hangs_is_left_behind_and_two_end_all_by_name
         else:
             named = "worker 1 (host1:1), worker 2 (host2:1): no next batch for 10 s"
             assert cluster.outcome.startswith(named)
+
+
+@pytest.mark.parametrize("rules", [{"elastic": True}, {"needed": 1}], ids=str)
+@pytest.mark.parametrize("batches", [3, None], ids=["within a step", "busy"])
+def test_who_hangs_in_a_step_is_left_behind_and_who_compiles_or_saves_is_waited_for(rules, batches):
+    cluster = Cluster(workers=3, **rules)
+    (view,) = cluster.begin(0, 1, 2)[0]
+    cluster.progress(1, batches)
+    cluster.coordinator.leave(2, "died")
+    cluster.taken()
+    cluster.stand(0, 1, is_live=True, view=view)
+    cluster.pass_secs(SECS + 1)
+    assert cluster.outcome is None
+    if batches is None:
+        assert not cluster.dropped
+        assert 0 not in cluster.taken()  # there is no view
+    else:
+        assert cluster.dropped == [1]
+        assert members(cluster.taken()[0][-1]) == (0,)
+
+
+def test_nobody_is_left_behind_for_a_worker_that_has_no_state():
+    cluster = Cluster(workers=3, elastic=True)
+    cluster.begin(0, 1)
+    cluster.pass_secs(SECS + 1)
+    for worker in (0, 1):
+        cluster.progress(worker, 3)
+    cluster.coordinator.come(2)
+    cluster.stand(2)
+    cluster.pass_secs(SECS + 1)
+    assert (cluster.outcome, cluster.dropped) == (None, [])
+
+
+def end_of(cluster, worker):
+    """The order with which a worker ends."""
+    (order,) = [order for order in cluster.orders[worker] if order.WhichOneof("what") == "end"]
+    return order
+
+
+@pytest.mark.parametrize(("lost", "saver"), [(2, 0), (0, 1)])
+def test_at_the_end_the_first_member_that_is_left_saves(lost, saver):
+    cluster = Cluster(workers=3)
+    cluster.begin(0, 1, 2)
+    cluster.coordinator.leave(lost, "died")
+    cluster.pass_secs(SECS + 1)
+    assert end_of(cluster, 1).saver == saver
+    cluster.taken()
+    cluster.coordinator.come(1)  # it is told again
+    assert end_of(cluster, 1).saver == saver
+
+
+def test_who_fails_or_hangs_does_not_save():
+    cluster = Cluster(workers=2)
+    cluster.begin(0, 1)
+    cluster.tell(0, failed="a bad record")
+    assert end_of(cluster, 1).saver == 1
+    cluster = Cluster(workers=2)
+    cluster.begin(0, 1)
+    for _ in range(2):
+        for worker, batches in ((0, 4), (1, 5)):
+            cluster.progress(worker, batches)
+        cluster.pass_secs(SECS + 1)
+    assert end_of(cluster, 1).saver == 1
+
+
+def test_who_has_only_been_started_does_not_save():
+    cluster = Cluster(workers=3)
+    (view,) = cluster.begin(0, 1, 2)[0]
+    for worker in (0, 2):
+        cluster.coordinator.leave(worker, "died")
+    cluster.coordinator.come(0)
+    cluster.stand(0)
+    cluster.stand(1, 5, is_live=True, view=view)
+    cluster.pass_secs(SECS + 1)
+    assert end_of(cluster, 1).saver == 1
+
+
+def test_a_ps_that_knows_of_no_steps_leaves_it_to_the_workers_who_saves():
+    cluster = Cluster(workers=2)
+    cluster.coordinator.come(1)
+    cluster.pass_secs(SECS + 1)
+    assert not end_of(cluster, 1).HasField("saver")
+
+
+def test_who_is_busy_for_very_long_is_left_behind_where_the_others_can_go_on():
+    cluster = Cluster(workers=2, elastic=True)
+    (view,) = cluster.begin(0, 1)[0]
+    cluster.progress(1, None)
+    cluster.stand(0, 1, is_live=True, view=view)
+    cluster.taken()
+    cluster.pass_secs(10 * SECS + 1)
+    assert (cluster.outcome, cluster.dropped) == (None, [1])
+    assert members(cluster.taken()[0][-1]) == (0,)
+
+
+def test_one_that_hangs_keeps_no_ps_from_ending_with_the_others():
+    cluster = Cluster(workers=2, elastic=True)
+    cluster.begin(0, 1)
+    for _ in range(2):
+        for worker, batches in ((0, 5), (1, 4)):
+            cluster.progress(worker, batches)
+        cluster.pass_secs(SECS + 1)
+    assert cluster.dropped == [1]
+    cluster.coordinator.come(1)
+    cluster.taken()
+    cluster.tell(0, bye=True)
+    assert cluster.outcome == ""
+    assert cluster.taken() == {1: ["finished"]}
+
+
+def test_a_finished_training_whose_last_worker_dies_is_finished():
+    cluster = Cluster(workers=2)
+    cluster.begin(0, 1)
+    cluster.tell(0, bye=True)
+    cluster.coordinator.leave(1, "died")
+    assert cluster.outcome is None
+    cluster.pass_secs(SECS + 1)
+    assert cluster.outcome == ""
 
 
 def test_a_member_that_never_says_where_it_stands_is_named():

@@ -40,8 +40,11 @@ class Decisions(Generic[_T]):
         """Who makes a step; None if it is not decided."""
         return self._going.get(step)
 
-    def is_over(self, step: int) -> bool:
-        """Whether a step is made without this worker, which then computes nothing for it."""
+    def follows(self, step: int) -> bool:
+        """Whether a step is made without this worker, which then computes nothing for it.
+
+        It is noted: whose gradients were never computed does not tell that they come too late.
+        """
         is_over = self._rank not in self._going.get(step, (self._rank,))
         self._followed = step if is_over else self._followed
         return is_over

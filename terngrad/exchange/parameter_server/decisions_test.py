@@ -35,15 +35,15 @@ def test_late_gradients_are_told_once_but_not_those_that_were_never_computed(dec
     for _ in range(2):
         decisions.tell_late(5)
     assert ready == [5]
-    assert decisions.is_over(6)
+    assert decisions.follows(6)
     decisions.tell_late(6)
     assert ready == [5]
 
 
 def test_a_step_that_this_worker_makes_or_that_is_not_decided_is_not_over(decisions, ready):
     decisions.decide(5, (0, 1))
-    assert not decisions.is_over(5)
-    assert not decisions.is_over(6)
+    assert not decisions.follows(5)
+    assert not decisions.follows(6)
     decisions.tell_late(5)
     assert ready == []
 
@@ -63,7 +63,7 @@ def test_a_new_view_begins_with_nothing(decisions, ready):
     decisions.decide(6, (0, 2))
     decisions.begin(spares=False)
     assert decisions.decide(5, (0, 1)) == []
-    assert not decisions.is_over(6)
+    assert not decisions.follows(6)
     assert not decisions.is_forgotten(0)
 
 

@@ -72,14 +72,14 @@ class ParameterServerConnection(Connection):
         """See base class."""
         return self._client.interrupted
 
-    def is_over(self, step: int) -> bool:
+    def follows(self, step: int) -> bool:
         """See base class."""
-        return self._client.is_over(step)
+        return self._client.follows(step)
 
     @property
     def leads(self) -> bool:
-        """See base class."""
-        return self._client.leads
+        """See base class; who only joins has no state to save."""
+        return self._is_live and self._client.leads
 
     @property
     def spares(self) -> bool:

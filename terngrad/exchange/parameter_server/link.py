@@ -75,9 +75,9 @@ class Link:
         """Whether a stream is open."""
         return self._is_up.is_set()
 
-    def wait_until_up(self) -> None:
-        """Waits for a stream; who asked is told elsewhere if there will be none."""
-        self._is_up.wait()
+    def wait_until_up(self, secs: float) -> bool:
+        """Waits so long for a stream; returns whether one is open."""
+        return self._is_up.wait(secs)
 
     @property
     def unsent(self) -> int:
@@ -136,4 +136,3 @@ class Link:
 
     def _lose(self, why: str) -> None:
         self._on_loss(why)
-        self._is_up.set()  # nobody waits any more

@@ -6,7 +6,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from terngrad.exchange.channel import MembershipError
+from terngrad.exchange.channel import FinishedError, MembershipError
 from terngrad.exchange.connection import InterruptionError
 from terngrad.exchange.parameter_server import groups
 from terngrad.exchange.parameter_server.link import Link
@@ -18,15 +18,12 @@ _MOST_UNSENT = 64  # parts of a state
 _NO_VIEW = View()
 
 
-class FinishedError(MembershipError):
-    """The training is done: there is nothing to join any more."""
-
-
 class Meeting:
     """What this worker and ps 0 say to each other.
 
     Attributes:
       ended: why the training ends; "" while it goes on.
+      saver: the worker that then saves; None if nobody says so.
       changed: held where any of it changes.
     """
 
@@ -47,6 +44,7 @@ class Meeting:
         """
         self._on = {"view": on_view, "freeze": on_freeze, "go": on_go, "end": on_end}
         self.ended = ""
+        self.saver: int | None = None
         self._finished = False
         self._link: Link | None = None
         self._over = threading.Event()
@@ -72,19 +70,21 @@ class Meeting:
 
         threading.Thread(target=tell, daemon=True).start()
 
-    def gather(self, name: str, content: bytes, turn: int = 0) -> Mapping[int, bytes]:
+    def gather(self, name: str, content: bytes, turn: int | None = None) -> Mapping[int, bytes]:
         """Gives a value, and returns those of all workers when they are there.
 
         Args:
           name: of the value.
           content: at most 64 KB.
-          turn: counts the calls of this name, the same on all workers.
+          turn: counts the calls of this name, the same on all workers; None = what was given in
+            this view counts, and nothing that processes gave which are gone.
 
         Raises:
           InterruptionError: the workers are to say where they stand; ask again after that.
           MembershipError: the training ends.
         """
         with self.changed:
+            turn = self._view.number if turn is None else turn
             own = Report()
             own.value.name, own.value.content, own.value.round = name, content, turn
             self._own_values[name] = own
@@ -204,6 +204,7 @@ class Meeting:
                 self._finished = True
             elif what == "end":
                 self.ended = order.end
+                self.saver = order.saver if order.HasField("saver") else None
             self.changed.notify_all()
         if what == "end":
             self._on["end"](order.end)

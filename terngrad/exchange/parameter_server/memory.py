@@ -1,13 +1,19 @@
-"""Memory that a ps keeps, because it soon needs as much again."""
+"""Memory of a ps: what it may hold, and what it keeps because it soon needs as much again."""
 
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # of glibc's malloc.h
 _LARGEST_KEPT = 1 << 25  # bytes of one piece of memory; glibc takes no more
 _KEPT = 1 << 30  # bytes
+
+
+def most_held() -> int:
+    """Bytes that a ps may hold of what workers pushed: half of the machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
 def keep_freed() -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 from collections.abc import Iterator
 
 from terngrad.codecs.planes import plane_count
@@ -13,7 +14,6 @@ from terngrad.limits import MAX_NODES
 PIECE_BYTES = 1 << 20  # pushed at once: less costs more time a byte, more delays the first result
 _SMALL_PIECE_BYTES = 1 << 18
 _PIECES_TO_OVERLAP = 4  # at least, unless small: the first come back while the others still go
-MAX_OPERATIONS = 1 << 16
 _LONGEST_NAME = 256
 _MAX_ITEMS = 1 << 33  # 8 thousand million: more than any net has parameters
 
@@ -86,18 +86,18 @@ class Operation:
         """Of all workers."""
         return self.local_nodes * self.workers
 
-    @property
+    @functools.cached_property
     def pushed_bytes(self) -> int:
         """Bytes of an item that a worker pushes."""
         codes = 4 * plane_count(self.local_nodes)
         return {Kind.MAX: 4, Kind.CODES: codes, Kind.FLOATS: 4, Kind.HALVES: 2}.get(self.kind, 1)
 
-    @property
+    @functools.cached_property
     def result_bytes(self) -> int:
         """Bytes of an item of the result."""
         return 4 * plane_count(self.nodes) if self.kind == Kind.CODES else self.pushed_bytes
 
-    @property
+    @functools.cached_property
     def pieces(self) -> int:
         """In how many it travels; at least one, so that all meet even where there is nothing."""
         return max(1, -(-self.items // self._items_in_a_piece))
@@ -116,7 +116,7 @@ class Operation:
         first, end = self.piece_items(piece)
         return (end - first) * self.pushed_bytes if self.pushes(worker) else 0
 
-    @property
+    @functools.cached_property
     def _items_in_a_piece(self) -> int:
         smallest, largest = (n // self.pushed_bytes for n in (_SMALL_PIECE_BYTES, PIECE_BYTES))
         return min(largest, max(smallest, -(-self.items // _PIECES_TO_OVERLAP)))

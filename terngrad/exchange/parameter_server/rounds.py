@@ -1,9 +1,10 @@
 """The rounds of a ps: who has pushed what of which step, and what came of it.
 
 Its memory is bounded: of a piece there are the pushes of at most two steps, and the results of so
-many steps as slower workers may be behind. All is checked against what the workers declared,
-before anything is kept. Each view is for itself, so that nobody trains on a step of two of them and
-a worker that says to be in a strange one disturbs nobody; one that all have left is forgotten.
+many steps as slower workers may be behind; and there is a limit for all together. All is checked
+against what the workers declared, before anything is kept. Each view is for itself, so that nobody
+trains on a step of two of them and a worker that says to be in a strange one disturbs nobody; one
+that all have left is forgotten.
 """
 
 from __future__ import annotations
@@ -15,19 +16,15 @@ import time
 from collections.abc import Callable, Sequence
 
 from terngrad.exchange.parameter_server import groups
+from terngrad.exchange.parameter_server.catalogue import Catalogue, PushError
 from terngrad.exchange.parameter_server.figures import Figures
 from terngrad.exchange.parameter_server.messages import Header, OperationMessage, join_frame
-from terngrad.exchange.parameter_server.operations import MAX_OPERATIONS, Operation, OperationError
+from terngrad.exchange.parameter_server.operations import Operation
 
 _OPEN_STEPS = 2  # the step under way and the next
-_MOST_STEPS = 1 << 62
 
 Reduce = Callable[[Operation, Sequence[memoryview]], memoryview]
 Address = tuple[int, int]  # a worker, and the index that it gave an operation
-
-
-class PushError(ValueError):
-    """Says why something that a worker pushed cannot be taken."""
 
 
 @dataclasses.dataclass
@@ -65,6 +62,13 @@ class _Piece:
     )
     steps: dict[int, _Step] = dataclasses.field(default_factory=dict)
 
+    def drop_results(self, kept: int) -> int:
+        """Drops all results but the last so many; returns their bytes."""
+        dropped = 0
+        while len(self.results) > kept:
+            dropped += self.results.popitem(last=False)[1][1].nbytes
+        return dropped
+
 
 class Rounds:
     """Joins what the workers push; any thread may call."""
@@ -76,6 +80,7 @@ class Rounds:
         deliver: Callable[[int, bytes], None],
         kept_steps: int = 1,
         figures: Figures | None = None,
+        most_bytes: int = 1 << 62,
     ) -> None:
         """Starts with no operations.
 
@@ -85,6 +90,8 @@ class Rounds:
           deliver: called with a worker and a frame for it; must not wait.
           kept_steps: whose results are kept, for workers that are behind.
           figures: take down what is done.
+          most_bytes: of pushes that are kept at any time; each worker has a share. Where results
+            and pushes are more, those for workers that are behind are dropped.
         """
         self._workers = workers
         self._reduce = reduce
@@ -92,64 +99,44 @@ class Rounds:
         self._kept_steps = kept_steps
         self._figures = figures or Figures(workers)
         self._lock = threading.Lock()
-        self._operations: dict[str, Operation] = {}
-        self._declared: list[list[Operation]] = [[] for _ in range(workers)]
+        self._most_bytes = most_bytes
+        self._pushed_bytes = [0] * workers
+        self._result_bytes = 0
+        self._catalogue = Catalogue(workers)
         self._pieces: dict[tuple[int, str, int], _Piece] = {}  # by view, operation and index
         self._views = [0] * workers  # that each is in; 0: in none
 
     @property
     def piece_count(self) -> int:
-        """Pieces of all operations; a worker has at most so many results of one step."""
+        """See `Catalogue`."""
         with self._lock:
-            return sum(operation.pieces for operation in self._operations.values())
+            return self._catalogue.piece_count
 
+    @property
     def held_bytes(self) -> int:
         """Bytes of pushes and results that are kept."""
         with self._lock:
-            pieces = self._pieces.values()
-            steps = [step for piece in pieces for step in piece.steps.values()]
-            pushed = sum(part.nbytes for step in steps for part in step.parts.values())
-            results = [result for piece in pieces for _, result in piece.results.values()]
-            return pushed + sum(result.nbytes for result in results)
+            return sum(self._pushed_bytes) + self._result_bytes
 
-    def arrive(self, worker: int) -> None:
-        """A worker begins a stream: it declares its operations from the first on."""
-        self.leave(worker)
-        with self._lock:
-            self._declared[worker] = []
-            for piece in self._pieces.values():
-                for step in piece.steps.values():  # what its earlier process asked for
-                    step.asked = {each for each in step.asked if each[0] != worker}
+    @property
+    def most_pushed(self) -> int:
+        """Bytes that a worker's pushes may take, and as many what it does not read."""
+        return self._most_bytes // self._workers
 
     def leave(self, worker: int) -> None:
-        """A worker is gone."""
+        """A worker's stream has ended; on another it declares its operations from the first on."""
         with self._lock:
             self._enter(worker, 0)
+            known = self._catalogue.clear(worker)
+            self._forget(lambda view, operation: operation not in known)
+            for piece in self._pieces.values():
+                for step in piece.steps.values():
+                    step.asked = {each for each in step.asked if each[0] != worker}
 
     def declare(self, worker: int, message: OperationMessage) -> None:
-        """Takes a worker's next operation.
-
-        Raises:
-          PushError: it is out of order, impossible, or another than that of the other workers.
-        """
-        try:
-            operation = Operation.read(message, self._workers)
-        except OperationError as error:
-            raise PushError(str(error)) from None
+        """Takes a worker's next operation; see `Catalogue`."""
         with self._lock:
-            declared = self._declared[worker]
-            if message.index != len(declared):
-                text = f"operation {message.index} is declared where {len(declared)} is next"
-                raise PushError(text)
-            is_new = operation.name not in self._operations
-            if is_new and len(self._operations) == MAX_OPERATIONS:
-                raise PushError(f"there are {MAX_OPERATIONS} operations already")
-            if any(operation.name == other.name for other in declared):
-                raise PushError(f"{operation.name} is declared twice")
-            known = self._operations.setdefault(operation.name, operation)
-            if operation != known:
-                raise PushError(_difference(known, operation))
-            declared.append(known)
+            self._catalogue.declare(worker, message)
 
     def push(self, worker: int, header: Header, payload: memoryview) -> None:
         """Takes a worker's piece of a step; the last one's brings the result to all who asked.
@@ -158,13 +145,14 @@ class Rounds:
         gets it again. A worker that is no contributor only asks for the result.
 
         Raises:
-          PushError: unknown operation or piece, wrong size, strange contributors, or a step that
-            is over or too far.
+          PushError: unknown operation or piece, wrong size, strange contributors, a step that is
+            over or too far, or more than may be kept.
         """
         with self._lock:
-            operation = self._find(worker, header)
+            operation = self._catalogue.find(worker, header)
             contributors = self._contributors(header)
             _check_size(operation, worker, contributors, header, payload)
+            self._check_memory(worker, payload)
             if header.view:
                 if header.view < self._views[worker]:
                     return
@@ -178,27 +166,49 @@ class Rounds:
             step.asked.add((worker, header.operation))
             if worker in contributors and worker not in step.parts:
                 step.parts[worker] = payload
+                self._pushed_bytes[worker] += payload.nbytes
                 if header.view:
                     self._figures.pushed(worker, time.monotonic() - step.first_at)
             if len(step.parts) < len(contributors) or step.is_reducing:
                 return
             step.is_reducing = True
-        self._finish(operation, piece, header, step)
+            parts = [step.parts[i] for i in step.contributors]
+        self._finish(operation, piece, header, step, parts)
 
     def _enter(self, worker: int, view: int) -> None:
         """Forgets the view that a worker was in if nobody else is."""
         left, self._views[worker] = self._views[worker], view
         if left and left not in self._views:
-            self._pieces = {key: each for key, each in self._pieces.items() if key[0] != left}
+            self._forget(lambda view, operation: view == left)
 
-    def _finish(self, operation: Operation, piece: _Piece, header: Header, step: _Step) -> None:
-        result = self._reduce(operation, [step.parts[i] for i in step.contributors])
+    def _forget(self, is_past: Callable[[int, str], bool]) -> None:
+        """Forgets the pieces of those views and operations."""
+        kept = {key: each for key, each in self._pieces.items() if not is_past(*key[:2])}
+        for key in self._pieces.keys() - kept.keys():
+            self._result_bytes -= self._pieces[key].drop_results(0)
+            for step in self._pieces[key].steps.values():
+                self._release(step)
+        self._pieces = kept
+
+    def _release(self, step: _Step) -> None:
+        for worker, part in step.parts.items():
+            self._pushed_bytes[worker] -= part.nbytes
+        step.parts = {}
+
+    def _finish(
+        self,
+        operation: Operation,
+        piece: _Piece,
+        header: Header,
+        step: _Step,
+        parts: Sequence[memoryview],
+    ) -> None:
+        result = self._reduce(operation, parts)
         with self._lock:  # of a view that is over by now nobody takes the result any more
-            del piece.steps[header.step]
+            self._release(piece.steps.pop(header.step))
             piece.done = header.step
-            piece.results[header.step] = header.contributors, result
-            while len(piece.results) > self._kept_steps:
-                piece.results.popitem(last=False)
+            if self._pieces.get((header.view, operation.name, header.piece)) is piece:
+                self._keep(piece, header, result)
             asked = sorted(step.asked)
         if header.view:
             self._figures.made(header.step)
@@ -207,6 +217,14 @@ class Rounds:
             if index not in frames:
                 frames[index] = join_frame(_answer(header, index), result)
             self._deliver(worker, frames[index])
+
+    def _keep(self, piece: _Piece, header: Header, result: memoryview) -> None:
+        """Keeps a result for those who are behind: of many steps, while there is room."""
+        piece.results[header.step] = header.contributors, result
+        self._result_bytes += result.nbytes - piece.drop_results(self._kept_steps)
+        is_more = sum(self._pushed_bytes) + self._result_bytes > self._most_bytes
+        if is_more and self._kept_steps > 1:
+            self._result_bytes -= sum(each.drop_results(1) for each in self._pieces.values())
 
     def _answer_again(self, worker: int, header: Header, piece: _Piece) -> None:
         answer = _answer(header, header.operation)
@@ -217,17 +235,11 @@ class Rounds:
             answer.gone = True
             self._deliver(worker, join_frame(answer))
 
-    def _find(self, worker: int, header: Header) -> Operation:
-        declared = self._declared[worker]
-        if header.operation >= len(declared):
-            raise PushError(f"operation {header.operation} was not declared")
-        operation = declared[header.operation]
-        if header.piece >= operation.pieces:
-            last = operation.pieces - 1
-            raise PushError(f"{operation.name}: piece is {header.piece}; allowed is 0 to {last}")
-        if header.step > _MOST_STEPS:
-            raise PushError(f"{operation.name}: step is {header.step}; allowed is up to 2^62")
-        return operation
+    def _check_memory(self, worker: int, payload: memoryview) -> None:
+        held, most = self._pushed_bytes[worker], self.most_pushed
+        if payload.nbytes and held + payload.nbytes > most:
+            text = f"the ps holds {held / 1e6:.0f} MB of what this worker pushed"
+            raise PushError(f"{text}; allowed are {most / 1e6:.0f}: more ps would share them")
 
     def _contributors(self, header: Header) -> tuple[int, ...]:
         if not header.contributors:
@@ -279,10 +291,3 @@ def _check_size(
         raise PushError(
             f"{operation.name}: piece {header.piece} has {payload.nbytes} bytes; allowed is {size}"
         )
-
-
-def _difference(others: Operation, mine: Operation) -> str:
-    fields = [f.name for f in dataclasses.fields(Operation)]
-    name = next(name for name in fields if getattr(others, name) != getattr(mine, name))
-    here, there = getattr(mine, name), getattr(others, name)
-    return f"{name} of {mine.name} is {here}, that of another worker {there}"

@@ -7,21 +7,22 @@ import pytest
 
 from terngrad.codecs.planes import plane_count
 from terngrad.exchange.parameter_server import groups, operations
-from terngrad.exchange.parameter_server.messages import Header, OperationMessage, split_frame
+from terngrad.exchange.parameter_server.catalogue import PushError
+from terngrad.exchange.parameter_server.messages import Header, split_frame
 from terngrad.exchange.parameter_server.operations import Kind, Operation
 from terngrad.exchange.parameter_server.reduction import Reduction
-from terngrad.exchange.parameter_server.rounds import PushError, Rounds
+from terngrad.exchange.parameter_server.rounds import Rounds
 from terngrad.ops.reference import ReferenceKernels
 
 
 class Served:
     """Rounds and what they delivered, by worker."""
 
-    def __init__(self, workers=2, kind=Kind.FLOATS, items=4, reduce=None, kept_steps=1):
+    def __init__(self, workers=2, kind=Kind.FLOATS, items=4, reduce=None, kept_steps=1, **limits):
         self.delivered = {i: [] for i in range(workers)}
         reduce = reduce or Reduction(ReferenceKernels()).reduce
         deliver = lambda worker, frame: self.delivered[worker].append(frame)
-        self.rounds = Rounds(workers, reduce, deliver, kept_steps)
+        self.rounds = Rounds(workers, reduce, deliver, kept_steps, **limits)
         self.operation = Operation("sum", kind, items, 1, workers)
         for worker in range(workers):
             self.rounds.declare(worker, self.operation.message(0))
@@ -135,7 +136,7 @@ def test_nobody_trains_on_a_step_of_two_views():
     served.push(0, 7, floats(2, 2, 2, 2), view=4)
     for worker in (0, 1):
         np.testing.assert_array_equal(served.results(worker)[0][1], [7, 7, 7, 7])
-    assert served.rounds.held_bytes() == 16
+    assert served.rounds.held_bytes == 16
 
 
 def test_a_worker_in_a_strange_view_disturbs_nobody_and_may_come_anew():
@@ -145,8 +146,8 @@ def test_a_worker_in_a_strange_view_disturbs_nobody_and_may_come_anew():
         for worker in (0, 1):
             served.push(worker, step, floats(1, 1, 1, 1), view=4, by=(0, 1))
     assert [step for step, _ in served.results(0)] == [7, 8]
-    served.rounds.arrive(2)
-    assert served.rounds.held_bytes() == 16  # the last result
+    served.rounds.leave(2)
+    assert served.rounds.held_bytes == 16  # the last result
     served.rounds.declare(2, served.operation.message(0))
     for worker in range(3):
         served.push(worker, 9, floats(1, 1, 1, 1), view=5)
@@ -159,11 +160,11 @@ def test_of_a_view_that_all_have_left_nothing_is_kept():
         for worker in (0, 1):
             served.push(worker, step, floats(1, 1, 1, 1), view=1)
     served.push(0, 3, floats(1, 1, 1, 1), view=1)
-    assert served.rounds.held_bytes() == 4 * 16
+    assert served.rounds.held_bytes == 4 * 16
     served.rounds.leave(0)
-    assert served.rounds.held_bytes() == 4 * 16
+    assert served.rounds.held_bytes == 4 * 16
     served.push(1, 3, floats(1, 1, 1, 1), view=2)
-    assert served.rounds.held_bytes() == 16
+    assert served.rounds.held_bytes == 16
 
 
 def test_a_view_may_make_a_step_again():
@@ -185,7 +186,7 @@ def test_law_10_contributors_that_do_not_fit_are_named():
         served.push(1, 1, floats(1, 2, 3, 4), by=(1,))
     with pytest.raises(PushError, match="piece 0 has 16 bytes; allowed is 0"):
         served.push(1, 2, floats(1, 2, 3, 4), by=(0,))
-    assert served.rounds.held_bytes() == 16
+    assert served.rounds.held_bytes == 16
 
 
 def test_what_is_pushed_twice_counts_once_and_is_answered_again():
@@ -225,11 +226,11 @@ def test_a_slow_worker_lets_the_others_be_one_step_ahead_and_no_more():
     served.push(0, 6, floats(1, 2, 3, 4))
     with pytest.raises(PushError, match="sum: step is 7; steps 5 and 6 are under way"):
         served.push(0, 7, floats(1, 2, 3, 4))
-    held = served.rounds.held_bytes()
+    held = served.rounds.held_bytes
     for _ in range(100):
         with pytest.raises(PushError):
             served.push(0, 8, floats(1, 2, 3, 4))
-    assert served.rounds.held_bytes() == held == 2 * 16
+    assert served.rounds.held_bytes == held == 2 * 16
 
 
 def test_memory_is_that_of_one_result_when_all_go_on():
@@ -238,7 +239,7 @@ def test_memory_is_that_of_one_result_when_all_go_on():
     for step in range(50):
         for worker in (0, 1):
             served.push(worker, step, floats(1, 2, 3, 4))
-        held.add(served.rounds.held_bytes())
+        held.add(served.rounds.held_bytes)
         assert [s for s, _ in served.results(0)] == list(range(step + 1))
     assert held == {16}
 
@@ -265,10 +266,10 @@ def test_law_10_pushes_that_do_not_fit_are_named_and_nothing_is_kept(push, text)
     served = Served()
     for worker in (0, 1):
         served.push(worker, 5, floats(1, 2, 3, 4))
-    held = served.rounds.held_bytes()
+    held = served.rounds.held_bytes
     with pytest.raises(PushError, match=text):
         served.push(0, **{"step": 6, "values": floats(1, 2, 3, 4)} | push)
-    assert served.rounds.held_bytes() == held
+    assert served.rounds.held_bytes == held
     for worker in (0, 1):
         served.push(worker, 6, floats(1, 1, 1, 1))
     np.testing.assert_array_equal(served.results(0)[-1][1], [2, 2, 2, 2])
@@ -277,7 +278,7 @@ def test_law_10_pushes_that_do_not_fit_are_named_and_nothing_is_kept(push, text)
 def test_operations_meet_by_their_names_in_whatever_order_they_are_declared():
     served = Served(items=1)
     other = Operation("other", Kind.FLOATS, 1, 1, 2)
-    served.rounds.arrive(1)
+    served.rounds.leave(1)
     for index, operation in enumerate([other, served.operation]):
         served.rounds.declare(1, operation.message(index))
     served.push(0, 0, floats(1), operation=0)
@@ -290,30 +291,67 @@ def test_operations_meet_by_their_names_in_whatever_order_they_are_declared():
 def test_a_worker_that_comes_anew_gets_nothing_that_its_earlier_process_asked_for():
     served = Served()
     served.push(1, 4, floats(1, 2, 3, 4))
-    served.rounds.arrive(1)
+    served.rounds.leave(1)
     served.push(0, 4, floats(1, 2, 3, 4))
     assert len(served.delivered[0]) == 1
     assert not served.delivered[1]
 
 
-def test_law_10_an_operation_is_declared_once():
+def test_law_10_who_pushes_more_than_its_share_is_refused_and_the_others_are_not():
+    served = Served(most_bytes=40)
+    served.push(0, 5, floats(1, 2, 3, 4), view=1)
+    text = "the ps holds 0 MB of what this worker pushed; allowed are 0: more ps"
+    with pytest.raises(PushError, match=text):
+        served.push(0, 6, floats(1, 2, 3, 4), view=1)
+    assert served.rounds.held_bytes == 16
+    served.push(1, 5, floats(1, 1, 1, 1), view=1)
+    np.testing.assert_array_equal(served.results(1)[0][1], [2, 3, 4, 5])
+    served.push(0, 6, floats(1, 2, 3, 4), view=1)  # what became a result does not count
+
+
+def test_results_for_who_is_behind_are_dropped_where_memory_is_short():
+    served = Served(kept_steps=16, most_bytes=4 * 16)
+    for step in range(5):
+        for worker in (0, 1):
+            served.push(worker, step, floats(1, 2, 3, 4))
+        assert served.rounds.held_bytes <= 4 * 16
+    for step, is_gone in ((3, True), (4, False)):
+        served.push(0, step, floats(1, 2, 3, 4))
+        assert served.headers(0)[-1].gone == is_gone
+
+
+def test_nothing_is_kept_of_operations_that_nobody_declares_any_more():
     served = Served()
-    with pytest.raises(PushError, match="sum is declared twice"):
-        served.rounds.declare(0, served.operation.message(1))
+    for i in range(3):  # in no view, so that only a new stream tells that it is over
+        served.rounds.leave(1)
+        served.rounds.declare(1, Operation(f"other {i}", Kind.FLOATS, 4, 1, 2).message(0))
+        served.push(1, 0, floats(1, 2, 3, 4))
+        assert served.rounds.held_bytes == 16
+    served.push(0, 0, floats(1, 2, 3, 4))
+    served.rounds.leave(1)
+    assert served.rounds.held_bytes == 16  # of what worker 0 has declared
+    served.rounds.declare(1, served.operation.message(0))
+    served.push(1, 0, floats(1, 1, 1, 1))
+    np.testing.assert_array_equal(served.results(0)[0][1], [2, 3, 4, 5])
 
 
-def test_law_10_operations_of_another_layout_are_named():
-    served = Served()
-    served.rounds.arrive(1)
-    message = Operation("sum", Kind.FLOATS, 3, 1, 2).message(0)
-    with pytest.raises(PushError, match="items of sum is 3, that of another worker 4"):
-        served.rounds.declare(1, message)
+def test_a_view_that_is_forgotten_while_a_result_is_computed_leaves_nothing_behind():
+    reducing, go_on = threading.Event(), threading.Event()
 
+    def reduce(operation, parts):
+        reducing.set()
+        assert go_on.wait(60)
+        return Reduction(ReferenceKernels()).reduce(operation, parts)
 
-def test_law_10_declarations_out_of_order_or_impossible_are_named():
-    served = Served()
-    message = Operation("later", Kind.FLOATS, 4, 1, 2).message(5)
-    with pytest.raises(PushError, match="operation 5 is declared where 1 is next"):
-        served.rounds.declare(0, message)
-    with pytest.raises(PushError, match="kind is 0"):
-        served.rounds.declare(0, OperationMessage(index=1, name="x"))
+    served = Served(reduce=reduce)
+    served.push(0, 0, floats(1, 2, 3, 4), view=1)
+    pushing = threading.Thread(
+        target=served.push, args=(1, 0, floats(1, 2, 3, 4)), kwargs={"view": 1}
+    )
+    pushing.start()
+    assert reducing.wait(60)
+    for worker in (0, 1):
+        served.rounds.leave(worker)
+    go_on.set()
+    pushing.join(60)
+    assert served.rounds.held_bytes == 0

@@ -6,39 +6,24 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent import futures
 
 import grpc
 from google.protobuf.message import DecodeError
 
-from terngrad.exchange.channel import name_of
 from terngrad.exchange.parameter_server.attendance import Attendance
+from terngrad.exchange.parameter_server.catalogue import PushError
 from terngrad.exchange.parameter_server.coordinator import Coordinator, Rules
 from terngrad.exchange.parameter_server.figures import Figures
-from terngrad.exchange.parameter_server.gate import Gate, listen
-from terngrad.exchange.parameter_server.messages import (
-    SERVICE,
-    Header,
-    Order,
-    Report,
-    split_frame,
-)
-from terngrad.exchange.parameter_server.rounds import PushError, Reduce, Rounds
+from terngrad.exchange.parameter_server.gate import GRACE_SECS, Gate, Listener
+from terngrad.exchange.parameter_server.messages import Header, Order, Report, split_frame
+from terngrad.exchange.parameter_server.rounds import Reduce, Rounds
 from terngrad.exchange.parameter_server.security import Tls
-from terngrad.exchange.parameter_server.streams import (
-    WELCOME,
-    Outbox,
-    identity,
-    server_options,
-)
+from terngrad.exchange.parameter_server.streams import WELCOME, Outbox
 
-_SPARE_STREAMS = 16  # for those who are to be refused
-_END_SECS = 2.0
-_GRACE_SECS = 5.0  # for the workers to learn of the end, and to go
 _LONGEST_BEAT_SECS = 0.5
 _UNSENT_STEPS = 2  # results that a worker may leave unread
 _MOST_UNREAD = 64  # parts of a state
-_MOST_ORDERS = 1 << 16  # that a worker may leave unread
+_MOST_ORDERS, _MOST_ORDER_BYTES = 1 << 16, 1 << 26  # that a worker may leave unread
 _KEPT_STEPS = 16  # results for workers that are behind, where a step needs fewer than all
 
 
@@ -61,6 +46,7 @@ class Server:
         rules: Rules,
         tls: Tls | None = None,
         tell: Callable[[str], None] = print,
+        most_bytes: int = 1 << 62,
     ) -> None:
         """Does not listen yet.
 
@@ -72,10 +58,10 @@ class Server:
           rules: who makes a step; a connection that is silent for the time-out is lost.
           tls: None = anybody who reaches it may connect, in plain text.
           tell: takes lines of the log.
+          most_bytes: see `Rounds`.
         """
         workers = len(worker_hosts)
-        self._ps, self._worker_hosts = ps, worker_hosts
-        self._tls = tls
+        self._ps = ps
         self._gate = Gate(ps, ps_hosts, worker_hosts, str(rules))
         self._admit, self._refuse = self._gate.admit, self._gate.refuse
         self._outboxes: dict[int, Outbox] = {}
@@ -89,29 +75,13 @@ class Server:
         )
         kept = 1 if rules.needed == workers else _KEPT_STEPS
         self.figures = Figures(workers)
-        self.rounds = Rounds(workers, reduce, self._deliver, kept, self.figures)
-        streams = 2 * workers + _SPARE_STREAMS
-        self._server = grpc.server(
-            futures.ThreadPoolExecutor(streams),
-            options=server_options(rules.timeout_secs),
-            maximum_concurrent_rpcs=streams,
-        )
-        make = grpc.stream_stream_rpc_method_handler
-        handlers = {
-            "Exchange": make(self._exchange, identity, identity),
-            "Meet": make(self._meet, identity, identity),
-        }
-        self._server.add_generic_rpc_handlers(
-            [grpc.method_handlers_generic_handler(SERVICE, handlers)]
-        )
+        self.rounds = Rounds(workers, reduce, self._deliver, kept, self.figures, most_bytes)
+        methods = {"Exchange": self._exchange, "Meet": self._meet}
+        self._listener = Listener(workers, rules.timeout_secs, tls, methods)
 
     def start(self, address: str) -> int:
-        """Listens at "host:port" and returns the port, one that is free for port 0.
-
-        Raises:
-          PortError: the port is taken, or the address not one of this machine's.
-        """
-        return listen(self._server, address, self._tls)
+        """Listens at "host:port"; see `Listener.start`."""
+        return self._listener.start(address)
 
     @property
     def dropped(self) -> Mapping[int, int]:
@@ -130,7 +100,7 @@ class Server:
             on_beat()
             if self.coordinator:
                 self.coordinator.watch()
-        deadline = time.monotonic() + _GRACE_SECS
+        deadline = time.monotonic() + GRACE_SECS
         while self.attendance.present and time.monotonic() < deadline:
             if self._stop.wait(self._beat_secs):
                 break
@@ -142,14 +112,14 @@ class Server:
 
     def close(self) -> None:
         """Ends all streams."""
-        self._server.stop(_END_SECS).wait()
+        self._listener.close()
 
     def _exchange(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator:
         worker = self._admit(context)
         if not self.attendance.come(worker):
-            self._refuse_second(context, worker)
-        outbox = self._outboxes[worker] = Outbox()
-        self.rounds.arrive(worker)
+            self._gate.refuse_second(context, worker)
+        self.rounds.leave(worker)  # its last stream's reader may have said more since it ended
+        outbox = self._outboxes[worker] = Outbox(context.cancel)
         stream = _Stream(outbox, context)
         take = functools.partial(self._take, worker, outbox)
         try:
@@ -162,6 +132,8 @@ class Server:
             bye = stream.last
             why = bye.failed if bye else stream.ending
             self.rounds.leave(worker)
+            if stream.error:  # which a stream that was cut cannot be told any more
+                self._gate.complain(context, stream.error)
             self.attendance.leave(worker, is_done=bye is not None, why=why)
         if stream.error:
             self._refuse(context, stream.error)
@@ -172,9 +144,9 @@ class Server:
             self._refuse(context, f"workers meet at ps 0; this is ps {self._ps}")
         with self._lock:
             is_second = worker in self._met
-            outbox = self._met.setdefault(worker, Outbox())
+            outbox = self._met.setdefault(worker, Outbox(context.cancel))
         if is_second:
-            self._refuse_second(context, worker)
+            self._gate.refuse_second(context, worker)
         stream = _Stream(outbox, context)
         self.coordinator.come(worker)
         try:
@@ -198,8 +170,9 @@ class Server:
             self.rounds.declare(worker, header.declared)
         else:
             self.rounds.push(worker, header, payload)
-        if len(outbox) > _UNSENT_STEPS * self.rounds.piece_count:
-            raise PushError("it does not take its results")
+        most_frames = _UNSENT_STEPS * self.rounds.piece_count
+        if len(outbox) > most_frames or outbox.waiting_bytes > self.rounds.most_pushed:
+            raise _UnreadError("it does not take its results")
         return None
 
     def _hear(self, worker: int, message: bytes) -> None:
@@ -234,20 +207,20 @@ class Server:
             outbox = self._met.get(worker)
         if outbox is not None:
             outbox.put(order.SerializeToString())
-            if len(outbox) > _MOST_ORDERS:  # it does not read: it must come anew
-                outbox.close()
+            # Who does not read must come anew.
+            if len(outbox) > _MOST_ORDERS or outbox.waiting_bytes > _MOST_ORDER_BYTES:
+                outbox.cut()
 
     def _drop(self, worker: int) -> None:
         with self._lock:
             outboxes = [self._met.get(worker), self._outboxes.get(worker)]
         for outbox in outboxes:
             if outbox is not None:
-                outbox.close()
+                outbox.cut()
 
-    def _refuse_second(self, context: grpc.ServicerContext, worker: int) -> None:
-        """Ends a stream whose worker has one: the other's end may not have been noticed yet."""
-        why = f"{name_of(worker, self._worker_hosts)} is here already"
-        self._refuse(context, why, grpc.StatusCode.ALREADY_EXISTS)
+
+class _UnreadError(PushError):
+    """Too much waits for a worker."""
 
 
 class _Stream:
@@ -279,6 +252,9 @@ class _Stream:
                 if last := take(message):
                     self.last = last
                     break
+        except _UnreadError as error:  # what is put behind all that would not be read, either
+            self.error = str(error)
+            self._outbox.cut()
         except (ValueError, DecodeError) as error:  # frames, pushes and reports that cannot be
             self.error = str(error)
         except grpc.RpcError:  # the worker is gone

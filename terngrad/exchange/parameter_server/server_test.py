@@ -26,6 +26,7 @@ from terngrad.exchange.parameter_server.messages import (
     SERVICE,
     Header,
     Hello,
+    Order,
     Report,
     View,
     join_frame,
@@ -34,7 +35,7 @@ from terngrad.exchange.parameter_server.messages import (
 from terngrad.exchange.parameter_server.operations import PIECE_BYTES, Kind, Operation
 from terngrad.exchange.parameter_server.reduction import Reduction
 from terngrad.exchange.parameter_server.security import Tls, is_loopback, listening_address
-from terngrad.exchange.parameter_server.server import Server
+from terngrad.exchange.parameter_server.server import _MOST_ORDER_BYTES, Server
 from terngrad.exchange.parameter_server.streams import Outbox, identity
 from terngrad.exchange.two_shot_test import free_hosts
 from terngrad.ops.reference import ReferenceKernels
@@ -299,7 +300,7 @@ def test_the_last_of_several_workers_is_dropped_and_gets_the_step_of_the_others(
                 assert all_3[i].commit(step)
         for step in range(3):
             deadline = time.monotonic() + SECS
-            while not all_3[1].is_over(step) and time.monotonic() < deadline:
+            while not all_3[1].follows(step) and time.monotonic() < deadline:
                 time.sleep(0.01)
             operations.push(1, step, np.float32([100, 100]))
             np.testing.assert_array_equal(operations.take(1).view("<f4"), [2, 2])
@@ -445,7 +446,7 @@ def test_a_worker_that_sends_what_cannot_be_is_told(capfd, message, text):
         assert code == grpc.StatusCode.FAILED_PRECONDITION
         assert re.search(text, details), details
         assert not first.failure
-        assert server.rounds.held_bytes() == 0
+        assert server.rounds.held_bytes == 0
         first.close(is_done=True)
     assert capfd.readouterr().err.count("Refused ") == 1
 
@@ -455,7 +456,7 @@ def test_a_message_of_a_huge_length_is_not_read():
         huge = bytes(64 << 20)
         code, _ = stranger(host, hello_of(host), messages=[huge])
         assert code in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.FAILED_PRECONDITION)
-        assert server.rounds.held_bytes() == 0
+        assert server.rounds.held_bytes == 0
 
 
 def test_replayed_pushes_change_nothing():
@@ -470,6 +471,23 @@ def test_replayed_pushes_change_nothing():
         assert operations.take(0).view("<f4") == [11]
         assert_it_works(clients)
         assert server.attendance.outcome is None
+
+
+def is_closed_in_time(connection):
+    """Whether the other end, which may say something, closes a connection."""
+    try:
+        return all(iter(lambda: connection.recv(1 << 10), b""))
+    except TimeoutError:
+        return False
+
+
+@pytest.mark.slow
+def test_who_connects_and_says_nothing_loses_its_place_and_disturbs_nobody():
+    with serving() as (_, hosts), joined(hosts) as clients:
+        address, port = hosts[0].split(":")
+        with socket.create_connection((address, int(port)), timeout=SECS / 2) as silent:
+            assert is_closed_in_time(silent)
+        assert_it_works(clients)
 
 
 def test_random_bytes_at_the_port_disturb_nobody():
@@ -499,6 +517,42 @@ def test_reports_that_cannot_be_are_refused(message, text):
         code, details = stranger(host, hello_of(host), "Meet", messages=[message])
         assert code == grpc.StatusCode.FAILED_PRECONDITION
         assert re.search(text, details), details
+
+
+def test_who_does_not_read_what_it_is_told_loses_its_stream_and_may_come_anew():
+    with serving() as ((server,), (host,)), grpc.insecure_channel(host) as channel:
+        make = channel.stream_stream(f"/{SERVICE}/Meet", identity, identity)
+        for _ in range(2):
+            outbox = Outbox()
+            call = make(iter(outbox), metadata=[(HELLO_KEY, hello_of(host))], timeout=SECS)
+            assert call.initial_metadata()
+            for _ in range(_MOST_ORDER_BYTES // 60_000 + 100):
+                server._order(1, Order(end="x" * 60_000))
+            deadline = time.monotonic() + SECS / 2
+            while server._met and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert not server._met
+            outbox.close()
+
+
+def test_who_does_not_take_its_results_is_refused_and_nothing_of_it_is_kept(capfd):
+    operation = Operation("sum", Kind.FLOATS, PIECE_BYTES // 4, 1, 2)
+    header = Header(contributors=groups.pack([1]))
+    part = join_frame(header, bytes(operation.piece_bytes(0, 1)))
+    with serving() as ((server,), (host,)), grpc.insecure_channel(host) as channel:
+        outbox = Outbox()
+        outbox.put(join_frame(Header(declared=operation.message(0))))
+        for _ in range(50):  # answered again and again
+            outbox.put(part)
+        make = channel.stream_stream(f"/{SERVICE}/Exchange", identity, identity)
+        call = make(iter(outbox), metadata=[(HELLO_KEY, hello_of(host))], timeout=SECS)
+        assert call.initial_metadata()
+        deadline = time.monotonic() + SECS / 2
+        while server.attendance.present and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert (server.attendance.present, server.rounds.held_bytes) == (0, 0)
+        outbox.close()
+    assert "it does not take its results" in capfd.readouterr().err
 
 
 def test_a_state_of_one_who_is_not_the_donor_reaches_nobody():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 
 from terngrad.exchange.parameter_server.messages import HELLO_KEY, VERSION, Hello
 from terngrad.exchange.parameter_server.operations import PIECE_BYTES
@@ -14,6 +15,7 @@ _LONGEST_PUSH = PIECE_BYTES + (1 << 14)
 # A result has more planes than what was pushed: up to 18 where that had 2.
 _LONGEST_RESULT = 9 * PIECE_BYTES + (1 << 14)
 WELCOME = (("terngrad-welcome", "1"),)  # metadata with which a ps begins its half of a stream
+_HANDSHAKE_MS = 10_000  # in which who connects must have said who it is, or lose its place
 _BEATS = 4  # of the keep-alive, in the time after which a process counts as lost
 
 Options = Sequence[tuple[str, int]]
@@ -25,6 +27,7 @@ def server_options(timeout_secs: float) -> Options:
         *_common_options(timeout_secs),
         ("grpc.max_receive_message_length", max(_LONGEST_PUSH, LONGEST_REPORT)),
         ("grpc.so_reuseport", 0),  # or two ps could share a port, and its workers
+        ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
         ("grpc.http2.max_ping_strikes", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", 100),
     ]
@@ -80,19 +83,32 @@ def metadata(introduction: Hello) -> list[tuple[str, bytes]]:
 
 
 class Outbox:
-    """What a stream sends next; any thread may put."""
+    """What a stream sends next; any thread may put.
 
-    def __init__(self) -> None:
-        """Empty."""
+    Attributes:
+      waiting_bytes: of messages that were not taken yet.
+    """
+
+    def __init__(self, cancel: Callable[[], object] = lambda: None) -> None:
+        """Empty; `cancel` ends the stream at once."""
         self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._cancel = cancel
+        self.waiting_bytes = 0
 
     def put(self, message: bytes) -> None:
         """Adds a message; never waits."""
+        self._count(len(message))
         self._queue.put(message)
 
     def close(self) -> None:
         """Ends the stream after what is in here."""
         self._queue.put(None)
+
+    def cut(self) -> None:
+        """Ends the stream without what is in here, which may never be taken."""
+        self.close()
+        self._cancel()
 
     def __len__(self) -> int:
         """Messages that wait to be sent."""
@@ -100,7 +116,13 @@ class Outbox:
 
     def __iter__(self) -> Iterator[bytes]:
         """The messages, as they come, until it is closed."""
-        return iter(self._queue.get, None)
+        for message in iter(self._queue.get, None):
+            self._count(-len(message))
+            yield message
+
+    def _count(self, octets: int) -> None:
+        with self._lock:
+            self.waiting_bytes += octets
 
 
 def identity(message: bytes) -> bytes:

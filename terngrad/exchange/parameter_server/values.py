@@ -40,12 +40,19 @@ class Values:
             raise ValueError(f"{value.name} is one value too many; allowed are {_MOST_VALUES}")
         newest = max((turn for name, turn in self._given if name == value.name), default=0)
         if value.round <= newest - _KEPT_ROUNDS:
-            raise ValueError(f"{value.name} of round {value.round}, where {newest} is the last")
+            return  # said again on a new stream: nobody waits for it any more
         self._names.add(value.name)
         key = value.name, value.round
         self._given.setdefault(key, {})[worker] = value.content
         self._asking.setdefault(key, set()).add(worker)
         self._forget(value.name, max(newest, value.round) - _KEPT_ROUNDS)
+
+    def clear(self) -> None:
+        """Forgets all: who comes next may be of another training."""
+        self._names.clear()
+        self._given.clear()
+        self._asking.clear()
+        self._known.clear()
 
     def forget(self, worker: int) -> None:
         """Drops what a worker gave, which did not fit the others' and is gone."""
@@ -53,16 +60,17 @@ class Values:
             self._given[key].pop(worker, None)
             self._asking[key].discard(worker)
 
-    def share(self, present: set[int], *, is_complete: bool) -> None:
-        """Shows what is to be seen.
+    def share(self, present: set[int], required: set[int] | None) -> None:
+        """Shows what is to be seen to those who are present.
 
         Args:
-          present: workers that must all have given a value before it is shown.
-          is_complete: nobody else is waited for.
+          present: workers that are here.
+          required: who must have given a value before it is shown for the first time; None = also
+            some who are not here.
         """
         for key, asking in self._asking.items():
             given = self._given[key]
-            is_known = key in self._known or (is_complete and present <= given.keys())
+            is_known = key in self._known or (required is not None and required <= given.keys())
             if not asking or not is_known:
                 continue
             self._known.add(key)

@@ -14,9 +14,14 @@ def held(bound, worker, steps):
     return thread
 
 
-def is_held(thread):
+def assert_is_held(thread):
     thread.join(0.3)
-    return thread.is_alive()
+    assert thread.is_alive()
+
+
+def assert_goes_on(thread):
+    thread.join(SECS)
+    assert not thread.is_alive()
 
 
 def test_a_worker_waits_for_the_slowest_when_it_is_more_than_the_bound_ahead():
@@ -25,12 +30,12 @@ def test_a_worker_waits_for_the_slowest_when_it_is_more_than_the_bound_ahead():
         bound.step(worker)
     for _ in range(2):
         bound.step(0)
-    assert not is_held(held(bound, 0, 2))
+    assert_goes_on(held(bound, 0, 2))
     bound.step(0)
     thread = held(bound, 0, 2)
-    assert is_held(thread)
+    assert_is_held(thread)
     bound.step(1)
-    assert not is_held(thread)
+    assert_goes_on(thread)
 
 
 def test_without_a_bound_nobody_waits():
@@ -38,7 +43,7 @@ def test_without_a_bound_nobody_waits():
     bound.step(1)
     for _ in range(100):
         bound.step(0)
-    assert not is_held(held(bound, 0, -1))
+    assert_goes_on(held(bound, 0, -1))
 
 
 def test_nobody_waits_for_a_worker_that_has_gone():
@@ -47,9 +52,9 @@ def test_nobody_waits_for_a_worker_that_has_gone():
     for _ in range(5):
         bound.step(0)
     thread = held(bound, 0, 0)
-    assert is_held(thread)
+    assert_is_held(thread)
     bound.leave(1)
-    assert not is_held(thread)
+    assert_goes_on(thread)
 
 
 def test_nobody_waits_for_a_worker_that_makes_no_step_for_so_long_nor_is_it_behind_afterwards():
@@ -58,12 +63,12 @@ def test_nobody_waits_for_a_worker_that_makes_no_step_for_so_long_nor_is_it_behi
     bound.step(1)
     for _ in range(5):
         bound.step(0)
-    assert is_held(held(bound, 0, 0))
+    assert_is_held(held(bound, 0, 0))
     now[0] = SECS + 1
     bound.step(0)
-    assert not is_held(held(bound, 0, 0))
+    assert_goes_on(held(bound, 0, 0))
     bound.step(1)  # it is back, at the step of the others
-    assert not is_held(held(bound, 0, 0))
+    assert_goes_on(held(bound, 0, 0))
 
 
 def test_a_worker_that_joins_later_begins_with_the_slowest():
@@ -71,8 +76,8 @@ def test_a_worker_that_joins_later_begins_with_the_slowest():
     for _ in range(9):
         bound.step(0)
     bound.step(1)
-    assert not is_held(held(bound, 1, 0))
-    assert not is_held(held(bound, 0, 0))
+    assert_goes_on(held(bound, 1, 0))
+    assert_goes_on(held(bound, 0, 0))
 
 
 def test_the_seconds_that_a_worker_is_held_are_told():

@@ -118,7 +118,7 @@ class Caller:
     def _fetch(self, call: Call, content: bytearray) -> Iterator[bytes]:
         del content
         if call.last:
-            self._store.hold_pushes()
+            self._server.hold_pushes(self._context)
         return self._reply(*self._store.state(), untold=self._server.untold(self._worker))
 
     def _reply(

@@ -15,6 +15,7 @@ from terngrad.exchange.channel import MembershipError
 from terngrad.exchange.parameter_server.asynchronous.caller import (
     BEGIN,
     BYE,
+    ENTER,
     FETCH,
     PULL,
     PUSH,
@@ -124,13 +125,15 @@ class Client:
 
     def begin(self, plan: Plan, states: Sequence[bytes], version: int) -> None:
         """Begins a run at all ps with the state of each share, at a version."""
+        # On a new stream, perhaps of a ps that was started again, the plan goes before the state.
+        enter = lambda entered: Call(act=ENTER)
 
         def begin_one(ps: int) -> None:
             link = self._links[ps]
-            link.run = plan.run
-            # A ps that is lost in between knows nothing of the plan: the state is refused.
-            link.call(Call(act=BEGIN), plan.to_json().encode())
-            link.call(Call(act=STATE, version=version), states[ps])
+            link.run, reply = plan.run, Reply(waits=True)
+            while reply.waits or reply.run != plan.run:
+                link.call(Call(act=BEGIN), plan.to_json().encode())
+                reply, _ = link.call(Call(act=STATE, version=version), states[ps], again=enter)
 
         self._on_all(begin_one)
 
@@ -191,8 +194,8 @@ class Client:
 
     def bye(
         self, *, done: bool = False, stop: bool = False, saved: bool = False, looks: bool = False
-    ) -> None:
-        """Tells the ps that this worker ends.
+    ) -> bool:
+        """Tells the ps that this worker ends; returns whether all are known to have heard it.
 
         Args:
           done: because the run is finished.
@@ -204,10 +207,12 @@ class Client:
         if looks:
             try:
                 self._on_all(lambda ps: self._links[ps].call(call))
+                return True
             except MembershipError as error:
                 self._tell(f"{error}; it does not know that the run has ended.")
         else:
             self._on_all(lambda ps: self._links[ps].bye(call))
+        return False
 
     def close(self) -> None:
         """Ends all streams."""

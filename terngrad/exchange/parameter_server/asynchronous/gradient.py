@@ -15,7 +15,13 @@ from terngrad.exchange.local import LocalExchange
 from terngrad.exchange.parameter_server.asynchronous.space import Share, make_space
 from terngrad.layout import Layout
 from terngrad.training.classifier import Classifier, Losses
-from terngrad.training.step import dropout_seed
+from terngrad.training.nodes import (
+    compute_nodes,
+    draw_keys,
+    encode_nodes,
+    seed_of_draws,
+    spread,
+)
 
 
 class Computed(NamedTuple):
@@ -71,7 +77,7 @@ class GradientStep:
         self._classifier, self._layout, self._codecs = classifier, layout, codecs
         self._space = make_space(layout)
         self._exchange = exchange
-        self._seed = tf.constant(seed % (1 << 64), tf.uint64)
+        self._seed = seed_of_draws(seed)
         self._first_node, self._devices = first_node, devices
         self._compiled = tf.function(self._compute, autograph=False)
 
@@ -99,16 +105,13 @@ class GradientStep:
     def _compute(self, images, labels, version, parameters, statistics) -> Computed:
         self._take(parameters, statistics)
         nodes = self._exchange.local_nodes
-        devices = [self._devices[i * len(self._devices) // nodes] for i in range(nodes)]
-        batches = zip(tf.split(images, nodes), tf.split(labels, nodes), strict=True)
-        gradients, losses, states, keys = [], [], [], []
-        for i, (x, y) in enumerate(batches):
-            keys.append(DrawKey(self._seed, version, tf.constant(self._first_node + i)))
-            with tf.device(devices[i]):
-                g, loss, state = self._classifier.gradients(x, y, dropout_seed(keys[i]))
-            gradients.append(g)
-            losses.append([tf.stack(loss)])
-            states.append(state)
+        devices = spread(self._devices, nodes)
+        keys = draw_keys(self._seed, version, self._first_node, nodes)
+        gradients, losses, states = [], [], []
+        for node in compute_nodes(self._classifier, images, labels, keys, devices):
+            gradients.append(node.gradients)
+            losses.append([tf.stack(node.losses)])
+            states.append(node.state)
         (mean_losses,) = self._exchange.mean(losses, "losses")
         scales, words, floats, encoded = self._encode(gradients, keys, devices)
         return Computed(
@@ -125,15 +128,7 @@ class GradientStep:
         """Scales, sums of codes, means of floats, and the first node's codes, by codec."""
         scales, words, floats, encoded = [], [], [], []
         for codec in self._codecs:
-            chosen = [[node[i] for i in codec.variables] for node in gradients]
-            measured, codes = [], []
-            for node, device in zip(chosen, devices, strict=True):
-                with tf.device(device):
-                    measured.append(codec.measure(node))
-            agreed = codec.agree(self._exchange, measured)
-            for i, device in enumerate(devices):
-                with tf.device(device):
-                    codes.append(codec.encode(chosen[i], measured[i].bounds, agreed[i], keys[i]))
+            codes, agreed = encode_nodes(gradients, codec, self._exchange, keys, devices)
             encoded.append(codes[0])
             if codec.scale_count:
                 scales.append(agreed[0])
@@ -160,8 +155,7 @@ class GradientStep:
     def _padded(self, floats: list[tf.Tensor]) -> tf.Tensor:
         total = sum(part.shape[0] for part in floats)
         padding = tf.zeros([self._space.size - self._space.coded - total])
-        halves = self._layout.policy.grad_bits == 16
-        return tf.cast(tf.concat([*floats, padding], 0), tf.float16 if halves else tf.float32)
+        return tf.cast(tf.concat([*floats, padding], 0), self._layout.policy.float_type)
 
     def _statistics(self, states: Sequence[Sequence[tf.Tensor]]) -> tf.Tensor:
         if not states[0]:

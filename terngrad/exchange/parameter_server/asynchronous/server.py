@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent import futures
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -24,19 +23,11 @@ from terngrad.exchange.parameter_server.asynchronous.store import (
     Store,
 )
 from terngrad.exchange.parameter_server.asynchronous.updates import GradientError
-from terngrad.exchange.parameter_server.gate import Gate, listen
-from terngrad.exchange.parameter_server.messages import (
-    SERVICE,
-    Call,
-    FrameError,
-    Reply,
-)
+from terngrad.exchange.parameter_server.gate import GRACE_SECS, Gate, Listener
+from terngrad.exchange.parameter_server.messages import Call, FrameError, Reply
 from terngrad.exchange.parameter_server.security import Tls
-from terngrad.exchange.parameter_server.streams import WELCOME, identity, server_options
+from terngrad.exchange.parameter_server.streams import WELCOME
 
-_SPARE_STREAMS = 16  # for those who are to be refused
-_END_SECS = 2.0
-_GRACE_SECS = 5.0  # for workers to come back, and to learn of the end
 _LOOK_SECS = 0.5
 
 
@@ -57,10 +48,19 @@ class Server:
         timeout_secs: float,
         tls: Tls | None = None,
     ) -> None:
-        """Does not listen yet; for the arguments see the synchronous `Server`."""
+        """Does not listen yet.
+
+        Args:
+          ps: index in `ps_hosts` of this one.
+          ps_hosts: "host:port" of each ps; the workers must know the same.
+          worker_hosts: of each worker, for messages; the workers must know the same.
+          store: what the workers push to and pull from; `close` keeps what is in it.
+          timeout_secs: a connection that is silent for so long is lost; see `wait`, `Bound`.
+          tls: None = anybody who reaches it may connect, in plain text.
+        """
         self.store = store
         self.figures = Figures(len(worker_hosts))
-        self._hosts, self._tls, self._timeout_secs = worker_hosts, tls, timeout_secs
+        self._hosts, self._timeout_secs = worker_hosts, timeout_secs
         self._is_first = ps == 0
         self._gate = Gate(ps, ps_hosts, worker_hosts)
         self._bound = Bound(timeout_secs)
@@ -71,20 +71,12 @@ class Server:
         self._parted: set[int] = set()
         self._end: Call | None = None  # with which worker 0 ended the run
         self._end_at = self._left_at = 0.0
-        streams = 2 * len(worker_hosts) + _SPARE_STREAMS
-        self._server = grpc.server(
-            futures.ThreadPoolExecutor(streams),
-            options=server_options(timeout_secs),
-            maximum_concurrent_rpcs=streams,
-        )
-        handler = grpc.stream_stream_rpc_method_handler(self._update, identity, identity)
-        self._server.add_generic_rpc_handlers(
-            [grpc.method_handlers_generic_handler(SERVICE, {"Update": handler})]
-        )
+        methods = {"Update": self._update}
+        self._listener = Listener(len(worker_hosts), timeout_secs, tls, methods)
 
     def start(self, address: str) -> int:
-        """Listens at "host:port"; see `listen`."""
-        return listen(self._server, address, self._tls)
+        """Listens at "host:port"; see `Listener.start`."""
+        return self._listener.start(address)
 
     def wait(self, secs: float) -> bool:
         """Waits at most so long for the end of the run; returns whether it has come.
@@ -105,7 +97,7 @@ class Server:
 
     def close(self) -> None:
         """Ends all streams; then keeps what was not kept yet."""
-        self._server.stop(_END_SECS).wait()
+        self._listener.close()
         self.store.keep()
 
     @property
@@ -134,7 +126,7 @@ class Server:
         if self._seats:
             return now > self._end_at + self._timeout_secs
         # Who is only just looking for this ps again should still find it.
-        return len(self._parted) == len(self._hosts) or empty_secs > _GRACE_SECS
+        return len(self._parted) == len(self._hosts) or empty_secs > GRACE_SECS
 
     def _update(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         worker = self._gate.admit(context)
@@ -143,8 +135,7 @@ class Server:
         try:
             yield from Caller(self, worker, context, requests).replies()
         except _HereAlreadyError:
-            text = f"{name_of(worker, self._hosts)} is here already"
-            self._gate.refuse(context, text, grpc.StatusCode.ALREADY_EXISTS)
+            self._gate.refuse_second(context, worker)
         except OtherRunError:
             self.figures.add(worker, dropped=1)
             context.abort(grpc.StatusCode.ABORTED, "another run has begun")
@@ -206,6 +197,12 @@ class Server:
             if worker == 0 and (call.done or call.stop):
                 self._end, self._end_at = call, time.monotonic()
                 self.store.end()
+
+    def hold_pushes(self, context: grpc.ServicerContext) -> None:
+        """Lets pushes wait for the end of the run, unless worker 0 has gone by now."""
+        with self._changed:
+            if 0 in self._seats and self._seats[0][1] is context:
+                self.store.hold_pushes()
 
     def await_turn(self, worker: int, context: grpc.ServicerContext) -> None:
         """Holds a worker back that is too far ahead; ps 0 alone does, so that none waits twice."""

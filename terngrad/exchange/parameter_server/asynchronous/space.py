@@ -105,7 +105,6 @@ def make_shares(layout: Layout, count: int, nodes: int, statistics: int) -> list
     space = make_space(layout)
     groups = space.size // GROUP
     edges = [GROUP * (groups * i // count) for i in range(count + 1)]
-    wire_bytes = 2 if layout.policy.grad_bits == 16 else 4
     coded = [place for place in space.places if place.start < space.coded]
     shares = []
     for ps, (first, end) in enumerate(itertools.pairwise(edges)):
@@ -119,7 +118,7 @@ def make_shares(layout: Layout, count: int, nodes: int, statistics: int) -> list
                 tuple(index for index, _ in cut),
                 tuple(length for _, length in cut),
                 plane_count(nodes),
-                wire_bytes,
+                layout.policy.float_type.itemsize,
                 0 if ps else statistics,
             )
         )

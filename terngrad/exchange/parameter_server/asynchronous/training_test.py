@@ -5,6 +5,7 @@ import dataclasses
 import threading
 from concurrent import futures
 
+import grpc
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -13,6 +14,7 @@ from terngrad.codecs.factory import make_codecs
 from terngrad.exchange.channel import MembershipError
 from terngrad.exchange.local import LocalExchange
 from terngrad.exchange.parameter_server.asynchronous import link
+from terngrad.exchange.parameter_server.asynchronous.caller import Caller
 from terngrad.exchange.parameter_server.asynchronous.client import Client
 from terngrad.exchange.parameter_server.asynchronous.gradient import GradientStep, contents
 from terngrad.exchange.parameter_server.asynchronous.plan import Plan
@@ -282,6 +284,25 @@ def test_a_ps_that_is_found_again_goes_on_from_its_snapshot_with_each_push_once(
     # The first ended in order, so that its last snapshot has all of the 7.
     assert (again[0].version, again[1]) == (8, 8)
     worker.client.close()
+
+
+@pytest.mark.parametrize("arrives", [False, True])
+def test_a_run_begins_though_a_stream_breaks_when_the_state_is_sent(tmp_path, monkeypatch, arrives):
+    taken, broken = Caller._state, []
+
+    def breaking(caller, call, content):
+        reply = taken(caller, call, content) if broken or arrives else None
+        if not broken:
+            broken.append(True)
+            raise grpc.RpcError  # as where the worker cannot be reached any more
+        return reply
+
+    monkeypatch.setattr(Caller, "_state", breaking)
+    with serving(tmp_path) as (_, hosts):
+        worker = Worker(hosts)
+        worker.begin()
+        assert broken
+        assert worker.train(make_batches(), 2).version == 2
 
 
 def test_another_process_of_a_worker_that_is_here_waits_and_a_new_one_of_one_that_left_goes_on(

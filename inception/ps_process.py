@@ -1,0 +1,34 @@
+"""What a ps is as a process, whatever it serves: its log, and what stops it."""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+
+REPORT_SECS = 30.0  # between lines of what it does
+
+
+def say(text: str) -> None:
+    """Logs a line; a full disk or a closed pipe is no reason to end a training."""
+    with contextlib.suppress(OSError):
+        print(text, flush=True)
+
+
+@contextlib.contextmanager
+def stopped_by_signals(end: Callable[[], None]) -> Iterator[list[signal.Signals]]:
+    """Calls `end` at SIGTERM or Ctrl-C, unless it is ignored; yields the signals that came."""
+    came: list[signal.Signals] = []
+
+    def stop(number: int, frame) -> None:
+        del frame
+        came.append(signal.Signals(number))
+        threading.Thread(target=end).start()  # this one may hold the lock that `end` needs
+
+    wanted = (signal.SIGTERM, signal.SIGINT)
+    heard = [number for number in wanted if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, stop) for number in heard}
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

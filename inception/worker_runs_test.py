@@ -1,0 +1,47 @@
+"""What tests start ends with them, however they end."""
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from inception.worker_runs import Started
+
+FAMILY = """
+import subprocess, sys, time
+rest = sys.argv[2:]
+command = [sys.executable, "-c", sys.argv[1], sys.argv[1], *rest[1:]] if rest else ["sleep", "600"]
+print("started", subprocess.Popen(command, start_new_session=True).pid, flush=True)
+time.sleep(600)
+"""
+
+
+def runs(process):
+    """Whether a process does not only wait to be looked after."""
+    try:
+        return bool(Path(f"/proc/{process}/cmdline").read_bytes())
+    except OSError:
+        return False
+
+
+def test_a_failed_test_leaves_none_of_what_it_started():
+    command = [sys.executable, "-c", FAMILY, FAMILY, "a child"]
+    with pytest.raises(ZeroDivisionError), Started(command) as program:
+        program.wait_for(r"started \d+")
+        while len(program.lines) < 2:  # a child and its child, in sessions of their own
+            time.sleep(0.01)
+        family = [program.process.pid, *(int(line.split()[1]) for line in program.lines)]
+        assert all(map(runs, family))
+        1 / 0  # noqa: B018
+    deadline = time.monotonic() + 10
+    while any(map(runs, family)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not any(map(runs, family))
+
+
+def test_a_program_that_has_ended_is_left_as_it_is():
+    with Started([sys.executable, "-c", "print('done'); raise SystemExit(3)"]) as program:
+        assert program.finish() == 3
+    assert program.process.returncode == 3
+    assert program.lines == ["done"]
