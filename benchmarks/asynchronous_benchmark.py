@@ -7,13 +7,14 @@ Each run is made on this machine, with float and with ternary gradients.
 python -m benchmarks.asynchronous_benchmark --data_dir=DIR --output_dir=DIR --json=figures.json
 """
 
+import collections
 import dataclasses
 import functools
-import os
+import re
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import matplotlib.figure
 import rich.box
@@ -22,8 +23,8 @@ import rich.table
 from absl.flags import FlagValues
 
 from benchmarks import report
-from inception import app, evaluate, flag_table
-from inception.flag_table import NAMES, TEXT, Kind, at_least, flag
+from inception import app, evaluate, flag_table, pictures
+from inception.flag_table import TEXT, Kind, at_least, flag, some_of
 from inception.flags import EvalConfig
 from inception.report import read_scalars
 from slim.datasets import dataset_factory
@@ -35,6 +36,8 @@ GRADIENTS = {
 }
 PUBLISHED = {1: 0.42, 2: 0.58, 3: 0.65}  # test accuracy by workers, of the original example
 _BATCH = 100
+_SAID = {"begun": "A run begins", "ended": "Finished training .*ckpt"}  # by the chief
+_LAST_LINES = 20
 _COUNTS = Kind(
     lambda text: tuple(map(int, text.split(","))),
     "numbers of workers separated by commas",
@@ -48,47 +51,35 @@ class _Options(flag_table.Checked):
     output_dir: str = flag("Training", TEXT, "results", "folder for the runs; they must be new")
     workers: tuple[int, ...] = flag("Distributed", _COUNTS, (1, 2, 3), "workers of each run")
     gradients: tuple[str, ...] = flag(
-        "Training", NAMES, tuple(GRADIENTS), f"kinds, of {', '.join(GRADIENTS)}"
+        "Training", some_of(*GRADIENTS), tuple(GRADIENTS), f"kinds, of {', '.join(GRADIENTS)}"
     )
     epochs: int = flag("Training", at_least(1), 20, "of each worker", "epochs")
     json: str = flag("Runtime", TEXT, "", "file that takes the figures, too")
     png: str = flag("Runtime", TEXT, "", "file that takes a picture of them")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for kind in self.gradients:
-            if kind not in GRADIENTS:
-                raise flag_table.refuse("gradients", kind, f"must be of {', '.join(GRADIENTS)}")
 
 
 def main(values: FlagValues) -> None:
     """Trains, evaluates, reports."""
     options = flag_table.read(_Options, values)
     images = dataset_factory.get_dataset("mnist", "train", options.data_dir).num_examples
+    runs = {f"{kind}_{n}": (kind, n) for kind in options.gradients for n in options.workers}
+    folders = report.new_folders(options.output_dir, runs)
     found: dict[str, dict[int, dict]] = {}
-    for kind in options.gradients:
-        for workers in options.workers:
-            folder = os.path.join(options.output_dir, f"{kind}_{workers}")
-            if os.path.exists(folder):
-                raise flag_table.refuse("output_dir", options.output_dir, f"{folder} exists")
-            steps = workers * options.epochs * (images // _BATCH)
-            print(f"{kind}, {workers} workers, {steps} updates", flush=True)
-            secs = _train(options, kind, workers, steps, folder)
-            found.setdefault(kind, {})[workers] = _read(options, folder, steps, secs)
-            print(found[kind][workers], flush=True)
+    for name, (kind, workers) in runs.items():
+        steps = workers * options.epochs * (images // _BATCH)
+        print(f"{kind}, {workers} workers, {steps} updates", flush=True)
+        secs = training_secs(_command(options, kind, workers, steps, folders[name]))
+        found.setdefault(kind, {})[workers] = _read(options, folders[name], steps, secs)
+        print(found[kind][workers], flush=True)
     _print_table(found)
     circumstances = report.environment() | {"epochs": options.epochs}
-    for name, value in circumstances.items():
-        print(f"- {name}: {value}")
-    if options.json:
-        report.write_json(options.json, {"environment": circumstances, "runs": found})
+    report.conclude(circumstances, {"runs": found}, options.json)
     if options.png:
         _draw(found, options.png)
 
 
-def _train(options: _Options, kind: str, workers: int, steps: int, folder: str) -> float:
-    """Seconds from the beginning of the run, when all is compiled but the steps, to its end."""
-    command = [
+def _command(options: _Options, kind: str, workers: int, steps: int, folder: str) -> Sequence[str]:
+    return [
         *(sys.executable, "-m", "inception.launch", "--ps=1", str(workers)),
         "inception.mnist_distributed_train",
         "--cross_replica_sync=False",
@@ -108,19 +99,29 @@ def _train(options: _Options, kind: str, workers: int, steps: int, folder: str) 
         "--num_inter_threads=2",
         *GRADIENTS[kind],
     ]
-    begun, lines = 0.0, []
+
+
+def training_secs(command: Sequence[str]) -> float:
+    """Seconds from the beginning of a run, when all is compiled but the steps, to its end.
+
+    Raises:
+      ValueError: the command failed, or never said that the run began or that it ended.
+    """
+    moments: dict[str, float] = {}
+    lines: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
         for line in process.stdout:
-            lines = [*lines[-20:], line]
-            if "A run begins" in line:
-                begun = time.monotonic()
-            if "Finished training" in line and "ckpt" in line:
-                ended = time.monotonic()
-    if process.returncode:
-        raise ValueError(f"{kind} with {workers} workers failed: {' | '.join(lines)}")
-    return ended - begun
+            lines.append(line.rstrip())
+            for name, said in _SAID.items():
+                if re.search(said, line):
+                    moments[name] = time.monotonic()
+    if process.returncode or moments.keys() != _SAID.keys():
+        lacking = [f"no line {said!r}" for name, said in _SAID.items() if name not in moments]
+        why = ", ".join([f"exit status {process.returncode}", *lacking])
+        raise ValueError(f"the training failed ({why}): {' | '.join(lines)}")
+    return moments["ended"] - moments["begun"]
 
 
 def _read(options: _Options, folder: str, steps: int, secs: float) -> dict:
@@ -179,11 +180,11 @@ def _print_table(found: Mapping[str, Mapping[int, dict]]) -> None:
 def _draw(found: Mapping[str, Mapping[int, dict]], path: str) -> None:
     figure = matplotlib.figure.Figure((8, 3.2), layout="constrained")
     accuracy, seconds = figure.subplots(1, 2)
+    counts = sorted({count for runs in found.values() for count in runs})
     for kind, runs in found.items():
-        counts = list(runs)
         precision = [run["precision_at_1"] for run in runs.values()]
-        accuracy.plot(counts, precision, marker="o", label=kind)
-        seconds.plot(counts, [run["secs"] for run in runs.values()], marker="o", label=kind)
+        accuracy.plot(list(runs), precision, marker="o", label=kind)
+        seconds.plot(list(runs), [run["secs"] for run in runs.values()], marker="o", label=kind)
     known = [count for count in counts if count in PUBLISHED]
     original = [PUBLISHED[count] for count in known]
     accuracy.plot(known, original, color="grey", linestyle="--", label="original example")
@@ -192,7 +193,7 @@ def _draw(found: Mapping[str, Mapping[int, dict]], path: str) -> None:
     accuracy.legend()
     for axes in (accuracy, seconds):
         axes.grid(alpha=0.3)
-    report.save_figure(figure, path)
+    pictures.save(figure, path)
 
 
 if __name__ == "__main__":

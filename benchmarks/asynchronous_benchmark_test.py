@@ -1,8 +1,12 @@
 """The benchmark of asynchronous training runs, and its bytes are those of the formula."""
 
 import math
+import re
+import sys
 
 import pytest
+
+from benchmarks.asynchronous_benchmark import training_secs
 
 
 @pytest.mark.slow
@@ -28,3 +32,29 @@ def test_runs_are_trained_evaluated_and_reported(run, digits, tmp_path):
         assert found["secs"] > 0 and 0 <= found["mean_staleness"] < found["updates"]
         assert found["bytes_pulled"] == 4 * values
     assert picture.stat().st_size > 0
+
+
+BEGINS, ENDS = "A run begins at step 0.", "Finished training at step 9: saved /t/model.ckpt-9"
+
+
+def saying(*lines, status=0):
+    """A command that says so much and ends."""
+    text = "\n".join(lines)
+    return [sys.executable, "-c", f"import sys; print({text!r}); sys.exit({status})"]
+
+
+def test_a_training_lasts_from_the_beginning_of_its_run_to_its_end():
+    assert 0 <= training_secs(saying(BEGINS, ENDS)) < 60
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        (saying(BEGINS, "over"), "(exit status 0, no line 'Finished training .*ckpt'): A run beg"),
+        (saying("x", ENDS), "(exit status 0, no line 'A run begins'): x | Finished"),
+        (saying(BEGINS, ENDS, "lost", status=3), "(exit status 3): A run begins at step 0. | "),
+    ],
+)
+def test_a_training_that_failed_or_never_said_when_has_no_duration(command, why):
+    with pytest.raises(ValueError, match=re.escape(f"the training failed {why}")):
+        training_secs(command)

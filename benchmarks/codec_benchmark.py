@@ -8,7 +8,6 @@ python -m benchmarks.codec_benchmark --json=figures.json --png=figures.png
 
 import dataclasses
 import functools
-import os
 import time
 from collections.abc import Callable, Mapping
 
@@ -21,7 +20,7 @@ import tensorflow as tf
 from absl.flags import FlagValues
 
 from benchmarks import report
-from inception import app, flag_table, runtime
+from inception import app, flag_table, pictures, runtime
 from inception.flag_table import TEXT, at_least, flag
 from slim.nets import nets_factory
 from terngrad.codecs.factory import make_codecs
@@ -73,17 +72,11 @@ def main(values: FlagValues) -> None:
     for name, value in codec.items():
         print(f"- {name}: {value:.2f}")
     circumstances = report.environment() | {"threads": options.num_threads}
-    for name, value in circumstances.items():
-        print(f"- {name}: {value}")
+    ratios = {str(n): _ratios(found) for n, found in nanoseconds.items()}
+    details = {str(n): found for n, found in nanoseconds.items()}
+    report.conclude(circumstances, {**ratios, **codec, "ns_per_value": details}, options.json)
     if options.png:
         _draw(nanoseconds, options.png)
-    if options.json:
-        ratios = {str(n): _ratios(found) for n, found in nanoseconds.items()}
-        details = {str(n): found for n, found in nanoseconds.items()}
-        report.write_json(
-            options.json,
-            {"environment": circumstances, **ratios, **codec, "ns_per_value": details},
-        )
 
 
 def _implementations() -> dict[str, Kernels]:
@@ -225,9 +218,7 @@ def _draw(nanoseconds: Mapping[int, Mapping[str, Mapping[str, float]]], path: st
         axes.set(title=f"{n / 1e6:g}M values", yscale="log", ylabel="ns a value")
         axes.set_xticks(range(len(tasks)), tasks)
     panels[0].legend(fontsize=8)
-    temporary = f"{path}.tmp"
-    figure.savefig(temporary, format="png", dpi=100)
-    os.replace(temporary, path)
+    pictures.save(figure, path)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from benchmarks import host_network, report
 from benchmarks.exchange_formula import RING
 from benchmarks.exchange_worker import EXCHANGES
 from benchmarks.gradients import NETS
+from inception import pictures
 
 _PLACE = ("gradients", "hosts", "rate", "engine", "exchange")
 _FIGURES = (
@@ -76,7 +77,7 @@ def draw(cells: Sequence[dict], path: str) -> None:
         shortest = min((np.median(c["ms"]) for c in of_net if "ms" in c), default=1.0)
         row[0].set_ylim(bottom=shortest / 3)  # of a logarithmic axis, which has no zero
     grid[0][0].legend(fontsize="small")
-    report.save_figure(figure, path)
+    pictures.save(figure, path)
 
 
 def _draw_bars(axes, cells: Sequence[dict]) -> None:

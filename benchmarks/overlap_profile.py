@@ -20,7 +20,7 @@ from absl.flags import FlagValues
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from benchmarks import report
-from inception import app, flag_table
+from inception import app, flag_table, pictures
 from inception.flag_table import TEXT, at_least, flag
 
 NET, CODEC, EXCHANGE = "net and optimizer", "statistics, codes", "exchange between workers"
@@ -134,7 +134,7 @@ def _draw(operations: Sequence[Operation], options: _Options) -> None:
     axes.set_yticks(np.arange(len(_LANES)), _LANES)
     axes.invert_yaxis()
     axes.set(xlabel="milliseconds", xlim=(0, options.ms))
-    report.save_figure(figure, options.png)
+    pictures.save(figure, options.png)
 
 
 if __name__ == "__main__":

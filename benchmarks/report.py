@@ -7,7 +7,7 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import matplotlib.figure
@@ -18,6 +18,8 @@ import rich.table
 import tensorflow as tf
 
 from benchmarks.timing import Comparison, Options
+from inception import flag_table, pictures
+from slim.datasets import files
 
 
 def print_comparison(comparison: Comparison) -> None:
@@ -43,13 +45,10 @@ def finish(comparisons: Sequence[Comparison], options: Options) -> None:
         "threads": f"{threads} (0 = TensorFlow's choice)",
         "deterministic": options.deterministic,
     }
-    for name, value in circumstances.items():
-        print(f"- {name}: {value}")
+    found = [dataclasses.asdict(comparison) for comparison in comparisons]
+    conclude(circumstances, {"comparisons": found}, options.json)
     if options.png:
         draw(comparisons, options.png)
-    if options.json:
-        found = [dataclasses.asdict(comparison) for comparison in comparisons]
-        write_json(options.json, {"environment": circumstances, "comparisons": found})
 
 
 def draw(comparisons: Sequence[Comparison], path: str) -> None:
@@ -64,14 +63,33 @@ def draw(comparisons: Sequence[Comparison], path: str) -> None:
         axes.bar_label(bars, fmt="%.0f", label_type="center", color="white")
         axes.invert_yaxis()
         axes.set(title=comparison.title, xlabel="ms a step")
-    save_figure(figure, path)
+    pictures.save(figure, path)
 
 
-def save_figure(figure: matplotlib.figure.Figure, path: str) -> None:
-    """Writes a PNG file; a file of this name is replaced only by a whole one."""
-    temporary = f"{path}.tmp"
-    figure.savefig(temporary, format="png", dpi=100)
-    os.replace(temporary, path)
+def new_folders(output_dir: str, names: Iterable[str]) -> dict[str, str]:
+    """Returns the path of each run's folder.
+
+    Raises:
+      ValueError: one of them exists already, in the words of the flag --output_dir.
+    """
+    folders = {name: os.path.join(output_dir, name) for name in names}
+    for folder in folders.values():
+        if os.path.exists(folder):
+            raise flag_table.refuse("output_dir", output_dir, f"{folder} exists already")
+    return folders
+
+
+def conclude(circumstances: Mapping, found: Mapping, path: str) -> None:
+    """Prints the circumstances, and writes them with what was found to a file, if `path` is set."""
+    print_lines(circumstances)
+    if path:
+        write_json(path, {"environment": circumstances, **found})
+
+
+def print_lines(figures: Mapping) -> None:
+    """Prints a line of Markdown for each figure."""
+    for name, value in figures.items():
+        print(f"- {name}: {value}")
 
 
 def environment() -> dict[str, str | float]:
@@ -87,10 +105,8 @@ def environment() -> dict[str, str | float]:
 
 def write_json(path: str, content: Mapping) -> None:
     """Writes `content`; a file of this name is replaced only by a whole one."""
-    temporary = f"{path}.tmp"
-    with open(temporary, "w", encoding="utf-8") as file:
+    with files.replacing_text(path) as file:
         json.dump(content, file, indent=1)
-    os.replace(temporary, path)
 
 
 def _quartiles(values: Sequence[float]) -> np.ndarray:

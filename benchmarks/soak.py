@@ -25,7 +25,7 @@ from absl.flags import FlagValues
 
 from benchmarks import report
 from benchmarks.processes import cluster_members, resident_mb
-from inception import app, flag_table
+from inception import app, flag_table, pictures
 from inception.flag_table import TEXT, at_least, flag, number
 from inception.report import evaluate_all
 from terngrad.training import checkpoints
@@ -67,10 +67,7 @@ class _Watch:
 def main(values: FlagValues) -> None:
     """Disturbs, compares, reports."""
     options = flag_table.read(_Options, values)
-    disturbed, calm = (os.path.join(options.output_dir, name) for name in ("disturbed", "calm"))
-    for folder in (disturbed, calm):
-        if os.path.exists(folder):
-            raise flag_table.refuse("output_dir", options.output_dir, f"{folder} exists already")
+    disturbed, calm = report.new_folders(options.output_dir, ("disturbed", "calm")).values()
     watch = _disturb(options, disturbed)
     if not (last := checkpoints.latest_checkpoint(disturbed)):
         raise ValueError(f"{disturbed}: the training left no checkpoint; see its lines above.")
@@ -78,13 +75,11 @@ def main(values: FlagValues) -> None:
     print(f"{len(watch.kills)} kills, {steps} steps; now the same undisturbed", flush=True)
     subprocess.run([*_launch(options, 0), *_flags(options, calm, steps)], check=True)
     figures = _figures(options, watch, steps, (disturbed, calm))
-    for name, value in (report.environment() | figures).items():
-        print(f"- {name}: {value}")
+    circumstances = report.environment()
+    report.print_lines(circumstances | figures)
     if options.json:
-        found = {"kills": watch.kills, "memory_mb": watch.memory}
-        report.write_json(
-            options.json, {"environment": report.environment(), "figures": figures} | found
-        )
+        found = {"figures": figures, "kills": watch.kills, "memory_mb": watch.memory}
+        report.write_json(options.json, {"environment": circumstances} | found)
     if options.png:
         _draw(watch, options.png)
 
@@ -140,16 +135,17 @@ def _read(launcher: subprocess.Popen, watch: _Watch) -> None:
 def _kill_in_turn(options: _Options, folder: str, watch: _Watch) -> None:
     victims = [*(str(i) for i in range(options.workers - 1)), "ps 0"]
     start = time.monotonic()
-    end, due = start + _MINUTE * options.minutes, start + options.every_secs
-    while time.monotonic() < end:
+    elapsed = lambda: time.monotonic() - start
+    end, due = _MINUTE * options.minutes, options.every_secs
+    while elapsed() < end:
         time.sleep(min(_LOOK_SECS, options.every_secs))
-        now, members = time.monotonic() - start, cluster_members(folder)
+        now, members = elapsed(), cluster_members(folder)
         for name, process in members.items():
             if megabytes := resident_mb(process):
                 watch.memory.append((now, name, megabytes))
         victim = victims[len(watch.kills) % len(victims)]
-        # The last minute is for all to be back: a signal is to reach them all.
-        if now + start >= due and now + start + options.every_secs < end and victim in members:
+        # The last `every_secs` are for all to be back: a signal is to reach them all.
+        if due <= now < end - options.every_secs and victim in members:
             os.kill(members[victim], signal.SIGKILL)
             watch.kills.append((now, victim))
             due += options.every_secs
@@ -187,14 +183,10 @@ def _weights(folder: str) -> dict[str, np.ndarray]:
 
 
 def _quarters(watch: _Watch, options: _Options) -> list[float]:
-    """Mean memory in each quarter of the run."""
+    """Mean memory in each quarter of the run, of which the samples are evenly spread."""
     name = str(options.workers - 1)
-    seen = [(at, megabytes) for at, who, megabytes in watch.memory if who == name]
-    last = seen[-1][0]
-    return [
-        round(float(np.mean([mb for at, mb in seen if low <= 4 * at / last < low + 1.01])), 1)
-        for low in range(4)
-    ]
+    seen = [megabytes for _, who, megabytes in watch.memory if who == name]
+    return [round(float(np.mean(part)), 1) for part in np.array_split(seen, 4) if part.size]
 
 
 def _draw(watch: _Watch, path: str) -> None:
@@ -207,7 +199,7 @@ def _draw(watch: _Watch, path: str) -> None:
         axes.axvline(at / _MINUTE, color="lightgrey", zorder=0)
     axes.set(xlabel="minutes; grey: a process is killed", ylabel="resident memory, MB", ylim=0)
     axes.legend()
-    figure.savefig(path, dpi=110)
+    pictures.save(figure, path)
 
 
 if __name__ == "__main__":

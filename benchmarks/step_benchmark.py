@@ -21,8 +21,8 @@ import rich.table
 from absl.flags import FlagValues
 
 from benchmarks import host_network, report
-from inception import app, flag_table
-from inception.flag_table import NAMES, TEXT, at_least, flag, number
+from inception import app, flag_table, pictures
+from inception.flag_table import NAMES, TEXT, at_least, flag, number, some_of
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS
 
 _THREADS = ("--num_intra_threads=1", "--num_inter_threads=2")
@@ -33,7 +33,10 @@ _DDP = str(Path(__file__).with_name("ddp_worker.py"))
 class _Options(flag_table.Checked):
     hosts: int = flag("Distributed", at_least(2), 2, "number of hosts", "hosts")
     rates: tuple[str, ...] = flag(
-        "Distributed", NAMES, tuple(reversed(host_network.RATES)), "bandwidths, as tc takes them"
+        "Distributed",
+        some_of(*host_network.RATES),
+        tuple(reversed(host_network.RATES)),
+        "bandwidths, as tc takes them",
     )
     bucket_elements: tuple[str, ...] = flag(
         "Training", NAMES, (str(DEFAULT_BUCKET_ELEMENTS),), "sizes of a bucket to compare"
@@ -48,11 +51,6 @@ class _Options(flag_table.Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for rate in self.rates:
-            if rate not in host_network.RATES:
-                raise flag_table.refuse(
-                    "rates", rate, f"must be of {', '.join(host_network.RATES)}"
-                )
         for size in self.bucket_elements:
             if not size.isdecimal() or not int(size):
                 raise flag_table.refuse("bucket_elements", size, "must be integers >= 1")
@@ -78,10 +76,7 @@ def main(values: FlagValues) -> None:
                 cells += _joined(found, rate, "")
     _print_table(cells)
     circumstances = report.environment() | {"hosts": options.hosts, "images": options.batch_size}
-    for name, value in circumstances.items():
-        print(f"- {name}: {value}")
-    if options.json:
-        report.write_json(options.json, {"environment": circumstances, "cells": cells})
+    report.conclude(circumstances, {"cells": cells}, options.json)
     if options.png:
         _draw(cells, options)
 
@@ -145,7 +140,7 @@ def _draw(cells: Sequence[dict], options: _Options) -> None:
         axes.invert_yaxis()
         axes.margins(x=0.15)
         axes.set(title=f"lenet_slim, {options.hosts} hosts, {rate}", xlabel="ms a step")
-    report.save_figure(figure, options.png)
+    pictures.save(figure, options.png)
 
 
 if __name__ == "__main__":

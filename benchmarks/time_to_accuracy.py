@@ -21,8 +21,8 @@ import rich.table
 from absl.flags import FlagValues
 
 from benchmarks import host_network, report
-from inception import app, flag_table
-from inception.flag_table import NAMES, TEXT, at_least, flag, number, one_of
+from inception import app, flag_table, pictures
+from inception.flag_table import TEXT, at_least, flag, number, one_of, some_of
 from inception.report import read_run
 from terngrad.training import checkpoints
 
@@ -39,7 +39,10 @@ class _Options(flag_table.Checked):
     data_dir: str = flag("Data", TEXT, "/tmp/mydata", "folder of MNIST's record files")
     output_dir: str = flag("Training", TEXT, "results", "folder for the runs; they must be new")
     gradients: tuple[str, ...] = flag(
-        "Training", NAMES, ("float32", "ternary"), f"kinds, of {', '.join(GRADIENTS)}"
+        "Training",
+        some_of(*GRADIENTS),
+        ("float32", "ternary"),
+        f"kinds, of {', '.join(GRADIENTS)}",
     )
     hosts: int = flag("Distributed", at_least(2), 4, "number of hosts", "hosts")
     rate: str = flag("Distributed", one_of(*host_network.RATES), "100mbit", "bandwidth")
@@ -52,20 +55,11 @@ class _Options(flag_table.Checked):
     json: str = flag("Runtime", TEXT, "", "file that takes the figures, too")
     png: str = flag("Runtime", TEXT, "", "file that takes a picture of them")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for kind in self.gradients:
-            if kind not in GRADIENTS:
-                raise flag_table.refuse("gradients", kind, f"must be of {', '.join(GRADIENTS)}")
-
 
 def main(values: FlagValues) -> None:
     """Trains, evaluates, reports."""
     options = flag_table.read(_Options, values)
-    folders = {kind: os.path.join(options.output_dir, kind) for kind in options.gradients}
-    for folder in folders.values():
-        if os.path.exists(folder):
-            raise flag_table.refuse("output_dir", options.output_dir, f"{folder} exists already")
+    folders = report.new_folders(options.output_dir, options.gradients)
     launched = {}
     with host_network.network(options.hosts) as network:
         network.shape(options.rate)
@@ -79,10 +73,7 @@ def main(values: FlagValues) -> None:
     circumstances = report.environment() | {
         name: value for name, value in dataclasses.asdict(options).items() if name in _TOLD
     }
-    for name, value in circumstances.items():
-        print(f"- {name}: {value}")
-    if options.json:
-        report.write_json(options.json, {"environment": circumstances, "runs": found})
+    report.conclude(circumstances, {"runs": found}, options.json)
     if options.png:
         _draw(found, options)
 
@@ -159,7 +150,7 @@ def _draw(found: Mapping[str, dict], options: _Options) -> None:
     )
     axes.legend()
     axes.grid(alpha=0.3)
-    report.save_figure(figure, options.png)
+    pictures.save(figure, options.png)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from absl.flags import FlagValues
 from benchmarks import report, timing
 from benchmarks.timing import Comparison, Side, ratio
 from inception import app, flag_table, train
-from inception.flag_table import NAMES, flag
+from inception.flag_table import flag, some_of
 from inception.flags import TrainConfig
 from inception.problem import resolve
 from slim.nets import nets_factory
@@ -29,13 +29,9 @@ _BY_HAND = "hand-written"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Options(timing.Options):
-    nets: tuple[str, ...] = flag("Training", NAMES, tuple(_PROBLEMS), "nets to measure")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for net in self.nets:
-            if net not in _PROBLEMS:
-                raise flag_table.refuse("nets", net, f"must be of {', '.join(_PROBLEMS)}")
+    nets: tuple[str, ...] = flag(
+        "Training", some_of(*_PROBLEMS), tuple(_PROBLEMS), "nets to measure"
+    )
 
 
 def main(values: FlagValues) -> None:
