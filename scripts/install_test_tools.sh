@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Usage: install_test_tools.sh
+# Installs what tests of several hosts need and skip without: sshd, ip and tc. For Debian and Ubuntu,
+# as root; starts no service.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+packages=()
+command -v sshd > /dev/null || packages+=(openssh-server)
+command -v ip > /dev/null && command -v tc > /dev/null || packages+=(iproute2)
+((${#packages[@]})) || exit 0
+command -v apt-get > /dev/null || die "needs apt-get to install ${packages[*]}"
+((EUID == 0)) || die "needs root to install ${packages[*]}"
+echo "Installing ${packages[*]} ..."
+export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 # at which sshd is not started
+apt-get update -qq < /dev/null
+apt-get install -qq --no-install-recommends "${packages[@]}" < /dev/null > /dev/null

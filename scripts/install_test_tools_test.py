@@ -1,0 +1,55 @@
+"""The tools that tests of several hosts need are installed where they are missing."""
+
+import os
+import pathlib
+import subprocess
+
+import pytest
+
+_SCRIPT = pathlib.Path(__file__).with_name("install_test_tools.sh")
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Runs the script where PATH has the given programs only; apt-get notes what it is asked."""
+
+    def run(*programs):
+        for program in programs:
+            path = tmp_path / program
+            path.write_text('#!/bin/bash\necho "$*" >> "${BASH_SOURCE%/*}/asked"\n')
+            path.chmod(0o755)
+        for needed in ("bash", "dirname", "basename"):
+            path = tmp_path / needed
+            path.symlink_to(f"/usr/bin/{needed}" if needed != "bash" else "/bin/bash")
+        return subprocess.run(
+            ["/bin/bash", _SCRIPT],
+            env={"PATH": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    return run
+
+
+def test_nothing_is_done_where_all_is_there(run, tmp_path):
+    result = run("sshd", "ip", "tc", "apt-get")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+    assert not (tmp_path / "asked").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_only_what_is_missing_is_installed(run, tmp_path):
+    result = run("sshd", "ip", "apt-get")
+    assert result.returncode == 0, result.stderr
+    assert "Installing iproute2 ..." in result.stdout
+    update, install = (tmp_path / "asked").read_text().splitlines()
+    assert update.startswith("update")
+    assert install.split()[0] == "install" and install.split()[-1] == "iproute2"
+    assert "openssh-server" not in install
+
+
+def test_without_apt_get_it_says_what_is_missing(run):
+    result = run("ip", "tc")
+    assert result.returncode == 1
+    assert result.stderr == ("install_test_tools.sh: needs apt-get to install openssh-server\n")
