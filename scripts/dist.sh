@@ -123,6 +123,12 @@ await() {
   done
 }
 
+# Whether a host ran what was sent: an account may also end with success and have run nothing.
+answered() { grep -qaxF -- "${MARK}" "$1"; } # FILE
+
+# Prints what followed the mark.
+answer() { sed "1,/^${MARK}\$/d" "$1"; } # FILE
+
 # Prints the last line that was said before a host could not be reached.
 reason() { # FILE...
   local text
@@ -143,9 +149,9 @@ on_all_hosts() { # FUNCTION [ARGUMENT...]
   done
   for i in "${!HOSTS[@]}"; do
     host="${HOSTS[i]}"
-    await "${processes[i]}" \
+    await "${processes[i]}" && answered "${WORK}/${i}.out" \
       || PROBLEMS+=("${host} cannot be reached ($(reason "${WORK}/${i}.out" "${WORK}/${i}.err"))")
-    sed "1,/^${MARK}\$/d" "${WORK}/${i}.out" > "${WORK}/${i}"
+    answer "${WORK}/${i}.out" > "${WORK}/${i}"
     while read -r line; do
       PROBLEMS+=("${host}: ${line#!}")
     done < <(grep -a '^!' "${WORK}/${i}" | LC_ALL=C tr -d '\000-\011\013-\037\177')

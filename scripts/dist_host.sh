@@ -81,11 +81,13 @@ check() { # LABEL NAME WORKSPACE SCRIPT DATA_DIR
   fi
 }
 
-# Stores a file that only the user may read.
+# Stores a file that only the user may read. Another host may share this home and do so, too.
 receive() ( # FILE CONTENT
   umask 077
-  if ! { mkdir -p "${CERTS}" && printf '%s\n' "$2" > "${CERTS}/$1.new" \
-    && mv "${CERTS}/$1.new" "${CERTS}/$1"; } 2> /dev/null; then
+  new=
+  if ! { mkdir -p "${CERTS}" && new="$(mktemp "${CERTS}/$1.XXXXXX")" \
+    && printf '%s\n' "$2" > "${new}" && mv "${new}" "${CERTS}/$1"; } 2> /dev/null; then
+    rm -f "${new}"
     problem "cannot write ${CERTS}/$1"
   fi
 )

@@ -347,6 +347,16 @@ def test_hosts_that_cannot_be_reached_are_named_before_anything_starts(cluster, 
     assert cluster.is_untouched()
 
 
+@pytest.mark.parametrize("script", ["run_dist.sh", "status_dist.sh", "stop_dist.sh"])
+def test_a_host_that_lets_in_but_runs_nothing_is_named(cluster, script):
+    (cluster.homes["host-b"] / ".bashrc").write_text("echo 'This account is closed.'; exit 0\n")
+    result = cluster.run(script)
+    assert result.returncode == 1
+    told = "host-b cannot be reached (This account is closed.)"
+    assert told in (result.stdout if script == "status_dist.sh" else result.stderr)
+    assert cluster.is_untouched()
+
+
 def test_a_host_whose_key_is_unknown_is_not_trusted(cluster, tmp_path):
     (tmp_path / "known_hosts").write_text("")
     result = cluster.run("run_dist.sh")
@@ -447,10 +457,16 @@ def test_a_host_that_is_lost_is_named_and_does_not_hold_up_the_others(cluster, t
     port = int(cluster.ssh_config.read_text().split("Port ")[1].split()[0])
     lost = {"SSH_CONFIG": _client_config(tmp_path, {"host-a": port, "host-b": _free_port()})}
 
-    status = cluster.run("status_dist.sh", **lost)
+    logs = cluster.near / "logs"
+    log = logs / "worker_1_host-b:2224.log"
+    assert cluster.run("status_dist.sh", f"--fetch={logs}").returncode == 0
+    before = log.read_bytes()
+    status = cluster.run("status_dist.sh", f"--fetch={logs}", **lost)
     assert status.returncode == 1
     assert status.stdout.count("running (process ") == 2
     assert "host-b cannot be reached (ssh: " in status.stdout
+    assert "worker 1 (host-b:2224): its log could not be fetched (ssh: " in status.stdout
+    assert log.read_bytes() == before == b"worker_1: step 10\rworker_1: step 20\n"
 
     stop = cluster.run("stop_dist.sh", **lost)
     assert stop.returncode == 1

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Usage: status_dist.sh [--lines=N] [--fetch=DIR]
 # Shows for each process of config_dist.sh whether it runs, and the last N (3) lines of its log; with
-# --fetch copies the whole logs into DIR. The exit status is 0 if each runs or ended well.
+# --fetch copies the whole logs into DIR. The exit status is 0 if each runs or ended well
+# and no log is missing.
 source "$(dirname "${BASH_SOURCE[0]}")/dist.sh"
 
 line_count=3
@@ -23,13 +24,18 @@ status_lines() { # HOST
   done
 }
 
-# Copies the logs of a host's processes.
+# Copies the logs of a host's processes, each whole or not at all, and prints which could not be.
 fetch() { # HOST
-  local i name
+  local i name got="${WORK}/log.${BASHPID}"
   for i in $(processes_of "$1"); do
     name="$(name_of "${i}")"
-    on_host "$1" "$(quoted print_log "${name}")" 2> /dev/null \
-      | sed "1,/^${MARK}\$/d" > "${directory}/${name}.log" || true
+    if ! on_host "$1" "$(quoted print_log "${name}")" > "${got}" 2> "${got}.err" \
+      || ! answered "${got}"; then
+      echo "$(label_of "${i}"): its log could not be fetched ($(reason "${got}.err"))"
+    elif ! { answer "${got}" > "${directory}/${name}.log.new" \
+      && mv "${directory}/${name}.log.new" "${directory}/${name}.log"; } 2> /dev/null; then
+      echo "$(label_of "${i}"): cannot write ${directory}/${name}.log"
+    fi
   done
 }
 
@@ -41,10 +47,11 @@ done
 if [[ "${directory}" ]]; then
   processes=()
   for host in "${HOSTS[@]}"; do
-    fetch "${host}" &
+    fetch "${host}" >> "${WORK}/unfetched" &
     processes+=("$!")
   done
   wait "${processes[@]}"
+  cat "${WORK}/unfetched"
   echo "Logs: ${directory}"
 fi
-((${#PROBLEMS[@]} == 0))
+((${#PROBLEMS[@]} == 0)) && [[ ! -s "${WORK}/unfetched" ]]
