@@ -244,11 +244,7 @@ def _tell_end(where: str, is_chief: bool, pulled: Pulled, stop: StopRequest) -> 
         training_program.say(f"Finished training at step {pulled.version}: {where}")
         return
     if stop.signal:
-        rest = (
-            f"saved {where}; the same command goes on from there"
-            if is_chief
-            else "the others go on"
-        )
+        rest = training_program.how_to_go_on(where) if is_chief else "the others go on"
         training_program.say(f"{stop.signal.name}: {rest}.")
     elif pulled.saved:
         training_program.say("The chief was asked to stop and has saved; all workers end.")

@@ -4,7 +4,6 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterator
 
-import numpy as np
 import tensorflow as tf
 
 from inception.flags import TrainConfig
@@ -12,10 +11,12 @@ from terngrad.exchange.parameter_server.asynchronous.client import Client, Pulle
 from terngrad.exchange.parameter_server.asynchronous.gradient import (
     Computed,
     GradientStep,
+    broken_floats,
     contents,
 )
 from terngrad.exchange.parameter_server.asynchronous.space import Share
 from terngrad.layout import Layout
+from terngrad.training import checkpoints
 from terngrad.training.clock import Clock
 from terngrad.training.divergence import DivergedError, not_finite
 from terngrad.training.loop import StopRequest
@@ -55,7 +56,8 @@ class AsynchronousLoop:
         """Trains from pulled parameters on; returns what was pulled last.
 
         Raises:
-          DivergedError: names the step and what is not finite; it is not pushed.
+          DivergedError: names the step, what is not finite and is not pushed, and the last good
+            checkpoint.
         """
         done, clock = 0, Clock()
         saved_at = observed_at = time.monotonic()
@@ -97,7 +99,14 @@ class AsynchronousLoop:
 
     def _check(self, computed: Computed, step: int) -> None:
         bad = not_finite(computed.losses, computed.scales, self.layout)
-        if not bad and not np.all(np.isfinite(computed.floats.numpy())):
-            bad = ["a gradient is not finite"]
-        if bad:
-            raise DivergedError(f"step {step}: {', '.join(bad)}; it was not handed in.")
+        names = broken_floats(computed, self.layout)
+        if bad := bad + [f"the gradient of {name} is not finite" for name in names]:
+            raise DivergedError(
+                f"step {step}: {', '.join(bad)}; it was not handed in; "
+                f"last good checkpoint: {self._last_good()}."
+            )
+
+    def _last_good(self) -> str:
+        if not self.save:
+            return "see what the chief says"
+        return checkpoints.latest_checkpoint(self.config.train_dir) or "none was written yet"

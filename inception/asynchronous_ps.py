@@ -24,7 +24,7 @@ def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
 
     Raises:
       ValueError: names a flag that cannot be honoured.
-      SystemExit: with the signal's status, if it came before the run was finished.
+      SystemExit: with the signal's status, if it came while workers were here.
     """
     tell_hosts(cluster)
     tls = security(cluster)

@@ -356,4 +356,7 @@ def test_flags_of_asynchronous_training_are_inert_without_it():
     hosts = {"worker_hosts": ("a:1",), "ps_hosts": ("p:1",)}
     inert = {"max_staleness", "pull_bits", "ps_snapshot_steps"}
     assert ClusterConfig(**hosts).inert_flags.keys() == inert
-    assert not ClusterConfig(**hosts, cross_replica_sync=False).inert_flags
+    asynchronous = {**hosts, "cross_replica_sync": False}
+    assert ClusterConfig(**asynchronous).inert_flags.keys() == {"ps_snapshot_steps"}
+    of_a_ps = ClusterConfig(**asynchronous, job_name="ps").inert_flags
+    assert of_a_ps.keys() == {"max_staleness", "pull_bits"}

@@ -121,7 +121,8 @@ def _joined_by_parameter_servers(cluster: ClusterConfig) -> Iterator[Workers]:
 
     def agree(facts: Mapping[str, str]) -> None:
         given = client.meeting.gather(f"facts:{min(facts)}", json.dumps(facts).encode())
-        compare({worker: json.loads(text) for worker, text in given.items()}, hosts)
+        facts_of = {worker: json.loads(text) for worker, text in given.items()}
+        compare({**facts_of, rank: dict(facts)}, hosts)  # who comes late has not given its own
 
     why = ""
     try:

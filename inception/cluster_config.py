@@ -172,8 +172,12 @@ class ClusterConfig(Checked):
     @property
     def inert_flags(self) -> dict[str, str]:
         """Flags that have no effect in this config, with what makes them so."""
-        asynchronous = ("max_staleness", "pull_bits", "ps_snapshot_steps")
-        return dict.fromkeys(asynchronous if self.cross_replica_sync else (), _SYNC)
+        of_worker, of_ps = ("max_staleness", "pull_bits"), ("ps_snapshot_steps",)
+        if self.cross_replica_sync:
+            return dict.fromkeys(of_worker + of_ps, _SYNC)
+        if self.job_name == "ps":
+            return dict.fromkeys(of_worker, "--job_name=ps: the workers' counts")
+        return dict.fromkeys(of_ps, "--job_name=worker: that of each ps counts")
 
     @property
     def engine(self) -> str:

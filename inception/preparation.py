@@ -95,10 +95,12 @@ def prepare(config: TrainConfig, workers: Workers = ALONE) -> Ready | None:
         if checkpoint:
             tell_differences(checkpoint, noted)
     stopped = tf.Variable(0, dtype=tf.int64, trainable=False)
+    own = checkpoints.latest_checkpoint(config.train_dir)
     if connection:
         _share_state(training, stopped, workers, connection)
         if checkpoint and checkpoints.step_of(checkpoint) != int(training.step):
             checkpoint = None  # the others are further
+        _tell_if_ahead(own, training)
     if workers.is_chief:
         _tell_plan(config, training)
         if workers is not ALONE:
@@ -146,6 +148,16 @@ def _share_state(
             workers.agree({"parameters": fingerprint([v.numpy() for v in variables])})
             return
     print(f"Joined the training at step {int(training.step)}.", flush=True)
+
+
+def _tell_if_ahead(own: str | None, training: Training) -> None:
+    """Tells of what a worker once saved in the chief's place, if the others are not so far."""
+    if own and checkpoints.step_of(own) > int(training.step):
+        print(
+            f"The training goes on from step {int(training.step)}, though this worker has {own}: "
+            "to go on from that, start again with it in the chief's --train_dir.",
+            flush=True,
+        )
 
 
 def restore_or_start(config: TrainConfig, training: Training) -> str | None:

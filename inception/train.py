@@ -28,6 +28,7 @@ from terngrad.training.runner import Runner
 from terngrad.training.summaries import SummaryWriter
 
 _ENDLESS = 1 << 62
+_CHIEF_SAVED = "the chief saved; the same command goes on from there"
 
 
 def train(ready: Ready) -> None:
@@ -46,8 +47,7 @@ def train(ready: Ready) -> None:
         checkpoint = checkpoint or _save(ready, step=int(training.step))
     if stopped:
         asked = stop.signal.name if stop.signal else "another worker was asked to stop"
-        saved = f"saved {checkpoint}" if checkpoint else "the chief saved"
-        say(f"{asked}: {saved}; the same command goes on from there.")
+        say(f"{asked}: {how_to_go_on(checkpoint) if checkpoint else _CHIEF_SAVED}.")
         sys.exit(128 + (stop.signal or signal.SIGTERM))
     where = checkpoint or "the chief has the checkpoint"
     say(f"Finished training at step {int(training.step)}: {where}")
@@ -85,6 +85,14 @@ def _is_finite(ready: Ready) -> bool:
     """Whether the state is worth to be saved: a worker may be lost since the training diverged."""
     values = (v.numpy() for v in ready.training.state.values() if v.dtype.is_floating)
     return all(np.isfinite(value).all() for value in values)
+
+
+def how_to_go_on(saved: str) -> str:
+    """Says that a checkpoint was saved, and from where the same command goes on."""
+    newest = checkpoints.latest_checkpoint(os.path.dirname(saved))
+    # The state of a ps or of another worker may be older than what was saved before it was lost.
+    where = "there" if newest == saved else f"{newest}, which is of a later step"
+    return f"saved {saved}; the same command goes on from {where}"
 
 
 def say(text: str) -> None:

@@ -211,6 +211,15 @@ def test_the_learning_rate_is_drawn_before_it_is_used(undisturbed):
     assert shared and all(rate == pytest.approx(expected) for rate, expected in shared)
 
 
+def test_what_was_saved_and_from_where_the_same_command_goes_on(tmp_path):
+    (tmp_path / "model.ckpt-40.index").touch()
+    saved = f"{tmp_path}/model.ckpt-40"
+    assert train.how_to_go_on(saved) == f"saved {saved}; the same command goes on from there"
+    (tmp_path / "model.ckpt-90.index").touch()  # of a state that was lost with a ps
+    later = f"goes on from {tmp_path}/model.ckpt-90, which is of a later step"
+    assert train.how_to_go_on(saved).endswith(later)
+
+
 def test_copies_that_differ_at_the_end_are_told(capsys):
     training = types.SimpleNamespace(state={"variables/w": tf.Variable([1.0])})
 

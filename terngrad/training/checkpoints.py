@@ -26,13 +26,13 @@ State = Mapping[str, tf.Variable]
 
 
 def save(directory: str, state: State, step: int, keep: int = 5, settings: str = "") -> str:
-    """Writes a checkpoint and removes all but the newest `keep` of the folder (0 = keep all).
+    """Writes a checkpoint and removes all but it and the newest `keep` - 1 of the folder.
 
     Args:
       directory: gets the checkpoint.
       state: the variables by name.
       step: number of steps done.
-      keep: number of checkpoints.
+      keep: number of checkpoints; 0 keeps all.
       settings: any text, for `settings_of`.
 
     Returns:
@@ -60,8 +60,9 @@ def save(directory: str, state: State, step: int, keep: int = 5, settings: str =
     for file in written:
         os.replace(os.path.join(temporary, file), os.path.join(directory, file))
     os.rmdir(temporary)
-    _rotate(directory, keep)
-    return os.path.join(directory, name)
+    path = os.path.join(directory, name)
+    _rotate(directory, keep, path)
+    return path
 
 
 def all_checkpoints(directory: str) -> list[str]:
@@ -189,8 +190,10 @@ def _is_finite(variable: tf.Variable) -> bool:
     return bool(tf.reduce_all(tf.math.is_finite(variable)))
 
 
-def _rotate(directory: str, keep: int) -> None:
-    for path in all_checkpoints(directory)[:-keep] if keep else []:
+def _rotate(directory: str, keep: int, written: str) -> None:
+    # Those of a run that had come further, and was lost, must not crowd out what was just written.
+    others = [path for path in all_checkpoints(directory) if path != written]
+    for path in others[: max(0, len(others) - keep + 1)] if keep else []:
         # The index goes first: without it nobody takes the rest for a checkpoint.
         for file in sorted(glob.glob(glob.escape(path) + ".*"), reverse=True):
             os.remove(file)

@@ -54,6 +54,16 @@ def test_all_are_kept_when_asked(tmp_path):
     assert len(checkpoints.all_checkpoints(str(tmp_path))) == 7
 
 
+def test_what_was_just_saved_stays_where_later_steps_of_a_lost_run_fill_the_folder(tmp_path):
+    for step in (5, 6, 7):
+        checkpoints.save(str(tmp_path), make_state(), step, keep=3)
+    saved = checkpoints.save(str(tmp_path), make_state(), 4, keep=3)
+    assert [checkpoints.step_of(p) for p in checkpoints.all_checkpoints(str(tmp_path))] == [4, 6, 7]
+    checkpoints.restore(saved, make_state())
+    only = checkpoints.save(str(tmp_path), make_state(), 3, keep=1)
+    assert checkpoints.all_checkpoints(str(tmp_path)) == [only]
+
+
 def test_an_interrupted_save_leaves_the_last_checkpoint_in_place(tmp_path, monkeypatch):
     checkpoints.save(str(tmp_path), make_state(1.0), 1)
 

@@ -52,6 +52,10 @@ def open_channel(address: str, tls: Tls | None, timeout_secs: float) -> grpc.Cha
     return grpc.insecure_channel(address, options)
 
 
+class RefusedError(MembershipError):
+    """A ps does not take this worker, now or later."""
+
+
 class AwayError(Exception):
     """A ps cannot be reached, or ended a stream, but may be found again."""
 
@@ -69,7 +73,7 @@ def try_stream(channel: grpc.Channel, method: str, introduction: Hello) -> tuple
 
     Raises:
       AwayError: it cannot be reached now.
-      MembershipError: it refuses this worker.
+      RefusedError: says why it does not take this worker.
     """
     outbox = Outbox()
     make = channel.stream_stream(f"/{SERVICE}/{method}", identity, identity)
@@ -78,7 +82,7 @@ def try_stream(channel: grpc.Channel, method: str, introduction: Hello) -> tuple
         return call, outbox
     outbox.close()
     if call.code() in _FATAL:
-        raise MembershipError(why_ended(call, ps_name(introduction.ps, introduction.ps_hosts)))
+        raise RefusedError(why_ended(call, ps_name(introduction.ps, introduction.ps_hosts)))
     raise AwayError(_details(call))
 
 
@@ -91,7 +95,8 @@ def open_stream(
       What comes from the ps, and what goes to it.
 
     Raises:
-      MembershipError: the ps refuses this worker, or cannot be reached in time.
+      RefusedError: says why the ps does not take this worker.
+      MembershipError: the ps cannot be reached in time.
     """
     deadline = time.monotonic() + timeout_secs
     name = ps_name(introduction.ps, introduction.ps_hosts)

@@ -180,7 +180,7 @@ class Client:
             is_given_up = declared.in_steps and self._interrupted
             if not is_given_up:
                 declared.expect(step, self._view.number if declared.in_steps else 0)
-                contributors = self._contributors(declared, step)
+                contributors = declared.contributors = self._contributors(declared, step)
                 if contributors is None:
                     self._decisions.hold(step, (declared, view))
                 elif declared.in_steps:
@@ -231,6 +231,7 @@ class Client:
             on_break=lambda: (self._interrupt(), meeting.broken()),
             on_open=meeting.opened,
             on_loss=self._lose,
+            on_refusal=self._lose,
         )
         meeting.use(link, pulse, min(_LONGEST_BEAT_SECS, self._timeout_secs / _BEATS))
 
@@ -245,6 +246,7 @@ class Client:
             on_break=self._interrupt,
             on_open=lambda: self._declare_again(ps),
             on_loss=self._lose,
+            on_refusal=self._refused,
         )
 
     def _close_channels(self) -> None:
@@ -269,6 +271,7 @@ class Client:
         with self._lock:
             held = self._decisions.decide(step, contributors)
         for declared, content in held:
+            declared.contributors = groups.pack(contributors)
             self._send_pieces(declared, step, groups.pack(contributors), content)
 
     def _send_pieces(
@@ -306,6 +309,13 @@ class Client:
         if header.gone or payload.nbytes != size:
             self._interrupt()  # this worker is too far behind: it needs another's state
             return
+        if header.contributors != declared.contributors:
+            others, own = map(groups.unpack, (header.contributors, declared.contributors))
+            self._refused(
+                f"{operation.name}: a result of step {header.step} is of workers {list(others)}; "
+                f"expected are {list(own)}"
+            )
+            return
         result[start : start + size] = payload
         with self._lock:  # pieces come from several ps
             if not declared.awaits(header):
@@ -335,6 +345,11 @@ class Client:
             self._decisions.give_up()
         for declared in waiting:
             declared.deliver_nothing()
+
+    def _refused(self, why: str) -> None:
+        """One ps does not take what this worker sends: the others are told the reason."""
+        self.meeting.fail(why)
+        self._lose(why)
 
     def _lose(self, why: str) -> None:
         with self._lock:

@@ -44,7 +44,10 @@ class Rules:
 
     def __str__(self) -> str:
         """As the flags say them that ps and workers must have in common."""
-        return f"num_replicas_to_aggregate={self.needed}, elastic={self.elastic}"
+        return (
+            f"num_replicas_to_aggregate={self.needed}, elastic={self.elastic}, "
+            f"worker_timeout_secs={self.timeout_secs:g}"
+        )
 
 
 class Coordinator:
@@ -85,6 +88,7 @@ class Coordinator:
         self._trained: set[int] = set()  # who was ever in a view, or waited for one
         self._hung: set[int] = set()  # whom no view waits for until it says where it stands
         self._standings: dict[int, Standing] = {}
+        self._lacking: set[int] = set()  # who may not have been given the view's state yet
         self._values = Values(send)
         self._view: View | None = None
         self._members: tuple[int, ...] = ()
@@ -122,7 +126,7 @@ class Coordinator:
             if self.outcome is None:
                 if worker in self._trained:  # who only connects, and goes, fills no log
                     self._tell(f"{self._roster.name(worker)} {why}.")
-                if self._spare and worker in self._members:
+                if self._spare and worker in self._members and self._forming_since is None:
                     self._reform()
             self._go_on()
 
@@ -148,6 +152,8 @@ class Coordinator:
             elif what == "progress" and (self._view is None or worker in self._members):
                 told = report.progress
                 batches = told.batches if told.is_stepping else None
+                if told.is_stepping:
+                    self._lacking.discard(worker)
                 self._standstill.note(worker, batches, self._clock())
             elif what == "failed":
                 self._fail(worker, report.failed[:1000])
@@ -249,8 +255,14 @@ class Coordinator:
             self._form()
 
     def _unsaid(self) -> set[int]:
-        """Who is here and must say where it stands before there can be a view."""
-        asked = self._present if self._view is None else self._present & set(self._members)
+        """Who is here and must say where it stands before there can be a view.
+
+        Members do, and where they are too few also who is only about to join them.
+        """
+        asked = self._present
+        too_few = len(self._standings) < self._rules.needed and not self._rules.elastic
+        if self._view is not None and not too_few:
+            asked = asked & set(self._members)
         return asked - self._standings.keys() - self._hung
 
     def _awaited(self) -> set[int]:
@@ -289,6 +301,7 @@ class Coordinator:
         is_spare = needed < len(members)
         self._selection = Selection(members, needed, self._view.steps) if is_spare else None
         self._standstill = Standstill(self._rules.timeout_secs)
+        self._lacking = {*groups.unpack(self._view.receivers)}
         self._standings.clear()
         self._forming_since = None
         self._tell(in_words(self._view))
@@ -315,7 +328,8 @@ class Coordinator:
     def _watch_members(self) -> None:
         now = self._clock()
         gone = {*self._roster.gone()} & {*self._members}
-        if gone and (self._rules.elastic or self._spare):
+        enough = len(self._present - self._hung) >= self._rules.needed  # with who is about to join
+        if gone and (self._rules.elastic or self._spare or enough):
             self._reform()
             self._go_on()
         elif gone and self._finished and not self._present - self._hung:
@@ -371,7 +385,8 @@ class Coordinator:
     def _end(self, why: str, because_of: Iterable[int] = ()) -> None:
         """All end; the first of those who have the state, and are well, saves it."""
         self.outcome = why
-        without = {worker for worker, s in self._standings.items() if not s.is_live}
+        live = {worker for worker, s in self._standings.items() if s.is_live}
+        without = (self._standings.keys() | self._lacking) - live
         able = self._present & self._joined - self._hung - without - {*because_of}
         self._saver = min(able, default=None)
         for worker in self._present:

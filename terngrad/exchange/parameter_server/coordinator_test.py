@@ -291,6 +291,19 @@ def test_values_are_seen_when_all_have_given_them_and_later_at_once():
     assert sorted(cluster.taken()) == [1]
 
 
+def test_who_comes_when_the_others_have_seen_their_values_sees_the_same():
+    cluster = Cluster(workers=3, elastic=True)
+    cluster.begin(0, 1)
+    for worker in (0, 1):
+        cluster.give(worker, "examples", b"100")
+    cluster.pass_secs(SECS + 1)
+    assert list(cluster.orders[1][0].values.contents) == [b"100", b"100"]
+    cluster.coordinator.come(2)
+    cluster.give(2, "examples", b"100")
+    (order,) = cluster.orders[2]
+    assert list(order.values.workers) == [0, 1]
+
+
 def test_values_of_too_many_bytes_or_names_are_refused():
     cluster = Cluster(workers=1)
     cluster.coordinator.come(0)
@@ -507,6 +520,8 @@ def end_of(cluster, worker):
 def test_at_the_end_the_first_member_that_is_left_saves(lost, saver):
     cluster = Cluster(workers=3)
     cluster.begin(0, 1, 2)
+    for worker in range(3):
+        cluster.progress(worker, 1)
     cluster.coordinator.leave(lost, "died")
     cluster.pass_secs(SECS + 1)
     assert end_of(cluster, 1).saver == saver
@@ -518,6 +533,7 @@ def test_at_the_end_the_first_member_that_is_left_saves(lost, saver):
 def test_who_fails_or_hangs_does_not_save():
     cluster = Cluster(workers=2)
     cluster.begin(0, 1)
+    cluster.progress(1, 1)
     cluster.tell(0, failed="a bad record")
     assert end_of(cluster, 1).saver == 1
     cluster = Cluster(workers=2)
@@ -539,6 +555,55 @@ def test_who_has_only_been_started_does_not_save():
     cluster.stand(1, 5, is_live=True, view=view)
     cluster.pass_secs(SECS + 1)
     assert end_of(cluster, 1).saver == 1
+
+
+def test_who_was_not_given_the_state_yet_does_not_save():
+    cluster = Cluster(workers=3)
+    (view,) = cluster.begin(0, 1, 2)[0]
+    cluster.coordinator.leave(0, "died")
+    cluster.coordinator.come(0)
+    cluster.stand(0)
+    for worker in (1, 2):
+        cluster.stand(worker, 100, is_live=True, view=view)
+    assert receivers(cluster.taken()[0][-1]) == (0,)
+    cluster.coordinator.leave(1, "died")  # which was to give it
+    cluster.pass_secs(SECS + 1)
+    assert end_of(cluster, 0).saver == end_of(cluster, 2).saver == 2
+
+
+def test_who_is_behind_is_left_behind_although_another_comes_and_goes():
+    cluster = Cluster(workers=4, needed=2)
+    (view,) = cluster.begin(0, 1, 2, 3)[0]
+    cluster.progress(1, 5)
+    cluster.coordinator.leave(3, "died")
+    for worker in (0, 2):
+        cluster.stand(worker, 9, is_live=True, view=view)
+    for _ in range(12):  # while 1 hangs in a step
+        cluster.coordinator.come(3)
+        cluster.stand(3)
+        cluster.coordinator.leave(3, "died")
+        cluster.progress(1, 5)
+        cluster.pass_secs(SECS / 4)
+    view = next(order for order in cluster.taken()[0] if order != "freeze")
+    assert members(view) == (0, 2)
+
+
+def test_who_is_only_about_to_join_is_waited_for_where_the_others_are_too_few():
+    cluster = Cluster(workers=3, needed=2)
+    for worker in (0, 1):
+        cluster.coordinator.come(worker)
+        cluster.stand(worker)
+    cluster.pass_secs(SECS + 1)
+    (view,) = cluster.taken()[0]
+    assert members(view) == (0, 1)
+    cluster.coordinator.come(2)  # and builds its net
+    cluster.coordinator.leave(1, "died")
+    cluster.pass_secs(SECS + 1)
+    cluster.stand(0, 30, is_live=True, view=view)
+    assert cluster.outcome is None
+    cluster.stand(2)
+    view = cluster.taken()[0][-1]
+    assert (members(view), receivers(view)) == ((0, 2), (2,))
 
 
 def test_a_ps_that_knows_of_no_steps_leaves_it_to_the_workers_who_saves():

@@ -26,6 +26,7 @@ class Declared:
       deliver: takes a result; `cancel`: tells that there will be none.
       step: whose result is awaited.
       view: in which; 0 outside of steps.
+      contributors: of whose parts it is; None while that is not decided.
       result: what of it has come.
       missing: pieces that have not.
     """
@@ -38,6 +39,7 @@ class Declared:
     cancel: Callable[[], None]
     step: int = -1
     view: int = 0
+    contributors: bytes | None = None
     result: np.ndarray | None = None
     missing: set[int] = dataclasses.field(default_factory=set)
 

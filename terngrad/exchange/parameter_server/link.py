@@ -9,7 +9,12 @@ from contextlib import AbstractContextManager
 import grpc
 
 from terngrad.exchange.channel import MembershipError
-from terngrad.exchange.parameter_server.calls import open_stream, ps_name, why_ended
+from terngrad.exchange.parameter_server.calls import (
+    RefusedError,
+    open_stream,
+    ps_name,
+    why_ended,
+)
 from terngrad.exchange.parameter_server.messages import Hello
 
 
@@ -32,6 +37,7 @@ class Link:
         on_break: Callable[[], None],
         on_open: Callable[[], None],
         on_loss: Callable[[str], None],
+        on_refusal: Callable[[str], None],
     ) -> None:
         """Opens the first stream; waits for a ps that does not listen yet.
 
@@ -46,6 +52,7 @@ class Link:
           on_break: called when a stream broke.
           on_open: called when another one is open.
           on_loss: called, instead of that, with the reason for which there is none.
+          on_refusal: the same, where the ps said the reason.
 
         Raises:
           MembershipError: the ps refuses this worker, or cannot be reached in time.
@@ -55,7 +62,7 @@ class Link:
         self._timeout_secs = timeout_secs
         self._lock = lock
         self._on_message, self._on_break = on_message, on_break
-        self._on_open, self._on_loss = on_open, on_loss
+        self._on_open, self._on_loss, self._on_refusal = on_open, on_loss, on_refusal
         self._over = False
         self._is_up = threading.Event()
         call, self._outbox = self._open()
@@ -117,11 +124,14 @@ class Link:
             self._is_up.clear()
             why = why_ended(call, self._name)
             if call.code() == grpc.StatusCode.FAILED_PRECONDITION:
-                self._lose(why)
+                self._on_refusal(why)
                 return
             self._on_break()
             try:
                 call, outbox = self._open()
+            except RefusedError as error:
+                self._on_refusal(str(error))
+                return
             except MembershipError as error:
                 self._lose(f"{why}; it did not come back within {self._timeout_secs:g} s: {error}")
                 return

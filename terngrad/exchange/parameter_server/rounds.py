@@ -1,10 +1,11 @@
 """The rounds of a ps: who has pushed what of which step, and what came of it.
 
 Its memory is bounded: of a piece there are the pushes of at most two steps, and the results of so
-many steps as slower workers may be behind; and there is a limit for all together. All is checked
-against what the workers declared, before anything is kept. Each view is for itself, so that nobody
-trains on a step of two of them and a worker that says to be in a strange one disturbs nobody; one
-that all have left is forgotten.
+many steps as slower workers may be behind; a worker's pushes have their share of a limit, and
+results are kept while there is room beside them. All is checked against what the workers declared,
+before anything is kept. Each view is for itself, so that nobody trains on a step of two of them and
+a worker that says to be in a strange one disturbs nobody; what a worker pushed in a view is dropped
+when it leaves it, and the rest when all have.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class _Piece:
         """Drops all results but the last so many; returns their bytes."""
         dropped = 0
         while len(self.results) > kept:
-            dropped += self.results.popitem(last=False)[1][1].nbytes
+            dropped += _kept_bytes(self.results.popitem(last=False)[1][1])
         return dropped
 
 
@@ -78,7 +79,7 @@ class Rounds:
         workers: int,
         reduce: Reduce,
         deliver: Callable[[int, bytes], None],
-        kept_steps: int = 1,
+        kept_steps: int = 0,
         figures: Figures | None = None,
         most_bytes: int = 1 << 62,
     ) -> None:
@@ -88,7 +89,7 @@ class Rounds:
           workers: of the training.
           reduce: see `Reduction`.
           deliver: called with a worker and a frame for it; must not wait.
-          kept_steps: whose results are kept, for workers that are behind.
+          kept_steps: whose results are kept, for workers that are behind; 0 where none can be.
           figures: take down what is done.
           most_bytes: of pushes that are kept at any time; each worker has a share. Where results
             and pushes are more, those for workers that are behind are dropped.
@@ -152,11 +153,12 @@ class Rounds:
             operation = self._catalogue.find(worker, header)
             contributors = self._contributors(header)
             _check_size(operation, worker, contributors, header, payload)
-            self._check_memory(worker, payload)
             if header.view:
                 if header.view < self._views[worker]:
                     return
                 self._enter(worker, header.view)
+            if worker in contributors:
+                self._check_memory(worker, payload)
             key = header.view, operation.name, header.piece
             piece = self._pieces.setdefault(key, _Piece())
             if header.step <= piece.done:
@@ -166,7 +168,7 @@ class Rounds:
             step.asked.add((worker, header.operation))
             if worker in contributors and worker not in step.parts:
                 step.parts[worker] = payload
-                self._pushed_bytes[worker] += payload.nbytes
+                self._pushed_bytes[worker] += _kept_bytes(payload)
                 if header.view:
                     self._figures.pushed(worker, time.monotonic() - step.first_at)
             if len(step.parts) < len(contributors) or step.is_reducing:
@@ -176,10 +178,15 @@ class Rounds:
         self._finish(operation, piece, header, step, parts)
 
     def _enter(self, worker: int, view: int) -> None:
-        """Forgets the view that a worker was in if nobody else is."""
+        """Forgets what a worker pushed in the view it was in, and all of that if all have left."""
         left, self._views[worker] = self._views[worker], view
         if left and left not in self._views:
             self._forget(lambda view, operation: view == left)
+        elif left and left != view:
+            pieces = [piece for key, piece in self._pieces.items() if key[0] == left]
+            for step in (step for piece in pieces for step in piece.steps.values()):
+                if worker in step.parts:
+                    self._pushed_bytes[worker] -= _kept_bytes(step.parts.pop(worker))
 
     def _forget(self, is_past: Callable[[int, str], bool]) -> None:
         """Forgets the pieces of those views and operations."""
@@ -192,7 +199,7 @@ class Rounds:
 
     def _release(self, step: _Step) -> None:
         for worker, part in step.parts.items():
-            self._pushed_bytes[worker] -= part.nbytes
+            self._pushed_bytes[worker] -= _kept_bytes(part)
         step.parts = {}
 
     def _finish(
@@ -207,7 +214,8 @@ class Rounds:
         with self._lock:  # of a view that is over by now nobody takes the result any more
             self._release(piece.steps.pop(header.step))
             piece.done = header.step
-            if self._pieces.get((header.view, operation.name, header.piece)) is piece:
+            is_current = self._pieces.get((header.view, operation.name, header.piece)) is piece
+            if is_current and self._kept_steps:
                 self._keep(piece, header, result)
             asked = sorted(step.asked)
         if header.view:
@@ -221,10 +229,10 @@ class Rounds:
     def _keep(self, piece: _Piece, header: Header, result: memoryview) -> None:
         """Keeps a result for those who are behind: of many steps, while there is room."""
         piece.results[header.step] = header.contributors, result
-        self._result_bytes += result.nbytes - piece.drop_results(self._kept_steps)
-        is_more = sum(self._pushed_bytes) + self._result_bytes > self._most_bytes
-        if is_more and self._kept_steps > 1:
-            self._result_bytes -= sum(each.drop_results(1) for each in self._pieces.values())
+        self._result_bytes += _kept_bytes(result) - piece.drop_results(self._kept_steps)
+        for kept in (1, 0):
+            if sum(self._pushed_bytes) + self._result_bytes > self._most_bytes:
+                self._result_bytes -= sum(each.drop_results(kept) for each in self._pieces.values())
 
     def _answer_again(self, worker: int, header: Header, piece: _Piece) -> None:
         answer = _answer(header, header.operation)
@@ -237,7 +245,7 @@ class Rounds:
 
     def _check_memory(self, worker: int, payload: memoryview) -> None:
         held, most = self._pushed_bytes[worker], self.most_pushed
-        if payload.nbytes and held + payload.nbytes > most:
+        if held + _kept_bytes(payload) > most:
             text = f"the ps holds {held / 1e6:.0f} MB of what this worker pushed"
             raise PushError(f"{text}; allowed are {most / 1e6:.0f}: more ps would share them")
 
@@ -251,6 +259,11 @@ class Rounds:
         if not found:
             raise PushError("contributors are none")
         return found
+
+
+def _kept_bytes(part: memoryview) -> int:
+    """Bytes that stay in memory with a part: all of the message that it lies in."""
+    return memoryview(part.obj).nbytes
 
 
 def _answer(header: Header, index: int) -> Header:

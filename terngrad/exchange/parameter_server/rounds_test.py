@@ -162,7 +162,7 @@ def test_of_a_view_that_all_have_left_nothing_is_kept():
     served.push(0, 3, floats(1, 1, 1, 1), view=1)
     assert served.rounds.held_bytes == 4 * 16
     served.rounds.leave(0)
-    assert served.rounds.held_bytes == 4 * 16
+    assert served.rounds.held_bytes == 3 * 16
     served.push(1, 3, floats(1, 1, 1, 1), view=2)
     assert served.rounds.held_bytes == 16
 
@@ -307,6 +307,35 @@ def test_law_10_who_pushes_more_than_its_share_is_refused_and_the_others_are_not
     served.push(1, 5, floats(1, 1, 1, 1), view=1)
     np.testing.assert_array_equal(served.results(1)[0][1], [2, 3, 4, 5])
     served.push(0, 6, floats(1, 2, 3, 4), view=1)  # what became a result does not count
+
+
+def test_what_a_worker_pushed_in_a_view_that_it_left_does_not_count():
+    served = Served(workers=3, most_bytes=3 * 24)
+    for step in range(6):  # each is begun in a view, and made in the next
+        served.push(0, step, floats(1, 2, 3, 4), view=step + 1)
+        assert served.rounds.held_bytes == 16
+        for worker in range(3):  # of whom 2 comes last
+            served.push(worker, step, floats(1, 2, 3, 4), view=step + 2)
+    assert [step for step, _ in served.results(0)] == list(range(6))
+
+
+def test_a_message_counts_with_all_that_it_keeps_in_memory():
+    served = Served(kind=Kind.BROADCAST, items=0, most_bytes=2 * 100)
+    content = bytearray(60)
+    header = Header(step=0, contributors=groups.pack([0, 1]), view=1)
+    served.rounds.push(0, header, memoryview(content)[60:])
+    assert served.rounds.held_bytes == 60
+    header.step = 1
+    with pytest.raises(PushError, match="allowed are 0: more ps"):
+        served.rounds.push(0, header, memoryview(content)[60:])
+
+
+def test_where_nobody_can_be_behind_no_result_is_kept():
+    served = Served(kept_steps=0)
+    for worker in (0, 1):
+        served.push(worker, 0, floats(1, 2, 3, 4), view=1)
+    assert served.rounds.held_bytes == 0
+    assert len(served.results(1)) == 1
 
 
 def test_results_for_who_is_behind_are_dropped_where_memory_is_short():

@@ -20,6 +20,7 @@ class Selection:
         self._ready: dict[int, list[int]] = collections.defaultdict(list)
         self._insisting: set[int] = set()
         self._members = frozenset(members)
+        self._counted: dict[int, int] = {}  # last step of a worker that is in `dropped`
         self.dropped: collections.Counter[int] = collections.Counter()
 
     def insist(self, worker: int) -> None:
@@ -36,7 +37,9 @@ class Selection:
         if worker not in self._members or step > self._next + 1:
             return
         if step < self._next:
-            self.dropped[worker] += 1
+            if step > self._counted.get(worker, -1):  # else it was told twice
+                self._counted[worker] = step
+                self.dropped[worker] += 1
             return
         if worker not in self._ready[step]:
             self._ready[step].append(worker)

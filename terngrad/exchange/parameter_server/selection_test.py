@@ -19,6 +19,13 @@ def test_the_first_that_are_ready_make_the_step_and_the_last_is_dropped_and_coun
     assert list(of.ready(2, 11)) == [(11, (1, 2))]
 
 
+def test_a_late_gradient_is_counted_once_however_often_it_is_told():
+    of = selection()
+    for worker, step in ((0, 10), (2, 10), (1, 10), (1, 10)):
+        list(of.ready(worker, step))
+    assert of.dropped == {1: 1}
+
+
 def test_who_says_twice_that_it_is_ready_counts_once():
     of = selection()
     assert list(of.ready(1, 10)) == list(of.ready(1, 10)) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import grpc
@@ -73,7 +74,7 @@ class Server:
         self.coordinator = (
             Coordinator(worker_hosts, rules, self._order, self._drop, tell) if ps == 0 else None
         )
-        kept = 1 if rules.needed == workers else _KEPT_STEPS
+        kept = 0 if rules.needed == workers else _KEPT_STEPS
         self.figures = Figures(workers)
         self.rounds = Rounds(workers, reduce, self._deliver, kept, self.figures, most_bytes)
         methods = {"Exchange": self._exchange, "Meet": self._meet}
@@ -154,7 +155,8 @@ class Server:
             stream.start(requests, functools.partial(self._hear, worker))
             yield from outbox
         finally:
-            self.coordinator.leave(worker, stream.ending)
+            if not self._stop.is_set():  # else it is this ps that ends the stream
+                self.coordinator.leave(worker, stream.ending)
             with self._lock:  # only now may it come again
                 self._met.pop(worker, None)
         if stream.error:
@@ -227,20 +229,16 @@ class _Stream:
     """The reading half of a stream.
 
     Attributes:
-      error: what came that cannot be; "" if nothing.
+      error: why nothing more is read, though it may come; "" if the stream ended.
+      ending: how it ended, of a worker that did not say that it ends.
       last: header of the frame with which the worker said that it ends; None if it did not.
     """
 
     def __init__(self, outbox: Outbox, context: grpc.ServicerContext) -> None:
-        self.error = ""
+        self.error, self.ending = "", "died: its stream ended"
         self.last: Header | None = None
         self._outbox = outbox
         context.add_callback(outbox.close)
-
-    @property
-    def ending(self) -> str:
-        """How it ended, of a worker that did not say that it ends."""
-        return f"sent what cannot be: {self.error}" if self.error else "died: its stream ended"
 
     def start(self, requests: Iterator[bytes], take: Callable[[bytes], Header | None]) -> None:
         """Takes messages until the stream ends or one is the last; then the writing half ends."""
@@ -253,11 +251,20 @@ class _Stream:
                     self.last = last
                     break
         except _UnreadError as error:  # what is put behind all that would not be read, either
-            self.error = str(error)
+            self._object(error)
             self._outbox.cut()
         except (ValueError, DecodeError) as error:  # frames, pushes and reports that cannot be
-            self.error = str(error)
+            self._object(error)
         except grpc.RpcError:  # the worker is gone
             pass
+        except Exception as error:  # made anew, the step would fail again, and again
+            traceback.print_exc()
+            self.error = f"this ps failed: {error!r}"
+            self.ending = f"was refused: {self.error}"
         finally:
             self._outbox.close()
+
+    def _object(self, error: Exception) -> None:
+        """Notes that the worker sent what cannot be."""
+        self.error = str(error)
+        self.ending = f"sent what cannot be: {error}"

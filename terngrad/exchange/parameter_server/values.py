@@ -23,10 +23,13 @@ class Values:
         self._names: set[str] = set()
         self._given: dict[Key, dict[int, bytes]] = {}
         self._asking: dict[Key, set[int]] = {}
-        self._known: set[Key] = set()
+        self._known: dict[Key, frozenset[int]] = {}  # whose values were seen
 
     def give(self, worker: int, value: ValueMessage) -> None:
         """Takes a worker's value; it will see all of them.
+
+        Where others have seen what all gave by then, one that had given nothing adds nothing: the
+        values of all workers stay those of the same ones.
 
         Raises:
           ValueError: there are too many, or it is too long.
@@ -43,7 +46,9 @@ class Values:
             return  # said again on a new stream: nobody waits for it any more
         self._names.add(value.name)
         key = value.name, value.round
-        self._given.setdefault(key, {})[worker] = value.content
+        given = self._given.setdefault(key, {})
+        if worker in self._known.get(key, (worker,)):
+            given[worker] = value.content
         self._asking.setdefault(key, set()).add(worker)
         self._forget(value.name, max(newest, value.round) - _KEPT_ROUNDS)
 
@@ -73,7 +78,7 @@ class Values:
             is_known = key in self._known or (required is not None and required <= given.keys())
             if not asking or not is_known:
                 continue
-            self._known.add(key)
+            self._known.setdefault(key, frozenset(given))
             order = Order()
             order.values.name, order.values.round = key
             order.values.workers.extend(sorted(given))
@@ -86,4 +91,4 @@ class Values:
         """Drops the rounds of a name up to the last that nobody can ask for any more."""
         for key in [k for k in self._given if k[0] == name and k[1] <= last]:
             del self._given[key], self._asking[key]
-            self._known.discard(key)
+            self._known.pop(key, None)

@@ -166,6 +166,17 @@ class GradientStep:
         return tf.concat([tf.reshape(mean, [-1]) for mean in means], 0)
 
 
+def broken_floats(computed: Computed, layout: Layout) -> list[str]:
+    """Names of the variables that stay float and whose gradient is NaN or infinite."""
+    space, floats = make_space(layout), computed.floats.numpy()
+    found = []
+    for place in space.places:
+        start = place.start - space.coded
+        if start >= 0 and not np.isfinite(floats[start : start + place.size]).all():
+            found.append(layout.names[place.variable])
+    return found
+
+
 def contents(computed: Computed, shares: Sequence[Share]) -> list[bytes]:
     """What each ps gets of a gradient, see `Share`."""
     scales, words = computed.scales.numpy(), computed.words.numpy().reshape(-1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 
 import grpc
@@ -70,7 +71,7 @@ class Server:
         self._done = self._asked_to_end = False
         self._parted: set[int] = set()
         self._end: Call | None = None  # with which worker 0 ended the run
-        self._end_at = self._left_at = 0.0
+        self._end_at, self._left_at = 0.0, time.monotonic()
         methods = {"Update": self._update}
         self._listener = Listener(len(worker_hosts), timeout_secs, tls, methods)
 
@@ -143,6 +144,9 @@ class Server:
             self._gate.refuse(context, f"{name_of(worker, self._hosts)}: {error}")
         except grpc.RpcError:  # the worker is gone
             return
+        except Exception as error:  # called again, it would fail again, and again
+            traceback.print_exc()
+            self._gate.refuse(context, f"this ps failed: {error!r}")
 
     def _arrive(self, worker: int, context: grpc.ServicerContext) -> None:
         """A stream that has not entered yet; a worker has one, or some could take all places."""

@@ -16,13 +16,18 @@ from terngrad.exchange.local import LocalExchange
 from terngrad.exchange.parameter_server.asynchronous import link
 from terngrad.exchange.parameter_server.asynchronous.caller import Caller
 from terngrad.exchange.parameter_server.asynchronous.client import Client
-from terngrad.exchange.parameter_server.asynchronous.gradient import GradientStep, contents
+from terngrad.exchange.parameter_server.asynchronous.gradient import (
+    GradientStep,
+    broken_floats,
+    contents,
+)
 from terngrad.exchange.parameter_server.asynchronous.plan import Plan
 from terngrad.exchange.parameter_server.asynchronous.server import Server
-from terngrad.exchange.parameter_server.asynchronous.space import make_shares
+from terngrad.exchange.parameter_server.asynchronous.space import make_shares, make_space
 from terngrad.exchange.parameter_server.asynchronous.states import pack, unpack
 from terngrad.exchange.parameter_server.asynchronous.store import Keeping, Store
 from terngrad.exchange.parameter_server.asynchronous.updates import state_bytes, state_groups
+from terngrad.exchange.parameter_server.security import Tls
 from terngrad.exchange.parameter_server.server_test import make_certificates
 from terngrad.exchange.two_shot_test import free_hosts
 from terngrad.layout import Policy, make_layout
@@ -43,7 +48,16 @@ class Worker:
     """What a worker has of a net, and its calls."""
 
     def __init__(
-        self, hosts, rank=0, workers=1, nodes=1, policy=TERNARY, model=None, tls=None, **plan
+        self,
+        hosts,
+        rank=0,
+        workers=1,
+        nodes=1,
+        policy=TERNARY,
+        model=None,
+        tls=None,
+        secs=SECS,
+        **plan,
     ):
         self.classifier = Classifier(model or make_model())
         names, variables = self.classifier.names, self.classifier.variables
@@ -86,7 +100,7 @@ class Worker:
             hosts,
             names_of(workers),
             rank,
-            SECS,
+            secs,
             self.shares,
             bits,
             facts,
@@ -118,11 +132,11 @@ class Worker:
             pulled = self.client.push(self.gradient(pulled, images, labels), pulled.versions)
         return pulled
 
+    def computed(self, pulled, images, labels):
+        return self.compute(images, labels, pulled.version, pulled.parameters, pulled.statistics)
+
     def gradient(self, pulled, images, labels):
-        computed = self.compute(
-            images, labels, pulled.version, pulled.parameters, pulled.statistics
-        )
-        return contents(computed, self.shares)
+        return contents(self.computed(pulled, images, labels), self.shares)
 
     def fetched(self):
         """Everything that the ps hold, by name."""
@@ -511,13 +525,48 @@ def test_a_ps_that_would_send_too_much_is_named_before_anything_is_allocated(tmp
     assert allocated and not any(allocated)
 
 
+@pytest.mark.parametrize("bits", [1, 32])
+def test_law_10_variables_that_stay_float_are_named_where_their_gradient_is_not_finite(
+    tmp_path, bits
+):
+    policy = TERNARY if bits == 1 else Policy(grad_bits=32)
+    with serving(tmp_path) as (_, hosts):
+        worker = Worker(hosts, policy=policy)
+        worker.begin()
+        (images, labels), *_ = make_batches().take(1)
+        computed = worker.computed(worker.client.pull(), images, labels)
+    assert broken_floats(computed, worker.layout) == []
+    space = make_space(worker.layout)
+    place = space.places[-1]
+    floats = computed.floats.numpy()
+    floats[place.start - space.coded + place.size - 1] = np.inf
+    broken = computed._replace(floats=tf.constant(floats))
+    assert broken_floats(broken, worker.layout) == [worker.layout.names[place.variable]]
+
+
+def test_an_error_of_a_ps_is_told_and_not_tried_again(tmp_path, capfd):
+    def fail():
+        raise MemoryError("no room")
+
+    with serving(tmp_path) as ((server,), hosts):
+        worker = Worker(hosts)
+        worker.begin()
+        server.store.pulled = fail
+        with pytest.raises(MembershipError, match=r"this ps failed: MemoryError\('no room'\)"):
+            worker.client.pull()
+    assert "Traceback" in capfd.readouterr().err
+
+
 def test_who_has_certificates_trains_and_who_has_others_cannot(tmp_path):
     ours = make_certificates(tmp_path, "ours", "ps")
     theirs = make_certificates(tmp_path, "theirs", "stranger")
     with serving(tmp_path / "ps", tls=ours) as (_, hosts):
-        stranger = Worker(hosts, tls=theirs)
-        assert not in_time(stranger.client.enter, 2.0)
-        stranger.client.close()
+        mixed = Tls(ours.ca, theirs.cert, theirs.key)  # knows the ps, and is not known to it
+        for wrong in (None, theirs, mixed):
+            stranger = Worker(hosts, tls=wrong, secs=1.0)
+            with pytest.raises(MembershipError, match="within 1 s"):
+                stranger.client.enter()
+            stranger.client.close()
         worker = Worker(hosts, tls=ours)
         worker.begin()
         assert worker.train(make_batches(), 2).version == 2
