@@ -48,6 +48,7 @@ class Workers:
       agree: compares facts with the others; ValueError names a difference. It waits for them;
         InterruptionError: one of them came or went.
       pulse: how far this one is, for the others to see.
+      aggregated: of how many of them the gradients make a step; 0 = of all.
     """
 
     rank: int = 0
@@ -56,6 +57,12 @@ class Workers:
     connect: Callable[[], Connection | None] = lambda: None
     agree: Callable[[Mapping[str, str]], None] = lambda facts: None
     pulse: Pulse = dataclasses.field(default_factory=Pulse)
+    aggregated: int = 0
+
+    @property
+    def batches_per_step(self) -> int:
+        """Of how many batches, one of a worker each, a step is: learning rates follow from it."""
+        return self.aggregated or self.size
 
     @property
     def is_chief(self) -> bool:
@@ -133,7 +140,15 @@ def _joined_by_parameter_servers(cluster: ClusterConfig) -> Iterator[Workers]:
                 f"total_num_replicas={len(hosts)}",
                 flush=True,
             )
-        yield Workers(rank, len(hosts), cluster.split_data, lambda: connection, agree, pulse)
+        yield Workers(
+            rank,
+            len(hosts),
+            cluster.split_data,
+            lambda: connection,
+            agree,
+            pulse,
+            cluster.aggregated,
+        )
         client.meeting.leave()
     except SystemExit:  # all workers were stopped, and have saved
         client.meeting.leave()

@@ -287,6 +287,7 @@ def test_gradients_that_come_too_late_are_dropped_and_counted_and_copies_stay_th
         cluster.finish("ps 0")
         lines = cluster.lines()
         assert "Warning" not in lines  # which tells of copies that differ
+        assert ", times 0.1 every 500000 steps." in lines  # of 2 images, not 4
         assert re.search(r"Workers 0 and 1 train from step 0 on, 1 of them at each", lines)
         assert re.search(r"ps 0 .*; gradients that came too late: ", lines)
 

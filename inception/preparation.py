@@ -84,7 +84,7 @@ def prepare(config: TrainConfig, workers: Workers = ALONE) -> Ready | None:
     connection = workers.connect()
     examples = _count_examples(dataset, workers, connection)
     workers.agree({"examples": str(examples)})  # which counts those of others who came
-    steps_per_epoch = examples / (config.batch_size * workers.size)
+    steps_per_epoch = examples / (config.batch_size * workers.batches_per_step)
     on_batch = workers.pulse.tick if workers.size > 1 else None
     training = build_training(config, goal, steps_per_epoch, devices, connection, on_batch)
     lock = checkpoint = None

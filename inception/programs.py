@@ -70,7 +70,7 @@ def run_worker(
         from inception.cluster import joined
     with joined(cluster) as workers:
         if large_batches:
-            config = large_batch.apply(config, large_batches, workers.size)
+            config = large_batch.apply(config, large_batches, workers.batches_per_step)
         workers.agree(settings.facts(config, workers.size))
         ready = preparation.prepare(config, workers)
         if ready:

@@ -10,6 +10,7 @@ from inception.flags import TrainConfig
 from inception.ps_network import listen, security, tell_hosts
 from inception.ps_process import REPORT_SECS, say, stopped_by_signals
 from inception.ps_report import PsReport
+from terngrad.exchange.channel import split_address
 from terngrad.exchange.parameter_server import memory
 from terngrad.exchange.parameter_server.calls import ps_name
 from terngrad.exchange.parameter_server.coordinator import Rules
@@ -37,7 +38,9 @@ def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
     rules = Rules(cluster.aggregated, cluster.elastic, cluster.worker_timeout_secs)
     ps, hosts, workers = cluster.task_id, cluster.ps_hosts, cluster.worker_hosts
     reduce = Reduction(chosen.kernels).reduce
-    server = Server(ps, hosts, workers, reduce, rules, tls, say, memory.most_held())
+    here = [host for host in hosts if split_address(host)[0] == split_address(hosts[ps])[0]]
+    most_bytes = memory.most_held() // len(here)
+    server = Server(ps, hosts, workers, reduce, rules, tls, say, most_bytes)
     name = ps_name(ps, hosts)
     with stopped_by_signals(server.stop) as signals:
         who = listen(server.start, cluster, tls)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from inception.ps_figures import FigureWriter
 from terngrad.exchange.channel import name_of
-from terngrad.exchange.parameter_server.figures import Report
+from terngrad.exchange.parameter_server.figures import Report, WorkerFigures
 from terngrad.exchange.parameter_server.server import Server
 
 _MEGA = 1e6
@@ -55,13 +55,13 @@ class PsReport:
         rate = lambda octets: f"{octets / _MEGA / found.seconds:.2f}"
         workers = (
             f"worker {i}: {rate(worker.bytes_in)} MB/s in, {rate(worker.bytes_out)} out, "
-            f"{1e3 * worker.mean_late_secs:.1f} ms after the first"
+            f"{_took_part(worker, found)}"
             for i, worker in enumerate(found.workers)
         )
+        last = "" if found.latest is None else f"; last comes {name_of(found.latest, self._hosts)}"
         return (
             f"{self._name}: step {found.step}, {found.steps / found.seconds:.1f} steps/s, {held}; "
-            f"{'; '.join(workers)}; last comes {name_of(found.latest, self._hosts)}"
-            f"{self._dropped()}."
+            f"{'; '.join(workers)}{last}{self._dropped()}."
         )
 
     def _dropped(self) -> str:
@@ -80,6 +80,16 @@ class PsReport:
             scalars[f"ps/bytes_in_per_step/{i}"] = worker.bytes_in / found.steps
             scalars[f"ps/bytes_out_per_step/{i}"] = worker.bytes_out / found.steps
             scalars[f"ps/late_ms/{i}"] = 1e3 * worker.mean_late_secs
+            scalars[f"ps/share_of_steps/{i}"] = min(1.0, worker.steps / found.steps)
             if self._server.coordinator:  # which alone knows
                 scalars[f"ps/dropped_gradients/{i}"] = self._server.dropped.get(i, 0)
         return scalars
+
+
+def _took_part(worker: WorkerFigures, found: Report) -> str:
+    """By how much a worker came after the first, of the steps that it took part in."""
+    late = f"{1e3 * worker.mean_late_secs:.1f} ms after the first"
+    if found.steps - worker.steps <= 1:  # 1: it is under way
+        return late
+    part = f"in {worker.steps} of {found.steps} steps"
+    return f"{part}, {late}" if worker.steps else part

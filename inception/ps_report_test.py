@@ -30,7 +30,7 @@ def server(clock):
     for step in range(3):
         for worker in (0, 1):
             figures.received(worker, 1_000_000)
-            figures.pushed(worker, 0.01 * worker)
+            figures.pushed(worker, step, 0.01 * worker)
             figures.sent(worker, 2_000_000)
         figures.made(step)
     rounds = SimpleNamespace(held_bytes=5_000_000)
@@ -53,6 +53,18 @@ def test_a_line_tells_the_traffic_the_straggler_and_what_is_held(server, clock, 
     clock.now = 60.0
     report.beat()
     assert not capsys.readouterr().out  # nothing was done
+
+
+def test_a_line_tells_in_how_many_steps_a_backup_worker_took_part(server, clock, capsys):
+    for step in range(3, 10):
+        server.figures.pushed(0, step, 0.0)
+        server.figures.made(step)
+    report = PsReport(server, "ps 0", ["a:1", "b:2"], 30.0, None, clock=clock)
+    clock.now = 30.0
+    report.beat()
+    told = capsys.readouterr().out
+    assert "worker 1: 0.10 MB/s in, 0.20 out, in 3 of 10 steps, 10.0 ms after the first;" in told
+    assert "last comes worker 1 (b:2)" in told
 
 
 def test_a_folder_that_cannot_be_written_ends_the_figures_not_the_ps(server, clock, tmp_path):
@@ -84,6 +96,8 @@ def test_tensorboard_gets_the_same_by_worker(server, clock, tmp_path):
             "ps/bytes_out_per_step/1": 2e6,
             "ps/late_ms/0": 0.0,
             "ps/late_ms/1": 10.0,
+            "ps/share_of_steps/0": 1.0,
+            "ps/share_of_steps/1": 1.0,
             "ps/dropped_gradients/0": 0.0,
             "ps/dropped_gradients/1": 4.0,
         }

@@ -15,14 +15,16 @@ class WorkerFigures:
     Attributes:
       bytes_in: that it sent.
       bytes_out: that it was sent.
-      parts: pieces that it pushed.
+      parts: pieces of gradients that it pushed.
       late_secs: by which these came after the first worker's, in all.
+      steps: of which it pushed any.
     """
 
     bytes_in: int = 0
     bytes_out: int = 0
     parts: int = 0
     late_secs: float = 0.0
+    steps: int = 0
 
     @property
     def mean_late_secs(self) -> float:
@@ -47,10 +49,16 @@ class Report:
     workers: list[WorkerFigures]
 
     @property
-    def latest(self) -> int:
-        """The worker that comes last."""
+    def latest(self) -> int | None:
+        """The worker that comes last; None if none does.
+
+        Where steps are made without some, it is the one that took part in the fewest.
+        """
+        took_part = [worker.steps for worker in self.workers]
         late = [worker.mean_late_secs for worker in self.workers]
-        return late.index(max(late))
+        if max(took_part) - min(took_part) > 1:  # 1: of the step under way
+            return took_part.index(min(took_part))
+        return late.index(max(late)) if max(late) > min(late) else None
 
 
 class Figures:
@@ -61,6 +69,7 @@ class Figures:
         self._clock = clock
         self._lock = threading.Lock()
         self._step = -1
+        self._pushed = [-1] * workers  # last step of each
         self._begin(workers)
 
     def received(self, worker: int, octets: int) -> None:
@@ -73,9 +82,11 @@ class Figures:
         with self._lock:
             self._workers[worker].bytes_out += octets
 
-    def pushed(self, worker: int, late_secs: float) -> None:
-        """A worker pushed a piece so long after the first one did."""
+    def pushed(self, worker: int, step: int, late_secs: float) -> None:
+        """A worker pushed a piece of a step so long after the first one did."""
         with self._lock:
+            self._workers[worker].steps += step != self._pushed[worker]
+            self._pushed[worker] = step
             self._workers[worker].parts += 1
             self._workers[worker].late_secs += late_secs
 

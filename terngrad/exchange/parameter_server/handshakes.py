@@ -1,4 +1,4 @@
-"""A filter of a ps' stderr that tells of failed TLS handshakes: of each kind once.
+"""A filter of a ps' stderr that tells of failed TLS handshakes: of each kind once in a while.
 
 gRPC leaves their log to itself: a line in its own words for each attempt, among others that nobody
 needs. Runs as a process of its own, see `app.filtered_stderr`.
@@ -8,30 +8,37 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 
 _GRPC_INFO = re.compile(
     r"I\d{4} |WARNING: All log messages before absl::InitializeLog|.*Log level "
 )
 _FAILED = re.compile(r"I\d{4} .*Handshake failed with error (.*)")
 _REASON = re.compile(r".*OPENSSL_internal:([A-Z0-9_]+)")
+_SILENT_SECS = 600.0  # for which the same is not told again
 
 
-def told_once(lines: Iterable[str]) -> Iterator[str]:
+def for_users(lines: Iterable[str], clock: Callable[[], float] = time.monotonic) -> Iterator[str]:
     """The lines that are for users."""
-    told: set[str] = set()
+    told_at: dict[str, float] = {}
+    untold: dict[str, int] = {}
     for line in lines:
         if failed := _FAILED.match(line):
             reason = _REASON.match(failed[1])
             why = reason[1].replace("_", " ").lower() if reason else failed[1].strip()
-            if why not in told:
-                told.add(why)
-                yield f"Refused somebody whose TLS handshake failed: {why}\n"
+            now = clock()
+            if why in told_at and now - told_at[why] < _SILENT_SECS:
+                untold[why] = untold.get(why, 0) + 1
+                continue
+            told_at[why] = now
+            more = f" ({untold.pop(why)} more since this was told last)" if why in untold else ""
+            yield f"Refused somebody whose TLS handshake failed: {why}{more}\n"
         elif not _GRPC_INFO.match(line):
             yield line
 
 
 if __name__ == "__main__":
     sys.stdin.reconfigure(errors="replace")
-    for text in told_once(sys.stdin):
+    for text in for_users(sys.stdin):
         print(text, end="", flush=True)

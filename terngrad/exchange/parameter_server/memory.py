@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import sys
@@ -9,11 +10,19 @@ import sys
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # of glibc's malloc.h
 _LARGEST_KEPT = 1 << 25  # bytes of one piece of memory; glibc takes no more
 _KEPT = 1 << 30  # bytes
+_CGROUP_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")  # of versions 2 and 1
 
 
-def most_held() -> int:
-    """Bytes that a ps may hold of what workers pushed: half of the machine's memory."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+def most_held(root: str = "/sys/fs/cgroup") -> int:
+    """Bytes that a ps may hold of what workers pushed: half of the memory that it can have.
+
+    That is the machine's, or what the container's control group under `root` is allowed.
+    """
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for path in _CGROUP_LIMITS:
+        with contextlib.suppress(OSError, ValueError), open(os.path.join(root, path)) as file:
+            found.append(int(file.read()))  # "max" where there is no limit
+    return min(found) // 2
 
 
 def keep_freed() -> bool:

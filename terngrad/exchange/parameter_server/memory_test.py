@@ -1,10 +1,12 @@
-"""A ps keeps the memory that it frees."""
+"""What memory a ps may hold, and that it keeps what it frees."""
 
 import platform
 import subprocess
 import sys
 
 import pytest
+
+from terngrad.exchange.parameter_server import memory
 
 # Faults of the kernel while a message's memory is taken and freed 800 times.
 FAULTS = """
@@ -30,3 +32,11 @@ def faults(how):
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other libraries stay as they are")
 def test_memory_that_is_kept_is_not_asked_for_again():
     assert 10 * faults("keep") < faults("do not")
+
+
+@pytest.mark.parametrize(("path", "said"), [("memory.max", "4096\n"), ("memory.max", "max\n")])
+def test_a_ps_holds_half_of_what_its_container_may_have(tmp_path, path, said):
+    whole = memory.most_held(str(tmp_path))
+    assert whole > 1 << 20
+    (tmp_path / path).write_text(said)
+    assert memory.most_held(str(tmp_path)) == (2048 if said == "4096\n" else whole)

@@ -44,7 +44,10 @@ def _load() -> Mapping[str, Any]:
         )
         if done.returncode:
             last = done.stderr.strip().splitlines()[-1:]
-            raise ImportError(f"{os.path.join(_FOLDER, _PROTO)} cannot be compiled: {last}")
+            raise ValueError(
+                f"{os.path.join(_FOLDER, _PROTO)} cannot be compiled: {''.join(last)}; parameter "
+                "servers need grpcio-tools: pip install grpcio-tools"
+            )
         with open(compiled, "rb") as file:
             found = descriptor_pb2.FileDescriptorSet.FromString(file.read())
     pool = descriptor_pool.DescriptorPool()

@@ -170,7 +170,8 @@ class Rounds:
                 step.parts[worker] = payload
                 self._pushed_bytes[worker] += _kept_bytes(payload)
                 if header.view:
-                    self._figures.pushed(worker, time.monotonic() - step.first_at)
+                    late_secs = time.monotonic() - step.first_at
+                    self._figures.pushed(worker, header.step, late_secs)
             if len(step.parts) < len(contributors) or step.is_reducing:
                 return
             step.is_reducing = True

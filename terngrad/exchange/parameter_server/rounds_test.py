@@ -310,7 +310,7 @@ def test_law_10_who_pushes_more_than_its_share_is_refused_and_the_others_are_not
 
 
 def test_what_a_worker_pushed_in_a_view_that_it_left_does_not_count():
-    served = Served(workers=3, most_bytes=3 * 24)
+    served = Served(workers=3, kept_steps=0, most_bytes=3 * 24)
     for step in range(6):  # each is begun in a view, and made in the next
         served.push(0, step, floats(1, 2, 3, 4), view=step + 1)
         assert served.rounds.held_bytes == 16
