@@ -64,14 +64,6 @@ class Exchange(abc.ABC):
           int32 scalar that no graph optimizer can fold; `size`, unless a step is made without some.
         """
 
-    @abc.abstractmethod
-    def broadcast(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """The tensors as the group's first process holds them."""
-
-    @abc.abstractmethod
-    def barrier(self) -> None:
-        """Returns when every process of the group has called it."""
-
     def settled(self) -> contextlib.AbstractContextManager[None]:
         """Operations that are made within change something only when the step's results are final.
 

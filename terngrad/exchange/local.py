@@ -49,10 +49,3 @@ class LocalExchange(Exchange):
         """See base class."""
         del total
         return self._nodes.read_value()
-
-    def broadcast(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """See base class."""
-        return list(values)
-
-    def barrier(self) -> None:
-        """See base class."""

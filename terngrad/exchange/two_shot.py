@@ -137,14 +137,6 @@ class TwoShotExchange(Exchange):
         del total
         return self._nodes.read_value()
 
-    def broadcast(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """See base class."""
-        return [self._transport.broadcast(v, f"broadcast/{i}") for i, v in enumerate(values)]
-
-    def barrier(self) -> None:
-        """See base class."""
-        self._transport.all_reduce(tf.zeros([1]), "Max", "barrier")
-
     @property
     def _others_share(self) -> float:
         return (self._transport.size - 1) / self._transport.size

@@ -51,7 +51,7 @@ def test_law_10_declarations_out_of_order_or_impossible_are_named():
 
 def test_law_10_a_worker_declares_so_many_pieces_and_no_more(monkeypatch):
     monkeypatch.setattr(catalogue_module, "MAX_PIECES", 9)
-    eight_pieces = Operation("eight pieces", Kind.BROADCAST, 8 * PIECE_BYTES, 1, 2)
+    eight_pieces = Operation("eight pieces", Kind.FLOATS, 2 * PIECE_BYTES, 1, 2)
     catalogue = catalogue_of(SUM, eight_pieces)
     assert catalogue.piece_count == 9
     other = Operation("other", Kind.FLOATS, 0, 1, 2)

@@ -134,8 +134,6 @@ class Client:
         local_nodes: int,
         deliver: Deliver,
         cancel: Callable[[], None],
-        *,
-        in_steps: bool = True,
     ) -> int:
         """Tells all ps of a new operation; returns its index.
 
@@ -146,13 +144,12 @@ class Client:
           local_nodes: see there.
           deliver: called, from a thread, with each result.
           cancel: called once if there will be no more.
-          in_steps: it belongs to steps of training; else all workers take part, always.
         """
         with self._lock:
             index = len(self._declared)
             operation = Operation(name, kind, items, local_nodes, self.size)
             servers = self._shares.assign(operation)
-            declared = Declared(index, operation, in_steps, servers, deliver, cancel)
+            declared = Declared(index, operation, servers, deliver, cancel)
             self._declared.append(declared)
             for link in self._links:
                 link.send(_declaration(declared))
@@ -173,17 +170,17 @@ class Client:
         declared = self._declared[index]
         view = np.ascontiguousarray(content).reshape(-1).view(np.uint8).data
         with self._lock:
-            is_forgotten = declared.in_steps and self._decisions.is_forgotten(step)
+            is_forgotten = self._decisions.is_forgotten(step)
         if is_forgotten:
             self._interrupt()  # this worker is too far behind: it needs another's state
         with self._lock:
-            is_given_up = declared.in_steps and self._interrupted
+            is_given_up = self._interrupted
             if not is_given_up:
-                declared.expect(step, self._view.number if declared.in_steps else 0)
-                contributors = declared.contributors = self._contributors(declared, step)
+                declared.expect(step, self._view.number)
+                contributors = declared.contributors = self._contributors(step)
                 if contributors is None:
                     self._decisions.hold(step, (declared, view))
-                elif declared.in_steps:
+                else:
                     self._decisions.tell_late(step)
         if is_given_up:
             declared.deliver_nothing()
@@ -258,10 +255,8 @@ class Client:
             for declared in self._declared:
                 self._links[ps].send(_declaration(declared))
 
-    def _contributors(self, declared: Declared, step: int) -> bytes | None:
+    def _contributors(self, step: int) -> bytes | None:
         """Who takes part, as far as it is known."""
-        if not declared.in_steps:
-            return b""
         if not self._decisions.spares:
             return self._view.members
         decided = self._decisions.contributors(step)
@@ -278,9 +273,7 @@ class Client:
         self, declared: Declared, step: int, contributors: bytes, content: memoryview
     ) -> None:
         operation, size = declared.operation, declared.operation.pushed_bytes
-        pushes = operation.pushes(self.rank)
-        if contributors and self.rank not in groups.unpack(contributors):
-            pushes = False
+        pushes = self.rank in groups.unpack(contributors)
         for piece, server in enumerate(declared.servers):
             first, end = operation.piece_items(piece) if pushes else (0, 0)
             header = Header(
@@ -323,14 +316,13 @@ class Client:
             declared.missing.discard(header.piece)
             is_whole = not declared.missing
         if is_whole:
-            workers = len(groups.unpack(header.contributors)) or self.size
-            declared.deliver(result, workers)
+            declared.deliver(result, len(groups.unpack(header.contributors)))
 
     def _install(self, view: View) -> None:
         with self._lock:
             self._view = view
             self._decisions.begin(spares=view.needed < len(groups.unpack(view.members)))
-            is_amid = any(d.missing and d.in_steps for d in self._declared)  # must not be
+            is_amid = any(d.missing for d in self._declared)  # must not be
             self._interrupted = is_amid or not all(link.is_up for link in self._links)
         if is_amid:
             self._interrupt()
@@ -339,7 +331,7 @@ class Client:
         """Gives up the step under way."""
         with self._lock:
             self._interrupted = True
-            waiting = [d for d in self._declared if d.missing and d.in_steps]
+            waiting = [d for d in self._declared if d.missing]
             for declared in waiting:
                 declared.missing = set()
             self._decisions.give_up()

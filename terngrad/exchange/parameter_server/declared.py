@@ -21,11 +21,10 @@ class Declared:
     Attributes:
       index: in the order of declaration.
       operation: what it is.
-      in_steps: it belongs to steps of training, and may be interrupted.
       servers: index of the ps of each piece.
       deliver: takes a result; `cancel`: tells that there will be none.
       step: whose result is awaited.
-      view: in which; 0 outside of steps.
+      view: in which.
       contributors: of whose parts it is; None while that is not decided.
       result: what of it has come.
       missing: pieces that have not.
@@ -33,7 +32,6 @@ class Declared:
 
     index: int
     operation: Operation
-    in_steps: bool
     servers: list[int]
     deliver: Deliver
     cancel: Callable[[], None]

@@ -170,28 +170,13 @@ class ParameterServerExchange(Exchange):
         """See base class."""
         self._client.insist()
 
-    def broadcast(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """See base class."""
-        found = []
-        for i, value in enumerate(values):
-            items = value.dtype.size * value.shape.num_elements()
-            received = self._operations.run(
-                f"broadcast/{i}", Kind.BROADCAST, items, value, None, value.dtype
-            )
-            found.append(tf.reshape(received, value.shape))
-        return found
-
-    def barrier(self) -> None:
-        """See base class."""
-        self._operations.run("barrier", Kind.MAX, 1, tf.zeros([1]), None, tf.float32)
-
     def _run(self, name: str, kind: Kind, items: int, local: tf.Tensor) -> tf.Tensor:
         """Runs an operation of a step, and counts its bytes."""
         step = self._step.read_value()
         operation = Operation(name, kind, items, self.local_nodes, self._client.size)
         self.bytes_sent.assign_add(items * operation.pushed_bytes)
         self.bytes_received.assign_add(items * operation.result_bytes)
-        result = self._operations.run(name, kind, items, local, step, local.dtype)
+        result = self._operations.run(name, kind, items, local, step)
         if not tf.executing_eagerly():
             self._unsettled.append(result)
         return result
@@ -216,23 +201,13 @@ class _Operations:
         self._local_nodes = local_nodes
         self._count = count
         self._known: dict[str, tuple[int, tf.queue.FIFOQueue]] = {}
-        self._calls: dict[str, int] = {}
 
     def run(
-        self,
-        name: str,
-        kind: Kind,
-        items: int,
-        local: tf.Tensor,
-        step: tf.Tensor | None,
-        dtype: tf.DType,
+        self, name: str, kind: Kind, items: int, local: tf.Tensor, step: tf.Tensor
     ) -> tf.Tensor:
-        """Pushes `local` and returns the result, flat; outside of steps `step` is None."""
+        """Pushes `local` and returns the result, flat and of its type."""
         operation = Operation(name, kind, items, self._local_nodes, self._client.size)
-        index, results = self._find(operation, dtype, in_steps=step is not None)
-        if step is None:
-            step = tf.constant(self._calls.get(name, 0), tf.int64)
-            self._calls[name] = self._calls.get(name, 0) + 1
+        index, results = self._find(operation, local.dtype)
 
         def push(at: np.ndarray, content: np.ndarray) -> np.ndarray:
             self._client.push(index, int(at), content)
@@ -242,11 +217,9 @@ class _Operations:
             pushed = unordered(tf.numpy_function(push, [step, local], tf.int32))
             with tf.control_dependencies([pushed]):
                 result = results.dequeue()
-        return tf.ensure_shape(result, [items * operation.result_bytes // dtype.size])
+        return tf.ensure_shape(result, [items * operation.result_bytes // local.dtype.size])
 
-    def _find(
-        self, operation: Operation, dtype: tf.DType, *, in_steps: bool
-    ) -> tuple[int, tf.queue.FIFOQueue]:
+    def _find(self, operation: Operation, dtype: tf.DType) -> tuple[int, tf.queue.FIFOQueue]:
         name = operation.name
         if name not in self._known:
             with tf.init_scope(), tf.device("/CPU:0"):
@@ -264,7 +237,6 @@ class _Operations:
                 operation.local_nodes,
                 deliver,
                 results.close,
-                in_steps=in_steps,
             )
             self._known[name] = index, results
         return self._known[name]

@@ -29,17 +29,16 @@ class Kind(enum.IntEnum):
     CODES = 2
     FLOATS = 3
     HALVES = 4
-    BROADCAST = 5
 
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """What all workers do together at each step, or at each call outside of steps.
+    """What workers do together at each step.
 
     Attributes:
       name: the same on all workers.
       kind: what is done.
-      items: floats, groups of 32 codes, or bytes, that each worker has.
+      items: floats, or groups of 32 codes, that each worker has.
       local_nodes: of each worker; codes come as sums over so many.
       workers: that take part.
     """
@@ -90,7 +89,7 @@ class Operation:
     def pushed_bytes(self) -> int:
         """Bytes of an item that a worker pushes."""
         codes = 4 * plane_count(self.local_nodes)
-        return {Kind.MAX: 4, Kind.CODES: codes, Kind.FLOATS: 4, Kind.HALVES: 2}.get(self.kind, 1)
+        return {Kind.MAX: 4, Kind.CODES: codes, Kind.FLOATS: 4, Kind.HALVES: 2}[self.kind]
 
     @functools.cached_property
     def result_bytes(self) -> int:
@@ -107,14 +106,10 @@ class Operation:
         first = piece * self._items_in_a_piece
         return first, min(first + self._items_in_a_piece, self.items)
 
-    def pushes(self, worker: int) -> bool:
-        """Whether a worker's pieces are not empty."""
-        return worker == 0 or self.kind != Kind.BROADCAST
-
-    def piece_bytes(self, piece: int, worker: int) -> int:
+    def piece_bytes(self, piece: int) -> int:
         """Bytes that a worker pushes of a piece."""
         first, end = self.piece_items(piece)
-        return (end - first) * self.pushed_bytes if self.pushes(worker) else 0
+        return (end - first) * self.pushed_bytes
 
     @functools.cached_property
     def _items_in_a_piece(self) -> int:

@@ -31,9 +31,9 @@ def test_pieces_cover_all_items_once_and_are_limited(kind, items):
         first, end = whole.piece_items(piece)
         assert first == covered
         covered = end
-        assert whole.piece_bytes(piece, 0) <= PIECE_BYTES
+        assert whole.piece_bytes(piece) <= PIECE_BYTES
     assert covered == items
-    assert sum(whole.piece_bytes(p, 0) for p in range(whole.pieces)) == items * whole.pushed_bytes
+    assert sum(whole.piece_bytes(p) for p in range(whole.pieces)) == items * whole.pushed_bytes
 
 
 @pytest.mark.parametrize(
@@ -50,11 +50,6 @@ def test_medium_operations_travel_in_4_pieces_unless_these_were_small(items, siz
     codes = operation(items=items)
     ranges = [codes.piece_items(i) for i in range(codes.pieces)]
     assert [end - first for first, end in ranges] == sizes
-
-
-def test_of_a_broadcast_only_worker_0_sends():
-    assert operation(Kind.BROADCAST, 10).piece_bytes(0, 0) == 10
-    assert operation(Kind.BROADCAST, 10).piece_bytes(0, 1) == 0
 
 
 def test_operations_survive_their_message():
@@ -90,7 +85,7 @@ def test_several_ps_share_the_bytes_evenly_and_large_operations_too():
     for i, items in enumerate(sizes):
         whole = operation(items=items, name=f"net/{i}")
         for piece, ps in enumerate(shares.assign(whole)):
-            held[ps] += whole.piece_bytes(piece, 0)
+            held[ps] += whole.piece_bytes(piece)
     assert max(held) - min(held) <= PIECE_BYTES
 
 

@@ -31,8 +31,6 @@ class Reduction:
           operation: of which it is a piece.
           parts: what each contributor pushed, in their order and of the right sizes.
         """
-        if operation.kind == Kind.BROADCAST:
-            return parts[0]
         if operation.kind == Kind.CODES:
             planes = plane_count(operation.local_nodes), plane_count(operation.nodes)
             return self._kernels.sum_buffers(parts, *planes)

@@ -151,12 +151,13 @@ class Rounds:
         """
         with self._lock:
             operation = self._catalogue.find(worker, header)
+            if not header.view:
+                raise PushError("it is in no view")
             contributors = self._contributors(header)
             _check_size(operation, worker, contributors, header, payload)
-            if header.view:
-                if header.view < self._views[worker]:
-                    return
-                self._enter(worker, header.view)
+            if header.view < self._views[worker]:
+                return
+            self._enter(worker, header.view)
             if worker in contributors:
                 self._check_memory(worker, payload)
             key = header.view, operation.name, header.piece
@@ -169,9 +170,8 @@ class Rounds:
             if worker in contributors and worker not in step.parts:
                 step.parts[worker] = payload
                 self._pushed_bytes[worker] += _kept_bytes(payload)
-                if header.view:
-                    late_secs = time.monotonic() - step.first_at
-                    self._figures.pushed(worker, header.step, late_secs)
+                late_secs = time.monotonic() - step.first_at
+                self._figures.pushed(worker, header.step, late_secs)
             if len(step.parts) < len(contributors) or step.is_reducing:
                 return
             step.is_reducing = True
@@ -219,8 +219,7 @@ class Rounds:
             if is_current and self._kept_steps:
                 self._keep(piece, header, result)
             asked = sorted(step.asked)
-        if header.view:
-            self._figures.made(header.step)
+        self._figures.made(header.step)
         frames: dict[int, bytes] = {}  # those of workers that gave the operation the same index
         for worker, index in asked:
             if index not in frames:
@@ -251,8 +250,6 @@ class Rounds:
             raise PushError(f"{text}; allowed are {most / 1e6:.0f}: more ps would share them")
 
     def _contributors(self, header: Header) -> tuple[int, ...]:
-        if not header.contributors:
-            return tuple(range(self._workers))
         try:
             found = groups.unpack(header.contributors, self._workers)
         except ValueError as error:
@@ -300,7 +297,7 @@ def _check_size(
     header: Header,
     payload: memoryview,
 ) -> None:
-    size = operation.piece_bytes(header.piece, worker) if worker in contributors else 0
+    size = operation.piece_bytes(header.piece) if worker in contributors else 0
     if payload.nbytes != size:
         raise PushError(
             f"{operation.name}: piece {header.piece} has {payload.nbytes} bytes; allowed is {size}"

@@ -27,9 +27,9 @@ class Served:
         for worker in range(workers):
             self.rounds.declare(worker, self.operation.message(0))
 
-    def push(self, worker, step, values=(), piece=0, operation=0, view=0, by=()):
+    def push(self, worker, step, values=(), piece=0, operation=0, view=1, by=()):
         header = Header(step=step, operation=operation, piece=piece, view=view)
-        header.contributors = groups.pack(by)
+        header.contributors = groups.pack(by or self.delivered)
         self.rounds.push(worker, header, memoryview(np.asarray(values).tobytes()))
 
     def headers(self, worker):
@@ -84,13 +84,6 @@ def test_the_largest_scale_is_infinite_where_one_is():
     served.push(0, 0, floats(1, np.inf, 0))
     served.push(1, 0, floats(2, 1, 0))
     np.testing.assert_array_equal(served.results(1)[0][1], floats(2, np.inf, 0))
-
-
-def test_bytes_are_broadcast():
-    served = Served(kind=Kind.BROADCAST, items=3)
-    served.push(0, 0, np.frombuffer(b"abc", "u1"))
-    served.push(1, 0)
-    assert [r.tobytes() for _, r in served.results(1, "u1")] == [b"abc"]
 
 
 def test_a_step_that_needs_fewer_is_made_by_these_alone_and_all_get_it():
@@ -180,7 +173,9 @@ def test_law_10_contributors_that_do_not_fit_are_named():
     with pytest.raises(PushError, match=r"contributors are a set .* others than the 2"):
         served.push(0, 1, by=(5,))
     with pytest.raises(PushError, match="contributors are none"):
-        served.rounds.push(0, Header(step=1, contributors=b"\0"), memoryview(b""))
+        served.rounds.push(0, Header(step=1, view=1, contributors=b"\0"), memoryview(b""))
+    with pytest.raises(PushError, match="it is in no view"):
+        served.push(0, 1, floats(1, 2, 3, 4), view=0)
     served.push(0, 1, floats(1, 2, 3, 4), by=(0, 1))
     with pytest.raises(PushError, match=r"contributors of step 1 are \[1\]; others say \[0, 1\]"):
         served.push(1, 1, floats(1, 2, 3, 4), by=(1,))
@@ -290,9 +285,9 @@ def test_operations_meet_by_their_names_in_whatever_order_they_are_declared():
 
 def test_a_worker_that_comes_anew_gets_nothing_that_its_earlier_process_asked_for():
     served = Served()
-    served.push(1, 4, floats(1, 2, 3, 4))
+    served.push(1, 4, by=(0,))
     served.rounds.leave(1)
-    served.push(0, 4, floats(1, 2, 3, 4))
+    served.push(0, 4, floats(1, 2, 3, 4), by=(0,))
     assert len(served.delivered[0]) == 1
     assert not served.delivered[1]
 
@@ -320,7 +315,7 @@ def test_what_a_worker_pushed_in_a_view_that_it_left_does_not_count():
 
 
 def test_a_message_counts_with_all_that_it_keeps_in_memory():
-    served = Served(kind=Kind.BROADCAST, items=0, most_bytes=2 * 100)
+    served = Served(items=0, most_bytes=2 * 100)
     content = bytearray(60)
     header = Header(step=0, contributors=groups.pack([0, 1]), view=1)
     served.rounds.push(0, header, memoryview(content)[60:])

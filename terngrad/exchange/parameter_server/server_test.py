@@ -591,8 +591,8 @@ def test_who_does_not_read_what_it_is_told_loses_its_stream_and_may_come_anew():
 
 def test_who_does_not_take_its_results_is_refused_and_nothing_of_it_is_kept(capfd):
     operation = Operation("sum", Kind.FLOATS, PIECE_BYTES // 4, 1, 2)
-    header = Header(contributors=groups.pack([1]))
-    part = join_frame(header, bytes(operation.piece_bytes(0, 1)))
+    header = Header(view=1, contributors=groups.pack([1]))
+    part = join_frame(header, bytes(operation.piece_bytes(0)))
     with serving(needed=1) as ((server,), (host,)), grpc.insecure_channel(host) as channel:
         outbox = Outbox()
         outbox.put(join_frame(Header(declared=operation.message(0))))
