@@ -78,7 +78,7 @@ def prepare(config: TrainConfig, workers: Workers = ALONE) -> Ready | None:
     devices = runtime.towers(config.num_gpus, on_cpu=config.clone_on_cpu)
     goal = problem.resolve(config)
     dataset = None if config.benchmark_mode else open_dataset(config)
-    noted = settings.describe(config, dataset, workers.size)
+    noted = settings.describe(config, dataset, workers.size, workers.batches_per_step)
     # Also a place to meet: nobody waits within TensorFlow for one that still counts its records.
     workers.agree(settings.data_facts(dataset, workers.split_data))
     connection = workers.connect()

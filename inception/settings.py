@@ -37,12 +37,22 @@ _WITHOUT_EFFECT = {
 }
 
 
-def describe(config: TrainConfig, dataset: Dataset | None, workers: int = 1) -> str:
-    """Returns the settings as a JSON object; `dataset` None stands for synthetic images."""
+def describe(
+    config: TrainConfig, dataset: Dataset | None, workers: int = 1, batches_per_step: int = 0
+) -> str:
+    """Returns the settings as a JSON object.
+
+    Args:
+      config: what they are taken from.
+      dataset: None stands for synthetic images.
+      workers: of the training.
+      batches_per_step: of how many batches a step is; 0 = of one of each worker.
+    """
     ignored = _WITHOUT_EFFECT | inert_flags(config).keys()
     settings = {k: v for k, v in dataclasses.asdict(config).items() if k not in ignored}
     settings["num_nodes"] = config.nodes
     settings["workers"] = workers
+    settings["batches_per_step"] = batches_per_step or workers
     settings["data_dir"] = _records(dataset)
     if config.learning_rate_decay_type == "polynomial" and not config.polynomial_over_epochs:
         settings["max_steps"] = config.max_steps

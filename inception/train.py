@@ -89,9 +89,10 @@ def _is_finite(ready: Ready) -> bool:
 
 def how_to_go_on(saved: str) -> str:
     """Says that a checkpoint was saved, and from where the same command goes on."""
-    newest = checkpoints.latest_checkpoint(os.path.dirname(saved))
+    newest = checkpoints.latest_checkpoint(os.path.dirname(saved)) or saved
+    is_newest = checkpoints.step_of(newest) == checkpoints.step_of(saved)
     # The state of a ps or of another worker may be older than what was saved before it was lost.
-    where = "there" if newest == saved else f"{newest}, which is of a later step"
+    where = "there" if is_newest else f"{newest}, which is of a later step"
     return f"saved {saved}; the same command goes on from {where}"
 
 

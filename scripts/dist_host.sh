@@ -151,7 +151,8 @@ show() { # LABEL NAME LINES
 
 print_log() { # NAME
   local pid born boot log
-  recall "$1" && cat "${log}"
+  recall "$1" || { echo "it was not started there" >&2; return 1; }
+  cat "${log}"
 }
 
 # Lets processes save and end; kills with its children what takes longer.

@@ -467,6 +467,12 @@ def test_a_host_that_is_lost_is_named_and_does_not_hold_up_the_others(cluster, t
     assert "host-b cannot be reached (ssh: " in status.stdout
     assert "worker 1 (host-b:2224): its log could not be fetched (ssh: " in status.stdout
     assert log.read_bytes() == before == b"worker_1: step 10\rworker_1: step 20\n"
+    (away,) = (cluster.homes["host-b"] / "tmp/terngrad_dist").glob("*worker_1*.log")
+    away.unlink()
+    status = cluster.run("status_dist.sh", f"--fetch={logs}")
+    assert status.returncode == 1
+    assert "worker 1 (host-b:2224): its log could not be fetched (cat: " in status.stdout
+    assert log.read_bytes() == before
 
     stop = cluster.run("stop_dist.sh", **lost)
     assert stop.returncode == 1

@@ -13,7 +13,7 @@ _SCRIPT = pathlib.Path(__file__).with_name("install_test_tools.sh")
 def run(tmp_path):
     """Runs the script where PATH has the given programs only; apt-get notes what it is asked."""
 
-    def run(*programs):
+    def run(*programs, systemd=None):
         for program in programs:
             path = tmp_path / program
             path.write_text('#!/bin/bash\necho "$*" >> "${BASH_SOURCE%/*}/asked"\n')
@@ -23,7 +23,7 @@ def run(tmp_path):
             path.symlink_to(f"/usr/bin/{needed}" if needed != "bash" else "/bin/bash")
         return subprocess.run(
             ["/bin/bash", _SCRIPT],
-            env={"PATH": str(tmp_path)},
+            env={"PATH": str(tmp_path), "SYSTEMD": str(systemd or tmp_path / "none")},
             capture_output=True,
             text=True,
             timeout=60,
@@ -53,3 +53,11 @@ def test_without_apt_get_it_says_what_is_missing(run):
     result = run("ip", "tc")
     assert result.returncode == 1
     assert result.stderr == ("install_test_tools.sh: needs apt-get to install openssh-server\n")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_no_service_is_begun_that_nobody_asked_for(run, tmp_path):
+    result = run("ip", "tc", "apt-get", systemd=tmp_path)
+    assert result.returncode == 1
+    assert "sshd would run as a service here; if that is wanted: apt-get install" in result.stderr
+    assert not (tmp_path / "asked").exists()

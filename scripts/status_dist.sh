@@ -29,7 +29,7 @@ fetch() { # HOST
   local i name got="${WORK}/log.${BASHPID}"
   for i in $(processes_of "$1"); do
     name="$(name_of "${i}")"
-    if ! on_host "$1" "$(quoted print_log "${name}")" > "${got}" 2> "${got}.err" \
+    if ! on_host "$1" "$(quoted print_log "${name}") || exit 1" > "${got}" 2> "${got}.err" \
       || ! answered "${got}"; then
       echo "$(label_of "${i}"): its log could not be fetched ($(reason "${got}.err"))"
     elif ! { answer "${got}" > "${directory}/${name}.log.new" \

@@ -40,7 +40,10 @@ class Connection(abc.ABC):
 
     @abc.abstractmethod
     def all_gather(self, part: tf.Tensor, name: str) -> tf.Tensor:
-        """Every process' tensor, in the order of the processes: [...] -> [P, ...]."""
+        """Every process' tensor, in the order of the processes: [...] -> [P, ...].
+
+        One that joins when the others have theirs gets those, without its own.
+        """
 
     @abc.abstractmethod
     def synchronize(self, state: Sequence[tf.Variable]) -> bool:

@@ -60,9 +60,8 @@ def save(directory: str, state: State, step: int, keep: int = 5, settings: str =
     for file in written:
         os.replace(os.path.join(temporary, file), os.path.join(directory, file))
     os.rmdir(temporary)
-    path = os.path.join(directory, name)
-    _rotate(directory, keep, path)
-    return path
+    _rotate(directory, keep, step)
+    return os.path.join(directory, name)
 
 
 def all_checkpoints(directory: str) -> list[str]:
@@ -190,9 +189,9 @@ def _is_finite(variable: tf.Variable) -> bool:
     return bool(tf.reduce_all(tf.math.is_finite(variable)))
 
 
-def _rotate(directory: str, keep: int, written: str) -> None:
+def _rotate(directory: str, keep: int, written: int) -> None:
     # Those of a run that had come further, and was lost, must not crowd out what was just written.
-    others = [path for path in all_checkpoints(directory) if path != written]
+    others = [path for path in all_checkpoints(directory) if step_of(path) != written]
     for path in others[: max(0, len(others) - keep + 1)] if keep else []:
         # The index goes first: without it nobody takes the rest for a checkpoint.
         for file in sorted(glob.glob(glob.escape(path) + ".*"), reverse=True):

@@ -88,7 +88,7 @@ class Coordinator:
         self._trained: set[int] = set()  # who was ever in a view, or waited for one
         self._hung: set[int] = set()  # whom no view waits for until it says where it stands
         self._standings: dict[int, Standing] = {}
-        self._lacking: set[int] = set()  # who may not have been given the view's state yet
+        self._lacking: set[int] = set()  # who may not have the view's state yet
         self._values = Values(send)
         self._view: View | None = None
         self._members: tuple[int, ...] = ()
@@ -368,10 +368,23 @@ class Coordinator:
             self._leave_behind(behind, f"does not say where it stands for {waited:.0f} s")
             self._go_on()
         elif unsaid and waited > HOPELESS * limit:
-            why = f"hangs, nothing was heard of a step for {waited:.0f} s"
-            self._end(f"{self._roster.names(unsaid)}: {why}", unsaid)
+            self._end(self._why_not_formed(unsaid, waited), unsaid)
         elif not self._present and not self._awaited():
             self._end(self._roster.missing(self._roster.away))
+
+    def _why_not_formed(self, unsaid: Sequence[int], secs: float) -> str:
+        members = {*self._members} if self._view else {*range(self._count)}
+        hung, starting = sorted({*unsaid} & members), sorted({*unsaid} - members)
+        reasons = []
+        if lost := {*self._roster.gone()} & {*self._members} - self._hung:
+            reasons.append(self._roster.missing(lost))
+        if hung:
+            why = f"hangs, nothing was heard of a step for {secs:.0f} s"
+            reasons.append(f"{self._roster.names(hung)}: {why}")
+        if starting:
+            why = f"is here, and was not ready within {secs:.0f} s"
+            reasons.append(f"{self._roster.names(starting)} {why}")
+        return "; ".join(reasons)
 
     def _could_go_on(self) -> bool:
         """Whether those who stand somewhere have the state, and are enough."""
@@ -386,8 +399,9 @@ class Coordinator:
         """All end; the first of those who have the state, and are well, saves it."""
         self.outcome = why
         live = {worker for worker, s in self._standings.items() if s.is_live}
-        without = (self._standings.keys() | self._lacking) - live
+        without = self._standings.keys() - live
         able = self._present & self._joined - self._hung - without - {*because_of}
-        self._saver = min(able, default=None)
+        # Who was only given the state may not have it yet, and does not save then.
+        self._saver = min(able - (self._lacking - live) or able, default=None)
         for worker in self._present:
             self._send(worker, self._last_order())

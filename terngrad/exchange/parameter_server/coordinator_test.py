@@ -1,5 +1,7 @@
 """Views: who trains together, from which state, and what ends a training."""
 
+import re
+
 import pytest
 
 from terngrad.exchange.parameter_server import groups
@@ -569,6 +571,39 @@ def test_who_was_not_given_the_state_yet_does_not_save():
     cluster.coordinator.leave(1, "died")  # which was to give it
     cluster.pass_secs(SECS + 1)
     assert end_of(cluster, 0).saver == end_of(cluster, 2).saver == 2
+
+
+def test_who_was_given_the_state_and_makes_its_first_step_saves_where_no_other_can():
+    cluster = Cluster(workers=2)
+    (view,) = cluster.begin(0, 1)[0]
+    cluster.coordinator.leave(1, "died")
+    cluster.coordinator.come(1)
+    cluster.stand(1)
+    cluster.stand(0, 5000, is_live=True, view=view)
+    assert receivers(cluster.taken()[1][-1]) == (1,)
+    cluster.coordinator.leave(0, "died")
+    cluster.pass_secs(SECS + 1)
+    assert end_of(cluster, 1).saver == 1
+
+
+def test_who_was_lost_is_named_beside_one_that_does_not_get_ready():
+    cluster = Cluster(workers=3, needed=2)
+    for worker in (0, 1):
+        cluster.coordinator.come(worker)
+        cluster.stand(worker)
+    cluster.pass_secs(SECS + 1)
+    (view,) = cluster.taken()[0]
+    cluster.coordinator.come(2)
+    cluster.coordinator.leave(1, "died")
+    cluster.pass_secs(SECS + 1)
+    cluster.stand(0, 30, is_live=True, view=view)
+    while cluster.outcome is None:
+        cluster.pass_secs(SECS)
+    assert re.fullmatch(
+        r"worker 1 \(host1:1\) died, and did not come back within 10 s; "
+        r"worker 2 \(host2:1\) is here, and was not ready within 1\d\d s",
+        cluster.outcome,
+    )
 
 
 def test_who_is_behind_is_left_behind_although_another_comes_and_goes():

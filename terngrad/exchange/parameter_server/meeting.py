@@ -73,6 +73,8 @@ class Meeting:
     def gather(self, name: str, content: bytes, turn: int | None = None) -> Mapping[int, bytes]:
         """Gives a value, and returns those of all workers when they are there.
 
+        Who comes when others have seen theirs gets the same, perhaps without its own.
+
         Args:
           name: of the value.
           content: at most 64 KB.

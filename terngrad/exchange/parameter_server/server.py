@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 import time
@@ -258,9 +259,10 @@ class _Stream:
         except grpc.RpcError:  # the worker is gone
             pass
         except Exception as error:  # made anew, the step would fail again, and again
-            traceback.print_exc()
             self.error = f"this ps failed: {error!r}"
             self.ending = f"was refused: {self.error}"
+            with contextlib.suppress(OSError):  # a full disk: then nobody is told
+                traceback.print_exc()
         finally:
             self._outbox.close()
 

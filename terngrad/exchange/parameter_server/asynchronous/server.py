@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import traceback
@@ -145,7 +146,8 @@ class Server:
         except grpc.RpcError:  # the worker is gone
             return
         except Exception as error:  # called again, it would fail again, and again
-            traceback.print_exc()
+            with contextlib.suppress(OSError):  # a full disk: then nobody is told
+                traceback.print_exc()
             self._gate.refuse(context, f"this ps failed: {error!r}")
 
     def _arrive(self, worker: int, context: grpc.ServicerContext) -> None:
