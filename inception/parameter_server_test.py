@@ -72,10 +72,17 @@ class Cluster(contextlib.AbstractContextManager):
         except pytest.fail.Exception:
             pytest.fail(f"no line {pattern!r} of {label}\n{self.lines()}")
 
+    def status(self, label):
+        """The exit status of a process, waited for; a time-out shows the lines of all."""
+        try:
+            return self.runs[label].finish()
+        except pytest.fail.Exception:
+            pytest.fail(f"{label} is still running\n{self.lines()}")
+
     def finish(self, *labels):
         """Waits for some processes, or all, and checks that all is well with them."""
         for label in labels or self.runs:
-            assert self.runs[label].finish() == 0, self.lines()
+            assert self.status(label) == 0, self.lines()
         assert "Traceback" not in self.lines()
 
     def lines(self):
@@ -207,7 +214,7 @@ def test_law_8_where_a_worker_is_lost_for_good_the_chief_saves_the_steps_made(
         saved = r"^worker 0 \(.*\) ends: worker 2 \(.*\) died.*; saved .*/model.ckpt-(\d+)$"
         step = re.search(saved, cluster.wait_for("0", saved))[1]
         cluster.wait_for("1", r"^worker 1 \(.*\) ends: worker 2 \(.*\) died.* within 6 s$")
-        assert [cluster.runs[label].finish() for label in ("0", "1", "ps 0")] == [1] * 3
+        assert [cluster.status(label) for label in ("0", "1", "ps 0")] == [1] * 3
     with Cluster(3, 1, *served_by) as cluster:
         cluster.wait_for("0", rf"Succesfully loaded model .* at step={step}\.")
         cluster.finish()
@@ -227,7 +234,7 @@ def test_a_killed_worker_that_does_not_come_back_is_named_and_ends_all(tmp_path)
         cluster.wait_for(other, rf"^worker {other} \(.*\) ends: {lost}{saved}")
         for ps in ("ps 0", "ps 1"):
             cluster.wait_for(ps, rf"{ps} \(.*\) ends: {lost}")
-        assert [cluster.runs[label].finish() for label in (other, "ps 0", "ps 1")] == [1] * 3
+        assert [cluster.status(label) for label in (other, "ps 0", "ps 1")] == [1] * 3
         assert "Traceback" not in cluster.lines()
 
 
@@ -246,8 +253,8 @@ def test_elastic_training_goes_on_without_a_worker_and_takes_it_in_again(tmp_pat
             cluster.wait_for(victim, rf"Worker {victim}: .* step {step},")
         cluster.kill("2", signal.SIGTERM)
         for worker in ("0", "1", "2"):
-            assert cluster.runs[worker].finish() == 128 + signal.SIGTERM, cluster.lines()
-        assert cluster.runs["ps 0"].finish() == 0, cluster.lines()
+            assert cluster.status(worker) == 128 + signal.SIGTERM, cluster.lines()
+        assert cluster.status("ps 0") == 0, cluster.lines()
         assert "Traceback" not in cluster.lines()
 
 
@@ -283,7 +290,7 @@ def test_gradients_that_come_too_late_are_dropped_and_counted_and_copies_stay_th
             time.sleep(0.1)
         cluster.kill("0", signal.SIGTERM)
         for worker in ("0", "1"):
-            assert cluster.runs[worker].finish() == 128 + signal.SIGTERM, cluster.lines()
+            assert cluster.status(worker) == 128 + signal.SIGTERM, cluster.lines()
         cluster.finish("ps 0")
         lines = cluster.lines()
         assert "Warning" not in lines  # which tells of copies that differ
@@ -301,7 +308,7 @@ def test_a_worker_that_hangs_is_named_and_ends_all(tmp_path):
         cluster.kill("0", signal.SIGSTOP)
         cluster.wait_for("1", r"^worker 1 .* ends: worker 0 \(.*\)(:| died)")
         cluster.wait_for("ps 0", r"ps 0 \(.*\) ends: worker 0")
-        assert cluster.runs["1"].finish() == cluster.runs["ps 0"].finish() == 1
+        assert cluster.status("1") == cluster.status("ps 0") == 1
 
 
 @pytest.mark.slow
@@ -316,9 +323,9 @@ def test_a_ps_that_does_not_come_back_is_named_and_ends_all(tmp_path, victim, ho
             lost = rf"^worker {worker} .* ends: {victim} \(.*did not come back"
             saved = r".*; saved .*/model.ckpt-\d+$" if worker == "0" else ""
             cluster.wait_for(worker, lost + saved)
-            assert cluster.runs[worker].finish() == 1
+            assert cluster.status(worker) == 1
         other = "ps 1" if victim == "ps 0" else "ps 0"
-        assert cluster.runs[other].finish() == 1, cluster.lines()
+        assert cluster.status(other) == 1, cluster.lines()
         assert "Traceback" not in cluster.lines()
 
 
@@ -344,7 +351,7 @@ def test_a_signal_to_a_worker_whose_gradients_are_never_wanted_ends_all(tmp_path
             cluster.wait_for(worker, rf"Worker {worker}: .* step \d+,")
         cluster.kill("1", signal.SIGTERM)
         for worker in ("0", "1"):
-            assert cluster.runs[worker].finish() == 128 + signal.SIGTERM, cluster.lines()
+            assert cluster.status(worker) == 128 + signal.SIGTERM, cluster.lines()
         cluster.finish("ps 0")
         cluster.wait_for("0", r"another worker was asked to stop: saved .*model.ckpt-\d+")
 
@@ -364,7 +371,7 @@ def test_who_is_given_the_state_of_a_run_that_was_stopped_ends_too(tmp_path):
             time.sleep(0.05)
         cluster.kill("1", signal.SIGCONT)
         for worker in ("0", "1"):
-            assert cluster.runs[worker].finish() == 128 + signal.SIGTERM, cluster.lines()
+            assert cluster.status(worker) == 128 + signal.SIGTERM, cluster.lines()
         cluster.finish("ps 0")
         cluster.wait_for("ps 0", r"from step [1-9]\d* on.*; worker 0 gives its state to worker 1")
         cluster.wait_for("1", r"another worker was asked to stop: the chief saved")
@@ -378,7 +385,7 @@ def test_a_signal_ends_a_ps_without_workers_cleanly(tmp_path):
         cluster.wait_for("ps 0", "waits for 2 workers on this machine")
         cluster.kill("ps 0", signal.SIGTERM)
         cluster.wait_for("ps 0", r"ps 0 \(.*\) ends: SIGTERM\.")
-        assert cluster.runs["ps 0"].finish() == 0, cluster.lines()
+        assert cluster.status("ps 0") == 0, cluster.lines()
 
 
 @pytest.mark.slow
@@ -389,8 +396,8 @@ def test_law_10_workers_with_other_flags_are_named(tmp_path):
         cluster.start("1", "--batch_size=8")
         for worker in ("0", "1"):
             cluster.wait_for(worker, r"batch_size is 8 on worker 1 \(.*\) and 4 on worker 0")
-            assert cluster.runs[worker].finish() == 1
-        cluster.runs["ps 0"].finish()
+            assert cluster.status(worker) == 1
+        cluster.status("ps 0")
         assert "Traceback" not in cluster.lines()
 
 
