@@ -10,7 +10,7 @@ from terngrad.exchange.channel import FinishedError, MembershipError
 from terngrad.exchange.connection import InterruptionError
 from terngrad.exchange.parameter_server import groups
 from terngrad.exchange.parameter_server.link import Link
-from terngrad.exchange.parameter_server.messages import Order, Report, View
+from terngrad.exchange.parameter_server.messages import Order, Report, Values, View
 from terngrad.exchange.pulse import Pulse
 
 _PART_BYTES = 1 << 19
@@ -197,9 +197,7 @@ class Meeting:
             elif what == "go":
                 self._on["go"](order.go.step, groups.unpack(order.go.contributors))
             elif what == "values":
-                given = order.values
-                contents = dict(zip(given.workers, given.contents, strict=True))
-                self._values[given.name] = given.round, contents
+                self._take_values(order.values)
             elif what == "state" and order.state.view == self._view.number:
                 self._parts.append(order.state.content)
             elif what == "finished":
@@ -210,6 +208,16 @@ class Meeting:
             self.changed.notify_all()
         if what == "end":
             self._on["end"](order.end)
+
+    def _take_values(self, given: Values) -> None:
+        """Notes what all gave, unless it is of another round than the last one asked for.
+
+        One that was given up is answered late, when a worker leaves for which it waited.
+        """
+        own = self._own_values.get(given.name)
+        if own is not None and own.value.round == given.round:
+            contents = dict(zip(given.workers, given.contents, strict=True))
+            self._values[given.name] = given.round, contents
 
     def _wait_for(self, condition: Callable[[], object]) -> None:
         while not condition():

@@ -253,6 +253,23 @@ def test_a_ps_that_comes_back_with_other_rules_is_named_with_them():
             client.close(is_done=False)
 
 
+def test_a_late_answer_of_a_round_that_was_given_up_does_not_take_the_place_of_the_last():
+    with serving() as (_, hosts), joined(hosts) as clients:
+        meeting = clients[0].meeting
+        with futures.ThreadPoolExecutor() as pool:
+            asked = pool.submit(meeting.gather, "facts", b"a", 7)
+            while "facts" not in meeting._own_values:
+                time.sleep(0.01)
+            with meeting.changed:  # both come before who waits is awake
+                for turn in (7, 6):
+                    order = Order()
+                    order.values.name, order.values.round = "facts", turn
+                    order.values.workers.append(0)
+                    order.values.contents.append(b"a")
+                    meeting.take(order.SerializeToString())
+            assert asked.result(SECS) == {0: b"a"}
+
+
 def test_a_ps_that_is_stopped_says_of_nobody_that_it_died(capsys):
     with serving() as ((server,), hosts), joined(hosts):
         server.stop()
