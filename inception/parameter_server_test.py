@@ -189,7 +189,7 @@ def test_law_8_killed_workers_and_ps_that_come_back_change_no_bit(tmp_path, undi
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_law_8_workers_that_are_all_killed_at_once_go_on_from_the_checkpoint(tmp_path, undisturbed):
-    with Cluster(3, 1, *served(tmp_path, "--save_iter=20")) as cluster:
+    with Cluster(3, 1, *served(tmp_path, "--save_iter=20", "--worker_timeout_secs=200")) as cluster:
         cluster.wait_for("2", r"Worker 2: .* step 50,")
         for worker in ("0", "1", "2"):
             cluster.kill(worker)
