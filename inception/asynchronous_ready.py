@@ -72,7 +72,7 @@ def prepare(config: TrainConfig, cluster: ClusterConfig) -> Ready:
     shares = make_shares(training.layout, len(cluster.ps_hosts), config.nodes, statistics)
     own = {"cross_replica_sync": False, "max_staleness": cluster.max_staleness}
     own["pull_bits"] = cluster.pull_bits
-    noted = json.loads(settings.describe(config, dataset, workers.size)) | own
+    noted = json.loads(settings.describe(config, dataset, workers.size, 1)) | own
     facts = settings.facts(config, workers.size)
     facts |= settings.data_facts(dataset, cluster.split_data)
     facts |= {name: json.dumps(value) for name, value in own.items()}

@@ -235,7 +235,7 @@ class ClusterConfig(Checked):
         for name in names:
             value = getattr(self, name)
             if value != defaults[name]:
-                raise refuse(name, ",".join(value) if isinstance(value, tuple) else value, why)
+                raise refuse(name, value, why)
 
     def _check_control_port(self) -> None:
         address = self.control_address

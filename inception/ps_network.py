@@ -33,7 +33,7 @@ def security(cluster: ClusterConfig) -> Tls | None:
                     f"{host} is not on this machine: needs --tls_ca, --tls_cert and --tls_key, or "
                     "--allow_insecure_network in a network where all are trusted"
                 )
-                raise refuse("ps_hosts", ",".join(cluster.ps_hosts), why)
+                raise refuse("ps_hosts", cluster.ps_hosts, why)
     return None
 
 
@@ -76,7 +76,7 @@ def listen(start: Callable[[str], int], cluster: ClusterConfig, tls: Tls | None)
     try:
         _listen_at_one_of(start, addresses)
     except PortError as error:
-        raise refuse("ps_hosts", ",".join(cluster.ps_hosts), str(error)) from None
+        raise refuse("ps_hosts", cluster.ps_hosts, str(error)) from None
     return "who have certificates" if tls else "on this machine" if only_here else "anywhere"
 
 

@@ -265,9 +265,10 @@ class Client:
     def _go(self, step: int, contributors: tuple[int, ...]) -> None:
         with self._lock:
             held = self._decisions.decide(step, contributors)
+        packed = groups.pack(contributors)
         for declared, content in held:
-            declared.contributors = groups.pack(contributors)
-            self._send_pieces(declared, step, groups.pack(contributors), content)
+            declared.contributors = packed
+            self._send_pieces(declared, step, packed, content)
 
     def _send_pieces(
         self, declared: Declared, step: int, contributors: bytes, content: memoryview

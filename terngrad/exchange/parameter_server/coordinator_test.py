@@ -586,17 +586,24 @@ def test_who_was_given_the_state_and_makes_its_first_step_saves_where_no_other_c
     assert end_of(cluster, 1).saver == 1
 
 
-def test_who_was_lost_is_named_beside_one_that_does_not_get_ready():
+def one_lost_and_one_about_to_join():
+    """Of a view of 0 and 1, 1 is lost for good and 0 says where it stands; 2 builds its net."""
     cluster = Cluster(workers=3, needed=2)
     for worker in (0, 1):
         cluster.coordinator.come(worker)
         cluster.stand(worker)
     cluster.pass_secs(SECS + 1)
     (view,) = cluster.taken()[0]
+    assert members(view) == (0, 1)
     cluster.coordinator.come(2)
     cluster.coordinator.leave(1, "died")
     cluster.pass_secs(SECS + 1)
     cluster.stand(0, 30, is_live=True, view=view)
+    return cluster
+
+
+def test_who_was_lost_is_named_beside_one_that_does_not_get_ready():
+    cluster = one_lost_and_one_about_to_join()
     while cluster.outcome is None:
         cluster.pass_secs(SECS)
     assert re.fullmatch(
@@ -624,17 +631,7 @@ def test_who_is_behind_is_left_behind_although_another_comes_and_goes():
 
 
 def test_who_is_only_about_to_join_is_waited_for_where_the_others_are_too_few():
-    cluster = Cluster(workers=3, needed=2)
-    for worker in (0, 1):
-        cluster.coordinator.come(worker)
-        cluster.stand(worker)
-    cluster.pass_secs(SECS + 1)
-    (view,) = cluster.taken()[0]
-    assert members(view) == (0, 1)
-    cluster.coordinator.come(2)  # and builds its net
-    cluster.coordinator.leave(1, "died")
-    cluster.pass_secs(SECS + 1)
-    cluster.stand(0, 30, is_live=True, view=view)
+    cluster = one_lost_and_one_about_to_join()
     assert cluster.outcome is None
     cluster.stand(2)
     view = cluster.taken()[0][-1]

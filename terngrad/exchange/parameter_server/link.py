@@ -107,7 +107,7 @@ class Link:
         try:
             self._follow(call)
         except Exception as error:  # nobody else would notice that nothing is read any more
-            self._lose(f"{self._name}: what came cannot be taken: {error!r}")
+            self._on_loss(f"{self._name}: what came cannot be taken: {error!r}")
             raise
 
     def _follow(self, call: grpc.Call) -> None:
@@ -133,7 +133,9 @@ class Link:
                 self._on_refusal(str(error))
                 return
             except MembershipError as error:
-                self._lose(f"{why}; it did not come back within {self._timeout_secs:g} s: {error}")
+                self._on_loss(
+                    f"{why}; it did not come back within {self._timeout_secs:g} s: {error}"
+                )
                 return
             except ValueError:
                 if self._over:  # the channel is closed
@@ -143,6 +145,3 @@ class Link:
                 self._outbox = outbox
                 self._on_open()
             self._is_up.set()
-
-    def _lose(self, why: str) -> None:
-        self._on_loss(why)

@@ -168,8 +168,10 @@ class GradientStep:
 
 def broken_floats(computed: Computed, layout: Layout) -> list[str]:
     """Names of the variables that stay float and whose gradient is NaN or infinite."""
-    space, floats = make_space(layout), computed.floats.numpy()
-    found = []
+    floats = computed.floats.numpy()
+    if np.isfinite(floats).all():  # as in all steps but a last one
+        return []
+    space, found = make_space(layout), []
     for place in space.places:
         start = place.start - space.coded
         if start >= 0 and not np.isfinite(floats[start : start + place.size]).all():
