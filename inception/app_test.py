@@ -178,6 +178,23 @@ def test_a_quiet_import_drops_infos_and_keeps_the_rest_even_of_a_crash(tmp_path)
     assert done.stderr == "W0000 00:00:1 gpu.cc:1] none\nI0000 after\nF0000 no AVX\n"
 
 
+def test_tensorflow_is_loaded_without_pyplot_which_can_be_loaded_later():
+    code = (
+        "import gc, sys\n"
+        "from inception import app\n"
+        "with app.quiet_import():\n"
+        "    assert 'tensorflow' in sys.modules and 'matplotlib' not in sys.modules\n"
+        "    assert not gc.isenabled()\n"
+        "assert gc.isenabled() and gc.get_freeze_count()\n"
+        "with app.quiet_import():\n"
+        "    import matplotlib.pyplot\n"
+        "with app.quiet_import():\n"
+        "    assert 'matplotlib' in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_closed_pipe_ends_a_program_without_a_traceback():
     command = f"{sys.executable} -m inception.mnist_train --help | true; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(

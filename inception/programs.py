@@ -96,8 +96,8 @@ def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
             if os.environ.get("GRPC_VERBOSITY") == "ERROR":
                 os.environ["GRPC_VERBOSITY"] = "INFO"  # has the failed handshakes
             stack.enter_context(app.filtered_stderr([sys.executable, handshakes.__file__]))
+        reading.wait_for_frames()
         with app.quiet_import():
-            reading.wait_for_frames()
             from inception import asynchronous_ps, ps
         (ps if cluster.cross_replica_sync else asynchronous_ps).serve(config, cluster)
 
