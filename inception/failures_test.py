@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import sys
 import textwrap
 import time
@@ -156,7 +157,7 @@ def test_law_10_a_port_that_tensorflow_cannot_have_is_named_to_all(tmp_path, vic
     program, flags = flags_of(tmp_path, batch_size=2)
     both = launch.worker_flags(2)
     address = both[0][0].partition("=")[2].split(",")[victim]
-    with launch.socket.create_server(("", int(address.rpartition(":")[2]))):
+    with socket.create_server(("", int(address.rpartition(":")[2]))):
         found = finished([sys.executable, "-m", program, *flags, *own] for own in both)
     for output, status in found:
         assert status == 1

@@ -14,11 +14,9 @@ that is killed back, so many times in all.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -27,6 +25,8 @@ from collections.abc import Sequence
 
 import rich.console
 import rich.text
+
+from terngrad.exchange.ports import free_ports
 
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 _LOOK_SECS = 0.1
@@ -81,15 +81,6 @@ def main(argv: Sequence[str]) -> int:
         if status == 0 or status > 128 or workers.asked:  # done, or it was asked to end
             break
     return status
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that were free a moment ago."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 def worker_flags(workers: int) -> list[list[str]]:

@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from terngrad.exchange.ports import free_ports
+
 _REPO = pathlib.Path(__file__).parents[1]
 _COPY = "my tern,grad 'x' $HOME"  # the folder of a working copy in its home
 _HOSTS = {"host-a": "127.0.0.1", "host-b": "127.0.0.2"}
@@ -105,7 +107,7 @@ def _sshd(
     for key in ("server_key", "user_key"):
         command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / key]
         subprocess.run(command, check=True)
-    port = _free_port()
+    port = free_ports(1)[0]
     lines = [
         f"Port {port}",
         f"HostKey {folder}/server_key",
@@ -132,12 +134,6 @@ def _sshd(
     finally:
         server.terminate()
         server.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 def _client_config(folder: pathlib.Path, ports: dict[str, int]) -> pathlib.Path:
@@ -334,7 +330,7 @@ def test_what_does_not_end_is_killed_with_its_children(cluster, noted):
 def test_hosts_that_cannot_be_reached_are_named_before_anything_starts(cluster, tmp_path):
     port = int(cluster.ssh_config.read_text().split("Port ")[1].split()[0])
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        ports = {"host-a": port, "gone": _free_port(), "silent": silent.getsockname()[1]}
+        ports = {"host-a": port, "gone": free_ports(1)[0], "silent": silent.getsockname()[1]}
         result = cluster.run(
             "run_dist.sh",
             SSH_CONFIG=_client_config(tmp_path, ports),
@@ -455,7 +451,7 @@ def test_a_host_that_is_lost_is_named_and_does_not_hold_up_the_others(cluster, t
     cluster.start(TLS="False")
     _await_notes(cluster)
     port = int(cluster.ssh_config.read_text().split("Port ")[1].split()[0])
-    lost = {"SSH_CONFIG": _client_config(tmp_path, {"host-a": port, "host-b": _free_port()})}
+    lost = {"SSH_CONFIG": _client_config(tmp_path, {"host-a": port, "host-b": free_ports(1)[0]})}
 
     logs = cluster.near / "logs"
     log = logs / "worker_1_host-b:2224.log"

@@ -11,15 +11,13 @@ import pytest
 
 from terngrad.exchange import admission
 from terngrad.exchange.channel import MembershipError, split_address
+from terngrad.exchange.ports import free_ports
 
 TIMEOUT = 20.0
 
 
 def free_address(host="127.0.0.1"):
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as s:
-        s.bind((host, 0))
-        return f"{f'[{host}]' if ':' in host else host}:{s.getsockname()[1]}"
+    return f"{f'[{host}]' if ':' in host else host}:{free_ports(1)[0]}"
 
 
 def hosts_of(count):

@@ -3,7 +3,6 @@
 import contextlib
 import importlib.util
 import os
-import socket
 import subprocess
 import sys
 
@@ -15,6 +14,7 @@ from terngrad.exchange.conformance import POLICIES, SHAPES, STEPS, gradients_of
 from terngrad.exchange.parameter_server.coordinator import Rules
 from terngrad.exchange.parameter_server.reduction import Reduction
 from terngrad.exchange.parameter_server.server import Server
+from terngrad.exchange.ports import free_ports
 from terngrad.ops.reference import ReferenceKernels
 
 _TIMEOUT_SECS = 240
@@ -22,12 +22,7 @@ _PLANES_UP, _PLANES_DOWN = 3, 4  # at most, of the sums of a process' nodes and 
 
 
 def free_hosts(count):
-    """Addresses with ports that were free a moment ago."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for s in sockets:
-            s.bind(("127.0.0.1", 0))
-        return [f"127.0.0.1:{s.getsockname()[1]}" for s in sockets]
+    return [f"127.0.0.1:{port}" for port in free_ports(count)]
 
 
 def run_processes(kind, count, hosts, nodes, folder):
