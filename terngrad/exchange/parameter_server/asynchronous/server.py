@@ -67,7 +67,7 @@ class Server:
         self._gate = Gate(ps, ps_hosts, worker_hosts)
         self._bound = Bound(timeout_secs)
         self._changed = threading.Condition()
-        self._seats: dict[int, tuple[int, grpc.ServicerContext]] = {}
+        self._seats: dict[int, Caller] = {}
         self._arriving: dict[int, grpc.ServicerContext] = {}
         self._done = self._asked_to_end = False
         self._parted: set[int] = set()
@@ -134,12 +134,13 @@ class Server:
         worker = self._gate.admit(context)
         self._arrive(worker, context)
         context.send_initial_metadata(WELCOME)
+        caller = Caller(self, worker, context, requests)
         try:
-            yield from Caller(self, worker, context, requests).replies()
+            yield from caller.replies()
         except _HereAlreadyError:
             self._gate.refuse_second(context, worker)
         except OtherRunError:
-            self.figures.add(worker, dropped=1)
+            self.figures.add(worker, dropped=int(caller.is_pushing))
             context.abort(grpc.StatusCode.ABORTED, "another run has begun")
         except (FrameError, PlanError, GradientError, CallError, DecodeError) as error:
             self._gate.refuse(context, f"{name_of(worker, self._hosts)}: {error}")
@@ -158,40 +159,43 @@ class Server:
         if before:
             before.cancel()
 
-    def take_seat(self, worker: int, incarnation: int, context: grpc.ServicerContext) -> None:
+    def take_seat(self, caller: Caller) -> None:
         """A worker's process has come, perhaps on a new stream; raises if another one is here."""
+        worker = caller.worker
         with self._changed:
             there = self._seats.get(worker)
-            if there and there[0] != incarnation and there[1].is_active():
+            if there and there.incarnation != caller.incarnation and there.context.is_active():
                 raise _HereAlreadyError
-            self._seats[worker] = incarnation, context
-            if self._arriving.get(worker) is context:
+            self._seats[worker] = caller
+            if self._arriving.get(worker) is caller.context:
                 del self._arriving[worker]
             self._parted.discard(worker)
             if worker == 0:  # so that it has not ended
                 self._end = None
                 self.store.go_on()
         if there:
-            there[1].cancel()
-        if not context.add_callback(lambda: self._leave_seat(worker, context)):
-            self._leave_seat(worker, context)  # it has ended already
+            there.context.cancel()
+        if not caller.context.add_callback(lambda: self._leave_seat(caller)):
+            self._leave_seat(caller)  # it has ended already
 
     def begin(
         self,
-        context: grpc.ServicerContext,
+        chief: Caller,
         plan: Plan,
         share: Share,
         content: bytes | bytearray,
         version: int,
     ) -> None:
-        """Begins a run, see `Store`; the others' streams end, so that they enter it."""
+        """Begins a run, see `Store`; streams of who is in another end, so that it enters this."""
         with self._changed:
             self._done, self._end = False, None
             self._parted.clear()
-            others = [c for _, c in self._seats.values() if c is not context]
         self.store.begin(plan, share, content, version)
+        with self._changed:
+            others = [c for c in self._seats.values() if c.run not in ("", plan.run)]
         for other in others:
-            other.cancel()
+            if other is not chief:
+                other.context.cancel()
 
     def part(self, worker: int, call: Call, run: str) -> None:
         """A worker, which was in `run`, says why it ends."""
@@ -204,18 +208,19 @@ class Server:
                 self._end, self._end_at = call, time.monotonic()
                 self.store.end()
 
-    def hold_pushes(self, context: grpc.ServicerContext) -> None:
+    def hold_pushes(self, chief: Caller) -> None:
         """Lets pushes wait for the end of the run, unless worker 0 has gone by now."""
         with self._changed:
-            if 0 in self._seats and self._seats[0][1] is context:
+            if self._seats.get(0) is chief:
                 self.store.hold_pushes()
 
-    def await_turn(self, worker: int, context: grpc.ServicerContext) -> None:
+    def await_turn(self, caller: Caller) -> None:
         """Holds a worker back that is too far ahead; ps 0 alone does, so that none waits twice."""
         if self._is_first:
-            goes_on = lambda: context.is_active() and not self._end and not self.store.is_finished
-            secs = self._bound.wait(worker, self.store.max_staleness, goes_on)
-            self.figures.add(worker, held_secs=secs)
+            is_here = caller.context.is_active
+            goes_on = lambda: is_here() and not self._end and not self.store.is_finished
+            secs = self._bound.wait(caller.worker, self.store.max_staleness, goes_on)
+            self.figures.add(caller.worker, held_secs=secs)
 
     def note(self, worker: int, pushed: Pushed) -> None:
         """Counts a worker's gradient."""
@@ -242,9 +247,10 @@ class Server:
             staleness=untold,
         )
 
-    def _leave_seat(self, worker: int, context: grpc.ServicerContext) -> None:
+    def _leave_seat(self, caller: Caller) -> None:
+        worker = caller.worker
         with self._changed:
-            if worker in self._seats and self._seats[worker][1] is context:
+            if self._seats.get(worker) is caller:
                 del self._seats[worker]
                 self._left_at = time.monotonic()
                 self._bound.leave(worker)
