@@ -10,4 +10,4 @@ cd "${REPO}"
 command -v g++ > /dev/null && export TERNGRAD_KERNELS="${TERNGRAD_KERNELS-native}"
 "${PYTHON}" -m ruff check .
 "${PYTHON}" -m ruff format --check .
-exec "${PYTHON}" -m pytest -n auto --maxprocesses 4 "$@" < /dev/null
+exec "${PYTHON}" -m pytest -n auto --maxprocesses 4 --dist worksteal "$@" < /dev/null
