@@ -17,7 +17,7 @@ TIMEOUT = 20.0
 
 
 def free_address(host="127.0.0.1"):
-    return f"{f'[{host}]' if ':' in host else host}:{free_ports(1)[0]}"
+    return f"{f'[{host}]' if ':' in host else host}:{free_ports(1, host)[0]}"
 
 
 def hosts_of(count):

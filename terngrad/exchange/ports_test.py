@@ -22,6 +22,11 @@ def test_ports_are_free_and_no_outgoing_connections(monkeypatch, tmp_path, outgo
     assert not any(first <= port <= last for port in found)
 
 
+def test_an_address_of_another_machine_has_no_free_port():
+    with pytest.raises(OSError, match="1 free ports are needed; found were 0"):
+        free_ports(1, "192.0.2.1")
+
+
 def test_ports_at_which_somebody_listens_are_not_found(monkeypatch):
     two = free_ports(2)
     monkeypatch.setattr(ports, "_lasting", lambda: [*two])

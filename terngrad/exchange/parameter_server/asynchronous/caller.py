@@ -96,8 +96,10 @@ class Caller:
         run, facts = facts_of(content)
         if not call.incarnation:
             raise CallError("it does not say which process it is")
+        if self.incarnation not in (0, call.incarnation):
+            raise CallError("it enters again as another process")
         standing = self._store.enter(self.worker, run, facts)
-        if call.incarnation != self.incarnation:
+        if not self.incarnation:
             self.incarnation = call.incarnation
             self._server.take_seat(self)
         return self._reply(standing)

@@ -186,7 +186,7 @@ class Server:
         content: bytes | bytearray,
         version: int,
     ) -> None:
-        """Begins a run, see `Store`; streams of who is in another end, so that it enters this."""
+        """Begins a run, see `Store`; ends streams of workers in another, so that they enter it."""
         with self._changed:
             self._done, self._end = False, None
             self._parted.clear()

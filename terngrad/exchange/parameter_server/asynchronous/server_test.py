@@ -131,6 +131,7 @@ def test_a_push_is_applied_once_however_often_it_comes(served):
         (entry(facts=FACTS | {"layout": "other"}), "layout is other on worker 1"),
         (entry(facts=FACTS | {"layout": "\ud800"}), r"layout is \? on worker 1"),
         ([*entry(), *frames(Call(act=FETCH, last=True))], "worker 0 alone ends a run"),
+        ([*entry(), *entry(0)], "it enters again as another process"),
         (entry(facts="none"), "it enters with what is no JSON of run and facts"),
         ([*frames(Call(act=ENTER, incarnation=1), b"\xff")], "no JSON"),
         ([join_frame(Call(act=ENTER, size=2), b'{"'), b"\x07junk"], "no JSON"),

@@ -352,19 +352,19 @@ def test_a_run_that_begins_anew_drops_gradients_of_the_run_before(tmp_path):
         assert servers[0].store.standing.run == "another run"
 
 
-def test_who_waits_for_a_run_keeps_its_stream_and_another_enters_before_it_pulls(tmp_path):
-    with serving(tmp_path, workers=2) as (_, hosts):
+def test_who_waits_for_a_run_keeps_its_stream_and_enters_the_next_before_it_pulls(tmp_path):
+    with serving(tmp_path, workers=2) as (servers, hosts):
         chief, other = Worker(hosts, 0, 2), Worker(hosts, 1, 2)
         other.client.enter()
         chief.begin()
         other.client.await_run()
         assert other.client.pull().version == 0
         assert other.told == []
-        facts = {"layout": "another"}
-        chief.plan = dataclasses.replace(chief.plan, run="another run", facts=facts)
-        chief.begin()
+        chief.plan = dataclasses.replace(chief.plan, facts={"layout": "another"})
+        chief.begin_at(servers[0], "another run")
         with pytest.raises(MembershipError, match="layout"):
             other.client.pull()
+        assert servers[0].figures.report().workers[1].dropped == 0
 
 
 def test_a_push_into_a_run_that_has_just_begun_enters_that_run(tmp_path):
