@@ -10,7 +10,4 @@ cd "${REPO}"
 command -v g++ > /dev/null && export TERNGRAD_KERNELS="${TERNGRAD_KERNELS-native}"
 "${PYTHON}" -m ruff check .
 "${PYTHON}" -m ruff format --check .
-# One test process more than cores: many tests wait for processes that they started.
-cores="$(nproc)"
-processes=$((cores < 4 ? cores + 1 : 4))
-exec "${PYTHON}" -m pytest -n "${processes}" --dist worksteal "$@" < /dev/null
+exec "${PYTHON}" -m pytest -n auto --maxprocesses 4 --dist worksteal "$@" < /dev/null
