@@ -193,9 +193,8 @@ class Server:
         self.store.begin(plan, share, content, version)
         with self._changed:
             others = [c for c in self._seats.values() if c.run not in ("", plan.run)]
-        for other in others:
-            if other is not chief:
-                other.context.cancel()
+        for other in {*others} - {chief}:
+            other.context.cancel()
 
     def part(self, worker: int, call: Call, run: str) -> None:
         """A worker, which was in `run`, says why it ends."""
