@@ -15,7 +15,7 @@ from inception import app
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 with app.quiet_import():  # before the conftests of the folders, which need TensorFlow
-    from inception import runtime
+    from inception.training import runtime
 
 
 def pytest_configure() -> None:

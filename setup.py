@@ -66,7 +66,7 @@ setuptools.setup(
     packages=setuptools.find_packages(include=["slim*", "terngrad*", "inception*"]),
     package_data={
         "slim.datasets": ["mnist_sample/*"],
-        "terngrad.exchange.parameter_server": ["service.proto"],
+        "terngrad.service": ["service.proto"],
         "terngrad": ["cc/*/*.h", "cc/*/*.cc"],  # another TensorFlow needs them compiled again
     },
     exclude_package_data={"terngrad": ["cc/*/*_test.*"]},

@@ -20,15 +20,16 @@ import rich.table
 from absl.flags import FlagValues
 
 from benchmarks.recipes import RECIPES, Gradients, Recipe
-from inception import app, flag_table
-from inception.flag_table import TEXT, at_least, flag, one_of
+from inception import app
+from inception.flags import table
+from inception.flags.table import TEXT, at_least, flag, one_of
 
 _CHECKPOINTS = 20
 _LOG_EVERY = 10  # steps; a shorter run has no curve
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Options(flag_table.Checked):
+class _Options(table.Checked):
     recipe: str = flag("Training", one_of(*RECIPES), "lenet", "lenet or cifar10")
     data_dir: str = flag("Data", TEXT, "/tmp/mydata", "folder of the record files")
     output_dir: str = flag("Training", TEXT, "results", "folder for the runs and the picture")
@@ -40,7 +41,7 @@ class _Options(flag_table.Checked):
 
 def main(values: FlagValues) -> None:
     """Trains what is not trained yet, evaluates, reports."""
-    options = flag_table.read(_Options, values)
+    options = table.read(_Options, values)
     recipe = RECIPES[options.recipe]
     steps = options.max_steps or recipe.max_steps
     folders = {
@@ -85,8 +86,8 @@ def _train(
 def _report(options: _Options, recipe: Recipe, folders: Mapping[str, str], steps: int) -> None:
     with app.quiet_import():
         from benchmarks import report
-        from inception import comparison
-        from inception.report import read_run
+        from inception.results import comparison
+        from inception.results.report import read_run
 
     runs = {
         name: read_run(
@@ -139,4 +140,4 @@ def _print_table(runs: Mapping, recipe: Recipe, title: str) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main, functools.partial(flag_table.define, _Options))
+    app.run(main, functools.partial(table.define, _Options))

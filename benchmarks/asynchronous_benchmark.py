@@ -23,10 +23,13 @@ import rich.table
 from absl.flags import FlagValues
 
 from benchmarks import report
-from inception import app, evaluate, flag_table, pictures
-from inception.flag_table import TEXT, Kind, at_least, flag, some_of
-from inception.flags import EvalConfig
-from inception.report import read_scalars
+from inception import app
+from inception.flags import table
+from inception.flags.configs import EvalConfig
+from inception.flags.table import TEXT, Kind, at_least, flag, some_of
+from inception.results import pictures
+from inception.results.report import read_scalars
+from inception.training import evaluate
 from slim.datasets import dataset_factory
 from terngrad.training import checkpoints
 
@@ -46,7 +49,7 @@ _COUNTS = Kind(
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Options(flag_table.Checked):
+class _Options(table.Checked):
     data_dir: str = flag("Data", TEXT, "/tmp/mydata", "folder of MNIST's record files")
     output_dir: str = flag("Training", TEXT, "results", "folder for the runs; they must be new")
     workers: tuple[int, ...] = flag("Distributed", _COUNTS, (1, 2, 3), "workers of each run")
@@ -60,7 +63,7 @@ class _Options(flag_table.Checked):
 
 def main(values: FlagValues) -> None:
     """Trains, evaluates, reports."""
-    options = flag_table.read(_Options, values)
+    options = table.read(_Options, values)
     images = dataset_factory.get_dataset("mnist", "train", options.data_dir).num_examples
     runs = {f"{kind}_{n}": (kind, n) for kind in options.gradients for n in options.workers}
     folders = report.new_folders(options.output_dir, runs)
@@ -197,4 +200,4 @@ def _draw(found: Mapping[str, Mapping[int, dict]], path: str) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main, functools.partial(flag_table.define, _Options))
+    app.run(main, functools.partial(table.define, _Options))

@@ -20,8 +20,11 @@ import tensorflow as tf
 from absl.flags import FlagValues
 
 from benchmarks import report
-from inception import app, flag_table, pictures, runtime
-from inception.flag_table import TEXT, at_least, flag
+from inception import app
+from inception.flags import table
+from inception.flags.table import TEXT, at_least, flag
+from inception.results import pictures
+from inception.training import runtime
 from slim.nets import nets_factory
 from terngrad.codecs.factory import make_codecs
 from terngrad.draws import DrawKey
@@ -41,7 +44,7 @@ Task = Callable[[], object]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Options(flag_table.Checked):
+class _Options(table.Checked):
     rounds: int = flag("Runtime", at_least(1), 11, "timings of each task", "rounds")
     num_threads: int = flag(
         "Runtime", at_least(0), 1, "that a task may use; 0 = all cores", "threads"
@@ -53,7 +56,7 @@ class _Options(flag_table.Checked):
 
 def main(values: FlagValues) -> None:
     """Measures size after size, then a whole codec."""
-    options = flag_table.read(_Options, values)
+    options = table.read(_Options, values)
     runtime.configure(
         intra_threads=options.num_threads,
         inter_threads=0,
@@ -222,4 +225,4 @@ def _draw(nanoseconds: Mapping[int, Mapping[str, Mapping[str, float]]], path: st
 
 
 if __name__ == "__main__":
-    app.run(main, functools.partial(flag_table.define, _Options))
+    app.run(main, functools.partial(table.define, _Options))

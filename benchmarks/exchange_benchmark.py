@@ -23,8 +23,9 @@ from benchmarks.exchange_formula import RING, server_traffic, two_shot_traffic
 from benchmarks.exchange_worker import EXCHANGES
 from benchmarks.gradients import NETS
 from benchmarks.host import ENGINES
-from inception import app, flag_table
-from inception.flag_table import TEXT, at_least, flag, number, some_of
+from inception import app
+from inception.flags import table
+from inception.flags.table import TEXT, at_least, flag, number, some_of
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS
 
 _THREADS = ("--num_intra_threads=1", "--num_inter_threads=2")
@@ -32,7 +33,7 @@ _START_SECS = 120.0  # of the processes of a run, and their first exchanges, bes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Options(flag_table.Checked):
+class _Options(table.Checked):
     hosts: tuple[str, ...] = flag(
         "Distributed", some_of(*map(str, range(2, 100))), ("2", "4", "8"), "numbers of workers"
     )
@@ -64,7 +65,7 @@ class _Options(flag_table.Checked):
 
 def main(values: FlagValues) -> None:
     """Measures group after group of hosts, and tells all at the end."""
-    options = flag_table.read(_Options, values)
+    options = table.read(_Options, values)
     cells: list[dict] = []
     for size, (engine, servers) in itertools.product(map(int, options.hosts), _engines(options)):
         with host_network.network(size + servers) as network:
@@ -167,4 +168,4 @@ def _of_servers(counted: Sequence[Sequence[float]], values: int) -> dict[str, fl
 
 
 if __name__ == "__main__":
-    app.run(main, functools.partial(flag_table.define, _Options))
+    app.run(main, functools.partial(table.define, _Options))

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from terngrad.codecs.planes import plane_count
+from terngrad.planes import plane_count
 
 RING = "float32 ring"  # of an engine itself, without the suite
 _FLOAT_BITS = {RING: 32, "float32": 32, "float16": 16}

@@ -20,7 +20,7 @@ from benchmarks import host_network, report
 from benchmarks.exchange_formula import RING
 from benchmarks.exchange_worker import EXCHANGES
 from benchmarks.gradients import NETS
-from inception import pictures
+from inception.results import pictures
 
 _PLACE = ("gradients", "hosts", "rate", "engine", "exchange")
 _FIGURES = (

@@ -20,8 +20,10 @@ from absl.flags import FlagValues
 from benchmarks.exchange_formula import RING
 from benchmarks.gradients import NETS, shapes_of
 from benchmarks.host import HostOptions, counters, joined, write_cells
-from inception import app, flag_table, runtime
-from inception.flag_table import NAMES, at_least, flag, number
+from inception import app
+from inception.flags import table
+from inception.flags.table import NAMES, at_least, flag, number
+from inception.training import runtime
 from terngrad.codecs.factory import make_codecs
 from terngrad.draws import DrawKey
 from terngrad.exchange.connection import Connection
@@ -70,7 +72,7 @@ class Host(NamedTuple):
 
 def main(values: FlagValues) -> None:
     """Measures cell after cell."""
-    options = flag_table.read(Options, values)
+    options = table.read(Options, values)
     runtime.configure(
         intra_threads=options.num_intra_threads,
         inter_threads=options.num_inter_threads,
@@ -184,4 +186,4 @@ def _ring(transport: Transport, net: str, gradients: Mapping[str, tf.Variable]) 
 
 
 if __name__ == "__main__":
-    app.run(main, functools.partial(flag_table.define, Options))
+    app.run(main, functools.partial(table.define, Options))

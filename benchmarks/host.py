@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from inception.flag_table import NAMES, TEXT, at_least, flag, one_of
-from inception.flags import Threads
+from inception.flags.configs import Threads
+from inception.flags.table import NAMES, TEXT, at_least, flag, one_of
 from terngrad.exchange.connection import Connection
 
 ENGINES = ("collective", "mpi", "parameter_server")
@@ -76,8 +76,8 @@ def _by_mpi(options: HostOptions) -> Iterator[Connection]:
 def _by_servers(options: HostOptions) -> Iterator[Connection]:
     import tensorflow as tf
 
-    from terngrad.exchange.parameter_server.client import Client
     from terngrad.exchange.parameter_server.exchange import ParameterServerConnection
+    from terngrad.exchange.parameter_server.worker.client import Client
 
     client = Client(options.ps_hosts, options.worker_hosts, options.task_id, _TIMEOUT_SECS)
     connection = ParameterServerConnection(client)

@@ -12,10 +12,12 @@ from absl.flags import FlagValues
 
 from benchmarks import report, timing
 from benchmarks.timing import Comparison
-from inception import app, flag_table, train
-from inception.flag_table import TEXT, flag
-from inception.flags import TrainConfig
-from inception.problem import resolve
+from inception import app
+from inception.flags import table
+from inception.flags.configs import TrainConfig
+from inception.flags.table import TEXT, flag
+from inception.training import train
+from inception.training.problem import resolve
 from slim.datasets import dataset_factory
 
 _PROBLEMS = {"mnist": ("lenet", 64), "cifar10": ("cifar10_alexnet", 128)}
@@ -30,12 +32,12 @@ class _Options(timing.Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.mnist_dir and not self.cifar10_dir:
-            raise flag_table.refuse("mnist_dir", "", "this or --cifar10_dir must be set")
+            raise table.refuse("mnist_dir", "", "this or --cifar10_dir must be set")
 
 
 def main(values: FlagValues) -> None:
     """Measures data set after data set."""
-    options = flag_table.read(_Options, values)
+    options = table.read(_Options, values)
     timing.configure(options)
     comparisons = []
     for dataset, folder in (("mnist", options.mnist_dir), ("cifar10", options.cifar10_dir)):
@@ -62,4 +64,4 @@ def _compare(dataset: str, folder: str, options: _Options) -> Comparison:
 
 
 if __name__ == "__main__":
-    app.run(main, functools.partial(flag_table.define, _Options))
+    app.run(main, functools.partial(table.define, _Options))

@@ -20,8 +20,10 @@ from absl.flags import FlagValues
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from benchmarks import report
-from inception import app, flag_table, pictures
-from inception.flag_table import TEXT, at_least, flag
+from inception import app
+from inception.flags import table
+from inception.flags.table import TEXT, at_least, flag
+from inception.results import pictures
 
 NET, CODEC, EXCHANGE = "net and optimizer", "statistics, codes", "exchange between workers"
 _LANES = (NET, CODEC, EXCHANGE)
@@ -29,7 +31,7 @@ _PS_PER_MS = 1e9
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Options(flag_table.Checked):
+class _Options(table.Checked):
     profile_dir: str = flag("Data", TEXT, "/tmp/mnist_train", "the training's --train_dir")
     ms: int = flag("Runtime", at_least(1), 200, "of the profile that are drawn", "milliseconds")
     json: str = flag("Runtime", TEXT, "", "file that takes the figures, too")
@@ -46,7 +48,7 @@ class Operation(NamedTuple):
 
 def main(values: FlagValues) -> None:
     """Tells and draws."""
-    options = flag_table.read(_Options, values)
+    options = table.read(_Options, values)
     operations = read(options.profile_dir)
     busy = {lane: merged([o for o in operations if o.lane == lane]) for lane in _LANES}
     both = shared(merged([o for o in operations if o.lane != EXCHANGE]), busy[EXCHANGE])
@@ -69,7 +71,7 @@ def read(profile_dir: str) -> list[Operation]:
     pattern = os.path.join(glob.escape(profile_dir), "plugins", "profile", "*", "*.xplane.pb")
     paths = sorted(glob.glob(pattern))
     if not paths:
-        raise flag_table.refuse(
+        raise table.refuse(
             "profile_dir", profile_dir, "holds no profile; train with --profile_steps"
         )
     space = xplane_pb2.XSpace()
@@ -77,7 +79,7 @@ def read(profile_dir: str) -> list[Operation]:
         space.ParseFromString(file.read())
     found = [operation for plane in space.planes for operation in _operations(plane)]
     if not any(operation.lane == EXCHANGE for operation in found):
-        raise flag_table.refuse("profile_dir", profile_dir, "holds a profile without exchanges")
+        raise table.refuse("profile_dir", profile_dir, "holds a profile without exchanges")
     first = min(operation.begin for operation in found)
     return [Operation(o.lane, o.begin - first, o.end - first) for o in found]
 
@@ -138,4 +140,4 @@ def _draw(operations: Sequence[Operation], options: _Options) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main, functools.partial(flag_table.define, _Options))
+    app.run(main, functools.partial(table.define, _Options))

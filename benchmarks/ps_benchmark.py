@@ -17,15 +17,16 @@ from absl.flags import FlagValues
 
 from benchmarks import report
 from benchmarks.gradients import NETS
-from inception import app, flag_table
-from inception.flag_table import TEXT, at_least, flag, one_of
+from inception import app
+from inception.flags import table
+from inception.flags.table import TEXT, at_least, flag, one_of
 from inception.launch import members
 
 _PROGRAM = "inception.mnist_distributed_train"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Options(flag_table.Checked):
+class _Options(table.Checked):
     net: str = flag("Data", one_of(*NETS), "alexnet", f"whose gradients: {', '.join(NETS)}")
     workers: int = flag("Distributed", at_least(1), 2, "that push", "workers")
     rounds: int = flag("Runtime", at_least(1), 20, "measured steps", "steps")
@@ -35,7 +36,7 @@ class _Options(flag_table.Checked):
 
 def main(values: FlagValues) -> None:
     """Prints CPU time by value and milliseconds by step."""
-    options = flag_table.read(_Options, values)
+    options = table.read(_Options, values)
     found = _measure(options)
     per_worker = found["cpu_seconds"] / options.rounds / options.workers
     figures = {
@@ -74,4 +75,4 @@ def _measure(options: _Options) -> dict:
 
 
 if __name__ == "__main__":
-    app.run(main, functools.partial(flag_table.define, _Options))
+    app.run(main, functools.partial(table.define, _Options))

@@ -12,10 +12,10 @@ import numpy as np
 
 from benchmarks.gradients import shapes_of
 from benchmarks.host import cpu_seconds
-from terngrad.codecs.planes import GROUP, padded
-from terngrad.exchange.parameter_server.client import Client
 from terngrad.exchange.parameter_server.operations import Kind
+from terngrad.exchange.parameter_server.worker.client import Client
 from terngrad.layout import Policy, make_layout
+from terngrad.planes import GROUP, padded
 
 _SECS = 300.0
 _WARM_UP = 3  # rounds

@@ -18,7 +18,8 @@ import rich.table
 import tensorflow as tf
 
 from benchmarks.timing import Comparison, Options
-from inception import flag_table, pictures
+from inception.flags import table
+from inception.results import pictures
 from slim.datasets import files
 
 
@@ -75,7 +76,7 @@ def new_folders(output_dir: str, names: Iterable[str]) -> dict[str, str]:
     folders = {name: os.path.join(output_dir, name) for name in names}
     for folder in folders.values():
         if os.path.exists(folder):
-            raise flag_table.refuse("output_dir", output_dir, f"{folder} exists already")
+            raise table.refuse("output_dir", output_dir, f"{folder} exists already")
     return folders
 
 

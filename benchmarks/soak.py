@@ -25,9 +25,11 @@ from absl.flags import FlagValues
 
 from benchmarks import report
 from benchmarks.processes import cluster_members, resident_mb
-from inception import app, flag_table, pictures
-from inception.flag_table import TEXT, at_least, flag, number
-from inception.report import evaluate_all
+from inception import app
+from inception.flags import table
+from inception.flags.table import TEXT, at_least, flag, number
+from inception.results import pictures
+from inception.results.report import evaluate_all
 from terngrad.training import checkpoints
 
 _LOOK_SECS = 5.0
@@ -38,7 +40,7 @@ _ENDLESS = 100_000_000  # steps
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Options(flag_table.Checked):
+class _Options(table.Checked):
     data_dir: str = flag("Data", TEXT, "/tmp/mydata", "folder of MNIST's record files")
     output_dir: str = flag("Training", TEXT, "results", "folder for the runs; they must be new")
     workers: int = flag("Distributed", at_least(2), 3, "the last is never killed", "workers")
@@ -66,7 +68,7 @@ class _Watch:
 
 def main(values: FlagValues) -> None:
     """Disturbs, compares, reports."""
-    options = flag_table.read(_Options, values)
+    options = table.read(_Options, values)
     disturbed, calm = report.new_folders(options.output_dir, ("disturbed", "calm")).values()
     watch = _disturb(options, disturbed)
     if not (last := checkpoints.latest_checkpoint(disturbed)):
@@ -203,4 +205,4 @@ def _draw(watch: _Watch, path: str) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main, functools.partial(flag_table.define, _Options))
+    app.run(main, functools.partial(table.define, _Options))

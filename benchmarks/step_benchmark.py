@@ -21,8 +21,10 @@ import rich.table
 from absl.flags import FlagValues
 
 from benchmarks import host_network, report
-from inception import app, flag_table, pictures
-from inception.flag_table import NAMES, TEXT, at_least, flag, number, some_of
+from inception import app
+from inception.flags import table
+from inception.flags.table import NAMES, TEXT, at_least, flag, number, some_of
+from inception.results import pictures
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS
 
 _THREADS = ("--num_intra_threads=1", "--num_inter_threads=2")
@@ -30,7 +32,7 @@ _DDP = str(Path(__file__).with_name("ddp_worker.py"))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Options(flag_table.Checked):
+class _Options(table.Checked):
     hosts: int = flag("Distributed", at_least(2), 2, "number of hosts", "hosts")
     rates: tuple[str, ...] = flag(
         "Distributed",
@@ -53,12 +55,12 @@ class _Options(flag_table.Checked):
         super().__post_init__()
         for size in self.bucket_elements:
             if not size.isdecimal() or not int(size):
-                raise flag_table.refuse("bucket_elements", size, "must be integers >= 1")
+                raise table.refuse("bucket_elements", size, "must be integers >= 1")
 
 
 def main(values: FlagValues) -> None:
     """Measures bandwidth after bandwidth."""
-    options = flag_table.read(_Options, values)
+    options = table.read(_Options, values)
     cells: list[dict] = []
     with host_network.network(options.hosts) as network:
         for rate in options.rates:
@@ -144,4 +146,4 @@ def _draw(cells: Sequence[dict], options: _Options) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main, functools.partial(flag_table.define, _Options))
+    app.run(main, functools.partial(table.define, _Options))

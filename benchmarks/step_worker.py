@@ -12,11 +12,13 @@ from absl.flags import FlagValues
 
 from benchmarks import timing
 from benchmarks.host import HostOptions, counters, joined, write_cells
-from inception import app, flag_table, runtime
-from inception.batches import training_batches
-from inception.flag_table import TEXT, at_least, flag
-from inception.flags import TrainConfig
-from inception.problem import resolve
+from inception import app
+from inception.flags import table
+from inception.flags.configs import TrainConfig
+from inception.flags.table import TEXT, at_least, flag
+from inception.training import runtime
+from inception.training.batches import training_batches
+from inception.training.problem import resolve
 from terngrad.exchange.connection import Connection
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS
 
@@ -38,7 +40,7 @@ class Options(HostOptions):
 
 def main(values: FlagValues) -> None:
     """Measures the kinds in turn."""
-    options = flag_table.read(Options, values)
+    options = table.read(Options, values)
     runtime.configure(
         intra_threads=options.num_intra_threads,
         inter_threads=options.num_inter_threads,
@@ -93,4 +95,4 @@ def _meet(connection: Connection) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main, functools.partial(flag_table.define, Options))
+    app.run(main, functools.partial(table.define, Options))

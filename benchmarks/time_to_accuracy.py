@@ -21,9 +21,11 @@ import rich.table
 from absl.flags import FlagValues
 
 from benchmarks import host_network, report
-from inception import app, flag_table, pictures
-from inception.flag_table import TEXT, at_least, flag, number, one_of, some_of
-from inception.report import read_run
+from inception import app
+from inception.flags import table
+from inception.flags.table import TEXT, at_least, flag, number, one_of, some_of
+from inception.results import pictures
+from inception.results.report import read_run
 from terngrad.training import checkpoints
 
 GRADIENTS = {
@@ -35,7 +37,7 @@ _TOLD = ("hosts", "rate", "batch_size", "initial_learning_rate", "max_steps", "s
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Options(flag_table.Checked):
+class _Options(table.Checked):
     data_dir: str = flag("Data", TEXT, "/tmp/mydata", "folder of MNIST's record files")
     output_dir: str = flag("Training", TEXT, "results", "folder for the runs; they must be new")
     gradients: tuple[str, ...] = flag(
@@ -58,7 +60,7 @@ class _Options(flag_table.Checked):
 
 def main(values: FlagValues) -> None:
     """Trains, evaluates, reports."""
-    options = flag_table.read(_Options, values)
+    options = table.read(_Options, values)
     folders = report.new_folders(options.output_dir, options.gradients)
     launched = {}
     with host_network.network(options.hosts) as network:
@@ -154,4 +156,4 @@ def _draw(found: Mapping[str, dict], options: _Options) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main, functools.partial(flag_table.define, _Options))
+    app.run(main, functools.partial(table.define, _Options))

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from inception import runtime
-from inception.build import build_training
-from inception.flag_table import BOOLEAN, TEXT, at_least, flag, number
-from inception.flags import Threads, TrainConfig
-from inception.problem import resolve
+from inception.flags.configs import Threads, TrainConfig
+from inception.flags.table import BOOLEAN, TEXT, at_least, flag, number
+from inception.training import runtime
+from inception.training.build import build_training
+from inception.training.problem import resolve
 from terngrad.exchange.connection import Connection
 
 Side = Callable[[int], None]  # takes so many steps

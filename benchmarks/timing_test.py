@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from benchmarks import timing
 from benchmarks.timing import Options
-from inception.flags import TrainConfig
+from inception.flags.configs import TrainConfig
 
 
 def recorder(calls, name, ms_per_step=0.0):

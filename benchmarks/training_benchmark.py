@@ -16,10 +16,12 @@ from absl.flags import FlagValues
 
 from benchmarks import report, timing
 from benchmarks.timing import Comparison, Side, ratio
-from inception import app, flag_table, train
-from inception.flag_table import flag, some_of
-from inception.flags import TrainConfig
-from inception.problem import resolve
+from inception import app
+from inception.flags import table
+from inception.flags.configs import TrainConfig
+from inception.flags.table import flag, some_of
+from inception.training import train
+from inception.training.problem import resolve
 from slim.nets import nets_factory
 
 _PROBLEMS = {"lenet_slim": ("mnist", 64), "cifar10_alexnet": ("cifar10", 128)}
@@ -36,7 +38,7 @@ class _Options(timing.Options):
 
 def main(values: FlagValues) -> None:
     """Measures net after net."""
-    options = flag_table.read(_Options, values)
+    options = table.read(_Options, values)
     tf.get_logger().setLevel("ERROR")  # it warns of the sides' number, taking it for retracing
     timing.configure(options)
     comparisons = []
@@ -100,4 +102,4 @@ def _ratios(times: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    app.run(main, functools.partial(flag_table.define, _Options))
+    app.run(main, functools.partial(table.define, _Options))

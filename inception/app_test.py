@@ -12,19 +12,20 @@ from pathlib import Path
 import pytest
 from absl import flags
 
-from inception import app, flag_table
-from inception.flag_table import BOOLEAN, TEXT, at_least
+from inception import app
+from inception.flags import table
+from inception.flags.table import BOOLEAN, TEXT, at_least
 
 
 def define(values: flags.FlagValues) -> None:
     """Three flags in two groups."""
     sources = [
-        ("data_dir", flag_table.Flag("Data", TEXT, "folder"), "/tmp/data"),
-        ("steps", flag_table.Flag("Training", at_least(1), "length", "steps"), 10),
-        ("deep", flag_table.Flag("Training", BOOLEAN, "more layers"), False),
+        ("data_dir", table.Flag("Data", TEXT, "folder"), "/tmp/data"),
+        ("steps", table.Flag("Training", at_least(1), "length", "steps"), 10),
+        ("deep", table.Flag("Training", BOOLEAN, "more layers"), False),
     ]
     for name, entry, default in sources:
-        flag_table.define_one(name, entry, default, values)
+        table.define_one(name, entry, default, values)
 
 
 def parsed(*arguments: str) -> flags.FlagValues:

@@ -26,7 +26,7 @@ from collections.abc import Sequence
 import rich.console
 import rich.text
 
-from terngrad.exchange.ports import free_ports
+from terngrad.cluster.ports import free_ports
 
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 _LOOK_SECS = 0.1

@@ -9,25 +9,26 @@ from collections.abc import Sequence
 
 from absl import flags as absl_flags
 
-from inception import app, flag_table, flags, large_batch
-from inception.asynchronous_flags import refuse_what_needs_all_workers
-from inception.cluster_config import ClusterConfig
-from inception.flags import EvalConfig, TrainConfig
-from inception.large_batch import LargeBatch
-from terngrad.exchange.parameter_server import handshakes, reading
+from inception import app
+from inception.flags import configs, large_batch, table
+from inception.flags.asynchronous import refuse_what_needs_all_workers
+from inception.flags.cluster import ClusterConfig
+from inception.flags.configs import EvalConfig, TrainConfig
+from inception.flags.large_batch import LargeBatch
+from terngrad.service import handshakes, reading
 
 
 def train(dataset_name: str, description: str, argv: Sequence[str] | None = None) -> None:
     """Runs the program that trains on a data set; see `app.run`."""
-    main = lambda values: run_training(flags.train_config(values, dataset_name))
-    define = functools.partial(flags.define_train, dataset_name=dataset_name)
+    main = lambda values: run_training(configs.train_config(values, dataset_name))
+    define = functools.partial(configs.define_train, dataset_name=dataset_name)
     app.run(main, define, argv, description=description)
 
 
 def evaluate(dataset_name: str, description: str, argv: Sequence[str] | None = None) -> None:
     """Runs the program that evaluates on a data set; see `app.run`."""
-    main = lambda values: run_evaluation(flags.eval_config(values, dataset_name))
-    define = functools.partial(flags.define_eval, dataset_name=dataset_name)
+    main = lambda values: run_evaluation(configs.eval_config(values, dataset_name))
+    define = functools.partial(configs.define_eval, dataset_name=dataset_name)
     app.run(main, define, argv, description=description)
 
 
@@ -37,24 +38,24 @@ def train_distributed(
     """Runs one worker, or ps, of a training on a data set; see `app.run`."""
 
     def main(values: absl_flags.FlagValues) -> None:
-        config = flags.train_config(values, dataset_name)
-        cluster = flag_table.read(ClusterConfig, values)
-        flags.tell_inert(cluster.inert_flags, values)
+        config = configs.train_config(values, dataset_name)
+        cluster = table.read(ClusterConfig, values)
+        configs.tell_inert(cluster.inert_flags, values)
         if cluster.job_name == "ps":
             serve(config, cluster)
             return
-        large_batches = flag_table.read(LargeBatch, values)
+        large_batches = table.read(LargeBatch, values)
         inert = large_batch.inert_flags(large_batches)
         if config.benchmark_mode:
             inert["split_data"] = "--benchmark_mode"
-        flags.tell_inert(inert, values)
+        configs.tell_inert(inert, values)
         run = run_worker if cluster.cross_replica_sync else run_asynchronous_worker
         run(config, large_batches, cluster)
 
     def define(values: absl_flags.FlagValues) -> None:
-        flags.define_train(values, dataset_name)
-        flag_table.define(LargeBatch, values)
-        flag_table.define(ClusterConfig, values)
+        configs.define_train(values, dataset_name)
+        table.define(LargeBatch, values)
+        table.define(ClusterConfig, values)
 
     # A lost worker is named by the others; what TensorFlow has to say of it is many lines.
     app.run(main, define, argv, description=description, log_level="3")
@@ -66,8 +67,8 @@ def run_worker(
     """Trains as one worker of several; without `large_batches` at the config's own rates."""
     config = dataclasses.replace(config, save_interval_secs=cluster.save_interval_secs)
     with app.quiet_import():
-        from inception import preparation, settings, train
-        from inception.cluster import joined
+        from inception.cluster.join import joined
+        from inception.training import preparation, settings, train
     with joined(cluster) as workers:
         if large_batches:
             config = large_batch.apply(config, large_batches, workers.batches_per_step)
@@ -84,7 +85,7 @@ def run_asynchronous_worker(
     refuse_what_needs_all_workers(config)
     config = dataclasses.replace(config, save_interval_secs=cluster.save_interval_secs)
     with app.quiet_import():
-        from inception import asynchronous
+        from inception.training import asynchronous
     # An update has the batch of one worker, however many there are.
     asynchronous.train(large_batch.apply(config, large_batches, 1), cluster)
 
@@ -98,7 +99,7 @@ def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
             stack.enter_context(app.filtered_stderr([sys.executable, handshakes.__file__]))
         reading.wait_for_frames()
         with app.quiet_import():
-            from inception import asynchronous_ps, ps
+            from inception.cluster import asynchronous_ps, ps
         (ps if cluster.cross_replica_sync else asynchronous_ps).serve(config, cluster)
 
 
@@ -106,7 +107,7 @@ def run_training(config: TrainConfig) -> None:
     """Trains, once TensorFlow is loaded."""
     with app.telling_stop("stopped before the first step of this run; nothing is lost."):
         with app.quiet_import():
-            from inception import preparation, train
+            from inception.training import preparation, train
         ready = preparation.prepare(config)
     if ready:
         train.train(ready)
@@ -115,5 +116,5 @@ def run_training(config: TrainConfig) -> None:
 def run_evaluation(config: EvalConfig) -> None:
     """Evaluates, once TensorFlow is loaded."""
     with app.quiet_import():
-        from inception import evaluate
+        from inception.training import evaluate
     evaluate.evaluate(config)

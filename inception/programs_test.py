@@ -1,7 +1,8 @@
 import pytest
 import tensorflow as tf
 
-from inception import preparation, programs
+from inception import programs
+from inception.training import preparation
 from terngrad.training import checkpoints
 
 

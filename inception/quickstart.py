@@ -14,8 +14,9 @@ from pathlib import Path
 
 from absl.flags import FlagValues
 
-from inception import app, flag_table
-from inception.flag_table import TEXT, at_least, flag
+from inception import app
+from inception.flags import table
+from inception.flags.table import TEXT, at_least, flag
 
 _NODES = 4
 _BATCH_SIZE = 64
@@ -27,7 +28,7 @@ _RUNS = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Options(flag_table.Checked):
+class _Options(table.Checked):
     output_dir: str = flag(
         "Training", TEXT, "quickstart_results", "folder for records, runs and the picture"
     )
@@ -36,7 +37,7 @@ class _Options(flag_table.Checked):
 
 def main(values: FlagValues) -> None:
     """Converts, trains twice, evaluates, reports."""
-    options = flag_table.read(_Options, values)
+    options = table.read(_Options, values)
     records = os.path.join(options.output_dir, "mnist")
     sample = Path(__file__).parents[1] / "slim" / "datasets" / "mnist_sample"
     _run(
@@ -83,7 +84,10 @@ def _run(module: str, *arguments: str) -> None:
 
 def _report(options: _Options, records: str) -> None:
     with app.quiet_import():
-        from inception import comparison, report  # after the runs, which need the memory more
+        from inception.results import (  # after the runs, which need the memory more
+            comparison,
+            report,
+        )
 
     runs = {
         name: report.read_run(
@@ -103,4 +107,4 @@ def _report(options: _Options, records: str) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main, functools.partial(flag_table.define, _Options))
+    app.run(main, functools.partial(table.define, _Options))

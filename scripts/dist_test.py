@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from terngrad.exchange.ports import free_ports
+from terngrad.cluster.ports import free_ports
 
 _REPO = pathlib.Path(__file__).parents[1]
 _COPY = "my tern,grad 'x' $HOME"  # the folder of a working copy in its home

@@ -12,12 +12,13 @@ import functools
 
 from absl.flags import FlagValues
 
-from inception import app, flag_table
-from inception.flag_table import BOOLEAN, TEXT, at_least, flag, one_of
+from inception import app
+from inception.flags import table
+from inception.flags.table import BOOLEAN, TEXT, at_least, flag, one_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Options(flag_table.Checked):
+class _Options(table.Checked):
     dataset_name: str = flag("Data", one_of("mnist", "cifar10"), "mnist", "data set to convert")
     dataset_dir: str = flag("Data", TEXT, None, "folder for the record files (required)")
     source_dir: str | None = flag(
@@ -30,9 +31,9 @@ class _Options(flag_table.Checked):
 
 def main(values: FlagValues) -> None:
     """Converts what the flags say."""
-    options = flag_table.read(_Options, values)
+    options = table.read(_Options, values)
     if not options.dataset_dir:
-        raise flag_table.refuse("dataset_dir", "", "must name a folder")
+        raise table.refuse("dataset_dir", "", "must name a folder")
     from slim.datasets import convert  # after the flags: TensorFlow takes seconds to load
 
     convert.convert(
@@ -45,4 +46,4 @@ def main(values: FlagValues) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main, functools.partial(flag_table.define, _Options))
+    app.run(main, functools.partial(table.define, _Options))

@@ -8,15 +8,14 @@ import functools
 
 from absl.flags import FlagValues
 
-from inception import app, flag_table, programs, slim_flags
+from inception import app, programs
+from inception.flags import slim, table
 
 
 def main(values: FlagValues) -> None:
     """Evaluates as the flags say."""
-    programs.run_evaluation(flag_table.read(slim_flags.EvalFlags, values).config())
+    programs.run_evaluation(table.read(slim.EvalFlags, values).config())
 
 
 if __name__ == "__main__":
-    app.run(
-        main, functools.partial(flag_table.define, slim_flags.EvalFlags, dataset_split_name="test")
-    )
+    app.run(main, functools.partial(table.define, slim.EvalFlags, dataset_split_name="test"))

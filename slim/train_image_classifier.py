@@ -7,13 +7,14 @@ mpirun -np 2 python -m slim.train_image_classifier --variable_update=mpi ...
 
 from absl.flags import FlagValues
 
-from inception import app, flag_table, programs, slim_flags
+from inception import app, programs
+from inception.flags import slim, table
 
 
 def main(values: FlagValues) -> None:
     """Trains as the flags say."""
-    config = slim_flags.train_config(values)
-    cluster = slim_flags.cluster_config(values, config.save_interval_secs)
+    config = slim.train_config(values)
+    cluster = slim.cluster_config(values, config.save_interval_secs)
     if cluster:
         programs.run_worker(config, None, cluster)
     else:
@@ -22,8 +23,8 @@ def main(values: FlagValues) -> None:
 
 def define(values: FlagValues) -> None:
     """Defines the program's flags."""
-    flag_table.define(slim_flags.TrainFlags, values)
-    flag_table.define(slim_flags.ClusterFlags, values)
+    table.define(slim.TrainFlags, values)
+    table.define(slim.ClusterFlags, values)
 
 
 if __name__ == "__main__":

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from terngrad.codecs.factory import make_codecs, payloads
-from terngrad.codecs.planes import plane_count
 from terngrad.draws import DrawKey
 from terngrad.exchange.local import LocalExchange
 from terngrad.layout import Policy, make_layout
+from terngrad.planes import plane_count
 from terngrad.training.step import exchange_gradients
 
 NAMES = ["a/kernel", "a/bias", "b/kernel", "b/bias"]

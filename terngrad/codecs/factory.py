@@ -8,11 +8,7 @@ import tensorflow as tf
 
 from terngrad.codecs.codec import Codec, Payload
 from terngrad.codecs.float_codec import FloatCodec
-from terngrad.codecs.ternary_codec import (
-    OwnScaleTernaryCodec,
-    TernaryCodec,
-    UnpackedTernaryCodec,
-)
+from terngrad.codecs.ternary_codec import OwnScaleTernaryCodec, TernaryCodec, UnpackedTernaryCodec
 from terngrad.exchange.exchange import Exchange
 from terngrad.layout import Layout, Policy
 from terngrad.ops.kernels import Kernels

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from terngrad import ternary
-from terngrad.codecs import planes
+from terngrad import planes, ternary
 from terngrad.codecs.codec import Codec, Measured, Payload
 from terngrad.draws import DrawKey
 from terngrad.exchange.exchange import Exchange

@@ -14,7 +14,7 @@ All numbers are little-endian. A message is a header, the scales and the planes:
         32     4  scales v, one a variable of the bucket
         36    16  layout fingerprint
         52    4v  scales, float32
-    52 + 4v  4 k ceil(M / 32)  words, uint32, in the order of terngrad/codecs/planes.py
+    52 + 4v  4 k ceil(M / 32)  words, uint32, in the order of terngrad/planes.py
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import struct
 
 import numpy as np
 
-from terngrad.codecs import planes
+from terngrad import planes
 from terngrad.layout import Layout
 
 MAGIC = b"TGRD"

@@ -8,7 +8,8 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from terngrad.codecs import planes, wire
+from terngrad import planes
+from terngrad.codecs import wire
 from terngrad.codecs.ternary_codec import TernaryCodec
 from terngrad.draws import DrawKey
 from terngrad.layout import Policy, make_layout

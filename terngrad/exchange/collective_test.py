@@ -7,7 +7,7 @@ import sys
 import pytest
 import tensorflow as tf
 
-from terngrad.exchange.admission_test import free_address
+from terngrad.cluster.admission_test import free_address
 from terngrad.exchange.operation_errors import reason
 
 TIMEOUT_SECS = 100.0

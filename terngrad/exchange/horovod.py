@@ -13,7 +13,7 @@ from typing import TypeVar
 import horovod.tensorflow as hvd
 import tensorflow as tf
 
-from terngrad.exchange import launched
+from terngrad.cluster import launched
 from terngrad.exchange.two_shot import Merge, Transport
 
 _PATIENCE = 3  # which of the processes is lost, the caller knows better than Gloo

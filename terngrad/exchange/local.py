@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from terngrad.codecs.planes import plane_count
 from terngrad.exchange.exchange import Exchange, tree_sum
 from terngrad.limits import MAX_NODES
 from terngrad.ops.kernels import Kernels
+from terngrad.planes import plane_count
 
 
 class LocalExchange(Exchange):

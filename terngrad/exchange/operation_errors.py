@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from terngrad.exchange.channel import name_of
+from terngrad.cluster.channel import name_of
 
 OperationError = tf.errors.OpError  # of an operation that cannot reach a process any more
 

@@ -16,11 +16,11 @@ from typing import Literal
 import tensorflow as tf
 
 from terngrad.codecs.codec import Codec, Payload
-from terngrad.codecs.planes import plane_count
 from terngrad.exchange.connection import Connection
 from terngrad.exchange.exchange import Exchange, tree_sum
 from terngrad.limits import MAX_NODES
 from terngrad.ops.kernels import Kernels
+from terngrad.planes import plane_count
 
 Merge = Literal["Max", "Add"]
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from terngrad.exchange.conformance import POLICIES, SHAPES, STEPS, gradients_of
-from terngrad.exchange.parameter_server.coordinator import Rules
-from terngrad.exchange.parameter_server.reduction import Reduction
-from terngrad.exchange.parameter_server.server import Server
-from terngrad.exchange.ports import free_ports
+from terngrad.cluster.ports import free_ports
+from terngrad.exchange.parameter_server.coordination.coordinator import Rules
+from terngrad.exchange.parameter_server.server.reduction import Reduction
+from terngrad.exchange.parameter_server.server.server import Server
 from terngrad.ops.reference import ReferenceKernels
+from terngrad.testing.conformance import POLICIES, SHAPES, STEPS, gradients_of
 
 _TIMEOUT_SECS = 240
 _PLANES_UP, _PLANES_DOWN = 3, 4  # at most, of the sums of a process' nodes and of all 4
@@ -32,7 +32,7 @@ def run_processes(kind, count, hosts, nodes, folder):
     processes = []
     try:
         for rank, (file, log) in enumerate(zip(files, logs, strict=True)):
-            command = [sys.executable, "-m", "terngrad.exchange.conformance", kind, str(rank)]
+            command = [sys.executable, "-m", "terngrad.testing.conformance", kind, str(rank)]
             with open(log, "wb") as output:
                 processes.append(
                     subprocess.Popen(
@@ -65,7 +65,7 @@ def run_by_mpi(count, nodes, folder):
     mpirun = os.path.join(os.path.dirname(sys.executable), "mpirun")
     if importlib.util.find_spec("mpi4py") is None or not os.path.exists(mpirun):
         pytest.skip("mpi4py and mpich are not installed: pip install '.[mpi]'")
-    command = [mpirun, "-np", str(count), sys.executable, "-m", "terngrad.exchange.conformance"]
+    command = [mpirun, "-np", str(count), sys.executable, "-m", "terngrad.testing.conformance"]
     done = subprocess.run(
         [*command, "mpi", "0", "-", str(nodes), str(folder / "mpi")],
         capture_output=True,
@@ -80,7 +80,7 @@ def run_by_mpi(count, nodes, folder):
 
 def run_by_horovod(command, count, nodes, folder):
     """The same of processes that Horovod joins."""
-    program = ["-m", "terngrad.exchange.conformance", "horovod", "0", "-"]
+    program = ["-m", "terngrad.testing.conformance", "horovod", "0", "-"]
     process = subprocess.Popen(
         [*command, *program, str(nodes), str(folder / "horovod")],
         stdout=subprocess.PIPE,

@@ -8,8 +8,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from terngrad import ternary
-from terngrad.codecs import planes
+from terngrad import planes, ternary
 from terngrad.draws import DrawKey
 from terngrad.ops import library
 from terngrad.ops.native import NativeKernels

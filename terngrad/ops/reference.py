@@ -8,8 +8,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from terngrad import ternary
-from terngrad.codecs import planes
+from terngrad import planes, ternary
 from terngrad.draws import DrawKey, draws
 from terngrad.ops.kernels import Kernels
 from terngrad.ternary import Stats, Ternary

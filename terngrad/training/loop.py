@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
-from terngrad.exchange.pulse import Pulse
+from terngrad.cluster.pulse import Pulse
 from terngrad.layout import Layout
 from terngrad.training.clock import Clock
 from terngrad.training.divergence import DivergedError, not_finite

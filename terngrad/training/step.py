@@ -13,13 +13,7 @@ from terngrad.exchange.exchange import Exchange
 from terngrad.training.averages import MovingAverages
 from terngrad.training.bystander import Bystander
 from terngrad.training.classifier import Classifier, Losses
-from terngrad.training.nodes import (
-    compute_nodes,
-    draw_keys,
-    encode_nodes,
-    seed_of_draws,
-    spread,
-)
+from terngrad.training.nodes import compute_nodes, draw_keys, encode_nodes, seed_of_draws, spread
 from terngrad.training.optimizers import Optimizer
 from terngrad.training.schedules import Schedule
 

@@ -1,7 +1,7 @@
 // TernGrad's arithmetic on arrays: statistics, ternary codes, their sums and
 // means. Nothing here knows TensorFlow, allocates memory or starts a thread.
 //
-// A bucket of M elements is stored as bit planes (terngrad/codecs/planes.py):
+// A bucket of M elements is stored as bit planes (terngrad/planes.py):
 // for each 32 elements k words, word j holding bit j of each element in two's
 // complement. Codes -1, 0, +1 have k = 2, sums over N nodes
 // k = ceil(log2(2 N + 1)). All functions work on a range of words, so that

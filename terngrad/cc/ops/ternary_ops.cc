@@ -1,4 +1,4 @@
-// Contracts of the native ops. Layouts of words: terngrad/codecs/planes.py.
+// Contracts of the native ops. Layouts of words: terngrad/planes.py.
 
 #include <vector>
 

@@ -10,15 +10,15 @@ import numpy as np
 import tensorflow as tf
 
 from terngrad.codecs.codec import Codec, Payload
-from terngrad.codecs.planes import plane_count
 from terngrad.exchange.connection import Connection, InterruptionError
 from terngrad.exchange.exchange import Exchange, tree_sum
 from terngrad.exchange.ordering import unordered
 from terngrad.exchange.parameter_server import groups
-from terngrad.exchange.parameter_server.client import Client
 from terngrad.exchange.parameter_server.operations import Kind, Operation
+from terngrad.exchange.parameter_server.worker.client import Client
 from terngrad.limits import MAX_NODES
 from terngrad.ops.kernels import Kernels
+from terngrad.planes import plane_count
 
 
 class ParameterServerConnection(Connection):

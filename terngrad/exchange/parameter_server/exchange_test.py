@@ -8,7 +8,7 @@ import tensorflow as tf
 from terngrad.exchange.connection import InterruptionError
 from terngrad.exchange.parameter_server import groups
 from terngrad.exchange.parameter_server.exchange import ParameterServerConnection
-from terngrad.exchange.parameter_server.messages import View
+from terngrad.service.messages import View
 
 
 class Meeting:

@@ -7,9 +7,9 @@ import enum
 import functools
 from collections.abc import Iterator
 
-from terngrad.codecs.planes import plane_count
-from terngrad.exchange.parameter_server.messages import OperationMessage
 from terngrad.limits import MAX_NODES
+from terngrad.planes import plane_count
+from terngrad.service.messages import OperationMessage
 
 PIECE_BYTES = 1 << 20  # pushed at once: less costs more time a byte, more delays the first result
 _SMALL_PIECE_BYTES = 1 << 18

@@ -1,0 +1,362 @@
+"""Asynchronous training with real processes: who is lost, who comes back, and what is lost then."""
+
+import contextlib
+import re
+import signal
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.util import event_pb2
+
+from inception import launch
+from inception.cluster.distributed_test import parameters, refusal
+from inception.cluster.parameter_server_test import ENDLESS
+from inception.flags.asynchronous import refuse_what_needs_all_workers
+from inception.flags.cluster import ClusterConfig
+from inception.flags.configs import TrainConfig
+from inception.results.report import read_scalars
+from inception.training import asynchronous as asynchronous_program
+from inception.training.asynchronous_run_file import RunFile
+from inception.worker_runs import Run, flags_of, processes
+from terngrad.asynchronous.client import Pulled
+from terngrad.asynchronous.server_test import PLAN
+from terngrad.asynchronous.store import Standing
+from terngrad.training import checkpoints
+from terngrad.training.loop import StopRequest
+from terngrad.training.summaries import SummaryWriter
+
+SNAPSHOT_STEPS = 50
+GOES_ON = r"Worker {}: .* step \d+"
+
+
+def asynchronous(folder, steps=ENDLESS, timeout_secs=90, **options):
+    """A program and its flags; the net is small, so that a step is quick."""
+    program, flags = flags_of(folder, steps=steps, batch_size=8, **options)
+    own = [
+        "--cross_replica_sync=False",
+        "--net=mlp",
+        f"--ps_snapshot_steps={SNAPSHOT_STEPS}",
+        f"--worker_timeout_secs={timeout_secs}",
+    ]
+    return program, [*flags, *own]
+
+
+@contextlib.contextmanager
+def cluster(folder, workers, servers=1, **options):
+    """Runs of the workers and the ps, each on its own, and what starts one again."""
+    program, flags = asynchronous(folder, **options)
+    members = launch.members(workers, servers)
+    with contextlib.ExitStack() as stack:
+
+        def start(index):
+            (run,) = stack.enter_context(processes(program, flags, [members[index]]))
+            return run
+
+        yield [start(i) for i in range(len(members))], start
+
+
+def steps_of(run):
+    return [int(s) for line in list(run.lines) for s in re.findall(r": step (\d+), entropy", line)]
+
+
+def wait_for_step(run, step):
+    """Waits for a line of a step that is at least `step`."""
+    run.wait_for(r"Worker \d: .* step")
+    deadline = time.monotonic() + 200
+    while max(steps_of(run)) < step:
+        assert time.monotonic() < deadline, "\n".join(run.lines)
+        assert run.process.poll() is None, "\n".join(run.lines)
+        time.sleep(0.05)
+
+
+def kill(run):
+    run.process.send_signal(signal.SIGKILL)
+    run.process.wait()
+
+
+def end(runs):
+    """Stops a run by its chief; returns the step of the checkpoint."""
+    runs[0].process.send_signal(signal.SIGTERM)
+    statuses = [run.finish() for run in runs]
+    lines = "\n".join(line for run in runs for line in run.lines)
+    assert statuses[0] == 128 + signal.SIGTERM, lines
+    assert "Traceback" not in lines
+    return int(re.search(r"SIGTERM: saved .*model.ckpt-(\d+);", lines)[1])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_workers_train_without_waiting_until_the_run_has_its_updates(tmp_path):
+    servers = 2
+    program, flags = asynchronous(tmp_path, 600, summary_secs=1)
+    run = Run(2, program, [*flags, "--max_staleness=20"], [f"--ps={servers}"])
+    assert run.finish() == 0, "\n".join(run.lines)
+    lines = "\n".join(run.lines)
+    assert re.search(r"^\[0\] PS hosts are: \['127.0.0.1:\d+'", lines, re.MULTILINE)
+    assert "SyncReplicas" not in lines
+    assert "Worker 0: " in lines and "Worker 1: " in lines
+    for ps in range(servers):
+        assert re.search(rf"^\[ps {ps}\] .* ends at step 600: the run has", lines, re.MULTILINE)
+        held = {"ps/steps_per_sec", "ps/held_secs/1", "ps/staleness/max"}
+        assert held <= read_scalars(str(tmp_path / f"ps_{ps}")).keys()
+    assert re.search(r"Run [0-9a-f]{16} begins at step 0\.", lines)
+    assert re.search(r"updates/sec\), staleness mean \d.\d\d max \d+; worker 0: \d+ updates", lines)
+    assert "Finished training at step 600: checkpoints are the chief's" in lines
+    assert parameters(tmp_path, 600)
+    scalars = read_scalars(str(tmp_path))
+    assert 0 <= scalars["staleness/mean"].values[-1] <= scalars["staleness/max"].values[-1]
+    assert {"losses/total_loss", "bytes_sent_per_step", "learning_rate_plan"} <= scalars.keys()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_others_go_on_without_a_worker_that_was_killed_until_it_is_back(tmp_path):
+    with cluster(tmp_path, 2) as (runs, start):
+        for run in runs[:2]:
+            wait_for_step(run, 50)
+        kill(runs[1])
+        seen = max(steps_of(runs[0]))
+        wait_for_step(runs[0], seen + 200)
+        runs[1] = start(1)
+        wait_for_step(runs[1], seen + 200)
+        assert end(runs) > seen
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_ps_that_was_killed_is_found_again_and_has_lost_no_more_than_a_snapshot(tmp_path):
+    with cluster(tmp_path, 2) as (runs, start):
+        for run in runs[:2]:
+            wait_for_step(run, 3 * SNAPSHOT_STEPS)
+        kill(runs[2])
+        reached = max(max(steps_of(run)) for run in runs[:2])
+        runs[2] = start(2)
+        held = runs[2].wait_for(r"Holds .*snapshot-\d+, for the workers of its run")
+        # A worker's last line may be of some steps before.
+        assert int(re.search(r"snapshot-(\d+)", held)[1]) > reached - SNAPSHOT_STEPS
+        for run in runs[:2]:
+            run.wait_for(r"^ps 0 \(.*\) died or cannot be reached: .*; it is looked for, for 90 s")
+            run.wait_for(r"^ps 0 \(.*\) is found again")
+            wait_for_step(run, reached + 100)
+        assert end(runs) > reached
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_worker_that_stands_still_is_not_missed_and_a_ps_that_does_is_found_again(tmp_path):
+    timeout_secs = 20
+    with cluster(tmp_path, 2, timeout_secs=timeout_secs) as (runs, _):
+        for run in runs[:2]:
+            wait_for_step(run, 50)
+        runs[1].process.send_signal(signal.SIGSTOP)
+        seen = max(steps_of(runs[0]))
+        wait_for_step(runs[0], seen + 100)
+        time.sleep(0.75 * timeout_secs)  # no line tells that the ps has ended its stream
+        runs[1].process.send_signal(signal.SIGCONT)
+        runs[1].wait_for(r"^ps 0 \(.*\) is found again")
+        runs[2].process.send_signal(signal.SIGSTOP)
+        for run in runs[:2]:
+            run.wait_for(r"^ps 0 \(.*\) does not answer any more: .*; it is looked for, for 20 s")
+        seen = max(max(steps_of(run)) for run in runs[:2])
+        runs[2].process.send_signal(signal.SIGCONT)
+        for run in runs[:2]:
+            wait_for_step(run, seen + 100)
+        assert end(runs) > seen
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_chief_that_was_killed_takes_up_what_the_ps_hold(tmp_path):
+    with cluster(tmp_path, 2) as (runs, start):
+        wait_for_step(runs[1], 100)
+        kill(runs[0])
+        seen = max(steps_of(runs[1]))
+        runs[0] = start(0)
+        line = runs[0].wait_for("The run goes on with what the ps hold, step")
+        assert int(re.search(r"step (\d+)", line)[1]) >= seen
+        wait_for_step(runs[0], seen + 50)
+        assert end(runs) > seen
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_stopped_run_goes_on_from_the_chiefs_checkpoint(tmp_path):
+    with cluster(tmp_path, 1) as (runs, _):
+        runs[0].wait_for(r": step 100,")
+        step = end(runs)
+    assert checkpoints.step_of(checkpoints.latest_checkpoint(str(tmp_path))) == step
+    with cluster(tmp_path, 1, steps=step + 50) as (runs, _):
+        runs[0].wait_for(rf"Succesfully loaded model from .*ckpt-{step} at step={step}")
+        runs[0].wait_for(rf"A run begins at step {step}, ")
+        for run in runs:
+            assert run.finish() == 0, "\n".join(run.lines)
+    assert parameters(tmp_path, step + 50)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_workers_wait_for_a_ps_that_starts_later_and_a_signal_ends_it(tmp_path):
+    program, flags = asynchronous(tmp_path)
+    worker, ps = launch.members(1, 1)
+    with processes(program, flags, [worker]) as runs:
+        runs[0].wait_for("parameters in")
+        time.sleep(3.0)
+        with processes(program, flags, [ps]) as (server,):
+            runs[0].wait_for(r": step 20,")
+            server.process.send_signal(signal.SIGTERM)
+            assert server.finish() == 128 + signal.SIGTERM, "\n".join(server.lines)
+            server.wait_for(r"SIGTERM: ps 0 \(.*\) left 1 workers at step \d+")
+        with processes(program, flags, [ps]) as (server,):
+            server.wait_for("Holds .*snapshot")
+            seen = max(steps_of(runs[0]))
+            runs[0].wait_for(rf": step {seen + 10},")
+            assert end([*runs, server]) > seen
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_law_10_workers_with_other_flags_are_named_and_the_others_go_on(tmp_path):
+    program, flags = asynchronous(tmp_path)
+    *workers, ps = launch.members(2, 1)
+    workers[1].flags.append("--pull_bits=16")
+    with processes(program, flags, [*workers, ps]) as runs:
+        runs[1].wait_for(
+            r"refused this worker: .*pull_bits is 16 on worker 1 .* and 32 on worker 0"
+        )
+        assert runs[1].finish() == 1
+        wait_for_step(runs[0], 100)
+        end([runs[0], runs[2]])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("asynchronous_ps", [True, False])
+def test_law_10_a_ps_of_the_other_kind_is_named(tmp_path, asynchronous_ps):
+    worker, ps = launch.members(1, 1)
+    program, flags = flags_of(tmp_path)
+    with processes(program, [*flags, f"--cross_replica_sync={not asynchronous_ps}"], [ps]) as runs:
+        runs[0].wait_for("on this machine")
+        said = refusal(*flags, *worker.flags, f"--cross_replica_sync={asynchronous_ps}")
+        assert "was started with another --cross_replica_sync than this worker" in said
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_signal_is_heard_while_a_ps_is_away_and_two_ps_share_no_folder(tmp_path):
+    program, flags = asynchronous(tmp_path)
+    worker, ps = launch.members(1, 1)
+    other = launch.members(1, 1)[1]
+    with processes(program, flags, [worker, ps]) as runs:
+        runs[0].wait_for(r": step 20,")
+        with processes(program, flags, [other]) as (second,):
+            assert second.finish() == 1
+            said = "\n".join(second.lines)
+            folder = re.escape(str(tmp_path / "ps_0"))
+            assert re.search(rf"{folder}: another ps, process {runs[1].process.pid}, writes", said)
+            assert "Traceback" not in said
+        kill(runs[1])
+        runs[0].wait_for("it is looked for, for 90 s")
+        began = time.monotonic()
+        runs[0].process.send_signal(signal.SIGTERM)
+        assert runs[0].finish() == 128 + signal.SIGTERM
+        assert time.monotonic() - began < 60
+        runs[0].wait_for("SIGTERM: ps 0 .* not found again before .*; nothing is saved")
+
+
+def pulled(**said):
+    """What a worker pulled last."""
+    standing = {"finished": False, "stopped": False, "saved": False} | said
+    return Pulled(7, (7,), (), np.zeros(0), **standing)
+
+
+@pytest.mark.parametrize(
+    ("last", "status", "text"),
+    [
+        (pulled(finished=True), None, "Finished training at step 7: there"),
+        (pulled(stopped=True, saved=True), 143, "The chief was asked to stop and has saved"),
+    ],
+)
+def test_a_worker_says_why_it_ends(last, status, text, capfd):
+    with contextlib.nullcontext() if status is None else pytest.raises(SystemExit) as ended:
+        asynchronous_program._tell_end("there", False, last, StopRequest())
+    assert text in capfd.readouterr().out
+    assert status is None or ended.value.code == status
+
+
+def test_a_worker_does_not_say_that_the_chief_has_saved_when_it_has_failed():
+    with pytest.raises(ValueError, match="The chief has ended the run without saving it"):
+        asynchronous_program._tell_end("", False, pulled(stopped=True), StopRequest())
+
+
+def test_a_run_is_noted_before_it_begins(tmp_path, monkeypatch):
+    monkeypatch.setattr(asynchronous_program, "pack", lambda *args: [])
+    training = SimpleNamespace(step=3, state={}, layout=None)
+    training.classifier = SimpleNamespace(state={})
+    config = SimpleNamespace(train_dir=str(tmp_path))
+    ready = SimpleNamespace(config=config, training=training, plan=PLAN, shares=[])
+    noted = []
+
+    class DyingChief:
+        def enter(self, run):
+            return [Standing("", 0, True, False)]
+
+        def begin(self, plan, states, version):
+            noted.append(RunFile(str(tmp_path)).read())
+            raise SystemExit
+
+    with pytest.raises(SystemExit):
+        asynchronous_program._begin_or_go_on(ready, DyingChief(), None)
+    assert noted == [(PLAN.run, PLAN.facts)]
+
+
+def test_staleness_is_shown_as_a_histogram_and_scalars(tmp_path):
+    writer = SummaryWriter(str(tmp_path), PLAN.layout(), lambda codecs: [])
+    writer.staleness([0, 1, 5], 9)
+    writer.staleness([], 10)
+    writer.flush()
+    (file,) = map(str, tmp_path.iterdir())
+    events = [
+        event_pb2.Event.FromString(record.numpy()) for record in tf.data.TFRecordDataset(file)
+    ]
+    tags = [(event.step, value.tag) for event in events for value in event.summary.value]
+    assert sorted(tags) == [(9, "staleness"), (9, "staleness/max"), (9, "staleness/mean")]
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        ({"grad_bits": 1, "use_encoding": False}, "--use_encoding=False: needs --cross_replica"),
+        ({"grad_bits": 1, "floating_grad_epoch": 2}, "--floating_grad_epoch=2: needs"),
+        ({"grad_bits": 1, "scaler_sharing": False}, "--scaler_sharing=False: needs"),
+        ({"profile_steps": (1, 2)}, "--profile_steps=1,2: needs --cross_replica_sync=True"),
+    ],
+)
+def test_law_10_flags_that_need_all_workers_are_named(flags, text):
+    refuse_what_needs_all_workers(TrainConfig(dataset_name="mnist"))
+    with pytest.raises(ValueError, match=text):
+        refuse_what_needs_all_workers(TrainConfig(dataset_name="mnist", **flags))
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"worker_hosts": ("a:1", "b:1")},
+        {"variable_update": "mpi"},
+    ],
+)
+def test_law_10_without_parameter_servers_all_workers_step_together(flags):
+    with pytest.raises(ValueError, match="--cross_replica_sync=False: needs --ps_hosts"):
+        ClusterConfig(cross_replica_sync=False, **flags)
+
+
+def test_flags_of_asynchronous_training_are_inert_without_it():
+    hosts = {"worker_hosts": ("a:1",), "ps_hosts": ("p:1",)}
+    inert = {"max_staleness", "pull_bits", "ps_snapshot_steps"}
+    assert ClusterConfig(**hosts).inert_flags.keys() == inert
+    asynchronous = {**hosts, "cross_replica_sync": False}
+    assert ClusterConfig(**asynchronous).inert_flags.keys() == {"ps_snapshot_steps"}
+    of_a_ps = ClusterConfig(**asynchronous, job_name="ps").inert_flags
+    assert of_a_ps.keys() == {"max_staleness", "pull_bits"}

@@ -1,0 +1,171 @@
+"""What the others do and say when a worker is lost, hangs, or is only slow: with real processes."""
+
+import os
+import re
+import signal
+import socket
+import sys
+import textwrap
+import time
+
+import pytest
+
+from inception import launch
+from inception.worker_runs import MpiRun, Run, finished, flags_of, worker_pids
+
+ENDLESS = 100_000  # steps
+
+
+def module_in(folder, monkeypatch, source):
+    """The name of a program that is written to a folder for the workers to run."""
+    (folder / "changed_train.py").write_text(textwrap.dedent(source))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.getcwd()]))
+    return "changed_train"
+
+
+@pytest.mark.slow
+def test_a_worker_that_pauses_for_less_than_the_time_out_loses_nobody(tmp_path):
+    program, flags = flags_of(tmp_path, batch_size=2, steps=ENDLESS)
+    with Run(2, program, flags) as run:
+        run.wait_for(r"Worker 0: .* step 10,")
+        paused = worker_pids(tmp_path)[1]
+        os.kill(paused, signal.SIGSTOP)
+        time.sleep(25.0)  # TensorFlow by itself has enough after 10 s
+        os.kill(paused, signal.SIGCONT)
+        step = max(int(n) for n in re.findall(r"Worker 0: .* step (\d+),", "\n".join(run.lines)))
+        run.wait_for(rf"Worker 0: .* step {step + 200},")
+        run.process.send_signal(signal.SIGTERM)
+        assert run.finish() == 128 + signal.SIGTERM, "\n".join(run.lines)
+
+
+BLOCKED = """
+    import time
+    from inception import programs
+    from inception.training import train
+    import tensorflow as tf
+
+    original = train.training_batches
+
+    def training_batches(config, goal, dataset, step, index, count):
+        def wait(i):
+            if i == 30 and index == {index}:
+                time.sleep(1000)
+            return i
+
+        def delayed(i, batch):
+            with tf.control_dependencies([tf.numpy_function(wait, [i], tf.int64)]):
+                return tf.nest.map_structure(tf.identity, batch)
+
+        batches = original(config, goal, dataset, step, index, count)
+        return batches.enumerate().map(delayed)
+
+    train.training_batches = training_batches
+    if __name__ == "__main__":
+        programs.train_distributed("mnist", "")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_worker_whose_input_blocks_is_named(tmp_path, monkeypatch, victim):
+    module = module_in(tmp_path, monkeypatch, BLOCKED.format(index=victim))
+    _, flags = flags_of(tmp_path / "train", batch_size=2, steps=ENDLESS)
+    with Run(2, module, [*flags, "--worker_timeout_secs=4"]) as run:
+        run.wait_for(r"Worker 0: .* step 30,")
+        start = time.monotonic()
+        for i in (0, 1):
+            found = "the others found: " if i == victim != 0 else ""  # the chief finds all
+            who = rf"worker {i} .* ends: {found}worker {victim} \(127.0.0.1:\d+\)"
+            run.wait_for(rf"\[{i}\] {who}: no next batch for 4 s")
+        assert time.monotonic() - start < 15
+        assert run.finish() == 1
+
+
+SLOW_SAVES = """
+    import time
+    from inception import programs
+    from inception.training import train
+
+    original = train.checkpoints.save
+
+    def save(*arguments):
+        time.sleep(12)
+        return original(*arguments)
+
+    train.checkpoints.save = save
+    if __name__ == "__main__":
+        programs.train_distributed("mnist", "")
+"""
+
+
+@pytest.mark.slow
+def test_a_chief_that_saves_for_longer_than_the_time_out_loses_nobody(tmp_path, monkeypatch):
+    module = module_in(tmp_path, monkeypatch, SLOW_SAVES)
+    _, flags = flags_of(tmp_path / "train", batch_size=2, steps=30)
+    run = Run(2, module, [*flags, "--worker_timeout_secs=6", "--save_iter=20"])
+    assert run.finish() == 0, "\n".join(run.lines)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "victim"), [(signal.SIGKILL, 0), (signal.SIGSTOP, 1), (signal.SIGKILL, 2)]
+)
+def test_a_lost_process_of_mpi_is_named_and_ends_the_others(tmp_path, how, victim):
+    program, flags = flags_of(tmp_path, batch_size=2, steps=ENDLESS)
+    with MpiRun(3, program, [*flags, "--worker_timeout_secs=5"]) as run:
+        run.wait_for(r"Worker 0: .* step 10,")
+        os.kill(worker_pids(tmp_path)[victim], how)
+        start = time.monotonic()
+        if how == signal.SIGSTOP:
+            lost = rf"worker {victim} \(.*\) hangs: nothing was heard of it"
+            run.wait_for(rf"worker \d .* ends: {lost}")
+        else:  # MPI may notice it, and end all, before anybody can say which it was
+            run.wait_for(rf"worker \d .* ends: worker {victim} \(.*\) died|BAD TERM|^Abort")
+        assert run.finish() != 0
+        assert time.monotonic() - start < 20
+    assert not worker_pids(tmp_path)  # also the one that hung
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "name"), [(signal.SIGTERM, "SIGTERM"), (signal.SIGINT, "SIGINT")]
+)
+def test_a_signal_before_the_first_step_of_mpi_is_one_line(tmp_path, monkeypatch, number, name):
+    source = """
+        import sys, time
+        from inception import programs
+        from inception.training import preparation
+
+        def slow(*arguments):
+            print("setting up", flush=True)
+            time.sleep(1000)
+
+        preparation.build_training = slow
+        if __name__ == "__main__":
+            programs.train_distributed("mnist", "")
+    """
+    module = module_in(tmp_path, monkeypatch, source)
+    _, flags = flags_of(tmp_path / "train", batch_size=2)
+    with MpiRun(2, module, flags) as run:
+        run.wait_for("setting up")
+        os.kill(worker_pids(tmp_path / "train")[1], number)
+        run.wait_for(rf"worker 1 \(.*\) ends: stopped by {name}")
+        assert run.finish() != 0
+        assert "Traceback" not in "\n".join(run.lines)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_law_10_a_port_that_tensorflow_cannot_have_is_named_to_all(tmp_path, victim):
+    program, flags = flags_of(tmp_path, batch_size=2)
+    both = launch.worker_flags(2)
+    address = both[0][0].partition("=")[2].split(",")[victim]
+    with socket.create_server(("", int(address.rpartition(":")[2]))):
+        found = finished([sys.executable, "-m", program, *flags, *own] for own in both)
+    for output, status in found:
+        assert status == 1
+        assert f"must name free ports of the workers: {address}" in output, output
+        assert "Traceback" not in output
+    assert re.search(
+        f"worker {1 - victim} .* ends: worker {victim} .* failed: ", found[1 - victim][0]
+    )

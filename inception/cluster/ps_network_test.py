@@ -1,0 +1,44 @@
+"""What a ps checks before it listens."""
+
+import dataclasses
+from types import SimpleNamespace
+
+import pytest
+
+from inception.cluster.ps_network import security
+from terngrad.exchange.parameter_server.server.server_test import make_certificates
+
+
+@pytest.fixture(scope="module", name="tls")
+def _tls(tmp_path_factory):
+    return make_certificates(tmp_path_factory.mktemp("certificates"), "ours", "ps")
+
+
+def cluster_of(tls, **changes):
+    files = {f"tls_{name}": value for name, value in dataclasses.asdict(tls).items()}
+    return SimpleNamespace(**files | changes)
+
+
+def test_certificates_that_fit_are_taken(tls):
+    assert security(cluster_of(tls)) == tls
+
+
+@pytest.mark.parametrize("flag", ["tls_ca", "tls_cert"])
+def test_law_10_a_file_without_a_certificate_is_named(tls, tmp_path, flag):
+    garbage = tmp_path / "garbage"
+    garbage.write_text("nothing of the kind")
+    with pytest.raises(ValueError, match=rf"--{flag}={garbage}.*there is no certificate in it"):
+        security(cluster_of(tls, **{flag: str(garbage)}))
+
+
+def test_law_10_a_key_of_another_certificate_is_named(tls, tmp_path):
+    other = make_certificates(tmp_path, "theirs", "stranger")
+    with pytest.raises(ValueError, match=rf"--tls_cert=.*or none for --tls_key={other.key}"):
+        security(cluster_of(tls, tls_key=other.key))
+
+
+@pytest.mark.parametrize("flag", ["tls_ca", "tls_cert", "tls_key"])
+def test_law_10_a_file_that_is_not_there_is_named(tls, tmp_path, flag):
+    none = str(tmp_path / "none")
+    with pytest.raises(ValueError, match=rf"--{flag}={none}.*cannot be read: No such file"):
+        security(cluster_of(tls, **{flag: none}))

@@ -1,0 +1,1 @@
+"""The flags of the programs: tables, configs and checks."""

@@ -1,0 +1,208 @@
+import dataclasses
+import shlex
+
+import pytest
+from absl.flags import FlagValues
+
+from inception import app
+from inception.flags import configs, table
+
+
+def train(*arguments: str, dataset: str = "mnist") -> configs.TrainConfig:
+    """The config of a training program called with the arguments."""
+    values = FlagValues()
+    configs.define_train(values, dataset)
+    app.parse(values, arguments)
+    return configs.train_config(values, dataset)
+
+
+def evaluation(*arguments: str, dataset: str = "mnist") -> configs.EvalConfig:
+    """The config of an evaluation program called with the arguments."""
+    values = FlagValues()
+    configs.define_eval(values, dataset)
+    app.parse(values, arguments)
+    return configs.eval_config(values, dataset)
+
+
+def test_training_keeps_the_defaults_that_users_rely_on():
+    expected = {
+        "data_dir": "/tmp/mydata",
+        "batch_size": 32,
+        "num_preprocess_threads": 4,
+        "num_readers": 4,
+        "input_queue_memory_factor": 16,
+        "max_steps": 370000,
+        "optimizer": "momentum",
+        "momentum": 0.9,
+        "initial_learning_rate": 0.01,
+        "num_epochs_per_decay": 20,
+        "learning_rate_decay_factor": 0.1,
+        "learning_rate_decay_type": "exponential",
+        "learning_rate_power": 0.5,
+        "end_learning_rate": 0.0,
+        "weight_decay": 0.0005,
+        "dropout_keep_prob": 0.5,
+        "seed": 1,
+        "save_iter": 5000,
+        "log_device_placement": False,
+        "pretrained_model_checkpoint_path": "",
+        "fine_tune": False,
+        "save_tower": -1,
+        "benchmark_mode": False,
+        "grad_bits": 32,
+        "clip_factor": 0.0,
+        "size_to_binarize": 1,
+        "quantize_logits": False,
+        "floating_grad_epoch": 0,
+        "use_encoding": True,
+        "scaler_sharing": True,
+        "num_gpus": 1,
+        "num_nodes": -1,
+        "deterministic": True,
+        "save_summaries_secs": 180,
+    }
+    assert expected.items() <= dataclasses.asdict(train()).items()
+
+
+def test_evaluation_keeps_the_defaults_that_users_rely_on():
+    expected = {
+        "eval_interval_secs": 3600,
+        "run_once": False,
+        "num_examples": 50000,
+        "device": "/gpu:0",
+        "tower": -1,
+        "restore_avg_var": True,
+        "max_steps": 370000,
+        "batch_size": 32,
+    }
+    assert expected.items() <= dataclasses.asdict(evaluation()).items()
+
+
+@pytest.mark.parametrize(("dataset", "net"), [("mnist", "lenet"), ("cifar10", "cifar10_alexnet")])
+def test_a_program_without_flags_fits_its_data_set(dataset, net):
+    training, evaluating = train(dataset=dataset), evaluation(dataset=dataset)
+    assert (training.dataset_name, training.net, training.image_size) == (dataset, net, -1)
+    assert (evaluating.dataset_name, evaluating.net, evaluating.image_size) == (dataset, net, -1)
+    assert (training.subset, evaluating.subset) == ("train", "test")
+    assert training.train_dir == evaluating.checkpoint_dir == f"/tmp/{dataset}_train"
+
+
+def test_the_flags_of_an_old_script_are_understood():
+    config = train(
+        *shlex.split("""--seed 123 --pretrained_model_checkpoint_path ""
+        --num_epochs_per_decay 200 --initial_learning_rate 0.0002 --grad_bits 1
+        --clip_factor 2.5 --floating_grad_epoch 0 --weight_decay 0.004 --momentum 0.9
+        --size_to_binarize 1 --optimizer adam --net cifar10_alexnet --image_size 24 --num_gpus 2
+        --num_nodes 2 --batch_size 128 --save_iter 2000 --quantize_logits True --max_steps 300000
+        --train_dir /tmp/t --data_dir /tmp/d"""),
+        dataset="cifar10",
+    )
+    assert config.quantize_logits and config.grad_bits == 1 and config.train_dir == "/tmp/t"
+
+
+def test_profile_steps_are_two_numbers():
+    assert train("--profile_steps=100,120").profile_steps == (100, 120)
+    assert train("--profile_steps=").profile_steps is None
+
+
+@pytest.mark.parametrize(("arguments", "nodes"), [([], 3), (["--num_nodes=6"], 6)])
+def test_without_num_nodes_each_device_is_a_node(arguments, nodes):
+    assert train("--num_gpus=3", "--batch_size=30", *arguments).nodes == nodes
+
+
+def test_adam_keeps_the_learning_rate_fixed_and_says_so_if_asked_otherwise(capsys):
+    assert train("--optimizer=adam").learning_rate_decay_type == "fixed"
+    assert not capsys.readouterr().out
+    config = train("--optimizer=adam", "--learning_rate_decay_type=polynomial")
+    assert config.learning_rate_decay_type == "fixed"
+    assert "with --optimizer=adam the learning rate stays fixed" in capsys.readouterr().out
+
+
+def test_the_choice_of_a_tower_is_one_line(capsys):
+    train("--save_tower=0")
+    evaluation("--tower=0")
+    assert capsys.readouterr().out == (
+        "--save_tower=0: a checkpoint holds one copy of the weights, which all towers share.\n"
+        "--tower=0: a checkpoint holds one copy of the weights, which all towers share.\n"
+    )
+
+
+BAD_TRAINING_FLAGS = {
+    "--grad_bits=5": "must be 32, 16 or 1",
+    "--optimizer=lars": "must be momentum, adam, gd or rmsprop",
+    "--learning_rate_decay_type=cosine": "must be exponential, polynomial or fixed",
+    "--subset=dev": "must be train, validation or test",
+    "--clip_factor=-1": "must be a number >= 0",
+    "--clip_factor=nan": "must be a number >= 0",
+    "--initial_learning_rate=inf": "must be a number >= 0",
+    "--dropout_keep_prob=0": "must be a number > 0 and <= 1",
+    "--momentum=1.5": "must be a number >= 0 and <= 1",
+    "--moving_average_decay=2": "must be a number >= 0 and <= 1",
+    "--num_preprocess_threads=0": "must be an integer >= 1",
+    "--image_size=0": "must be an integer >= 1, or -1",
+    "--num_nodes=0": "must be an integer >= 1, or -1",
+    "--profile_steps=120,100": "must be two steps FIRST,LAST with 0 <= FIRST < LAST",
+    "--profile_steps=100": "must be two steps FIRST,LAST with 0 <= FIRST < LAST",
+    "--save_tower=1": "must be -1 to 0, one a node",
+    "--fine_tune=True": "needs --pretrained_model_checkpoint_path",
+    "--dataset_name=cifar10": "this program reads mnist",
+}
+
+
+@pytest.mark.parametrize(("argument", "why"), BAD_TRAINING_FLAGS.items())
+def test_a_value_that_cannot_be_honoured_is_named_with_what_is_allowed(argument, why):
+    with pytest.raises(Exception) as error_info:
+        train(argument)
+    assert str(error_info.value) == f"flag {argument}: {why}"
+
+
+def test_looks_for_checkpoints_have_time_between_them():
+    with pytest.raises(Exception, match=r"^flag --eval_interval_secs=0: must be a number > 0$"):
+        evaluation("--eval_interval_secs=0")
+
+
+def test_batches_divide_over_the_nodes():
+    with pytest.raises(
+        ValueError, match=r"^flag --batch_size=33: must be a multiple of the 4 nodes$"
+    ):
+        train("--batch_size=33", "--num_nodes=4")
+
+
+def test_every_device_has_a_node():
+    with pytest.raises(ValueError, match=r"^flag --num_nodes=1: must be >= --num_gpus=2, or -1$"):
+        train("--num_gpus=2", "--num_nodes=1")
+
+
+def test_a_config_made_in_code_is_checked_like_one_made_of_flags():
+    with pytest.raises(ValueError, match=r"^flag --grad_bits=2: must be 32, 16 or 1$"):
+        configs.TrainConfig(dataset_name="mnist", grad_bits=2)
+
+
+@pytest.mark.parametrize("config_class", [configs.TrainConfig, configs.EvalConfig])
+def test_every_flag_has_a_help_and_a_default_that_is_allowed(config_class):
+    for name, entry in table.table(config_class).items():
+        assert entry.help, name
+    config_class(dataset_name="mnist")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "inert"),
+    [
+        (["--grad_bits=1", "--clip_factor=2.5", "--momentum=0.8"], []),
+        (["--clip_factor=2.5", "--quantize_logits"], ["clip_factor", "quantize_logits"]),
+        (["--optimizer=gd", "--momentum=0.8"], ["momentum"]),
+        (
+            ["--learning_rate_decay_type=fixed", "--num_epochs_per_decay=3"],
+            ["num_epochs_per_decay"],
+        ),
+        (["--end_learning_rate=0.1"], ["end_learning_rate"]),
+        (["--benchmark_mode", "--data_dir=/nowhere"], ["data_dir"]),
+    ],
+)
+def test_a_flag_without_effect_is_named(arguments, inert, capsys):
+    values = FlagValues()
+    configs.define_train(values, "mnist")
+    app.parse(values, arguments)
+    configs.train_config(values, "mnist")
+    named = [line.split(":")[0] for line in capsys.readouterr().out.splitlines()]
+    assert named == [f"--{name}" for name in inert]

@@ -1,0 +1,263 @@
+"""The flags of slim's programs: TF-Slim's names and defaults, mapped to the suite's configs."""
+
+import dataclasses
+from typing import Any
+
+from absl.flags import FlagValues
+
+from inception.flags import configs, table
+from inception.flags.cluster import LAUNCHED, ClusterConfig
+from inception.flags.table import (
+    BOOLEAN,
+    NAMES,
+    TEXT,
+    Checked,
+    at_least,
+    flag,
+    number,
+    one_of,
+    refuse,
+)
+
+_NETS = {"lenet": "lenet_slim"}  # `lenet` of the other programs is the paper's
+_RENAMED = {"learning_rate_power": "power"}  # the suite's name of a flag to TF-Slim's
+_OPTIMIZERS = {"sgd": "gd", "momentum": "momentum", "adam": "adam", "rmsprop": "rmsprop"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Shared(Checked):
+    dataset_name: str = flag("Data", TEXT, "imagenet", "name of the data set")
+    dataset_split_name: str = flag(
+        "Data", one_of("train", "validation", "test"), "train", "train, validation or test"
+    )
+    dataset_dir: str = flag("Data", TEXT, "", "folder of the record files; must be given")
+    labels_offset: int = flag(
+        "Data", at_least(0), 0, "subtracted from the labels, and from the number of classes"
+    )
+    preprocessing_name: str | None = flag(
+        "Data", TEXT, None, "preprocessing by its name in slim/preprocessing; not set = the net's"
+    )
+    num_preprocessing_threads: int = flag(
+        "Data", at_least(1), 4, "parallel decoding and augmentation", "threads"
+    )
+    model_name: str = flag(
+        "Training", TEXT, "inception_v3", "net, by its name in slim/nets; lenet is lenet_slim"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.dataset_dir:
+            raise refuse("dataset_dir", "", "must name the folder of the record files")
+
+    def _shared(self) -> dict[str, Any]:
+        return {
+            "data_dir": self.dataset_dir,
+            "dataset_name": self.dataset_name,
+            "subset": self.dataset_split_name,
+            "num_preprocess_threads": self.num_preprocessing_threads,
+            "net": _NETS.get(self.model_name, self.model_name),
+            "preprocessing_name": self.preprocessing_name,
+            "labels_offset": self.labels_offset,
+        }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainFlags(_Shared, configs.Trainer):
+    """The flags of train_image_classifier."""
+
+    batch_size: int = flag("Data", at_least(1), 32, "images in a step of one clone", "images")
+    train_image_size: int | None = flag(
+        "Data", at_least(1), None, "side of the net's input; not set = the net's own", "pixels"
+    )
+    num_readers: int = flag("Data", at_least(1), 4, "record files read at once", "files")
+
+    train_dir: str = flag(
+        "Training", TEXT, "/tmp/tfmodel/", "folder of checkpoints and summaries; resumed from"
+    )
+    max_number_of_steps: int | None = flag(
+        "Training", at_least(1), None, "end of training; not set = never", "steps"
+    )
+    optimizer: str = flag(
+        "Training", one_of(*_OPTIMIZERS), "rmsprop", "sgd, momentum, adam or rmsprop"
+    )
+    momentum: float = flag("Training", number(0, 1), 0.9, "of optimizers momentum and rmsprop")
+    learning_rate: float = flag("Training", number(), 0.01, "learning rate at step 0")
+    learning_rate_decay_type: str = flag(
+        "Training",
+        one_of("exponential", "polynomial", "fixed"),
+        "exponential",
+        "exponential, polynomial or fixed",
+    )
+    num_epochs_per_decay: float = flag(
+        "Training",
+        number(above=True),
+        2.0,
+        "exponential: between two decays; polynomial: of the whole decay",
+        "epochs",
+    )
+    learning_rate_decay_factor: float = flag(
+        "Training", number(above=True), 0.94, "exponential: factor of one decay"
+    )
+    power: float = flag("Training", number(above=True), 1.0, "polynomial: exponent")
+    end_learning_rate: float = flag(
+        "Training", number(), 0.0001, "polynomial: learning rate after the decay"
+    )
+    warmup_steps: int = flag(
+        "Training", at_least(0), 0, "linear from warmup_learning_rate to learning_rate", "steps"
+    )
+    warmup_epochs: float = flag(
+        "Training", number(), 0.0, "the same, as a number of epochs", "epochs"
+    )
+    warmup_learning_rate: float = flag("Training", number(), 0.0, "where the warm-up begins")
+    weight_decay: float = flag(
+        "Training", number(), 0.00004, "times sum(w^2)/2 over the kernels is added to the loss"
+    )
+    label_smoothing: float = flag(
+        "Training", number(0, 1), 0.0, "share of a label spread over all classes"
+    )
+    moving_average_decay: float | None = flag(
+        "Training", number(0, 1), None, "decay of the weights' moving averages; not set = none"
+    )
+    checkpoint_path: str = flag(
+        "Training", TEXT, "", "checkpoint (or folder) to start from where train_dir has none"
+    )
+    checkpoint_exclude_scopes: tuple[str, ...] = flag(
+        "Training", NAMES, (), "beginnings of variable names that are not restored from it"
+    )
+    ignore_missing_vars: bool = flag(
+        "Training", BOOLEAN, False, "variables that it lacks keep their initial values"
+    )
+    trainable_scopes: tuple[str, ...] = flag(
+        "Training", NAMES, (), "beginnings of variable names that are trained; not set = all"
+    )
+    save_interval_secs: float = flag("Training", number(), 600, "between checkpoints", "seconds")
+
+    num_clones: int = flag("Runtime", at_least(1), 1, "devices with a clone of the net", "devices")
+    clone_on_cpu: bool = flag("Runtime", BOOLEAN, False, "clones on the CPU though there are GPUs")
+    log_every_n_steps: int = flag("Runtime", at_least(1), 10, "between two lines", "steps")
+    save_summaries_secs: float = flag(
+        "Runtime", number(), 600, "between summaries for TensorBoard; 0 = none", "seconds"
+    )
+
+    def config(self) -> configs.TrainConfig:
+        """Returns the suite's config; ValueError names a flag that does not fit the others."""
+        if self.warmup_steps and self.warmup_epochs:
+            raise refuse("warmup_epochs", self.warmup_epochs, "must be 0 beside --warmup_steps")
+        same = dataclasses.fields(configs.Trainer)
+        return configs.TrainConfig(
+            **{field.name: getattr(self, field.name) for field in same},
+            **self._shared(),
+            batch_size=self.batch_size * self.num_clones,
+            image_size=self.train_image_size or -1,
+            num_readers=self.num_readers,
+            max_steps=self.max_number_of_steps,
+            train_dir=self.train_dir,
+            optimizer=_OPTIMIZERS[self.optimizer],
+            momentum=self.momentum,
+            initial_learning_rate=self.learning_rate,
+            learning_rate_decay_type=self.learning_rate_decay_type,
+            num_epochs_per_decay=self.num_epochs_per_decay,
+            learning_rate_decay_factor=self.learning_rate_decay_factor,
+            learning_rate_power=self.power,
+            end_learning_rate=self.end_learning_rate,
+            polynomial_over_epochs=True,
+            warmup_steps=self.warmup_steps,
+            warmup_epochs=self.warmup_epochs,
+            warmup_learning_rate=self.warmup_learning_rate,
+            weight_decay=self.weight_decay,
+            label_smoothing=self.label_smoothing,
+            moving_average_decay=self.moving_average_decay or 0.0,
+            pretrained_model_checkpoint_path=self.checkpoint_path,
+            checkpoint_exclude_scopes=self.checkpoint_exclude_scopes,
+            ignore_missing_vars=self.ignore_missing_vars,
+            trainable_scopes=self.trainable_scopes,
+            save_iter=0,
+            save_interval_secs=self.save_interval_secs,
+            num_gpus=self.num_clones,
+            clone_on_cpu=self.clone_on_cpu,
+            log_every_n_steps=self.log_every_n_steps,
+            save_summaries_secs=self.save_summaries_secs,
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClusterFlags(Checked):
+    """The flags of train_image_classifier for several machines."""
+
+    variable_update: str = flag(
+        "Distributed",
+        one_of("local", *LAUNCHED),
+        "local",
+        "local trains on this machine alone; the others say who started it on several",
+    )
+    worker_timeout_secs: float = flag(
+        "Distributed",
+        number(above=True),
+        60.0,
+        "a worker that is not heard of for so long ends the training",
+        "seconds",
+    )
+    split_data: bool = flag(
+        "Distributed",
+        BOOLEAN,
+        True,
+        "each worker reads its share of the records; False: --dataset_dir holds just its share",
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvalFlags(_Shared, configs.Threads):
+    """The flags of eval_image_classifier."""
+
+    batch_size: int = flag("Data", at_least(1), 100, "images in a step", "images")
+    eval_image_size: int | None = flag(
+        "Data", at_least(1), None, "side of the net's input; not set = the net's own", "pixels"
+    )
+    max_num_batches: int | None = flag(
+        "Evaluation", at_least(1), None, "at most these many; not set = all", "batches"
+    )
+    checkpoint_path: str = flag(
+        "Evaluation", TEXT, "/tmp/tfmodel/", "folder of checkpoints, or one checkpoint"
+    )
+    eval_dir: str = flag("Evaluation", TEXT, "/tmp/tfmodel/", "folder of the summaries")
+    moving_average_decay: float | None = flag(
+        "Evaluation",
+        number(0, 1),
+        None,
+        "if set, the moving averages of the weights are evaluated, as the training made them",
+    )
+
+    def config(self) -> configs.EvalConfig:
+        """Returns the suite's config."""
+        return configs.EvalConfig(
+            **self._shared(),
+            num_intra_threads=self.num_intra_threads,
+            num_inter_threads=self.num_inter_threads,
+            batch_size=self.batch_size,
+            image_size=self.eval_image_size or -1,
+            num_examples=(self.max_num_batches or 0) * self.batch_size or -1,
+            checkpoint_dir=self.checkpoint_path,
+            eval_dir=self.eval_dir,
+            restore_avg_var=bool(self.moving_average_decay),
+            run_once=True,
+        )
+
+
+def cluster_config(values: FlagValues, save_interval_secs: float) -> ClusterConfig | None:
+    """Returns how the workers meet, or None where this one trains alone."""
+    given = table.read(ClusterFlags, values)
+    if given.variable_update == "local":
+        return None
+    return ClusterConfig(
+        variable_update=given.variable_update,
+        worker_timeout_secs=given.worker_timeout_secs,
+        split_data=given.split_data,
+        save_interval_secs=save_interval_secs,
+    )
+
+
+def train_config(values: FlagValues) -> configs.TrainConfig:
+    """Returns the config of the program that trains; names flags without effect."""
+    config = table.read(TrainFlags, values).config()
+    configs.tell_inert(configs.inert_flags(config), values, _RENAMED)
+    return config

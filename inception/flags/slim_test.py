@@ -1,0 +1,136 @@
+import dataclasses
+
+import pytest
+from absl.flags import FlagValues
+
+from inception import app
+from inception.flags import configs, slim, table
+
+
+def config(flags_class, *arguments):
+    """The suite's config of one of slim's programs."""
+    values = FlagValues()
+    table.define(flags_class, values)
+    app.parse(values, ["--dataset_dir=/tmp/d", *arguments])
+    return table.read(flags_class, values).config()
+
+
+def test_training_keeps_tf_slims_defaults():
+    expected = {
+        "dataset_name": "imagenet",
+        "subset": "train",
+        "net": "inception_v3",
+        "train_dir": "/tmp/tfmodel/",
+        "max_steps": None,
+        "batch_size": 32,
+        "optimizer": "rmsprop",
+        "momentum": 0.9,
+        "initial_learning_rate": 0.01,
+        "learning_rate_decay_type": "exponential",
+        "learning_rate_decay_factor": 0.94,
+        "num_epochs_per_decay": 2.0,
+        "end_learning_rate": 0.0001,
+        "learning_rate_power": 1.0,
+        "polynomial_over_epochs": True,
+        "weight_decay": 0.00004,
+        "label_smoothing": 0.0,
+        "moving_average_decay": 0.0,
+        "log_every_n_steps": 10,
+        "save_interval_secs": 600,
+        "save_summaries_secs": 600,
+        "num_gpus": 1,
+        "image_size": -1,
+    }
+    assert expected.items() <= dataclasses.asdict(config(slim.TrainFlags)).items()
+
+
+def test_evaluation_keeps_tf_slims_defaults():
+    expected = {
+        "dataset_name": "imagenet",
+        "net": "inception_v3",
+        "batch_size": 100,
+        "num_examples": -1,
+        "checkpoint_dir": "/tmp/tfmodel/",
+        "eval_dir": "/tmp/tfmodel/",
+        "restore_avg_var": False,
+        "run_once": True,
+    }
+    assert expected.items() <= dataclasses.asdict(config(slim.EvalFlags)).items()
+
+
+def test_lenet_is_tf_slims():
+    assert config(slim.TrainFlags, "--model_name=lenet").net == "lenet_slim"
+    assert config(slim.EvalFlags, "--model_name=cifarnet").net == "cifarnet"
+
+
+@pytest.mark.parametrize(
+    ("name", "optimizer"), [("sgd", "gd"), ("momentum", "momentum"), ("adam", "adam")]
+)
+def test_optimizers_have_tf_slims_names(name, optimizer):
+    assert config(slim.TrainFlags, f"--optimizer={name}").optimizer == optimizer
+
+
+def test_every_clone_has_a_batch_of_its_own():
+    trained = config(slim.TrainFlags, "--num_clones=2", "--num_nodes=4")
+    assert (trained.batch_size, trained.num_gpus, trained.nodes) == (64, 2, 4)
+
+
+def test_scopes_are_separated_by_commas():
+    trained = config(
+        slim.TrainFlags, "--trainable_scopes=fc3, logits", "--checkpoint_exclude_scopes="
+    )
+    assert trained.trainable_scopes == ("fc3", "logits")
+    assert trained.checkpoint_exclude_scopes == ()
+
+
+def test_a_number_of_batches_is_a_number_of_examples():
+    assert config(slim.EvalFlags, "--max_num_batches=3").num_examples == 300
+
+
+def test_a_fixed_decay_means_that_the_averages_are_evaluated():
+    assert config(slim.EvalFlags, "--moving_average_decay=0.99").restore_avg_var
+
+
+def test_the_suites_own_flags_reach_the_config():
+    trained = config(slim.TrainFlags, "--grad_bits=1", "--clip_factor=2.5", "--seed=7")
+    own = {field.name for field in dataclasses.fields(configs.Trainer)}
+    assert {"grad_bits", "clip_factor", "seed", "num_nodes", "deterministic"} <= own
+    assert (trained.grad_bits, trained.clip_factor, trained.seed) == (1, 2.5, 7)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--optimizer=ftrl"], "flag --optimizer=ftrl: must be sgd, momentum, adam or rmsprop"),
+        (["--sync_replicas=True"], "Unknown command line flag 'sync_replicas'"),
+        (["--dataset_dir="], "flag --dataset_dir=: must name the folder of the record files"),
+        (
+            ["--warmup_epochs=1", "--warmup_steps=5"],
+            "flag --warmup_epochs=1.0: must be 0 beside --warmup_steps",
+        ),
+    ],
+)
+def test_what_does_not_exist_here_is_refused_at_the_start(arguments, message):
+    with pytest.raises(Exception) as error_info:
+        config(slim.TrainFlags, *arguments)
+    assert str(error_info.value) == message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "inert"),
+    [
+        (["--learning_rate_decay_type=polynomial", "--power=2", "--num_epochs_per_decay=3"], []),
+        (["--power=2", "--clip_factor=2.5"], ["clip_factor", "power"]),
+        (
+            ["--learning_rate_decay_type=fixed", "--num_epochs_per_decay=3"],
+            ["num_epochs_per_decay"],
+        ),
+    ],
+)
+def test_a_flag_without_effect_is_named_as_tf_slim_names_it(arguments, inert, capsys):
+    values = FlagValues()
+    table.define(slim.TrainFlags, values)
+    app.parse(values, ["--dataset_dir=/tmp/d", *arguments])
+    slim.train_config(values)
+    named = [line.split(":")[0] for line in capsys.readouterr().out.splitlines()]
+    assert named == [f"--{name}" for name in inert]

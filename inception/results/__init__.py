@@ -1,0 +1,1 @@
+"""What runs leave behind: log lines, figures, reports and pictures."""

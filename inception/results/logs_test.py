@@ -1,0 +1,65 @@
+import datetime
+import io
+import os
+import pty
+import subprocess
+import sys
+
+from inception.results import logs
+from terngrad.training.progress import Progress
+
+NOON = datetime.datetime(2026, 1, 31, 12)
+FIGURES = Progress(
+    step=120,
+    entropy_loss=2.0149,
+    reg_loss=0.3051,
+    learning_rate=0.01,
+    examples_per_sec=1034.21,
+    sec_per_batch=0.1238,
+)
+
+
+def on_a_terminal(command: list[str]) -> str:
+    """What a command writes to a terminal."""
+    terminal, stdout = pty.openpty()
+    env = os.environ | {"TERM": "xterm", "COLUMNS": "120"}
+    subprocess.run(command, stdout=stdout, env=env, check=True)
+    os.close(stdout)
+    return os.read(terminal, 10_000).decode()
+
+
+def test_the_line_of_a_step_is_the_one_that_tools_read():
+    assert logs.step_line(FIGURES, NOON.replace(microsecond=123456)) == (
+        "2026-01-31 12:00:00.123456: step 120, entropy_loss = 2.01, reg_loss = 0.31, "
+        "total_loss = 2.32 (1034.2 examples/sec; 0.124 sec/batch)"
+    )
+
+
+def test_a_worker_names_itself_first():
+    assert logs.step_line(FIGURES, NOON, worker=3).startswith(
+        "Worker 3: 2026-01-31 12:00:00.000000: "
+    )
+
+
+def test_microseconds_are_there_even_when_they_are_0():
+    assert logs.timestamp(NOON) == "2026-01-31 12:00:00.000000"
+
+
+def test_the_bar_is_silent_where_stdout_is_no_terminal(monkeypatch):
+    file = io.StringIO()
+    monkeypatch.setattr("sys.stdout", file)
+    with logs.ProgressBar(0, 200) as bar:
+        bar.update(FIGURES)
+    assert file.getvalue() == ""
+
+
+def test_the_bar_shows_the_figures_on_a_terminal():
+    code = (
+        "from inception.results import logs\n"
+        "from terngrad.training.progress import Progress\n"
+        "with logs.ProgressBar(0, 200) as bar:\n"
+        f"    bar.update({FIGURES!r})\n"
+    )
+    shown = on_a_terminal([sys.executable, "-c", code])
+    assert "120/200" in shown
+    assert "loss = 2.01 + 0.31 = 2.32 (1034.2 examples/sec; 0.124 sec/batch)" in shown

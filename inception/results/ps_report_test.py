@@ -1,0 +1,104 @@
+"""What a ps says of its work."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from inception.results.ps_report import PsReport
+from inception.results.report import read_scalars
+from terngrad.exchange.parameter_server.server.figures import Figures
+
+
+class Clock:
+    """Stands still unless told otherwise."""
+
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def server(clock):
+    """One that has summed 3 steps of 2 workers, the second 10 ms late."""
+    figures = Figures(2, clock)
+    for step in range(3):
+        for worker in (0, 1):
+            figures.received(worker, 1_000_000)
+            figures.pushed(worker, step, 0.01 * worker)
+            figures.sent(worker, 2_000_000)
+        figures.made(step)
+    rounds = SimpleNamespace(held_bytes=5_000_000)
+    return SimpleNamespace(figures=figures, rounds=rounds, dropped={1: 4}, coordinator=True)
+
+
+def test_a_line_tells_the_traffic_the_straggler_and_what_is_held(server, clock, capsys):
+    report = PsReport(server, "ps 0", ["a:1", "b:2"], 30.0, None, clock=clock)
+    clock.now = 29.0
+    report.beat()
+    assert not capsys.readouterr().out
+    clock.now = 30.0
+    report.beat()
+    assert capsys.readouterr().out == (
+        "ps 0: step 2, 0.1 steps/s, 5.0 MB are held; "
+        "worker 0: 0.10 MB/s in, 0.20 out, 0.0 ms after the first; "
+        "worker 1: 0.10 MB/s in, 0.20 out, 10.0 ms after the first; "
+        "last comes worker 1 (b:2); gradients that came too late: 4 of worker 1.\n"
+    )
+    clock.now = 60.0
+    report.beat()
+    assert not capsys.readouterr().out  # nothing was done
+
+
+def test_a_line_tells_in_how_many_steps_a_backup_worker_took_part(server, clock, capsys):
+    for step in range(3, 10):
+        server.figures.pushed(0, step, 0.0)
+        server.figures.made(step)
+    report = PsReport(server, "ps 0", ["a:1", "b:2"], 30.0, None, clock=clock)
+    clock.now = 30.0
+    report.beat()
+    told = capsys.readouterr().out
+    assert "worker 1: 0.10 MB/s in, 0.20 out, in 3 of 10 steps, 10.0 ms after the first;" in told
+    assert "last comes worker 1 (b:2)" in told
+
+
+def test_a_folder_that_cannot_be_written_ends_the_figures_not_the_ps(server, clock, tmp_path):
+    (tmp_path / "file").write_text("")
+    lines = []
+    folder = str(tmp_path / "file" / "ps_0")
+    report = PsReport(server, "ps 0", ["a:1", "b:2"], 30.0, folder, lines.append, clock)
+    for now in (30.0, 60.0):
+        clock.now = now
+        server.figures.made(int(now))
+        report.beat()
+    assert len(lines) == 3
+    assert lines[1].startswith(f"No more figures are written to {folder}: ")
+
+
+def test_tensorboard_gets_the_same_by_worker(server, clock, tmp_path):
+    report = PsReport(server, "ps 0", ["a:1", "b:2"], 30.0, str(tmp_path / "ps_0"), clock=clock)
+    assert not list(tmp_path.iterdir())
+    clock.now = 10.0
+    report.report()
+    scalars = read_scalars(str(tmp_path / "ps_0"))
+    assert {tag: curve.values[-1] for tag, curve in scalars.items()} == pytest.approx(
+        {
+            "ps/steps_per_sec": 0.3,
+            "ps/held_mb": 5.0,
+            "ps/bytes_in_per_step/0": 1e6,
+            "ps/bytes_in_per_step/1": 1e6,
+            "ps/bytes_out_per_step/0": 2e6,
+            "ps/bytes_out_per_step/1": 2e6,
+            "ps/late_ms/0": 0.0,
+            "ps/late_ms/1": 10.0,
+            "ps/share_of_steps/0": 1.0,
+            "ps/share_of_steps/1": 1.0,
+            "ps/dropped_gradients/0": 0.0,
+            "ps/dropped_gradients/1": 4.0,
+        }
+    )

@@ -1,0 +1,102 @@
+"""What a finished run left behind: its curves, its accuracies, its bytes."""
+
+import dataclasses
+import glob
+import os
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+from tensorboard.backend.event_processing import event_file_loader
+
+from inception.flags.configs import EvalConfig
+from inception.results.metrics import Metrics
+from inception.training import evaluate
+from terngrad.training import checkpoints
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """A figure over the steps of a run."""
+
+    steps: list[int]
+    values: list[float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run, read from its folder.
+
+    Attributes:
+      loss: total loss of the step's batch.
+      accuracy: precision @ 1 on the test images, at each checkpoint.
+      metrics: of the last checkpoint.
+      parameters: number of trained parameters.
+      payload_bytes: bytes that one node sends in a step.
+      bits_per_parameter: the same in bits for each parameter.
+      ms_per_step: median duration of a step, in milliseconds.
+    """
+
+    loss: Curve
+    accuracy: Curve
+    metrics: Metrics
+    parameters: int
+    payload_bytes: float
+    bits_per_parameter: float
+    ms_per_step: float
+
+
+def read_run(train_dir: str, *, net: str, dataset_name: str, data_dir: str, batch_size: int) -> Run:
+    """Reads a run's event files and evaluates its checkpoints (moving averages, test images).
+
+    Raises:
+      ValueError: if the folder holds no checkpoint or no events.
+    """
+    scalars = read_scalars(train_dir)
+    paths = checkpoints.all_checkpoints(train_dir)
+    if not paths or "losses/total_loss" not in scalars:
+        raise ValueError(f"{train_dir} holds no finished run.")
+    found = evaluate_all(paths, net, dataset_name, data_dir)
+    payload = scalars["bytes_sent_per_step"].values[0]
+    bits = scalars["bits_per_parameter"].values[0]
+    return Run(
+        loss=scalars["losses/total_loss"],
+        accuracy=Curve(
+            [checkpoints.step_of(path) for path in paths], [m.precision_at_1 for m in found]
+        ),
+        metrics=found[-1],
+        parameters=round(8 * payload / bits),
+        payload_bytes=payload,
+        bits_per_parameter=bits,
+        ms_per_step=1000 * batch_size / float(np.median(scalars["examples_per_sec"].values)),
+    )
+
+
+def read_scalars(directory: str) -> dict[str, Curve]:
+    """Every scalar of a folder's event files by tag; of a step written twice the last value."""
+    found: dict[str, dict[int, float]] = {}
+    for path in sorted(glob.glob(os.path.join(glob.escape(directory), "events.out.tfevents.*"))):
+        for event in event_file_loader.EventFileLoader(path).Load():
+            for value in event.summary.value:
+                if value.metadata.plugin_data.plugin_name == "scalars":
+                    tensor = tf.make_ndarray(value.tensor)
+                    found.setdefault(value.tag, {})[event.step] = float(tensor.reshape(-1)[0])
+    return {
+        tag: Curve(sorted(values), [values[step] for step in sorted(values)])
+        for tag, values in found.items()
+    }
+
+
+def evaluate_all(paths: Sequence[str], net: str, dataset_name: str, data_dir: str) -> list[Metrics]:
+    """Metrics of checkpoints on the test images, with the moving averages of the weights."""
+    config = EvalConfig(
+        net=net,
+        dataset_name=dataset_name,
+        data_dir=data_dir,
+        subset="test",
+        batch_size=500,
+        num_examples=-1,
+    )
+    task = evaluate.make_task(config)
+    task = task._replace(batches=task.batches.cache())
+    return [evaluate.measure_checkpoint(path, task) for path in paths]

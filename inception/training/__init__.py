@@ -1,0 +1,1 @@
+"""Trainings and evaluations as programs run them: prepare, build, train, evaluate."""

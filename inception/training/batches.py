@@ -1,0 +1,102 @@
+"""From a config to batches: what training and evaluation read, and what is wrong with it."""
+
+import contextlib
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+from inception.flags.configs import EvalConfig, TrainConfig
+from inception.training.problem import Problem
+from slim import input_pipeline
+from slim.datasets import records
+from slim.datasets.dataset_factory import Dataset
+from slim.preprocessing import preprocessing_factory
+
+_POOL_UNIT = 1024  # images of the shuffle pool for each unit of input_queue_memory_factor
+
+
+def training_batches(
+    config: TrainConfig,
+    goal: Problem,
+    dataset: Dataset | None,
+    step: int,
+    worker_index: int = 0,
+    num_workers: int = 1,
+) -> tf.data.Dataset:
+    """Batches (images, labels) from step `step` on; synthetic ones where `dataset` is None.
+
+    Of several workers each gets its share of the records.
+    """
+    if dataset is None:
+        shape = (goal.image_size, goal.image_size, goal.channels)
+        # One batch over all workers: the images of a node do not depend on where it computes.
+        whole = input_pipeline.synthetic_batches(
+            shape, goal.num_classes, config.batch_size * num_workers, config.seed
+        )
+        mine = slice(worker_index * config.batch_size, (worker_index + 1) * config.batch_size)
+        return whole.take(1).map(lambda images, labels: (images[mine], labels[mine])).repeat()
+    batches = input_pipeline.training_batches(
+        dataset,
+        preprocessing_factory.get_preprocessing(goal.preprocessing, is_training=True),
+        image_size=goal.image_size,
+        batch_size=config.batch_size,
+        seed=config.seed,
+        start_step=step,
+        worker_index=worker_index,
+        num_workers=num_workers,
+        num_readers=config.num_readers,
+        num_preprocess_threads=config.num_preprocess_threads,
+        shuffle_pool=_POOL_UNIT * config.input_queue_memory_factor,
+        deterministic=config.deterministic,
+    )
+    return _shift_labels(batches, config.labels_offset, goal.num_classes)
+
+
+def evaluation_batches(config: EvalConfig, goal: Problem, dataset: Dataset) -> tf.data.Dataset:
+    """Batches (images, labels) in one pass over `num_evaluated` examples."""
+    batches = input_pipeline.evaluation_batches(
+        dataset,
+        preprocessing_factory.get_preprocessing(goal.preprocessing, is_training=False),
+        image_size=goal.image_size,
+        batch_size=config.batch_size,
+        num_readers=config.num_readers,
+        num_preprocess_threads=config.num_preprocess_threads,
+    )
+    examples = num_evaluated(config, dataset)
+    if examples < dataset.num_examples:
+        batches = batches.unbatch().take(examples).batch(config.batch_size)
+    return _shift_labels(batches, config.labels_offset, goal.num_classes)
+
+
+def num_evaluated(config: EvalConfig, dataset: Dataset) -> int:
+    """The number of examples that an evaluation takes: `num_examples`, or as many as there are."""
+    present = dataset.num_examples
+    return present if config.num_examples == -1 else min(config.num_examples, present)
+
+
+@contextlib.contextmanager
+def naming_bad_records(
+    config: TrainConfig | EvalConfig, goal: Problem, dataset: Dataset | None
+) -> Iterator[None]:
+    """Names the first damaged or mislabelled record when the block fails because of one.
+
+    Raises:
+      ValueError: file, record, what is wrong, what is allowed.
+    """
+    labels = range(config.labels_offset, config.labels_offset + goal.num_classes)
+    with records.naming_damage(dataset.files if dataset else (), labels):
+        yield
+
+
+def _shift_labels(batches: tf.data.Dataset, offset: int, num_classes: int) -> tf.data.Dataset:
+    """Subtracts labels_offset from the labels; one that is then no class is an error."""
+    if not offset:
+        return batches
+
+    def shift(images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        shifted = labels - offset
+        # Not all losses and no metric would notice; `naming_bad_records` words the error.
+        tf.debugging.Assert(tf.reduce_all((shifted >= 0) & (shifted < num_classes)), [labels])
+        return images, shifted
+
+    return batches.map(shift)

@@ -1,0 +1,61 @@
+import re
+
+import numpy as np
+import pytest
+
+from inception.flags.configs import EvalConfig, TrainConfig
+from inception.training import batches, problem
+from slim.datasets import convert, dataset_factory, mnist
+from slim.datasets.dataset_factory import Dataset
+
+LABELS = np.array([1, 4, 9, 2, 5, 1, 1])
+
+
+@pytest.fixture(scope="module", name="dataset")
+def _dataset(tmp_path_factory) -> Dataset:
+    folder = tmp_path_factory.mktemp("data")
+    path = str(folder / "train-mnist.tfrecord")
+    images = np.zeros((len(LABELS), 28, 28, 1), np.uint8)
+    convert.write_records({path: np.arange(len(LABELS))}, images, LABELS, mnist.INFO)
+    return dataset_factory.get_dataset("mnist", "train", str(folder))
+
+
+def labels_of(config: TrainConfig | EvalConfig, dataset: Dataset, count: int) -> list[list[int]]:
+    """The labels of the first `count` batches."""
+    goal = problem.resolve(config)
+    if isinstance(config, TrainConfig):
+        made = batches.training_batches(config, goal, dataset, 0)
+    else:
+        made = batches.evaluation_batches(config, goal, dataset)
+    with batches.naming_bad_records(config, goal, dataset):
+        return [labels.numpy().tolist() for _, labels in made.take(count)]
+
+
+@pytest.mark.parametrize(
+    ("num_examples", "expected"),
+    [(-1, [[1, 4, 9], [2, 5, 1], [1]]), (50, [[1, 4, 9], [2, 5, 1], [1]]), (4, [[1, 4, 9], [2]])],
+)
+def test_evaluation_takes_as_many_examples_as_asked_for_or_all(dataset, num_examples, expected):
+    config = EvalConfig(dataset_name="mnist", net="mlp", batch_size=3, num_examples=num_examples)
+    assert labels_of(config, dataset, 9) == expected
+    assert batches.num_evaluated(config, dataset) == sum(map(len, expected))
+
+
+def test_the_offset_is_taken_from_the_labels(dataset):
+    config = EvalConfig(dataset_name="mnist", net="mlp", batch_size=3, labels_offset=1)
+    assert labels_of(config, dataset, 1) == [[0, 3, 8]]
+
+
+@pytest.mark.parametrize("config_class", [EvalConfig, TrainConfig])
+def test_an_offset_above_a_label_is_named_with_the_record(dataset, config_class):
+    config = config_class(dataset_name="mnist", net="mlp", batch_size=7, labels_offset=2)
+    where = re.escape(f"{dataset.files[0]}: record 0 at byte 0 has label 1;")
+    with pytest.raises(ValueError, match=f"^{where} with labels_offset 2 it must be 2 to 9$"):
+        labels_of(config, dataset, 1)
+
+
+def test_synthetic_batches_need_no_records():
+    config = TrainConfig(dataset_name="mnist", net="mlp", batch_size=4)
+    made = batches.training_batches(config, problem.resolve(config), None, 0)
+    images, labels = next(iter(made))
+    assert (images.shape, labels.shape) == ((4, 28, 28, 1), (4,))

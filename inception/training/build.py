@@ -1,0 +1,178 @@
+"""From a config to the parts of a training: net, codecs, exchange, optimizer, compiled steps."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from inception.flags.configs import TrainConfig
+from inception.flags.large_batch import rate_steps
+from inception.training import runtime
+from inception.training.problem import Problem
+from slim.nets import nets_factory
+from terngrad.codecs.codec import Codec, Payload
+from terngrad.codecs.factory import make_codecs, payloads
+from terngrad.exchange.connection import Connection
+from terngrad.exchange.exchange import Exchange
+from terngrad.exchange.local import LocalExchange
+from terngrad.layout import Layout, Policy, make_layout
+from terngrad.ops.choice import Choice
+from terngrad.training import schedules
+from terngrad.training.averages import MovingAverages
+from terngrad.training.bystander import Bystander
+from terngrad.training.classifier import Classifier
+from terngrad.training.optimizers import Optimizer, make_optimizer
+from terngrad.training.runner import Runner
+from terngrad.training.schedules import Schedule
+from terngrad.training.step import TrainStep
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """The parts of a training that the loop and its checkpoints need.
+
+    Attributes:
+      classifier: net and loss.
+      layout: of the gradients when they are exchanged as `grad_bits` says.
+      runner: steps that exchange gradients so.
+      float_runner: steps of a float epoch; the same runner where there are none.
+      step: int64 variable, steps done.
+      state: everything that a checkpoint holds, by name.
+      exchange: joins the nodes of the run.
+      kernel_choice: what writes and reads codes.
+    """
+
+    classifier: Classifier
+    layout: Layout
+    runner: Runner
+    float_runner: Runner
+    step: tf.Variable
+    state: dict[str, tf.Variable]
+    exchange: Exchange
+    kernel_choice: Choice
+
+    def traffic(self, codecs: Sequence[Codec]) -> list[Payload]:
+        """Bytes that this process exchanges in a step, by variable in the layout's order.
+
+        A process alone tells what each of its nodes would.
+        """
+        return payloads(codecs, self.exchange)
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of the run, in all processes."""
+        return self.exchange.size
+
+
+def build_training(
+    config: TrainConfig,
+    goal: Problem,
+    steps_per_epoch: float,
+    devices: Sequence[str],
+    connection: Connection | None = None,
+    on_batch: Callable[[], None] | None = None,
+) -> Training:
+    """Builds what `config` describes, with initial weights from its seed.
+
+    Args:
+      config: of this process.
+      goal: what the net learns.
+      steps_per_epoch: turns epochs into steps.
+      devices: towers of this process.
+      connection: to the other processes; None = this one trains alone.
+      on_batch: called, from any thread, for each batch that is taken.
+    """
+    model = nets_factory.build_net(
+        config.net,
+        num_classes=goal.num_classes,
+        image_size=goal.image_size,
+        weight_decay=config.weight_decay,
+        dropout_keep_prob=config.dropout_keep_prob,
+        seed=config.seed,
+    )
+    classifier = Classifier(model, config.label_smoothing, config.trainable_scopes)
+    optimizer = make_optimizer(config.optimizer, classifier.variables, config.momentum)
+    decay = config.moving_average_decay
+    averages = MovingAverages(classifier.variables, decay) if decay else None
+    step = tf.Variable(0, dtype=tf.int64, trainable=False)
+    kernel_choice = runtime.kernels(on_gpu=any("GPU" in device for device in devices))
+    kernels = kernel_choice.kernels
+    exchange = (
+        connection.exchange(config.nodes, kernels, step)
+        if connection
+        else LocalExchange(config.nodes, kernels)
+    )
+    schedule = learning_rate(config, steps_per_epoch)
+
+    def runner(layout: Layout) -> Runner:
+        codecs = make_codecs(layout, kernels)
+        parts = (codecs, exchange, optimizer, schedule, averages, step, config.seed, devices)
+        follower = None
+        if connection:
+            bystander = TrainStep(Bystander(classifier), *parts)
+            follower = Runner(bystander, codecs, on_batch, is_observable=False)
+        return Runner(TrainStep(classifier, *parts), codecs, on_batch, follower)
+
+    policy = _policy(config, classifier.names)
+    shapes = [v.shape for v in classifier.variables]
+    layout = make_layout(classifier.names, shapes, policy, config.bucket_elements)
+    coded_runner = float_runner = runner(layout)
+    if config.grad_bits != 32 and config.floating_grad_epoch:
+        plain = dataclasses.replace(policy, grad_bits=32)
+        float_runner = runner(make_layout(classifier.names, shapes, plain, config.bucket_elements))
+    state = _state(classifier, optimizer, averages, step)
+    return Training(
+        classifier,
+        layout,
+        coded_runner,
+        float_runner,
+        step,
+        state,
+        exchange,
+        kernel_choice,
+    )
+
+
+def learning_rate(config: TrainConfig, steps_per_epoch: float) -> Schedule:
+    """The learning rate by step; epochs become steps here."""
+    rate = config.initial_learning_rate
+    steps = rate_steps(config, steps_per_epoch)
+    makers = {
+        "fixed": lambda: schedules.fixed(rate),
+        "exponential": lambda: schedules.exponential(
+            rate, steps.decay, config.learning_rate_decay_factor
+        ),
+        "polynomial": lambda: schedules.polynomial(
+            rate, steps.end, config.learning_rate_power, config.end_learning_rate
+        ),
+    }
+    schedule = makers[config.learning_rate_decay_type]()
+    warm_up = {"gradual": schedules.linear_warmup, "constant": schedules.constant_warmup}
+    return warm_up[config.warmup_type](config.warmup_learning_rate, steps.warm_up, schedule)
+
+
+def _policy(config: TrainConfig, names: Sequence[str]) -> Policy:
+    logits = nets_factory.get_spec(config.net).logits_layer
+    trained = any(name.startswith(f"{logits}/") for name in names)
+    return Policy(
+        grad_bits=config.grad_bits,
+        clip_factor=config.clip_factor,
+        size_to_binarize=config.size_to_binarize,
+        float_layers=(logits,) if trained and not config.quantize_logits else (),
+        scaler_sharing=config.scaler_sharing,
+        use_encoding=config.use_encoding,
+    )
+
+
+def _state(
+    classifier: Classifier, optimizer: Optimizer, averages: MovingAverages | None, step: tf.Variable
+) -> dict[str, tf.Variable]:
+    """What a checkpoint holds: see terngrad/training/checkpoints.py."""
+    groups = {"variables": dict(zip(classifier.names, classifier.variables, strict=True))}
+    groups["variables"] |= classifier.frozen | classifier.state
+    if averages:
+        groups["averages"] = dict(zip(classifier.names, averages.shadows, strict=True))
+    for slot, values in optimizer.slots.items():
+        groups[f"slots/{slot}"] = dict(zip(classifier.names, values, strict=True))
+    state = {f"{group}/{name}": v for group, named in groups.items() for name, v in named.items()}
+    return {"step": step, **state}

@@ -1,0 +1,205 @@
+"""What the evaluation programs share: one checkpoint, or each one of a running training."""
+
+import contextlib
+import math
+import os
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import keras
+import tensorflow as tf
+
+from inception.flags.configs import EvalConfig
+from inception.flags.table import refuse
+from inception.results import metrics
+from inception.results.logs import timestamp
+from inception.results.metrics import Metrics
+from inception.training import batches, problem
+from inception.training.problem import Problem
+from slim.datasets import dataset_factory
+from slim.datasets.dataset_factory import Dataset
+from slim.nets import nets_factory
+from terngrad.training import checkpoints
+from terngrad.training.classifier import Classifier
+
+_BATCHES_PER_LINE = 20
+_FIRST_LOOK_SECS = 5.0  # between looks while there is no checkpoint at all
+
+
+class Task(NamedTuple):
+    """What checkpoints are evaluated with: a net, its metrics compiled, and one pass over data."""
+
+    config: EvalConfig
+    goal: Problem
+    dataset: Dataset
+    model: keras.Model
+    count_hits: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+    batches: tf.data.Dataset
+
+
+def evaluate(config: EvalConfig) -> None:
+    """Prints the metrics of the newest checkpoint and writes them to eval_dir.
+
+    Without run_once it goes on with each newer checkpoint, until the one of max_steps; where
+    checkpoint_dir is a single checkpoint, there is no newer one.
+
+    Raises:
+      ValueError: no checkpoint (run_once), a checkpoint of another net, missing or damaged records,
+        an eval_dir that cannot be written to.
+    """
+    if config.num_intra_threads:
+        tf.config.threading.set_intra_op_parallelism_threads(config.num_intra_threads)
+    if config.num_inter_threads:
+        tf.config.threading.set_inter_op_parallelism_threads(config.num_inter_threads)
+    with tf.device(choose_device(config.device, len(tf.config.list_logical_devices("GPU")))):
+        task = make_task(config)
+        with contextlib.closing(_open_writer(config.eval_dir)) as writer:
+            for path in _paths(config):
+                _evaluate_and_tell(path, task, writer)
+
+
+def make_task(config: EvalConfig) -> Task:
+    """Builds the net and the batches that `config` describes."""
+    goal = problem.resolve(config)
+    dataset = dataset_factory.get_dataset(config.dataset_name, config.subset, config.data_dir)
+    model = nets_factory.build_net(
+        config.net, num_classes=goal.num_classes, image_size=goal.image_size
+    )
+    count_hits = metrics.hit_counter(Classifier(model).logits)
+    examples = batches.evaluation_batches(config, goal, dataset)
+    return Task(config, goal, dataset, model, count_hits, examples)
+
+
+def measure_checkpoint(path: str, task: Task) -> Metrics:
+    """Returns the metrics of a checkpoint; the task's net is left with its weights.
+
+    Raises:
+      ValueError: the checkpoint is of another net, or a record is damaged.
+    """
+    _load(path, task)
+    return _measure(task)
+
+
+def choose_device(name: str, num_gpus: int) -> str:
+    """Returns TensorFlow's name of /gpu:N or /cpu:0; the CPU, with a line, if there is no GPU."""
+    match = re.fullmatch(r"/(?:device:)?(?:cpu:0|gpu:(\d+))", name.lower())
+    if not match or (num_gpus and match[1] and int(match[1]) >= num_gpus):
+        gpus = "".join(f"/gpu:{i}, " for i in range(max(num_gpus, 1)))
+        raise refuse("device", name, f"must be one of {gpus}/cpu:0")
+    if not match[1]:
+        return "/CPU:0"
+    if not num_gpus:
+        print(f"There is no GPU: {name} is the CPU.")
+        return "/CPU:0"
+    return f"/GPU:{match[1]}"
+
+
+def follow(
+    newest: Callable[[], str | None],
+    interval_secs: float,
+    max_steps: int,
+    sleep: Callable[[float], None],
+) -> Iterator[str]:
+    """Yields each newest checkpoint once, up to the one of `max_steps`.
+
+    Args:
+      newest: returns the path of the newest checkpoint, or None.
+      interval_secs: between two looks.
+      max_steps: a checkpoint of this step or a later one is the last.
+      sleep: waits so many seconds.
+    """
+    step, waiting = -1, False
+    while step < max_steps:
+        path = newest()
+        if path and checkpoints.step_of(path) != step:
+            step = checkpoints.step_of(path)
+            yield path
+        elif not path and not waiting:
+            print("No checkpoint file found yet; waiting for the first.", flush=True)
+            waiting = True
+        if step < max_steps:
+            sleep(interval_secs if step >= 0 else min(interval_secs, _FIRST_LOOK_SECS))
+
+
+def _paths(config: EvalConfig) -> Iterator[str]:
+    newest = lambda: _newest(config.checkpoint_dir)
+    if not config.run_once and not _exists(config.checkpoint_dir):
+        yield from follow(newest, config.eval_interval_secs, config.max_steps, time.sleep)
+    elif path := newest():
+        yield path
+    else:
+        raise refuse("checkpoint_dir", config.checkpoint_dir, "holds no checkpoint")
+
+
+def _newest(location: str) -> str | None:
+    """The newest checkpoint of a folder, or the location itself if it is a checkpoint."""
+    if not _exists(location):
+        return checkpoints.latest_checkpoint(location)
+    if not re.search(r"-\d+$", location):
+        raise ValueError(f"{location} does not end in the step, as in model.ckpt-1000")
+    return location
+
+
+def _exists(path: str) -> bool:
+    return os.path.isfile(path + ".index")
+
+
+def _open_writer(eval_dir: str) -> tf.summary.SummaryWriter:
+    try:
+        os.makedirs(eval_dir, exist_ok=True)
+        tempfile.TemporaryFile(dir=eval_dir).close()  # TensorFlow's own error takes many lines
+    except OSError as error:
+        raise refuse("eval_dir", eval_dir, f"takes no summaries ({error.strerror})") from error
+    return tf.summary.create_file_writer(eval_dir)
+
+
+def _load(path: str, task: Task) -> None:
+    checkpoints.restore_weights(path, task.model, averages=task.config.restore_avg_var)
+
+
+def _measure(task: Task, after_batch: Callable[[int], None] = lambda examples: None) -> Metrics:
+    with batches.naming_bad_records(task.config, task.goal, task.dataset):
+        return metrics.measure(task.count_hits, task.batches, after_batch)
+
+
+def _evaluate_and_tell(path: str, task: Task, writer: tf.summary.SummaryWriter) -> None:
+    config, step = task.config, checkpoints.step_of(path)
+    try:
+        _load(path, task)
+    except ValueError:
+        if _exists(path):
+            raise
+        print(f"{path} was removed by the training before it was read.", flush=True)
+        return
+    print(f"Succesfully loaded model from {path} at step={step}.")
+    print(f"{timestamp()}: starting evaluation on ({config.subset}).", flush=True)
+    examples = batches.num_evaluated(config, task.dataset)
+    found = _measure(task, _speed_lines(math.ceil(examples / config.batch_size)))
+    print(f"{timestamp()}: {found}", flush=True)
+    with writer.as_default(step=step):
+        tf.summary.scalar("Precision @ 1", found.precision_at_1)
+        tf.summary.scalar("Recall @ 5", found.recall_at_5)
+    writer.flush()
+
+
+def _speed_lines(num_batches: int) -> Callable[[int], None]:
+    """Returns what prints the speed of each 20 batches, when called after every batch."""
+    done = examples = 0
+    start = time.perf_counter()
+
+    def after_batch(size: int) -> None:
+        nonlocal done, examples, start
+        done, examples = done + 1, examples + size
+        if done % _BATCHES_PER_LINE == 0:
+            secs = time.perf_counter() - start
+            print(
+                f"{timestamp()}: [{done} batches out of {num_batches}] "
+                f"({examples / secs:.1f} examples/sec; {secs / _BATCHES_PER_LINE:.3f}sec/batch)",
+                flush=True,
+            )
+            examples, start = 0, time.perf_counter()
+
+    return after_batch

@@ -1,0 +1,262 @@
+import functools
+import glob
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import time
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from inception import app, programs
+from inception.flags import configs, slim, table
+from inception.training import evaluate
+from slim import eval_image_classifier
+from slim.datasets import convert, mnist
+from slim.nets import nets_factory
+from terngrad.training import checkpoints
+
+LABELS = np.array([3] * 12 + [5] * 6 + [9] * 32)
+TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}: "
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+    """A folder with a test split of 50 images, of which 12 are labelled 3 and 6 are labelled 5."""
+    folder = tmp_path_factory.mktemp("data")
+    images = np.random.default_rng(1).integers(0, 256, (50, 28, 28, 1), np.uint8)
+    path = str(folder / "test-mnist.tfrecord")
+    convert.write_records({path: np.arange(50)}, images, LABELS, mnist.INFO)
+    return str(folder)
+
+
+@pytest.fixture
+def train_dir(tmp_path):
+    """An empty folder."""
+    return str(tmp_path / "train")
+
+
+def save(train_dir: str, step: int, net: str = "mlp", keep: int = 5) -> str:
+    """Saves a net whose weights always say 3, and whose averages always say 5."""
+    model = nets_factory.build_net(net, num_classes=10)
+    state = {"step": tf.Variable(step, dtype=tf.int64)}
+    for group, label in (("variables", 3), ("averages", 5)):
+        for variable in model.variables:
+            value = np.zeros(variable.shape, np.float32)
+            if variable.path == "logits/bias":
+                value[label] = 1
+            state[f"{group}/{variable.path}"] = tf.Variable(value)
+    return checkpoints.save(train_dir, state, step, keep=keep)
+
+
+def mnist_arguments(data_dir: str, train_dir: str, *more: str) -> list[str]:
+    """Arguments of mnist_eval."""
+    return [
+        f"--data_dir={data_dir}",
+        f"--checkpoint_dir={train_dir}",
+        f"--eval_dir={train_dir}_eval",
+        "--net=mlp",
+        *more,
+    ]
+
+
+def run_mnist_eval(*arguments: str) -> None:
+    """Calls the program in this process."""
+    programs.evaluate("mnist", "", ["mnist_eval", *arguments])
+
+
+def scalars(folder: str) -> dict[str, tuple[int, float]]:
+    """The (step, value) of each scalar in a folder's event file."""
+    (file,) = glob.glob(os.path.join(folder, "events.*"))
+    found = {}
+    for event in tf.compat.v1.train.summary_iterator(file):
+        for value in event.summary.value:
+            found[value.tag] = (event.step, float(tf.make_ndarray(value.tensor)))
+    return found
+
+
+def test_the_program_prints_the_lines_that_tools_read_and_writes_them(data_dir, train_dir):
+    path = save(train_dir, 40)
+    arguments = mnist_arguments(data_dir, train_dir, "--run_once", "True", "--batch_size=2")
+    done = subprocess.run(
+        [sys.executable, "-m", "inception.mnist_eval", *arguments], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    expected = [
+        re.escape("There is no GPU: /gpu:0 is the CPU."),
+        re.escape(f"Succesfully loaded model from {path} at step=40."),
+        TIME + r"starting evaluation on \(test\)\.",
+        TIME + r"\[20 batches out of 25\] \(\d+\.\d examples/sec; \d+\.\d{3}sec/batch\)",
+        TIME + r"precision @ 1 = 0\.1200 recall @ 5 = 0\.3600 \[50 examples\]",
+    ]
+    assert re.fullmatch("".join(line + "\n" for line in expected), done.stdout), done.stdout
+    found = scalars(train_dir + "_eval")
+    assert found["Precision @ 1"] == (40, pytest.approx(0.12))
+    assert found["Recall @ 5"] == (40, pytest.approx(0.36))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        # Zero logits tie: after the bias' class come 0, 1, 2, 3.
+        (
+            ["--restore_avg_var", "False"],
+            "precision @ 1 = 0.2400 recall @ 5 = 0.2400 [50 examples]",
+        ),
+        (["--restore_avg_var", "True"], "precision @ 1 = 0.1200 recall @ 5 = 0.3600 [50 examples]"),
+        (["--num_examples=-1"], "[50 examples]"),
+        (["--num_examples=13", "--batch_size=5"], "[13 examples]"),
+        (["--batch_size=32"], "[50 examples]"),
+    ],
+)
+def test_flags_choose_weights_and_examples(arguments, line, data_dir, train_dir, capsys):
+    save(train_dir, 40)
+    run_mnist_eval(*mnist_arguments(data_dir, train_dir, "--run_once", *arguments))
+    assert capsys.readouterr().out.endswith(f"{line}\n")
+
+
+def test_checkpoints_are_measured_as_the_program_prints_and_compile_nothing_anew(
+    data_dir, train_dir
+):
+    config = configs.EvalConfig(dataset_name="mnist", net="mlp", subset="test", data_dir=data_dir)
+    task = evaluate.make_task(config)
+    traces = []
+    for step in (40, 50):
+        found = evaluate.measure_checkpoint(save(train_dir, step), task)
+        assert (found.precision_at_1, found.examples) == (0.12, 50)
+        traces.append(task.count_hits.experimental_get_tracing_count())
+    assert traces[0] == traces[1]
+
+
+def test_a_single_checkpoint_is_evaluated_once_also_without_run_once(data_dir, train_dir, capsys):
+    path = save(train_dir, 40)
+    save(train_dir, 50)
+    run_mnist_eval(*mnist_arguments(data_dir, path))
+    assert re.findall(r"at step=(\d+)\.", capsys.readouterr().out) == ["40"]
+
+
+def test_slims_program_evaluates_a_checkpoint_or_the_newest_of_a_folder(
+    data_dir, train_dir, capsys
+):
+    define = functools.partial(table.define, slim.EvalFlags, dataset_split_name="test")
+    first = save(train_dir, 40)
+    save(train_dir, 50)
+    for location, step in ((first, 40), (train_dir, 50)):
+        arguments = [f"--dataset_dir={data_dir}", f"--checkpoint_path={location}"]
+        arguments += [f"--eval_dir={train_dir}_eval", "--dataset_name=mnist", "--model_name=mlp"]
+        app.run(eval_image_classifier.main, define, ["eval_image_classifier", *arguments])
+        printed = capsys.readouterr().out
+        assert f"at step={step}." in printed
+        assert "precision @ 1 = 0.2400" in printed
+
+
+def test_following_evaluates_each_newest_checkpoint_once_up_to_the_last(
+    data_dir, train_dir, capsys, monkeypatch
+):
+    os.mkdir(train_dir)
+    events = iter([10, 20, None, 30])  # what a training beside it has saved when it looks again
+
+    def sleep(secs):
+        step = next(events)
+        if step:
+            save(train_dir, step)
+
+    # Not for other threads of this process.
+    monkeypatch.setattr(evaluate, "time", types.SimpleNamespace(**vars(time) | {"sleep": sleep}))
+    run_mnist_eval(*mnist_arguments(data_dir, train_dir, "--max_steps=30"))
+    printed = capsys.readouterr().out
+    assert printed.count("No checkpoint file found yet") == 1
+    assert re.findall(r"at step=(\d+)\.", printed) == ["10", "20", "30"]
+
+
+def test_a_checkpoint_that_is_removed_before_it_is_read_is_passed_over(
+    data_dir, train_dir, capsys, monkeypatch
+):
+    save(train_dir, 10)
+    restore = checkpoints.restore_weights
+
+    def slow_restore(path, *args, **kwargs):
+        if path.endswith("-10"):
+            save(train_dir, 20, keep=1)
+        restore(path, *args, **kwargs)
+
+    monkeypatch.setattr(checkpoints, "restore_weights", slow_restore)
+    run_mnist_eval(
+        *mnist_arguments(data_dir, train_dir, "--max_steps=20", "--eval_interval_secs=0.1")
+    )
+    printed = capsys.readouterr().out
+    assert "model.ckpt-10 was removed by the training before it was read." in printed
+    assert "at step=20." in printed
+
+
+def error_line(*arguments: str) -> str:
+    """The line with which the program ends."""
+    with pytest.raises(SystemExit) as exit_info:
+        run_mnist_eval(*arguments)
+    return exit_info.value.code
+
+
+def test_a_folder_without_a_checkpoint_is_named(data_dir, train_dir):
+    line = error_line(*mnist_arguments(data_dir, train_dir, "--run_once"))
+    assert line == f"mnist_eval: flag --checkpoint_dir={train_dir}: holds no checkpoint"
+
+
+def test_a_checkpoint_of_another_net_is_named_with_what_it_lacks(data_dir, train_dir):
+    path = save(train_dir, 10)
+    line = error_line(*mnist_arguments(data_dir, train_dir, "--run_once", "--net=lenet"))
+    assert path in line and "lacks" in line and "\n" not in line
+
+
+def test_missing_records_are_named(tmp_path, train_dir):
+    save(train_dir, 10)
+    line = error_line(*mnist_arguments(str(tmp_path), train_dir, "--run_once"))
+    assert str(tmp_path) in line and "test-mnist.tfrecord" in line
+
+
+def test_a_damaged_record_is_named(data_dir, tmp_path, train_dir):
+    save(train_dir, 10)
+    content = bytearray((pathlib.Path(data_dir) / "test-mnist.tfrecord").read_bytes())
+    content[len(content) // 2] ^= 1
+    (tmp_path / "test-mnist.tfrecord").write_bytes(content)
+    line = error_line(*mnist_arguments(str(tmp_path), train_dir, "--run_once"))
+    assert str(tmp_path / "test-mnist.tfrecord") in line and "\n" not in line
+
+
+def test_a_folder_that_takes_no_summaries_is_named(data_dir, train_dir, tmp_path):
+    save(train_dir, 10)
+    (tmp_path / "file").touch()
+    folder = tmp_path / "file" / "eval"
+    line = error_line(*mnist_arguments(data_dir, train_dir, "--run_once", f"--eval_dir={folder}"))
+    assert line == (f"mnist_eval: flag --eval_dir={folder}: takes no summaries (Not a directory)")
+
+
+def test_follow_looks_often_only_until_the_first_checkpoint():
+    slept = []
+    paths = iter([None, "m-5", "m-5", "m-9"])
+    found = list(evaluate.follow(lambda: next(paths), 3600, 9, slept.append))
+    assert (found, slept) == (["m-5", "m-9"], [5, 3600, 3600])
+
+
+@pytest.mark.parametrize(
+    ("name", "num_gpus", "device"),
+    [
+        ("/gpu:0", 0, "/CPU:0"),
+        ("/gpu:3", 0, "/CPU:0"),
+        ("/gpu:1", 2, "/GPU:1"),
+        ("/device:GPU:1", 2, "/GPU:1"),
+        ("/cpu:0", 2, "/CPU:0"),
+    ],
+)
+def test_a_device_is_a_gpu_or_the_cpu_where_there_is_none(name, num_gpus, device, capsys):
+    assert evaluate.choose_device(name, num_gpus) == device
+    assert ("There is no GPU" in capsys.readouterr().out) == ("gpu" in name and not num_gpus)
+
+
+@pytest.mark.parametrize("name", ["/gpu:2", "gpu", "/tpu:0", "/cpu:1", ""])
+def test_another_device_is_refused_with_those_that_are_allowed(name):
+    with pytest.raises(ValueError, match=r"must be one of /gpu:0, /gpu:1, /cpu:0$"):
+        evaluate.choose_device(name, 2)

@@ -1,0 +1,241 @@
+"""What a training builds and restores before its first step, alone or as one of several workers."""
+
+import contextlib
+import dataclasses
+import os
+from typing import IO
+
+import tensorflow as tf
+
+from inception.cluster.join import ALONE, Workers, fingerprint
+from inception.flags import large_batch
+from inception.flags.configs import TrainConfig
+from inception.training import problem, runtime, settings
+from inception.training.build import Training, build_training
+from inception.training.folders import hold_alone
+from inception.training.problem import Problem
+from slim.datasets import dataset_factory
+from slim.datasets.dataset_factory import Dataset
+from slim.nets import nets_factory
+from terngrad.exchange.connection import Connection, InterruptionError
+from terngrad.exchange.local import LocalExchange
+from terngrad.training import checkpoints
+from terngrad.training.runner import Runner
+
+SYNTHETIC_EXAMPLES = 50_000  # what an epoch is while nothing is read
+
+
+@dataclasses.dataclass(frozen=True)
+class Ready:
+    """A training that is ready for its next step.
+
+    Attributes:
+      config, goal, dataset: what is trained; no dataset stands for synthetic images.
+      steps_per_epoch: of the data set.
+      settings: what its checkpoints note.
+      training: its parts.
+      checkpoint: of the step that it stands at, if there is one.
+      workers: who takes part.
+      connection: between them; None if there is but one.
+      lock: keeps other trainings from the folder while it is open; None where the chief writes.
+      stopped: 1 once the run was asked to stop; goes with the state, so that a worker that is given
+        it does not train on alone.
+    """
+
+    config: TrainConfig
+    goal: Problem
+    dataset: Dataset | None
+    steps_per_epoch: float
+    settings: str
+    training: Training
+    checkpoint: str | None
+    workers: Workers
+    connection: Connection | None
+    lock: IO[str] | None
+    stopped: tf.Variable
+
+    @property
+    def shared(self) -> list[tf.Variable]:
+        """What all workers have in common, the step first."""
+        return [*self.training.state.values(), self.stopped]
+
+
+def prepare(config: TrainConfig, workers: Workers = ALONE) -> Ready | None:
+    """Builds a training and restores its newest checkpoint; None if nothing is left to train.
+
+    Of several workers the chief alone has the checkpoint, and hands its contents to the others.
+
+    Raises:
+      ValueError: data, net and checkpoint do not fit each other, or the workers differ.
+    """
+    if workers.size == 1 and _is_finished(config):
+        return None
+    runtime.configure(
+        intra_threads=config.num_intra_threads,
+        inter_threads=config.num_inter_threads,
+        deterministic=config.deterministic,
+        log_placement=config.log_device_placement,
+    )
+    devices = runtime.towers(config.num_gpus, on_cpu=config.clone_on_cpu)
+    goal = problem.resolve(config)
+    dataset = None if config.benchmark_mode else open_dataset(config)
+    noted = settings.describe(config, dataset, workers.size, workers.batches_per_step)
+    # Also a place to meet: nobody waits within TensorFlow for one that still counts its records.
+    workers.agree(settings.data_facts(dataset, workers.split_data))
+    connection = workers.connect()
+    examples = _count_examples(dataset, workers, connection)
+    workers.agree({"examples": str(examples)})  # which counts those of others who came
+    steps_per_epoch = examples / (config.batch_size * workers.batches_per_step)
+    on_batch = workers.pulse.tick if workers.size > 1 else None
+    training = build_training(config, goal, steps_per_epoch, devices, connection, on_batch)
+    lock = checkpoint = None
+    if workers.is_chief:
+        os.makedirs(config.train_dir, exist_ok=True)
+        lock = hold_alone(config.train_dir)
+        checkpoint = restore_or_start(config, training)
+        if checkpoint:
+            tell_differences(checkpoint, noted)
+    stopped = tf.Variable(0, dtype=tf.int64, trainable=False)
+    own = checkpoints.latest_checkpoint(config.train_dir)
+    if connection:
+        _share_state(training, stopped, workers, connection)
+        if checkpoint and checkpoints.step_of(checkpoint) != int(training.step):
+            checkpoint = None  # the others are further
+        _tell_if_ahead(own, training)
+    if workers.is_chief:
+        _tell_plan(config, training)
+        if workers is not ALONE:
+            print(large_batch.plan(config, steps_per_epoch), flush=True)
+    return Ready(
+        config,
+        goal,
+        dataset,
+        steps_per_epoch,
+        noted,
+        training,
+        checkpoint,
+        workers,
+        connection,
+        lock,
+        stopped,
+    )
+
+
+def _count_examples(
+    dataset: Dataset | None, workers: Workers, connection: Connection | None
+) -> int:
+    """Examples of an epoch, the same on all workers: schedules and float epochs follow from it."""
+    if dataset is None:
+        return SYNTHETIC_EXAMPLES
+    if workers.split_data or connection is None:
+        return dataset.num_examples
+    shares = connection.all_gather(tf.constant([dataset.num_examples]), "examples")
+    return int(tf.reduce_sum(tf.cast(shares, tf.int64)))
+
+
+def _share_state(
+    training: Training, stopped: tf.Variable, workers: Workers, connection: Connection
+) -> None:
+    """Lets all have the same parameters, slots, averages and step, and checks that they do."""
+    workers.agree(
+        {
+            "layout": training.layout.fingerprint().hex(),
+            "kernels": training.kernel_choice.kernels.family,
+        }
+    )
+    variables = list(training.state.values())
+    while connection.synchronize([*variables, stopped]):
+        with contextlib.suppress(InterruptionError):
+            workers.agree({"parameters": fingerprint([v.numpy() for v in variables])})
+            return
+    print(f"Joined the training at step {int(training.step)}.", flush=True)
+
+
+def _tell_if_ahead(own: str | None, training: Training) -> None:
+    """Tells of what a worker once saved in the chief's place, if the others are not so far."""
+    if own and checkpoints.step_of(own) > int(training.step):
+        print(
+            f"The training goes on from step {int(training.step)}, though this worker has {own}: "
+            "to go on from that, start again with it in the chief's --train_dir.",
+            flush=True,
+        )
+
+
+def restore_or_start(config: TrainConfig, training: Training) -> str | None:
+    """Restores the run's newest checkpoint, or else the pretrained weights; returns the former."""
+    newest = checkpoints.latest_checkpoint(config.train_dir)
+    if newest:
+        checkpoints.restore(newest, training.state)
+        print(f"Succesfully loaded model from {newest} at step={int(training.step)}.")
+        return newest
+    given = config.pretrained_model_checkpoint_path
+    if given:
+        _load_pretrained(config, training, checkpoints.latest_checkpoint(given) or given)
+    return None
+
+
+def _load_pretrained(config: TrainConfig, training: Training, path: str) -> None:
+    exclude = config.checkpoint_exclude_scopes
+    if config.fine_tune:
+        exclude += (nets_factory.get_spec(config.net).logits_layer + "/",)
+    checkpoints.restore_weights(
+        path,
+        training.classifier.model,
+        averages=False,
+        exclude=exclude,
+        ignore_missing=config.ignore_missing_vars,
+    )
+    for name, variable in training.state.items():
+        if name.startswith("averages/"):
+            variable.assign(training.state[name.replace("averages/", "variables/", 1)])
+    print(f"Succesfully loaded model from {path} to start with.")
+
+
+def open_dataset(config: TrainConfig) -> Dataset:
+    """The records that a config names; ValueError where there are none."""
+    dataset = dataset_factory.get_dataset(config.dataset_name, config.subset, config.data_dir)
+    if dataset.num_examples == 0:
+        raise ValueError(f"--data_dir={config.data_dir}: the {config.subset} files are empty.")
+    return dataset
+
+
+def _is_finished(config: TrainConfig) -> bool:
+    newest = checkpoints.latest_checkpoint(config.train_dir)
+    if not newest or not config.max_steps or checkpoints.step_of(newest) < config.max_steps:
+        return False
+    print(f"There is nothing left to train up to step {config.max_steps}: {newest}")
+    return True
+
+
+def tell_differences(checkpoint: str, now: str) -> None:
+    """Prints which settings have changed since a checkpoint was written."""
+    changed = settings.differences(checkpoints.settings_of(checkpoint), now)
+    if changed:
+        print(f"The run goes on with other settings than those of {checkpoint}: {changed}.")
+
+
+def _tell_plan(config: TrainConfig, training: Training) -> None:
+    layout = training.layout
+    sent = _bytes_sent(training, training.runner)
+    who = "each" if isinstance(training.exchange, LocalExchange) else "each worker"
+    print(
+        f"{config.net}: {layout.size} parameters in {len(layout.names)} variables, "
+        f"{len(layout.coded)} of them ternary; {training.nodes} nodes x "
+        f"{config.batch_size // config.nodes} images; "
+        f"{who} sends {sent:.0f} bytes a step, {8 * sent / layout.size:.4g} bits a parameter.",
+        flush=True,
+    )
+    every = config.floating_grad_epoch if layout.coded else 0
+    if every:
+        which = "Every epoch" if every == 1 else f"Every epoch in {every}, the last of them,"
+        plain = _bytes_sent(training, training.float_runner)
+        print(f"{which} uses float gradients: {plain:.0f} bytes a step.")
+    step = int(training.step)
+    if config.profile_steps and step > config.profile_steps[0]:
+        print(f"--profile_steps: step {config.profile_steps[0]} is past; the run is at {step}.")
+    if layout.coded:
+        print(f"Codes are written and read by {training.kernel_choice}.", flush=True)
+
+
+def _bytes_sent(training: Training, runner: Runner) -> float:
+    return sum(payload.sent for payload in training.traffic(runner.codecs))

@@ -1,0 +1,40 @@
+"""What a config asks a net to learn: the place where data set and net must fit each other."""
+
+import dataclasses
+
+from inception.flags import configs
+from inception.flags.table import refuse
+from slim.datasets import dataset_factory
+from slim.nets import nets_factory
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """Attributes: the logits, the side of the input in pixels, its channels, the preprocessing."""
+
+    num_classes: int
+    image_size: int
+    channels: int
+    preprocessing: str
+
+
+def resolve(config: configs.TrainConfig | configs.EvalConfig) -> Problem:
+    """Returns the problem, without reading a file; ValueError names the flag at fault."""
+    info = dataset_factory.get_info(config.dataset_name)
+    spec = nets_factory.get_spec(config.net)
+    channels = info.image_shape[-1]
+    if spec.channels != channels:
+        fitting = [name for name, net in nets_factory.NETS.items() if net.channels == channels]
+        why = (
+            f"takes {spec.channels}-channel images, those of {info.name} have {channels}; allowed: "
+        )
+        raise refuse("net", config.net, why + ", ".join(fitting))
+    num_classes = len(info.class_names) - config.labels_offset
+    if num_classes < 2:
+        raise refuse("labels_offset", config.labels_offset, f"leaves {num_classes} classes")
+    return Problem(
+        num_classes=num_classes,
+        image_size=spec.image_size if config.image_size == -1 else config.image_size,
+        channels=channels,
+        preprocessing=config.preprocessing_name or spec.preprocessing,
+    )

@@ -1,0 +1,94 @@
+"""The settings that decide a training's result, as its checkpoints note them.
+
+Started again with others, a training goes on, but not as an undisturbed one would.
+"""
+
+import dataclasses
+import json
+import os
+
+import tensorflow as tf
+
+from inception.flags.configs import TrainConfig, inert_flags
+from slim.datasets.dataset_factory import Dataset
+
+# What a training may be started again with and still give the same bits.
+_WITHOUT_EFFECT = {
+    "bucket_elements",
+    "checkpoint_exclude_scopes",
+    "data_dir",  # what the records are counts, not where they are
+    "fine_tune",
+    "ignore_missing_vars",
+    "keep_checkpoints",
+    "log_device_placement",
+    "log_every_n_steps",
+    "max_steps",
+    "num_inter_threads",
+    "num_nodes",  # the number that -1 stands for counts
+    "num_preprocess_threads",
+    "pretrained_model_checkpoint_path",
+    "profile_steps",
+    "save_interval_secs",
+    "save_iter",
+    "save_summaries_secs",
+    "save_tower",
+    "train_dir",
+    "use_encoding",
+}
+
+
+def describe(
+    config: TrainConfig, dataset: Dataset | None, workers: int = 1, batches_per_step: int = 0
+) -> str:
+    """Returns the settings as a JSON object.
+
+    Args:
+      config: what they are taken from.
+      dataset: None stands for synthetic images.
+      workers: of the training.
+      batches_per_step: of how many batches a step is; 0 = of one of each worker.
+    """
+    ignored = _WITHOUT_EFFECT | inert_flags(config).keys()
+    settings = {k: v for k, v in dataclasses.asdict(config).items() if k not in ignored}
+    settings["num_nodes"] = config.nodes
+    settings["workers"] = workers
+    settings["batches_per_step"] = batches_per_step or workers
+    settings["data_dir"] = _records(dataset)
+    if config.learning_rate_decay_type == "polynomial" and not config.polynomial_over_epochs:
+        settings["max_steps"] = config.max_steps
+    return json.dumps(settings, sort_keys=True)
+
+
+def facts(config: TrainConfig, workers: int) -> dict[str, str]:
+    """Returns what all workers of a training must have in common, by name."""
+    common = json.loads(describe(config, None, workers))
+    common |= {"max_steps": config.max_steps, "tensorflow": tf.version.VERSION}
+    # These have no effect on the result, but one on what is sent.
+    on_the_wire = {"bucket_elements", "use_encoding"} - inert_flags(config).keys()
+    common |= {name: getattr(config, name) for name in sorted(on_the_wire)}
+    return {name: json.dumps(value) for name, value in common.items()}
+
+
+def data_facts(dataset: Dataset | None, split_data: bool) -> dict[str, str]:
+    """Returns what workers must have in common of their data; see `facts`."""
+    facts = {"split_data": str(split_data)}
+    return facts | ({"data_dir": _records(dataset)} if split_data else {})
+
+
+def differences(before: str, now: str) -> str:
+    """Returns the settings that differ, as `batch_size = 16 (was 32), seed = 1 (was 2)`.
+
+    Args:
+      before: what `describe` returned, perhaps of an older version with fewer settings; or "".
+      now: what it returns.
+    """
+    old, new = json.loads(before or "{}"), json.loads(now)
+    changed = [name for name in new if name in old and new[name] != old[name]]
+    return ", ".join(f"{name} = {new[name]} (was {old[name]})" for name in changed)
+
+
+def _records(dataset: Dataset | None) -> str:
+    if dataset is None:
+        return "synthetic images"
+    size = sum(map(os.path.getsize, dataset.files))
+    return f"{dataset.num_examples} images, {size} bytes, {len(dataset.files)} files"

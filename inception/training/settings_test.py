@@ -1,0 +1,107 @@
+import dataclasses
+
+import pytest
+
+from inception.flags.configs import TrainConfig
+from inception.training import settings
+from slim.datasets.dataset_factory import Dataset
+
+CONFIG = TrainConfig(dataset_name="mnist", net="lenet", batch_size=16, num_nodes=2, grad_bits=1)
+
+
+@pytest.fixture(name="dataset")
+def _dataset(tmp_path) -> Dataset:
+    file = tmp_path / "train-mnist.tfrecord"
+    file.write_bytes(b"12345")
+    return Dataset("mnist", "train", (str(file),), (7,), 10, (28, 28, 1))
+
+
+def differences(dataset: Dataset | None, /, **changed) -> str:
+    """What a run with changed flags tells."""
+    other = dataclasses.replace(CONFIG, **changed)
+    return settings.differences(
+        settings.describe(CONFIG, dataset), settings.describe(other, dataset)
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "old"),
+    [
+        ("batch_size", 32, 16),
+        ("seed", 2, 1),
+        ("num_nodes", 4, 2),
+        ("num_readers", 2, 4),
+        ("input_queue_memory_factor", 1, 16),
+        ("clip_factor", 2.5, 0.0),
+        ("initial_learning_rate", 0.1, 0.01),
+    ],
+)
+def test_a_setting_that_changes_batches_or_updates_is_named_with_both_values(
+    dataset, name, value, old
+):
+    assert differences(dataset, **{name: value}) == f"{name} = {value} (was {old})"
+
+
+def test_all_that_differ_stand_in_one_line(dataset):
+    assert (
+        differences(dataset, seed=2, batch_size=32) == "batch_size = 32 (was 16), seed = 2 (was 1)"
+    )
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"save_iter": 1, "keep_checkpoints": 0, "save_summaries_secs": 0, "train_dir": "/other"},
+        {"data_dir": "/a/copy", "num_preprocess_threads": 1, "use_encoding": False},
+        {"max_steps": 10},
+        {"learning_rate_power": 2.0},  # of a decay that is not used
+    ],
+)
+def test_a_setting_that_changes_no_bit_is_not_named(dataset, changed):
+    assert differences(dataset, **changed) == ""
+
+
+def test_the_end_counts_where_the_learning_rate_falls_towards_it(dataset):
+    config = dataclasses.replace(CONFIG, learning_rate_decay_type="polynomial", max_steps=10)
+    longer = dataclasses.replace(config, max_steps=20)
+    found = settings.differences(
+        settings.describe(config, dataset), settings.describe(longer, dataset)
+    )
+    assert found == "max_steps = 20 (was 10)"
+
+
+def test_other_records_are_named_wherever_they_are(dataset):
+    before = settings.describe(CONFIG, dataset)
+    with open(dataset.files[0], "a") as file:
+        file.write("6")
+    assert settings.differences(before, settings.describe(CONFIG, dataset)) == (
+        "data_dir = 7 images, 6 bytes, 1 files (was 7 images, 5 bytes, 1 files)"
+    )
+    assert "data_dir = synthetic images" in settings.differences(
+        before, settings.describe(CONFIG, None)
+    )
+
+
+def test_a_checkpoint_that_notes_less_is_compared_in_what_it_notes(dataset):
+    now = settings.describe(CONFIG, dataset)
+    assert settings.differences("", now) == ""
+    assert settings.differences('{"seed": 5}', now) == "seed = 1 (was 5)"
+
+
+def test_workers_that_share_records_must_have_the_same(dataset):
+    facts = settings.data_facts(dataset, split_data=True)
+    assert facts == {"split_data": "True", "data_dir": "7 images, 5 bytes, 1 files"}
+
+
+def test_workers_with_their_own_records_must_only_all_have_their_own(dataset):
+    assert settings.data_facts(dataset, split_data=False) == {"split_data": "False"}
+
+
+@pytest.mark.parametrize(("name", "value"), [("use_encoding", False), ("bucket_elements", 100)])
+def test_workers_must_agree_on_what_changes_only_the_wire(name, value):
+    facts, others = (
+        settings.facts(config, 2)
+        for config in (CONFIG, dataclasses.replace(CONFIG, **{name: value}))
+    )
+    assert {key for key in facts if facts[key] != others[key]} == {name}

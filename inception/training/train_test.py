@@ -1,0 +1,336 @@
+"""Laws of a training run, with the real programs on the repository's own digits."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from inception import programs
+from inception.cluster.join import Workers
+from inception.results import report
+from inception.training import runtime, train
+from slim.datasets import convert
+from terngrad.cluster.channel import DifferenceError
+from terngrad.training import checkpoints
+
+REPO = Path(__file__).parents[2]
+STEPS = 60
+TIMEOUT_SECS = 200
+
+
+@pytest.fixture(scope="session", name="digits")
+def _digits(made_once):
+    sample = REPO / "slim" / "datasets" / "mnist_sample"
+    return made_once(
+        "digits", lambda folder: convert.convert("mnist", str(folder), source_dir=str(sample))
+    )
+
+
+def arguments(digits, train_dir, **flags):
+    defaults = {
+        "data_dir": digits,
+        "train_dir": train_dir,
+        "max_steps": STEPS,
+        "batch_size": 16,
+        "num_nodes": 2,
+        "grad_bits": 1,
+        "clip_factor": 2.5,
+        "input_queue_memory_factor": 1,
+        "save_iter": 10,
+        "keep_checkpoints": 0,
+    }
+    return [f"--{name}={value}" for name, value in (defaults | flags).items()]
+
+
+def command(*args, **flags):
+    return [sys.executable, "-m", "inception.mnist_train", *arguments(*args, **flags)]
+
+
+def run(digits, train_dir, **flags):
+    return subprocess.run(
+        command(digits, train_dir, **flags),
+        cwd=REPO,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECS,
+        check=False,
+    )
+
+
+@pytest.fixture(name="run_here")
+def _run_here(monkeypatch, capsys):
+    """Runs the program in this process, for which conftest.py has made the program's settings."""
+    monkeypatch.setattr(runtime, "configure", lambda **_: None)
+    monkeypatch.setattr(runtime, "towers", lambda n, on_cpu: [f"/CPU:{i}" for i in range(n)])
+
+    def run_program(digits, train_dir, **flags):
+        programs.train("mnist", "", ["mnist_train", *arguments(digits, train_dir, **flags)])
+        return capsys.readouterr().out
+
+    return run_program
+
+
+def start(digits, train_dir, until, **flags):
+    """Starts a training and returns it once it has printed a line that contains `until`."""
+    process = subprocess.Popen(
+        command(digits, train_dir, **flags),
+        cwd=REPO,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if until in line:
+            return process
+    raise AssertionError(f"{until!r} never came:\n{''.join(lines)}")
+
+
+def content(train_dir, step):
+    reader = tf.train.load_checkpoint(os.path.join(train_dir, f"model.ckpt-{step}"))
+    return {n: reader.get_tensor(n) for n in reader.get_variable_to_shape_map() if "state" in n}
+
+
+def assert_same_checkpoint(left, right, step=STEPS):
+    a, b = content(left, step), content(right, step)
+    assert a.keys() == b.keys()
+    for name in a:
+        np.testing.assert_array_equal(a[name], b[name], err_msg=name)
+
+
+@pytest.fixture(scope="session", name="undisturbed")
+def _undisturbed(digits, made_once):
+    def train(folder):
+        done = run(digits, folder)
+        assert (done.returncode, done.stderr) == (0, "")
+        (folder / "stdout").write_text(done.stdout)
+
+    return made_once("undisturbed", train)
+
+
+@pytest.mark.slow
+def test_a_line_every_ten_steps(undisturbed):
+    line = (
+        r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}: step (\d+), entropy_loss = \d+\.\d\d, "
+        r"reg_loss = \d+\.\d\d, total_loss = \d+\.\d\d "
+        r"\(\d+\.\d examples/sec; \d+\.\d{3} sec/batch\)"
+    )
+    steps = [int(m[1]) for m in re.finditer(line, (undisturbed / "stdout").read_text())]
+    assert steps == list(range(10, STEPS + 1, 10))
+
+
+@pytest.mark.slow
+def test_event_files_hold_losses_speed_bytes_and_zeros(undisturbed):
+    scalars = report.read_scalars(str(undisturbed))
+    for tag in ("entropy_loss", "reg_loss", "total_loss"):
+        assert scalars[f"losses/{tag}"].steps == list(range(10, STEPS + 1, 10))
+    assert {"learning_rate", "examples_per_sec", "bits_per_parameter"} <= scalars.keys()
+    total = scalars["bytes_sent_per_step"].values[0]
+    parts = [curve.values[0] for tag, curve in scalars.items() if tag.startswith("bytes_sent/")]
+    assert len(parts) == 8
+    assert total == pytest.approx(sum(parts))
+    zeros = [curve.values[0] for tag, curve in scalars.items() if tag.startswith("zeros/")]
+    assert len(zeros) == 6  # all but the two of the last layer
+    assert all(0 < share < 1 for share in zeros)
+
+
+@pytest.mark.slow
+def test_law_8_killed_and_started_again_equals_undisturbed(digits, undisturbed, tmp_path):
+    for kill_after in ("step 10,", "step 40,"):
+        process = start(digits, tmp_path, until=kill_after)
+        process.kill()
+        process.wait()
+    again = run(digits, tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert "other settings" not in again.stdout
+    assert_same_checkpoint(undisturbed, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_signal_saves_and_exits_and_the_run_goes_on(digits, undisturbed, tmp_path):
+    for number in (signal.SIGTERM, signal.SIGINT):
+        process = start(digits, tmp_path, until=": step ", save_iter=0)
+        process.send_signal(number)
+        output, _ = process.communicate(timeout=TIMEOUT_SECS)
+        assert process.returncode == 128 + number, output
+        saved = checkpoints.latest_checkpoint(str(tmp_path))
+        assert f"{number.name}: saved {saved}; the same command goes on from there." in output
+        assert "Traceback" not in output
+    again = run(digits, tmp_path, save_iter=0)
+    assert again.returncode == 0, again.stderr
+    assert f"Succesfully loaded model from {saved} at step=" in again.stdout
+    assert_same_checkpoint(undisturbed, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_run_that_goes_on_with_other_settings_names_them(digits, undisturbed, tmp_path, run_here):
+    path = checkpoints.latest_checkpoint(str(undisturbed))
+    for file in Path(path).parent.glob(f"{Path(path).name}.*"):
+        shutil.copy(file, tmp_path)
+    again = run_here(digits, tmp_path, max_steps=STEPS + 1, batch_size=32, seed=2, num_nodes=4)
+    assert (
+        f"The run goes on with other settings than those of {tmp_path / Path(path).name}: "
+        "batch_size = 32 (was 16), num_nodes = 4 (was 2), seed = 2 (was 1).\n"
+    ) in again
+    assert (tmp_path / f"model.ckpt-{STEPS + 1}.index").exists()
+
+
+@pytest.mark.slow
+def test_packing_gives_the_same_checkpoint(digits, undisturbed, tmp_path, run_here):
+    run_here(digits, tmp_path, use_encoding=False)
+    assert_same_checkpoint(undisturbed, tmp_path)
+
+
+@pytest.mark.slow
+def test_steps_in_float_epochs_are_float(digits, tmp_path, run_here):
+    flags = {"net": "mlp", "max_steps": 30, "batch_size": 1000, "save_summaries_secs": 1e-6}
+    run_here(digits, tmp_path, floating_grad_epoch=2, **flags)
+    bits = report.read_scalars(str(tmp_path))["bits_per_parameter"]
+    ternary = [step for step, b in zip(bits.steps, bits.values, strict=True) if b < 3]
+    assert ternary == [*range(1, 11), *range(21, 31)]  # an epoch has 10 steps
+
+
+@pytest.mark.slow
+def test_the_learning_rate_is_drawn_before_it_is_used(undisturbed):
+    planned = report.read_scalars(str(undisturbed))["learning_rate_plan"]
+    used = report.read_scalars(str(undisturbed))["learning_rate"]
+    assert (planned.steps[0], planned.steps[-1]) == (0, STEPS)
+    plan = dict(zip(planned.steps, planned.values, strict=True))
+    shared = [
+        (rate, plan[step])
+        for step, rate in zip(used.steps, used.values, strict=True)
+        if step in plan
+    ]
+    assert shared and all(rate == pytest.approx(expected) for rate, expected in shared)
+
+
+def test_what_was_saved_and_from_where_the_same_command_goes_on(tmp_path):
+    (tmp_path / "model.ckpt-40.index").touch()
+    saved = f"{tmp_path}/model.ckpt-40"
+    assert train.how_to_go_on(saved) == f"saved {saved}; the same command goes on from there"
+    (tmp_path / "model.ckpt-90.index").touch()  # of a state that was lost with a ps
+    later = f"goes on from {tmp_path}/model.ckpt-90, which is of a later step"
+    assert train.how_to_go_on(saved).endswith(later)
+
+
+def test_copies_that_differ_at_the_end_are_told(capsys):
+    training = types.SimpleNamespace(state={"variables/w": tf.Variable([1.0])})
+
+    def agree(facts):
+        raise DifferenceError(f"{', '.join(facts)} differ")
+
+    workers = Workers(rank=0, size=2, agree=agree)
+    ready = types.SimpleNamespace(training=training, workers=workers, connection=object())
+    train._compare_copies(ready)
+    assert "Warning: the workers' copies differ: parameters at the end" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_loss_that_is_not_finite_stops_the_run(digits, tmp_path):
+    done = run(digits, tmp_path, initial_learning_rate=1e30, save_iter=1, max_steps=20, net="mlp")
+    assert done.returncode == 1
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1, done.stderr
+    assert re.fullmatch(
+        r"mnist_train: step \d+(:| is not saved:) .*(nan|inf|not finite|NaN).*", lines[0]
+    )
+    assert "model.ckpt" in lines[0] or "none was written yet" in lines[0]
+
+
+@pytest.mark.slow
+def test_towers_run_on_logical_cpu_devices(digits, tmp_path):
+    done = run(digits, tmp_path, num_gpus=2, num_nodes=4, max_steps=10, net="mlp")
+    assert done.returncode == 0, done.stderr
+    assert "the 2 towers are logical CPU devices" in done.stdout
+    assert "4 nodes x 4 images" in done.stdout
+
+
+@pytest.mark.slow
+def test_law_10_a_checkpoint_of_another_net_is_named(digits, undisturbed):
+    done = run(digits, undisturbed, net="mlp", max_steps=STEPS + 1)
+    assert done.returncode == 1
+    assert "was it written with another net?" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_law_10_a_damaged_record_is_named(digits, tmp_path):
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    for file in digits.iterdir():
+        data = bytearray(file.read_bytes())
+        if file.name.startswith("train"):
+            data[len(data) // 20] ^= 0xFF  # within the pool of the first steps
+        (broken / file.name).write_bytes(data)
+    done = run(broken, tmp_path / "train", net="mlp")
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert re.search(r"train-mnist\.tfrecord: record \d+ at byte \d+ is damaged", done.stderr)
+
+
+def test_missing_records_are_named_with_the_command_that_makes_them(tmp_path):
+    done = run(tmp_path, tmp_path / "train")
+    assert done.returncode == 1
+    assert f"{tmp_path} holds neither train-mnist.tfrecord nor" in done.stderr
+    assert "slim.download_and_convert_data" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "train").exists()
+
+
+@pytest.mark.slow
+def test_two_trainings_do_not_share_a_folder(digits, tmp_path):
+    flags = {"net": "mlp", "max_steps": 1_000_000, "save_iter": 0}
+    first = start(digits, tmp_path, until="step 10,", **flags)
+    second = run(digits, tmp_path, **flags)
+    first.terminate()
+    first.communicate(timeout=TIMEOUT_SECS)
+    assert second.returncode == 1
+    assert f"another training, process {first.pid}, writes there" in second.stderr
+    assert len(second.stderr.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_a_closed_pipe_ends_the_run_but_loses_nothing(digits, tmp_path):
+    process = start(digits, tmp_path, until="step 10,", save_iter=0, max_steps=1_000_000, net="mlp")
+    process.stdout.close()
+    assert process.wait(timeout=TIMEOUT_SECS) == 128 + signal.SIGPIPE
+    assert checkpoints.step_of(checkpoints.latest_checkpoint(str(tmp_path))) >= 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", ["2,6", "2,1000"])
+def test_a_profile_is_written_whichever_comes_first(digits, tmp_path, steps, run_here):
+    printed = run_here(digits, tmp_path, max_steps=10, profile_steps=steps, net="mlp")
+    assert f"Profile for TensorBoard: {tmp_path}" in printed
+    assert list(tmp_path.glob("plugins/profile/*/*.xplane.pb"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_gpus", [1, 2])
+def test_law_8_summaries_change_no_bit(digits, tmp_path, num_gpus, run_here):
+    for secs in (0, 1e-6):
+        flags = {"num_gpus": num_gpus, "max_steps": 10, "save_summaries_secs": secs}
+        run_here(digits, tmp_path / f"{secs}", **flags)
+    assert not list((tmp_path / "0").glob("events*"))
+    assert_same_checkpoint(tmp_path / "0", tmp_path / "1e-06", step=10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("flags", "most_bits"), [({"grad_bits": 16}, 16), ({"scaler_sharing": False}, 3)]
+)
+def test_a_run_is_observed_in_half_precision_and_with_own_scales(
+    digits, tmp_path, flags, most_bits, run_here
+):
+    run_here(digits, tmp_path, max_steps=20, net="mlp", **flags)
+    (bits,) = report.read_scalars(str(tmp_path))["bits_per_parameter"].values
+    assert most_bits - 1 < bits <= most_bits

@@ -1,0 +1,94 @@
+"""The bound on how far a worker runs ahead."""
+
+import threading
+
+from terngrad.asynchronous.bound import Bound
+
+SECS = 30.0
+
+
+def held(bound, worker, steps):
+    """A thread that waits as a worker would."""
+    thread = threading.Thread(target=bound.wait, args=(worker, steps, lambda: True), daemon=True)
+    thread.start()
+    return thread
+
+
+def assert_is_held(thread):
+    thread.join(0.3)
+    assert thread.is_alive()
+
+
+def assert_goes_on(thread):
+    thread.join(SECS)
+    assert not thread.is_alive()
+
+
+def test_a_worker_waits_for_the_slowest_when_it_is_more_than_the_bound_ahead():
+    bound = Bound(SECS)
+    for worker in (0, 1):
+        bound.step(worker)
+    for _ in range(2):
+        bound.step(0)
+    assert_goes_on(held(bound, 0, 2))
+    bound.step(0)
+    thread = held(bound, 0, 2)
+    assert_is_held(thread)
+    bound.step(1)
+    assert_goes_on(thread)
+
+
+def test_without_a_bound_nobody_waits():
+    bound = Bound(SECS)
+    bound.step(1)
+    for _ in range(100):
+        bound.step(0)
+    assert_goes_on(held(bound, 0, -1))
+
+
+def test_nobody_waits_for_a_worker_that_has_gone():
+    bound = Bound(SECS)
+    bound.step(1)
+    for _ in range(5):
+        bound.step(0)
+    thread = held(bound, 0, 0)
+    assert_is_held(thread)
+    bound.leave(1)
+    assert_goes_on(thread)
+
+
+def test_nobody_waits_for_a_worker_that_makes_no_step_for_so_long_nor_is_it_behind_afterwards():
+    now = [0.0]
+    bound = Bound(SECS, lambda: now[0])
+    bound.step(1)
+    for _ in range(5):
+        bound.step(0)
+    assert_is_held(held(bound, 0, 0))
+    now[0] = SECS + 1
+    bound.step(0)
+    assert_goes_on(held(bound, 0, 0))
+    bound.step(1)  # it is back, at the step of the others
+    assert_goes_on(held(bound, 0, 0))
+
+
+def test_a_worker_that_joins_later_begins_with_the_slowest():
+    bound = Bound(SECS)
+    for _ in range(9):
+        bound.step(0)
+    bound.step(1)
+    assert_goes_on(held(bound, 1, 0))
+    assert_goes_on(held(bound, 0, 0))
+
+
+def test_the_seconds_that_a_worker_is_held_are_told():
+    now = [0.0]
+    bound = Bound(SECS, lambda: now[0])
+    for worker in (0, 1, 0):
+        bound.step(worker)
+
+    def goes_on():
+        now[0] += 2.0
+        return now[0] < 5.0
+
+    assert bound.wait(0, 0, goes_on) == 6.0
+    assert bound.wait(1, 0, goes_on) == 0.0

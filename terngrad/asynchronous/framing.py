@@ -1,0 +1,56 @@
+"""Content of any length as frames, and back; nothing longer than announced is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from terngrad.exchange.parameter_server.operations import PIECE_BYTES
+from terngrad.service.messages import FrameError, join_frame, split_frame
+
+
+def frames(header: Any, content: bytes | memoryview = b"") -> Iterator[bytes]:
+    """A call or reply with its content; sets the header's size."""
+    view = memoryview(content).cast("B")
+    header.size = view.nbytes
+    yield join_frame(header, view[:PIECE_BYTES])
+    empty = type(header)()
+    for start in range(PIECE_BYTES, view.nbytes, PIECE_BYTES):
+        yield join_frame(empty, view[start : start + PIECE_BYTES])
+
+
+def collect(
+    header: Any, first: memoryview, messages: Iterator[bytes], count: list[int] | None = None
+) -> bytearray:
+    """The content of a call or reply whose first frame has come; its size was checked.
+
+    Args:
+      header: of the first frame.
+      first: what that brought.
+      messages: where the rest comes from.
+      count: gets the bytes of the frames that are read here.
+
+    Raises:
+      FrameError: less or more comes than the header said.
+    """
+    content = bytearray(header.size)
+    done = _put(content, 0, first)
+    while done < header.size:
+        message = next(messages, None)
+        if message is None:
+            raise FrameError(f"content ends after {done} of {header.size} bytes")
+        following, piece = split_frame(message, type(header))
+        if following != type(header)() or not piece.nbytes:
+            raise FrameError(f"another message after {done} of {header.size} bytes")
+        done = _put(content, done, piece)
+        if count is not None:
+            count[0] += len(message)
+    return content
+
+
+def _put(content: bytearray, start: int, piece: memoryview) -> int:
+    end = start + piece.nbytes
+    if end > len(content):
+        raise FrameError(f"more content than the {len(content)} bytes announced")
+    content[start:end] = piece
+    return end

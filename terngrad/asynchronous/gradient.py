@@ -1,0 +1,190 @@
+"""From pulled parameters and a batch to the gradient that each ps gets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from terngrad.asynchronous.space import Share, make_space
+from terngrad.codecs.codec import Codec
+from terngrad.draws import DrawKey
+from terngrad.exchange.local import LocalExchange
+from terngrad.layout import Layout
+from terngrad.planes import plane_count
+from terngrad.training.classifier import Classifier, Losses
+from terngrad.training.nodes import compute_nodes, draw_keys, encode_nodes, seed_of_draws, spread
+
+
+class Computed(NamedTuple):
+    """A worker's gradient.
+
+    Attributes:
+      losses: mean over the nodes of this worker.
+      scales: float32 [v], of the coded variables.
+      words: uint32 [coded / 32, planes], the sums of its nodes' codes.
+      floats: float32 or float16, means of what stays float, padded as the row is.
+      statistics: float32, new values of what is not trained.
+      gradients: the first node's.
+      encoded: the first node's codes, by codec.
+    """
+
+    losses: Losses
+    scales: tf.Tensor
+    words: tf.Tensor
+    floats: tf.Tensor
+    statistics: tf.Tensor
+    gradients: list[tf.Tensor]
+    encoded: list[list[tf.Tensor]]
+
+
+class GradientStep:
+    """Computes the gradient of one batch at pulled parameters, compiled.
+
+    A worker's nodes share their scale, and what they hand in is the sum of their codes; workers
+    share nothing.
+    """
+
+    def __init__(
+        self,
+        classifier: Classifier,
+        layout: Layout,
+        codecs: Sequence[Codec],
+        exchange: LocalExchange,
+        seed: int,
+        first_node: int,
+        devices: Sequence[str],
+    ) -> None:
+        """Joins the parts.
+
+        Args:
+          classifier: net and loss; its variables take the pulled values.
+          layout: of the gradients.
+          codecs: of the layout.
+          exchange: joins the nodes of this worker.
+          seed: of codes and dropout.
+          first_node: index of this worker's first node among all workers'.
+          devices: towers; consecutive nodes share a tower.
+        """
+        self._classifier, self._layout, self._codecs = classifier, layout, codecs
+        self._space = make_space(layout)
+        self._exchange = exchange
+        self._seed = seed_of_draws(seed)
+        self._first_node, self._devices = first_node, devices
+        self._compiled = tf.function(self._compute, autograph=False)
+
+    def __call__(
+        self,
+        images: tf.Tensor,
+        labels: tf.Tensor,
+        version: int,
+        parameters: Sequence[np.ndarray],
+        statistics: np.ndarray,
+    ) -> Computed:
+        """The gradient of a batch.
+
+        Args:
+          images: float32 [B, H, W, C], split over the nodes.
+          labels: int32 [B].
+          version: of the parameters; with the seed it selects the random draws.
+          parameters: of each ps, flat float32 or float16.
+          statistics: float32.
+        """
+        return self._compiled(
+            images, labels, tf.constant(version, tf.int64), list(parameters), statistics
+        )
+
+    def _compute(self, images, labels, version, parameters, statistics) -> Computed:
+        self._take(parameters, statistics)
+        nodes = self._exchange.local_nodes
+        devices = spread(self._devices, nodes)
+        keys = draw_keys(self._seed, version, self._first_node, nodes)
+        gradients, losses, states = [], [], []
+        for node in compute_nodes(self._classifier, images, labels, keys, devices):
+            gradients.append(node.gradients)
+            losses.append([tf.stack(node.losses)])
+            states.append(node.state)
+        (mean_losses,) = self._exchange.mean(losses, "losses")
+        scales, words, floats, encoded = self._encode(gradients, keys, devices)
+        return Computed(
+            Losses(*tf.unstack(mean_losses)),
+            tf.concat(scales, 0) if scales else tf.zeros([0]),
+            tf.concat(words, 0) if words else tf.zeros([0, plane_count(nodes)], tf.uint32),
+            self._padded(floats),
+            self._statistics(states),
+            gradients[0],
+            encoded,
+        )
+
+    def _encode(self, gradients, keys: Sequence[DrawKey], devices: Sequence[str]):
+        """Scales, sums of codes, means of floats, and the first node's codes, by codec."""
+        scales, words, floats, encoded = [], [], [], []
+        for codec in self._codecs:
+            codes, agreed = encode_nodes(gradients, codec, self._exchange, keys, devices)
+            encoded.append(codes[0])
+            if codec.scale_count:
+                scales.append(agreed[0])
+                words.append(self._exchange.sum([w for (w,) in codes], codec.name))
+            else:
+                means = codec.deliver(self._exchange, codes, agreed)
+                floats += [tf.reshape(mean, [-1]) for mean in means]
+        return scales, words, floats, encoded
+
+    def _take(self, parameters: Sequence[tf.Tensor], statistics: tf.Tensor) -> None:
+        """Assigns what was pulled to the net."""
+        row = tf.concat([tf.cast(part, tf.float32) for part in parameters], 0)
+        for place in self._space.places:
+            variable = self._classifier.variables[place.variable]
+            value = row[place.start : place.start + place.size]
+            variable.assign(tf.reshape(value, variable.shape))
+        start = 0
+        for variable in self._classifier.state.values():
+            size = variable.shape.num_elements()
+            value = tf.reshape(statistics[start : start + size], variable.shape)
+            variable.assign(tf.cast(value, variable.dtype))
+            start += size
+
+    def _padded(self, floats: list[tf.Tensor]) -> tf.Tensor:
+        total = sum(part.shape[0] for part in floats)
+        padding = tf.zeros([self._space.size - self._space.coded - total])
+        return tf.cast(tf.concat([*floats, padding], 0), self._layout.policy.float_type)
+
+    def _statistics(self, states: Sequence[Sequence[tf.Tensor]]) -> tf.Tensor:
+        if not states[0]:
+            return tf.zeros([0])
+        means = self._exchange.mean(
+            [[tf.cast(v, tf.float32) for v in node] for node in states], "moving statistics"
+        )
+        return tf.concat([tf.reshape(mean, [-1]) for mean in means], 0)
+
+
+def broken_floats(computed: Computed, layout: Layout) -> list[str]:
+    """Names of the variables that stay float and whose gradient is NaN or infinite."""
+    floats = computed.floats.numpy()
+    if np.isfinite(floats).all():  # as in all steps but a last one
+        return []
+    space, found = make_space(layout), []
+    for place in space.places:
+        start = place.start - space.coded
+        if start >= 0 and not np.isfinite(floats[start : start + place.size]).all():
+            found.append(layout.names[place.variable])
+    return found
+
+
+def contents(computed: Computed, shares: Sequence[Share]) -> list[bytes]:
+    """What each ps gets of a gradient, see `Share`."""
+    scales, words = computed.scales.numpy(), computed.words.numpy().reshape(-1)
+    floats, statistics = computed.floats.numpy(), computed.statistics.numpy()
+    found, word, value = [], 0, 0
+    for share in shares:
+        parts = [
+            scales[list(share.scales)],
+            words[word : word + share.words],
+            floats[value : value + share.floats],
+            statistics[: share.statistics],
+        ]
+        found.append(b"".join(part.tobytes() for part in parts))
+        word, value = word + share.words, value + share.floats
+    return found

@@ -1,0 +1,200 @@
+"""A worker's stream to one ps: calls are made again after the ps was lost and found again."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import grpc
+
+from terngrad.asynchronous.caller import ENTER
+from terngrad.asynchronous.framing import collect, frames
+from terngrad.cluster.channel import MembershipError
+from terngrad.service.calls import AwayError, open_channel, pauses, ps_name, try_stream, why_ended
+from terngrad.service.messages import Call, FrameError, Reply, split_frame
+from terngrad.service.security import Tls
+from terngrad.service.streams import Outbox, hello
+
+_FINAL = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNIMPLEMENTED)
+_STOP_SECS = 5.0  # in which a ps must be found again by a worker that was asked to end
+_BYE_SECS = 2.0
+
+
+class Link:
+    """Calls to one ps, one at a time.
+
+    Attributes:
+      run: whose parameters the ps held when it was last heard of; "" for none.
+    """
+
+    def __init__(
+        self,
+        ps: int,
+        ps_hosts: Sequence[str],
+        worker_hosts: Sequence[str],
+        rank: int,
+        incarnation: int,
+        timeout_secs: float,
+        tls: Tls | None,
+        facts: Mapping[str, str],
+        tell: Callable[[str], None],
+        stopped: Callable[[], bool],
+    ) -> None:
+        """Nothing is sent yet.
+
+        Args:
+          ps: index of whom to call.
+          ps_hosts: of all ps.
+          worker_hosts: of all workers.
+          rank: of this worker.
+          incarnation: of this process; not 0.
+          timeout_secs: how long the ps may be away.
+          tls: None = plain text.
+          facts: what all workers must have in common.
+          tell: called with a line when the ps is lost, and when it is found again.
+          stopped: whether this worker was asked to end: then no ps is looked for much longer.
+        """
+        self.run = ""
+        self._name = ps_name(ps, ps_hosts)
+        self._introduction = hello(rank, ps, ps_hosts, worker_hosts)
+        self._channel = open_channel(ps_hosts[ps], tls, timeout_secs)
+        self._incarnation, self._facts = incarnation, dict(facts)
+        self._timeout_secs = timeout_secs
+        self._tell, self._stopped = tell, stopped
+        self._stream: tuple[grpc.Call, Outbox] | None = None
+        self._stream_was_open = self._was_there = False
+        self._using, self._closed = threading.Lock(), threading.Event()
+
+    def call(
+        self,
+        call: Call,
+        content: bytes | memoryview = b"",
+        size: int = 0,
+        again: Callable[[Reply], Call | None] = lambda reply: None,
+    ) -> tuple[Reply, bytearray]:
+        """Calls, and waits for the reply.
+
+        Args:
+          call: see service.proto.
+          content: of it.
+          size: bytes of the reply's content, if it has any.
+          again: after the ps was lost and found, gets its reply to ENTER and returns the call to
+            make instead, without content; None = the same one again.
+
+        Raises:
+          MembershipError: the ps refuses this worker, or is away for too long.
+        """
+        with self._using:
+            return self._call(call, content, size, again)
+
+    def enter(self) -> Reply:
+        """Tells the ps again which run this worker is in, and hears where the ps stands."""
+        reply, _ = self.call(self._entry(), self._said())
+        return reply
+
+    def bye(self, call: Call) -> None:
+        """Says so if the ps listens, and nothing else is being said to it; ends the stream."""
+        if not self._using.acquire(timeout=_BYE_SECS):
+            return
+        try:
+            if self._stream:
+                self._exchange(call, b"", 0)
+                self._drop()
+        except (AwayError, MembershipError, FrameError):
+            pass  # it ends anyway
+        finally:
+            self._using.release()
+
+    def close(self) -> None:
+        """Ends the stream, and the search for a ps that another thread may be at."""
+        self._closed.set()
+        if stream := self._stream:
+            stream[1].close()
+            stream[0].cancel()
+        self._channel.close()
+
+    def _call(self, call, content, size, again) -> tuple[Reply, bytearray]:
+        deadline, waits = None, pauses()
+        while True:
+            try:
+                entered = self._enter() if self._stream is None else None
+                if entered is not None:
+                    if deadline is not None and self._was_there:
+                        self._tell(f"{self._name} is found again.")
+                        if (instead := again(entered)) is not None:
+                            call, content = instead, b""
+                    self._was_there = True
+                    if call.act == ENTER:
+                        return entered, bytearray()
+                return self._exchange(call, content, size)
+            except AwayError as error:
+                deadline = self._look_until(deadline, error)
+            if self._closed.wait(next(waits)):
+                raise self._unused()
+
+    def _look_until(self, deadline: float | None, error: AwayError) -> float:
+        """When the search for this ps ends; MembershipError if it has ended."""
+        now, secs = time.monotonic(), f"{self._timeout_secs:g} s"
+        if deadline is None:
+            deadline = now + self._timeout_secs
+            if self._stream_was_open:
+                self._tell(f"{error}; it is looked for, for {secs}.")
+        stopped = self._stopped()
+        if stopped:
+            deadline = min(deadline, now + _STOP_SECS)
+        if now > deadline:
+            within = "before this worker was to end" if stopped else f"within {secs}"
+            what = "was not found again" if self._was_there else "cannot be reached"
+            raise MembershipError(f"{self._name} {what} {within}: {error}") from None
+        return deadline
+
+    def _enter(self) -> Reply:
+        try:
+            self._stream = try_stream(self._channel, "Update", self._introduction)
+        except ValueError:
+            if self._closed.is_set():  # by another thread, since this one has looked
+                raise self._unused() from None
+            raise
+        self._stream_was_open = True
+        return self._exchange(self._entry(), self._said(), 0)[0]
+
+    def _entry(self) -> Call:
+        return Call(act=ENTER, incarnation=self._incarnation)
+
+    def _said(self) -> bytes:
+        return json.dumps({"run": self.run, "facts": self._facts}).encode()
+
+    def _exchange(
+        self, call: Call, content: bytes | memoryview, size: int
+    ) -> tuple[Reply, bytearray]:
+        stream, outbox = self._stream
+        for frame in frames(call, content):
+            outbox.put(frame)
+        try:
+            message = next(stream, None)
+            if message is None:
+                raise self._lost()
+            reply, first = split_frame(message, Reply)
+            if reply.size not in (0, size):  # before anything is allocated for it
+                self._drop()
+                text = f"{self._name} sends {reply.size} bytes; expected are {size}"
+                raise MembershipError(text)
+            return reply, collect(reply, first, stream)
+        except grpc.RpcError:
+            raise self._lost() from None
+
+    def _lost(self) -> Exception:
+        """The error of a stream that has ended; the next call opens another."""
+        stream, _ = self._stream
+        self._drop()
+        text = why_ended(stream, self._name)
+        return MembershipError(text) if stream.code() in _FINAL else AwayError(text)
+
+    def _unused(self) -> MembershipError:
+        return MembershipError(f"{self._name} is not called any more")
+
+    def _drop(self) -> None:
+        self._stream[1].close()
+        self._stream = None

@@ -1,0 +1,239 @@
+"""A ps of asynchronous training and callers that are wrong or hostile: each learns why, once."""
+
+import dataclasses
+import json
+import math
+import re
+
+import grpc
+import numpy as np
+import pytest
+
+from terngrad.asynchronous.caller import BEGIN, BYE, ENTER, FETCH, MORE, PUSH, STATE
+from terngrad.asynchronous.framing import frames
+from terngrad.asynchronous.plan import MAX_ELEMENTS, Plan, PlanError
+from terngrad.asynchronous.server import Server
+from terngrad.asynchronous.store import Keeping, Store
+from terngrad.asynchronous.updates import state_bytes
+from terngrad.exchange.parameter_server.operations import PIECE_BYTES
+from terngrad.exchange.parameter_server.server.server_test import WORKERS, hello_of, stranger
+from terngrad.exchange.two_shot_test import free_hosts
+from terngrad.layout import Policy
+from terngrad.ops.reference import ReferenceKernels
+from terngrad.service.messages import HELLO_KEY, SERVICE, Call, join_frame
+from terngrad.service.streams import WELCOME, Outbox, identity
+from terngrad.training import schedules
+
+SECS = 60.0
+FACTS = {"layout": "this one", "batch_size": "8"}
+PLAN = Plan(
+    run="a run",
+    names=("a/kernel", "a/bias"),
+    shapes=((40, 3), (3,)),
+    policy=Policy(grad_bits=1),
+    bucket_elements=64,
+    statistics=0,
+    nodes=1,
+    optimizer="gd",
+    momentum=0.0,
+    averages_decay=0.0,
+    max_steps=100,
+    max_staleness=-1,
+    pull_bits=32,
+    schedule="",
+    facts=FACTS,
+)
+
+
+@pytest.fixture
+def served(tmp_path):
+    """A ps that holds the parameters of PLAN, and its address."""
+    (host,) = free_hosts(1)
+    keeping = Keeping(str(tmp_path), 10)
+    make = lambda text: schedules.fixed(0.1)
+    store = Store(0, 1, WORKERS, ReferenceKernels(), make, keeping, print)
+    plan, share, size = store.expect(PLAN.to_json().encode())
+    store.begin(plan, share, bytes(size), 0)
+    server = Server(0, [host], WORKERS, store, SECS)
+    server.start(host)
+    yield server, host
+    server.close()
+
+
+def entry(worker=1, facts=FACTS, run=""):
+    content = json.dumps({"run": run, "facts": facts}).encode()
+    return [*frames(Call(act=ENTER, incarnation=7 + worker), content)]
+
+
+def gradient(scale=1.0, word=0, sign=0):
+    """A push's content: two scales, codes of 123 elements in 4 groups."""
+    return np.float32([scale] * 2).tobytes() + np.array([word, sign] * 4, "<u4").tobytes()
+
+
+def push(content, sequence=1, version=0):
+    return [*frames(Call(act=PUSH, sequence=sequence, version=version), content)]
+
+
+def told(served, *messages, worker=1):
+    """What a caller is told before its stream ends."""
+    code, details = stranger(
+        served[1], hello_of(served[1], worker), "Update", messages=[*messages, *bye()]
+    )
+    return "" if code == grpc.StatusCode.OK else details
+
+
+def bye():
+    return [*frames(Call(act=BYE))]
+
+
+def test_a_push_is_applied_once_however_often_it_comes(served):
+    def values():
+        standing, content = served[0].store.pulled()
+        return standing.version, content
+
+    assert told(served, *entry(), *push(gradient(word=1), 1), *push(gradient(word=1), 1)) == ""
+    assert values()[0] == 1
+    once = values()[1]
+    assert told(served, *entry(), *push(gradient(word=1), 1)) == ""
+    assert values() == (1, once)
+    assert told(served, *entry(), *push(gradient(word=1), 2)) == ""
+    assert values()[0] == 2 and values()[1] != once
+
+
+@pytest.mark.parametrize(
+    ("messages", "text"),
+    [
+        (push(gradient()), "it calls before it enters"),
+        ([*entry(), *frames(Call(act=99))], "act is 99; allowed are 1 to 7"),
+        ([*entry(), *frames(Call(act=MORE))], "act is 0"),
+        ([*entry(), *push(gradient()[:-4])], "36 bytes; allowed are 40"),
+        ([*entry(), *push(b"")], "0 bytes; allowed are 40"),
+        ([*entry(), join_frame(Call(act=PUSH, size=1 << 60))], "allowed are 40"),
+        ([*entry(), join_frame(Call(act=ENTER, size=1 << 60))], "allowed are up to 65536"),
+        ([*entry(), join_frame(Call(act=PUSH, sequence=1, size=40), bytes(41))], "more content"),
+        ([*entry(), join_frame(Call(act=PUSH, size=40)), *entry()], "another message after 0"),
+        ([*entry(), *push(gradient(), 0)], "a push without a number"),
+        ([*entry(), *push(gradient(np.nan))], "a scale is negative or not finite"),
+        ([*entry(), *push(gradient(-1.0))], "a scale is negative or not finite"),
+        ([*entry(), *push(gradient(sign=1))], "words are no sums of codes over 1 nodes"),
+        ([*entry(), *frames(Call(act=FETCH), b"1")], "1 bytes; allowed are 0"),
+        ([*entry(), *frames(Call(act=BEGIN), b"{}")], "worker 0 alone begins a run"),
+        ([*entry(), *frames(Call(act=STATE))], "worker 0 alone begins a run"),
+        (entry(facts=FACTS | {"batch_size": "9"}), "batch_size is 9 on worker 1 .* and 8 on"),
+        (entry(facts=FACTS | {"layout": "other"}), "layout is other on worker 1"),
+        (entry(facts=FACTS | {"layout": "\ud800"}), r"layout is \? on worker 1"),
+        ([*entry(), *frames(Call(act=FETCH, last=True))], "worker 0 alone ends a run"),
+        ([*entry(), *entry(0)], "it enters again as another process"),
+        (entry(facts="none"), "it enters with what is no JSON of run and facts"),
+        ([*frames(Call(act=ENTER, incarnation=1), b"\xff")], "no JSON"),
+        ([join_frame(Call(act=ENTER, size=2), b'{"'), b"\x07junk"], "no JSON"),
+        ([*entry(), b"\xff\xff"], "a frame does not begin with its header"),
+        ([*frames(Call(act=ENTER), entry()[0])], "no JSON"),
+    ],
+)
+def test_law_10_what_cannot_be_is_named_logged_once_and_disturbs_nobody(
+    served, messages, text, capfd
+):
+    for _ in range(2):
+        said = told(served, *messages)
+        assert re.search(text, said), said
+    assert capfd.readouterr().err.count("Refused") == 1
+    assert told(served, *entry(0), *push(gradient(word=1)), worker=0) == ""
+    assert served[0].store.version == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"shapes": ((1 << 20, 1 << 20), (3,))}, f"values; allowed are {MAX_ELEMENTS}"),
+        ({"shapes": ((-1, 3), (3,))}, "a shape is empty"),
+        ({"shapes": ((3,),)}, "not as many names as shapes"),
+        ({"names": ("a", "a")}, "variable names must be unique"),
+        ({"optimizer": "none"}, "optimizer is 'none'"),
+        ({"nodes": 1 << 20}, "1048576 nodes"),
+        ({"max_steps": 0}, "max_steps is 0"),
+        ({"run": "x" * 100}, "run is"),
+        ({"pull_bits": 8}, "pull_bits is 8"),
+        ({"policy": {"grad_bits": 2, "float_layers": []}}, "grad_bits is 2"),
+        ({"unknown": 1}, "a plan that is none"),
+        ({"statistics": 1.0}, "statistics is of type float"),
+        ({"statistics": True}, "statistics is of type bool"),
+        ({"shapes": ((math.inf, 3), (3,))}, "a size is of type float"),
+        ({"shapes": ("12", (3,))}, "a shape is of type str"),
+        ({"shapes": ((10**9,) * 1000, (3,))}, f"values; allowed are {MAX_ELEMENTS}"),
+        ({"names": "ab"}, "names is of type str"),
+        ({"names": (1, 2)}, "a name is of type int"),
+        ({"facts": {"layout": 1}}, "a fact is of type int"),
+        ({"facts": []}, "facts is of type list"),
+        ({"momentum": "0"}, "momentum is of type str"),
+        ({"run": "\ud800"}, "run is"),
+        ({"policy": {"size_to_binarize": "1", "float_layers": []}}, "policy: size_to_binarize is"),
+        ({"policy": {"float_layers": [[]]}}, "a float layer is of type list"),
+        ({"policy": None}, "a plan that is none"),
+    ],
+)
+def test_law_10_a_plan_that_cannot_be_is_named_before_anything_is_allocated(served, change, text):
+    content = json.dumps(json.loads(PLAN.to_json()) | change).encode()
+    said = told(served, *entry(0), *frames(Call(act=BEGIN), content), worker=0)
+    assert text in said
+    assert served[0].store.standing.run == PLAN.run
+
+
+def test_a_state_of_another_size_than_the_plans_is_refused(served):
+    begin = [*frames(Call(act=BEGIN), PLAN.to_json().encode())]
+    said = told(served, *entry(0), *begin, join_frame(Call(act=STATE, size=1 << 50)), worker=0)
+    assert "bytes; allowed are 512" in said
+    assert "allowed are 0" in told(served, *entry(0), *frames(Call(act=STATE), b"1"), worker=0)
+
+
+def test_who_is_no_worker_of_this_training_is_refused(served):
+    _, details = stranger(served[1], hello_of(served[1], 2), "Update", messages=entry())
+    assert "it says to be worker 2 of 2" in details
+    _, details = stranger(served[1], None, "Update", messages=entry())
+    assert "it does not say who it is" in details
+
+
+def test_a_message_longer_than_a_piece_is_not_even_read(served):
+    message = join_frame(Call(act=PUSH, size=4 * PIECE_BYTES), bytes(4 * PIECE_BYTES))
+    code, _ = stranger(
+        served[1], hello_of(served[1]), "Update", messages=[*entry(), message, *bye()]
+    )
+    assert code == grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+@pytest.mark.parametrize("error", [AttributeError, OverflowError, RecursionError, IndexError])
+def test_a_schedule_that_cannot_be_read_is_named(served, monkeypatch, error):
+    def fail(text):
+        raise error("why")
+
+    monkeypatch.setattr(served[0].store, "_make_schedule", fail)
+    begin = [*frames(Call(act=BEGIN), PLAN.to_json().encode())]
+    assert "the schedule is none: why" in told(served, *entry(0), *begin, worker=0)
+
+
+def test_streams_that_never_enter_leave_places_for_those_that_do(served):
+    with grpc.insecure_channel(served[1]) as channel:
+        method = channel.stream_stream(f"/{SERVICE}/Update", identity, identity)
+        silent = []
+        for _ in range(50):
+            outbox = Outbox()
+            call = method(iter(outbox), metadata=[(HELLO_KEY, hello_of(served[1], 1))])
+            assert WELCOME[0] in [tuple(pair) for pair in call.initial_metadata()]
+            silent.append((call, outbox))
+        assert told(served, *entry(0), worker=0) == ""
+        assert told(served, *entry(1)) == ""
+        for call, outbox in silent:
+            outbox.close()
+            call.cancel()
+
+
+def test_a_plan_survives_its_text():
+    assert Plan.from_json(PLAN.to_json()) == PLAN
+    with pytest.raises(PlanError, match="statistics"):
+        dataclasses.replace(PLAN, statistics=-1)
+
+
+def test_the_state_has_the_parameters_the_slots_and_the_averages(served):
+    plan = dataclasses.replace(PLAN, optimizer="adam", averages_decay=0.9, statistics=5)
+    _, share, size = served[0].store.expect(plan.to_json().encode())
+    assert size == state_bytes(plan, share) == 4 * (4 * 128 + 5)

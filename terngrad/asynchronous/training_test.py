@@ -1,0 +1,597 @@
+"""Laws of asynchronous training over real connections, with workers in threads."""
+
+import contextlib
+import dataclasses
+import threading
+from concurrent import futures
+
+import grpc
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from terngrad.asynchronous import link
+from terngrad.asynchronous.caller import Caller
+from terngrad.asynchronous.client import Client
+from terngrad.asynchronous.gradient import GradientStep, broken_floats, contents
+from terngrad.asynchronous.plan import Plan
+from terngrad.asynchronous.server import Server
+from terngrad.asynchronous.space import make_shares, make_space
+from terngrad.asynchronous.states import pack, unpack
+from terngrad.asynchronous.store import Keeping, Store
+from terngrad.asynchronous.updates import state_bytes, state_groups
+from terngrad.cluster.channel import MembershipError
+from terngrad.codecs.factory import make_codecs
+from terngrad.exchange.local import LocalExchange
+from terngrad.exchange.parameter_server.server.server_test import make_certificates
+from terngrad.exchange.two_shot_test import free_hosts
+from terngrad.layout import Policy, make_layout
+from terngrad.ops.reference import ReferenceKernels
+from terngrad.service.security import Tls
+from terngrad.training import schedules
+from terngrad.training.averages import MovingAverages
+from terngrad.training.classifier import Classifier
+from terngrad.training.optimizers import make_optimizer
+from terngrad.training.step import TrainStep
+from terngrad.training.step_test import make_batches, make_model
+
+SECS, RATE, DECAY = 60.0, 0.05, 0.99
+KERNELS = ReferenceKernels()
+TERNARY = Policy(grad_bits=1, clip_factor=2.5, float_layers=("logits",))
+
+
+class Worker:
+    """What a worker has of a net, and its calls."""
+
+    def __init__(
+        self,
+        hosts,
+        rank=0,
+        workers=1,
+        nodes=1,
+        policy=TERNARY,
+        model=None,
+        tls=None,
+        secs=SECS,
+        **plan,
+    ):
+        self.classifier = Classifier(model or make_model())
+        names, variables = self.classifier.names, self.classifier.variables
+        self.layout = make_layout(names, [v.shape for v in variables], policy, 64)
+        self.statistics = list(self.classifier.state.values())
+        count = sum(v.shape.num_elements() for v in self.statistics)
+        self.shares = make_shares(self.layout, len(hosts), nodes, count)
+        exchange = LocalExchange(nodes, KERNELS)
+        self.compute = GradientStep(
+            self.classifier,
+            self.layout,
+            make_codecs(self.layout, KERNELS),
+            exchange,
+            3,
+            rank * nodes,
+            ["/CPU:0"],
+        )
+        facts = {"layout": self.layout.fingerprint().hex()}
+        options = {"optimizer": "gd", "pull_bits": 32, "max_steps": 1000, "max_staleness": -1}
+        self.plan = Plan(
+            run="a run",
+            names=self.layout.names,
+            shapes=self.layout.shapes,
+            policy=policy,
+            bucket_elements=64,
+            statistics=count,
+            nodes=nodes,
+            momentum=0.9,
+            averages_decay=DECAY,
+            schedule="",
+            facts=facts,
+            **options | plan,
+        )
+        self.optimizer = make_optimizer(self.plan.optimizer, variables, 0.9)
+        self.averages = MovingAverages(variables, DECAY)
+        self.state = state_of(self.classifier, self.optimizer, self.averages)
+        bits = self.plan.pull_bits
+        self.told, self.stopped = [], False
+        self.client = Client(
+            hosts,
+            names_of(workers),
+            rank,
+            secs,
+            self.shares,
+            bits,
+            facts,
+            tls,
+            self.told.append,
+            lambda: self.stopped,
+        )
+
+    def begin(self):
+        self.client.enter()
+        self.client.begin(self.plan, self.packed(), 0)
+
+    def packed(self):
+        groups = state_groups(self.plan)
+        return pack(self.state, self.statistics, self.layout, groups, self.shares)
+
+    def begin_at(self, server, run):
+        """As a ps stands that has begun a run, and told nobody yet."""
+        plan, share, _ = server.store.expect(
+            dataclasses.replace(self.plan, run=run).to_json().encode()
+        )
+        server.store.begin(plan, share, self.packed()[self.shares.index(share)], 0)
+
+    def train(self, batches, steps):
+        pulled = self.client.pull()
+        for images, labels in batches.take(steps):
+            if pulled.finished:
+                break
+            pulled = self.client.push(self.gradient(pulled, images, labels), pulled.versions)
+        return pulled
+
+    def computed(self, pulled, images, labels):
+        return self.compute(images, labels, pulled.version, pulled.parameters, pulled.statistics)
+
+    def gradient(self, pulled, images, labels):
+        return contents(self.computed(pulled, images, labels), self.shares)
+
+    def fetched(self):
+        """Everything that the ps hold, by name."""
+        _, packed = self.client.fetch([state_bytes(self.plan, share) for share in self.shares])
+        groups = state_groups(self.plan)
+        unpack(packed, self.state, self.statistics, self.layout, groups, self.shares)
+        return {name: v.numpy() for name, v in self.state.items()}
+
+
+def names_of(workers):
+    return [f"worker:{i + 1}" for i in range(workers)]
+
+
+def state_of(classifier, optimizer, averages):
+    groups = {"variables": classifier.variables, "averages": averages.shadows}
+    groups |= {f"slots/{slot}": values for slot, values in optimizer.slots.items()}
+    named = lambda group, values: zip(classifier.names, values, strict=True)
+    state = {f"{g}/{name}": v for g, values in groups.items() for name, v in named(g, values)}
+    return state | {f"variables/{name}": v for name, v in classifier.state.items()}
+
+
+@contextlib.contextmanager
+def serving(folder, count=1, workers=1, steps=1000, at=None, tls=None, secs=SECS):
+    """Servers, and their addresses."""
+    hosts = at or free_hosts(count)
+    servers = []
+    for i in range(count):
+        keeping = Keeping(str(folder / f"ps_{i}"), steps)
+        schedule = lambda text: schedules.fixed(RATE)
+        store = Store(i, count, names_of(workers), KERNELS, schedule, keeping, print)
+        servers.append(Server(i, hosts, names_of(workers), store, secs, tls))
+        servers[-1].start(hosts[i])
+    try:
+        yield servers, hosts
+    finally:
+        for server in servers:
+            server.close()
+
+
+def trained_alone(steps, optimizer, nodes, policy, model):
+    classifier = Classifier(model)
+    names, variables = classifier.names, classifier.variables
+    codecs = make_codecs(make_layout(names, [v.shape for v in variables], policy, 64), KERNELS)
+    update = make_optimizer(optimizer, variables, 0.9)
+    averages = MovingAverages(variables, DECAY)
+    step = tf.Variable(0, dtype=tf.int64, trainable=False)
+    train = TrainStep(
+        classifier,
+        codecs,
+        LocalExchange(nodes, KERNELS),
+        update,
+        schedules.fixed(RATE),
+        averages,
+        step,
+        3,
+        ["/CPU:0"],
+    )
+    compiled = tf.function(train, autograph=False)
+    for images, labels in make_batches().take(steps):
+        compiled(images, labels)
+    return {name: v.numpy() for name, v in state_of(classifier, update, averages).items()}
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "policy", "servers", "nodes"),
+    [
+        ("gd", Policy(), 1, 1),
+        ("momentum", Policy(grad_bits=16), 2, 1),
+        ("momentum", TERNARY, 3, 2),
+        ("adam", TERNARY, 1, 1),
+        ("rmsprop", Policy(), 2, 1),
+    ],
+)
+def test_one_worker_gives_what_training_alone_gives(tmp_path, optimizer, policy, servers, nodes):
+    alone = trained_alone(6, optimizer, nodes, policy, make_model(batch_norm=True))
+    with serving(tmp_path, servers) as (_, hosts):
+        model = make_model(batch_norm=True)
+        worker = Worker(hosts, nodes=nodes, policy=policy, model=model, optimizer=optimizer)
+        worker.begin()
+        assert worker.train(make_batches(), 6).version == 6
+        found = worker.fetched()
+    assert found.keys() == alone.keys()
+    for name, value in alone.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-6, atol=1e-7, err_msg=name)
+
+
+def test_parameters_are_pulled_rounded_to_half_precision(tmp_path):
+    with serving(tmp_path, 2) as (_, hosts):
+        worker = Worker(hosts, pull_bits=16)
+        worker.begin()
+        pulled = worker.client.pull()
+        exact = worker.fetched()
+        worker.gradient(pulled, *next(iter(make_batches())))
+        for name, variable in zip(
+            worker.classifier.names, worker.classifier.variables, strict=True
+        ):
+            halves = np.float32(np.float16(exact[f"variables/{name}"]))
+            np.testing.assert_array_equal(variable.numpy(), halves)
+
+
+def in_threads(*acts):
+    """Runs functions at once; raises what one of them raised."""
+    failed = []
+
+    def run(act):
+        try:
+            act()
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=run, args=(act,), daemon=True) for act in acts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SECS)
+    assert not failed and not any(thread.is_alive() for thread in threads), failed
+
+
+def test_workers_end_after_exactly_as_many_updates_and_none_is_staler_than_the_bound(tmp_path):
+    bound, steps = 1, 40
+    with serving(tmp_path, 2, workers=3) as (servers, hosts):
+        plan = {"max_steps": steps, "max_staleness": bound}
+        workers = [Worker(hosts, rank, 3, **plan) for rank in range(3)]
+        workers[0].begin()
+        for worker in workers[1:]:
+            worker.client.await_run()
+        for worker in workers:  # compiles; from its first step on a worker is waited for
+            worker.train(make_batches(), 1)
+        assert servers[0].store.take_staleness().count == 3
+
+        def train(worker):
+            worker.train(make_batches(), steps)
+            worker.client.bye(done=True)
+            worker.client.close()
+
+        in_threads(*(lambda worker=worker: train(worker) for worker in workers))
+        staleness = servers[0].store.take_staleness()
+        assert [server.store.version for server in servers] == [steps, steps]
+        assert staleness.count == steps - 3
+        assert 0 < staleness.largest <= (2 * bound + 1) * (len(workers) - 1)
+        assert all(server.wait(SECS) for server in servers)
+
+
+def test_a_ps_that_is_found_again_goes_on_from_its_snapshot_with_each_push_once(tmp_path):
+    hosts = free_hosts(1)
+    batches = iter(make_batches())
+    with serving(tmp_path, at=hosts, steps=4):
+        worker = Worker(hosts)
+        worker.begin()
+        pulled = worker.train(make_batches(), 7)
+    again = []
+
+    def restart():
+        with serving(tmp_path, at=hosts, steps=4) as (servers, _):
+            again.append(worker.client.push(worker.gradient(pulled, *next(batches)), (7,)))
+            again.append(servers[0].store.version)
+
+    in_threads(restart)
+    # The first ended in order, so that its last snapshot has all of the 7.
+    assert (again[0].version, again[1]) == (8, 8)
+    worker.client.close()
+
+
+@pytest.mark.parametrize("arrives", [False, True])
+def test_a_run_begins_though_a_stream_breaks_when_the_state_is_sent(tmp_path, monkeypatch, arrives):
+    taken, broken = Caller._state, []
+
+    def breaking(caller, call, content):
+        reply = taken(caller, call, content) if broken or arrives else None
+        if not broken:
+            broken.append(True)
+            raise grpc.RpcError  # as where the worker cannot be reached any more
+        return reply
+
+    monkeypatch.setattr(Caller, "_state", breaking)
+    with serving(tmp_path) as (_, hosts):
+        worker = Worker(hosts)
+        worker.begin()
+        assert broken
+        assert worker.train(make_batches(), 2).version == 2
+
+
+def test_another_process_of_a_worker_that_is_here_waits_and_a_new_one_of_one_that_left_goes_on(
+    tmp_path,
+):
+    with serving(tmp_path, workers=2) as (_, hosts):
+        first, second = Worker(hosts, 0, 2), Worker(hosts, 0, 2)
+        first.begin()
+        outcome = []
+        enter = lambda: outcome.append(second.client.enter())
+        waiting = threading.Thread(target=enter, daemon=True)
+        waiting.start()
+        waiting.join(1.0)
+        assert not outcome
+        first.train(make_batches(), 3)
+        first.client.close()
+        waiting.join(SECS)
+        assert outcome[0][0].version == 3
+        assert second.train(make_batches(), 2).version == 5
+
+
+def test_a_run_that_begins_anew_drops_gradients_of_the_run_before(tmp_path):
+    with serving(tmp_path, workers=2) as (servers, hosts):
+        chief, other = Worker(hosts, 0, 2), Worker(hosts, 1, 2)
+        chief.begin()
+        other.client.await_run()
+        pulled = other.client.pull()
+        stale = other.gradient(pulled, *next(iter(make_batches())))
+        chief.plan = dataclasses.replace(chief.plan, run="another run")
+        chief.begin()
+        assert other.client.push(stale, pulled.versions).version == 0
+        assert other.client.push(stale, (0,)).version == 1
+        assert servers[0].store.standing.run == "another run"
+
+
+def test_who_waits_for_a_run_keeps_its_stream_and_enters_the_next_before_it_pulls(tmp_path):
+    with serving(tmp_path, workers=2) as (servers, hosts):
+        chief, other = Worker(hosts, 0, 2), Worker(hosts, 1, 2)
+        other.client.enter()
+        chief.begin()
+        other.client.await_run()
+        assert other.client.pull().version == 0
+        assert other.told == []
+        chief.plan = dataclasses.replace(chief.plan, facts={"layout": "another"})
+        chief.begin_at(servers[0], "another run")
+        with pytest.raises(MembershipError, match="layout"):
+            other.client.pull()
+        assert servers[0].figures.report().workers[1].dropped == 0
+
+
+def test_a_push_into_a_run_that_has_just_begun_enters_that_run(tmp_path):
+    with serving(tmp_path, workers=2) as (servers, hosts):
+        chief, other = Worker(hosts, 0, 2), Worker(hosts, 1, 2)
+        chief.begin()
+        other.client.await_run()
+        pulled = other.client.pull()
+        stale = other.gradient(pulled, *next(iter(make_batches())))
+        chief.begin_at(servers[0], "another run")
+        again = other.client.push(stale, pulled.versions)
+        assert again.version == servers[0].store.version == 0
+        assert "ended this worker's stream: another run has begun" in other.told[0]
+        assert other.client.push(stale, again.versions).version == 1
+        assert servers[0].figures.report().workers[1].dropped == 1
+
+
+def test_parameters_of_different_runs_are_not_mixed(tmp_path):
+    with serving(tmp_path, 2) as (servers, hosts):
+        worker = Worker(hosts)
+        worker.begin()
+        worker.train(make_batches(), 2)
+        worker.begin_at(servers[0], "another run")
+        with futures.ThreadPoolExecutor(1) as threads:
+            pulled = threads.submit(worker.client.pull)
+            with pytest.raises(futures.TimeoutError):
+                pulled.result(1.0)
+            worker.begin_at(servers[1], "another run")
+            assert pulled.result(SECS).versions == (0, 0)
+
+
+def test_a_worker_that_says_done_too_soon_ends_the_run_for_nobody_else(tmp_path):
+    with serving(tmp_path, workers=2) as (servers, hosts):
+        chief, other = Worker(hosts, 0, 2, max_steps=5), Worker(hosts, 1, 2, max_steps=5)
+        chief.begin()
+        other.client.await_run()
+        # As it does who has heard so from a ps that died, and has come back with less.
+        other.client.bye(done=True)
+        assert chief.train(make_batches(), 8).version == 5
+        assert not servers[0].wait(0.1)
+        chief.client.bye(done=True)
+        assert servers[0].wait(SECS)
+        assert servers[0].why_over == "the run has come to its end"
+
+
+def test_a_run_that_has_ended_waits_for_a_worker_no_longer_than_the_time_out(tmp_path):
+    with serving(tmp_path, workers=2, secs=1.0) as (servers, hosts):
+        chief, other = Worker(hosts, 0, 2), Worker(hosts, 1, 2)
+        chief.begin()
+        other.client.await_run()
+        chief.client.bye(stop=True)
+        assert servers[0].wait(20.0)
+        assert servers[0].present == [1]
+
+
+def test_who_looks_for_a_ps_while_the_run_ends_still_finds_it(tmp_path):
+    with serving(tmp_path, workers=2) as (servers, hosts):
+        chief, other = Worker(hosts, 0, 2, max_steps=1), Worker(hosts, 1, 2, max_steps=1)
+        chief.begin()
+        chief.train(make_batches(), 1)
+        chief.client.bye(done=True)
+        assert not servers[0].wait(0.2)
+        other.client.await_run()
+        assert other.client.pull().finished
+        other.client.bye(done=True)
+        assert servers[0].wait(2.0)
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_workers_learn_whether_the_chief_has_saved_what_it_stopped(tmp_path, saved):
+    with serving(tmp_path, workers=2) as (servers, hosts):
+        chief, other = Worker(hosts, 0, 2), Worker(hosts, 1, 2)
+        chief.begin()
+        other.client.await_run()
+        assert not other.client.pull().stopped
+        chief.client.bye(stop=True, saved=saved)
+        pulled = other.client.pull()
+        assert (pulled.stopped, pulled.saved, pulled.finished) == (True, saved, False)
+        assert servers[0].why_over.endswith("has saved" if saved else "has not saved")
+
+
+def test_nothing_is_applied_between_the_last_state_and_the_end(tmp_path):
+    with serving(tmp_path, 2, workers=2) as (servers, hosts):
+        chief, other = Worker(hosts, 0, 2), Worker(hosts, 1, 2)
+        chief.begin()
+        other.client.await_run()
+        pulled = other.client.pull()
+        gradient = other.gradient(pulled, *next(iter(make_batches())))
+        sizes = [state_bytes(chief.plan, share) for share in chief.shares]
+        step, states = chief.client.fetch(sizes, last=True)
+        with futures.ThreadPoolExecutor(1) as threads:
+            pushed = threads.submit(other.client.push, gradient, pulled.versions)
+            with pytest.raises(futures.TimeoutError):
+                pushed.result(0.3)
+            chief.client.bye(stop=True, saved=True)
+            assert pushed.result(SECS).stopped
+        assert [server.store.state()[1] for server in servers] == states
+        assert [server.store.version for server in servers] == [step, step]
+
+
+def test_the_others_go_on_without_a_chief_that_dies_while_it_ends_the_run(tmp_path):
+    with serving(tmp_path, workers=2) as (_, hosts):
+        chief, other = Worker(hosts, 0, 2), Worker(hosts, 1, 2)
+        chief.begin()
+        other.client.await_run()
+        chief.client.fetch([state_bytes(chief.plan, chief.shares[0])], last=True)
+        chief.client.close()
+        assert in_time(lambda: other.train(make_batches(), 2), SECS)
+
+
+def test_updates_that_are_on_their_way_to_a_ps_are_waited_for(tmp_path):
+    with serving(tmp_path, 2) as (servers, hosts):
+        worker = Worker(hosts)
+        worker.begin()
+        pulled = worker.client.pull()
+        parts = worker.gradient(pulled, *next(iter(make_batches())))
+        servers[0].store.push("a run", 0, 1, 1, 0, parts[0])
+        assert not worker.client.await_updates(1, 0.1)
+        with futures.ThreadPoolExecutor(1) as threads:
+            reached = threads.submit(worker.client.await_updates, 1, SECS)
+            servers[1].store.push("a run", 0, 1, 1, 0, parts[1])
+            assert reached.result(SECS)
+
+
+def test_a_worker_leaves_a_ps_that_is_gone_without_looking_for_it(tmp_path):
+    with serving(tmp_path, 2) as (_, hosts):
+        worker = Worker(hosts)
+        worker.begin()
+    assert in_time(lambda: worker.client.bye(stop=True) or True, 5.0)
+
+
+def test_a_search_for_a_ps_ends_when_the_worker_is_to_end_or_has_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(link, "_STOP_SECS", 0.1)
+    with serving(tmp_path, 2) as (_, hosts):
+        stopped, closed = Worker(hosts), Worker(hosts)
+        stopped.begin()
+    with futures.ThreadPoolExecutor(2) as threads:
+        searches = [threads.submit(worker.client.pull) for worker in (stopped, closed)]
+        assert not futures.wait(searches, 0.5).done
+        stopped.stopped = True
+        with pytest.raises(MembershipError, match="not found again before this worker was to end"):
+            searches[0].result(20.0)
+        closed.client.close()
+        with pytest.raises(MembershipError, match="is not called any more"):
+            searches[1].result(20.0)
+
+
+def test_a_worker_enters_once(tmp_path, monkeypatch):
+    entered = []
+    with serving(tmp_path) as (servers, hosts):
+        enter = servers[0].store.enter
+        monkeypatch.setattr(
+            servers[0].store, "enter", lambda *args: entered.append(args) or enter(*args)
+        )
+        Worker(hosts).client.enter()
+    assert len(entered) == 1
+
+
+def test_a_ps_that_would_send_too_much_is_named_before_anything_is_allocated(tmp_path, monkeypatch):
+    allocated, collect = [], link.collect
+
+    def collect_noting(header, *args):
+        allocated.append(header.size)
+        return collect(header, *args)
+
+    monkeypatch.setattr(link, "collect", collect_noting)
+    with serving(tmp_path) as (servers, hosts):
+        worker = Worker(hosts)
+        worker.begin()
+        servers[0].store.pulled = lambda: (servers[0].store.standing, bytes(1 << 20))
+        with pytest.raises(MembershipError, match="sends 1048576 bytes; expected are"):
+            worker.client.pull()
+    assert allocated and not any(allocated)
+
+
+@pytest.mark.parametrize("bits", [1, 32])
+def test_law_10_variables_that_stay_float_are_named_where_their_gradient_is_not_finite(
+    tmp_path, bits
+):
+    policy = TERNARY if bits == 1 else Policy(grad_bits=32)
+    with serving(tmp_path) as (_, hosts):
+        worker = Worker(hosts, policy=policy)
+        worker.begin()
+        (images, labels), *_ = make_batches().take(1)
+        computed = worker.computed(worker.client.pull(), images, labels)
+    assert broken_floats(computed, worker.layout) == []
+    space = make_space(worker.layout)
+    place = space.places[-1]
+    floats = computed.floats.numpy()
+    floats[place.start - space.coded + place.size - 1] = np.inf
+    broken = computed._replace(floats=tf.constant(floats))
+    assert broken_floats(broken, worker.layout) == [worker.layout.names[place.variable]]
+
+
+def test_an_error_of_a_ps_is_told_and_not_tried_again(tmp_path, capfd):
+    def fail():
+        raise MemoryError("no room")
+
+    with serving(tmp_path) as ((server,), hosts):
+        worker = Worker(hosts)
+        worker.begin()
+        server.store.pulled = fail
+        with pytest.raises(MembershipError, match=r"this ps failed: MemoryError\('no room'\)"):
+            worker.client.pull()
+    assert "Traceback" in capfd.readouterr().err
+
+
+def test_who_has_certificates_trains_and_who_has_others_cannot(tmp_path):
+    ours = make_certificates(tmp_path, "ours", "ps")
+    theirs = make_certificates(tmp_path, "theirs", "stranger")
+    with serving(tmp_path / "ps", tls=ours) as (_, hosts):
+        mixed = Tls(ours.ca, theirs.cert, theirs.key)  # knows the ps, and is not known to it
+        for wrong in (None, theirs, mixed):
+            stranger = Worker(hosts, tls=wrong, secs=1.0)
+            with pytest.raises(MembershipError, match="within 1 s"):
+                stranger.client.enter()
+            stranger.client.close()
+        worker = Worker(hosts, tls=ours)
+        worker.begin()
+        assert worker.train(make_batches(), 2).version == 2
+
+
+def in_time(act, secs):
+    """Whether a function returns within so many seconds."""
+    returned = []
+
+    def run():
+        with contextlib.suppress(Exception):
+            returned.append(act())
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(secs)
+    return bool(returned)

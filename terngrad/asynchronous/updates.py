@@ -1,0 +1,134 @@
+"""The parameters that a ps holds, and what a gradient does to them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from terngrad.asynchronous.plan import Plan
+from terngrad.asynchronous.space import Share
+from terngrad.ops.kernels import Kernels
+from terngrad.planes import fits
+from terngrad.training.averages import MovingAverages
+from terngrad.training.optimizers import make_optimizer
+from terngrad.training.schedules import Schedule
+
+
+class GradientError(ValueError):
+    """Says why a gradient cannot be applied."""
+
+
+class Gradient(NamedTuple):
+    """A share's part of a worker's gradient.
+
+    Attributes:
+      scales: float32 [v].
+      words: uint32 [coded / 32, planes], sums of codes.
+      floats: float32 [floats].
+      statistics: float32, new values of what is not trained.
+    """
+
+    scales: np.ndarray
+    words: np.ndarray
+    floats: np.ndarray
+    statistics: np.ndarray
+
+
+def state_groups(plan: Plan) -> list[str]:
+    """What a ps holds of each parameter, in the order of its state's bytes."""
+    slots = {"momentum": ["momentum"], "rmsprop": ["mean_square", "momentum"], "adam": ["m", "v"]}
+    averages = ["averages"] if plan.averages_decay else []
+    return ["variables", *averages, *(f"slots/{slot}" for slot in slots.get(plan.optimizer, []))]
+
+
+def state_bytes(plan: Plan, share: Share) -> int:
+    """Bytes of a share's state: its groups as float32, then the statistics."""
+    return 4 * (len(state_groups(plan)) * share.size + share.statistics)
+
+
+class Updates:
+    """A share's parameters, slots and moving averages. Not for several threads at once.
+
+    Attributes:
+      version: updates that were applied.
+    """
+
+    def __init__(self, plan: Plan, share: Share, kernels: Kernels, schedule: Schedule) -> None:
+        """All zeros; `schedule` gives the learning rate by version."""
+        self.version = 0
+        self._plan, self._share, self._kernels = plan, share, kernels
+        self._schedule = schedule
+        self._parameters = tf.Variable(tf.zeros([share.size]), trainable=False)
+        self._statistics = np.zeros(share.statistics, np.float32)
+        self._optimizer = make_optimizer(plan.optimizer, [self._parameters], plan.momentum)
+        decay = plan.averages_decay
+        self._averages = MovingAverages([self._parameters], decay) if decay else None
+        # A tensor: a division by a constant would become another product.
+        self._nodes = tf.Variable(plan.nodes, dtype=tf.int32, trainable=False)
+        self._apply = tf.function(self._update, autograph=False)
+        self._halves = tf.function(lambda: tf.cast(self._parameters, tf.float16), autograph=False)
+        groups = {"variables": self._parameters}
+        groups |= {"averages": self._averages.shadows[0]} if self._averages else {}
+        groups |= {f"slots/{slot}": v[0] for slot, v in self._optimizer.slots.items()}
+        self._state = [groups[name] for name in state_groups(plan)]
+
+    def check(self, content: bytes | bytearray) -> Gradient:
+        """Reads what a worker pushed.
+
+        Raises:
+          GradientError: says what it cannot be.
+        """
+        share = self._share
+        if len(content) != share.pushed_bytes:
+            raise GradientError(f"{len(content)} bytes; allowed are {share.pushed_bytes}")
+        scales = np.frombuffer(content, "<f4", len(share.scales))
+        words = np.frombuffer(content, "<u4", share.words, scales.nbytes)
+        words = words.reshape(-1, share.planes)
+        start = scales.nbytes + words.nbytes
+        floats = np.frombuffer(content, f"<f{share.wire_bytes}", share.floats, start)
+        statistics = np.frombuffer(content, "<f4", share.statistics, start + floats.nbytes)
+        if not np.all((scales >= 0) & np.isfinite(scales)):
+            raise GradientError("a scale is negative or not finite")
+        if not (np.all(np.isfinite(floats)) and np.all(np.isfinite(statistics))):
+            raise GradientError("a value is not finite")
+        if len(words) and not fits(words, share.coded, self._plan.nodes):
+            raise GradientError(f"words are no sums of codes over {self._plan.nodes} nodes")
+        return Gradient(scales, words, floats.astype(np.float32), statistics)
+
+    def apply(self, gradient: Gradient) -> None:
+        """Applies a gradient that was checked."""
+        step = tf.constant(self.version, tf.int64)
+        self._apply(gradient.scales, gradient.words, gradient.floats, step)
+        self._statistics = gradient.statistics
+        self.version += 1
+
+    def pulled(self) -> bytes:
+        """The parameters as a worker pulls them, and the statistics, float32."""
+        halves = self._plan.pull_bits == 16
+        values = (self._halves() if halves else self._parameters).numpy()
+        return values.tobytes() + self._statistics.tobytes()
+
+    def state(self) -> bytes:
+        """Everything, see `state_groups`."""
+        return b"".join([*(v.numpy().tobytes() for v in self._state), self._statistics.tobytes()])
+
+    def load(self, content: bytes | bytearray, version: int) -> None:
+        """Takes over a state of the right size."""
+        values = np.frombuffer(content, "<f4")
+        size = self._share.size
+        for i, variable in enumerate(self._state):
+            variable.assign(values[i * size : (i + 1) * size])
+        self._statistics = values[len(self._state) * size :].copy()
+        self.version = version
+
+    def _update(self, scales, words, floats, step: tf.Tensor) -> None:
+        parts = []
+        if self._share.coded:
+            lengths = [(length,) for length in self._share.lengths]
+            parts += self._kernels.decode(words, scales, self._nodes.read_value(), lengths)
+        gradient = tf.concat([*parts, floats], 0)
+        self._optimizer.apply([gradient], self._schedule(step), step)
+        if self._averages:
+            self._averages.update(step)

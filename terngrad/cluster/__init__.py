@@ -1,0 +1,1 @@
+"""Who takes part in a training, and who is alive."""

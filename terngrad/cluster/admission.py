@@ -1,0 +1,265 @@
+"""How the processes of a training meet: process 0, the chief, listens, and the others come to it.
+
+Anybody may knock at an open port. Who says nothing, or nonsense, is left standing without keeping
+others waiting; who belongs to another training is told so.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+import selectors
+import socket
+import time
+from collections.abc import Sequence
+
+from terngrad.cluster.channel import (
+    ForeignError,
+    MembershipError,
+    Peer,
+    PortError,
+    name_of,
+    split_address,
+)
+
+_RETRY_SECS = 0.2
+_CONNECT_SECS = 2.0
+_GRACE_SECS = 2.0  # for the chief's own time-out, which tells more, to arrive first
+
+
+def join(hosts: Sequence[str], rank: int, address: str, timeout_secs: float) -> dict[int, Peer]:
+    """Meets the other processes; returns when all have come.
+
+    Args:
+      hosts: of each process, for messages; all must hold the same list.
+      rank: index of this process.
+      address: "host:port" at which the chief listens.
+      timeout_secs: how long to wait.
+
+    Returns:
+      The chief's connections to all others by rank, or the others' connection to the chief.
+
+    Raises:
+      MembershipError: names the processes that did not come, were refused or cannot be reached.
+    """
+    if rank == 0:
+        return receive_all(listen(*split_address(address)), hosts, timeout_secs)
+    return reach_chief([address], hosts, rank, timeout_secs)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Listens at the address that `host` names, or at all where that is not one of this machine's.
+
+    Raises:
+      PortError: the port is taken.
+    """
+    chosen = own_address(host)
+    try:
+        if chosen:
+            try:
+                return socket.create_server((chosen, port), family=_family(chosen))
+            except OSError as error:
+                if error.errno != errno.EADDRNOTAVAIL:  # as of an address that a router translates
+                    raise
+        if socket.has_dualstack_ipv6():
+            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+        return socket.create_server(("", port))
+    except OSError as error:
+        reason = os.strerror(error.errno)  # not all that Python adds
+        raise PortError(f"{host}:{port} cannot be listened at: {reason}") from None
+
+
+def receive_all(
+    listener: socket.socket, hosts: Sequence[str], timeout_secs: float
+) -> dict[int, Peer]:
+    """The chief's part of `join`; closes the listener."""
+    with listener, _Reception(listener, hosts) as reception:
+        deadline = time.monotonic() + timeout_secs
+        while reception.absent():
+            reception.serve(max(0.0, deadline - time.monotonic()))
+            if time.monotonic() >= deadline and reception.absent():
+                text = reception.complaint(timeout_secs)
+                for peer in reception.peers.values():
+                    peer.send({"failed": text})
+                raise MembershipError(text)
+        for peer in reception.peers.values():
+            peer.trust()
+            peer.send({"welcome": True})
+        return reception.peers
+
+
+def reach_chief(
+    addresses: Sequence[str], hosts: Sequence[str], rank: int, timeout_secs: float
+) -> dict[int, Peer]:
+    """The others' part of `join`, where the chief may be at one of several addresses."""
+    deadline = time.monotonic() + timeout_secs
+    chief = name_of(0, hosts)
+    while True:
+        for address in addresses:
+            try:
+                return {0: _introduce(_call(address), address, hosts, rank, timeout_secs)}
+            except OSError as error:
+                reason = (
+                    f"{chief} cannot be reached at {address} within {timeout_secs:g} s: {error}"
+                )
+            except ForeignError:
+                reason = f"what answers at {address} is not a worker of this training"
+                if len(addresses) == 1:
+                    raise MembershipError(f"{chief}: {reason}") from None
+        if time.monotonic() > deadline:
+            raise MembershipError(reason)
+        time.sleep(_RETRY_SECS)
+
+
+def _call(address: str) -> Peer:
+    connection = socket.create_connection(split_address(address), timeout=_CONNECT_SECS)
+    if connection.getsockname() == connection.getpeername():
+        # Where nobody listens yet on a port of the range for callers, a caller may meet itself.
+        connection.close()
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+    return Peer(connection, rank=0)
+
+
+def _introduce(
+    chief: Peer, address: str, hosts: Sequence[str], rank: int, timeout_secs: float
+) -> Peer:
+    chief.wait_at_most(timeout_secs + _GRACE_SECS)
+    chief.send({"rank": rank, "hosts": list(hosts)})
+    try:
+        answer = chief.receive() or {"failed": f"{address}: it left, or gave no answer"}
+        if "failed" in answer:
+            raise MembershipError(f"{name_of(0, hosts)}: {answer['failed']}")
+        if "welcome" not in answer:
+            raise ForeignError("no answer to what was said")
+    except ValueError:
+        chief.close()
+        raise
+    chief.trust()
+    return chief
+
+
+class _Reception:
+    """Who stands at the chief's door, and who is inside.
+
+    One thread serves all: a connection is looked at when something came, and nothing waits for it.
+    """
+
+    def __init__(self, listener: socket.socket, hosts: Sequence[str]) -> None:
+        self.peers: dict[int, Peer] = {}
+        self._hosts = hosts
+        self._listener = listener
+        self._refused: dict[int, str] = {}
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(listener, selectors.EVENT_READ)
+
+    def __enter__(self) -> _Reception:
+        return self
+
+    def __exit__(self, *exception) -> None:
+        """Sends away who did not come in."""
+        inside = set(self.peers.values())
+        for key in self._selector.get_map().values():
+            if key.fileobj is not self._listener and key.fileobj not in inside:
+                key.fileobj.close()
+        self._selector.close()
+
+    def absent(self) -> list[int]:
+        return [rank for rank in range(1, len(self._hosts)) if rank not in self.peers]
+
+    def complaint(self, timeout_secs: float) -> str:
+        """What is wrong with those who are absent."""
+        names = [name_of(rank, self._hosts) for rank in self.absent() if rank not in self._refused]
+        texts = list(self._refused.values())
+        if names:
+            texts.append(f"{', '.join(names)} did not come within {timeout_secs:g} s")
+        return "; ".join(texts)
+
+    def serve(self, timeout_secs: float) -> None:
+        """Waits for somebody to come or to speak."""
+        for key, _ in self._selector.select(timeout_secs):
+            if key.fileobj is self._listener:
+                connection, _ = self._listener.accept()
+                self._selector.register(Peer(connection), selectors.EVENT_READ)
+            else:
+                self._hear(key.fileobj)
+
+    def _hear(self, peer: Peer) -> None:
+        try:
+            alive = peer.fill()
+            hello = peer.next_message()
+        except ForeignError:
+            alive, hello = False, None
+        if hello and peer.rank < 0:
+            self._admit(peer, hello)
+        elif not alive:
+            self.peers.pop(peer.rank, None)  # it may come again
+            self._send_away(peer)
+
+    def _admit(self, peer: Peer, hello: dict) -> None:
+        rank, hosts = hello.get("rank"), hello.get("hosts")
+        if type(rank) is not int or rank < 1 or not isinstance(hosts, list):
+            self._send_away(peer)
+        elif objection := self._objection(rank, hosts):
+            peer.send({"failed": f"{objection}: all need the same hosts, each its own index"})
+            self._send_away(peer)
+        else:
+            peer.rank = rank
+            self.peers[rank] = peer
+            self._refused.pop(rank, None)
+
+    def _objection(self, rank: int, hosts: list) -> str:
+        """Why this process cannot come in; "" if it can."""
+        if text := _differing_hosts(list(self._hosts), hosts):
+            self._refused[rank] = f"{name_of(rank, self._hosts)} was refused: {text}"
+            return self._refused[rank]
+        if rank >= len(self._hosts):
+            return f"{name_of(rank, self._hosts)} has no host"
+        if rank in self.peers:
+            return f"{name_of(rank, self._hosts)} is here already"
+        return ""
+
+    def _send_away(self, peer: Peer) -> None:
+        self._selector.unregister(peer)
+        peer.close()
+
+
+def _differing_hosts(mine: list, theirs: list) -> str:
+    if len(mine) != len(theirs):
+        return f"it knows {len(theirs)} hosts, the chief {len(mine)}"
+    for i, (here, there) in enumerate(zip(mine, theirs, strict=True)):
+        if here != there:
+            return f"its host {i} is {there}, the chief's is {here}"
+    return ""
+
+
+def own_address(host: str) -> str | None:
+    """The one address that a name stands for, None where others may know it by another.
+
+    Many machines have their own name stand for a loopback address, by which only they know it.
+    """
+    try:
+        found = {entry[4][0] for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
+    except OSError:
+        return None
+    if host == "localhost":
+        return "127.0.0.1" if "127.0.0.1" in found else found.pop()
+    address = found.pop()
+    if found:
+        return None
+    return None if _is_loopback(address) and not _is_literal(host) else address
+
+
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address).is_loopback
+
+
+def _is_literal(host: str) -> bool:
+    try:
+        return bool(ipaddress.ip_address(host))
+    except ValueError:
+        return False
+
+
+def _family(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET

@@ -1,0 +1,232 @@
+"""Meeting at the chief's door, with strangers before it, between threads of this process."""
+
+import contextlib
+import http.server
+import re
+import socket
+import threading
+import time
+
+import pytest
+
+from terngrad.cluster import admission
+from terngrad.cluster.channel import MembershipError, split_address
+from terngrad.cluster.ports import free_ports
+
+TIMEOUT = 20.0
+
+
+def free_address(host="127.0.0.1"):
+    return f"{f'[{host}]' if ':' in host else host}:{free_ports(1, host)[0]}"
+
+
+def hosts_of(count):
+    return [f"host{i}:2222" for i in range(count)]
+
+
+def in_threads(*calls):
+    """What each call returns or raises."""
+    results = [None] * len(calls)
+
+    def run(i):
+        try:
+            results[i] = calls[i]()
+        except Exception as error:
+            results[i] = error
+
+    threads = [threading.Thread(target=run, args=(i,), daemon=True) for i in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(2 * TIMEOUT)
+        assert not thread.is_alive()
+    return results
+
+
+def joining(rank, address, hosts=None, timeout_secs=TIMEOUT):
+    return lambda: admission.join(hosts or hosts_of(2), rank, address, timeout_secs)
+
+
+def connected(address):
+    """A connection, as soon as the chief listens."""
+    deadline = time.monotonic() + TIMEOUT
+    while True:
+        try:
+            return socket.create_connection(split_address(address))
+        except ConnectionRefusedError:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+def assert_met(results):
+    """All are connected: the chief with each, each with the chief."""
+    assert all(isinstance(r, dict) for r in results), results
+    assert sorted(results[0]) == list(range(1, len(results)))
+    for result in results[1:]:
+        assert sorted(result) == [0]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_all_meet_at_the_chiefs_address(host):
+    try:
+        address = free_address(host)
+    except OSError:
+        pytest.skip(f"this machine has no {host}")
+    hosts = hosts_of(3)
+    assert_met(in_threads(*(joining(rank, address, hosts) for rank in range(3))))
+
+
+def test_law_10_a_process_that_does_not_come_is_named():
+    with pytest.raises(MembershipError, match=r"worker 1 \(host1:2222\) did not come within 0.3 s"):
+        joining(0, free_address(), timeout_secs=0.3)()
+
+
+def test_law_10_a_chief_that_cannot_be_reached_is_named():
+    address = free_address()
+    with pytest.raises(MembershipError, match=rf"worker 0 \(host0:2222\) cannot be .* {address}"):
+        joining(1, address, timeout_secs=0.3)()
+
+
+def test_law_10_an_index_that_is_taken_is_named():
+    address, hosts = free_address(), hosts_of(3)
+    results = in_threads(*(joining(rank, address, hosts, 1.0) for rank in (0, 1, 1)))
+    assert any("worker 1 (host1:2222) is here already" in str(r) for r in results)
+
+
+def test_law_10_a_process_with_other_hosts_is_refused_and_both_sides_say_why():
+    address = free_address()
+    results = in_threads(
+        joining(0, address, timeout_secs=1.0), joining(1, address, ["host0:2222", "other:2222"])
+    )
+    for text in map(str, results):
+        why = "its host 1 is other:2222, the chief's is host1:2222"
+        assert f"worker 1 (host1:2222) was refused: {why}" in text
+        assert "did not come" not in text
+
+
+def test_a_process_that_left_before_all_had_come_may_come_again():
+    address, hosts = free_address(), hosts_of(3)
+
+    def come_twice():
+        with connected(address) as s:
+            s.sendall(b'{"rank": 1, "hosts": ["host0:2222", "host1:2222", "host2:2222"]}\n')
+        time.sleep(0.2)
+        return joining(1, address, hosts)()
+
+    def come_late():
+        time.sleep(0.6)
+        return joining(2, address, hosts)()
+
+    assert_met(in_threads(joining(0, address, hosts), come_twice, come_late))
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        b"",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\xff" * 5000,
+        b'{"rank": 99}\n',
+        b'{"rank": true, "hosts": ["host0:2222", "host1:2222"]}\n',
+        b'{"rank": 2, "hosts": ["host0:2222", "host1:2222"]}\n',
+        b"[1]\n",
+        b"[" * 60_000 + b"\n",
+        b"[" * 200_000 + b"\n",
+        b"x" * 200_000,
+    ],
+    ids=lambda noise: f"{noise[:12]!r} of {len(noise)}",
+)
+def test_a_stranger_at_the_door_disturbs_nobody(noise):
+    address = free_address()
+
+    def stranger_then_member():
+        with connected(address) as s, contextlib.suppress(OSError):
+            s.sendall(noise)  # the chief may not want to hear all
+        return joining(1, address)()
+
+    assert_met(in_threads(joining(0, address), stranger_then_member))
+
+
+def test_strangers_that_say_nothing_or_little_delay_nobody():
+    address = free_address()
+    results, chief = [], threading.Thread(target=lambda: results.append(joining(0, address)()))
+    chief.start()
+    with contextlib.ExitStack() as stack:
+        idle = [stack.enter_context(connected(address)) for _ in range(20)]
+        for s in idle[10:]:
+            s.sendall(b'{"rank": ')
+        start = time.monotonic()
+        results.append(joining(1, address)())
+        chief.join(TIMEOUT)
+        assert time.monotonic() - start < 2.0
+        assert_met(sorted(results, key=lambda peers: min(peers), reverse=True))
+        for s in idle:  # and none is left standing there
+            s.settimeout(TIMEOUT)
+            with contextlib.suppress(ConnectionResetError):
+                assert s.recv(1) == b""
+
+
+def test_a_time_out_stays_one_while_strangers_keep_knocking():
+    address = free_address()
+    over = threading.Event()
+
+    def knock():
+        with connected(address) as s, contextlib.suppress(OSError):
+            while not over.wait(0.05):
+                s.sendall(b"x")
+
+    def chief():
+        try:
+            start = time.monotonic()
+            with pytest.raises(MembershipError, match="did not come"):
+                joining(0, address, timeout_secs=0.5)()
+            return time.monotonic() - start
+        finally:
+            over.set()
+
+    seconds, _ = in_threads(chief, knock)
+    assert seconds < 2.0
+
+
+def test_law_10_another_service_at_the_chiefs_address_is_named():
+    service = http.server.BaseHTTPRequestHandler
+    with http.server.HTTPServer(("127.0.0.1", 0), service) as server:
+        service.log_message = lambda *arguments: None
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"127.0.0.1:{server.server_port}"
+        text = f"what answers at {address} is not a worker of this training"
+        with pytest.raises(MembershipError, match=re.escape(text)):
+            joining(1, address)()
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("host", "elsewhere"),
+    [("127.0.0.1", False), ("localhost", False), ("", True), ("192.0.2.1", True)],
+)
+def test_the_chief_listens_at_its_own_address_alone_where_that_is_known(host, elsewhere):
+    with admission.listen(host, 0) as listener:
+        port = listener.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT):
+            pass
+        try:
+            with socket.create_connection(("127.0.0.2", port), timeout=TIMEOUT):
+                reached = True
+        except OSError:
+            reached = False
+    assert reached == elsewhere
+
+
+def test_law_10_a_port_that_is_taken_is_named():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(MembershipError, match=f"{address} cannot be listened at: Address alr"):
+            joining(0, address)()
+
+
+@pytest.mark.parametrize(
+    "address", ["host", "host:", ":22", "host:x", "host:0", "host:65536", "::1:22"]
+)
+def test_law_10_an_address_without_host_or_port_is_named(address):
+    with pytest.raises(MembershipError, match=r"must be host:port|stands in brackets"):
+        split_address(address)

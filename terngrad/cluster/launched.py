@@ -1,0 +1,104 @@
+"""How processes meet that a launcher (mpirun, horovodrun) started and that can talk already.
+
+Their engine ends or waits for ever when one is lost, and does not say which. So they open a channel
+of their own beside it, at a free port that the chief picks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from terngrad.cluster.admission import listen, reach_chief, receive_all
+from terngrad.cluster.channel import Peer
+from terngrad.cluster.membership import end_process
+
+_SIOCGIFADDR = 0x8915  # Linux: address of a network interface
+_LOOPBACK = "127.0.0.1"
+
+# How many processes a launcher started: horovodrun with Gloo, Open MPI, MPICH and its kin.
+_COUNTS = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+
+Gather = Callable[[Any], list[Any]]  # every process' object, in the order of the processes
+
+
+def misfit(size: int, environment: Mapping[str, str]) -> str:
+    """Says why processes that see `size` of them are not those that were launched; "" if they are.
+
+    A launcher of another library than the processes use starts each of them alone.
+    """
+    count = next((environment[name] for name in _COUNTS if name in environment), None)
+    if count is None:
+        return "" if size > 1 else "no launcher started this process"
+    return "" if int(count) == size else f"{count} processes were started, but this one sees {size}"
+
+
+def join(rank: int, gather: Gather, timeout_secs: float) -> tuple[list[str], dict[int, Peer]]:
+    """Meets the other processes; returns when all have come.
+
+    Args:
+      rank: index of this process.
+      gather: all processes call it together; returns what each of them gave, in their order.
+      timeout_secs: how long to wait.
+
+    Returns:
+      The host of each process, and the connections as `admission.join` returns them.
+
+    Raises:
+      MembershipError: names the processes that did not come or cannot be reached.
+    """
+    with _ending_after(timeout_secs, rank):
+        hosts = gather(socket.gethostname())
+        on_one_machine = len(set(gather(_network()))) == 1
+        listener = None if rank else listen(_LOOPBACK if on_one_machine else "", 0)
+        addresses = gather(_addresses_of(listener, on_one_machine) if listener else None)[0]
+    if listener:
+        return hosts, receive_all(listener, hosts, timeout_secs)
+    return hosts, reach_chief(addresses, hosts, rank, timeout_secs)
+
+
+@contextlib.contextmanager
+def _ending_after(timeout_secs: float, rank: int) -> Iterator[None]:
+    """Ends this process if the block does not; the launcher then ends the others."""
+    text = f"worker {rank} ends: not all workers came within {timeout_secs:g} s"
+    timer = threading.Timer(timeout_secs, end_process, [text])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _addresses_of(listener: socket.socket, on_one_machine: bool) -> list[str]:
+    names = [_LOOPBACK] if on_one_machine else [socket.gethostname(), *_own_addresses()]
+    port = listener.getsockname()[1]
+    return [f"{name}:{port}" for name in names]
+
+
+def _network() -> str:
+    """Equal for processes that reach each other at the loopback address."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return f"{file.read().strip()} {os.stat('/proc/self/ns/net').st_ino}"
+    except OSError:
+        return socket.gethostname()
+
+
+def _own_addresses() -> list[str]:
+    """This machine's IPv4 addresses, for where its name leads elsewhere; none if not on Linux."""
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        for _, name in socket.if_nameindex():
+            try:
+                reply = fcntl.ioctl(s, _SIOCGIFADDR, struct.pack("256s", name[:15].encode()))
+            except OSError:
+                continue
+            found.append(socket.inet_ntoa(reply[20:24]))
+    return [address for address in found if not address.startswith("127.")]

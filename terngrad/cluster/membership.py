@@ -1,0 +1,270 @@
+"""Whether the processes of a training are alive, and hold the same.
+
+Before training all compare facts (flags, layout, parameters) and a difference is named. During
+training the chief and each other process say to each other that they live and how far they are. A
+process that dies, hangs or cannot be reached any more ends the others, with its name: also when
+they are stuck in a collective that waits for it, for a thread of its own watches, and ends its
+process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+from terngrad.cluster.channel import DifferenceError, ForeignError, MembershipError, Peer, name_of
+from terngrad.cluster.pulse import Pulse, Standstill
+from terngrad.cluster.reachability import Reachability
+
+_LONGEST_BEAT_SECS = 1.0
+_BEATS = 4  # at least, in the time after which a process counts as lost
+_LAST_WORDS_SECS = 2.0
+_EXIT_CODE = 1
+
+Facts = Mapping[str, str]
+
+
+def end_process(message: str) -> None:
+    """Ends this process at once, even if TensorFlow holds its main thread or nobody can read."""
+    try:
+        speaker = threading.Thread(target=_say, args=(message,), daemon=True)
+        speaker.start()
+        speaker.join(_LAST_WORDS_SECS)  # who stopped reading stderr would keep it for ever
+    finally:
+        os._exit(_EXIT_CODE)
+
+
+def _say(message: str) -> None:
+    with contextlib.suppress(Exception):
+        print(message, file=sys.stderr, flush=True)
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+
+
+class Membership(contextlib.AbstractContextManager):
+    """This process' place among all, until it leaves.
+
+    As a context it leaves at the end of the block; after an exception the others learn its text.
+    """
+
+    def __init__(
+        self,
+        hosts: Sequence[str],
+        rank: int,
+        peers: Mapping[int, Peer],
+        timeout_secs: float,
+        *,
+        on_loss: Callable[[str], None] = end_process,
+        pulse: Pulse | None = None,
+        doors: Mapping[int, str] = MappingProxyType({}),
+    ) -> None:
+        """Starts to watch.
+
+        Args:
+          hosts: of each process, for messages.
+          rank: index of this process.
+          peers: the chief's (0) connections to all others by rank; of others, that to the chief.
+          timeout_secs: after so long without a sign of life a process is lost, and so is one whose
+            next batch the others have waited for so long.
+          on_loss: called from a thread, once, with what happened to another process.
+          pulse: how far this process is; None = it does not say.
+          doors: HOST:PORT at which each other process listens while it makes steps, by rank; none
+            where they need not reach each other so.
+        """
+        self._hosts = hosts
+        self._rank = rank
+        self._peers = peers
+        self._timeout_secs = timeout_secs
+        self._beat_secs = min(_LONGEST_BEAT_SECS, timeout_secs / _BEATS)
+        self._on_loss = on_loss
+        self._pulse = pulse or Pulse()
+        self._standstill = Standstill(timeout_secs)
+        self._reachability = Reachability(doors, timeout_secs)
+        self._clock = 0.0  # seconds that this process watched: not those in which it was stopped
+        self._lock = threading.Lock()
+        self._over = False
+        for peer in peers.values():
+            threading.Thread(target=self._listen, args=(peer,), daemon=True).start()
+        threading.Thread(target=self._watch, daemon=True).start()
+        if doors:
+            threading.Thread(target=self._call_others, daemon=True).start()
+
+    def agree(self, facts: Facts) -> None:
+        """Compares facts with the chief's; all processes call this as many times.
+
+        Nobody returns before all have called it: it waits for the others as long as they live.
+
+        Raises:
+          DifferenceError: names the process, the fact, and both values.
+          MembershipError: names the process that left.
+        """
+        if self._rank:
+            chief = self._peers[0]
+            chief.send({"facts": dict(facts)})
+            verdict = self._answer(chief)["verdict"]
+        else:
+            verdict = self._compare(facts)
+            self._tell({"verdict": verdict})
+        if verdict:
+            self._leave({"bye": True})
+            raise DifferenceError(verdict)
+
+    def await_loss(self) -> None:
+        """Waits for the watcher to find, and act on, the process because of which an operation
+        between the processes failed; returns after the time-out if all seem alive.
+        """
+        time.sleep(self._timeout_secs + 2 * self._beat_secs)
+
+    def __exit__(self, kind, error, traceback) -> None:
+        """Tells the others that this process ends, and why."""
+        # A worker exits, with whatever status, where all do: at the end, or when all were stopped.
+        if error is None or isinstance(error, SystemExit):
+            self._leave({"bye": True})
+        else:
+            self._leave({"failed": reason_of(error)})
+
+    def _compare(self, facts: Facts) -> str:
+        all_facts = {rank: self._answer(peer)["facts"] for rank, peer in self._peers.items()}
+        try:
+            compare({0: facts} | all_facts, self._hosts)
+        except DifferenceError as error:
+            return str(error)
+        return ""
+
+    def _answer(self, peer: Peer) -> dict:
+        if (answer := peer.answers.get()) is None:
+            raise MembershipError(f"{self._name(peer.rank)} left before all had agreed")
+        return answer
+
+    def _listen(self, peer: Peer) -> None:
+        while (message := self._receive(peer)) is not None:
+            peer.heard_at = self._clock
+            if "beat" in message:
+                peer.batches = message["beat"]
+            elif "failed" in message:
+                self._lose(f"{self._name(peer.rank)} failed: {message['failed']}")
+            elif "lost" in message:
+                self._lose(self._as_told(message["lost"]))
+            elif "bye" in message:
+                peer.left = True
+                peer.answers.put(None)
+            else:
+                peer.answers.put(message)
+        if not peer.left:
+            self._lose(f"{self._name(peer.rank)} died: its connection closed")
+
+    def _as_told(self, text: str) -> str:
+        by_itself = not text.startswith(self._name(self._rank))
+        return text if by_itself else f"the others found: {text}"
+
+    def _receive(self, peer: Peer) -> dict | None:
+        try:
+            return peer.receive()
+        except ForeignError:
+            return None
+
+    def _watch(self) -> None:
+        last = time.monotonic()
+        while not self._over:
+            time.sleep(self._beat_secs)
+            now = time.monotonic()
+            # While this process was stopped, or could not run, it could not hear either.
+            self._clock += min(now - last, 2 * self._beat_secs)
+            last = now
+            self._tell({"beat": self._pulse.batches})
+            if loss := self._silent() or self._behind():
+                self._lose(loss)
+
+    def _silent(self) -> str:
+        for rank, peer in self._peers.items():
+            silent = self._clock - peer.heard_at
+            if not peer.left and silent > self._timeout_secs:
+                return f"{self._name(rank)} hangs: nothing was heard of it for {silent:.0f} s"
+        return ""
+
+    def _behind(self) -> str:
+        if self._rank:  # the chief knows of all
+            return ""
+        self._standstill.note(0, self._pulse.batches, self._clock)
+        for rank, peer in self._peers.items():
+            self._standstill.note(rank, peer.batches, self._clock)
+        if self._standstill.is_hopeless(self._clock):
+            return f"no worker made a step for {self._standstill.hopeless_secs:g} s"
+        if not (late := self._standstill.late(self._clock)):
+            return ""
+        names = ", ".join(self._name(rank) for rank in late)
+        return f"{names}: no next batch for {self._timeout_secs:g} s, for which the others wait"
+
+    def _call_others(self) -> None:
+        while not self._over:
+            time.sleep(self._timeout_secs / _BEATS)
+            if self._pulse.batches is None:  # nobody must listen yet, or any more
+                self._reachability.forget()
+            elif (rank := self._reachability.unreachable(self._clock)) is not None:
+                self._lose(f"{self._name(rank)} cannot be reached from {self._name(self._rank)}")
+
+    def _lose(self, text: str) -> None:
+        with self._lock:
+            if self._over:
+                return
+            self._over = True
+        self._tell({"lost": text})  # the chief passes it on
+        self._on_loss(f"{self._name(self._rank)} ends: {text}")
+        for peer in self._peers.values():
+            peer.answers.put(None)
+
+    def _leave(self, message: dict) -> None:
+        """Says a last word; the chief, who passes words on, waits for the others' first."""
+        deadline = time.monotonic() + self._timeout_secs
+        if "bye" in message and self._rank == 0:
+            while any(not peer.left for peer in self._peers.values()):
+                if self._over or time.monotonic() > deadline:
+                    break
+                time.sleep(self._beat_secs / 10)
+        with self._lock:
+            self._over = True
+        self._tell(message)
+        for peer in self._peers.values():
+            peer.left = True
+            peer.shut()
+
+    def _tell(self, message: dict) -> None:
+        for peer in self._peers.values():
+            peer.send(message)
+
+    def _name(self, rank: int) -> str:
+        return name_of(rank, self._hosts)
+
+
+def compare(facts: Mapping[int, Facts], hosts: Sequence[str]) -> None:
+    """Compares the facts of processes with those of the first.
+
+    Raises:
+      DifferenceError: names the process, the fact, and both values.
+    """
+    first, *others = sorted(facts)
+    for rank in others:
+        names = name_of(first, hosts), name_of(rank, hosts)
+        if text := difference(facts[first], facts[rank], *names):
+            raise DifferenceError(text)
+
+
+def difference(mine: Facts, theirs: Facts, my_name: str, their_name: str) -> str:
+    """Says which fact differs between two processes, and how; "" if none does."""
+    for name in sorted(mine.keys() | theirs.keys()):
+        here, there = mine.get(name, "nothing"), theirs.get(name, "nothing")
+        if here != there:
+            return f"{name} is {there} on {their_name} and {here} on {my_name}"
+    return ""
+
+
+def reason_of(error: BaseException) -> str:
+    """One line on why a process ends."""
+    if isinstance(error, KeyboardInterrupt):
+        return "stopped by SIGINT"
+    return " ".join(str(error).split()) or type(error).__name__

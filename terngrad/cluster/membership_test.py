@@ -1,0 +1,247 @@
+"""Agreeing with and losing each other, between threads and sockets of this process."""
+
+import contextlib
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from terngrad.cluster.admission import join
+from terngrad.cluster.admission_test import TIMEOUT, free_address, hosts_of, in_threads
+from terngrad.cluster.channel import MembershipError
+from terngrad.cluster.membership import Membership
+from terngrad.cluster.pulse import Pulse
+
+
+def join_all(count, timeout_secs=TIMEOUT, pulses=None, doors=None):
+    """The members, and a queue of what each loses: (rank, text)."""
+    address, losses, hosts = free_address(), queue.Queue(), hosts_of(count)
+    peers = in_threads(
+        *(lambda rank=rank: join(hosts, rank, address, TIMEOUT) for rank in range(count))
+    )
+    members = [
+        Membership(
+            hosts,
+            rank,
+            peers[rank],
+            timeout_secs,
+            on_loss=lambda text, rank=rank: losses.put((rank, text)),
+            pulse=pulses and pulses[rank],
+            doors=doors[rank] if doors else {},
+        )
+        for rank in range(count)
+    ]
+    return members, losses
+
+
+def end(members):
+    in_threads(*(lambda m=m: m.__exit__(None, None, None) for m in members))
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_all_join_agree_and_leave_without_a_loss(count):
+    members, losses = join_all(count)
+    for facts in ({"layout": "abc"}, {"parameters": "def"}):
+        calls = (lambda m=m, f=facts: m.agree(f) for m in members)
+        assert in_threads(*calls) == [None] * count
+    end(members)
+    assert losses.empty()
+
+
+def test_law_10_a_difference_is_named_with_both_values():
+    members, _ = join_all(3)
+    facts = [{"batch_size": "32", "net": "lenet"}] * 2 + [{"batch_size": "16", "net": "lenet"}]
+    errors = in_threads(*(lambda m=m, f=f: m.agree(f) for m, f in zip(members, facts, strict=True)))
+    text = r"batch_size is 16 on worker 2 \(host2:2222\) and 32 on worker 0 \(host0:2222\)"
+    for error in errors:
+        with pytest.raises(MembershipError, match=text):
+            raise error
+
+
+def test_a_fact_that_only_one_has_is_named():
+    members, _ = join_all(2)
+    errors = in_threads(lambda: members[0].agree({}), lambda: members[1].agree({"seed": "1"}))
+    assert "seed is 1 on worker 1" in str(errors[0])
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_a_process_that_dies_is_named_to_all_others(lost):
+    members, losses = join_all(3)
+    for peer in members[lost]._peers.values():  # as the kernel closes them after kill -9
+        peer.left = True
+        peer._connection.shutdown(socket.SHUT_RDWR)
+    told = dict(losses.get(timeout=TIMEOUT) for _ in range(2))
+    assert told.keys() == {0, 1, 2} - {lost}
+    for text in told.values():
+        assert f"worker {lost} (host{lost}:2222) died" in text
+
+
+def test_a_process_that_another_than_the_chief_cannot_reach_is_named_to_all():
+    closed, pulses = free_address(), [Pulse() for _ in range(3)]
+    with socket.create_server(("127.0.0.1", 0)) as open_door:
+        reached = "{}:{}".format(*open_door.getsockname())
+        doors = [{1: reached, 2: reached}, {0: reached, 2: closed}, {0: reached, 1: reached}]
+        _, losses = join_all(3, timeout_secs=1.0, pulses=pulses, doors=doors)
+        time.sleep(2.5)
+        assert losses.empty()  # nobody makes steps yet
+        with contextlib.ExitStack() as stack:
+            for pulse in pulses:
+                stack.enter_context(pulse.steps(0))
+            told = dict(losses.get(timeout=TIMEOUT) for _ in range(3))
+    assert told.keys() == {0, 1, 2}
+    for text in told.values():
+        assert "worker 2 (host2:2222) cannot be reached from worker 1 (host1:2222)" in text
+
+
+def test_a_process_that_hangs_is_named(monkeypatch):
+    members, losses = join_all(2, timeout_secs=1.5)
+    for peer in members[1]._peers.values():
+        monkeypatch.setattr(peer, "send", lambda message: None)
+    found = dict(losses.get(timeout=TIMEOUT) for _ in members)  # either may be the first to tell
+    assert "worker 1 (host1:2222) hangs: nothing was heard of it for" in found[0]
+
+
+def test_the_others_learn_why_a_process_fails():
+    members, losses = join_all(2)
+    error = ValueError("train-00001: record 7 is damaged")
+    members[1].__exit__(type(error), error, None)
+    rank, text = losses.get(timeout=TIMEOUT)
+    assert rank == 0
+    assert "worker 1 (host1:2222) failed: train-00001: record 7 is damaged" in text
+
+
+def test_the_others_learn_which_signal_stopped_a_process():
+    members, losses = join_all(2)
+    members[0].__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    assert "worker 0 (host0:2222) failed: stopped by SIGINT" in losses.get(timeout=TIMEOUT)[1]
+
+
+@pytest.mark.parametrize("slow", [0, 1, 2])
+def test_all_wait_for_one_that_comes_late_to_agree_as_long_as_it_lives(slow):
+    members, losses = join_all(3, timeout_secs=0.5)
+
+    def agree(rank):
+        if rank == slow:
+            time.sleep(2.0)
+        members[rank].agree({})
+        return time.monotonic()
+
+    start = time.monotonic()
+    ends = in_threads(*(lambda rank=rank: agree(rank) for rank in range(3)))
+    assert min(ends) - start >= 2.0
+    end(members)
+    assert losses.empty()
+
+
+@pytest.mark.parametrize("how", ["leaves", "dies"])
+def test_law_10_one_that_ends_before_all_agree_is_named(how):
+    members, _ = join_all(2)
+
+    def go():
+        if how == "leaves":
+            members[1].__exit__(None, None, None)
+        else:
+            members[1]._peers[0]._connection.shutdown(socket.SHUT_RDWR)
+
+    error, _ = in_threads(lambda: members[0].agree({}), go)
+    assert str(error) == "worker 1 (host1:2222) left before all had agreed"
+
+
+def test_a_short_time_out_loses_nobody():
+    members, losses = join_all(2, timeout_secs=0.4)
+    time.sleep(2.0)
+    assert losses.empty()
+    end(members)
+
+
+@pytest.mark.parametrize("late", [0, 1, 2])
+def test_one_that_gets_no_batch_while_the_others_wait_is_named(late):
+    pulses = [Pulse() for _ in range(3)]
+    members, losses = join_all(3, timeout_secs=1.0, pulses=pulses)
+    for pulse in pulses:
+        pulse.batches = 7
+    pulses[late].batches = 6
+    told = dict(losses.get(timeout=TIMEOUT) for _ in members)
+    text = f"worker {late} (host{late}:2222): no next batch for 1 s, for which the others wait"
+    assert {rank: message.endswith(text) for rank, message in told.items()} == dict.fromkeys(
+        range(3), True
+    )
+
+
+@pytest.mark.parametrize("batches", [(7, 7, 7), (None, 7, 7), (7, None, 6 + 1)])
+def test_one_that_computes_or_saves_for_long_is_not_behind(batches):
+    pulses = [Pulse() for _ in range(3)]
+    members, losses = join_all(3, timeout_secs=0.5, pulses=pulses)
+    for pulse, count in zip(pulses, batches, strict=True):
+        pulse.batches = count
+    time.sleep(2.0)
+    assert losses.empty()
+    end(members)
+
+
+MEMBER = """
+import sys, time
+from terngrad.cluster.admission import join
+from terngrad.cluster.membership import Membership
+hosts, rank, address = ["a:1", "b:1"], int(sys.argv[1]), sys.argv[2]
+Membership(hosts, rank, join(hosts, rank, address, 60.0), float(sys.argv[3]))
+print("in", flush=True)
+time.sleep(float(sys.argv[4]))
+print("well", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.slow
+def test_a_pause_of_the_whole_job_loses_nobody():
+    address = free_address()
+    members = [
+        subprocess.Popen(
+            [sys.executable, "-c", MEMBER, str(rank), address, "2", "9"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        for member in members:
+            assert member.stdout.readline() == "in\n"
+        for number, seconds in ((signal.SIGSTOP, 5.0), (signal.SIGCONT, 0.0)):
+            for member in members:
+                member.send_signal(number)
+            time.sleep(seconds)
+        assert [member.stdout.readline() for member in members] == ["well\n"] * 2
+    finally:
+        for member in members:
+            member.kill()
+            member.communicate()
+
+
+@pytest.mark.parametrize("stderr", ["closed", "broken", "full"])
+def test_a_process_ends_even_if_nobody_reads_its_last_words(stderr):
+    code = "from terngrad.cluster.membership import end_process; end_process('x' * 1000)"
+    if stderr == "closed":
+        code = f"import sys; sys.stderr.close(); {code}"
+    reader, writer = os.pipe()
+    if stderr == "broken":
+        os.close(reader)
+    if stderr == "full":
+        os.set_blocking(writer, False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(writer, b"x" * 4096)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(writer, b"x")
+        os.set_blocking(writer, True)
+    assert subprocess.run([sys.executable, "-c", code], stderr=writer, timeout=TIMEOUT).returncode
+    os.close(writer)
+    if stderr != "broken":
+        os.close(reader)

@@ -1,0 +1,69 @@
+"""Who counts as behind."""
+
+import pytest
+
+from terngrad.cluster.pulse import Pulse, Standstill
+
+
+def after(*moments):
+    """A standstill of 60 s at the end of moments (seconds, batches of each process)."""
+    standstill = Standstill(timeout_secs=60.0)
+    for now, batches in moments:
+        for rank, count in enumerate(batches):
+            standstill.note(rank, count, now)
+    return standstill
+
+
+@pytest.mark.parametrize(
+    ("moments", "expected"),
+    [
+        ([(0, [5, 4, 5]), (61, [5, 4, 5])], [1]),
+        ([(0, [5, 4, 4]), (61, [5, 4, 4])], [1, 2]),
+        ([(0, [5, 4, 5]), (59, [5, 4, 5])], []),  # not yet
+        ([(0, [5, 5, 5]), (9999, [5, 5, 5])], []),  # all compute
+        ([(0, [5, None, 5]), (9999, [5, None, 5])], []),  # 1 compiles, saves, writes summaries
+        ([(0, [None, 4, 5]), (61, [None, 4, 5])], [1]),  # 0 saves, 1 hangs
+        ([(0, [5, None, 5]), (99, [5, 4, 5]), (110, [5, 4, 5])], []),  # 1 saved, and is back
+        ([(0, [5, 4]), (50, [5, 5]), (70, [6, 5])], []),  # they move
+        ([(0, [None, None]), (9999, [None, None])], []),
+    ],
+)
+def test_who_is_behind_while_nothing_moves_is_late(moments, expected):
+    assert after(*moments).late(moments[-1][0]) == expected
+
+
+@pytest.mark.parametrize(
+    ("moments", "expected"),
+    [
+        ([(0, [5, 5]), (601, [5, 5])], True),
+        ([(0, [5, 5]), (599, [5, 5])], False),
+        ([(0, [5, None]), (9999, [5, None])], False),  # 1 compiles, saves, writes summaries
+        ([(0, [5, 5]), (550, [6, 5]), (650, [6, 5])], False),  # they move
+        ([], False),
+    ],
+)
+def test_where_all_wait_for_very_long_there_is_no_hope(moments, expected):
+    now = moments[-1][0] if moments else 9999
+    assert after(*moments).is_hopeless(now) == expected
+
+
+@pytest.mark.parametrize(
+    ("moments", "expected"),
+    [
+        ([(0, [5, 4]), (61, [5, 4])], [0, 1]),
+        ([(0, [5, 4]), (30, [6, 4]), (61, [6, 4])], [1]),
+        ([(0, [5, None]), (9999, [6, None])], []),  # one moves, and one saves
+    ],
+)
+def test_who_is_within_one_step_for_too_long_is_stuck(moments, expected):
+    assert after(*moments).stuck(moments[-1][0]) == expected
+
+
+def test_batches_count_only_within_steps():
+    pulse = Pulse()
+    pulse.tick()
+    assert pulse.batches is None
+    with pulse.steps(10):
+        pulse.tick()
+        assert pulse.batches == 11
+    assert pulse.batches is None

@@ -1,0 +1,1 @@
+"""How ps 0 decides which workers make steps together."""

@@ -1,0 +1,689 @@
+"""Views: who trains together, from which state, and what ends a training."""
+
+import re
+
+import pytest
+
+from terngrad.exchange.parameter_server import groups
+from terngrad.exchange.parameter_server.coordination.coordinator import Coordinator, Rules
+from terngrad.service.messages import Report
+
+SECS = 10.0
+
+
+class Cluster:
+    """A coordinator with workers that only note what they are told."""
+
+    def __init__(self, workers=3, needed=None, elastic=False):
+        self.now = 0.0
+        self.lines = []
+        self.orders = {worker: [] for worker in range(workers)}
+        self.dropped = []
+        self.coordinator = Coordinator(
+            [f"host{i}:1" for i in range(workers)],
+            Rules(needed or workers, elastic, SECS),
+            lambda worker, order: self.orders[worker].append(order),
+            self.dropped.append,
+            self.lines.append,
+            lambda: self.now,
+        )
+
+    def begin(self, *workers, steps=0):
+        for worker in workers:
+            self.coordinator.come(worker)
+        for worker in workers:
+            self.stand(worker, steps if worker == 0 else 0)
+        return self.taken()
+
+    def stand(self, worker, steps=0, *, is_live=False, view=None):
+        report = Report()
+        report.standing.steps, report.standing.is_live = steps, is_live
+        if view:
+            report.standing.view, report.standing.members = view.number, view.members
+        self.coordinator.hear(worker, report)
+
+    def tell(self, worker, **what):
+        self.coordinator.hear(worker, Report(**what))
+
+    def give(self, worker, name, content, turn=0):
+        report = Report()
+        report.value.name, report.value.content, report.value.round = name, content, turn
+        self.coordinator.hear(worker, report)
+
+    def progress(self, worker, batches):
+        """So many were taken; None = it makes no steps now."""
+        report = Report()
+        report.progress.is_stepping, report.progress.batches = batches is not None, batches or 0
+        self.coordinator.hear(worker, report)
+
+    def taken(self):
+        """What the workers were told since the last call: names, or the views themselves."""
+        found = {}
+        for worker, orders in self.orders.items():
+            if orders:
+                kinds = [order.WhichOneof("what") for order in orders]
+                found[worker] = [
+                    order.view if kind == "view" else kind
+                    for kind, order in zip(kinds, orders, strict=True)
+                ]
+                orders.clear()
+        return found
+
+    def pass_secs(self, seconds):
+        self.now += seconds
+        self.coordinator.watch()
+
+    @property
+    def outcome(self):
+        return self.coordinator.outcome
+
+
+def members(view):
+    return groups.unpack(view.members)
+
+
+def receivers(view):
+    return groups.unpack(view.receivers)
+
+
+def test_training_begins_with_all_from_the_chiefs_state():
+    cluster = Cluster()
+    for worker in (2, 0, 1):
+        assert cluster.taken() == {}
+        cluster.coordinator.come(worker)
+        cluster.stand(worker, 40 if worker == 0 else 0)
+    views = cluster.taken()
+    assert sorted(views) == [0, 1, 2]
+    assert all(view == views[0] for view in views.values())
+    (view,) = views[0]
+    assert (members(view), view.steps, view.donor, view.needed) == ((0, 1, 2), 40, 0, 3)
+    assert receivers(view) == (1, 2)
+    assert view.is_first
+
+
+def test_a_worker_that_does_not_come_ends_all_by_name():
+    cluster = Cluster()
+    assert cluster.begin(0, 1) == {}
+    cluster.pass_secs(SECS - 1)
+    assert cluster.outcome is None
+    cluster.pass_secs(2)
+    assert cluster.outcome == "worker 2 (host2:1) did not come within 10 s"
+    assert cluster.taken() == {0: ["end"], 1: ["end"]}
+
+
+def test_a_lost_worker_that_comes_back_gets_the_state_of_a_live_one_not_of_the_chief():
+    cluster = Cluster()
+    (first,) = cluster.begin(0, 1, 2)[0]
+    cluster.coordinator.leave(0, "died")
+    cluster.pass_secs(SECS - 1)
+    assert cluster.taken() == {}  # the step waits
+    cluster.coordinator.come(0)
+    cluster.stand(0, 5)  # from its checkpoint
+    assert cluster.taken() == {1: ["freeze"], 2: ["freeze"]}
+    cluster.stand(1, 7, is_live=True, view=first)
+    cluster.stand(2, 8, is_live=True, view=first)
+    views = cluster.taken()
+    (view,) = views[1]
+    assert sorted(views) == [0, 1, 2]
+    assert (view.steps, view.donor, receivers(view)) == (8, 2, (0, 1))
+    assert view.number > first.number
+    assert not view.is_first
+    assert cluster.outcome is None
+    assert cluster.coordinator.receivers(2, view.number) == [0, 1]
+    assert cluster.coordinator.receivers(2, first.number) == []
+    assert cluster.coordinator.receivers(1, view.number) == []
+
+
+def test_a_lost_worker_that_does_not_come_back_ends_all_by_name():
+    cluster = Cluster()
+    cluster.begin(0, 1, 2)
+    cluster.coordinator.leave(1, "died: its stream ended")
+    cluster.pass_secs(SECS + 1)
+    died = "worker 1 (host1:1) died: its stream ended"
+    assert cluster.outcome == f"{died}, and did not come back within 10 s"
+    assert cluster.taken() == {0: ["end"], 2: ["end"]}
+
+
+def test_elastic_training_goes_on_without_and_takes_in_again():
+    cluster = Cluster(elastic=True)
+    (first,) = cluster.begin(0, 1, 2)[0]
+    cluster.coordinator.leave(0, "died")
+    cluster.pass_secs(SECS + 1)
+    assert cluster.taken() == {1: ["freeze"], 2: ["freeze"]}
+    for worker in (1, 2):
+        cluster.stand(worker, 3, is_live=True, view=first)
+    (second,) = cluster.taken()[1]
+    assert (members(second), second.needed, receivers(second)) == ((1, 2), 2, ())
+    cluster.coordinator.come(0)
+    cluster.stand(0, 0)
+    for worker in (1, 2):
+        cluster.stand(worker, 9, is_live=True, view=second)
+    (third,) = cluster.taken()[0]
+    assert (members(third), third.steps, receivers(third)) == ((0, 1, 2), 9, (0,))
+
+
+def test_who_made_other_steps_than_the_last_view_gets_the_state_of_that_view():
+    cluster = Cluster(needed=2)
+    (first,) = cluster.begin(0, 1, 2)[0]
+    cluster.coordinator.leave(2, "cannot be reached")
+    cluster.taken()
+    for worker in (0, 1):
+        cluster.stand(worker, 5, is_live=True, view=first)
+    (second,) = cluster.taken()[0]
+    assert members(second) == (0, 1)
+    cluster.coordinator.come(2)
+    cluster.stand(2, 6, is_live=True, view=first)  # it had the result of step 5, they had not
+    for worker in (0, 1):
+        cluster.stand(worker, 6, is_live=True, view=second)
+    third = cluster.taken()[2][-1]
+    assert (third.steps, third.donor, receivers(third)) == (6, 0, (2,))
+
+
+def test_what_is_said_twice_makes_one_view():
+    cluster = Cluster(workers=2)
+    (view,) = cluster.begin(0, 1)[0]
+    cluster.stand(1)
+    assert cluster.taken() == {}
+    cluster.stand(1, 3, is_live=True, view=view)
+    assert cluster.taken() == {0: ["freeze"]}
+
+
+@pytest.mark.parametrize("what", [{"view": 1 << 63}, {"steps": 1 << 63}, {"members": b"\xff"}])
+def test_law_10_standings_that_cannot_be_are_refused(what):
+    cluster = Cluster(workers=2)
+    cluster.coordinator.come(0)
+    with pytest.raises(ValueError, match=r"cannot be|others than the 2"):
+        cluster.tell(0, standing=what)
+    cluster.coordinator.watch()
+    assert cluster.outcome is None
+
+
+def test_who_comes_after_the_end_is_told_why():
+    cluster = Cluster(workers=2)
+    cluster.begin(0, 1)
+    cluster.tell(0, failed="diverged")
+    cluster.taken()
+    cluster.coordinator.come(1)
+    assert cluster.taken() == {1: ["end"]}
+
+
+def test_the_last_of_several_that_blinks_when_all_is_done_is_told_so():
+    cluster = Cluster(workers=2)
+    (view,) = cluster.begin(0, 1)[0]
+    cluster.tell(0, bye=True)
+    cluster.coordinator.leave(1, "blinked")
+    cluster.coordinator.come(1)
+    cluster.taken()
+    cluster.stand(1, 9, is_live=True, view=view)
+    assert cluster.taken() == {1: ["finished"]}
+    cluster.tell(1, bye=True)
+    assert cluster.outcome == ""
+
+
+def test_elastic_training_does_not_begin_without_a_state():
+    cluster = Cluster(workers=2, elastic=True)
+    cluster.begin(1)
+    cluster.pass_secs(SECS + 1)
+    assert "worker 0 (host0:1) did not come within 10 s, and nobody else" in cluster.outcome
+
+
+def test_backup_workers_go_on_at_once_when_one_is_lost():
+    cluster = Cluster(needed=2)
+    (first,) = cluster.begin(0, 1, 2)[0]
+    assert first.needed == 2
+    cluster.coordinator.leave(0, "died")
+    assert cluster.taken() == {1: ["freeze"], 2: ["freeze"]}
+    for worker in (1, 2):
+        cluster.stand(worker, 6, is_live=True, view=first)
+    (view,) = cluster.taken()[2]
+    assert (members(view), view.needed, view.steps) == ((1, 2), 2, 6)
+    cluster.coordinator.leave(1, "died")  # now there are too few
+    cluster.pass_secs(SECS + 1)
+    assert "worker 1 (host1:1) died, and did not come back within 10 s" in cluster.outcome
+
+
+def test_backup_workers_begin_without_one_that_does_not_come():
+    cluster = Cluster(needed=2)
+    assert cluster.begin(0, 2) == {}
+    cluster.pass_secs(SECS + 1)
+    (view,) = cluster.taken()[2]
+    assert members(view) == (0, 2)
+
+
+def test_of_backup_workers_the_first_make_the_step():
+    cluster = Cluster(needed=1, workers=2)
+    cluster.begin(0, 1)
+    cluster.tell(1, ready=0)
+    for worker in (0, 1):
+        (order,) = cluster.orders[worker]
+        assert (order.go.step, groups.unpack(order.go.contributors)) == (0, (1,))
+    cluster.tell(0, ready=0)
+    assert cluster.coordinator.dropped == {0: 1}
+
+
+def test_after_a_restart_the_views_of_live_workers_count_and_the_lost_are_not_waited_for():
+    before = Cluster(elastic=True)
+    (view,) = before.begin(0, 1, 2)[0]
+    view.members, view.number = groups.pack((0, 2)), view.number + (1 << 30)
+    cluster = Cluster(elastic=True)
+    for worker in (0, 2):
+        cluster.coordinator.come(worker)
+        cluster.stand(worker, 12, is_live=True, view=view)
+    (found,) = cluster.taken()[0]
+    assert (members(found), found.steps, receivers(found)) == ((0, 2), 12, ())
+    assert found.number > view.number
+
+
+def test_values_are_seen_when_all_have_given_them_and_later_at_once():
+    cluster = Cluster()
+    for worker in range(3):
+        cluster.coordinator.come(worker)
+    cluster.give(0, "facts", b"a")
+    cluster.give(1, "facts", b"b")
+    assert cluster.taken() == {}
+    cluster.give(2, "facts", b"c")
+    assert [o.values.contents for o in cluster.orders[1]] == [[b"a", b"b", b"c"]]
+    for worker in range(3):
+        cluster.stand(worker)
+    cluster.taken()
+    cluster.coordinator.leave(1, "died")
+    cluster.coordinator.come(1)
+    cluster.give(1, "facts", b"other")
+    assert [o.values.contents for o in cluster.orders[1]] == [[b"a", b"other", b"c"]]
+    assert sorted(cluster.taken()) == [1]
+
+
+def test_who_comes_when_the_others_have_seen_their_values_sees_the_same():
+    cluster = Cluster(workers=3, elastic=True)
+    cluster.begin(0, 1)
+    for worker in (0, 1):
+        cluster.give(worker, "examples", b"100")
+    cluster.pass_secs(SECS + 1)
+    assert list(cluster.orders[1][0].values.contents) == [b"100", b"100"]
+    cluster.coordinator.come(2)
+    cluster.give(2, "examples", b"100")
+    (order,) = cluster.orders[2]
+    assert list(order.values.workers) == [0, 1]
+
+
+def test_values_of_too_many_bytes_or_names_are_refused():
+    cluster = Cluster(workers=1)
+    cluster.coordinator.come(0)
+    with pytest.raises(ValueError, match="a value of 65537 bytes; allowed are 65536"):
+        cluster.give(0, "long", bytes(65537))
+    for i in range(64):
+        cluster.give(0, f"{i}", b"")
+    with pytest.raises(ValueError, match="one value too many"):
+        cluster.give(0, "more", b"")
+
+
+def test_rounds_that_are_over_or_of_views_that_cannot_be_are_not_answered():
+    cluster = Cluster(workers=1)
+    (view,) = cluster.begin(0)[0]
+    for turn, answers in ((5, {0: ["values"]}), (3, {}), (4, {0: ["values"]})):
+        cluster.give(0, "facts", b"", turn)
+        assert cluster.taken() == answers
+    cluster.give(0, "facts", b"", view.number + 1)
+    assert cluster.taken() == {}
+    cluster.give(0, "facts", b"", view.number)
+    assert cluster.taken() == {0: ["values"]}
+
+
+def test_what_processes_gave_that_are_all_gone_is_not_told_to_those_who_come_after_them():
+    cluster = Cluster(workers=2)
+    for worker in (0, 1):
+        cluster.coordinator.come(worker)
+        cluster.give(worker, "facts", b"before")
+    for worker in (0, 1):
+        cluster.coordinator.leave(worker, "died")
+    cluster.taken()
+    for worker in (0, 1):
+        cluster.coordinator.come(worker)
+    cluster.give(0, "facts", b"after")
+    assert cluster.taken() == {}
+    cluster.give(1, "facts", b"after")
+    assert list(cluster.orders[0][-1].values.contents) == [b"after", b"after"]
+
+
+def test_what_is_agreed_upon_waits_for_a_member_that_may_come_back():
+    cluster = Cluster(workers=2)
+    cluster.begin(0, 1)
+    cluster.taken()
+    cluster.coordinator.leave(0, "died")
+    cluster.give(1, "at the end", b"1")
+    assert cluster.taken() == {}
+    cluster.coordinator.come(0)
+    cluster.give(0, "at the end", b"1")
+    assert cluster.taken() == {0: ["values"], 1: ["values"]}
+
+
+def test_what_one_gave_that_did_not_fit_is_forgotten_with_it():
+    cluster = Cluster(workers=2)
+    cluster.begin(0, 1)
+    cluster.coordinator.leave(1, "died")
+    cluster.give(0, "facts", b"right")
+    cluster.coordinator.come(1)
+    cluster.give(1, "facts", b"wrong")
+    cluster.tell(1, failed="it does not fit")
+    cluster.coordinator.leave(1, "ended")
+    cluster.orders[1].clear()
+    cluster.coordinator.come(1)
+    cluster.give(1, "facts", b"right")
+    (order,) = cluster.orders[1]
+    assert list(order.values.contents) == [b"right", b"right"]
+
+
+def test_elastic_training_ends_when_all_are_lost_before_it_began():
+    cluster = Cluster(workers=2, elastic=True)
+    cluster.coordinator.come(0)
+    cluster.coordinator.leave(0, "died")
+    cluster.pass_secs(SECS + 1)
+    assert "worker 0 (host0:1) died" in cluster.outcome
+
+
+def test_who_only_connects_and_goes_fills_no_log():
+    cluster = Cluster(workers=2)
+    for _ in range(3):
+        cluster.coordinator.come(1)
+        cluster.coordinator.leave(1, "died")
+    assert cluster.lines == []
+
+
+def test_one_that_waits_for_a_state_has_none_though_it_was_training():
+    cluster = Cluster(workers=3, needed=2)
+    (first,) = cluster.begin(0, 1, 2)[0]
+    cluster.stand(2, 6, is_live=False, view=first)
+    cluster.stand(0, 6, is_live=True, view=first)
+    cluster.stand(1, 6, is_live=True, view=first)
+    (second,) = cluster.taken()[0][-1:]
+    assert (second.donor, receivers(second)) == (0, (2,))
+
+
+def test_a_worker_that_fails_ends_all_but_not_one_that_only_wants_to_join():
+    cluster = Cluster(elastic=True)
+    cluster.begin(0, 1, 2)
+    cluster.coordinator.leave(1, "died")
+    cluster.coordinator.come(1)
+    cluster.tell(1, failed="batch_size is 8")
+    assert cluster.outcome is None
+    cluster.tell(2, failed="diverged")
+    assert cluster.outcome == "worker 2 (host2:1) failed: diverged"
+
+
+def test_a_training_is_over_when_all_who_are_here_are_done():
+    cluster = Cluster(elastic=True)
+    cluster.begin(0, 1, 2)
+    cluster.coordinator.leave(1, "died")
+    cluster.tell(0, bye=True)
+    assert cluster.outcome is None
+    cluster.tell(2, bye=True)
+    assert cluster.outcome == ""
+
+
+def test_who_comes_when_the_others_are_done_is_told_so():
+    cluster = Cluster(elastic=True)
+    cluster.begin(0, 1, 2)
+    cluster.taken()
+    cluster.coordinator.leave(1, "died")
+    cluster.tell(0, bye=True)
+    cluster.coordinator.come(1)
+    cluster.tell(2, bye=True)
+    cluster.stand(1)
+    assert cluster.taken() == {1: ["finished"]}
+
+
+def test_one_that_hangs_is_named_or_left_behind():
+    for elastic in (False, True):
+        cluster = Cluster(workers=2, elastic=elastic)
+        cluster.begin(0, 1)
+        cluster.taken()
+        for seconds in range(int(SECS) + 3):
+            for worker, batches in ((0, 5), (1, 4)):
+                report = Report()
+                report.progress.is_stepping, report.progress.batches = True, batches
+                cluster.coordinator.hear(worker, report)
+            if cluster.outcome is None:
+                cluster.pass_secs(1 if seconds else 0)
+        if elastic:
+            assert cluster.dropped == [1]
+            assert cluster.taken()[0] == ["freeze"]
+            cluster.coordinator.come(1)  # its threads live, and open another stream
+            cluster.stand(0, 5, is_live=True)
+            (view,) = cluster.taken()[0]
+            assert members(view) == (0,)
+            cluster.give(0, "at the end", b"")
+            assert cluster.taken() == {0: ["values"]}
+            cluster.stand(1, 4, is_live=True)  # it hangs no more
+            assert cluster.taken() == {0: ["freeze"]}
+        else:
+            assert cluster.outcome.startswith("worker 1 (host1:1): no next batch for 10 s")
+
+
+def test_of_backup_workers_one_that_hangs_is_left_behind_and_two_end_all_by_name():
+    for hanging in ([2], [1, 2]):
+        cluster = Cluster(workers=3, needed=2)
+        cluster.begin(0, 1, 2)
+        cluster.taken()
+        for _ in range(int(SECS) + 3):
+            for worker in range(3):
+                report = Report()
+                report.progress.is_stepping = True
+                report.progress.batches = 4 if worker in hanging else 5
+                cluster.coordinator.hear(worker, report)
+            if cluster.outcome is None:
+                cluster.pass_secs(1)
+        if len(hanging) == 1:
+            assert cluster.outcome is None
+            assert cluster.dropped == [2]
+            assert cluster.taken()[0] == ["freeze"]
+        else:
+            named = "worker 1 (host1:1), worker 2 (host2:1): no next batch for 10 s"
+            assert cluster.outcome.startswith(named)
+
+
+@pytest.mark.parametrize("rules", [{"elastic": True}, {"needed": 1}], ids=str)
+@pytest.mark.parametrize("batches", [3, None], ids=["within a step", "busy"])
+def test_who_hangs_in_a_step_is_left_behind_and_who_compiles_or_saves_is_waited_for(rules, batches):
+    cluster = Cluster(workers=3, **rules)
+    (view,) = cluster.begin(0, 1, 2)[0]
+    cluster.progress(1, batches)
+    cluster.coordinator.leave(2, "died")
+    cluster.taken()
+    cluster.stand(0, 1, is_live=True, view=view)
+    cluster.pass_secs(SECS + 1)
+    assert cluster.outcome is None
+    if batches is None:
+        assert not cluster.dropped
+        assert 0 not in cluster.taken()  # there is no view
+    else:
+        assert cluster.dropped == [1]
+        assert members(cluster.taken()[0][-1]) == (0,)
+
+
+def test_nobody_is_left_behind_for_a_worker_that_has_no_state():
+    cluster = Cluster(workers=3, elastic=True)
+    cluster.begin(0, 1)
+    cluster.pass_secs(SECS + 1)
+    for worker in (0, 1):
+        cluster.progress(worker, 3)
+    cluster.coordinator.come(2)
+    cluster.stand(2)
+    cluster.pass_secs(SECS + 1)
+    assert (cluster.outcome, cluster.dropped) == (None, [])
+
+
+def end_of(cluster, worker):
+    """The order with which a worker ends."""
+    (order,) = [order for order in cluster.orders[worker] if order.WhichOneof("what") == "end"]
+    return order
+
+
+@pytest.mark.parametrize(("lost", "saver"), [(2, 0), (0, 1)])
+def test_at_the_end_the_first_member_that_is_left_saves(lost, saver):
+    cluster = Cluster(workers=3)
+    cluster.begin(0, 1, 2)
+    for worker in range(3):
+        cluster.progress(worker, 1)
+    cluster.coordinator.leave(lost, "died")
+    cluster.pass_secs(SECS + 1)
+    assert end_of(cluster, 1).saver == saver
+    cluster.taken()
+    cluster.coordinator.come(1)  # it is told again
+    assert end_of(cluster, 1).saver == saver
+
+
+def test_who_fails_or_hangs_does_not_save():
+    cluster = Cluster(workers=2)
+    cluster.begin(0, 1)
+    cluster.progress(1, 1)
+    cluster.tell(0, failed="a bad record")
+    assert end_of(cluster, 1).saver == 1
+    cluster = Cluster(workers=2)
+    cluster.begin(0, 1)
+    for _ in range(2):
+        for worker, batches in ((0, 4), (1, 5)):
+            cluster.progress(worker, batches)
+        cluster.pass_secs(SECS + 1)
+    assert end_of(cluster, 1).saver == 1
+
+
+def test_who_has_only_been_started_does_not_save():
+    cluster = Cluster(workers=3)
+    (view,) = cluster.begin(0, 1, 2)[0]
+    for worker in (0, 2):
+        cluster.coordinator.leave(worker, "died")
+    cluster.coordinator.come(0)
+    cluster.stand(0)
+    cluster.stand(1, 5, is_live=True, view=view)
+    cluster.pass_secs(SECS + 1)
+    assert end_of(cluster, 1).saver == 1
+
+
+def test_who_was_not_given_the_state_yet_does_not_save():
+    cluster = Cluster(workers=3)
+    (view,) = cluster.begin(0, 1, 2)[0]
+    cluster.coordinator.leave(0, "died")
+    cluster.coordinator.come(0)
+    cluster.stand(0)
+    for worker in (1, 2):
+        cluster.stand(worker, 100, is_live=True, view=view)
+    assert receivers(cluster.taken()[0][-1]) == (0,)
+    cluster.coordinator.leave(1, "died")  # which was to give it
+    cluster.pass_secs(SECS + 1)
+    assert end_of(cluster, 0).saver == end_of(cluster, 2).saver == 2
+
+
+def test_who_was_given_the_state_and_makes_its_first_step_saves_where_no_other_can():
+    cluster = Cluster(workers=2)
+    (view,) = cluster.begin(0, 1)[0]
+    cluster.coordinator.leave(1, "died")
+    cluster.coordinator.come(1)
+    cluster.stand(1)
+    cluster.stand(0, 5000, is_live=True, view=view)
+    assert receivers(cluster.taken()[1][-1]) == (1,)
+    cluster.coordinator.leave(0, "died")
+    cluster.pass_secs(SECS + 1)
+    assert end_of(cluster, 1).saver == 1
+
+
+def one_lost_and_one_about_to_join():
+    """Of a view of 0 and 1, 1 is lost for good and 0 says where it stands; 2 builds its net."""
+    cluster = Cluster(workers=3, needed=2)
+    for worker in (0, 1):
+        cluster.coordinator.come(worker)
+        cluster.stand(worker)
+    cluster.pass_secs(SECS + 1)
+    (view,) = cluster.taken()[0]
+    assert members(view) == (0, 1)
+    cluster.coordinator.come(2)
+    cluster.coordinator.leave(1, "died")
+    cluster.pass_secs(SECS + 1)
+    cluster.stand(0, 30, is_live=True, view=view)
+    return cluster
+
+
+def test_who_was_lost_is_named_beside_one_that_does_not_get_ready():
+    cluster = one_lost_and_one_about_to_join()
+    while cluster.outcome is None:
+        cluster.pass_secs(SECS)
+    assert re.fullmatch(
+        r"worker 1 \(host1:1\) died, and did not come back within 10 s; "
+        r"worker 2 \(host2:1\) is here, and was not ready within 1\d\d s",
+        cluster.outcome,
+    )
+
+
+def test_who_is_behind_is_left_behind_although_another_comes_and_goes():
+    cluster = Cluster(workers=4, needed=2)
+    (view,) = cluster.begin(0, 1, 2, 3)[0]
+    cluster.progress(1, 5)
+    cluster.coordinator.leave(3, "died")
+    for worker in (0, 2):
+        cluster.stand(worker, 9, is_live=True, view=view)
+    for _ in range(12):  # while 1 hangs in a step
+        cluster.coordinator.come(3)
+        cluster.stand(3)
+        cluster.coordinator.leave(3, "died")
+        cluster.progress(1, 5)
+        cluster.pass_secs(SECS / 4)
+    view = next(order for order in cluster.taken()[0] if order != "freeze")
+    assert members(view) == (0, 2)
+
+
+def test_who_is_only_about_to_join_is_waited_for_where_the_others_are_too_few():
+    cluster = one_lost_and_one_about_to_join()
+    assert cluster.outcome is None
+    cluster.stand(2)
+    view = cluster.taken()[0][-1]
+    assert (members(view), receivers(view)) == ((0, 2), (2,))
+
+
+def test_a_ps_that_knows_of_no_steps_leaves_it_to_the_workers_who_saves():
+    cluster = Cluster(workers=2)
+    cluster.coordinator.come(1)
+    cluster.pass_secs(SECS + 1)
+    assert not end_of(cluster, 1).HasField("saver")
+
+
+def test_who_is_busy_for_very_long_is_left_behind_where_the_others_can_go_on():
+    cluster = Cluster(workers=2, elastic=True)
+    (view,) = cluster.begin(0, 1)[0]
+    cluster.progress(1, None)
+    cluster.stand(0, 1, is_live=True, view=view)
+    cluster.taken()
+    cluster.pass_secs(10 * SECS + 1)
+    assert (cluster.outcome, cluster.dropped) == (None, [1])
+    assert members(cluster.taken()[0][-1]) == (0,)
+
+
+def test_one_that_hangs_keeps_no_ps_from_ending_with_the_others():
+    cluster = Cluster(workers=2, elastic=True)
+    cluster.begin(0, 1)
+    for _ in range(2):
+        for worker, batches in ((0, 5), (1, 4)):
+            cluster.progress(worker, batches)
+        cluster.pass_secs(SECS + 1)
+    assert cluster.dropped == [1]
+    cluster.coordinator.come(1)
+    cluster.taken()
+    cluster.tell(0, bye=True)
+    assert cluster.outcome == ""
+    assert cluster.taken() == {1: ["finished"]}
+
+
+def test_a_finished_training_whose_last_worker_dies_is_finished():
+    cluster = Cluster(workers=2)
+    cluster.begin(0, 1)
+    cluster.tell(0, bye=True)
+    cluster.coordinator.leave(1, "died")
+    assert cluster.outcome is None
+    cluster.pass_secs(SECS + 1)
+    assert cluster.outcome == ""
+
+
+def test_a_member_that_never_says_where_it_stands_is_named():
+    cluster = Cluster(workers=2)
+    (view,) = cluster.begin(0, 1)[0]
+    cluster.stand(0, 1, is_live=True, view=view)
+    cluster.pass_secs(10 * SECS + 1)
+    assert cluster.outcome.startswith("worker 1 (host1:1): hangs")

@@ -1,0 +1,50 @@
+"""Who is here, who may come back, and what is said of those who did not."""
+
+import pytest
+
+from terngrad.exchange.parameter_server.coordination.roster import Roster
+
+SECS = 10.0
+
+
+@pytest.fixture(name="now")
+def _now():
+    return [0.0]
+
+
+@pytest.fixture(name="roster")
+def _roster(now):
+    """Of three workers, of whom two have come."""
+    roster = Roster(["a:1", "b:2", "c:3"], SECS, lambda: now[0])
+    assert not roster.come(0)
+    assert not roster.come(1)
+    return roster
+
+
+def test_who_is_away_may_come_back_within_the_time_out(roster, now):
+    now[0] = SECS - 1
+    roster.lose(1, "died")
+    assert (roster.present, roster.recently_lost(), roster.gone()) == ({0}, {1, 2}, [])
+    now[0] = SECS
+    assert (roster.recently_lost(), roster.gone(), roster.away) == ({1}, [2], [2, 1])
+    assert roster.come(1)
+    assert (roster.present, roster.recently_lost()) == ({0, 1}, set())
+
+
+def test_who_is_lost_for_good_is_gone_at_once_and_may_come_all_the_same(roster):
+    roster.lose(1, "hung", for_good=True)
+    assert roster.gone() == [1]
+    assert roster.come(1)
+    assert roster.gone() == []
+
+
+def test_who_has_finished_is_neither_here_nor_away(roster):
+    roster.finish(1)
+    assert (roster.present, roster.away) == ({0}, [2])
+
+
+def test_what_happened_to_workers_is_said_by_name(roster):
+    roster.lose(1, "died")
+    died = "worker 1 (b:2) died, and did not come back within 10 s"
+    assert roster.missing([2, 1]) == f"{died}, worker 2 (c:3) did not come within 10 s"
+    assert roster.names([1, 0]) == "worker 0 (a:1), worker 1 (b:2)"

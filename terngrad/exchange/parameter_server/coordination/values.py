@@ -1,0 +1,94 @@
+"""Values that each worker gives and all see: the facts that they compare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from terngrad.service.messages import Order, ValueMessage
+
+_MOST_VALUES = 64  # names
+_KEPT_ROUNDS = 2
+_LONGEST_NAME = 256
+_LONGEST_VALUE = 1 << 16  # bytes
+
+Key = tuple[str, int]  # name, round
+
+
+class Values:
+    """What the workers gave, by name and round; not safe for threads."""
+
+    def __init__(self, send: Callable[[int, Order], None]) -> None:
+        """`send` gives a worker an order; must not wait."""
+        self._send = send
+        self._names: set[str] = set()
+        self._given: dict[Key, dict[int, bytes]] = {}
+        self._asking: dict[Key, set[int]] = {}
+        self._known: dict[Key, frozenset[int]] = {}  # whose values were seen
+
+    def give(self, worker: int, value: ValueMessage) -> None:
+        """Takes a worker's value; it will see all of them.
+
+        Where others have seen what all gave by then, one that had given nothing adds nothing: the
+        values of all workers stay those of the same ones.
+
+        Raises:
+          ValueError: there are too many, or it is too long.
+        """
+        if len(value.name) > _LONGEST_NAME:
+            size = len(value.name)
+            raise ValueError(f"a value whose name has {size} characters; allowed {_LONGEST_NAME}")
+        if (size := len(value.content)) > _LONGEST_VALUE:
+            raise ValueError(f"a value of {size} bytes; allowed are {_LONGEST_VALUE}")
+        if value.name not in self._names and len(self._names) == _MOST_VALUES:
+            raise ValueError(f"{value.name} is one value too many; allowed are {_MOST_VALUES}")
+        newest = max((turn for name, turn in self._given if name == value.name), default=0)
+        if value.round <= newest - _KEPT_ROUNDS:
+            return  # said again on a new stream: nobody waits for it any more
+        self._names.add(value.name)
+        key = value.name, value.round
+        given = self._given.setdefault(key, {})
+        if worker in self._known.get(key, (worker,)):
+            given[worker] = value.content
+        self._asking.setdefault(key, set()).add(worker)
+        self._forget(value.name, max(newest, value.round) - _KEPT_ROUNDS)
+
+    def clear(self) -> None:
+        """Forgets all: who comes next may be of another training."""
+        self._names.clear()
+        self._given.clear()
+        self._asking.clear()
+        self._known.clear()
+
+    def forget(self, worker: int) -> None:
+        """Drops what a worker gave, which did not fit the others' and is gone."""
+        for key in self._given:
+            self._given[key].pop(worker, None)
+            self._asking[key].discard(worker)
+
+    def share(self, present: set[int], required: set[int] | None) -> None:
+        """Shows what is to be seen to those who are present.
+
+        Args:
+          present: workers that are here.
+          required: who must have given a value before it is shown for the first time; None = also
+            some who are not here.
+        """
+        for key, asking in self._asking.items():
+            given = self._given[key]
+            is_known = key in self._known or (required is not None and required <= given.keys())
+            if not asking or not is_known:
+                continue
+            self._known.setdefault(key, frozenset(given))
+            order = Order()
+            order.values.name, order.values.round = key
+            order.values.workers.extend(sorted(given))
+            order.values.contents.extend(given[worker] for worker in sorted(given))
+            for worker in asking & present:
+                self._send(worker, order)
+            asking.clear()
+
+    def _forget(self, name: str, last: int) -> None:
+        """Drops the rounds of a name up to the last that nobody can ask for any more."""
+        for key in [k for k in self._given if k[0] == name and k[1] <= last]:
+            del self._given[key], self._asking[key]
+            self._known.pop(key, None)

@@ -1,0 +1,56 @@
+"""The next view, from where the workers stand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from terngrad.exchange.parameter_server import groups
+from terngrad.service.messages import Standing, View
+
+CHIEF = 0  # has the state where nobody is live
+
+
+def next_view(standings: Mapping[int, Standing], needed: int, number: int) -> View:
+    """The view of all workers that stand somewhere; the chief does, or a live one.
+
+    Args:
+      standings: by worker.
+      needed: members whose gradients make a step, if there are so many.
+      number: of the last view that this ps made.
+    """
+    members = sorted(standings)
+    live = [worker for worker in members if standings[worker].is_live]
+    # Who was not in the last view may have made other steps than those who were.
+    newest = max((standings[w].view for w in live), default=0)
+    sources = [w for w in live if standings[w].view == newest] or [CHIEF]
+    steps = max(standings[w].steps for w in sources)
+    current = [w for w in sources if standings[w].steps == steps]
+    known = max(standing.view for standing in standings.values())
+    return View(
+        number=max(number, known) + 1,
+        steps=steps,
+        members=groups.pack(members),
+        needed=min(needed, len(members)),
+        donor=current[0],
+        receivers=groups.pack([w for w in members if w not in current]),
+        is_first=not live,
+    )
+
+
+def in_words(view: View) -> str:
+    """For the log."""
+    members, receivers = groups.unpack(view.members), groups.unpack(view.receivers)
+    verb = "trains" if len(members) == 1 else "train"
+    text = f"{_listed(members)} {verb} from step {view.steps} on"
+    if view.needed < len(members):
+        text += f", {view.needed} of them at each step"
+    if receivers:
+        text += f"; worker {view.donor} gives its state to {_listed(receivers)}"
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _listed(workers: Sequence[int]) -> str:
+    numbers = [str(worker) for worker in workers]
+    if len(numbers) == 1:
+        return f"worker {numbers[0]}"
+    return f"workers {', '.join(numbers[:-1])} and {numbers[-1]}"

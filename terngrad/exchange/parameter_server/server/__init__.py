@@ -1,0 +1,1 @@
+"""A parameter server: takes what workers push and sends them the results."""

@@ -1,0 +1,99 @@
+"""What the workers of a ps have declared that they will do together."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Container
+
+from terngrad.exchange.parameter_server.operations import Operation, OperationError
+from terngrad.service.messages import Header, OperationMessage
+
+MAX_PIECES = 1 << 16  # of all operations of a worker: 64 GB at each step
+_MOST_STEPS = 1 << 62
+
+
+class PushError(ValueError):
+    """Says why something that a worker declared or pushed cannot be taken."""
+
+
+@dataclasses.dataclass
+class _Declared:
+    """Of one worker: its operations by index, their names, and the number of their pieces."""
+
+    operations: list[Operation] = dataclasses.field(default_factory=list)
+    names: set[str] = dataclasses.field(default_factory=set)
+    pieces: int = 0
+
+
+class Catalogue:
+    """The operations of each worker, in the order of declaration; not for many threads at once.
+
+    An operation is known for as long as a worker is here that declared it.
+    """
+
+    def __init__(self, workers: int) -> None:
+        """Starts with no operations."""
+        self._known: dict[str, Operation] = {}
+        self._workers = [_Declared() for _ in range(workers)]
+
+    @property
+    def piece_count(self) -> int:
+        """Pieces of the worker that has most; a worker gets at most so many results of a step."""
+        return max(worker.pieces for worker in self._workers)
+
+    def clear(self, worker: int) -> Container[str]:
+        """Forgets a worker's operations; returns the names of those that others have declared."""
+        self._workers[worker] = _Declared()
+        names = set().union(*(other.names for other in self._workers))
+        self._known = {name: each for name, each in self._known.items() if name in names}
+        return names
+
+    def declare(self, worker: int, message: OperationMessage) -> None:
+        """Takes a worker's next operation.
+
+        Raises:
+          PushError: it is out of order, impossible, or another than that of the other workers, or
+            there are too many.
+        """
+        try:
+            operation = Operation.read(message, len(self._workers))
+        except OperationError as error:
+            raise PushError(str(error)) from None
+        declared = self._workers[worker]
+        if message.index != (index := len(declared.operations)):
+            raise PushError(f"operation {message.index} is declared where {index} is next")
+        if operation.name in declared.names:
+            raise PushError(f"{operation.name} is declared twice")
+        if (pieces := declared.pieces + operation.pieces) > MAX_PIECES:
+            text = f"{operation.name} makes it {pieces} pieces a step; allowed are {MAX_PIECES}"
+            raise PushError(text)
+        known = self._known.setdefault(operation.name, operation)
+        if operation != known:
+            raise PushError(_difference(known, operation))
+        declared.operations.append(known)
+        declared.names.add(known.name)
+        declared.pieces = pieces
+
+    def find(self, worker: int, header: Header) -> Operation:
+        """The operation of which a worker pushes a piece.
+
+        Raises:
+          PushError: there is no such operation, piece or step.
+        """
+        operations = self._workers[worker].operations
+        if header.operation >= len(operations):
+            raise PushError(f"operation {header.operation} was not declared")
+        operation = operations[header.operation]
+        if header.piece >= operation.pieces:
+            last = operation.pieces - 1
+            raise PushError(f"{operation.name}: piece is {header.piece}; allowed is 0 to {last}")
+        if header.step > _MOST_STEPS:
+            raise PushError(f"{operation.name}: step is {header.step}; allowed is up to 2^62")
+        return operation
+
+
+def _difference(others: Operation, mine: Operation) -> str:
+    fields = [f.name for f in dataclasses.fields(Operation)]
+    name = next(name for name in fields if getattr(others, name) != getattr(mine, name))
+    here, there = getattr(mine, name), getattr(others, name)
+    return f"{name} of {mine.name} is {here}, that of another worker {there}"

@@ -1,0 +1,71 @@
+"""What workers may declare."""
+
+import pytest
+
+from terngrad.exchange.parameter_server.operations import PIECE_BYTES, Kind, Operation
+from terngrad.exchange.parameter_server.server import catalogue as catalogue_module
+from terngrad.exchange.parameter_server.server.catalogue import Catalogue, PushError
+from terngrad.service.messages import Header, OperationMessage
+
+SUM = Operation("sum", Kind.FLOATS, 4, 1, 2)
+
+
+def catalogue_of(*declared):
+    """Of two workers, worker 0 having declared these."""
+    catalogue = Catalogue(2)
+    for index, operation in enumerate(declared):
+        catalogue.declare(0, operation.message(index))
+    return catalogue
+
+
+def test_law_10_an_operation_is_declared_once():
+    with pytest.raises(PushError, match="sum is declared twice"):
+        catalogue_of(SUM).declare(0, SUM.message(1))
+
+
+@pytest.mark.parametrize(
+    ("operation", "text"),
+    [
+        (Operation("sum", Kind.FLOATS, 3, 1, 2), "items of sum is 3, that of another worker 4"),
+        (Operation("sum", Kind.MAX, 4, 1, 2), "kind of sum is 1, that of another worker 3"),
+        (Operation("sum", Kind.FLOATS, 4, 2, 2), "local_nodes of sum is 2, .* worker 1"),
+    ],
+)
+def test_law_10_operations_of_another_layout_are_named_until_nobody_has_them(operation, text):
+    catalogue = catalogue_of(SUM)
+    with pytest.raises(PushError, match=text):
+        catalogue.declare(1, operation.message(0))
+    assert catalogue.clear(0) == set()
+    catalogue.declare(1, operation.message(0))
+    assert catalogue.find(1, Header()) == operation
+
+
+def test_law_10_declarations_out_of_order_or_impossible_are_named():
+    catalogue = catalogue_of(SUM)
+    message = Operation("later", Kind.FLOATS, 4, 1, 2).message(5)
+    with pytest.raises(PushError, match="operation 5 is declared where 1 is next"):
+        catalogue.declare(0, message)
+    with pytest.raises(PushError, match="kind is 0"):
+        catalogue.declare(0, OperationMessage(index=1, name="x"))
+
+
+def test_law_10_a_worker_declares_so_many_pieces_and_no_more(monkeypatch):
+    monkeypatch.setattr(catalogue_module, "MAX_PIECES", 9)
+    eight_pieces = Operation("eight pieces", Kind.FLOATS, 2 * PIECE_BYTES, 1, 2)
+    catalogue = catalogue_of(SUM, eight_pieces)
+    assert catalogue.piece_count == 9
+    other = Operation("other", Kind.FLOATS, 0, 1, 2)
+    with pytest.raises(PushError, match="other makes it 10 pieces a step; allowed are 9"):
+        catalogue.declare(0, other.message(2))
+    catalogue.declare(1, other.message(0))  # which another worker may
+
+
+def test_what_others_have_declared_stays_when_a_worker_comes_anew():
+    other = Operation("other", Kind.FLOATS, 1, 1, 2)
+    catalogue = catalogue_of(SUM, other)
+    catalogue.declare(1, other.message(0))
+    assert catalogue.clear(0) == {"other"}
+    with pytest.raises(PushError, match="operation 0 was not declared"):
+        catalogue.find(0, Header())
+    assert catalogue.find(1, Header()) == other
+    assert catalogue.piece_count == 1

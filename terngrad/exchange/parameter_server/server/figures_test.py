@@ -1,0 +1,50 @@
+"""A ps counts what passes, and tells who comes last."""
+
+import pytest
+
+from terngrad.exchange.parameter_server.server.figures import Figures
+
+
+def test_a_training_that_begins_again_is_counted_from_there():
+    figures = Figures(1)
+    for step in (5000, 100, 101):
+        figures.made(step)
+    report = figures.report()
+    assert (report.step, report.steps) == (101, 3)
+
+
+def test_figures_are_those_since_the_last_report():
+    now = [10.0]
+    figures = Figures(2, lambda: now[0])
+    for step in (4, 4, 5, 6):
+        figures.made(step)
+    figures.received(0, 100)
+    figures.sent(1, 30)
+    figures.pushed(0, 4, 0.0)
+    figures.pushed(1, 4, 0.25)
+    figures.pushed(1, 4, 0.75)
+    now[0] = 12.0
+    report = figures.report()
+    assert (report.seconds, report.step, report.steps) == (2.0, 6, 3)
+    assert (report.workers[0].bytes_in, report.workers[1].bytes_out) == (100, 30)
+    assert report.workers[1].mean_late_secs == pytest.approx(0.5)
+    assert report.latest == 1
+    assert [worker.steps for worker in report.workers] == [1, 1]
+    figures.made(8)
+    now[0] = 13.0
+    report = figures.report()
+    assert (report.seconds, report.step, report.steps) == (1.0, 8, 2)
+    assert report.workers[0].bytes_in == 0
+
+
+def test_who_takes_part_in_the_fewest_steps_comes_last_and_nobody_where_all_are_alike():
+    figures = Figures(3)
+    for step in range(20):
+        for worker in (0, 2) if step % 10 else (1, 2):
+            figures.pushed(worker, step, 0.001 * worker)
+        figures.made(step)
+    report = figures.report()
+    assert [worker.steps for worker in report.workers] == [18, 2, 20]
+    assert report.latest == 1
+    figures.made(20)
+    assert figures.report().latest is None

@@ -1,0 +1,58 @@
+"""What a ps computes: the result of what the workers pushed, bit for bit as other exchanges do."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from terngrad.exchange.exchange import tree_sum
+from terngrad.exchange.parameter_server.operations import Kind, Operation
+from terngrad.ops.kernels import Kernels
+from terngrad.planes import plane_count
+
+_DTYPES = {Kind.MAX: np.float32, Kind.FLOATS: np.float32, Kind.HALVES: np.float16}
+
+
+class Reduction:
+    """Reduces whole pieces in kernels and TensorFlow's operations, without a lock on Python."""
+
+    def __init__(self, kernels: Kernels) -> None:
+        """`kernels` add codes."""
+        self._kernels = kernels
+        self._compiled = functools.cache(_compile)
+
+    def reduce(self, operation: Operation, parts: Sequence[memoryview]) -> memoryview:
+        """The result of a piece.
+
+        Args:
+          operation: of which it is a piece.
+          parts: what each contributor pushed, in their order and of the right sizes.
+        """
+        if operation.kind == Kind.CODES:
+            planes = plane_count(operation.local_nodes), plane_count(operation.nodes)
+            return self._kernels.sum_buffers(parts, *planes)
+        arrays = [np.frombuffer(part, _DTYPES[operation.kind]) for part in parts]
+        if operation.kind == Kind.MAX:  # a few numbers: not worth a tensor
+            return functools.reduce(np.maximum, arrays).view(np.uint8).data
+        compiled = self._compiled(operation.kind, len(parts))
+        return np.asarray(compiled(*arrays)).view(np.uint8).data  # .numpy() would copy
+
+
+def _compile(kind: Kind, count: int) -> Callable[..., tf.Tensor]:
+    """The function of so many parts that a kind stands for."""
+    # A tensor: a division by a constant would become another product.
+    divisor = tf.Variable(float(count), trainable=False)
+
+    def mean_of_halves(*parts: tf.Tensor) -> tf.Tensor:
+        total = tree_sum([tf.cast(part, tf.float32) for part in parts])
+        return tf.cast(total / divisor.read_value(), tf.float16)
+
+    functions = {
+        Kind.FLOATS: lambda *parts: tree_sum(parts),
+        Kind.HALVES: mean_of_halves,
+    }
+    signature = [tf.TensorSpec([None], _DTYPES[kind])] * count
+    return tf.function(functions[kind], input_signature=signature, autograph=False)

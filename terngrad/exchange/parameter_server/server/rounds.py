@@ -1,0 +1,304 @@
+"""The rounds of a ps: who has pushed what of which step, and what came of it.
+
+Its memory is bounded: of a piece there are the pushes of at most two steps, and the results of so
+many steps as slower workers may be behind; a worker's pushes have their share of a limit, and
+results are kept while there is room beside them. All is checked against what the workers declared,
+before anything is kept. Each view is for itself, so that nobody trains on a step of two of them and
+a worker that says to be in a strange one disturbs nobody; what a worker pushed in a view is dropped
+when it leaves it, and the rest when all have.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from terngrad.exchange.parameter_server import groups
+from terngrad.exchange.parameter_server.operations import Operation
+from terngrad.exchange.parameter_server.server.catalogue import Catalogue, PushError
+from terngrad.exchange.parameter_server.server.figures import Figures
+from terngrad.service.messages import Header, OperationMessage, join_frame
+
+_OPEN_STEPS = 2  # the step under way and the next
+
+Reduce = Callable[[Operation, Sequence[memoryview]], memoryview]
+Address = tuple[int, int]  # a worker, and the index that it gave an operation
+
+
+@dataclasses.dataclass
+class _Step:
+    """What there is of a piece at one step.
+
+    Attributes:
+      contributors: whose parts make the result.
+      parts: that have come, by worker.
+      first_at: when the first of them came.
+      asked: who wants the result.
+      is_reducing: all have come, and the result is being computed.
+    """
+
+    contributors: tuple[int, ...]
+    parts: dict[int, memoryview] = dataclasses.field(default_factory=dict)
+    first_at: float = dataclasses.field(default_factory=time.monotonic)
+    asked: set[Address] = dataclasses.field(default_factory=set)
+    is_reducing: bool = False
+
+
+@dataclasses.dataclass
+class _Piece:
+    """A piece of an operation, in one view.
+
+    Attributes:
+      done: last step of which there is a result.
+      results: last payloads by step, with their contributors.
+      steps: those under way.
+    """
+
+    done: int = -1
+    results: collections.OrderedDict[int, tuple[bytes, memoryview]] = dataclasses.field(
+        default_factory=collections.OrderedDict
+    )
+    steps: dict[int, _Step] = dataclasses.field(default_factory=dict)
+
+    def drop_results(self, kept: int) -> int:
+        """Drops all results but the last so many; returns their bytes."""
+        dropped = 0
+        while len(self.results) > kept:
+            dropped += _kept_bytes(self.results.popitem(last=False)[1][1])
+        return dropped
+
+
+class Rounds:
+    """Joins what the workers push; any thread may call."""
+
+    def __init__(
+        self,
+        workers: int,
+        reduce: Reduce,
+        deliver: Callable[[int, bytes], None],
+        kept_steps: int = 0,
+        figures: Figures | None = None,
+        most_bytes: int = 1 << 62,
+    ) -> None:
+        """Starts with no operations.
+
+        Args:
+          workers: of the training.
+          reduce: see `Reduction`.
+          deliver: called with a worker and a frame for it; must not wait.
+          kept_steps: whose results are kept, for workers that are behind; 0 where none can be.
+          figures: take down what is done.
+          most_bytes: of pushes that are kept at any time; each worker has a share. Where results
+            and pushes are more, those for workers that are behind are dropped.
+        """
+        self._workers = workers
+        self._reduce = reduce
+        self._deliver = deliver
+        self._kept_steps = kept_steps
+        self._figures = figures or Figures(workers)
+        self._lock = threading.Lock()
+        self._most_bytes = most_bytes
+        self._pushed_bytes = [0] * workers
+        self._result_bytes = 0
+        self._catalogue = Catalogue(workers)
+        self._pieces: dict[tuple[int, str, int], _Piece] = {}  # by view, operation and index
+        self._views = [0] * workers  # that each is in; 0: in none
+
+    @property
+    def piece_count(self) -> int:
+        """See `Catalogue`."""
+        with self._lock:
+            return self._catalogue.piece_count
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of pushes and results that are kept."""
+        with self._lock:
+            return sum(self._pushed_bytes) + self._result_bytes
+
+    @property
+    def most_pushed(self) -> int:
+        """Bytes that a worker's pushes may take, and as many what it does not read."""
+        return self._most_bytes // self._workers
+
+    def leave(self, worker: int) -> None:
+        """A worker's stream has ended; on another it declares its operations from the first on."""
+        with self._lock:
+            self._enter(worker, 0)
+            known = self._catalogue.clear(worker)
+            self._forget(lambda view, operation: operation not in known)
+            for piece in self._pieces.values():
+                for step in piece.steps.values():
+                    step.asked = {each for each in step.asked if each[0] != worker}
+
+    def declare(self, worker: int, message: OperationMessage) -> None:
+        """Takes a worker's next operation; see `Catalogue`."""
+        with self._lock:
+            self._catalogue.declare(worker, message)
+
+    def push(self, worker: int, header: Header, payload: memoryview) -> None:
+        """Takes a worker's piece of a step; the last one's brings the result to all who asked.
+
+        What a worker has pushed before changes nothing; if there is a result of it, the worker
+        gets it again. A worker that is no contributor only asks for the result.
+
+        Raises:
+          PushError: unknown operation or piece, wrong size, strange contributors, a step that is
+            over or too far, or more than may be kept.
+        """
+        with self._lock:
+            operation = self._catalogue.find(worker, header)
+            if not header.view:
+                raise PushError("it is in no view")
+            contributors = self._contributors(header)
+            _check_size(operation, worker, contributors, header, payload)
+            if header.view < self._views[worker]:
+                return
+            self._enter(worker, header.view)
+            if worker in contributors:
+                self._check_memory(worker, payload)
+            key = header.view, operation.name, header.piece
+            piece = self._pieces.setdefault(key, _Piece())
+            if header.step <= piece.done:
+                self._answer_again(worker, header, piece)
+                return
+            step = _open(operation, piece, header.step, contributors)
+            step.asked.add((worker, header.operation))
+            if worker in contributors and worker not in step.parts:
+                step.parts[worker] = payload
+                self._pushed_bytes[worker] += _kept_bytes(payload)
+                late_secs = time.monotonic() - step.first_at
+                self._figures.pushed(worker, header.step, late_secs)
+            if len(step.parts) < len(contributors) or step.is_reducing:
+                return
+            step.is_reducing = True
+            parts = [step.parts[i] for i in step.contributors]
+        self._finish(operation, piece, header, step, parts)
+
+    def _enter(self, worker: int, view: int) -> None:
+        """Forgets what a worker pushed in the view it was in, and all of that if all have left."""
+        left, self._views[worker] = self._views[worker], view
+        if left and left not in self._views:
+            self._forget(lambda view, operation: view == left)
+        elif left and left != view:
+            pieces = [piece for key, piece in self._pieces.items() if key[0] == left]
+            for step in (step for piece in pieces for step in piece.steps.values()):
+                if worker in step.parts:
+                    self._pushed_bytes[worker] -= _kept_bytes(step.parts.pop(worker))
+
+    def _forget(self, is_past: Callable[[int, str], bool]) -> None:
+        """Forgets the pieces of those views and operations."""
+        kept = {key: each for key, each in self._pieces.items() if not is_past(*key[:2])}
+        for key in self._pieces.keys() - kept.keys():
+            self._result_bytes -= self._pieces[key].drop_results(0)
+            for step in self._pieces[key].steps.values():
+                self._release(step)
+        self._pieces = kept
+
+    def _release(self, step: _Step) -> None:
+        for worker, part in step.parts.items():
+            self._pushed_bytes[worker] -= _kept_bytes(part)
+        step.parts = {}
+
+    def _finish(
+        self,
+        operation: Operation,
+        piece: _Piece,
+        header: Header,
+        step: _Step,
+        parts: Sequence[memoryview],
+    ) -> None:
+        result = self._reduce(operation, parts)
+        with self._lock:  # of a view that is over by now nobody takes the result any more
+            self._release(piece.steps.pop(header.step))
+            piece.done = header.step
+            is_current = self._pieces.get((header.view, operation.name, header.piece)) is piece
+            if is_current and self._kept_steps:
+                self._keep(piece, header, result)
+            asked = sorted(step.asked)
+        self._figures.made(header.step)
+        frames: dict[int, bytes] = {}  # those of workers that gave the operation the same index
+        for worker, index in asked:
+            if index not in frames:
+                frames[index] = join_frame(_answer(header, index), result)
+            self._deliver(worker, frames[index])
+
+    def _keep(self, piece: _Piece, header: Header, result: memoryview) -> None:
+        """Keeps a result for those who are behind: of many steps, while there is room."""
+        piece.results[header.step] = header.contributors, result
+        self._result_bytes += _kept_bytes(result) - piece.drop_results(self._kept_steps)
+        for kept in (1, 0):
+            if sum(self._pushed_bytes) + self._result_bytes > self._most_bytes:
+                self._result_bytes -= sum(each.drop_results(kept) for each in self._pieces.values())
+
+    def _answer_again(self, worker: int, header: Header, piece: _Piece) -> None:
+        answer = _answer(header, header.operation)
+        if header.step in piece.results:
+            answer.contributors, result = piece.results[header.step]
+            self._deliver(worker, join_frame(answer, result))
+        else:
+            answer.gone = True
+            self._deliver(worker, join_frame(answer))
+
+    def _check_memory(self, worker: int, payload: memoryview) -> None:
+        held, most = self._pushed_bytes[worker], self.most_pushed
+        if held + _kept_bytes(payload) > most:
+            text = f"the ps holds {held / 1e6:.0f} MB of what this worker pushed"
+            raise PushError(f"{text}; allowed are {most / 1e6:.0f}: more ps would share them")
+
+    def _contributors(self, header: Header) -> tuple[int, ...]:
+        try:
+            found = groups.unpack(header.contributors, self._workers)
+        except ValueError as error:
+            raise PushError(f"contributors are {error}") from None
+        if not found:
+            raise PushError("contributors are none")
+        return found
+
+
+def _kept_bytes(part: memoryview) -> int:
+    """Bytes that stay in memory with a part: all of the message that it lies in."""
+    return memoryview(part.obj).nbytes
+
+
+def _answer(header: Header, index: int) -> Header:
+    return Header(
+        step=header.step,
+        operation=index,
+        piece=header.piece,
+        view=header.view,
+        contributors=header.contributors,
+    )
+
+
+def _open(operation: Operation, piece: _Piece, number: int, contributors: tuple[int, ...]) -> _Step:
+    """The step of a piece, which may begin now."""
+    step = piece.steps.get(number)
+    if step is None:
+        if len(piece.steps) == _OPEN_STEPS:
+            under_way = " and ".join(map(str, sorted(piece.steps)))
+            raise PushError(f"{operation.name}: step is {number}; steps {under_way} are under way")
+        step = piece.steps[number] = _Step(contributors)
+    if step.contributors != contributors:
+        raise PushError(
+            f"{operation.name}: contributors of step {number} are {list(contributors)}; "
+            f"others say {list(step.contributors)}"
+        )
+    return step
+
+
+def _check_size(
+    operation: Operation,
+    worker: int,
+    contributors: tuple[int, ...],
+    header: Header,
+    payload: memoryview,
+) -> None:
+    size = operation.piece_bytes(header.piece) if worker in contributors else 0
+    if payload.nbytes != size:
+        raise PushError(
+            f"{operation.name}: piece {header.piece} has {payload.nbytes} bytes; allowed is {size}"
+        )

@@ -1,0 +1,381 @@
+"""Rounds: results equal what other exchanges compute, pushes are idempotent, memory is bounded."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from terngrad.exchange.parameter_server import groups, operations
+from terngrad.exchange.parameter_server.operations import Kind, Operation
+from terngrad.exchange.parameter_server.server.catalogue import PushError
+from terngrad.exchange.parameter_server.server.reduction import Reduction
+from terngrad.exchange.parameter_server.server.rounds import Rounds
+from terngrad.ops.reference import ReferenceKernels
+from terngrad.planes import plane_count
+from terngrad.service.messages import Header, split_frame
+
+
+class Served:
+    """Rounds and what they delivered, by worker."""
+
+    def __init__(self, workers=2, kind=Kind.FLOATS, items=4, reduce=None, kept_steps=1, **limits):
+        self.delivered = {i: [] for i in range(workers)}
+        reduce = reduce or Reduction(ReferenceKernels()).reduce
+        deliver = lambda worker, frame: self.delivered[worker].append(frame)
+        self.rounds = Rounds(workers, reduce, deliver, kept_steps, **limits)
+        self.operation = Operation("sum", kind, items, 1, workers)
+        for worker in range(workers):
+            self.rounds.declare(worker, self.operation.message(0))
+
+    def push(self, worker, step, values=(), piece=0, operation=0, view=1, by=()):
+        header = Header(step=step, operation=operation, piece=piece, view=view)
+        header.contributors = groups.pack(by or self.delivered)
+        self.rounds.push(worker, header, memoryview(np.asarray(values).tobytes()))
+
+    def headers(self, worker):
+        return [split_frame(frame)[0] for frame in self.delivered[worker]]
+
+    def results(self, worker, dtype="<f4"):
+        found = [split_frame(frame) for frame in self.delivered[worker]]
+        return [(header.step, np.frombuffer(payload, dtype)) for header, payload in found]
+
+
+def floats(*values):
+    return np.asarray(values, "<f4")
+
+
+def test_law_5_sums_of_codes_are_exact(kernels):
+    workers, count = 5, 7
+    reduction = Reduction(kernels)
+    operation = Operation("codes", Kind.CODES, count, 1, workers)
+    rng = np.random.default_rng(0)
+    codes = rng.integers(-1, 2, (workers, count * 32))
+    planes = np.stack([codes != 0, codes < 0], axis=2).reshape(workers, count, 32, 2)
+    words = np.sum(planes * (1 << np.arange(32))[:, None], axis=2).astype("<u4")
+    total = reduction.reduce(operation, [memoryview(w.tobytes()) for w in words])
+    assert total.nbytes == count * operation.result_bytes
+    k = plane_count(workers)
+    found = np.frombuffer(total, "<u4").reshape(count, k)
+    bits = (found[:, None, :] >> np.arange(32)[None, :, None]) & 1
+    weights = np.array([1 << j for j in range(k - 1)] + [-(1 << k - 1)])
+    np.testing.assert_array_equal((bits @ weights).reshape(-1), codes.sum(0))
+
+
+def test_law_4_floats_are_added_in_a_tree_over_the_workers():
+    values = np.float32([1.0, 2.0**-24, 2.0**-24, 2.0**-24, 1.0])
+    served = Served(workers=5, items=1)
+    for worker in (3, 0, 4, 1, 2):  # whoever comes first
+        served.push(worker, 0, floats(values[worker]))
+    a, b, c, d, e = values
+    assert served.results(2)[0][1] == (((a + b) + (c + d)) + e)
+
+
+def test_halves_are_rounded_once():
+    served = Served(workers=3, kind=Kind.HALVES, items=2)
+    each = np.float16([[1.0, 5.0], [2.0**-10, 3.0], [1.0, 3.0]])
+    for worker in range(3):
+        served.push(worker, 0, each[worker])
+    expected = (each[0] + each[1].astype("<f4") + each[2]) / np.float32(3)
+    np.testing.assert_array_equal(served.results(0, "<f2")[0][1], expected.astype("<f2"))
+
+
+def test_the_largest_scale_is_infinite_where_one_is():
+    served = Served(kind=Kind.MAX, items=3)
+    served.push(0, 0, floats(1, np.inf, 0))
+    served.push(1, 0, floats(2, 1, 0))
+    np.testing.assert_array_equal(served.results(1)[0][1], floats(2, np.inf, 0))
+
+
+def test_a_step_that_needs_fewer_is_made_by_these_alone_and_all_get_it():
+    served = Served(workers=3, kept_steps=2)
+    by = (0, 2)
+    served.push(1, 4, by=by)  # it asks, and gives nothing
+    served.push(2, 4, floats(1, 2, 3, 4), by=by)
+    assert not any(served.delivered.values())
+    served.push(0, 4, floats(1, 1, 1, 1), by=by)
+    for worker in range(3):
+        ((step, result),) = served.results(worker)
+        assert step == 4
+        np.testing.assert_array_equal(result, [2, 3, 4, 5])
+        (header,) = served.headers(worker)
+        assert groups.unpack(header.contributors) == by
+
+
+def test_halves_of_fewer_are_divided_by_their_number():
+    served = Served(workers=3, kind=Kind.HALVES, items=1)
+    served.push(0, 0, np.float16([1]), by=(0, 1))
+    served.push(1, 0, np.float16([2]), by=(0, 1))
+    np.testing.assert_array_equal(served.results(0, "<f2")[0][1], np.float16([1.5]))
+
+
+def test_who_is_behind_gets_the_results_that_are_kept_and_is_told_of_those_that_are_not():
+    served = Served(workers=2, kept_steps=2)
+    for step in range(4):
+        served.push(0, step, floats(step, 0, 0, 0), by=(0,))
+    served.push(1, 3, by=(0,))
+    served.push(1, 2, by=(0,))
+    served.push(1, 1, by=(0,))
+    assert [header.gone for header in served.headers(1)] == [False, False, True]
+    assert [result[0] for _, result in served.results(1)[:2]] == [3, 2]
+
+
+def test_nobody_trains_on_a_step_of_two_views():
+    served = Served()
+    served.push(0, 7, floats(1, 1, 1, 1), view=3)
+    served.push(1, 7, floats(5, 5, 5, 5), view=4)
+    assert not any(served.delivered.values())
+    served.push(0, 7, floats(9, 9, 9, 9), view=3)  # it does not know yet
+    assert not any(served.delivered.values())
+    served.push(0, 7, floats(2, 2, 2, 2), view=4)
+    for worker in (0, 1):
+        np.testing.assert_array_equal(served.results(worker)[0][1], [7, 7, 7, 7])
+    assert served.rounds.held_bytes == 16
+
+
+def test_a_worker_in_a_strange_view_disturbs_nobody_and_may_come_anew():
+    served = Served(workers=3)
+    served.push(2, 7, floats(9, 9, 9, 9), view=1 << 60)
+    for step in (7, 8):
+        for worker in (0, 1):
+            served.push(worker, step, floats(1, 1, 1, 1), view=4, by=(0, 1))
+    assert [step for step, _ in served.results(0)] == [7, 8]
+    served.rounds.leave(2)
+    assert served.rounds.held_bytes == 16  # the last result
+    served.rounds.declare(2, served.operation.message(0))
+    for worker in range(3):
+        served.push(worker, 9, floats(1, 1, 1, 1), view=5)
+    np.testing.assert_array_equal(served.results(2)[0][1], [3, 3, 3, 3])
+
+
+def test_of_a_view_that_all_have_left_nothing_is_kept():
+    served = Served(kept_steps=16)
+    for step in range(3):
+        for worker in (0, 1):
+            served.push(worker, step, floats(1, 1, 1, 1), view=1)
+    served.push(0, 3, floats(1, 1, 1, 1), view=1)
+    assert served.rounds.held_bytes == 4 * 16
+    served.rounds.leave(0)
+    assert served.rounds.held_bytes == 3 * 16
+    served.push(1, 3, floats(1, 1, 1, 1), view=2)
+    assert served.rounds.held_bytes == 16
+
+
+def test_a_view_may_make_a_step_again():
+    served = Served()
+    for view in (1, 2):
+        for worker in (0, 1):
+            served.push(worker, 7, floats(view, 0, 0, 0), view=view)
+    assert [result[0] for _, result in served.results(0)] == [2, 4]
+
+
+def test_law_10_contributors_that_do_not_fit_are_named():
+    served = Served()
+    with pytest.raises(PushError, match=r"contributors are a set .* others than the 2"):
+        served.push(0, 1, by=(5,))
+    with pytest.raises(PushError, match="contributors are none"):
+        served.rounds.push(0, Header(step=1, view=1, contributors=b"\0"), memoryview(b""))
+    with pytest.raises(PushError, match="it is in no view"):
+        served.push(0, 1, floats(1, 2, 3, 4), view=0)
+    served.push(0, 1, floats(1, 2, 3, 4), by=(0, 1))
+    with pytest.raises(PushError, match=r"contributors of step 1 are \[1\]; others say \[0, 1\]"):
+        served.push(1, 1, floats(1, 2, 3, 4), by=(1,))
+    with pytest.raises(PushError, match="piece 0 has 16 bytes; allowed is 0"):
+        served.push(1, 2, floats(1, 2, 3, 4), by=(0,))
+    assert served.rounds.held_bytes == 16
+
+
+def test_what_is_pushed_twice_counts_once_and_is_answered_again():
+    served = Served()
+    served.push(0, 7, floats(1, 2, 3, 4))
+    served.push(0, 7, floats(9, 9, 9, 9))
+    served.push(1, 7, floats(1, 1, 1, 1))
+    served.push(1, 7, floats(5, 5, 5, 5))
+    for worker, times in ((0, 1), (1, 2)):
+        assert [step for step, _ in served.results(worker)] == [7] * times
+        for _, result in served.results(worker):
+            np.testing.assert_array_equal(result, [2, 3, 4, 5])
+
+
+def test_a_result_that_is_being_computed_is_asked_for_again_without_harm():
+    entered, go_on = threading.Event(), threading.Event()
+
+    def slow(operation, parts):
+        entered.set()
+        assert go_on.wait(60)
+        return parts[1]
+
+    served = Served(reduce=slow)
+    served.push(0, 3, floats(0, 0, 0, 0))
+    last = threading.Thread(target=served.push, args=(1, 3, floats(1, 2, 3, 4)))
+    last.start()
+    assert entered.wait(60)
+    served.push(0, 3, floats(0, 0, 0, 0))
+    go_on.set()
+    last.join(60)
+    assert [len(served.delivered[worker]) for worker in (0, 1)] == [1, 1]
+
+
+def test_a_slow_worker_lets_the_others_be_one_step_ahead_and_no_more():
+    served = Served()
+    served.push(0, 5, floats(1, 2, 3, 4))
+    served.push(0, 6, floats(1, 2, 3, 4))
+    with pytest.raises(PushError, match="sum: step is 7; steps 5 and 6 are under way"):
+        served.push(0, 7, floats(1, 2, 3, 4))
+    held = served.rounds.held_bytes
+    for _ in range(100):
+        with pytest.raises(PushError):
+            served.push(0, 8, floats(1, 2, 3, 4))
+    assert served.rounds.held_bytes == held == 2 * 16
+
+
+def test_memory_is_that_of_one_result_when_all_go_on():
+    served = Served()
+    held = set()
+    for step in range(50):
+        for worker in (0, 1):
+            served.push(worker, step, floats(1, 2, 3, 4))
+        held.add(served.rounds.held_bytes)
+        assert [s for s, _ in served.results(0)] == list(range(step + 1))
+    assert held == {16}
+
+
+def test_pieces_are_rounds_of_their_own(monkeypatch):
+    monkeypatch.setattr(operations, "PIECE_BYTES", 8)
+    served = Served(items=5)
+    assert served.rounds.piece_count == 3
+    served.push(0, 0, floats(1), piece=2)
+    served.push(1, 0, floats(2), piece=2)
+    assert served.results(0)[0][1] == [3]
+
+
+@pytest.mark.parametrize(
+    ("push", "text"),
+    [
+        ({"operation": 1}, "operation 1 was not declared"),
+        ({"piece": 1}, "sum: piece is 1; allowed is 0 to 0"),
+        ({"values": floats(1)}, "sum: piece 0 has 4 bytes; allowed is 16"),
+        ({"values": floats(*range(1000))}, "sum: piece 0 has 4000 bytes; allowed is 16"),
+    ],
+)
+def test_law_10_pushes_that_do_not_fit_are_named_and_nothing_is_kept(push, text):
+    served = Served()
+    for worker in (0, 1):
+        served.push(worker, 5, floats(1, 2, 3, 4))
+    held = served.rounds.held_bytes
+    with pytest.raises(PushError, match=text):
+        served.push(0, **{"step": 6, "values": floats(1, 2, 3, 4)} | push)
+    assert served.rounds.held_bytes == held
+    for worker in (0, 1):
+        served.push(worker, 6, floats(1, 1, 1, 1))
+    np.testing.assert_array_equal(served.results(0)[-1][1], [2, 2, 2, 2])
+
+
+def test_operations_meet_by_their_names_in_whatever_order_they_are_declared():
+    served = Served(items=1)
+    other = Operation("other", Kind.FLOATS, 1, 1, 2)
+    served.rounds.leave(1)
+    for index, operation in enumerate([other, served.operation]):
+        served.rounds.declare(1, operation.message(index))
+    served.push(0, 0, floats(1), operation=0)
+    served.push(1, 0, floats(2), operation=1)
+    for worker, index in ((0, 0), (1, 1)):
+        assert served.results(worker)[0][1] == [3]
+        assert served.headers(worker)[0].operation == index
+
+
+def test_a_worker_that_comes_anew_gets_nothing_that_its_earlier_process_asked_for():
+    served = Served()
+    served.push(1, 4, by=(0,))
+    served.rounds.leave(1)
+    served.push(0, 4, floats(1, 2, 3, 4), by=(0,))
+    assert len(served.delivered[0]) == 1
+    assert not served.delivered[1]
+
+
+def test_law_10_who_pushes_more_than_its_share_is_refused_and_the_others_are_not():
+    served = Served(most_bytes=40)
+    served.push(0, 5, floats(1, 2, 3, 4), view=1)
+    text = "the ps holds 0 MB of what this worker pushed; allowed are 0: more ps"
+    with pytest.raises(PushError, match=text):
+        served.push(0, 6, floats(1, 2, 3, 4), view=1)
+    assert served.rounds.held_bytes == 16
+    served.push(1, 5, floats(1, 1, 1, 1), view=1)
+    np.testing.assert_array_equal(served.results(1)[0][1], [2, 3, 4, 5])
+    served.push(0, 6, floats(1, 2, 3, 4), view=1)  # what became a result does not count
+
+
+def test_what_a_worker_pushed_in_a_view_that_it_left_does_not_count():
+    served = Served(workers=3, kept_steps=0, most_bytes=3 * 24)
+    for step in range(6):  # each is begun in a view, and made in the next
+        served.push(0, step, floats(1, 2, 3, 4), view=step + 1)
+        assert served.rounds.held_bytes == 16
+        for worker in range(3):  # of whom 2 comes last
+            served.push(worker, step, floats(1, 2, 3, 4), view=step + 2)
+    assert [step for step, _ in served.results(0)] == list(range(6))
+
+
+def test_a_message_counts_with_all_that_it_keeps_in_memory():
+    served = Served(items=0, most_bytes=2 * 100)
+    content = bytearray(60)
+    header = Header(step=0, contributors=groups.pack([0, 1]), view=1)
+    served.rounds.push(0, header, memoryview(content)[60:])
+    assert served.rounds.held_bytes == 60
+    header.step = 1
+    with pytest.raises(PushError, match="allowed are 0: more ps"):
+        served.rounds.push(0, header, memoryview(content)[60:])
+
+
+def test_where_nobody_can_be_behind_no_result_is_kept():
+    served = Served(kept_steps=0)
+    for worker in (0, 1):
+        served.push(worker, 0, floats(1, 2, 3, 4), view=1)
+    assert served.rounds.held_bytes == 0
+    assert len(served.results(1)) == 1
+
+
+def test_results_for_who_is_behind_are_dropped_where_memory_is_short():
+    served = Served(kept_steps=16, most_bytes=4 * 16)
+    for step in range(5):
+        for worker in (0, 1):
+            served.push(worker, step, floats(1, 2, 3, 4))
+        assert served.rounds.held_bytes <= 4 * 16
+    for step, is_gone in ((3, True), (4, False)):
+        served.push(0, step, floats(1, 2, 3, 4))
+        assert served.headers(0)[-1].gone == is_gone
+
+
+def test_nothing_is_kept_of_operations_that_nobody_declares_any_more():
+    served = Served()
+    for i in range(3):  # in no view, so that only a new stream tells that it is over
+        served.rounds.leave(1)
+        served.rounds.declare(1, Operation(f"other {i}", Kind.FLOATS, 4, 1, 2).message(0))
+        served.push(1, 0, floats(1, 2, 3, 4))
+        assert served.rounds.held_bytes == 16
+    served.push(0, 0, floats(1, 2, 3, 4))
+    served.rounds.leave(1)
+    assert served.rounds.held_bytes == 16  # of what worker 0 has declared
+    served.rounds.declare(1, served.operation.message(0))
+    served.push(1, 0, floats(1, 1, 1, 1))
+    np.testing.assert_array_equal(served.results(0)[0][1], [2, 3, 4, 5])
+
+
+def test_a_view_that_is_forgotten_while_a_result_is_computed_leaves_nothing_behind():
+    reducing, go_on = threading.Event(), threading.Event()
+
+    def reduce(operation, parts):
+        reducing.set()
+        assert go_on.wait(60)
+        return Reduction(ReferenceKernels()).reduce(operation, parts)
+
+    served = Served(reduce=reduce)
+    served.push(0, 0, floats(1, 2, 3, 4), view=1)
+    pushing = threading.Thread(
+        target=served.push, args=(1, 0, floats(1, 2, 3, 4)), kwargs={"view": 1}
+    )
+    pushing.start()
+    assert reducing.wait(60)
+    for worker in (0, 1):
+        served.rounds.leave(worker)
+    go_on.set()
+    pushing.join(60)
+    assert served.rounds.held_bytes == 0

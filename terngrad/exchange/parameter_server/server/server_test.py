@@ -1,0 +1,678 @@
+"""A ps and its clients over real connections: bytes, and clients that are wrong or hostile."""
+
+import contextlib
+import os
+import queue
+import re
+import socket
+import subprocess
+import threading
+import time
+from concurrent import futures
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+
+from terngrad.cluster.channel import MembershipError, PortError
+from terngrad.exchange.connection import InterruptionError
+from terngrad.exchange.parameter_server import groups
+from terngrad.exchange.parameter_server.coordination.coordinator import Rules
+from terngrad.exchange.parameter_server.operations import PIECE_BYTES, Kind, Operation
+from terngrad.exchange.parameter_server.server.reduction import Reduction
+from terngrad.exchange.parameter_server.server.server import Server
+from terngrad.exchange.parameter_server.worker.client import Client
+from terngrad.exchange.two_shot_test import free_hosts
+from terngrad.ops.reference import ReferenceKernels
+from terngrad.planes import plane_count
+from terngrad.service.messages import (
+    HELLO_KEY,
+    SERVICE,
+    Header,
+    Hello,
+    Order,
+    Report,
+    View,
+    join_frame,
+    split_frame,
+)
+from terngrad.service.security import Tls, is_loopback, listening_address
+from terngrad.service.streams import Outbox, identity
+
+SECS = 60.0
+WORKERS = ["one:1", "two:2"]
+RULES = Rules(2, False, SECS)
+
+
+@contextlib.contextmanager
+def serving(count=1, tls=None, workers=WORKERS, at=None, needed=None, secs=SECS):
+    """Servers, and their addresses."""
+    hosts = at or free_hosts(count)
+    rules = Rules(needed or len(workers), False, secs)
+    reduce = Reduction(ReferenceKernels()).reduce
+    servers = [Server(i, hosts, workers, reduce, rules, tls) for i in range(count)]
+    for server, host in zip(servers, hosts, strict=True):
+        server.start(host)
+    try:
+        yield servers, hosts
+    finally:
+        for server in servers:
+            server.close()
+
+
+@contextlib.contextmanager
+def joined(hosts, workers=WORKERS, tls=None, secs=SECS):
+    """A client of each worker, in one view."""
+    clients = [Client(hosts, workers, rank, secs, tls) for rank in range(len(workers))]
+    try:
+        stand(clients)
+        yield clients
+    finally:
+        for client in clients:
+            client.close(is_done=False)
+
+
+def stand(clients, steps=0, *, is_live=False):
+    """Has all clients say where they stand; returns the view that each was told."""
+    with futures.ThreadPoolExecutor(len(clients)) as pool:
+        views = [pool.submit(c.meeting.stand, steps, is_live=is_live) for c in clients]
+        return [view.result(SECS) for view in views]
+
+
+class Operations:
+    """An operation of some clients, and what comes of it."""
+
+    def __init__(self, clients, name, kind, items, local_nodes=1):
+        self.clients = clients
+        self.results = [queue.Queue() for _ in clients]
+        self.cancelled = threading.Event()
+        self.indices = [
+            c.declare(
+                name,
+                kind,
+                items,
+                local_nodes,
+                lambda result, workers, box=box: box.put((result, workers)),
+                self.cancelled.set,
+            )
+            for c, box in zip(clients, self.results, strict=True)
+        ]
+
+    def push(self, client, step, content):
+        self.clients[client].push(self.indices[client], step, content)
+
+    def take(self, client):
+        result, self.workers = self.results[client].get(timeout=SECS)
+        return result
+
+
+def run(clients, contents, name="sum", kind=Kind.FLOATS, local_nodes=1, step=0):
+    """What each client receives of an operation."""
+    items = contents[0].nbytes // Operation(name, kind, 0, local_nodes, 1).pushed_bytes
+    operations = Operations(clients, name, kind, items, local_nodes)
+    for i, content in enumerate(contents):
+        operations.push(i, step, content)
+    return [operations.take(i) for i in range(len(clients))]
+
+
+def assert_it_works(clients):
+    name = f"check {time.monotonic()}"
+    for result in run(clients, [np.float32([1, 2]), np.float32([3, 4])], name):
+        np.testing.assert_array_equal(result.view("<f4"), [4, 6])
+
+
+def stranger(host, hello=None, method="Exchange", credentials=None, messages=()):
+    """What a client of its own making is told."""
+    make = grpc.secure_channel if credentials else grpc.insecure_channel
+    with make(host, *([credentials] if credentials else [])) as channel:
+        outbox = Outbox()
+        for message in messages:
+            outbox.put(message)
+        metadata = [(HELLO_KEY, hello)] if hello is not None else []
+        stream = channel.stream_stream(f"/{SERVICE}/{method}", identity, identity)
+        call = stream(iter(outbox), metadata=metadata, timeout=SECS)
+        with contextlib.suppress(grpc.RpcError):
+            for _ in call:
+                pass
+        outbox.close()
+        return call.code(), call.details()
+
+
+def hello_of(host, worker=1, **other):
+    fields = {"version": 1, "worker": worker, "ps": 0, "ps_hosts": [host]}
+    return Hello(**fields | {"worker_hosts": WORKERS} | other).SerializeToString()
+
+
+@pytest.mark.parametrize("servers", [1, 3])
+def test_operations_of_many_pieces_are_joined_over_several_ps(servers):
+    rng = np.random.default_rng(0)
+    contents = [rng.standard_normal(PIECE_BYTES).astype("<f4") for _ in WORKERS]  # 4 pieces
+    with serving(servers) as (_, hosts), joined(hosts) as clients:
+        for step in (5, 6):
+            for result in run(clients, contents, f"sum {step}", step=step):
+                np.testing.assert_array_equal(result.view("<f4"), contents[0] + contents[1])
+
+
+def test_law_7_the_bytes_counted_are_2_bits_up_and_ceil_log2_of_2n_plus_1_down(monkeypatch):
+    counted = {"up": 0, "down": 0}
+    take, deliver = Server._take, Server._deliver
+
+    def count_up(self, worker, outbox, message):
+        header, _ = split_frame(message)
+        counted["up"] += len(message) if not header.HasField("declared") else 0
+        return take(self, worker, outbox, message)
+
+    def count_down(self, worker, frame):
+        counted["down"] += len(frame)
+        return deliver(self, worker, frame)
+
+    monkeypatch.setattr(Server, "_take", count_up)
+    monkeypatch.setattr(Server, "_deliver", count_down)
+    values = 20_000_000
+    codes = np.zeros(2 * values // 32, "<u4")
+    with serving(2) as (_, hosts), joined(hosts) as clients:
+        run(clients, [codes, codes], kind=Kind.CODES)
+    bits = {way: 8 * counted[way] / values / len(WORKERS) for way in ("up", "down")}
+    assert bits == {"up": pytest.approx(2, rel=1e-4), "down": pytest.approx(3, rel=1e-4)}
+    assert plane_count(len(WORKERS)) == 3
+
+
+def test_workers_that_are_done_end_the_ps():
+    with (
+        serving(2) as (servers, hosts),
+        joined(hosts) as clients,
+        futures.ThreadPoolExecutor() as p,
+    ):
+        waiting = [p.submit(server.wait) for server in servers]
+        for client in clients:
+            assert not any(thread.done() for thread in waiting)
+            client.meeting.leave()
+            client.close(is_done=True)
+        assert [thread.result(SECS) for thread in waiting] == ["", ""]
+
+
+def test_a_lost_worker_ends_the_others_and_the_ps_with_its_name():
+    secs = 2.0
+    said = queue.Queue()
+    with serving(2, secs=secs) as (servers, hosts), joined(hosts, secs=secs) as clients:
+        clients[0].watch(said.put)
+        clients[1].close(is_done=False)
+        died = "worker 1 (two:2) died: its stream ended"
+        assert servers[0].wait() == f"{died}, and did not come back within 2 s"
+        assert said.get(timeout=SECS) == f"{died}, and did not come back within 2 s"
+        clients[0].close(is_done=True, why="the other died")
+        assert servers[1].wait() == "the other died"
+
+
+def test_an_error_of_a_ps_ends_the_training_and_is_told(capfd):
+    def fail(operation, parts):
+        raise MemoryError("no room")
+
+    with serving(2) as (servers, hosts), joined(hosts) as clients:
+        servers[1].rounds._reduce = fail
+        operations = Operations(clients, "sum", Kind.FLOATS, PIECE_BYTES)  # pieces on both
+        for worker in (0, 1):
+            operations.push(worker, 0, np.zeros(PIECE_BYTES, "<f4"))
+        told = rf"ps 1 \({hosts[1]}\) refused this worker: this ps failed: MemoryError\('no room'\)"
+        outcome = servers[0].wait()
+        assert re.fullmatch(rf"worker \d \(.*\) failed: {told}", outcome)
+        assert operations.cancelled.wait(SECS)
+        assert all(client.failure for client in clients)
+    assert "Traceback" in capfd.readouterr().err
+
+
+def test_a_result_of_other_workers_than_those_that_make_the_step_is_not_taken():
+    with serving() as ((server,), hosts), joined(hosts) as clients:
+        operations = Operations(clients, "sum", Kind.FLOATS, 1)
+        operations.push(0, 3, np.float32([1]))
+        header = Header(step=3, view=clients[0]._view.number, contributors=groups.pack([1]))
+        clients[0]._take(join_frame(header, bytes(4)))  # as if worker 1 had pushed it as alone
+        assert operations.cancelled.wait(SECS)
+        why = "sum: a result of step 3 is of workers [1]; expected are [0, 1]"
+        assert clients[0].failure == why
+        assert server.wait() == f"worker 0 (one:1) failed: {why}"
+
+
+def test_a_ps_that_comes_back_with_other_rules_is_named_with_them():
+    said = queue.Queue()
+    rules = str(RULES)
+    with serving(2) as (servers, hosts):
+        clients = [Client(hosts, WORKERS, i, SECS, rules=rules) for i in (0, 1)]
+        stand(clients)
+        clients[0].watch(said.put)
+        servers[1].close()
+        other = Rules(2, True, SECS)
+        again = Server(1, hosts, WORKERS, Reduction(ReferenceKernels()).reduce, other)
+        again.start(hosts[1])
+        flags = f"its flags are {rules}, those of this ps {other}"
+        told = f"ps 1 ({hosts[1]}) refused this worker: {flags}"
+        assert said.get(timeout=SECS).endswith(told)  # or the other says so first
+        again.close()
+        for client in clients:
+            client.close(is_done=False)
+
+
+def test_a_late_answer_of_a_round_that_was_given_up_does_not_take_the_place_of_the_last():
+    with serving() as (_, hosts), joined(hosts) as clients:
+        meeting = clients[0].meeting
+        with futures.ThreadPoolExecutor() as pool:
+            asked = pool.submit(meeting.gather, "facts", b"a", 7)
+            while "facts" not in meeting._own_values:
+                time.sleep(0.01)
+            with meeting.changed:  # both come before who waits is awake
+                for turn in (7, 6):
+                    order = Order()
+                    order.values.name, order.values.round = "facts", turn
+                    order.values.workers.append(0)
+                    order.values.contents.append(b"a")
+                    meeting.take(order.SerializeToString())
+            assert asked.result(SECS) == {0: b"a"}
+
+
+def test_a_ps_that_is_stopped_says_of_nobody_that_it_died(capsys):
+    with serving() as ((server,), hosts), joined(hosts):
+        server.stop()
+        assert server.wait() is None
+        server.close()
+        assert "died" not in capsys.readouterr().out
+
+
+def test_a_ps_whose_workers_are_all_gone_ends():
+    with serving(2, secs=1.0) as (servers, hosts):
+        with joined(hosts, secs=1.0):
+            pass
+        assert "did not come back within 1 s" in servers[0].wait()
+        assert re.fullmatch(r"worker \d \(.*\) died: its stream ended", servers[1].wait())
+
+
+def test_a_ps_that_does_not_come_back_is_named():
+    said = queue.Queue()
+    with serving(2) as (servers, hosts), joined(hosts, secs=2.0) as clients:
+        operations = Operations(clients, "a", Kind.FLOATS, 1)
+        clients[0].watch(said.put)
+        servers[1].close()
+        assert re.match(
+            rf"ps 1 \({hosts[1]}\) .*; it did not come back within 2 s: ", said.get(timeout=SECS)
+        )
+        assert operations.cancelled.wait(SECS)
+
+
+def test_a_step_is_given_up_when_a_ps_is_lost_and_made_again_when_it_is_back():
+    with serving(2) as (servers, hosts), joined(hosts) as clients:
+        operations = Operations(clients, "sum", Kind.FLOATS, PIECE_BYTES)  # pieces on both
+        content = np.arange(PIECE_BYTES, dtype="<f4")
+        operations.push(0, 5, content)
+        servers[1].close()
+        assert not operations.take(0).any()
+        assert not any(client.commit(5) for client in clients[:1])
+        again = Server(1, hosts, WORKERS, Reduction(ReferenceKernels()).reduce, RULES)
+        again.start(hosts[1])
+        for client in clients:
+            client.wait_for_servers()
+        views = stand(clients, 5, is_live=True)
+        assert views[0] == views[1]
+        assert not groups.unpack(views[0].receivers)
+        for i in range(2):
+            operations.push(i, 5, content)
+        for i, client in enumerate(clients):
+            np.testing.assert_array_equal(operations.take(i).view("<f4"), 2 * content)
+            assert client.commit(5)
+        again.close()
+
+
+def test_a_worker_that_comes_back_makes_the_step_again_with_the_state_of_a_live_one():
+    with serving() as (_, hosts), joined(hosts) as clients:
+        operations = Operations(clients, "sum", Kind.FLOATS, 2)
+        operations.push(0, 3, np.float32([1, 2]))
+        clients[1].close(is_done=False)
+        assert not clients[0].interrupted  # the step waits
+        clients[1] = Client(hosts, WORKERS, 1, SECS)
+        with futures.ThreadPoolExecutor() as pool:
+            back = pool.submit(clients[1].meeting.stand, 0, is_live=False)
+            assert not operations.take(0).any()  # the step is given up
+            assert not clients[0].commit(3)
+            view = clients[0].meeting.stand(3, is_live=True)
+            assert back.result(SECS) == view
+        assert (view.donor, groups.unpack(view.receivers), view.steps) == (0, (1,), 3)
+        state = [memoryview(bytes(range(200)) * 10_000), memoryview(b""), memoryview(b"end")]
+        clients[0].meeting.give_state(view, state)
+        assert clients[1].meeting.take_state() == b"".join(state)
+        for client in clients:
+            assert not client.interrupted
+
+
+def test_a_state_whose_donor_is_lost_is_not_waited_for():
+    with serving() as (_, hosts):
+        clients = [Client(hosts, WORKERS, rank, SECS) for rank in range(2)]
+        stand(clients)
+        with futures.ThreadPoolExecutor() as pool:
+            taken = pool.submit(clients[1].meeting.take_state)
+            clients[0].close(is_done=False)
+            clients[0] = Client(hosts, WORKERS, 0, SECS)
+            pool.submit(clients[0].meeting.stand, 0, is_live=False)
+            with pytest.raises(InterruptionError):
+                taken.result(SECS)
+            view = clients[1].meeting.stand(0, is_live=False)
+        assert groups.unpack(view.receivers) == (1,)
+        for client in clients:
+            client.close(is_done=False)
+
+
+def test_the_last_of_several_workers_is_dropped_and_gets_the_step_of_the_others():
+    workers = ["one:1", "two:2", "three:3"]
+    with serving(2, workers=workers, needed=2) as (servers, hosts), joined(hosts, workers) as all_3:
+        operations = Operations(all_3, "sum", Kind.FLOATS, 2)
+        assert all(client.spares for client in all_3)
+        for step in range(3):
+            for i in (2, 0):
+                operations.push(i, step, np.float32([i, 1]))
+            for i in (2, 0):
+                np.testing.assert_array_equal(operations.take(i).view("<f4"), [2, 2])
+                assert operations.workers == 2
+                assert all_3[i].commit(step)
+        for step in range(3):
+            deadline = time.monotonic() + SECS
+            while not all_3[1].follows(step) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            operations.push(1, step, np.float32([100, 100]))
+            np.testing.assert_array_equal(operations.take(1).view("<f4"), [2, 2])
+            assert all_3[1].commit(step)
+        assert not servers[0].dropped  # it computed nothing for steps that were over
+        for i in (2, 0):
+            operations.push(i, 3, np.float32([i, 1]))
+        for i in (2, 0):  # so that worker 1 is ready only after these two were chosen
+            assert operations.take(i).view("<f4").tolist() == [2, 2]
+        operations.push(1, 3, np.float32([1, 1]))
+        assert operations.take(1).view("<f4").tolist() == [2, 2]
+        deadline = time.monotonic() + SECS
+        while not servers[0].dropped and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert servers[0].dropped == {1: 1}
+        assert not all_3[1].interrupted
+
+
+def test_a_worker_that_is_too_far_behind_gives_up_its_step():
+    with serving(needed=1) as (_, hosts), joined(hosts) as clients:
+        operations = Operations(clients, "sum", Kind.FLOATS, 1)
+        for step in range(40):
+            operations.push(0, step, np.float32([step]))
+            assert operations.take(0).view("<f4") == [step]
+            assert clients[0].commit(step)
+        operations.push(1, 0, np.float32([7]))
+        assert operations.take(1).view("<f4") == [0]
+        assert not clients[1].commit(0)
+        with futures.ThreadPoolExecutor() as pool:
+            behind = pool.submit(clients[1].meeting.stand, 0, is_live=True)
+            deadline = time.monotonic() + SECS
+            while not clients[0].interrupted and time.monotonic() < deadline:
+                time.sleep(0.01)
+            view = clients[0].meeting.stand(40, is_live=True)
+            assert behind.result(SECS) == view
+        assert (view.steps, view.donor, groups.unpack(view.receivers)) == (40, 0, (1,))
+
+
+def test_a_worker_whose_steps_are_forgotten_gives_up():
+    with serving(needed=1) as (_, hosts), joined(hosts) as clients:
+        operations = Operations(clients, "sum", Kind.FLOATS, 1)
+        for step in range(1030):
+            operations.push(0, step, np.float32([step]))
+            operations.take(0)
+            assert clients[0].commit(step)
+        operations.push(1, 0, np.float32([7]))
+        assert operations.take(1).view("<f4") == [0]
+        assert not clients[1].commit(0)
+
+
+def test_values_are_gathered():
+    with serving() as (_, hosts), joined(hosts) as clients, futures.ThreadPoolExecutor() as pool:
+        given = [pool.submit(c.meeting.gather, "name", bytes([c.rank])) for c in clients]
+        assert [g.result(SECS) for g in given] == [{0: b"\0", 1: b"\1"}] * 2
+
+
+def test_values_that_are_given_in_turns_wait_for_all_each_time():
+    with serving() as (_, hosts), joined(hosts) as clients, futures.ThreadPoolExecutor() as pool:
+        for turn in range(5):
+            first = pool.submit(clients[0].meeting.gather, "name", bytes([turn]), turn)
+            time.sleep(0.05)
+            assert not first.done()
+            clients[1].meeting.gather("name", bytes([9]), turn)
+            assert first.result(SECS) == {0: bytes([turn]), 1: bytes([9])}
+
+
+def test_a_worker_who_comes_before_its_ps_waits_for_it():
+    hosts = free_hosts(1)
+    made = queue.Queue()
+    early = threading.Thread(target=lambda: made.put(Client(hosts, ["one:1"], 0, SECS)))
+    early.start()
+    with serving(at=hosts, workers=["one:1"]):
+        client = made.get(timeout=SECS)
+        assert client.meeting.stand(4, is_live=False).steps == 4
+        client.close(is_done=True)
+
+
+def test_law_10_a_ps_that_cannot_be_reached_is_named():
+    (host,) = free_hosts(1)
+    with pytest.raises(MembershipError, match=rf"ps 0 \({host}\) cannot be reached within 1 s: "):
+        Client([host], WORKERS, 0, 1.0)
+
+
+def test_law_10_a_port_that_is_taken_is_named():
+    with serving() as (_, hosts), pytest.raises(PortError, match=f"{hosts[0]} cannot be listened"):
+        Server(0, hosts, WORKERS, lambda operation, parts: parts[0], RULES).start(hosts[0])
+
+
+@pytest.mark.parametrize("method", ["Exchange", "Meet"])
+@pytest.mark.parametrize(
+    ("hello", "text"),
+    [
+        (lambda host: None, "it does not say who it is"),
+        (lambda host: os.urandom(200), "it does not say who it is|its version|its ps hosts"),
+        (lambda host: hello_of(host, version=9), "its version is 9; allowed is 1"),
+        (lambda host: hello_of(host, worker=2), "it says to be worker 2 of 2"),
+        (lambda host: hello_of(host, worker=1 << 31), "it says to be worker 2147483648 of 2"),
+        (lambda host: hello_of(host, ps=1), "it wants ps 1; this is ps 0"),
+        (lambda host: hello_of(host, worker_hosts=["x:1"]), r"its worker hosts are \['x:1'\], th"),
+        (lambda host: hello_of("x:1"), r"its ps hosts are \['x:1'\], those of this ps \["),
+        (hello_of, r"worker 1 \(two:2\) is here already"),
+    ],
+    ids=["nothing", "noise", "version", "worker", "huge", "ps", "workers", "hosts", "second"],
+)
+def test_who_does_not_belong_here_is_told_logged_once_and_disturbs_nobody(
+    capfd, method, hello, text
+):
+    with serving() as (_, (host,)), joined([host]) as clients:
+        said = hello(host)
+        for _ in range(20):
+            code, details = stranger(host, said, method)
+            assert code in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.ALREADY_EXISTS)
+        assert re.search(text, details), details
+        assert_it_works(clients)
+    assert capfd.readouterr().err.count("Refused ") == 1
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        (os.urandom(1000), "frame|header|payload|number"),
+        (b"", "does not begin with its header"),
+        (join_frame(Header(step=1, operation=7), b"x"), "operation 7 was not declared"),
+        (
+            join_frame(Header(declared=Operation("sum", Kind.FLOATS, 3, 1, 2).message(0))),
+            "items of sum is 3, that of another worker 2",
+        ),
+        (
+            join_frame(Header(declared=Operation("sum", Kind.MAX, 2, 1, 2).message(0))),
+            "kind of sum is 1, that of another worker 3",
+        ),
+    ],
+    ids=["random bytes", "nothing", "undeclared", "foreign layout", "other kind"],
+)
+def test_a_worker_that_sends_what_cannot_be_is_told(capfd, message, text):
+    with serving() as ((server,), (host,)):
+        first = Client([host], WORKERS, 0, SECS)
+        Operations([first], "sum", Kind.FLOATS, 2)
+        deadline = time.monotonic() + SECS
+        while not server.rounds.piece_count and time.monotonic() < deadline:
+            time.sleep(0.01)
+        code, details = stranger(host, hello_of(host), messages=[message])
+        assert code == grpc.StatusCode.FAILED_PRECONDITION
+        assert re.search(text, details), details
+        assert not first.failure
+        assert server.rounds.held_bytes == 0
+        first.close(is_done=True)
+    assert capfd.readouterr().err.count("Refused ") == 1
+
+
+def test_a_message_of_a_huge_length_is_not_read():
+    with serving() as ((server,), (host,)):
+        huge = bytes(64 << 20)
+        code, _ = stranger(host, hello_of(host), messages=[huge])
+        assert code == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert server.rounds.held_bytes == 0
+
+
+def test_replayed_pushes_change_nothing():
+    with serving() as ((server,), hosts), joined(hosts) as clients:
+        assert_it_works(clients)
+        operations = Operations(clients, "late", Kind.FLOATS, 1)
+        for value in (1, 5):
+            operations.push(0, 3, np.float32([value]))
+        operations.push(1, 3, np.float32([10]))
+        assert operations.take(0).view("<f4") == [11]
+        operations.push(0, 3, np.float32([7]))  # of a step that is over, of which nothing is kept
+        assert operations.take(0).view("<f4") == [0]
+        assert clients[0].interrupted and not clients[1].interrupted
+        assert server.attendance.outcome is None
+
+
+def is_closed_in_time(connection):
+    """Whether the other end, which may say something, closes a connection."""
+    try:
+        return all(iter(lambda: connection.recv(1 << 10), b""))
+    except TimeoutError:
+        return False
+
+
+@pytest.mark.slow
+def test_who_connects_and_says_nothing_loses_its_place_and_disturbs_nobody():
+    with serving() as (_, hosts), joined(hosts) as clients:
+        address, port = hosts[0].split(":")
+        with socket.create_connection((address, int(port)), timeout=SECS / 2) as silent:
+            assert is_closed_in_time(silent)
+        assert_it_works(clients)
+
+
+def test_random_bytes_at_the_port_disturb_nobody():
+    with serving() as (_, (host,)), joined([host]) as clients:
+        address, port = host.split(":")
+        with contextlib.ExitStack() as stack:
+            for i in range(30):
+                s = stack.enter_context(socket.create_connection((address, int(port)), timeout=5))
+                with contextlib.suppress(OSError):
+                    s.sendall(os.urandom(1 << (i % 15)))
+            silent = [socket.create_connection((address, int(port))) for _ in range(30)]
+            assert_it_works(clients)
+            for s in silent:
+                s.close()
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        (os.urandom(1000), "."),
+        (Report(value={"name": "a" * 300}).SerializeToString(), "a value whose name has 300"),
+    ],
+    ids=["noise", "name"],
+)
+def test_reports_that_cannot_be_are_refused(message, text):
+    with serving() as (_, (host,)):
+        code, details = stranger(host, hello_of(host), "Meet", messages=[message])
+        assert code == grpc.StatusCode.FAILED_PRECONDITION
+        assert re.search(text, details), details
+
+
+def test_who_does_not_read_what_it_is_told_loses_its_stream_and_may_come_anew():
+    with serving() as ((server,), (host,)), grpc.insecure_channel(host) as channel:
+        make = channel.stream_stream(f"/{SERVICE}/Meet", identity, identity)
+        for _ in range(2):
+            outbox = Outbox()
+            call = make(iter(outbox), metadata=[(HELLO_KEY, hello_of(host))], timeout=SECS)
+            assert call.initial_metadata()
+            deadline = time.monotonic() + SECS / 2
+            while server._met and time.monotonic() < deadline:
+                server._order(1, Order(end="x" * 60_000))  # some go into gRPC's own buffers
+            assert not server._met
+            outbox.close()
+
+
+def test_who_does_not_take_its_results_is_refused_and_nothing_of_it_is_kept(capfd):
+    operation = Operation("sum", Kind.FLOATS, PIECE_BYTES // 4, 1, 2)
+    header = Header(view=1, contributors=groups.pack([1]))
+    part = join_frame(header, bytes(operation.piece_bytes(0)))
+    with serving(needed=1) as ((server,), (host,)), grpc.insecure_channel(host) as channel:
+        outbox = Outbox()
+        outbox.put(join_frame(Header(declared=operation.message(0))))
+        for _ in range(50):  # answered again and again
+            outbox.put(part)
+        make = channel.stream_stream(f"/{SERVICE}/Exchange", identity, identity)
+        call = make(iter(outbox), metadata=[(HELLO_KEY, hello_of(host))], timeout=SECS)
+        assert call.initial_metadata()
+        deadline = time.monotonic() + SECS / 2
+        while server.attendance.present and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert (server.attendance.present, server.rounds.held_bytes) == (0, 0)
+        outbox.close()
+    assert "it does not take its results" in capfd.readouterr().err
+
+
+def test_a_state_of_one_who_is_not_the_donor_reaches_nobody():
+    with serving() as (_, hosts), joined(hosts) as clients:
+        clients[1].meeting.give_state(View(number=1), [memoryview(b"evil")])
+        assert_it_works(clients)
+        assert not clients[0].interrupted
+
+
+def make_certificates(folder, ca, name):
+    """Files of `name`, at 127.0.0.1, that an authority of another name signed."""
+
+    def openssl(*words):
+        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
+
+    if not (folder / f"{ca}.pem").exists():
+        files = ("-keyout", f"{ca}.key", "-out", f"{ca}.pem", "-days", "2", "-nodes")
+        openssl("req", "-x509", "-newkey", "rsa:2048", *files, "-subj", f"/CN={ca}")
+    files = ("-keyout", f"{name}.key", "-out", f"{name}.csr", "-nodes")
+    openssl("req", "-newkey", "rsa:2048", *files, "-subj", f"/CN={name}")
+    (folder / "names").write_text("subjectAltName=IP:127.0.0.1\n")
+    signed = ("-CA", f"{ca}.pem", "-CAkey", f"{ca}.key", "-CAcreateserial", "-days", "2")
+    out = ("-out", f"{name}.pem", "-extfile", "names")
+    openssl("x509", "-req", "-in", f"{name}.csr", *signed, *out)
+    return Tls(*(str(folder / file) for file in (f"{ca}.pem", f"{name}.pem", f"{name}.key")))
+
+
+def test_who_has_certificates_trains_and_who_has_none_or_others_cannot(tmp_path):
+    good = make_certificates(tmp_path, "ours", "ps")
+    foreign = make_certificates(tmp_path, "theirs", "stranger")
+    mixed = Tls(good.ca, foreign.cert, foreign.key)  # knows the ps, and is not known to it
+    with serving(tls=good) as ((server,), (host,)), joined([host], tls=good) as clients:
+        for wrong in (None, foreign, mixed):
+            with pytest.raises(MembershipError, match="cannot be reached within 1 s"):
+                Client([host], WORKERS, 1, 1.0, wrong)
+        no_certificate = grpc.ssl_channel_credentials(Path(good.ca).read_bytes())
+        code, _ = stranger(host, hello_of(host), credentials=no_certificate)
+        assert code == grpc.StatusCode.UNAVAILABLE
+        assert_it_works(clients)
+        assert server.attendance.outcome is None
+
+
+def test_only_loopback_is_this_machine_alone():
+    assert is_loopback("127.0.0.1")
+    assert is_loopback("localhost")
+    assert is_loopback("::1")
+    assert not is_loopback("0.0.0.0")
+    assert not is_loopback("192.0.2.1")
+    assert not is_loopback("no such host")
+    assert listening_address("127.0.0.1", 5, only_here=True) == "127.0.0.1:5"
+    assert listening_address("::1", 5, only_here=True) == "[::1]:5"
+    assert listening_address("192.0.2.1", 5, only_here=False) == "192.0.2.1:5"

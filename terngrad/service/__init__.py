@@ -1,0 +1,1 @@
+"""The gRPC service between workers and parameter servers: messages, streams, certificates."""

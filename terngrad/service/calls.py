@@ -1,0 +1,119 @@
+"""How a worker opens its streams to a ps, which may start later, and learns of its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+import grpc
+
+from terngrad.cluster.channel import MembershipError
+from terngrad.service.messages import SERVICE, Hello
+from terngrad.service.security import Tls
+from terngrad.service.streams import WELCOME, Outbox, channel_options, identity, metadata
+
+_FIRST_PAUSE_SECS, _LONGEST_PAUSE_SECS = 0.2, 2.0
+_FATAL = (
+    grpc.StatusCode.FAILED_PRECONDITION,  # how a ps refuses
+    grpc.StatusCode.UNIMPLEMENTED,  # something else listens there, or a ps of the other kind
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.PERMISSION_DENIED,
+)
+
+# What it means for a worker that a stream ended so; other codes: that the ps is lost.
+_ENDINGS = {
+    grpc.StatusCode.OK: "{name} ended before this worker",
+    grpc.StatusCode.FAILED_PRECONDITION: "{name} refused this worker: {details}",
+    grpc.StatusCode.UNIMPLEMENTED: (
+        "{name} was started with another --cross_replica_sync than this worker"
+    ),
+    grpc.StatusCode.ALREADY_EXISTS: "{name} does not let this worker in yet: {details}",
+    grpc.StatusCode.ABORTED: "{name} ended this worker's stream: {details}",
+    grpc.StatusCode.CANCELLED: "{name} ended this worker's stream",
+}
+
+
+def ps_name(ps: int, ps_hosts: Sequence[str]) -> str:
+    """What messages call a ps."""
+    return f"ps {ps} ({ps_hosts[ps]})"
+
+
+def open_channel(address: str, tls: Tls | None, timeout_secs: float) -> grpc.Channel:
+    """A channel to "host:port"; nothing is sent yet."""
+    options = channel_options(timeout_secs)
+    if tls:
+        return grpc.secure_channel(address, tls.channel_credentials(), options)
+    return grpc.insecure_channel(address, options)
+
+
+class RefusedError(MembershipError):
+    """A ps does not take this worker, now or later."""
+
+
+class AwayError(Exception):
+    """A ps cannot be reached, or ended a stream, but may be found again."""
+
+
+def pauses() -> Iterator[float]:
+    """Seconds to wait between one attempt to reach a ps and the next."""
+    secs = _FIRST_PAUSE_SECS
+    while True:
+        yield secs
+        secs = min(2 * secs, _LONGEST_PAUSE_SECS)
+
+
+def try_stream(channel: grpc.Channel, method: str, introduction: Hello) -> tuple[grpc.Call, Outbox]:
+    """Opens a stream to a ps that listens; see `open_stream`.
+
+    Raises:
+      AwayError: it cannot be reached now.
+      RefusedError: says why it does not take this worker.
+    """
+    outbox = Outbox()
+    make = channel.stream_stream(f"/{SERVICE}/{method}", identity, identity)
+    call = make(iter(outbox), metadata=metadata(introduction))
+    if WELCOME[0] in [tuple(pair) for pair in call.initial_metadata() or ()]:
+        return call, outbox
+    outbox.close()
+    if call.code() in _FATAL:
+        raise RefusedError(why_ended(call, ps_name(introduction.ps, introduction.ps_hosts)))
+    raise AwayError(_details(call))
+
+
+def open_stream(
+    channel: grpc.Channel, method: str, introduction: Hello, timeout_secs: float
+) -> tuple[grpc.Call, Outbox]:
+    """Opens a stream; waits for a ps that does not listen yet.
+
+    Returns:
+      What comes from the ps, and what goes to it.
+
+    Raises:
+      RefusedError: says why the ps does not take this worker.
+      MembershipError: the ps cannot be reached in time.
+    """
+    deadline = time.monotonic() + timeout_secs
+    name = ps_name(introduction.ps, introduction.ps_hosts)
+    waits = pauses()
+    while True:
+        try:
+            return try_stream(channel, method, introduction)
+        except AwayError as error:
+            if time.monotonic() > deadline:
+                why = f"{name} cannot be reached within {timeout_secs:g} s: {error}"
+                raise MembershipError(why) from None
+        time.sleep(next(waits))
+
+
+def why_ended(call: grpc.Call, name: str) -> str:
+    """One line on why a stream to a ps ended."""
+    details = _details(call)
+    if (text := _ENDINGS.get(call.code())) is None:
+        is_silent = any(word in details.lower() for word in ("keepalive", "ping timeout"))
+        lost = "does not answer any more" if is_silent else "died or cannot be reached"
+        text = f"{{name}} {lost}: {{details}}"
+    return text.format(name=name, details=details)
+
+
+def _details(call: grpc.Call) -> str:
+    return " ".join((call.details() or call.code().name).split())

@@ -1,0 +1,34 @@
+"""What becomes of gRPC's lines."""
+
+from terngrad.service.handshakes import for_users
+
+FAILED = (
+    "I1121 21:33:41.111897   12822 ssl_transport_security.cc:2563] Handshake failed with error "
+)
+NO_CERTIFICATE = (
+    "SSL_ERROR_SSL: error:100000c0:SSL routines:OPENSSL_internal:PEER_DID_NOT_RETURN_A_CERTIFICATE"
+    ": Invalid certificate verification context\n"
+)
+
+
+def test_failed_handshakes_are_told_once_by_reason():
+    lines = [
+        "W1121 21:33:40.761805 12604 log.cc:102] Log level INFO is not suitable for production.\n",
+        FAILED + NO_CERTIFICATE,
+        "Traceback: something else\n",
+        FAILED + NO_CERTIFICATE,
+        FAILED + "SSL_ERROR_SYSCALL: gone\n",
+        "I1121 21:33:41.2   12822 server.cc:1] nobody needs this\n",
+    ]
+    assert list(for_users(lines)) == [
+        "Refused somebody whose TLS handshake failed: peer did not return a certificate\n",
+        "Traceback: something else\n",
+        "Refused somebody whose TLS handshake failed: SSL_ERROR_SYSCALL: gone\n",
+    ]
+
+
+def test_what_goes_on_is_told_again_after_a_while_with_how_often_it_was_not():
+    times = iter([0.0, 1.0, 2.0, 601.0, 602.0])
+    first = "Refused somebody whose TLS handshake failed: peer did not return a certificate"
+    told = for_users([FAILED + NO_CERTIFICATE] * 5, lambda: next(times))
+    assert list(told) == [f"{first}\n", f"{first} (2 more since this was told last)\n"]

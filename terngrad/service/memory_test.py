@@ -1,0 +1,42 @@
+"""What memory a ps may hold, and that it keeps what it frees."""
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+from terngrad.service import memory
+
+# Faults of the kernel while a message's memory is taken and freed 800 times.
+FAULTS = """
+import resource, sys
+from terngrad.service import memory
+if sys.argv[1] == "keep":
+    assert memory.keep_freed()
+take = lambda: [bytes(1 << 20) for _ in range(4)]
+take()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(200):
+    take()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def faults(how):
+    command = [sys.executable, "-c", FAULTS, how]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return int(done.stdout)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other libraries stay as they are")
+def test_memory_that_is_kept_is_not_asked_for_again():
+    assert 10 * faults("keep") < faults("do not")
+
+
+@pytest.mark.parametrize(("path", "said"), [("memory.max", "4096\n"), ("memory.max", "max\n")])
+def test_a_ps_holds_half_of_what_its_container_may_have(tmp_path, path, said):
+    whole = memory.most_held(str(tmp_path))
+    assert whole > 1 << 20
+    (tmp_path / path).write_text(said)
+    assert memory.most_held(str(tmp_path)) == (2048 if said == "4096\n" else whole)

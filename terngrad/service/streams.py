@@ -1,0 +1,130 @@
+"""What both ends of the streams share: channel options, and queues that a stream empties."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+from terngrad.exchange.parameter_server.operations import PIECE_BYTES
+from terngrad.service.messages import HELLO_KEY, VERSION, Hello
+
+LONGEST_REPORT = 1 << 20  # bytes
+_LONGEST_HELLO = 1 << 16
+_LONGEST_PUSH = PIECE_BYTES + (1 << 14)
+# A result has more planes than what was pushed: up to 18 where that had 2.
+_LONGEST_RESULT = 9 * PIECE_BYTES + (1 << 14)
+WELCOME = (("terngrad-welcome", "1"),)  # metadata with which a ps begins its half of a stream
+_HANDSHAKE_MS = 10_000  # in which who connects must have said who it is, or lose its place
+_BEATS = 4  # of the keep-alive, in the time after which a process counts as lost
+
+Options = Sequence[tuple[str, int]]
+
+
+def server_options(timeout_secs: float) -> Options:
+    """Options of a ps: nothing that is longer than allowed is even read."""
+    return [
+        *_common_options(timeout_secs),
+        ("grpc.max_receive_message_length", max(_LONGEST_PUSH, LONGEST_REPORT)),
+        ("grpc.so_reuseport", 0),  # or two ps could share a port, and its workers
+        ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
+        ("grpc.http2.max_ping_strikes", 0),
+        ("grpc.http2.min_ping_interval_without_data_ms", 100),
+    ]
+
+
+def channel_options(timeout_secs: float) -> Options:
+    """Options of a worker."""
+    return [
+        *_common_options(timeout_secs),
+        ("grpc.max_receive_message_length", _LONGEST_RESULT),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.initial_reconnect_backoff_ms", 200),
+        ("grpc.min_reconnect_backoff_ms", 200),
+        ("grpc.max_reconnect_backoff_ms", 2000),
+        ("grpc.enable_retries", 0),
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.enable_http_proxy", 0),
+    ]
+
+
+def _common_options(timeout_secs: float) -> Options:
+    # A silent end is noticed before a worker counts as lost, so that a ps that hangs, not the
+    # workers who wait for it, is named.
+    every = max(100, int(1000 * timeout_secs / _BEATS))
+    return [
+        ("grpc.max_send_message_length", _LONGEST_RESULT),
+        ("grpc.max_metadata_size", _LONGEST_HELLO),
+        ("grpc.absolute_max_metadata_size", _LONGEST_HELLO),
+        ("grpc.keepalive_time_ms", every),
+        ("grpc.keepalive_timeout_ms", every),
+        ("grpc.http2.ping_timeout_ms", every),
+    ]
+
+
+def hello(
+    worker: int, ps: int, ps_hosts: Sequence[str], worker_hosts: Sequence[str], rules: str = ""
+) -> Hello:
+    """How a worker introduces itself to a ps."""
+    return Hello(
+        version=VERSION,
+        worker=worker,
+        ps=ps,
+        ps_hosts=ps_hosts,
+        worker_hosts=worker_hosts,
+        rules=rules,
+    )
+
+
+def metadata(introduction: Hello) -> list[tuple[str, bytes]]:
+    """What goes before a stream."""
+    return [(HELLO_KEY, introduction.SerializeToString())]
+
+
+class Outbox:
+    """What a stream sends next; any thread may put.
+
+    Attributes:
+      waiting_bytes: of messages that were not taken yet.
+    """
+
+    def __init__(self, cancel: Callable[[], object] = lambda: None) -> None:
+        """Empty; `cancel` ends the stream at once."""
+        self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._cancel = cancel
+        self.waiting_bytes = 0
+
+    def put(self, message: bytes) -> None:
+        """Adds a message; never waits."""
+        self._count(len(message))
+        self._queue.put(message)
+
+    def close(self) -> None:
+        """Ends the stream after what is in here."""
+        self._queue.put(None)
+
+    def cut(self) -> None:
+        """Ends the stream without what is in here, which may never be taken."""
+        self.close()
+        self._cancel()
+
+    def __len__(self) -> int:
+        """Messages that wait to be sent."""
+        return self._queue.qsize()
+
+    def __iter__(self) -> Iterator[bytes]:
+        """The messages, as they come, until it is closed."""
+        for message in iter(self._queue.get, None):
+            self._count(-len(message))
+            yield message
+
+    def _count(self, octets: int) -> None:
+        with self._lock:
+            self.waiting_bytes += octets
+
+
+def identity(message: bytes) -> bytes:
+    """Leaves messages as bytes, in the place of what makes or reads them."""
+    return message

@@ -1,0 +1,1 @@
+"""What tests of several modules share: conformance suites, certificates, ports, processes."""

@@ -1,0 +1,144 @@
+"""Runs an exchange's operations on fixed data, for the tests that compare topologies.
+
+python -m terngrad.testing.conformance local 0 1 NODES FILE
+python -m terngrad.testing.conformance collective RANK HOST:PORT,... NODES FILE
+mpirun -np P python -m terngrad.testing.conformance mpi 0 - NODES FILE
+python -m terngrad.testing.conformance parameter_server RANK PS:PORT,.../WORKER,... NODES FILE
+horovodrun -np P python -m terngrad.testing.conformance horovod 0 - NODES FILE
+"""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from terngrad.codecs.codec import Codec
+from terngrad.codecs.factory import make_codecs, payloads
+from terngrad.draws import DrawKey
+from terngrad.exchange.connection import Connection
+from terngrad.exchange.exchange import Exchange
+from terngrad.exchange.local import LocalExchange
+from terngrad.layout import Policy, make_layout
+from terngrad.ops.reference import ReferenceKernels
+from terngrad.training.step import exchange_gradients
+
+NAMES = ["a/kernel", "a/bias", "b/kernel", "b/bias", "c/kernel"]
+SHAPES = [(7, 9), (9,), (33, 5), (1,), (40, 41)]
+POLICIES = {
+    "float": Policy(),
+    "half": Policy(grad_bits=16),
+    "ternary": Policy(grad_bits=1, clip_factor=2.5),
+    "mixed": Policy(grad_bits=1, size_to_binarize=10, float_layers=("b",)),
+    "unpacked": Policy(grad_bits=1, use_encoding=False),
+    "own scale": Policy(grad_bits=1, scaler_sharing=False),
+}
+STEPS = 3
+_BUCKET_ELEMENTS = 100  # several buckets: their operations overlap
+
+
+def local(rank: int, hosts: str) -> None:
+    """All nodes in this process."""
+    del rank, hosts
+
+
+def collective(rank: int, hosts: str) -> Connection:
+    """A share of the nodes in each process of TensorFlow's collective runtime."""
+    from terngrad.exchange.collective import start
+
+    return start(hosts.split(","), rank)
+
+
+def mpi(rank: int, hosts: str) -> Connection:
+    """A share of the nodes in each process that mpirun started."""
+    del rank, hosts
+    from mpi4py import MPI
+
+    from terngrad.exchange.mpi import MpiTransport
+
+    return MpiTransport(MPI.COMM_WORLD)
+
+
+def horovod(rank: int, hosts: str) -> Connection:
+    """A share of the nodes in each process that horovodrun or mpirun started."""
+    del rank, hosts
+    from terngrad.exchange.horovod import start
+
+    return start(timeout_secs=60.0)
+
+
+def parameter_server(rank: int, hosts: str) -> Connection:
+    """A share of the nodes in each worker of parameter servers."""
+    from terngrad.exchange.parameter_server.exchange import ParameterServerConnection
+    from terngrad.exchange.parameter_server.worker.client import Client
+
+    ps_hosts, worker_hosts = (names.split(",") for names in hosts.split("/"))
+    return ParameterServerConnection(Client(ps_hosts, worker_hosts, rank, timeout_secs=60.0))
+
+
+CONNECTIONS: Mapping[str, Callable[[int, str], Connection | None]] = {
+    "local": local,
+    "collective": collective,
+    "mpi": mpi,
+    "horovod": horovod,
+    "parameter_server": parameter_server,
+}
+
+
+def main() -> None:
+    """Saves what this process' exchange delivers."""
+    kind, rank, hosts, nodes, path = sys.argv[1:]
+    tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
+    tf.config.threading.set_inter_op_parallelism_threads(2)
+    connection = CONNECTIONS[kind](int(rank), hosts)
+    step = tf.Variable(0, dtype=tf.int64, trainable=False)
+    exchange = (
+        connection.exchange(int(nodes) // connection.size, ReferenceKernels(), step)
+        if connection
+        else LocalExchange(int(nodes), ReferenceKernels())
+    )
+    if connection:
+        connection.synchronize([step])
+    found = {}
+    for name, policy in POLICIES.items():
+        before = int(exchange.bytes_sent)
+        layout = make_layout(NAMES, SHAPES, policy, _BUCKET_ELEMENTS)
+        codecs = make_codecs(layout, ReferenceKernels())
+        for i, mean in enumerate(_means(exchange, codecs, step)):
+            found[f"{name} {i}"] = mean.numpy()
+        found[f"{name} bytes"] = int(exchange.bytes_sent) - before
+        found[f"{name} payload"] = STEPS * sum(p.sent for p in payloads(codecs, exchange))
+        found[f"{name} buckets"] = STEPS * len(codecs)
+    if kind in ("mpi", "horovod"):  # which know the ranks
+        path = f"{path}_{exchange.first_node // exchange.local_nodes}.npz"
+    np.savez(path, **found)
+
+
+def _means(exchange: Exchange, codecs: Sequence[Codec], steps: tf.Variable) -> list[tf.Tensor]:
+    """The mean gradients of the last of some steps, in a loop as in training."""
+    mine = range(exchange.first_node, exchange.first_node + exchange.local_nodes)
+
+    @tf.function(autograph=False)
+    def run() -> list[tf.Tensor]:
+        def step(i, _):
+            keys = [DrawKey(tf.constant(5, tf.uint64), i, tf.constant(n)) for n in mine]
+            gradients = [gradients_of(node, i) for node in mine]
+            devices = ["/CPU:0"] * len(mine)
+            means = exchange_gradients(gradients, codecs, exchange, keys, devices).means
+            steps.assign_add(1)
+            return i + 1, means
+
+        start = (tf.constant(0, tf.int64), [tf.zeros(shape) for shape in SHAPES])
+        return tf.while_loop(lambda i, _: i < STEPS, step, start, parallel_iterations=1)[1]
+
+    return run()
+
+
+def gradients_of(node: int, step: tf.Tensor) -> list[tf.Tensor]:
+    """A node's gradients at a step."""
+    seeds = [tf.stack([step, tf.constant(node * len(SHAPES) + i, tf.int64)]) for i in range(5)]
+    return [tf.random.stateless_normal(s, k) for s, k in zip(SHAPES, seeds, strict=True)]
+
+
+if __name__ == "__main__":
+    main()
