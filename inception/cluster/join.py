@@ -95,7 +95,7 @@ def joined(cluster: ClusterConfig) -> contextlib.AbstractContextManager[Workers]
 
 @contextlib.contextmanager
 def _joined_by_parameter_servers(cluster: ClusterConfig) -> Iterator[Workers]:
-    from inception.cluster.ps_network import security, tell_hosts
+    from inception.cluster.network import security, tell_hosts
     from terngrad.exchange.parameter_server.coordination.coordinator import Rules
     from terngrad.exchange.parameter_server.exchange import ParameterServerConnection
     from terngrad.exchange.parameter_server.worker.client import Client

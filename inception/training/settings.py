@@ -6,6 +6,8 @@ Started again with others, a training goes on, but not as an undisturbed one wou
 import dataclasses
 import json
 import os
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import tensorflow as tf
 
@@ -38,7 +40,11 @@ _WITHOUT_EFFECT = {
 
 
 def describe(
-    config: TrainConfig, dataset: Dataset | None, workers: int = 1, batches_per_step: int = 0
+    config: TrainConfig,
+    dataset: Dataset | None,
+    workers: int = 1,
+    batches_per_step: int = 0,
+    own: Mapping[str, object] = MappingProxyType({}),
 ) -> str:
     """Returns the settings as a JSON object.
 
@@ -47,6 +53,7 @@ def describe(
       dataset: None stands for synthetic images.
       workers: of the training.
       batches_per_step: of how many batches a step is; 0 = of one of each worker.
+      own: settings that only the training's kind has.
     """
     ignored = _WITHOUT_EFFECT | inert_flags(config).keys()
     settings = {k: v for k, v in dataclasses.asdict(config).items() if k not in ignored}
@@ -56,7 +63,7 @@ def describe(
     settings["data_dir"] = _records(dataset)
     if config.learning_rate_decay_type == "polynomial" and not config.polynomial_over_epochs:
         settings["max_steps"] = config.max_steps
-    return json.dumps(settings, sort_keys=True)
+    return json.dumps(settings | dict(own), sort_keys=True)
 
 
 def facts(config: TrainConfig, workers: int) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from terngrad.asynchronous.space import Share, make_space
+from terngrad.asynchronous.space import Shard, make_space
 from terngrad.codecs.codec import Codec
 from terngrad.draws import DrawKey
 from terngrad.exchange.local import LocalExchange
@@ -173,18 +173,18 @@ def broken_floats(computed: Computed, layout: Layout) -> list[str]:
     return found
 
 
-def contents(computed: Computed, shares: Sequence[Share]) -> list[bytes]:
-    """What each ps gets of a gradient, see `Share`."""
+def contents(computed: Computed, shards: Sequence[Shard]) -> list[bytes]:
+    """What each ps gets of a gradient, see `Shard`."""
     scales, words = computed.scales.numpy(), computed.words.numpy().reshape(-1)
     floats, statistics = computed.floats.numpy(), computed.statistics.numpy()
     found, word, value = [], 0, 0
-    for share in shares:
+    for shard in shards:
         parts = [
-            scales[list(share.scales)],
-            words[word : word + share.words],
-            floats[value : value + share.floats],
-            statistics[: share.statistics],
+            scales[list(shard.scales)],
+            words[word : word + shard.words],
+            floats[value : value + shard.floats],
+            statistics[: shard.statistics],
         ]
         found.append(b"".join(part.tobytes() for part in parts))
-        word, value = word + share.words, value + share.floats
+        word, value = word + shard.words, value + shard.floats
     return found

@@ -17,6 +17,8 @@ from collections.abc import Mapping, Sequence
 import keras
 import tensorflow as tf
 
+from terngrad.training.divergence import NotFiniteError
+
 _NAME = "model.ckpt"
 _TEMPORARY = ".saving"
 _SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -39,12 +41,14 @@ def save(directory: str, state: State, step: int, keep: int = 5, settings: str =
       The checkpoint's path, without the endings of its files.
 
     Raises:
-      ValueError: names the variables that are not finite; nothing is written then.
+      NotFiniteError: names the variables that are not finite; nothing is written then.
       OSError: the folder cannot be written to, or is full; nothing is left of the attempt.
     """
     broken = [name for name, v in state.items() if not _is_finite(v)]
     if broken:
-        raise ValueError(f"step {step} is not saved: {', '.join(broken)} holds NaN or infinity.")
+        raise NotFiniteError(
+            f"step {step} is not saved: {', '.join(broken)} holds NaN or infinity."
+        )
     temporary = os.path.join(directory, _TEMPORARY)
     shutil.rmtree(temporary, ignore_errors=True)
     name = f"{_NAME}-{step}"
