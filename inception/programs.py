@@ -15,7 +15,7 @@ from inception.flags.asynchronous import refuse_what_needs_all_workers
 from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import EvalConfig, TrainConfig
 from inception.flags.large_batch import LargeBatch
-from terngrad.service import handshakes, reading
+from terngrad.service import compiled, handshakes, reading
 
 
 def train(dataset_name: str, description: str, argv: Sequence[str] | None = None) -> None:
@@ -41,6 +41,8 @@ def train_distributed(
         config = configs.train_config(values, dataset_name)
         cluster = table.read(ClusterConfig, values)
         configs.tell_inert(cluster.inert_flags, values)
+        if cluster.ps_hosts:
+            compiled.descriptor()  # an error here is seconds earlier than in the block that loads
         if cluster.job_name == "ps":
             serve(config, cluster)
             return
