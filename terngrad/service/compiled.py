@@ -34,7 +34,7 @@ def descriptor() -> bytes:
     except ModuleNotFoundError:
         why = "is missing"
     else:
-        if module.DIGEST == digest():
+        if digest() == module.DIGEST:
             return module.DESCRIPTOR
         why = "was made from another service.proto"
     path = os.path.join(FOLDER, f"{MODULE}.py")

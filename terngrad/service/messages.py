@@ -15,6 +15,7 @@ _ALIGNMENT = 4  # bytes of the largest numbers in payloads
 _LONGEST_HEADER = 1 << 14  # bytes; the contributors alone may take half of it
 
 VERSION = 1
+PIECE_BYTES = 1 << 20  # pushed at once: less costs more time a byte, more delays the first result
 SERVICE = "terngrad.ParameterServer"
 HELLO_KEY = "terngrad-hello-bin"
 
