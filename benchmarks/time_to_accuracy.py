@@ -21,9 +21,10 @@ import rich.table
 from absl.flags import FlagValues
 
 from benchmarks import host_network, report
+from benchmarks.choices import some_of
 from inception import app
 from inception.flags import table
-from inception.flags.table import TEXT, at_least, flag, number, one_of, some_of
+from inception.flags.table import TEXT, at_least, flag, number, one_of
 from inception.results import pictures
 from inception.results.report import read_run
 from terngrad.training import checkpoints
