@@ -84,18 +84,18 @@ def _run(module: str, *arguments: str) -> None:
 
 def _report(options: _Options, records: str) -> None:
     with app.quiet_import():
-        from inception.results import (  # after the runs, which need the memory more
-            comparison,
-            report,
-        )
+        # After the runs, which need the memory more.
+        from inception.results import comparison, report
+        from inception.training.evaluate import measure_checkpoints
 
+    evaluate = functools.partial(
+        measure_checkpoints, net="lenet", dataset_name="mnist", data_dir=records
+    )
     runs = {
         name: report.read_run(
             train_dir(options.output_dir, name, options.max_steps),
-            net="lenet",
-            dataset_name="mnist",
-            data_dir=records,
             batch_size=_BATCH_SIZE,
+            evaluate=evaluate,
         )
         for name in _RUNS
     }

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from inception import launch
+from inception.cluster import members
 from inception.cluster.distributed_test import assert_equal_parameters, parameters, refusal, train
 from inception.flags.cluster import ClusterConfig
 from inception.worker_runs import STEPS, Run, Started, flags_of, worker_pids
@@ -28,7 +28,7 @@ class Cluster(contextlib.AbstractContextManager):
     """
 
     def __init__(self, workers, servers, program, flags, absent=()):
-        self.members = {m.label: m for m in launch.members(workers, servers)}
+        self.members = {m.label: m for m in members.members(workers, servers)}
         self.runs = {}
         self._command = [sys.executable, "-u", "-m", program, *flags]
         for label in self.members:
@@ -436,7 +436,7 @@ def test_law_10_a_worker_that_does_not_come_is_named(tmp_path):
 
 @pytest.mark.slow
 def test_law_10_a_ps_that_does_not_come_is_named(tmp_path):
-    worker, _ = launch.members(1, 1)
+    worker, _ = members.members(1, 1)
     _, flags = flags_of(tmp_path)
     said = refusal(*flags, *worker.flags, "--worker_timeout_secs=3")
     assert re.search(r"ps 0 \(127.0.0.1:\d+\) cannot be reached within 3 s: ", said), said

@@ -6,6 +6,7 @@ from typing import Any
 from absl.flags import FlagValues
 
 from inception.flags import configs, table
+from inception.flags.checks import inert_flags, tell_inert
 from inception.flags.cluster import LAUNCHED, ClusterConfig
 from inception.flags.table import (
     BOOLEAN,
@@ -259,5 +260,5 @@ def cluster_config(values: FlagValues, save_interval_secs: float) -> ClusterConf
 def train_config(values: FlagValues) -> configs.TrainConfig:
     """Returns the config of the program that trains; names flags without effect."""
     config = table.read(TrainFlags, values).config()
-    configs.tell_inert(configs.inert_flags(config), values, _RENAMED)
+    tell_inert(inert_flags(config), values, _RENAMED)
     return config

@@ -3,16 +3,16 @@
 import dataclasses
 import glob
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
 from tensorboard.backend.event_processing import event_file_loader
 
-from inception.flags.configs import EvalConfig
 from inception.results.metrics import Metrics
-from inception.training import evaluate
 from terngrad.training import checkpoints
+
+Evaluate = Callable[[Sequence[str]], list[Metrics]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,8 +46,13 @@ class Run:
     ms_per_step: float
 
 
-def read_run(train_dir: str, *, net: str, dataset_name: str, data_dir: str, batch_size: int) -> Run:
-    """Reads a run's event files and evaluates its checkpoints (moving averages, test images).
+def read_run(train_dir: str, *, batch_size: int, evaluate: Evaluate) -> Run:
+    """Reads a run's event files and evaluates its checkpoints.
+
+    Args:
+      train_dir: folder of the run.
+      batch_size: images in a step.
+      evaluate: returns the metrics of checkpoints, see `evaluate.measure_checkpoints`.
 
     Raises:
       ValueError: if the folder holds no checkpoint or no events.
@@ -56,7 +61,7 @@ def read_run(train_dir: str, *, net: str, dataset_name: str, data_dir: str, batc
     paths = checkpoints.all_checkpoints(train_dir)
     if not paths or "losses/total_loss" not in scalars:
         raise ValueError(f"{train_dir} holds no finished run.")
-    found = evaluate_all(paths, net, dataset_name, data_dir)
+    found = evaluate(paths)
     payload = scalars["bytes_sent_per_step"].values[0]
     bits = scalars["bits_per_parameter"].values[0]
     return Run(
@@ -85,18 +90,3 @@ def read_scalars(directory: str) -> dict[str, Curve]:
         tag: Curve(sorted(values), [values[step] for step in sorted(values)])
         for tag, values in found.items()
     }
-
-
-def evaluate_all(paths: Sequence[str], net: str, dataset_name: str, data_dir: str) -> list[Metrics]:
-    """Metrics of checkpoints on the test images, with the moving averages of the weights."""
-    config = EvalConfig(
-        net=net,
-        dataset_name=dataset_name,
-        data_dir=data_dir,
-        subset="test",
-        batch_size=500,
-        num_examples=-1,
-    )
-    task = evaluate.make_task(config)
-    task = task._replace(batches=task.batches.cache())
-    return [evaluate.measure_checkpoint(path, task) for path in paths]

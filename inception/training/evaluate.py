@@ -6,7 +6,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import keras
@@ -81,6 +81,23 @@ def measure_checkpoint(path: str, task: Task) -> Metrics:
     """
     _load(path, task)
     return _measure(task)
+
+
+def measure_checkpoints(
+    paths: Sequence[str], *, net: str, dataset_name: str, data_dir: str
+) -> list[Metrics]:
+    """Returns the metrics of checkpoints on the test images, with the weights' moving averages."""
+    config = EvalConfig(
+        net=net,
+        dataset_name=dataset_name,
+        data_dir=data_dir,
+        subset="test",
+        batch_size=500,
+        num_examples=-1,
+    )
+    task = make_task(config)
+    task = task._replace(batches=task.batches.cache())
+    return [measure_checkpoint(path, task) for path in paths]
 
 
 def choose_device(name: str, num_gpus: int) -> str:

@@ -9,7 +9,8 @@ import os
 
 import tensorflow as tf
 
-from inception.flags.configs import TrainConfig, inert_flags
+from inception.flags.checks import inert_flags
+from inception.flags.configs import TrainConfig
 from slim.datasets.dataset_factory import Dataset
 
 # What a training may be started again with and still give the same bits.
