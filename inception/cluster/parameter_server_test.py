@@ -473,9 +473,9 @@ def test_without_certificates_a_ps_on_another_machine_is_refused(job):
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
-        ({"ps_hosts": ()}, "flag --ps_hosts=: must name HOST:PORT of each ps"),
+        ({"ps_hosts": ()}, "flag --ps_hosts=: must list HOST:PORT of each ps"),
         ({"ps_hosts": ("a",)}, "flag --ps_hosts=a: 'a' must be host:port"),
-        ({"worker_hosts": ()}, "flag --worker_hosts=: must name HOST:PORT of each worker"),
+        ({"worker_hosts": ()}, "flag --worker_hosts=: must list HOST:PORT of each worker"),
         (
             {"job_name": "ps", "task_id": 1},
             "flag --task_id=1: must be 0 to 0, an index of ps_hosts",
@@ -489,32 +489,32 @@ def test_without_certificates_a_ps_on_another_machine_is_refused(job):
         ),
         (
             {"cross_replica_sync": False, "elastic": True},
-            "flag --elastic=True: is for --cross_replica_sync=True",
+            "flag --elastic=True: needs --cross_replica_sync=True",
         ),
         (
             {"variable_update": "collective", "ps_hosts": (), "elastic": True},
-            "flag --elastic=True: is for --ps_hosts",
+            "flag --elastic=True: needs --ps_hosts",
         ),
-        ({"variable_update": "collective"}, "flag --ps_hosts=p:1: is for --ps_hosts and"),
+        ({"variable_update": "collective"}, "flag --ps_hosts=p:1: needs --ps_hosts and"),
         (
             {"variable_update": "collective", "ps_hosts": (), "tls_key": "k"},
-            "flag --tls_key=k: is for --ps_hosts",
+            "flag --tls_key=k: needs --ps_hosts",
         ),
         (
             {"variable_update": "mpi", "ps_hosts": (), "worker_hosts": (), "elastic": True},
-            "--elastic=True: is for --ps_hosts and --variable_update=parameter_server, not mpi",
+            "--elastic=True: needs --ps_hosts and --variable_update=parameter_server, not mpi",
         ),
         (
             {"variable_update": None, "ps_hosts": (), "allow_insecure_network": True},
-            "flag --allow_insecure_network=True: is for --ps_hosts",
+            "flag --allow_insecure_network=True: needs --ps_hosts",
         ),
         (
             {"variable_update": None, "ps_hosts": (), "num_replicas_to_aggregate": 1},
-            "flag --num_replicas_to_aggregate=1: is for --ps_hosts",
+            "flag --num_replicas_to_aggregate=1: needs --ps_hosts",
         ),
         (
             {"variable_update": None, "ps_hosts": (), "job_name": "ps"},
-            "flag --job_name=ps: is for --ps_hosts and --variable_update=parameter_server, not",
+            "flag --job_name=ps: needs --ps_hosts and --variable_update=parameter_server, not",
         ),
     ],
 )

@@ -57,9 +57,14 @@ class Threads(Checked):
 class Trainer(Threads):
     """The flags that each trainer has under these names, slim's too."""
 
-    seed: int = flag("Training", _SEED, 1, "of weights, order, augmentation, ternarizing")
+    seed: int = flag(
+        "Training",
+        _SEED,
+        1,
+        "seed of the initial weights, the order of the data, augmentation and ternarizing",
+    )
     keep_checkpoints: int = flag(
-        "Training", at_least(0), 5, "newest checkpoints that are kept; 0 = all", "checkpoints"
+        "Training", at_least(0), 5, "number of newest checkpoints to keep; 0 = all", "checkpoints"
     )
 
     grad_bits: int = flag("TernGrad", one_of(32, 16, 1), 32, "32 = float, 1 = TernGrad", "bits")
@@ -67,7 +72,7 @@ class Trainer(Threads):
         "TernGrad",
         number(),
         0.0,
-        "gradients are clipped to this many standard deviations, 2.5 works in general; 0 = never",
+        "clip gradients to this many standard deviations; 2.5 works in general, 0 = no clipping",
     )
     size_to_binarize: int = flag(
         "TernGrad", at_least(0), 1, "variables with fewer elements stay float", "elements"
@@ -77,21 +82,24 @@ class Trainer(Threads):
         "TernGrad",
         at_least(0),
         0,
-        "every so many epochs one uses float gradients, so 1 = always float; 0 = never",
+        "one epoch in this many uses float gradients, so 1 = always float; 0 = never",
         "epochs",
     )
     use_encoding: bool = flag(
-        "TernGrad", BOOLEAN, True, "codes travel packed; False = as float32, for comparison"
+        "TernGrad", BOOLEAN, True, "send codes packed; False = as float32, for comparison"
     )
     scaler_sharing: bool = flag(
-        "TernGrad", BOOLEAN, True, "nodes share the largest scale; False = each its own, for study"
+        "TernGrad",
+        BOOLEAN,
+        True,
+        "all nodes use the largest scale; False = each node its own, for study",
     )
 
     bucket_elements: int = flag(
         "TernGrad",
         at_least(1),
         DEFAULT_BUCKET_ELEMENTS,
-        "gradients are exchanged in buckets of so many values, a bucket as soon as it is complete",
+        "exchange gradients in buckets of this many values, each bucket as soon as it is complete",
         "values",
     )
 
@@ -99,10 +107,10 @@ class Trainer(Threads):
         "Runtime",
         at_least(1, -1),
         -1,
-        "nodes, dealt out to the devices; -1 = one a device",
+        "number of nodes, spread over the devices; -1 = one per device",
         "nodes",
     )
-    deterministic: bool = flag("Runtime", BOOLEAN, True, "equal seeds give equal bits")
+    deterministic: bool = flag("Runtime", BOOLEAN, True, "runs with equal seeds give equal bits")
     profile_steps: tuple[int, int] | None = flag(
         "Runtime", _STEPS, None, "FIRST,LAST: profile these steps for TensorBoard", "steps"
     )
@@ -122,16 +130,20 @@ class _Shared(Threads):
         "Data",
         at_least(1),
         32,
-        "images in a step; training: of this process, over all its nodes",
+        "images in a step; in training: of this process, over all its nodes",
         "images",
     )
     image_size: int = flag(
-        "Data", at_least(1, -1), -1, "side of the net's input; -1 = the net's own", "pixels"
+        "Data",
+        at_least(1, -1),
+        -1,
+        "side length of the net's input; -1 = the net's default",
+        "pixels",
     )
     num_preprocess_threads: int = flag(
-        "Data", at_least(1), 4, "parallel decoding and augmentation", "threads"
+        "Data", at_least(1), 4, "threads that decode and augment images", "threads"
     )
-    num_readers: int = flag("Data", at_least(1), 4, "record files read at once", "files")
+    num_readers: int = flag("Data", at_least(1), 4, "number of record files read at once", "files")
     net: str = flag("Training", TEXT, "alexnet", "net, by its name in slim/nets")
 
     preprocessing_name: str | None = None  # None: the net's own
@@ -145,10 +157,15 @@ class TrainConfig(_Shared, Trainer, Rates):
     input_queue_memory_factor: int = flag(
         "Data", at_least(1), 16, "size of the shuffle pool", "x 1024 images"
     )
-    benchmark_mode: bool = flag("Data", BOOLEAN, False, "synthetic images, nothing read from disk")
+    benchmark_mode: bool = flag(
+        "Data", BOOLEAN, False, "train on synthetic images; nothing is read from disk"
+    )
 
     train_dir: str = flag(
-        "Training", TEXT, "/tmp/dataset_train", "folder of checkpoints and summaries; resumed from"
+        "Training",
+        TEXT,
+        "/tmp/dataset_train",
+        "folder of checkpoints and summaries; training resumes from it",
     )
     optimizer: str = flag(
         "Training",
@@ -158,10 +175,13 @@ class TrainConfig(_Shared, Trainer, Rates):
     )
     momentum: float = flag("Training", number(0, 1), 0.9, "of optimizers momentum and rmsprop")
     weight_decay: float = flag(
-        "Training", number(), 0.0005, "times sum(w^2)/2 over the kernels is added to the loss"
+        "Training",
+        number(),
+        0.0005,
+        "weight of the penalty sum(w^2)/2 over the kernels in the loss",
     )
     dropout_keep_prob: float = flag(
-        "Training", number(0, 1, above=True), 0.5, "share of activations that dropout keeps"
+        "Training", number(0, 1, above=True), 0.5, "fraction of activations that dropout keeps"
     )
     moving_average_decay: float = flag(
         "Training",
@@ -170,23 +190,37 @@ class TrainConfig(_Shared, Trainer, Rates):
         "moving averages of the weights: decay min(this, (1 + step)/(10 + step)); 0 = none",
     )
     pretrained_model_checkpoint_path: str = flag(
-        "Training", TEXT, "", "checkpoint (or folder) to start from where train_dir has none"
+        "Training", TEXT, "", "checkpoint (or its folder) to start from if train_dir has none"
     )
-    fine_tune: bool = flag("Training", BOOLEAN, False, "do not restore the last layer from it")
+    fine_tune: bool = flag(
+        "Training",
+        BOOLEAN,
+        False,
+        "restore all but the last layer from pretrained_model_checkpoint_path",
+    )
     save_iter: int = flag(
-        "Training", at_least(0), 5000, "between checkpoints; 0 = only the last", "steps"
+        "Training", at_least(0), 5000, "steps between checkpoints; 0 = only the last", "steps"
     )
-    save_tower: int = flag("Training", at_least(0, -1), -1, "checked only: towers share one copy")
+    save_tower: int = flag(
+        "Training",
+        at_least(0, -1),
+        -1,
+        "accepted and checked, without effect: all towers share one copy of the weights",
+    )
 
     num_gpus: int = flag(
         "Runtime",
         at_least(1),
         1,
-        "devices with a tower; logical CPU devices without a GPU",
+        "number of devices to train on; logical CPU devices if there is no GPU",
         "devices",
     )
     save_summaries_secs: float = flag(
-        "Runtime", number(), 180, "between summaries for TensorBoard; 0 = none", "seconds"
+        "Runtime",
+        number(),
+        180,
+        "time between summaries for TensorBoard; 0 = no summaries",
+        "seconds",
     )
 
     label_smoothing: float = 0.0
@@ -232,11 +266,17 @@ class EvalConfig(_Shared):
     )
     eval_dir: str = flag("Evaluation", TEXT, "/tmp/dataset_eval", "folder of the summaries")
     eval_interval_secs: float = flag(
-        "Evaluation", number(above=True), 3600, "between looks for a new checkpoint", "seconds"
+        "Evaluation", number(above=True), 3600, "time between looks for a new checkpoint", "seconds"
     )
-    run_once: bool = flag("Evaluation", BOOLEAN, False, "evaluate the newest checkpoint and end")
+    run_once: bool = flag(
+        "Evaluation", BOOLEAN, False, "evaluate the newest checkpoint once, then end"
+    )
     num_examples: int = flag(
-        "Evaluation", at_least(1, -1), 50_000, "at most these many; -1 = all", "images"
+        "Evaluation",
+        at_least(1, -1),
+        50_000,
+        "maximum number of images to evaluate; -1 = all",
+        "images",
     )
     max_steps: int | None = flag(
         "Evaluation", at_least(1), 370_000, "ends after the checkpoint of this step", "steps"
@@ -244,5 +284,12 @@ class EvalConfig(_Shared):
     restore_avg_var: bool = flag(
         "Evaluation", BOOLEAN, True, "evaluate the moving averages of the weights"
     )
-    tower: int = flag("Evaluation", at_least(0, -1), -1, "checked only: towers share one copy")
-    device: str = flag("Evaluation", TEXT, "/gpu:0", "/gpu:N or /cpu:0; the CPU without a GPU")
+    tower: int = flag(
+        "Evaluation",
+        at_least(0, -1),
+        -1,
+        "accepted and checked, without effect: all towers share one copy of the weights",
+    )
+    device: str = flag(
+        "Evaluation", TEXT, "/gpu:0", "/gpu:N or /cpu:0; the CPU is used if there is no GPU"
+    )

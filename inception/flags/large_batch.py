@@ -17,27 +17,27 @@ class LargeBatch(Checked):
         "Training",
         one_of(*_SCALINGS),
         "none",
-        "initial_learning_rate is multiplied by global batch / base_batch_size: linear, by its "
-        "root: sqrt, or not: none",
+        "multiplies initial_learning_rate by global batch / base_batch_size (linear), by its "
+        "square root (sqrt) or by 1 (none)",
     )
     base_batch_size: int = flag(
         "Training",
         at_least(1, -1),
         -1,
-        "the batch that initial_learning_rate is meant for; -1 = one worker's",
+        "batch size that initial_learning_rate was chosen for; -1 = that of one worker",
         "images",
     )
     warmup_epochs: float = flag(
-        "Training", number(), 0.0, "epochs before the full learning rate", "epochs"
+        "Training", number(), 0.0, "length of the warm-up, before the full learning rate", "epochs"
     )
     warmup_type: str = flag(
         "Training",
         one_of("gradual", "constant"),
         "gradual",
-        "gradual climbs from warmup_learning_rate, constant stays there until warmup_epochs",
+        "gradual: the rate climbs from warmup_learning_rate; constant: it stays there",
     )
     warmup_learning_rate: float | None = flag(
-        "Training", number(), None, "of the warm-up; not set = initial_learning_rate unscaled"
+        "Training", number(), None, "rate of the warm-up; not set = initial_learning_rate, unscaled"
     )
 
 

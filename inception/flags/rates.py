@@ -21,7 +21,7 @@ class Rates(Checked):
         "exponential, polynomial or fixed; optimizer adam keeps it fixed",
     )
     num_epochs_per_decay: float = flag(
-        "Training", number(above=True), 20.0, "exponential: between two decays", "epochs"
+        "Training", number(above=True), 20.0, "exponential: epochs between two decays", "epochs"
     )
     learning_rate_decay_factor: float = flag(
         "Training", number(above=True), 0.1, "exponential: factor of one decay"
