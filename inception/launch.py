@@ -3,13 +3,13 @@
 python -m inception.launch [--max_restarts=N] [--ps=N] WORKERS PROGRAM FLAG...
 python -m inception.launch 2 inception.mnist_distributed_train --data_dir=DIR --grad_bits=1
 
-Each line begins with its worker. Ctrl-C, SIGTERM, SIGHUP and a closed output let all workers save
-and end; the exit status is then 128 + the signal's number, for the output SIGPIPE's. A second
-Ctrl-C kills them. Else the exit status is that of the worker which failed first. With
---max_restarts a failed training is started again from its last checkpoint. With --ps the workers
-exchange through so many parameter servers, which are started with them and end with them; a process
-that is killed or fails then ends the others only as their flags say, and --max_restarts brings one
-that is killed back, so many times in all.
+Each output line begins with the label of its worker. After Ctrl-C, SIGTERM, SIGHUP or a closed
+output all workers save and end; the exit status is then 128 + the signal's number (SIGPIPE's for a
+closed output). A second Ctrl-C kills them. Otherwise the exit status is that of the worker that
+failed first. With --max_restarts=N a failed training restarts from its last checkpoint, at most N
+times. With --ps=N the workers exchange through N parameter servers, which start and end with them.
+The loss of a process then ends the others only if their flags say so, and --max_restarts=N restarts
+killed processes, at most N in all.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Arguments:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs the workers; returns the exit status."""
+    """Runs the cluster and returns the exit status."""
     arguments = _parse(argv)
     requests = Requests()
     requests.listen()

@@ -1,4 +1,4 @@
-"""What the programs share: from the command line to a training or an evaluation."""
+"""From the command line of a program to a training, an evaluation or a parameter server."""
 
 import contextlib
 import dataclasses
@@ -56,14 +56,14 @@ def train_distributed(
         table.define(LargeBatch, values)
         table.define(ClusterConfig, values)
 
-    # A lost worker is named by the others; what TensorFlow has to say of it is many lines.
+    # The other workers name a lost one; TensorFlow would add many lines of its own.
     app.run(main, define, argv, description=description, log_level="3")
 
 
 def run_worker(
     config: TrainConfig, large_batches: LargeBatch | None, cluster: ClusterConfig
 ) -> None:
-    """Trains as one worker of several; without `large_batches` at the config's own rates."""
+    """Trains as one of several workers; without `large_batches` at the config's own rates."""
     config = dataclasses.replace(config, save_interval_secs=cluster.save_interval_secs)
     with app.quiet_import():
         from inception.cluster.join import joined
@@ -80,21 +80,21 @@ def run_worker(
 def run_asynchronous_worker(
     config: TrainConfig, large_batches: LargeBatch, cluster: ClusterConfig
 ) -> None:
-    """Trains as one worker of several that do not wait for each other."""
+    """Trains as one of several workers that do not wait for each other."""
     checks.refuse_what_needs_all_workers(config)
     config = dataclasses.replace(config, save_interval_secs=cluster.save_interval_secs)
     with app.quiet_import():
         from inception.training import asynchronous
-    # An update has the batch of one worker, however many there are.
+    # An update comes from the batch of one worker, however many there are.
     asynchronous.train(large_batch.apply(config, large_batches, 1), cluster)
 
 
 def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
-    """Sums what workers push, or holds their parameters, until they have ended."""
+    """Serves as a ps: adds what workers push, or holds their parameters, until they have ended."""
     with contextlib.ExitStack() as stack:
         if cluster.tls_ca:
             if os.environ.get("GRPC_VERBOSITY") == "ERROR":
-                os.environ["GRPC_VERBOSITY"] = "INFO"  # has the failed handshakes
+                os.environ["GRPC_VERBOSITY"] = "INFO"  # this level reports failed handshakes
             stack.enter_context(app.filtered_stderr([sys.executable, handshakes.__file__]))
         reading.wait_for_frames()
         with app.quiet_import():

@@ -1,7 +1,7 @@
 """Starts the processes of a cluster on this machine and waits for their end.
 
-Each line of their output begins with the process' label. What ends a run is told in
-`inception.launch`, the program.
+Each line of their output begins with the process' label. The docstring of `inception.launch` says
+what ends a run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PS_GRACE_SECS = 5.0  # for a ps to end by itself after the workers
 
 @dataclasses.dataclass(frozen=True, order=True)
 class _Event:
-    """A worker's end or a request to end all; the earliest that is no success says how to exit."""
+    """End of a process, or a request to end. The earliest failure sets the exit status."""
 
     monotonic_secs: float
     status: int
@@ -55,7 +55,7 @@ class Requests:
         self.events.append(_Event(time.monotonic(), 128 + number))
 
     def at_once(self) -> bool:
-        """Whether Ctrl-C came twice; other signals may come twice by themselves, as SIGHUP does."""
+        """Whether Ctrl-C came twice. Other signals, such as SIGHUP, may arrive twice anyway."""
         return [event.status for event in self.events].count(128 + signal.SIGINT) > 1
 
 
@@ -64,7 +64,9 @@ class Output:
 
     def __init__(self, requests: Requests) -> None:
         self._requests = requests
-        sys.stdout.reconfigure(errors="replace")  # the workers' lines may have what it lacks
+        sys.stdout.reconfigure(
+            errors="replace"
+        )  # output lines may hold characters that its encoding lacks
         self._console = rich.console.Console(highlight=False, soft_wrap=True)
 
     def show(self, line: str | rich.text.Text) -> None:
@@ -107,10 +109,10 @@ class LocalRun:
         self._members = members
         self._outlive_others = any(member.is_ps for member in members)
         self._restarts = restarts
-        self._killed: list[Member] = []  # that are to be started again
+        self._killed: list[Member] = []  # waiting to be restarted
         self._processes: list[subprocess.Popen] = []
         self._servers: list[subprocess.Popen] = []
-        self._are_told = False  # the servers, to end
+        self._are_told = False  # whether the parameter servers were asked to end
         self._threads: list[threading.Thread] = []
         self._ends: list[_Event] = []
 
@@ -165,12 +167,12 @@ class LocalRun:
     def _start_again(self) -> None:
         while self._killed:
             member = self._killed.pop()
-            self._output.show(f"{member.label} was killed, and is started again.")
+            self._output.show(f"{member.label} was killed and is started again.")
             self._start(member)
 
     def _wait(self) -> int:
         while True:
-            all_ended = len(self._ends) == len(self._processes)  # before the failures are read
+            all_ended = len(self._ends) == len(self._processes)  # read before the failures
             all_ended = all_ended and not self._killed
             self._start_again()
             failures = [end for end in self._ends if end.status]
@@ -185,16 +187,16 @@ class LocalRun:
             time.sleep(_LOOK_SECS)
 
     def _status_of_silence(self) -> int:
-        """0, unless all workers were killed and none said that it had failed."""
+        """Returns 0, unless all workers were killed and none reported a failure."""
         return 0 if any(process.returncode == 0 for process in self._workers()) else 1
 
     def _ask_to_end(self) -> None:
         self.asked = True
-        for process in self._workers():  # a ps ends after them
+        for process in self._workers():  # the parameter servers end after them
             process.terminate()
 
     def _end_servers(self) -> None:
-        """Ends the ps that the workers have not ended with themselves, as they never reached it."""
+        """Ends parameter servers that no worker ever reached; the others end with the workers."""
         if self._killed or self._are_told or not self._servers:
             return
         if any(process.poll() is None for process in self._workers()):
@@ -208,7 +210,7 @@ class LocalRun:
         return [process for process in self._processes if process not in self._servers]
 
     def _show_rest(self) -> None:
-        """Waits for the last lines to be written, unless all shall end at once."""
+        """Waits for the last output lines, unless the user asked twice to end."""
         for thread in self._threads:
             thread.join(_LOOK_SECS)
             while thread.is_alive() and not self._requests.at_once():

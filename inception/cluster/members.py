@@ -12,10 +12,10 @@ class Member:
     """A process of a cluster.
 
     Attributes:
-      index: among all of them.
-      label: what its lines begin with.
-      flags: that make it this one.
-      is_ps: it is a parameter server.
+      index: position among all processes.
+      label: first word of its output lines.
+      flags: the flags that give it its role.
+      is_ps: whether it is a parameter server.
     """
 
     index: int
@@ -25,7 +25,7 @@ class Member:
 
 
 def worker_flags(workers: int) -> list[list[str]]:
-    """Flags that make each worker one of a cluster on this machine."""
+    """Returns the flags of each worker of a cluster on this machine."""
     *ports, control = free_ports(workers + 1)
     hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
     common = [f"--worker_hosts={hosts}", f"--control_port={control}"]
@@ -33,7 +33,7 @@ def worker_flags(workers: int) -> list[list[str]]:
 
 
 def members(workers: int, ps: int) -> list[Member]:
-    """The workers, and after them so many ps, of a cluster on this machine."""
+    """Returns the workers, then the parameter servers, of a cluster on this machine."""
     if not ps:
         return [Member(i, str(i), flags) for i, flags in enumerate(worker_flags(workers))]
     addresses = [f"127.0.0.1:{port}" for port in free_ports(ps + workers)]

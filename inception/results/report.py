@@ -1,4 +1,4 @@
-"""What a finished run left behind: its curves, its accuracies, its bytes."""
+"""Reads a finished run: its curves, accuracies and bytes."""
 
 import dataclasses
 import glob
@@ -25,15 +25,15 @@ class Curve:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A run, read from its folder.
+    """A finished run.
 
     Attributes:
-      loss: total loss of the step's batch.
-      accuracy: precision @ 1 on the test images, at each checkpoint.
-      metrics: of the last checkpoint.
+      loss: total loss of each logged step.
+      accuracy: precision @ 1 on the test images, by checkpoint.
+      metrics: metrics of the last checkpoint.
       parameters: number of trained parameters.
       payload_bytes: bytes that one node sends in a step.
-      bits_per_parameter: the same in bits for each parameter.
+      bits_per_parameter: the same, in bits per parameter.
       ms_per_step: median duration of a step, in milliseconds.
     """
 
@@ -55,12 +55,12 @@ def read_run(train_dir: str, *, batch_size: int, evaluate: Evaluate) -> Run:
       evaluate: returns the metrics of checkpoints, see `evaluate.measure_checkpoints`.
 
     Raises:
-      ValueError: if the folder holds no checkpoint or no events.
+      ValueError: the folder holds no checkpoint or no events.
     """
     scalars = read_scalars(train_dir)
     paths = checkpoints.all_checkpoints(train_dir)
     if not paths or "losses/total_loss" not in scalars:
-        raise ValueError(f"{train_dir} holds no finished run.")
+        raise ValueError(f"{train_dir}: holds no finished run")
     found = evaluate(paths)
     payload = scalars["bytes_sent_per_step"].values[0]
     bits = scalars["bits_per_parameter"].values[0]
@@ -78,7 +78,7 @@ def read_run(train_dir: str, *, batch_size: int, evaluate: Evaluate) -> Run:
 
 
 def read_scalars(directory: str) -> dict[str, Curve]:
-    """Every scalar of a folder's event files by tag; of a step written twice the last value."""
+    """Returns all scalars in a folder's event files by tag. The last value of a step wins."""
     found: dict[str, dict[int, float]] = {}
     for path in sorted(glob.glob(os.path.join(glob.escape(directory), "events.out.tfevents.*"))):
         for event in event_file_loader.EventFileLoader(path).Load():
