@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 
-from inception.cluster.ps_network import listen, security, tell_hosts
+from inception.cluster.network import listen, security, tell_hosts
 from inception.cluster.ps_process import REPORT_SECS, say, stopped_by_signals
 from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import TrainConfig
@@ -13,7 +13,7 @@ from inception.flags.table import refuse
 from inception.results.asynchronous_report import AsynchronousReport
 from inception.training import runtime
 from inception.training.folders import hold_alone
-from inception.training.schedule_text import read_schedule
+from inception.training.learning_rate import read_schedule
 from terngrad.asynchronous.server import Server
 from terngrad.asynchronous.store import Keeping, Store
 from terngrad.service.calls import ps_name

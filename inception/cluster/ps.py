@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 
-from inception.cluster.ps_network import listen, security, tell_hosts
+from inception.cluster.network import listen, security, tell_hosts
 from inception.cluster.ps_process import REPORT_SECS, say, stopped_by_signals
 from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import TrainConfig

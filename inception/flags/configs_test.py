@@ -5,23 +5,23 @@ import pytest
 from absl.flags import FlagValues
 
 from inception import app
-from inception.flags import configs, table
+from inception.flags import command_line, configs, table
 
 
 def train(*arguments: str, dataset: str = "mnist") -> configs.TrainConfig:
     """The config of a training program called with the arguments."""
     values = FlagValues()
-    configs.define_train(values, dataset)
+    command_line.define_train(values, dataset)
     app.parse(values, arguments)
-    return configs.train_config(values, dataset)
+    return command_line.train_config(values, dataset)
 
 
 def evaluation(*arguments: str, dataset: str = "mnist") -> configs.EvalConfig:
     """The config of an evaluation program called with the arguments."""
     values = FlagValues()
-    configs.define_eval(values, dataset)
+    command_line.define_eval(values, dataset)
     app.parse(values, arguments)
-    return configs.eval_config(values, dataset)
+    return command_line.eval_config(values, dataset)
 
 
 def test_training_keeps_the_defaults_that_users_rely_on():
@@ -201,8 +201,8 @@ def test_every_flag_has_a_help_and_a_default_that_is_allowed(config_class):
 )
 def test_a_flag_without_effect_is_named(arguments, inert, capsys):
     values = FlagValues()
-    configs.define_train(values, "mnist")
+    command_line.define_train(values, "mnist")
     app.parse(values, arguments)
-    configs.train_config(values, "mnist")
+    command_line.train_config(values, "mnist")
     named = [line.split(":")[0] for line in capsys.readouterr().out.splitlines()]
     assert named == [f"--{name}" for name in inert]

@@ -6,7 +6,7 @@ import tensorflow as tf
 from inception.flags import large_batch
 from inception.flags.configs import TrainConfig
 from inception.flags.large_batch import LargeBatch
-from inception.training.build import learning_rate
+from inception.training.learning_rate import learning_rate, plan
 
 
 def config_of(**changes):
@@ -48,7 +48,7 @@ def test_the_recipe_of_many_nodes_warms_up_and_decays_with_power_3():
     )
     chosen = LargeBatch(learning_rate_scaling="sqrt", base_batch_size=32, warmup_epochs=5)
     config = large_batch.apply(base, chosen, workers=64)
-    assert large_batch.plan(config, 100) == (
+    assert plan(config, 100) == (
         "Learning rate: climbs from 0.05 for 500 steps, then 0.4, "
         "falling to 0.001 at step 10000 (power 3)."
     )
@@ -68,7 +68,7 @@ def test_the_recipe_of_many_nodes_warms_up_and_decays_with_power_3():
 )
 def test_the_plan_tells_the_decay(decay, text):
     config = TrainConfig(dataset_name="mnist", learning_rate_decay_type=decay)
-    assert large_batch.plan(config, 100) == f"Learning rate: {text}"
+    assert plan(config, 100) == f"Learning rate: {text}"
 
 
 def test_the_plan_tells_when_slims_schedule_warms_up_and_ends():
@@ -80,7 +80,7 @@ def test_the_plan_tells_when_slims_schedule_warms_up_and_ends():
         warmup_steps=30,
         max_steps=None,
     )
-    assert large_batch.plan(config, 50) == (
+    assert plan(config, 50) == (
         "Learning rate: climbs from 0 for 30 steps, then 0.01, "
         "falling to 0 at step 100 (power 0.5)."
     )

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 
-from inception.cluster.ps_network import security, tell_hosts
+from inception.cluster.network import security, tell_hosts
 from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import TrainConfig
 from inception.results.logs import ProgressBar, step_line
@@ -21,8 +21,8 @@ from inception.training.asynchronous_loop import AsynchronousLoop
 from inception.training.asynchronous_ready import Ready, prepare
 from inception.training.asynchronous_run_file import RunFile
 from inception.training.batches import naming_bad_records
-from inception.training.build import learning_rate
 from inception.training.folders import hold_alone
+from inception.training.learning_rate import learning_rate
 from terngrad.asynchronous.client import Client, Pulled
 from terngrad.asynchronous.gradient import Computed, GradientStep
 from terngrad.asynchronous.states import pack, unpack

@@ -7,10 +7,9 @@ from typing import IO
 
 import tensorflow as tf
 
-from inception.cluster.join import ALONE, Workers, fingerprint
-from inception.flags import large_batch
+from inception.cluster.workers import ALONE, Workers, fingerprint
 from inception.flags.configs import TrainConfig
-from inception.training import problem, runtime, settings
+from inception.training import learning_rate, problem, runtime, settings
 from inception.training.build import Training, build_training
 from inception.training.folders import hold_alone
 from inception.training.problem import Problem
@@ -105,7 +104,7 @@ def prepare(config: TrainConfig, workers: Workers = ALONE) -> Ready | None:
     if workers.is_chief:
         _tell_plan(config, training)
         if workers is not ALONE:
-            print(large_batch.plan(config, steps_per_epoch), flush=True)
+            print(learning_rate.plan(config, steps_per_epoch), flush=True)
     return Ready(
         config,
         goal,

@@ -11,11 +11,11 @@ import numpy as np
 import tensorflow as tf
 
 from inception import app
-from inception.cluster.join import Workers, fingerprint
+from inception.cluster.workers import Workers, fingerprint
 from inception.flags.configs import TrainConfig
 from inception.results.logs import ProgressBar, step_line
 from inception.training.batches import naming_bad_records, training_batches
-from inception.training.build import learning_rate
+from inception.training.learning_rate import learning_rate
 from inception.training.preparation import Ready
 from inception.training.problem import Problem
 from slim.datasets.dataset_factory import Dataset

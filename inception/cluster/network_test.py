@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from inception.cluster.ps_network import security
+from inception.cluster.network import security
 from terngrad.exchange.parameter_server.server.server_test import make_certificates
 
 
