@@ -335,9 +335,9 @@ def test_staleness_is_shown_as_a_histogram_and_scalars(tmp_path):
     ],
 )
 def test_law_10_flags_that_need_all_workers_are_named(flags, text):
-    refuse_what_needs_all_workers(TrainConfig(dataset_name="mnist"))
+    refuse_what_needs_all_workers(TrainConfig(dataset_name="mnist", net="lenet"))
     with pytest.raises(ValueError, match=text):
-        refuse_what_needs_all_workers(TrainConfig(dataset_name="mnist", **flags))
+        refuse_what_needs_all_workers(TrainConfig(dataset_name="mnist", net="lenet", **flags))
 
 
 @pytest.mark.parametrize(

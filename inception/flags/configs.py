@@ -144,7 +144,7 @@ class _Shared(Threads):
         "Data", at_least(1), 4, "threads that decode and augment images", "threads"
     )
     num_readers: int = flag("Data", at_least(1), 4, "number of record files read at once", "files")
-    net: str = flag("Training", TEXT, "alexnet", "net, by its name in slim/nets")
+    net: str = flag("Training", TEXT, dataclasses.MISSING, "net, by its name in slim/nets")
 
     preprocessing_name: str | None = None  # None: the net's own
     labels_offset: int = 0  # subtracted from every label, and from the number of classes

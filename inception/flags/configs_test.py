@@ -6,6 +6,7 @@ from absl.flags import FlagValues
 
 from inception import app
 from inception.flags import command_line, configs, table
+from slim.nets.nets_factory import NETS
 
 
 def train(*arguments: str, dataset: str = "mnist") -> configs.TrainConfig:
@@ -81,6 +82,7 @@ def test_evaluation_keeps_the_defaults_that_users_rely_on():
 @pytest.mark.parametrize(("dataset", "net"), [("mnist", "lenet"), ("cifar10", "cifar10_alexnet")])
 def test_a_program_without_flags_fits_its_data_set(dataset, net):
     training, evaluating = train(dataset=dataset), evaluation(dataset=dataset)
+    assert net in NETS
     assert (training.dataset_name, training.net, training.image_size) == (dataset, net, -1)
     assert (evaluating.dataset_name, evaluating.net, evaluating.image_size) == (dataset, net, -1)
     assert (training.subset, evaluating.subset) == ("train", "test")
@@ -175,14 +177,14 @@ def test_every_device_has_a_node():
 
 def test_a_config_made_in_code_is_checked_like_one_made_of_flags():
     with pytest.raises(ValueError, match=r"^flag --grad_bits=2: must be 32, 16 or 1$"):
-        configs.TrainConfig(dataset_name="mnist", grad_bits=2)
+        configs.TrainConfig(dataset_name="mnist", net="lenet", grad_bits=2)
 
 
 @pytest.mark.parametrize("config_class", [configs.TrainConfig, configs.EvalConfig])
 def test_every_flag_has_a_help_and_a_default_that_is_allowed(config_class):
     for name, entry in table.table(config_class).items():
         assert entry.help, name
-    config_class(dataset_name="mnist")
+    config_class(dataset_name="mnist", net="lenet")
 
 
 @pytest.mark.parametrize(
