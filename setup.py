@@ -1,19 +1,24 @@
 """Packaging. TensorFlow's CPU and GPU wheels differ in name: choose the extra cpu or gpu.
 
-The native kernels are compiled against the installed TensorFlow, or one that is fetched for it.
-Without a compiler, or with TERNGRAD_WITHOUT_KERNELS=1, the package has none of them.
+The build compiles service.proto and the native kernels. The kernels need the installed TensorFlow,
+or else one that pip fetches for the build. Without a compiler, or with TERNGRAD_WITHOUT_KERNELS=1,
+the package has no kernels and computes with TensorFlow's operations.
 """
 
 import os
+import pathlib
 import sys
 
 import setuptools
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 from setuptools.errors import CompileError
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 from terngrad.ops import build, library
+from terngrad.service import build as messages
+from terngrad.service import compiled
 
 TENSORFLOW = "~=2.21.0"
 TENSORFLOW_CPU = [  # tensorflow-cpu exists for x86 only; elsewhere tensorflow has no GPU part
@@ -21,6 +26,20 @@ TENSORFLOW_CPU = [  # tensorflow-cpu exists for x86 only; elsewhere tensorflow h
     f"tensorflow{TENSORFLOW}; platform_machine != 'x86_64'",
 ]
 MPI = ["mpi4py>=4,<5", "mpich>=4.3,<6"]
+GRPC_TOOLS = "grpcio-tools>=1.74,<2"  # compiles service.proto; an installed package is without
+
+
+class BuildMessages(build_py):
+    """Compiles service.proto as `python -m terngrad.service.build` does."""
+
+    def run(self) -> None:
+        """Compiles into the build's folder, or in place for an editable installation."""
+        super().run()
+        folder = os.path.join(self.build_lib, "terngrad", "service")
+        try:
+            messages.build(compiled.FOLDER if self.editable_mode else folder)
+        except messages.BuildError as error:
+            raise CompileError(str(error)) from error
 
 
 class BuildKernels(build_ext):
@@ -47,21 +66,36 @@ def with_kernels() -> bool:
 
 
 def build_requirements() -> list[str]:
-    """TensorFlow's headers and flags, where they are not installed."""
+    """The compiler of service.proto; TensorFlow's headers and flags, if they are not installed."""
     if not with_kernels():
-        return []
+        return [GRPC_TOOLS]
     try:
         version, *_ = build.tensorflow()
-        return [] if version.startswith(TENSORFLOW[2:6]) else TENSORFLOW_CPU
+        fits = version.startswith(TENSORFLOW[2:6])
     except build.BuildError:
-        return TENSORFLOW_CPU
+        fits = False
+    return [GRPC_TOOLS] if fits else [GRPC_TOOLS, *TENSORFLOW_CPU]
 
 
 setuptools.setup(
     name="terngrad",
     version="2.0.0",
     description="Trains image classifiers whose workers exchange ternary gradients",
+    long_description=pathlib.Path(__file__).with_name("README.md").read_text(),
+    long_description_content_type="text/markdown",
+    author="The TernGrad authors",
     license="Apache-2.0",
+    license_files=["LICENSE"],
+    keywords=["distributed training", "gradient compression", "TensorFlow", "TernGrad"],
+    classifiers=[
+        "Development Status :: 5 - Production/Stable",
+        "Intended Audience :: Developers",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: C++",
+        "Programming Language :: Python :: 3",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    ],
     python_requires=">=3.10,<3.14",
     packages=setuptools.find_packages(include=["slim*", "terngrad*", "inception*"]),
     package_data={
@@ -73,12 +107,11 @@ setuptools.setup(
     ext_modules=[setuptools.Extension("terngrad.ops.kernels", [], optional=True)]
     if with_kernels()
     else [],
-    cmdclass={"build_ext": BuildKernels},
+    cmdclass={"build_ext": BuildKernels, "build_py": BuildMessages},
     setup_requires=build_requirements(),
     install_requires=[
         "absl-py>=2.1",
         "grpcio>=1.74,<2",
-        "grpcio-tools>=1.74,<2",
         "matplotlib>=3.8,<4",
         "numpy>=1.26,<3",
         "protobuf>=6.31.1,<8",
@@ -89,7 +122,9 @@ setuptools.setup(
         "cpu": TENSORFLOW_CPU,
         "gpu": [f"tensorflow[and-cuda]{TENSORFLOW}"],
         "mpi": MPI,  # there is none for Horovod: scripts/install_horovod.sh builds it
+        "build": [GRPC_TOOLS],
         "dev": [
+            GRPC_TOOLS,
             *MPI,
             "clang-format~=23.1.5",
             "hypothesis>=6.100,<7",

@@ -88,15 +88,16 @@ def _report(options: _Options, recipe: Recipe, folders: Mapping[str, str], steps
         from benchmarks import report
         from inception.results import comparison
         from inception.results.report import read_run
+        from inception.training.evaluate import measure_checkpoints
 
+    evaluate = functools.partial(
+        measure_checkpoints,
+        net=recipe.net,
+        dataset_name=recipe.dataset,
+        data_dir=options.data_dir,
+    )
     runs = {
-        name: read_run(
-            folder,
-            net=recipe.net,
-            dataset_name=recipe.dataset,
-            data_dir=options.data_dir,
-            batch_size=recipe.batch_size,
-        )
+        name: read_run(folder, batch_size=recipe.batch_size, evaluate=evaluate)
         for name, folder in folders.items()
     }
     title = f"{recipe.title}: {steps} steps"

@@ -23,10 +23,11 @@ import rich.table
 from absl.flags import FlagValues
 
 from benchmarks import report
+from benchmarks.choices import some_of
 from inception import app
 from inception.flags import table
 from inception.flags.configs import EvalConfig
-from inception.flags.table import TEXT, Kind, at_least, flag, some_of
+from inception.flags.table import TEXT, Kind, at_least, flag
 from inception.results import pictures
 from inception.results.report import read_scalars
 from inception.training import evaluate

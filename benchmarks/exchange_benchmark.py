@@ -19,13 +19,14 @@ import numpy as np
 from absl.flags import FlagValues
 
 from benchmarks import exchange_report, host_network, report
+from benchmarks.choices import some_of
 from benchmarks.exchange_formula import RING, server_traffic, two_shot_traffic
 from benchmarks.exchange_worker import EXCHANGES
 from benchmarks.gradients import NETS
 from benchmarks.host import ENGINES
 from inception import app
 from inception.flags import table
-from inception.flags.table import TEXT, at_least, flag, number, some_of
+from inception.flags.table import TEXT, at_least, flag, number
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS
 
 _THREADS = ("--num_intra_threads=1", "--num_inter_threads=2")

@@ -20,6 +20,7 @@ from absl.flags import FlagValues
 from benchmarks.exchange_formula import RING
 from benchmarks.gradients import NETS, shapes_of
 from benchmarks.host import HostOptions, counters, joined, write_cells
+from benchmarks.ring import all_reduce
 from inception import app
 from inception.flags import table
 from inception.flags.table import NAMES, at_least, flag, number
@@ -178,7 +179,7 @@ def _ring(transport: Transport, net: str, gradients: Mapping[str, tf.Variable]) 
     @tf.function(autograph=False)
     def run() -> list[tf.Tensor]:
         return [
-            transport.all_reduce(gradients[name].read_value(), "Add", f"{net}/{name}")
+            all_reduce(transport, gradients[name].read_value(), f"{net}/{name}")
             for name in reversed(gradients)
         ]
 

@@ -29,7 +29,7 @@ from inception import app
 from inception.flags import table
 from inception.flags.table import TEXT, at_least, flag, number
 from inception.results import pictures
-from inception.results.report import evaluate_all
+from inception.training.evaluate import measure_checkpoints
 from terngrad.training import checkpoints
 
 _LOOK_SECS = 5.0
@@ -159,7 +159,7 @@ def _figures(
     disturbed, calm = (_weights(folder) for folder in folders)
     differing = [name for name in calm if not np.array_equal(calm[name], disturbed[name])]
     last = [checkpoints.latest_checkpoint(folder) for folder in folders]
-    found = evaluate_all(last, "lenet", "mnist", options.data_dir)
+    found = measure_checkpoints(last, net="lenet", dataset_name="mnist", data_dir=options.data_dir)
     precision = {
         os.path.basename(folder): metrics.precision_at_1
         for folder, metrics in zip(folders, found, strict=True)

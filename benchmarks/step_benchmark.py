@@ -21,9 +21,10 @@ import rich.table
 from absl.flags import FlagValues
 
 from benchmarks import host_network, report
+from benchmarks.choices import some_of
 from inception import app
 from inception.flags import table
-from inception.flags.table import NAMES, TEXT, at_least, flag, number, some_of
+from inception.flags.table import NAMES, TEXT, at_least, flag, number
 from inception.results import pictures
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS
 

@@ -21,11 +21,13 @@ import rich.table
 from absl.flags import FlagValues
 
 from benchmarks import host_network, report
+from benchmarks.choices import some_of
 from inception import app
 from inception.flags import table
-from inception.flags.table import TEXT, at_least, flag, number, one_of, some_of
+from inception.flags.table import TEXT, at_least, flag, number, one_of
 from inception.results import pictures
 from inception.results.report import read_run
+from inception.training.evaluate import measure_checkpoints
 from terngrad.training import checkpoints
 
 GRADIENTS = {
@@ -103,13 +105,11 @@ def _commands(
 
 
 def _read(options: _Options, folder: str, launched: float) -> dict:
-    run = read_run(
-        folder,
-        net="lenet",
-        dataset_name="mnist",
-        data_dir=options.data_dir,
-        batch_size=options.batch_size,  # a worker counts its own examples
+    evaluate = functools.partial(
+        measure_checkpoints, net="lenet", dataset_name="mnist", data_dir=options.data_dir
     )
+    # The batch size is a worker's, which counts its own examples.
+    run = read_run(folder, batch_size=options.batch_size, evaluate=evaluate)
     written = [os.path.getmtime(f"{p}.index") for p in checkpoints.all_checkpoints(folder)]
     secs = [moment - launched for moment in written]
     reached = (i for i, precision in enumerate(run.accuracy.values) if precision >= options.target)

@@ -15,11 +15,12 @@ import tensorflow as tf
 from absl.flags import FlagValues
 
 from benchmarks import report, timing
+from benchmarks.choices import some_of
 from benchmarks.timing import Comparison, Side, ratio
 from inception import app
 from inception.flags import table
 from inception.flags.configs import TrainConfig
-from inception.flags.table import flag, some_of
+from inception.flags.table import flag
 from inception.training import train
 from inception.training.problem import resolve
 from slim.nets import nets_factory

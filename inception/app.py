@@ -1,4 +1,4 @@
-"""Runs a program: flags, help by group, one line for a user's error."""
+"""Runs a program: parses its flags, prints help by group, reports user errors in one line."""
 
 import contextlib
 import gc
@@ -30,17 +30,17 @@ def run(
 ) -> None:
     """Parses the flags that `define` defines and calls `main` with them.
 
-    Prints the help and returns for --help. A bad flag, ValueError and OSError become one line on
-    stderr and exit status 1; Ctrl-C, SIGTERM and a closed pipe become exit status 130, 143 and 141;
-    bugs keep their traceback.
+    With --help it prints the help and returns. A bad flag, ValueError or OSError becomes one line
+    on stderr and exit status 1. Ctrl-C, SIGTERM and a closed pipe become exit status 130, 143 and
+    141. Bugs keep their traceback.
 
     Args:
-      main: imports TensorFlow itself, within `quiet_import`, so that help and errors are quick.
+      main: imports TensorFlow within `quiet_import`, so that help and flag errors are quick.
       define: defines the program's flags.
-      argv: the program's name and its arguments; None for those of the process.
-      log_level: from which on TensorFlow's own messages are shown, 0 to 3, unless the environment
-        says otherwise; 2 are errors, 3 fatal ones.
-      description: the help's beginning; None for the docstring of main's module.
+      argv: the program's name and its arguments; None = those of the process.
+      description: first part of the help; None = the docstring of main's module.
+      log_level: lowest level of TensorFlow's own messages that are shown (0 to 3; 2 = errors,
+        3 = fatal errors), unless the environment sets another one.
     """
     program, *arguments = sys.argv if argv is None else argv
     values = flags.FlagValues()
@@ -52,10 +52,10 @@ def run(
             print(help_text(text or "", values), flush=True)
             return
         parse(values, arguments)
-        # TensorFlow writes placements as INFO; else only errors are of interest.
+        # TensorFlow logs placements at level INFO; otherwise only errors are of interest.
         placement = "log_device_placement" in values and values.log_device_placement
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0" if placement else log_level)
-        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # a ps filters what else it would say
+        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # a ps filters its log instead
         main(values)
     except BrokenPipeError:
         stop_writing()
@@ -71,13 +71,13 @@ def run(
 
 
 def stop_writing() -> None:
-    """Leaves out what else is printed: the reader of the output, `head` perhaps, has gone."""
+    """Discards further output, because its reader (such as `head`) has closed the pipe."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextlib.contextmanager
 def telling_stop(text: str) -> Iterator[None]:
-    """Prints `text` behind the signal's name when Ctrl-C or SIGTERM ends the block."""
+    """Prints the signal's name and `text` if Ctrl-C or SIGTERM ends the block."""
     try:
         yield
     except (KeyboardInterrupt, _Terminated) as stop:
@@ -86,7 +86,7 @@ def telling_stop(text: str) -> Iterator[None]:
 
 
 class _Terminated(BaseException):
-    """What KeyboardInterrupt is to SIGINT, for SIGTERM."""
+    """Raised at SIGTERM, as KeyboardInterrupt is at SIGINT."""
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:
@@ -99,23 +99,23 @@ def _signal_of(stop: BaseException) -> signal.Signals:
 
 @contextlib.contextmanager
 def quiet_import() -> Iterator[None]:
-    """Loads TensorFlow, for a block that imports what needs it, without its lines on stderr.
+    """Loads TensorFlow without its lines on stderr, for a block that imports modules that need it.
 
-    Whatever its log level it writes some as it loads. It takes a third less time than a plain
-    import does.
+    TensorFlow writes some lines while it loads, whatever its log level. This takes a third less
+    time than a plain import.
     """
     is_first = "tensorflow" not in sys.modules
     with filtered_stderr(["grep", "-vE", _NOISE]), _uncollected():
-        with _hidden("matplotlib"):  # Keras would load it, for pictures that no program draws
+        with _hidden("matplotlib"):  # Keras would load it for pictures that no program draws
             import tensorflow  # noqa: F401
         yield
         if is_first:
-            gc.freeze()  # the many objects that stay are not looked through later, either
+            gc.freeze()  # later collections skip the many objects that stay
 
 
 @contextlib.contextmanager
 def _uncollected() -> Iterator[None]:
-    """Looks for no garbage in a block that makes little of it."""
+    """Turns garbage collection off for a block that creates little garbage."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -127,7 +127,7 @@ def _uncollected() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _hidden(module: str) -> Iterator[None]:
-    """Lets imports of a module fail that is not loaded yet."""
+    """Lets imports of a module fail, unless it is loaded already."""
     if module in sys.modules:
         yield
         return
@@ -140,10 +140,10 @@ def _hidden(module: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def filtered_stderr(command: Sequence[str]) -> Iterator[None]:
-    """Writes to stderr what a command makes of it.
+    """Pipes stderr through a command.
 
-    A process filters, not this one, so that the last words of a crash are still heard; what stops
-    this process does not stop it.
+    The filter is a process of its own, so that the last lines before a crash still appear. A
+    signal that stops this process does not stop the filter.
     """
     stderr = os.dup(2)
     with subprocess.Popen(
@@ -158,7 +158,7 @@ def filtered_stderr(command: Sequence[str]) -> Iterator[None]:
 
 
 def parse(values: flags.FlagValues, arguments: Sequence[str]) -> None:
-    """Parses arguments (without the program's name); the error raised names the bad one."""
+    """Parses arguments, without the program's name. The error names the bad argument."""
     _, *rest = values(["", *join_booleans(values, arguments)])
     if rest:
         raise ValueError(f"unexpected argument '{rest[0]}': flags are written --name=value")
@@ -167,7 +167,7 @@ def parse(values: flags.FlagValues, arguments: Sequence[str]) -> None:
 def join_booleans(values: flags.FlagValues, arguments: Sequence[str]) -> list[str]:
     """Returns the arguments with `--flag True` of a boolean flag as `--flag=True`.
 
-    A boolean flag alone means True for absl, which would then stop at the stray word.
+    absl reads a boolean flag alone as True and would then stop at the word after it.
     """
     joined: list[str] = []
     for argument in arguments:

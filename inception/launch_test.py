@@ -148,7 +148,8 @@ def test_a_signal_while_workers_are_started_leaves_none(launch, name, nth):
 
 
 @pytest.mark.parametrize(
-    ("name", "nth"), [("rich.console.Console.print", 1), ("inception.launch.worker_flags", 2)]
+    ("name", "nth"),
+    [("rich.console.Console.print", 1), ("inception.cluster.members.worker_flags", 2)],
 )
 def test_a_signal_between_attempts_ends_without_another(launch, name, nth):
     run = ("-c", SIGNALLED, name, str(nth))
@@ -290,7 +291,8 @@ def test_the_help_is_shown(capsys):
 IMPATIENT = """
 import sys
 from inception import launch
-launch._GRACE_SECS = 1.0
+from inception.cluster import local_run
+local_run._GRACE_SECS = 1.0
 sys.exit(launch.main([*{options!r}, *sys.argv[1:]]))
 """
 

@@ -1,4 +1,4 @@
-"""What the programs share: from the command line to a training or an evaluation."""
+"""From the command line of a program to a training, an evaluation or a parameter server."""
 
 import contextlib
 import dataclasses
@@ -10,25 +10,24 @@ from collections.abc import Sequence
 from absl import flags as absl_flags
 
 from inception import app
-from inception.flags import configs, large_batch, table
-from inception.flags.asynchronous import refuse_what_needs_all_workers
+from inception.flags import checks, command_line, large_batch, table
 from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import EvalConfig, TrainConfig
 from inception.flags.large_batch import LargeBatch
-from terngrad.service import handshakes, reading
+from terngrad.service import compiled, handshakes, reading
 
 
 def train(dataset_name: str, description: str, argv: Sequence[str] | None = None) -> None:
     """Runs the program that trains on a data set; see `app.run`."""
-    main = lambda values: run_training(configs.train_config(values, dataset_name))
-    define = functools.partial(configs.define_train, dataset_name=dataset_name)
+    main = lambda values: run_training(command_line.train_config(values, dataset_name))
+    define = functools.partial(command_line.define_train, dataset_name=dataset_name)
     app.run(main, define, argv, description=description)
 
 
 def evaluate(dataset_name: str, description: str, argv: Sequence[str] | None = None) -> None:
     """Runs the program that evaluates on a data set; see `app.run`."""
-    main = lambda values: run_evaluation(configs.eval_config(values, dataset_name))
-    define = functools.partial(configs.define_eval, dataset_name=dataset_name)
+    main = lambda values: run_evaluation(command_line.eval_config(values, dataset_name))
+    define = functools.partial(command_line.define_eval, dataset_name=dataset_name)
     app.run(main, define, argv, description=description)
 
 
@@ -38,9 +37,11 @@ def train_distributed(
     """Runs one worker, or ps, of a training on a data set; see `app.run`."""
 
     def main(values: absl_flags.FlagValues) -> None:
-        config = configs.train_config(values, dataset_name)
+        config = command_line.train_config(values, dataset_name)
         cluster = table.read(ClusterConfig, values)
-        configs.tell_inert(cluster.inert_flags, values)
+        checks.tell_inert(cluster.inert_flags, values)
+        if cluster.ps_hosts:
+            compiled.descriptor()  # an error here is seconds earlier than in the block that loads
         if cluster.job_name == "ps":
             serve(config, cluster)
             return
@@ -48,23 +49,23 @@ def train_distributed(
         inert = large_batch.inert_flags(large_batches)
         if config.benchmark_mode:
             inert["split_data"] = "--benchmark_mode"
-        configs.tell_inert(inert, values)
+        checks.tell_inert(inert, values)
         run = run_worker if cluster.cross_replica_sync else run_asynchronous_worker
         run(config, large_batches, cluster)
 
     def define(values: absl_flags.FlagValues) -> None:
-        configs.define_train(values, dataset_name)
+        command_line.define_train(values, dataset_name)
         table.define(LargeBatch, values)
         table.define(ClusterConfig, values)
 
-    # A lost worker is named by the others; what TensorFlow has to say of it is many lines.
+    # The other workers name a lost one; TensorFlow would add many lines of its own.
     app.run(main, define, argv, description=description, log_level="3")
 
 
 def run_worker(
     config: TrainConfig, large_batches: LargeBatch | None, cluster: ClusterConfig
 ) -> None:
-    """Trains as one worker of several; without `large_batches` at the config's own rates."""
+    """Trains as one of several workers; without `large_batches` at the config's own rates."""
     config = dataclasses.replace(config, save_interval_secs=cluster.save_interval_secs)
     with app.quiet_import():
         from inception.cluster.join import joined
@@ -81,21 +82,21 @@ def run_worker(
 def run_asynchronous_worker(
     config: TrainConfig, large_batches: LargeBatch, cluster: ClusterConfig
 ) -> None:
-    """Trains as one worker of several that do not wait for each other."""
-    refuse_what_needs_all_workers(config)
+    """Trains as one of several workers that do not wait for each other."""
+    checks.refuse_what_needs_all_workers(config)
     config = dataclasses.replace(config, save_interval_secs=cluster.save_interval_secs)
     with app.quiet_import():
         from inception.training import asynchronous
-    # An update has the batch of one worker, however many there are.
+    # An update comes from the batch of one worker, however many there are.
     asynchronous.train(large_batch.apply(config, large_batches, 1), cluster)
 
 
 def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
-    """Sums what workers push, or holds their parameters, until they have ended."""
+    """Serves as a ps: adds what workers push, or holds their parameters, until they have ended."""
     with contextlib.ExitStack() as stack:
         if cluster.tls_ca:
             if os.environ.get("GRPC_VERBOSITY") == "ERROR":
-                os.environ["GRPC_VERBOSITY"] = "INFO"  # has the failed handshakes
+                os.environ["GRPC_VERBOSITY"] = "INFO"  # this level reports failed handshakes
             stack.enter_context(app.filtered_stderr([sys.executable, handshakes.__file__]))
         reading.wait_for_frames()
         with app.quiet_import():

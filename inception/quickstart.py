@@ -1,7 +1,7 @@
 """Trains LeNet on real digits twice, with float and with ternary gradients, and compares them.
 
-The digits are the repository's own sample of MNIST. Both runs have the same seed and 4 virtual
-nodes. Ends with a table, a picture and the line that opens TensorBoard.
+The digits are the repository's own sample of MNIST. Both runs use the same seed and 4 virtual
+nodes. The program ends with a table, a picture and the command that opens TensorBoard.
 """
 
 import dataclasses
@@ -53,7 +53,7 @@ def main(values: FlagValues) -> None:
 
 
 def train_dir(output_dir: str, name: str, max_steps: int) -> str:
-    """Folder of a run; runs of another length are other runs."""
+    """Returns the folder of a run. A run of another length is another run."""
     return os.path.join(output_dir, f"lenet_{name}_{max_steps}")
 
 
@@ -74,7 +74,7 @@ def _train_flags(options: _Options, name: str, records: str) -> list[str]:
 
 def _run(module: str, *arguments: str) -> None:
     child = subprocess.Popen([sys.executable, "-m", module, *arguments])
-    # Ctrl-C reaches the child, too; both signals let it save and end by itself.
+    # Ctrl-C reaches the child, too. After either signal it saves and ends by itself.
     signal.signal(signal.SIGINT, lambda *_: None)
     signal.signal(signal.SIGTERM, lambda *_: child.terminate())
     code = child.wait()
@@ -84,18 +84,18 @@ def _run(module: str, *arguments: str) -> None:
 
 def _report(options: _Options, records: str) -> None:
     with app.quiet_import():
-        from inception.results import (  # after the runs, which need the memory more
-            comparison,
-            report,
-        )
+        # After the runs, which need the memory more.
+        from inception.results import comparison, report
+        from inception.training.evaluate import measure_checkpoints
 
+    evaluate = functools.partial(
+        measure_checkpoints, net="lenet", dataset_name="mnist", data_dir=records
+    )
     runs = {
         name: report.read_run(
             train_dir(options.output_dir, name, options.max_steps),
-            net="lenet",
-            dataset_name="mnist",
-            data_dir=records,
             batch_size=_BATCH_SIZE,
+            evaluate=evaluate,
         )
         for name in _RUNS
     }

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Usage: setup.sh [dev]
 # Makes the virtual environment (TERNGRAD_VENV, or .venv in the repository), installs into it and
-# compiles the native kernels. Does nothing where that has been done for the same requirements and
-# sources. `dev` adds the test tools.
+# compiles service.proto and the native kernels. Does only what the last run has not done for the
+# same requirements and sources. `dev` adds the test tools.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -37,10 +37,12 @@ if [[ ! -f "${stamp}" || "$(< "${stamp}")" != "${fingerprint}" ]]; then
   [[ -t 1 ]] || quiet=(--quiet)
   # The kernels come below: here they would need a TensorFlow of their own to build against.
   TERNGRAD_WITHOUT_KERNELS=1 "${VENV}/bin/python" -m pip install "${quiet[@]}" \
-    --disable-pip-version-check -e "${REPO}[${extras}]"
+    --disable-pip-version-check -e "${REPO}[build,${extras}]"
   # What has the test tools has the rest too.
   echo "${fingerprint}" | tee "${VENV}/terngrad-setup-${device}" > "${stamp}"
 fi
 
-PYTHONPATH="${REPO}" "${VENV}/bin/python" -m terngrad.ops.build --if-needed \
+export PYTHONPATH="${REPO}"
+"${VENV}/bin/python" -m terngrad.service.build --if-needed
+"${VENV}/bin/python" -m terngrad.ops.build --if-needed \
   || echo "setup.sh: going on with the reference ops, which are slower" >&2

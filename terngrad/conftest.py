@@ -5,7 +5,7 @@ import os
 import pytest
 
 from terngrad.ops import library
-from terngrad.ops.choice import PATHS
+from terngrad.ops.library import PATHS
 from terngrad.ops.native import NativeKernels
 from terngrad.ops.reference import ReferenceKernels
 

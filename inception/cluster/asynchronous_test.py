@@ -11,10 +11,10 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.util import event_pb2
 
-from inception import launch
+from inception.cluster import members
 from inception.cluster.distributed_test import parameters, refusal
 from inception.cluster.parameter_server_test import ENDLESS
-from inception.flags.asynchronous import refuse_what_needs_all_workers
+from inception.flags.checks import refuse_what_needs_all_workers
 from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import TrainConfig
 from inception.results.report import read_scalars
@@ -49,14 +49,14 @@ def asynchronous(folder, steps=ENDLESS, timeout_secs=90, **options):
 def cluster(folder, workers, servers=1, **options):
     """Runs of the workers and the ps, each on its own, and what starts one again."""
     program, flags = asynchronous(folder, **options)
-    members = launch.members(workers, servers)
+    processes_of = members.members(workers, servers)
     with contextlib.ExitStack() as stack:
 
         def start(index):
-            (run,) = stack.enter_context(processes(program, flags, [members[index]]))
+            (run,) = stack.enter_context(processes(program, flags, [processes_of[index]]))
             return run
 
-        yield [start(i) for i in range(len(members))], start
+        yield [start(i) for i in range(len(processes_of))], start
 
 
 def steps_of(run):
@@ -201,7 +201,7 @@ def test_a_stopped_run_goes_on_from_the_chiefs_checkpoint(tmp_path):
 @pytest.mark.timeout(600)
 def test_workers_wait_for_a_ps_that_starts_later_and_a_signal_ends_it(tmp_path):
     program, flags = asynchronous(tmp_path)
-    worker, ps = launch.members(1, 1)
+    worker, ps = members.members(1, 1)
     with processes(program, flags, [worker]) as runs:
         runs[0].wait_for("parameters in")
         time.sleep(3.0)
@@ -221,7 +221,7 @@ def test_workers_wait_for_a_ps_that_starts_later_and_a_signal_ends_it(tmp_path):
 @pytest.mark.timeout(600)
 def test_law_10_workers_with_other_flags_are_named_and_the_others_go_on(tmp_path):
     program, flags = asynchronous(tmp_path)
-    *workers, ps = launch.members(2, 1)
+    *workers, ps = members.members(2, 1)
     workers[1].flags.append("--pull_bits=16")
     with processes(program, flags, [*workers, ps]) as runs:
         runs[1].wait_for(
@@ -236,7 +236,7 @@ def test_law_10_workers_with_other_flags_are_named_and_the_others_go_on(tmp_path
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("asynchronous_ps", [True, False])
 def test_law_10_a_ps_of_the_other_kind_is_named(tmp_path, asynchronous_ps):
-    worker, ps = launch.members(1, 1)
+    worker, ps = members.members(1, 1)
     program, flags = flags_of(tmp_path)
     with processes(program, [*flags, f"--cross_replica_sync={not asynchronous_ps}"], [ps]) as runs:
         runs[0].wait_for("on this machine")
@@ -248,8 +248,8 @@ def test_law_10_a_ps_of_the_other_kind_is_named(tmp_path, asynchronous_ps):
 @pytest.mark.timeout(600)
 def test_a_signal_is_heard_while_a_ps_is_away_and_two_ps_share_no_folder(tmp_path):
     program, flags = asynchronous(tmp_path)
-    worker, ps = launch.members(1, 1)
-    other = launch.members(1, 1)[1]
+    worker, ps = members.members(1, 1)
+    other = members.members(1, 1)[1]
     with processes(program, flags, [worker, ps]) as runs:
         runs[0].wait_for(r": step 20,")
         with processes(program, flags, [other]) as (second,):
@@ -333,9 +333,9 @@ def test_staleness_is_shown_as_a_histogram_and_scalars(tmp_path):
     ],
 )
 def test_law_10_flags_that_need_all_workers_are_named(flags, text):
-    refuse_what_needs_all_workers(TrainConfig(dataset_name="mnist"))
+    refuse_what_needs_all_workers(TrainConfig(dataset_name="mnist", net="lenet"))
     with pytest.raises(ValueError, match=text):
-        refuse_what_needs_all_workers(TrainConfig(dataset_name="mnist", **flags))
+        refuse_what_needs_all_workers(TrainConfig(dataset_name="mnist", net="lenet", **flags))
 
 
 @pytest.mark.parametrize(

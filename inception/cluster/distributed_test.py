@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from inception import launch
+from inception.cluster import members
 from inception.flags.cluster import ClusterConfig
 from inception.worker_runs import (
     STEPS,
@@ -90,7 +91,7 @@ def test_a_worker_whose_lines_nobody_reads_any_more_ends_all_and_nothing_is_lost
         subprocess.Popen(
             [sys.executable, "-m", program, *flags, *who], stdout=subprocess.PIPE, text=True
         )
-        for who in launch.worker_flags(2)
+        for who in members.worker_flags(2)
     ]
     try:
         while "step 10," not in (line := processes[1].stdout.readline()):
@@ -334,7 +335,7 @@ def test_law_4_workers_with_unequal_shares_stay_copies_of_each_other(tmp_path, u
     flags += ["--num_epochs_per_decay=1", "--floating_grad_epoch=2"]
     ran = finished(
         [sys.executable, "-m", program, *flags, f"--data_dir={folder}", *who]
-        for folder, who in zip(unequal_shares, launch.worker_flags(2), strict=True)
+        for folder, who in zip(unequal_shares, members.worker_flags(2), strict=True)
     )
     for output, status in ran:
         assert status == 0, output
@@ -352,7 +353,7 @@ def test_workers_that_hold_the_same_records_do_not_train_on_the_same_batches(
         flags.remove("--benchmark_mode=True")
         flags += ["--split_data=False", f"--data_dir={unequal_shares[0]}"]
         ran = finished(
-            [sys.executable, "-m", program, *flags, *who] for who in launch.worker_flags(workers)
+            [sys.executable, "-m", program, *flags, *who] for who in members.worker_flags(workers)
         )
         assert [status for _, status in ran] == [0] * workers, ran
         return re.search(r"step 10, entropy_loss = (\S+),", ran[0][0])[1]
@@ -368,7 +369,7 @@ def test_law_10_workers_that_should_share_records_but_have_others_are_named(
     flags.remove("--benchmark_mode=True")
     ran = finished(
         [sys.executable, "-m", program, *flags, f"--data_dir={folder}", *who]
-        for folder, who in zip(unequal_shares, launch.worker_flags(2), strict=True)
+        for folder, who in zip(unequal_shares, members.worker_flags(2), strict=True)
     )
     for output, status in ran:
         assert status == 1
@@ -386,7 +387,7 @@ def test_nothing_is_left_to_train_for_a_worker_alone(tmp_path):
 @pytest.mark.slow
 def test_law_10_workers_with_other_flags_are_named(tmp_path):
     commands = []
-    for who, batch_size in zip(launch.worker_flags(2), (4, 8), strict=True):
+    for who, batch_size in zip(members.worker_flags(2), (4, 8), strict=True):
         program, flags = flags_of(tmp_path, batch_size=batch_size)
         commands.append([sys.executable, "-m", program, *flags, *who])
     for output, status in finished(commands):

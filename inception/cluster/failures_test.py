@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from inception import launch
+from inception.cluster import members
 from inception.worker_runs import MpiRun, Run, finished, flags_of, worker_pids
 
 ENDLESS = 100_000  # steps
@@ -158,7 +158,7 @@ def test_a_signal_before_the_first_step_of_mpi_is_one_line(tmp_path, monkeypatch
 @pytest.mark.parametrize("victim", [0, 1])
 def test_law_10_a_port_that_tensorflow_cannot_have_is_named_to_all(tmp_path, victim):
     program, flags = flags_of(tmp_path, batch_size=2)
-    both = launch.worker_flags(2)
+    both = members.worker_flags(2)
     address = both[0][0].partition("=")[2].split(",")[victim]
     with socket.create_server(("", int(address.rpartition(":")[2]))):
         found = finished([sys.executable, "-m", program, *flags, *own] for own in both)

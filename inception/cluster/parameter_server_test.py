@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from inception import launch
+from inception.cluster import members
 from inception.cluster.distributed_test import assert_equal_parameters, parameters, refusal, train
 from inception.flags.cluster import ClusterConfig
 from inception.worker_runs import STEPS, Run, Started, flags_of, worker_pids
@@ -28,7 +28,7 @@ class Cluster(contextlib.AbstractContextManager):
     """
 
     def __init__(self, workers, servers, program, flags, absent=()):
-        self.members = {m.label: m for m in launch.members(workers, servers)}
+        self.members = {m.label: m for m in members.members(workers, servers)}
         self.runs = {}
         self._command = [sys.executable, "-u", "-m", program, *flags]
         for label in self.members:
@@ -118,10 +118,10 @@ def test_the_launcher_brings_back_what_is_killed_and_no_bit_changes(tmp_path, un
     with Run(3, *served(tmp_path), ["--ps=1", "--max_restarts=2"]) as run:
         run.wait_for(r"Worker 2: .* step 40,")
         os.kill(worker_pids(tmp_path)[2], signal.SIGKILL)
-        run.wait_for(r"^2 was killed, and is started again\.")
+        run.wait_for(r"^2 was killed and is started again\.")
         run.wait_for(r"^\[2\] Joined the training at step \d+\.")
         os.kill(worker_pids(tmp_path, "ps")[0], signal.SIGKILL)
-        run.wait_for(r"^ps 0 was killed, and is started again\.")
+        run.wait_for(r"^ps 0 was killed and is started again\.")
         assert run.finish() == 0, "\n".join(run.lines)
     assert_equal_parameters(undisturbed, parameters(tmp_path, LONGER))
 
@@ -436,7 +436,7 @@ def test_law_10_a_worker_that_does_not_come_is_named(tmp_path):
 
 @pytest.mark.slow
 def test_law_10_a_ps_that_does_not_come_is_named(tmp_path):
-    worker, _ = launch.members(1, 1)
+    worker, _ = members.members(1, 1)
     _, flags = flags_of(tmp_path)
     said = refusal(*flags, *worker.flags, "--worker_timeout_secs=3")
     assert re.search(r"ps 0 \(127.0.0.1:\d+\) cannot be reached within 3 s: ", said), said
@@ -473,9 +473,9 @@ def test_without_certificates_a_ps_on_another_machine_is_refused(job):
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
-        ({"ps_hosts": ()}, "flag --ps_hosts=: must name HOST:PORT of each ps"),
+        ({"ps_hosts": ()}, "flag --ps_hosts=: must list HOST:PORT of each ps"),
         ({"ps_hosts": ("a",)}, "flag --ps_hosts=a: 'a' must be host:port"),
-        ({"worker_hosts": ()}, "flag --worker_hosts=: must name HOST:PORT of each worker"),
+        ({"worker_hosts": ()}, "flag --worker_hosts=: must list HOST:PORT of each worker"),
         (
             {"job_name": "ps", "task_id": 1},
             "flag --task_id=1: must be 0 to 0, an index of ps_hosts",
@@ -489,32 +489,32 @@ def test_without_certificates_a_ps_on_another_machine_is_refused(job):
         ),
         (
             {"cross_replica_sync": False, "elastic": True},
-            "flag --elastic=True: is for --cross_replica_sync=True",
+            "flag --elastic=True: needs --cross_replica_sync=True",
         ),
         (
             {"variable_update": "collective", "ps_hosts": (), "elastic": True},
-            "flag --elastic=True: is for --ps_hosts",
+            "flag --elastic=True: needs --ps_hosts",
         ),
-        ({"variable_update": "collective"}, "flag --ps_hosts=p:1: is for --ps_hosts and"),
+        ({"variable_update": "collective"}, "flag --ps_hosts=p:1: needs --ps_hosts and"),
         (
             {"variable_update": "collective", "ps_hosts": (), "tls_key": "k"},
-            "flag --tls_key=k: is for --ps_hosts",
+            "flag --tls_key=k: needs --ps_hosts",
         ),
         (
             {"variable_update": "mpi", "ps_hosts": (), "worker_hosts": (), "elastic": True},
-            "--elastic=True: is for --ps_hosts and --variable_update=parameter_server, not mpi",
+            "--elastic=True: needs --ps_hosts and --variable_update=parameter_server, not mpi",
         ),
         (
             {"variable_update": None, "ps_hosts": (), "allow_insecure_network": True},
-            "flag --allow_insecure_network=True: is for --ps_hosts",
+            "flag --allow_insecure_network=True: needs --ps_hosts",
         ),
         (
             {"variable_update": None, "ps_hosts": (), "num_replicas_to_aggregate": 1},
-            "flag --num_replicas_to_aggregate=1: is for --ps_hosts",
+            "flag --num_replicas_to_aggregate=1: needs --ps_hosts",
         ),
         (
             {"variable_update": None, "ps_hosts": (), "job_name": "ps"},
-            "flag --job_name=ps: is for --ps_hosts and --variable_update=parameter_server, not",
+            "flag --job_name=ps: needs --ps_hosts and --variable_update=parameter_server, not",
         ),
     ],
 )

@@ -27,21 +27,21 @@ _LAUNCHERS = {"mpi": "mpirun", "horovod": "horovodrun"}  # of the engines that h
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClusterConfig(Checked):
-    """Which process this is, and of which group."""
+    """Which process this is, and which processes train with it."""
 
     variable_update: str | None = flag(
         "Distributed",
         one_of(_SERVED, _COLLECTIVE, *LAUNCHED),
         None,
         f"engine of the exchange: {_SERVED} (the default with --ps_hosts), {_COLLECTIVE} "
-        "(TensorFlow's own, the default without), mpi under mpirun, or horovod under horovodrun or "
-        "mpirun, which know the workers and their indices themselves",
+        "(TensorFlow's collectives, the default without --ps_hosts), mpi (start with mpirun) or "
+        "horovod (start with horovodrun or mpirun); the last two know the workers themselves",
     )
     job_name: str = flag(
         "Distributed",
         one_of("worker", "ps"),
         "worker",
-        "what this process is: worker, or ps (parameter server), which sums what the workers send",
+        "role of this process: worker, or ps (parameter server), which adds what the workers send",
     )
     ps_hosts: tuple[str, ...] = flag(
         "Distributed", NAMES, (), "HOST:PORT of each ps, the same list on all"
@@ -50,7 +50,7 @@ class ClusterConfig(Checked):
         "Distributed",
         NAMES,
         (),
-        "HOST:PORT of each worker, the same list on all; with --ps_hosts no more than names",
+        "HOST:PORT of each worker, the same list on all; with --ps_hosts these are only names",
     )
     task_id: int = flag(
         "Distributed",
@@ -62,88 +62,95 @@ class ClusterConfig(Checked):
         "Distributed",
         number(0, _LONGEST_TIMEOUT_SECS, above=True),
         60.0,
-        "a worker that is not heard of for so long, or for whose next batch the others wait for so "
-        "long, ends the training; with --ps_hosts one that is lost may come back within it, and so "
-        "may a ps",
+        "a worker that is silent for this long, or keeps the others waiting for this long, counts "
+        "as lost and ends the training; with --ps_hosts a lost worker or ps may come back within "
+        "this time",
         "seconds",
     )
     num_replicas_to_aggregate: int = flag(
         "Distributed",
         at_least(1, -1),
         -1,
-        "with --ps_hosts: workers whose gradients make a step, the first that have them; those of "
-        "the others are dropped; -1 = all",
+        "with --ps_hosts: number of workers whose gradients make a step; the first to be ready "
+        "count, later gradients are dropped; -1 = all",
         "workers",
     )
     elastic: bool = flag(
         "Distributed",
         BOOLEAN,
         False,
-        "with --ps_hosts: go on without workers that are lost for longer than worker_timeout_secs",
+        "with --ps_hosts: continue without workers that are lost for longer than "
+        "worker_timeout_secs",
     )
     control_port: int = flag(
         "Distributed",
         at_least(1, -1),
         -1,
-        f"port at which the chief hears of the others; -1 = its own + {_CONTROL_PORT_ABOVE}",
+        f"port at which the chief listens for the others; -1 = its own + {_CONTROL_PORT_ABOVE}",
     )
     save_interval_secs: float = flag(
         "Distributed",
         number(),
         600.0,
-        "between the chief's checkpoints; 0 = by save_iter only",
+        "time between the chief's checkpoints; 0 = by save_iter only",
         "seconds",
     )
     cross_replica_sync: bool = flag(
         "Distributed",
         BOOLEAN,
         True,
-        "all workers make each step together; False: the ps hold the parameters and apply each "
-        "worker's gradient as it comes, with --ps_hosts",
+        "all workers make each step together; False (with --ps_hosts): the ps hold the parameters "
+        "and apply each worker's gradient when it arrives",
     )
     max_staleness: int = flag(
         "Distributed",
         at_least(0, -1),
         -1,
-        "asynchronous: a worker waits while it is more than this ahead of the slowest that takes "
-        "part, in steps of a worker; 0 = all keep step, -1 = nobody waits",
+        "asynchronous: a worker waits while it is more than this many of its steps ahead of the "
+        "slowest active worker; 0 = all keep step, -1 = no worker waits",
         "steps",
     )
     pull_bits: int = flag(
         "Distributed",
         one_of(32, 16),
         32,
-        "asynchronous: of a parameter on its way to a worker, 32 = float, 16 = half precision",
+        "asynchronous: size of a parameter on its way to a worker; 32 = float, 16 = half precision",
         "bits",
     )
     ps_snapshot_steps: int = flag(
         "Distributed",
         at_least(0),
         1000,
-        "asynchronous: updates after which a ps writes a snapshot, TRAIN_DIR/ps_INDEX on its "
-        "machine, so as many are lost with it at most; 0 = never",
+        "asynchronous: a ps writes a snapshot to TRAIN_DIR/ps_INDEX on its machine after this many "
+        "updates, so its death loses at most as many; 0 = never",
         "updates",
     )
     split_data: bool = flag(
         "Distributed",
         BOOLEAN,
         True,
-        "each worker reads its share of the records; False: --data_dir holds just its share",
+        "each worker reads its share of the records; False: --data_dir holds only its share",
     )
 
     tls_ca: str = flag(
-        "Distributed", TEXT, "", "with --ps_hosts: PEM file of who signed all certificates"
+        "Distributed",
+        TEXT,
+        "",
+        "with --ps_hosts: PEM file of the authority that signed all certificates",
     )
     tls_cert: str = flag(
-        "Distributed", TEXT, "", "PEM file of this process' certificate; a ps' names its host"
+        "Distributed",
+        TEXT,
+        "",
+        "PEM file of this process' certificate; that of a ps must name its host",
     )
     tls_key: str = flag("Distributed", TEXT, "", "PEM file of the certificate's private key")
     allow_insecure_network: bool = flag(
         "Distributed",
         BOOLEAN,
         False,
-        "without certificates a ps may be on another machine than its workers, for anybody there "
-        "to reach",
+        "allow parameter servers on other machines without certificates: anybody who reaches them "
+        "may connect",
     )
 
     def __post_init__(self) -> None:
@@ -166,52 +173,52 @@ class ClusterConfig(Checked):
             self._refuse_what_is_for_steps_together()
 
     def _refuse_what_is_for_steps_together(self) -> None:
-        why = f"is for {_SYNC}: else no worker waits for another"
+        why = f"needs {_SYNC}: asynchronous workers do not wait for each other"
         self._refuse_if_set(("num_replicas_to_aggregate", "elastic"), why)
 
     @property
     def inert_flags(self) -> dict[str, str]:
-        """Flags that have no effect in this config, with what makes them so."""
+        """Flags that have no effect in this config, and why."""
         of_worker, of_ps = ("max_staleness", "pull_bits"), ("ps_snapshot_steps",)
         if self.cross_replica_sync:
             return dict.fromkeys(of_worker + of_ps, _SYNC)
         if self.job_name == "ps":
-            return dict.fromkeys(of_worker, "--job_name=ps: the workers' counts")
-        return dict.fromkeys(of_ps, "--job_name=worker: that of each ps counts")
+            return dict.fromkeys(of_worker, "--job_name=ps: the workers' flag counts")
+        return dict.fromkeys(of_ps, "--job_name=worker: the flag of each ps counts")
 
     @property
     def engine(self) -> str:
-        """The engine that is used where --variable_update is not set, too."""
+        """The engine, also where --variable_update is not set."""
         return self.variable_update or (_SERVED if self.ps_hosts else _COLLECTIVE)
 
     @property
     def aggregated(self) -> int:
-        """Workers whose gradients make a step."""
+        """Number of workers whose gradients make a step."""
         needed = self.num_replicas_to_aggregate
         return needed if needed != -1 else len(self.worker_hosts)
 
     def _refuse_what_a_launcher_knows(self, launcher: str) -> None:
-        why = f"{launcher} names the workers; must not be set with --variable_update={self.engine}"
+        why = f"must not be set with --variable_update={self.engine}: {launcher} names the workers"
         self._refuse_if_set(("worker_hosts", "task_id", "control_port"), why)
 
     def _check_hosts(self, job: str, hosts: tuple[str, ...]) -> None:
         name, given = f"{job}_hosts", ",".join(hosts)
         if not hosts:
-            raise refuse(name, "", f"must name HOST:PORT of each {job}")
+            raise refuse(name, "", f"must list HOST:PORT of each {job}")
         for host in hosts:
             try:
                 split_address(host)
             except ValueError as error:
                 raise refuse(name, given, str(error)) from None
         if len(set(hosts)) < len(hosts):
-            raise refuse(name, given, "must differ from each other")
+            raise refuse(name, given, "each HOST:PORT must be listed once")
         if job == self.job_name and self.task_id >= len(hosts):
             why = f"must be 0 to {len(hosts) - 1}, an index of {name}"
             raise refuse("task_id", self.task_id, why)
 
     def _check_servers(self) -> None:
         self._check_hosts("ps", self.ps_hosts)
-        why = "must not be set with --ps_hosts: ps 0 is where the workers meet"
+        why = "must not be set with --ps_hosts: the workers meet at ps 0"
         self._refuse_if_set(("control_port",), why)
         needed, workers = self.num_replicas_to_aggregate, len(self.worker_hosts)
         if needed > workers:
@@ -220,13 +227,13 @@ class ClusterConfig(Checked):
         files = {"tls_ca": self.tls_ca, "tls_cert": self.tls_cert, "tls_key": self.tls_key}
         missing = [name for name, path in files.items() if not path]
         if 0 < len(missing) < len(files):
-            why = "must be set: --tls_ca, --tls_cert and --tls_key belong together"
+            why = "must be set: --tls_ca, --tls_cert and --tls_key are needed together"
             raise refuse(missing[0], "", why)
 
     def _refuse_what_is_for_servers(self) -> None:
         names = ("ps_hosts", "tls_ca", "tls_cert", "tls_key", "job_name", "allow_insecure_network")
         names += ("elastic", "num_replicas_to_aggregate")
-        why = f"is for --ps_hosts and --variable_update={_SERVED}, not {self.engine}"
+        why = f"needs --ps_hosts and --variable_update={_SERVED}, not {self.engine}"
         self._refuse_if_set(names, why)
 
     def _refuse_if_set(self, names: Sequence[str], why: str) -> None:
@@ -246,14 +253,13 @@ class ClusterConfig(Checked):
             )
             raise refuse("control_port", self.control_port, why)
         if address in self.worker_hosts:
-            why = (
-                f"{address} is the port of worker {self.worker_hosts.index(address)}; must be free"
-            )
+            worker = self.worker_hosts.index(address)
+            why = f"{address} is the port of worker {worker}; must be a free port"
             raise refuse("control_port", self.control_port, why)
 
     @property
     def control_address(self) -> str:
-        """HOST:PORT at which the chief hears of the others."""
+        """HOST:PORT at which the chief listens for the others."""
         host, _, port = self.worker_hosts[0].rpartition(":")
         chosen = self.control_port if self.control_port != -1 else int(port) + _CONTROL_PORT_ABOVE
         return f"{host}:{chosen}"

@@ -5,23 +5,24 @@ import pytest
 from absl.flags import FlagValues
 
 from inception import app
-from inception.flags import configs, table
+from inception.flags import command_line, configs, table
+from slim.nets.nets_factory import NETS
 
 
 def train(*arguments: str, dataset: str = "mnist") -> configs.TrainConfig:
     """The config of a training program called with the arguments."""
     values = FlagValues()
-    configs.define_train(values, dataset)
+    command_line.define_train(values, dataset)
     app.parse(values, arguments)
-    return configs.train_config(values, dataset)
+    return command_line.train_config(values, dataset)
 
 
 def evaluation(*arguments: str, dataset: str = "mnist") -> configs.EvalConfig:
     """The config of an evaluation program called with the arguments."""
     values = FlagValues()
-    configs.define_eval(values, dataset)
+    command_line.define_eval(values, dataset)
     app.parse(values, arguments)
-    return configs.eval_config(values, dataset)
+    return command_line.eval_config(values, dataset)
 
 
 def test_training_keeps_the_defaults_that_users_rely_on():
@@ -81,6 +82,7 @@ def test_evaluation_keeps_the_defaults_that_users_rely_on():
 @pytest.mark.parametrize(("dataset", "net"), [("mnist", "lenet"), ("cifar10", "cifar10_alexnet")])
 def test_a_program_without_flags_fits_its_data_set(dataset, net):
     training, evaluating = train(dataset=dataset), evaluation(dataset=dataset)
+    assert net in NETS
     assert (training.dataset_name, training.net, training.image_size) == (dataset, net, -1)
     assert (evaluating.dataset_name, evaluating.net, evaluating.image_size) == (dataset, net, -1)
     assert (training.subset, evaluating.subset) == ("train", "test")
@@ -175,14 +177,14 @@ def test_every_device_has_a_node():
 
 def test_a_config_made_in_code_is_checked_like_one_made_of_flags():
     with pytest.raises(ValueError, match=r"^flag --grad_bits=2: must be 32, 16 or 1$"):
-        configs.TrainConfig(dataset_name="mnist", grad_bits=2)
+        configs.TrainConfig(dataset_name="mnist", net="lenet", grad_bits=2)
 
 
 @pytest.mark.parametrize("config_class", [configs.TrainConfig, configs.EvalConfig])
 def test_every_flag_has_a_help_and_a_default_that_is_allowed(config_class):
     for name, entry in table.table(config_class).items():
         assert entry.help, name
-    config_class(dataset_name="mnist")
+    config_class(dataset_name="mnist", net="lenet")
 
 
 @pytest.mark.parametrize(
@@ -201,8 +203,8 @@ def test_every_flag_has_a_help_and_a_default_that_is_allowed(config_class):
 )
 def test_a_flag_without_effect_is_named(arguments, inert, capsys):
     values = FlagValues()
-    configs.define_train(values, "mnist")
+    command_line.define_train(values, "mnist")
     app.parse(values, arguments)
-    configs.train_config(values, "mnist")
+    command_line.train_config(values, "mnist")
     named = [line.split(":")[0] for line in capsys.readouterr().out.splitlines()]
     assert named == [f"--{name}" for name in inert]

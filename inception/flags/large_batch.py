@@ -1,8 +1,7 @@
-"""Learning rates for large batches: scaling with the global batch, and a warm-up."""
+"""The flags of large batches: scaling of the learning rate with the global batch, and a warm-up."""
 
 import dataclasses
 import math
-from typing import NamedTuple
 
 from inception.flags.configs import TrainConfig
 from inception.flags.table import Checked, at_least, flag, number, one_of
@@ -18,27 +17,27 @@ class LargeBatch(Checked):
         "Training",
         one_of(*_SCALINGS),
         "none",
-        "initial_learning_rate is multiplied by global batch / base_batch_size: linear, by its "
-        "root: sqrt, or not: none",
+        "multiplies initial_learning_rate by global batch / base_batch_size (linear), by its "
+        "square root (sqrt) or by 1 (none)",
     )
     base_batch_size: int = flag(
         "Training",
         at_least(1, -1),
         -1,
-        "the batch that initial_learning_rate is meant for; -1 = one worker's",
+        "batch size that initial_learning_rate was chosen for; -1 = that of one worker",
         "images",
     )
     warmup_epochs: float = flag(
-        "Training", number(), 0.0, "epochs before the full learning rate", "epochs"
+        "Training", number(), 0.0, "length of the warm-up, before the full learning rate", "epochs"
     )
     warmup_type: str = flag(
         "Training",
         one_of("gradual", "constant"),
         "gradual",
-        "gradual climbs from warmup_learning_rate, constant stays there until warmup_epochs",
+        "gradual: the rate climbs from warmup_learning_rate; constant: it stays there",
     )
     warmup_learning_rate: float | None = flag(
-        "Training", number(), None, "of the warm-up; not set = initial_learning_rate unscaled"
+        "Training", number(), None, "rate of the warm-up; not set = initial_learning_rate, unscaled"
     )
 
 
@@ -70,49 +69,3 @@ def factor(config: TrainConfig, large_batch: LargeBatch, workers: int) -> float:
     base = large_batch.base_batch_size
     ratio = workers * config.batch_size / (config.batch_size if base == -1 else base)
     return _SCALINGS[large_batch.learning_rate_scaling](ratio)
-
-
-class RateSteps(NamedTuple):
-    """The epochs of a learning rate's schedule as steps.
-
-    Attributes:
-      warm_up: before the full rate.
-      decay: between two of exponential decay.
-      end: after which polynomial decay has come to its end; None = never.
-    """
-
-    warm_up: int
-    decay: int
-    end: int | None
-
-
-def rate_steps(config: TrainConfig, steps_per_epoch: float) -> RateSteps:
-    """Turns epochs into steps."""
-    decay = max(1, round(config.num_epochs_per_decay * steps_per_epoch))
-    warm_up = config.warmup_steps or round(config.warmup_epochs * steps_per_epoch)
-    return RateSteps(warm_up, decay, decay if config.polynomial_over_epochs else config.max_steps)
-
-
-def plan(config: TrainConfig, steps_per_epoch: float) -> str:
-    """Returns a line that tells the learning rate from the first step to the last.
-
-    Args:
-      config: with the rates as used, see `apply`.
-      steps_per_epoch: turns epochs into steps.
-    """
-    parts = []
-    steps = rate_steps(config, steps_per_epoch)
-    if steps.warm_up:
-        how = {"gradual": "climbs from", "constant": "stays at"}[config.warmup_type]
-        parts.append(f"{how} {config.warmup_learning_rate:g} for {steps.warm_up} steps")
-    parts.append(f"{config.initial_learning_rate:g}{_decay(config, steps)}")
-    return f"Learning rate: {', then '.join(parts)}."
-
-
-def _decay(config: TrainConfig, steps: RateSteps) -> str:
-    if config.learning_rate_decay_type == "exponential":
-        return f", times {config.learning_rate_decay_factor:g} every {steps.decay} steps"
-    if config.learning_rate_decay_type == "polynomial":
-        end, power = config.end_learning_rate, config.learning_rate_power
-        return f", falling to {end:g} at step {steps.end} (power {power:g})"
-    return ""

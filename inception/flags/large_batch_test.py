@@ -6,12 +6,16 @@ import tensorflow as tf
 from inception.flags import large_batch
 from inception.flags.configs import TrainConfig
 from inception.flags.large_batch import LargeBatch
-from inception.training.build import learning_rate
+from inception.training.learning_rate import learning_rate, plan
 
 
 def config_of(**changes):
     return TrainConfig(
-        dataset_name="mnist", batch_size=32, learning_rate_decay_type="fixed", **changes
+        dataset_name="mnist",
+        net="lenet",
+        batch_size=32,
+        learning_rate_decay_type="fixed",
+        **changes,
     )
 
 
@@ -39,6 +43,7 @@ def test_warm_up_climbs_or_stays_and_ends_at_the_scaled_rate(kind, expected):
 def test_the_recipe_of_many_nodes_warms_up_and_decays_with_power_3():
     base = TrainConfig(
         dataset_name="mnist",
+        net="lenet",
         batch_size=32,
         initial_learning_rate=0.05,
         learning_rate_decay_type="polynomial",
@@ -48,7 +53,7 @@ def test_the_recipe_of_many_nodes_warms_up_and_decays_with_power_3():
     )
     chosen = LargeBatch(learning_rate_scaling="sqrt", base_batch_size=32, warmup_epochs=5)
     config = large_batch.apply(base, chosen, workers=64)
-    assert large_batch.plan(config, 100) == (
+    assert plan(config, 100) == (
         "Learning rate: climbs from 0.05 for 500 steps, then 0.4, "
         "falling to 0.001 at step 10000 (power 3)."
     )
@@ -67,20 +72,21 @@ def test_the_recipe_of_many_nodes_warms_up_and_decays_with_power_3():
     ],
 )
 def test_the_plan_tells_the_decay(decay, text):
-    config = TrainConfig(dataset_name="mnist", learning_rate_decay_type=decay)
-    assert large_batch.plan(config, 100) == f"Learning rate: {text}"
+    config = TrainConfig(dataset_name="mnist", net="lenet", learning_rate_decay_type=decay)
+    assert plan(config, 100) == f"Learning rate: {text}"
 
 
 def test_the_plan_tells_when_slims_schedule_warms_up_and_ends():
     config = TrainConfig(
         dataset_name="mnist",
+        net="lenet",
         learning_rate_decay_type="polynomial",
         num_epochs_per_decay=2.0,
         polynomial_over_epochs=True,
         warmup_steps=30,
         max_steps=None,
     )
-    assert large_batch.plan(config, 50) == (
+    assert plan(config, 50) == (
         "Learning rate: climbs from 0 for 30 steps, then 0.01, "
         "falling to 0 at step 100 (power 0.5)."
     )

@@ -6,6 +6,7 @@ from typing import Any
 from absl.flags import FlagValues
 
 from inception.flags import configs, table
+from inception.flags.checks import inert_flags, tell_inert
 from inception.flags.cluster import LAUNCHED, ClusterConfig
 from inception.flags.table import (
     BOOLEAN,
@@ -38,7 +39,7 @@ class _Shared(Checked):
         "Data", TEXT, None, "preprocessing by its name in slim/preprocessing; not set = the net's"
     )
     num_preprocessing_threads: int = flag(
-        "Data", at_least(1), 4, "parallel decoding and augmentation", "threads"
+        "Data", at_least(1), 4, "threads that decode and augment images", "threads"
     )
     model_name: str = flag(
         "Training", TEXT, "inception_v3", "net, by its name in slim/nets; lenet is lenet_slim"
@@ -67,12 +68,19 @@ class TrainFlags(_Shared, configs.Trainer):
 
     batch_size: int = flag("Data", at_least(1), 32, "images in a step of one clone", "images")
     train_image_size: int | None = flag(
-        "Data", at_least(1), None, "side of the net's input; not set = the net's own", "pixels"
+        "Data",
+        at_least(1),
+        None,
+        "side length of the net's input; not set = the net's default",
+        "pixels",
     )
-    num_readers: int = flag("Data", at_least(1), 4, "record files read at once", "files")
+    num_readers: int = flag("Data", at_least(1), 4, "number of record files read at once", "files")
 
     train_dir: str = flag(
-        "Training", TEXT, "/tmp/tfmodel/", "folder of checkpoints and summaries; resumed from"
+        "Training",
+        TEXT,
+        "/tmp/tfmodel/",
+        "folder of checkpoints and summaries; training resumes from it",
     )
     max_number_of_steps: int | None = flag(
         "Training", at_least(1), None, "end of training; not set = never", "steps"
@@ -92,7 +100,7 @@ class TrainFlags(_Shared, configs.Trainer):
         "Training",
         number(above=True),
         2.0,
-        "exponential: between two decays; polynomial: of the whole decay",
+        "exponential: epochs between two decays; polynomial: length of the whole decay",
         "epochs",
     )
     learning_rate_decay_factor: float = flag(
@@ -106,37 +114,67 @@ class TrainFlags(_Shared, configs.Trainer):
         "Training", at_least(0), 0, "linear from warmup_learning_rate to learning_rate", "steps"
     )
     warmup_epochs: float = flag(
-        "Training", number(), 0.0, "the same, as a number of epochs", "epochs"
+        "Training",
+        number(),
+        0.0,
+        "length of the warm-up in epochs, instead of warmup_steps",
+        "epochs",
     )
-    warmup_learning_rate: float = flag("Training", number(), 0.0, "where the warm-up begins")
+    warmup_learning_rate: float = flag(
+        "Training", number(), 0.0, "learning rate at the start of the warm-up"
+    )
     weight_decay: float = flag(
-        "Training", number(), 0.00004, "times sum(w^2)/2 over the kernels is added to the loss"
+        "Training",
+        number(),
+        0.00004,
+        "weight of the penalty sum(w^2)/2 over the kernels in the loss",
     )
     label_smoothing: float = flag(
-        "Training", number(0, 1), 0.0, "share of a label spread over all classes"
+        "Training", number(0, 1), 0.0, "fraction of a label spread over all classes"
     )
     moving_average_decay: float | None = flag(
-        "Training", number(0, 1), None, "decay of the weights' moving averages; not set = none"
+        "Training",
+        number(0, 1),
+        None,
+        "decay of the moving averages of the weights; not set = no averages",
     )
     checkpoint_path: str = flag(
-        "Training", TEXT, "", "checkpoint (or folder) to start from where train_dir has none"
+        "Training", TEXT, "", "checkpoint (or its folder) to start from if train_dir has none"
     )
     checkpoint_exclude_scopes: tuple[str, ...] = flag(
-        "Training", NAMES, (), "beginnings of variable names that are not restored from it"
+        "Training",
+        NAMES,
+        (),
+        "prefixes of the names of variables that are not restored from checkpoint_path",
     )
     ignore_missing_vars: bool = flag(
-        "Training", BOOLEAN, False, "variables that it lacks keep their initial values"
+        "Training",
+        BOOLEAN,
+        False,
+        "variables that are missing in checkpoint_path keep their initial values",
     )
     trainable_scopes: tuple[str, ...] = flag(
-        "Training", NAMES, (), "beginnings of variable names that are trained; not set = all"
+        "Training", NAMES, (), "prefixes of the names of variables to train; not set = all"
     )
-    save_interval_secs: float = flag("Training", number(), 600, "between checkpoints", "seconds")
+    save_interval_secs: float = flag(
+        "Training", number(), 600, "time between checkpoints", "seconds"
+    )
 
-    num_clones: int = flag("Runtime", at_least(1), 1, "devices with a clone of the net", "devices")
-    clone_on_cpu: bool = flag("Runtime", BOOLEAN, False, "clones on the CPU though there are GPUs")
-    log_every_n_steps: int = flag("Runtime", at_least(1), 10, "between two lines", "steps")
+    num_clones: int = flag(
+        "Runtime", at_least(1), 1, "number of devices with a clone of the net", "devices"
+    )
+    clone_on_cpu: bool = flag(
+        "Runtime", BOOLEAN, False, "put the clones on the CPU even if there are GPUs"
+    )
+    log_every_n_steps: int = flag(
+        "Runtime", at_least(1), 10, "steps between two log lines", "steps"
+    )
     save_summaries_secs: float = flag(
-        "Runtime", number(), 600, "between summaries for TensorBoard; 0 = none", "seconds"
+        "Runtime",
+        number(),
+        600,
+        "time between summaries for TensorBoard; 0 = no summaries",
+        "seconds",
     )
 
     def config(self) -> configs.TrainConfig:
@@ -188,20 +226,20 @@ class ClusterFlags(Checked):
         "Distributed",
         one_of("local", *LAUNCHED),
         "local",
-        "local trains on this machine alone; the others say who started it on several",
+        "local trains on this machine alone; mpi and horovod name the launcher of several workers",
     )
     worker_timeout_secs: float = flag(
         "Distributed",
         number(above=True),
         60.0,
-        "a worker that is not heard of for so long ends the training",
+        "a worker that is silent for this long ends the training",
         "seconds",
     )
     split_data: bool = flag(
         "Distributed",
         BOOLEAN,
         True,
-        "each worker reads its share of the records; False: --dataset_dir holds just its share",
+        "each worker reads its share of the records; False: --dataset_dir holds only its share",
     )
 
 
@@ -211,10 +249,18 @@ class EvalFlags(_Shared, configs.Threads):
 
     batch_size: int = flag("Data", at_least(1), 100, "images in a step", "images")
     eval_image_size: int | None = flag(
-        "Data", at_least(1), None, "side of the net's input; not set = the net's own", "pixels"
+        "Data",
+        at_least(1),
+        None,
+        "side length of the net's input; not set = the net's default",
+        "pixels",
     )
     max_num_batches: int | None = flag(
-        "Evaluation", at_least(1), None, "at most these many; not set = all", "batches"
+        "Evaluation",
+        at_least(1),
+        None,
+        "maximum number of batches to evaluate; not set = all",
+        "batches",
     )
     checkpoint_path: str = flag(
         "Evaluation", TEXT, "/tmp/tfmodel/", "folder of checkpoints, or one checkpoint"
@@ -224,7 +270,7 @@ class EvalFlags(_Shared, configs.Threads):
         "Evaluation",
         number(0, 1),
         None,
-        "if set, the moving averages of the weights are evaluated, as the training made them",
+        "if set, evaluate the moving averages of the weights that the training kept",
     )
 
     def config(self) -> configs.EvalConfig:
@@ -259,5 +305,5 @@ def cluster_config(values: FlagValues, save_interval_secs: float) -> ClusterConf
 def train_config(values: FlagValues) -> configs.TrainConfig:
     """Returns the config of the program that trains; names flags without effect."""
     config = table.read(TrainFlags, values).config()
-    configs.tell_inert(configs.inert_flags(config), values, _RENAMED)
+    tell_inert(inert_flags(config), values, _RENAMED)
     return config

@@ -1,4 +1,4 @@
-"""Runs side by side: as a table and as a picture."""
+"""Compares runs in a table and in a picture."""
 
 from collections.abc import Mapping
 
@@ -10,11 +10,11 @@ import rich.table
 from inception.results import pictures
 from inception.results.report import Curve, Run
 
-_SMOOTHED = 0.07  # share of the run that a point of the smoothed loss averages
+_SMOOTHED = 0.07  # fraction of the run that one point of the smoothed loss averages
 
 
 def print_table(runs: Mapping[str, Run], title: str) -> None:
-    """Prints a row a run; ratios are those of the first run's bytes to the run's."""
+    """Prints one row per run. A ratio compares the first run's bytes with the row's."""
     table = rich.table.Table(title=title)
     table.add_column("gradients")
     for heading in (
@@ -64,7 +64,7 @@ def draw(runs: Mapping[str, Run], path: str, title: str) -> None:
 
 
 def _smooth(curve: Curve) -> np.ndarray:
-    """Mean of the values around each step; fewer of them towards the ends."""
+    """Returns the mean of the values around each step, of fewer values towards the ends."""
     window = np.ones(max(1, round(_SMOOTHED * len(curve.values))))
     total = np.convolve(curve.values, window, "same")
     return total / np.convolve(np.ones(len(curve.values)), window, "same")

@@ -1,4 +1,4 @@
-"""The line of a training step, and the progress bar of a terminal."""
+"""The log line of a training step, and the progress bar on a terminal."""
 
 import datetime
 import sys
@@ -16,7 +16,7 @@ def timestamp(now: datetime.datetime | None = None) -> str:
 def step_line(
     progress: Progress, now: datetime.datetime | None = None, worker: int | None = None
 ) -> str:
-    """Returns the line of a step; with `worker` it begins `Worker 3: `."""
+    """Returns the line of a step. With a worker's index it begins with `Worker 3: `."""
     prefix = "" if worker is None else f"Worker {worker}: "
     return (
         f"{prefix}{timestamp(now)}: step {progress.step}, "
@@ -26,12 +26,12 @@ def step_line(
 
 
 class ProgressBar:
-    """A bar with the figures and the time left, below the lines; nothing without a terminal.
+    """A bar below the lines, with figures and the time left. Without a terminal it shows nothing.
 
         with ProgressBar(first_step, max_steps) as bar:
             bar.update(progress)
 
-    `max_steps` None (a run without an end) shows a bar that only moves.
+    If `max_steps` is None, the run has no end and the bar only moves.
     """
 
     def __init__(self, first_step: int, max_steps: int | None):
@@ -53,7 +53,7 @@ class ProgressBar:
         self._bar.stop()
 
     def update(self, progress: Progress) -> None:
-        """Shows the figures of the newest step."""
+        """Shows the figures of the latest step."""
         losses = f"{progress.entropy_loss:.2f} + {progress.reg_loss:.2f}"
         text = f"loss = {losses} = {progress.total_loss:.2f} {_speed(progress)}"
         self._bar.update(self._task, completed=progress.step, description=text)

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 @dataclasses.dataclass(frozen=True)
 class Metrics:
-    """Shares of the examples whose label has the largest logit, or one of the five largest."""
+    """Fractions of the examples whose label has the largest logit, or one of the five largest."""
 
     precision_at_1: float
     recall_at_5: float
@@ -23,10 +23,10 @@ class Metrics:
 
 
 def count_hits(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """Returns int32 [2]: the examples with the label in the top 1 and in the top 5.
+    """Counts the examples with the label in the top 1 and in the top 5: int32 [2].
 
-    Of equal logits that of the lower class is the larger one, so a net that says the same of all
-    classes gains nothing; logits with a NaN or an infinity hit nothing.
+    Among equal logits the lower class ranks first, so a net with equal logits for all classes
+    gains nothing. Logits with a NaN or an infinity never hit.
 
     Args:
       logits: float32 [B, classes].
@@ -41,9 +41,9 @@ def count_hits(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
 def hit_counter(
     logits: Callable[[tf.Tensor], tf.Tensor],
 ) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-    """Compiles `count_hits` of the logits of images, as a function of (images, labels).
+    """Compiles `count_hits` as a function of (images, labels).
 
-    It reads the variables behind `logits` at every call, so one serves all checkpoints of a net.
+    It reads the variables behind `logits` at every call, so it serves all checkpoints of a net.
 
     Args:
       logits: images float32 [B, H, W, C] -> logits float32 [B, classes].
@@ -61,12 +61,12 @@ def measure(
     """Returns the metrics over all batches, smaller ones included.
 
     Args:
-      count: what `hit_counter` returns.
+      count: from `hit_counter`.
       batches: (images float32 [B, H, W, C], labels int32 [B]).
       after_batch: called with the number of examples of each batch.
 
     Raises:
-      ValueError: there is no example.
+      ValueError: there are no examples.
     """
     hits, examples = np.zeros(2, np.int64), 0
     for images, labels in batches:

@@ -6,6 +6,6 @@ from slim.datasets import files
 
 
 def save(figure: matplotlib.figure.Figure, path: str) -> None:
-    """Writes a PNG file; a file of this name is replaced only by a whole one."""
+    """Writes a PNG file. It replaces an existing file only when it is complete."""
     with files.replacing(path) as temporary:
         figure.savefig(temporary, format="png", dpi=100)

@@ -1,18 +1,18 @@
-"""What a finished run left behind: its curves, its accuracies, its bytes."""
+"""Reads a finished run: its curves, accuracies and bytes."""
 
 import dataclasses
 import glob
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
 from tensorboard.backend.event_processing import event_file_loader
 
-from inception.flags.configs import EvalConfig
 from inception.results.metrics import Metrics
-from inception.training import evaluate
 from terngrad.training import checkpoints
+
+Evaluate = Callable[[Sequence[str]], list[Metrics]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,15 +25,15 @@ class Curve:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A run, read from its folder.
+    """A finished run.
 
     Attributes:
-      loss: total loss of the step's batch.
-      accuracy: precision @ 1 on the test images, at each checkpoint.
-      metrics: of the last checkpoint.
+      loss: total loss of each logged step.
+      accuracy: precision @ 1 on the test images, by checkpoint.
+      metrics: metrics of the last checkpoint.
       parameters: number of trained parameters.
       payload_bytes: bytes that one node sends in a step.
-      bits_per_parameter: the same in bits for each parameter.
+      bits_per_parameter: the same, in bits per parameter.
       ms_per_step: median duration of a step, in milliseconds.
     """
 
@@ -46,17 +46,22 @@ class Run:
     ms_per_step: float
 
 
-def read_run(train_dir: str, *, net: str, dataset_name: str, data_dir: str, batch_size: int) -> Run:
-    """Reads a run's event files and evaluates its checkpoints (moving averages, test images).
+def read_run(train_dir: str, *, batch_size: int, evaluate: Evaluate) -> Run:
+    """Reads a run's event files and evaluates its checkpoints.
+
+    Args:
+      train_dir: folder of the run.
+      batch_size: images in a step.
+      evaluate: returns the metrics of checkpoints, see `evaluate.measure_checkpoints`.
 
     Raises:
-      ValueError: if the folder holds no checkpoint or no events.
+      ValueError: the folder holds no checkpoint or no events.
     """
     scalars = read_scalars(train_dir)
     paths = checkpoints.all_checkpoints(train_dir)
     if not paths or "losses/total_loss" not in scalars:
-        raise ValueError(f"{train_dir} holds no finished run.")
-    found = evaluate_all(paths, net, dataset_name, data_dir)
+        raise ValueError(f"{train_dir}: holds no finished run")
+    found = evaluate(paths)
     payload = scalars["bytes_sent_per_step"].values[0]
     bits = scalars["bits_per_parameter"].values[0]
     return Run(
@@ -73,7 +78,7 @@ def read_run(train_dir: str, *, net: str, dataset_name: str, data_dir: str, batc
 
 
 def read_scalars(directory: str) -> dict[str, Curve]:
-    """Every scalar of a folder's event files by tag; of a step written twice the last value."""
+    """Returns all scalars in a folder's event files by tag. The last value of a step wins."""
     found: dict[str, dict[int, float]] = {}
     for path in sorted(glob.glob(os.path.join(glob.escape(directory), "events.out.tfevents.*"))):
         for event in event_file_loader.EventFileLoader(path).Load():
@@ -85,18 +90,3 @@ def read_scalars(directory: str) -> dict[str, Curve]:
         tag: Curve(sorted(values), [values[step] for step in sorted(values)])
         for tag, values in found.items()
     }
-
-
-def evaluate_all(paths: Sequence[str], net: str, dataset_name: str, data_dir: str) -> list[Metrics]:
-    """Metrics of checkpoints on the test images, with the moving averages of the weights."""
-    config = EvalConfig(
-        net=net,
-        dataset_name=dataset_name,
-        data_dir=data_dir,
-        subset="test",
-        batch_size=500,
-        num_examples=-1,
-    )
-    task = evaluate.make_task(config)
-    task = task._replace(batches=task.batches.cache())
-    return [evaluate.measure_checkpoint(path, task) for path in paths]

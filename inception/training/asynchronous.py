@@ -5,11 +5,11 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from inception.cluster.join import Workers
 from inception.cluster.network import security, tell_hosts
+from inception.cluster.workers import Workers
 from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import TrainConfig
-from inception.training.build import learning_rate
+from inception.training.learning_rate import learning_rate
 from inception.training.looping import run_loop
 from inception.training.preparation import Ready, prepare
 from inception.training.train import how_to_go_on, say, worker_batches

@@ -1,4 +1,4 @@
-"""From a config to batches: what training and evaluation read, and what is wrong with it."""
+"""The batches of a training or an evaluation, and the names of bad records."""
 
 import contextlib
 from collections.abc import Iterator
@@ -23,13 +23,13 @@ def training_batches(
     worker_index: int = 0,
     num_workers: int = 1,
 ) -> tf.data.Dataset:
-    """Batches (images, labels) from step `step` on; synthetic ones where `dataset` is None.
+    """Returns batches (images, labels) from step `step` on; synthetic ones if `dataset` is None.
 
-    Of several workers each gets its share of the records.
+    Each of several workers gets its share of the records.
     """
     if dataset is None:
         shape = (goal.image_size, goal.image_size, goal.channels)
-        # One batch over all workers: the images of a node do not depend on where it computes.
+        # One batch for all workers: the images of a node do not depend on its worker.
         whole = input_pipeline.synthetic_batches(
             shape, goal.num_classes, config.batch_size * num_workers, config.seed
         )
@@ -53,7 +53,7 @@ def training_batches(
 
 
 def evaluation_batches(config: EvalConfig, goal: Problem, dataset: Dataset) -> tf.data.Dataset:
-    """Batches (images, labels) in one pass over `num_evaluated` examples."""
+    """Returns batches (images, labels) in one pass over `num_evaluated` examples."""
     batches = input_pipeline.evaluation_batches(
         dataset,
         preprocessing_factory.get_preprocessing(goal.preprocessing, is_training=False),
@@ -69,7 +69,7 @@ def evaluation_batches(config: EvalConfig, goal: Problem, dataset: Dataset) -> t
 
 
 def num_evaluated(config: EvalConfig, dataset: Dataset) -> int:
-    """The number of examples that an evaluation takes: `num_examples`, or as many as there are."""
+    """Returns the number of evaluated examples: `num_examples`, or all if there are fewer."""
     present = dataset.num_examples
     return present if config.num_examples == -1 else min(config.num_examples, present)
 
@@ -78,10 +78,10 @@ def num_evaluated(config: EvalConfig, dataset: Dataset) -> int:
 def naming_bad_records(
     config: TrainConfig | EvalConfig, goal: Problem, dataset: Dataset | None
 ) -> Iterator[None]:
-    """Names the first damaged or mislabelled record when the block fails because of one.
+    """Names the first damaged or mislabelled record if it makes the block fail.
 
     Raises:
-      ValueError: file, record, what is wrong, what is allowed.
+      ValueError: names the file and the record, what is wrong, and what is allowed.
     """
     labels = range(config.labels_offset, config.labels_offset + goal.num_classes)
     with records.naming_damage(dataset.files if dataset else (), labels):
@@ -89,13 +89,13 @@ def naming_bad_records(
 
 
 def _shift_labels(batches: tf.data.Dataset, offset: int, num_classes: int) -> tf.data.Dataset:
-    """Subtracts labels_offset from the labels; one that is then no class is an error."""
+    """Subtracts labels_offset from the labels. A result that is no class is an error."""
     if not offset:
         return batches
 
     def shift(images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         shifted = labels - offset
-        # Not all losses and no metric would notice; `naming_bad_records` words the error.
+        # Some losses and all metrics would not notice; `naming_bad_records` words the error.
         tf.debugging.Assert(tf.reduce_all((shifted >= 0) & (shifted < num_classes)), [labels])
         return images, shifted
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from inception.flags.configs import TrainConfig
-from inception.flags.large_batch import rate_steps
 from inception.training import runtime
+from inception.training.learning_rate import learning_rate
 from inception.training.problem import Problem
 from slim.nets import nets_factory
 from terngrad.codecs.codec import Codec, Payload
@@ -17,13 +17,11 @@ from terngrad.exchange.exchange import Exchange
 from terngrad.exchange.local import LocalExchange
 from terngrad.layout import Layout, Policy, make_layout
 from terngrad.ops.choice import Choice
-from terngrad.training import schedules
 from terngrad.training.averages import MovingAverages
 from terngrad.training.bystander import Bystander
 from terngrad.training.classifier import Classifier
 from terngrad.training.optimizers import Optimizer, make_optimizer
 from terngrad.training.runner import Runner
-from terngrad.training.schedules import Schedule
 from terngrad.training.step import TrainStep
 
 
@@ -131,24 +129,6 @@ def build_training(
         exchange,
         kernel_choice,
     )
-
-
-def learning_rate(config: TrainConfig, steps_per_epoch: float) -> Schedule:
-    """The learning rate by step; epochs become steps here."""
-    rate = config.initial_learning_rate
-    steps = rate_steps(config, steps_per_epoch)
-    makers = {
-        "fixed": lambda: schedules.fixed(rate),
-        "exponential": lambda: schedules.exponential(
-            rate, steps.decay, config.learning_rate_decay_factor
-        ),
-        "polynomial": lambda: schedules.polynomial(
-            rate, steps.end, config.learning_rate_power, config.end_learning_rate
-        ),
-    }
-    schedule = makers[config.learning_rate_decay_type]()
-    warm_up = {"gradual": schedules.linear_warmup, "constant": schedules.constant_warmup}
-    return warm_up[config.warmup_type](config.warmup_learning_rate, steps.warm_up, schedule)
 
 
 def _policy(config: TrainConfig, names: Sequence[str]) -> Policy:

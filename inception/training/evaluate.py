@@ -1,4 +1,4 @@
-"""What the evaluation programs share: one checkpoint, or each one of a running training."""
+"""Evaluates one checkpoint, or each new checkpoint of a running training."""
 
 import contextlib
 import math
@@ -6,7 +6,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import keras
@@ -26,11 +26,11 @@ from terngrad.training import checkpoints
 from terngrad.training.classifier import Classifier
 
 _BATCHES_PER_LINE = 20
-_FIRST_LOOK_SECS = 5.0  # between looks while there is no checkpoint at all
+_FIRST_LOOK_SECS = 5.0  # between looks while there is no checkpoint yet
 
 
 class Task(NamedTuple):
-    """What checkpoints are evaluated with: a net, its metrics compiled, and one pass over data."""
+    """What an evaluation needs: a net, its compiled metrics, and one pass over the data."""
 
     config: EvalConfig
     goal: Problem
@@ -43,12 +43,12 @@ class Task(NamedTuple):
 def evaluate(config: EvalConfig) -> None:
     """Prints the metrics of the newest checkpoint and writes them to eval_dir.
 
-    Without run_once it goes on with each newer checkpoint, until the one of max_steps; where
-    checkpoint_dir is a single checkpoint, there is no newer one.
+    Without run_once it continues with each newer checkpoint, up to that of max_steps, unless
+    checkpoint_dir names a single checkpoint.
 
     Raises:
-      ValueError: no checkpoint (run_once), a checkpoint of another net, missing or damaged records,
-        an eval_dir that cannot be written to.
+      ValueError: there is no checkpoint (run_once), it belongs to another net, records are missing
+        or damaged, or eval_dir is not writable.
     """
     if config.num_intra_threads:
         tf.config.threading.set_intra_op_parallelism_threads(config.num_intra_threads)
@@ -74,17 +74,34 @@ def make_task(config: EvalConfig) -> Task:
 
 
 def measure_checkpoint(path: str, task: Task) -> Metrics:
-    """Returns the metrics of a checkpoint; the task's net is left with its weights.
+    """Returns the metrics of a checkpoint. The task's net keeps its weights.
 
     Raises:
-      ValueError: the checkpoint is of another net, or a record is damaged.
+      ValueError: the checkpoint belongs to another net, or a record is damaged.
     """
     _load(path, task)
     return _measure(task)
 
 
+def measure_checkpoints(
+    paths: Sequence[str], *, net: str, dataset_name: str, data_dir: str
+) -> list[Metrics]:
+    """Returns the metrics of checkpoints on the test images, with the weights' moving averages."""
+    config = EvalConfig(
+        net=net,
+        dataset_name=dataset_name,
+        data_dir=data_dir,
+        subset="test",
+        batch_size=500,
+        num_examples=-1,
+    )
+    task = make_task(config)
+    task = task._replace(batches=task.batches.cache())
+    return [measure_checkpoint(path, task) for path in paths]
+
+
 def choose_device(name: str, num_gpus: int) -> str:
-    """Returns TensorFlow's name of /gpu:N or /cpu:0; the CPU, with a line, if there is no GPU."""
+    """Returns TensorFlow's name of /gpu:N or /cpu:0; without a GPU the CPU's, with a log line."""
     match = re.fullmatch(r"/(?:device:)?(?:cpu:0|gpu:(\d+))", name.lower())
     if not match or (num_gpus and match[1] and int(match[1]) >= num_gpus):
         gpus = "".join(f"/gpu:{i}, " for i in range(max(num_gpus, 1)))
@@ -92,7 +109,7 @@ def choose_device(name: str, num_gpus: int) -> str:
     if not match[1]:
         return "/CPU:0"
     if not num_gpus:
-        print(f"There is no GPU: {name} is the CPU.")
+        print(f"There is no GPU: {name} means the CPU.")
         return "/CPU:0"
     return f"/GPU:{match[1]}"
 
@@ -103,13 +120,13 @@ def follow(
     max_steps: int,
     sleep: Callable[[float], None],
 ) -> Iterator[str]:
-    """Yields each newest checkpoint once, up to the one of `max_steps`.
+    """Yields each new checkpoint once, up to that of `max_steps`.
 
     Args:
       newest: returns the path of the newest checkpoint, or None.
-      interval_secs: between two looks.
-      max_steps: a checkpoint of this step or a later one is the last.
-      sleep: waits so many seconds.
+      interval_secs: time between two looks.
+      max_steps: the first checkpoint at or after this step is the last.
+      sleep: waits for a number of seconds.
     """
     step, waiting = -1, False
     while step < max_steps:
@@ -135,11 +152,11 @@ def _paths(config: EvalConfig) -> Iterator[str]:
 
 
 def _newest(location: str) -> str | None:
-    """The newest checkpoint of a folder, or the location itself if it is a checkpoint."""
+    """Returns the newest checkpoint of a folder, or the location itself if it is a checkpoint."""
     if not _exists(location):
         return checkpoints.latest_checkpoint(location)
     if not re.search(r"-\d+$", location):
-        raise ValueError(f"{location} does not end in the step, as in model.ckpt-1000")
+        raise ValueError(f"{location}: the name must end in the step, as in model.ckpt-1000")
     return location
 
 
@@ -150,9 +167,9 @@ def _exists(path: str) -> bool:
 def _open_writer(eval_dir: str) -> tf.summary.SummaryWriter:
     try:
         os.makedirs(eval_dir, exist_ok=True)
-        tempfile.TemporaryFile(dir=eval_dir).close()  # TensorFlow's own error takes many lines
+        tempfile.TemporaryFile(dir=eval_dir).close()  # TensorFlow's own error has many lines
     except OSError as error:
-        raise refuse("eval_dir", eval_dir, f"takes no summaries ({error.strerror})") from error
+        raise refuse("eval_dir", eval_dir, f"is not writable ({error.strerror})") from error
     return tf.summary.create_file_writer(eval_dir)
 
 
@@ -186,7 +203,7 @@ def _evaluate_and_tell(path: str, task: Task, writer: tf.summary.SummaryWriter) 
 
 
 def _speed_lines(num_batches: int) -> Callable[[int], None]:
-    """Returns what prints the speed of each 20 batches, when called after every batch."""
+    """Returns a function that prints the speed every 20 batches; to be called after each batch."""
     done = examples = 0
     start = time.perf_counter()
 

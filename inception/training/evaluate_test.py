@@ -87,7 +87,7 @@ def test_the_program_prints_the_lines_that_tools_read_and_writes_them(data_dir, 
     )
     assert (done.returncode, done.stderr) == (0, "")
     expected = [
-        re.escape("There is no GPU: /gpu:0 is the CPU."),
+        re.escape("There is no GPU: /gpu:0 means the CPU."),
         re.escape(f"Succesfully loaded model from {path} at step=40."),
         TIME + r"starting evaluation on \(test\)\.",
         TIME + r"\[20 batches out of 25\] \(\d+\.\d examples/sec; \d+\.\d{3}sec/batch\)",
@@ -231,7 +231,7 @@ def test_a_folder_that_takes_no_summaries_is_named(data_dir, train_dir, tmp_path
     (tmp_path / "file").touch()
     folder = tmp_path / "file" / "eval"
     line = error_line(*mnist_arguments(data_dir, train_dir, "--run_once", f"--eval_dir={folder}"))
-    assert line == (f"mnist_eval: flag --eval_dir={folder}: takes no summaries (Not a directory)")
+    assert line == (f"mnist_eval: flag --eval_dir={folder}: is not writable (Not a directory)")
 
 
 def test_follow_looks_often_only_until_the_first_checkpoint():

@@ -1,4 +1,4 @@
-"""Folders that one process alone writes to."""
+"""Locks on folders that only one process may write to."""
 
 import fcntl
 import os
@@ -6,12 +6,14 @@ from typing import IO
 
 
 def hold_alone(folder: str, kind: str = "training") -> IO[str]:
-    """Locks a folder until the returned file is closed or the process ends, however it ends.
+    """Locks a folder until the returned file is closed or the process ends.
 
-    `kind` is what another process is called that holds it.
+    Args:
+      folder: to lock.
+      kind: what the error calls another process that holds the lock.
 
     Raises:
-      ValueError: if another process, which it names, holds it.
+      ValueError: names the process that holds the lock.
     """
     file = open(os.path.join(folder, ".lock"), "a+", encoding="utf-8")  # noqa: SIM115
     try:

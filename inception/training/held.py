@@ -5,12 +5,12 @@ import json
 import secrets
 from collections.abc import Sequence
 
-from inception.cluster.join import Workers
+from inception.cluster.workers import Workers
 from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import TrainConfig
 from inception.training import settings
 from inception.training.build import Training
-from inception.training.schedule_text import write_schedule
+from inception.training.learning_rate import write_schedule
 from slim.datasets.dataset_factory import Dataset
 from terngrad.asynchronous.plan import Plan
 from terngrad.asynchronous.space import Shard, make_shards

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from inception.results.logs import ProgressBar, step_line
 from inception.training.batches import naming_bad_records
-from inception.training.build import learning_rate
+from inception.training.learning_rate import learning_rate
 from inception.training.preparation import Ready
 from terngrad.codecs.codec import Codec, Payload
 from terngrad.training import checkpoints

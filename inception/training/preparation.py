@@ -8,11 +8,10 @@ from typing import IO
 
 import tensorflow as tf
 
-from inception.cluster.join import ALONE, Workers, fingerprint
-from inception.flags import large_batch
+from inception.cluster.workers import ALONE, Workers, fingerprint
 from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import TrainConfig
-from inception.training import problem, runtime, settings
+from inception.training import learning_rate, problem, runtime, settings
 from inception.training.build import Training, build_training
 from inception.training.folders import hold_alone
 from inception.training.held import Held, make_held, own_settings, tell_plan
@@ -126,7 +125,7 @@ def prepare(
     elif workers.is_chief:
         _tell_plan(config, training)
         if workers is not ALONE:
-            print(large_batch.plan(config, steps_per_epoch), flush=True)
+            print(learning_rate.plan(config, steps_per_epoch), flush=True)
     return Ready(
         config,
         goal,

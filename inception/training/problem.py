@@ -1,4 +1,4 @@
-"""What a config asks a net to learn: the place where data set and net must fit each other."""
+"""What a net has to learn. Data set and net must fit each other."""
 
 import dataclasses
 
@@ -10,7 +10,14 @@ from slim.nets import nets_factory
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """Attributes: the logits, the side of the input in pixels, its channels, the preprocessing."""
+    """A classification problem.
+
+    Attributes:
+      num_classes: number of logits.
+      image_size: side length of the net's input in pixels.
+      channels: of the input.
+      preprocessing: name of the preprocessing.
+    """
 
     num_classes: int
     image_size: int
@@ -19,7 +26,7 @@ class Problem:
 
 
 def resolve(config: configs.TrainConfig | configs.EvalConfig) -> Problem:
-    """Returns the problem, without reading a file; ValueError names the flag at fault."""
+    """Returns the problem without reading a file. ValueError names the flag at fault."""
     info = dataset_factory.get_info(config.dataset_name)
     spec = nets_factory.get_spec(config.net)
     channels = info.image_shape[-1]

@@ -1,4 +1,4 @@
-"""Process-wide settings, made once by a program before it computes anything."""
+"""Settings of the whole process, which a program makes once, before it computes anything."""
 
 import os
 from collections.abc import Sequence
@@ -11,10 +11,10 @@ from terngrad.ops.choice import Choice, choose_kernels
 def configure(
     *, intra_threads: int, inter_threads: int, deterministic: bool, log_placement: bool
 ) -> None:
-    """Sets TensorFlow's threads, determinism and what laws of the numerics need.
+    """Sets TensorFlow's threads and determinism, and the options that the numerics' laws need.
 
     Args:
-      intra_threads: within one operation; 0 = TensorFlow's choice.
+      intra_threads: threads within one operation; 0 = TensorFlow's choice.
       inter_threads: operations at once; 0 = TensorFlow's choice.
       deterministic: equal inputs give equal bits.
       log_placement: log the device of every operation.
@@ -23,7 +23,7 @@ def configure(
         tf.config.threading.set_intra_op_parallelism_threads(intra_threads)
     if inter_threads:
         tf.config.threading.set_inter_op_parallelism_threads(inter_threads)
-    # Grappler would flatten the trees in which nodes are added, and so change their rounding.
+    # Grappler would flatten the trees of additions over nodes, which changes their rounding.
     tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
     tf.debugging.set_log_device_placement(log_placement)
     if deterministic:
@@ -31,26 +31,26 @@ def configure(
 
 
 def towers(count: int, *, on_cpu: bool = False) -> Sequence[str]:
-    """Names of `count` devices: the GPUs, or logical CPU devices where there is none.
+    """Returns the names of `count` devices: GPUs, or logical CPU devices if there is no GPU.
 
     Raises:
-      ValueError: if there are GPUs, but fewer.
+      ValueError: there are GPUs, but fewer than `count`.
     """
     gpus = tf.config.list_physical_devices("GPU")
     if gpus and not on_cpu:
         if count > len(gpus):
-            raise ValueError(f"--num_gpus={count}: this machine has {len(gpus)}.")
+            raise ValueError(f"--num_gpus={count}: this machine has {len(gpus)} GPUs.")
         return [f"/GPU:{i}" for i in range(count)]
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(
         cpu, [tf.config.LogicalDeviceConfiguration()] * count
     )
     if count > 1:
-        print(f"There is no GPU to use: the {count} towers are logical CPU devices.")
+        print(f"No GPU is used: the {count} towers are logical CPU devices.")
     return [f"/CPU:{i}" for i in range(count)]
 
 
 def kernels(*, on_gpu: bool = False) -> Choice:
-    """What TERNGRAD_KERNELS and TERNGRAD_SIMD choose; ValueError as of `choose_kernels`."""
+    """Returns the kernels that TERNGRAD_KERNELS and TERNGRAD_SIMD choose; see `choose_kernels`."""
     wanted, path = os.environ.get("TERNGRAD_KERNELS", ""), os.environ.get("TERNGRAD_SIMD", "")
     return choose_kernels(wanted, path, on_gpu)

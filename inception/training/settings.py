@@ -1,6 +1,6 @@
-"""The settings that decide a training's result, as its checkpoints note them.
+"""The settings that decide the result of a training, as its checkpoints note them.
 
-Started again with others, a training goes on, but not as an undisturbed one would.
+A training that is restarted with other settings continues, but with another result.
 """
 
 import dataclasses
@@ -11,14 +11,15 @@ from types import MappingProxyType
 
 import tensorflow as tf
 
-from inception.flags.configs import TrainConfig, inert_flags
+from inception.flags.checks import inert_flags
+from inception.flags.configs import TrainConfig
 from slim.datasets.dataset_factory import Dataset
 
-# What a training may be started again with and still give the same bits.
+# Settings that may change between two starts without changing a bit of the result.
 _WITHOUT_EFFECT = {
     "bucket_elements",
     "checkpoint_exclude_scopes",
-    "data_dir",  # what the records are counts, not where they are
+    "data_dir",  # the records count, not their place
     "fine_tune",
     "ignore_missing_vars",
     "keep_checkpoints",
@@ -26,7 +27,7 @@ _WITHOUT_EFFECT = {
     "log_every_n_steps",
     "max_steps",
     "num_inter_threads",
-    "num_nodes",  # the number that -1 stands for counts
+    "num_nodes",  # noted as the number that -1 stands for
     "num_preprocess_threads",
     "pretrained_model_checkpoint_path",
     "profile_steps",
@@ -49,10 +50,10 @@ def describe(
     """Returns the settings as a JSON object.
 
     Args:
-      config: what they are taken from.
+      config: holds the settings.
       dataset: None stands for synthetic images.
-      workers: of the training.
-      batches_per_step: of how many batches a step is; 0 = of one of each worker.
+      workers: number of workers.
+      batches_per_step: number of batches that make a step; 0 = one from each worker.
       own: settings that only the training's kind has.
     """
     ignored = _WITHOUT_EFFECT | inert_flags(config).keys()
@@ -67,17 +68,17 @@ def describe(
 
 
 def facts(config: TrainConfig, workers: int) -> dict[str, str]:
-    """Returns what all workers of a training must have in common, by name."""
+    """Returns, by name, what must be equal on all workers of a training."""
     common = json.loads(describe(config, None, workers))
     common |= {"max_steps": config.max_steps, "tensorflow": tf.version.VERSION}
-    # These have no effect on the result, but one on what is sent.
+    # These change what is sent, though not the result.
     on_the_wire = {"bucket_elements", "use_encoding"} - inert_flags(config).keys()
     common |= {name: getattr(config, name) for name in sorted(on_the_wire)}
     return {name: json.dumps(value) for name, value in common.items()}
 
 
 def data_facts(dataset: Dataset | None, split_data: bool) -> dict[str, str]:
-    """Returns what workers must have in common of their data; see `facts`."""
+    """Returns what must be equal in the data of all workers; see `facts`."""
     facts = {"split_data": str(split_data)}
     return facts | ({"data_dir": _records(dataset)} if split_data else {})
 
@@ -86,8 +87,8 @@ def differences(before: str, now: str) -> str:
     """Returns the settings that differ, as `batch_size = 16 (was 32), seed = 1 (was 2)`.
 
     Args:
-      before: what `describe` returned, perhaps of an older version with fewer settings; or "".
-      now: what it returns.
+      before: an earlier result of `describe`, perhaps of a version with fewer settings; or "".
+      now: the present result of `describe`.
     """
     old, new = json.loads(before or "{}"), json.loads(now)
     changed = [name for name in new if name in old and new[name] != old[name]]

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from inception import app
-from inception.cluster.join import Workers, fingerprint
+from inception.cluster.workers import Workers, fingerprint
 from inception.flags.configs import TrainConfig
 from inception.training.batches import training_batches
 from inception.training.looping import ENDLESS, run_loop

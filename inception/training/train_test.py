@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 from inception import programs
-from inception.cluster.join import Workers
+from inception.cluster.workers import Workers
 from inception.results import report
 from inception.training import runtime, train
 from slim.datasets import convert

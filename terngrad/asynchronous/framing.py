@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from terngrad.exchange.parameter_server.operations import PIECE_BYTES
-from terngrad.service.messages import FrameError, join_frame, split_frame
+from terngrad.service.messages import PIECE_BYTES, FrameError, join_frame, split_frame
 
 
 def frames(header: Any, content: bytes | memoryview = b"") -> Iterator[bytes]:

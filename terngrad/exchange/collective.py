@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from terngrad.exchange import collective_runtime
 from terngrad.exchange.ordering import unordered
-from terngrad.exchange.two_shot import Merge, Transport
+from terngrad.exchange.two_shot import Transport
 
 _GROUP = 1  # key of the group of all processes
 
@@ -42,33 +42,30 @@ class CollectiveTransport(Transport):
         self.size = size
         self._names: dict[int, str] = {}
 
-    def all_reduce(self, values: tf.Tensor, merge: Merge, name: str) -> tf.Tensor:
-        """See base class."""
-        return unordered(
-            tf.raw_ops.CollectiveReduceV2(
-                input=values, merge_op=merge, final_op="Id", **self._arguments(name)
-            )
-        )
-
     def all_to_all(self, parts: tf.Tensor, name: str) -> tf.Tensor:
         """See base class."""
-        return unordered(tf.raw_ops.CollectiveAllToAllV2(input=parts, **self._arguments(name)))
+        return unordered(tf.raw_ops.CollectiveAllToAllV2(input=parts, **self.arguments(name)))
 
     def all_gather(self, part: tf.Tensor, name: str) -> tf.Tensor:
         """See base class."""
-        rows = tf.raw_ops.CollectiveGatherV2(input=part[tf.newaxis], **self._arguments(name))
+        rows = tf.raw_ops.CollectiveGatherV2(input=part[tf.newaxis], **self.arguments(name))
         return tf.ensure_shape(unordered(rows), [self.size, *part.shape])
 
     def broadcast(self, value: tf.Tensor, name: str) -> tf.Tensor:
         """See base class."""
-        arguments = self._arguments(name)
+        arguments = self.arguments(name)
         del arguments["ordering_token"]
         if self.rank == 0:
             return tf.raw_ops.CollectiveBcastSendV2(input=value, **arguments)
         shape = tf.shape(value)
         return tf.raw_ops.CollectiveBcastRecvV2(T=value.dtype, shape=shape, **arguments)
 
-    def _arguments(self, name: str) -> dict:
+    def arguments(self, name: str) -> dict:
+        """What each raw operation of the group takes beside its tensors.
+
+        Raises:
+          ValueError: another name has the same key.
+        """
         # Keys come from names: processes may trace operations in different orders.
         key = zlib.crc32(name.encode()) & 0x7FFFFFFF
         if self._names.setdefault(key, name) != name:

@@ -14,7 +14,7 @@ import horovod.tensorflow as hvd
 import tensorflow as tf
 
 from terngrad.cluster import launched
-from terngrad.exchange.two_shot import Merge, Transport
+from terngrad.exchange.two_shot import Transport
 
 _PATIENCE = 3  # which of the processes is lost, the caller knows better than Gloo
 
@@ -52,11 +52,6 @@ class HorovodTransport(Transport):
         self.rank: int = hvd.rank()
         self.size: int = hvd.size()
         self._names: dict[str, str] = {}
-
-    def all_reduce(self, values: tf.Tensor, merge: Merge, name: str) -> tf.Tensor:
-        """See base class."""
-        operation = {"Max": hvd.Max, "Add": hvd.Sum}[merge]
-        return hvd.allreduce(values, op=operation, **self._named(name))
 
     def all_to_all(self, parts: tf.Tensor, name: str) -> tf.Tensor:
         """See base class."""

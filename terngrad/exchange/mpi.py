@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 from mpi4py import MPI
 
-from terngrad.exchange.two_shot import Merge, Transport
+from terngrad.exchange.two_shot import Transport
 
 
 class MpiTransport(Transport):
@@ -23,18 +23,6 @@ class MpiTransport(Transport):
         self.rank = communicator.Get_rank()
         self.size = communicator.Get_size()
         self._communicator = communicator
-
-    def all_reduce(self, values: tf.Tensor, merge: Merge, name: str) -> tf.Tensor:
-        """See base class."""
-        del name
-        operation = {"Max": MPI.MAX, "Add": MPI.SUM}[merge]
-
-        def reduce(mine: np.ndarray) -> np.ndarray:
-            merged = np.empty_like(mine)
-            self._communicator.Allreduce(mine, merged, operation)
-            return merged
-
-        return _call(reduce, values, values.shape)
 
     def all_to_all(self, parts: tf.Tensor, name: str) -> tf.Tensor:
         """See base class."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Sequence
-from typing import Literal
 
 import tensorflow as tf
 
@@ -21,8 +20,6 @@ from terngrad.exchange.exchange import Exchange, tree_sum
 from terngrad.limits import MAX_NODES
 from terngrad.ops.kernels import Kernels
 from terngrad.planes import plane_count
-
-Merge = Literal["Max", "Add"]
 
 _FEW_FLOATS = 8  # such as losses: all processes hand them to all, in one shot
 _LANE = 4  # bytes of what a transport moves: float32 or 32-bit integers
@@ -42,10 +39,6 @@ class Transport(Connection):
         """See base class."""
         del step  # these operations meet by their order, or by their names
         return TwoShotExchange(self, local_nodes, kernels)
-
-    @abc.abstractmethod
-    def all_reduce(self, values: tf.Tensor, merge: Merge, name: str) -> tf.Tensor:
-        """Elementwise largest, or sum in the engine's order, of the processes' float32 tensors."""
 
     @abc.abstractmethod
     def all_to_all(self, parts: tf.Tensor, name: str) -> tf.Tensor:

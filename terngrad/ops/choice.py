@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 from terngrad.ops import library
 from terngrad.ops.kernels import Kernels
+from terngrad.ops.library import PATHS
+from terngrad.ops.native import NativeKernels
 from terngrad.ops.reference import ReferenceKernels
 
 CHOICES = ("", "native", "reference")
-PATHS = ("avx512", "avx2", "portable")
 
 
 class Choice(NamedTuple):
@@ -49,8 +50,6 @@ def choose_kernels(wanted: str = "", path: str = "", on_gpu: bool = False) -> Ch
         return Choice(ReferenceKernels())
     if on_gpu and not wanted:
         return Choice(ReferenceKernels(), "native kernels compute on CPUs only")
-    from terngrad.ops.native import NativeKernels
-
     try:
         return Choice(NativeKernels(path))
     except library.UnavailableError as error:

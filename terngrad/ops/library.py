@@ -16,6 +16,8 @@ ROOT = os.path.dirname(os.path.dirname(FOLDER))
 # Every operation rounds once, on every processor: no contraction to fused multiply-adds.
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden", "-DNDEBUG", "-w")
 
+PATHS = ("avx512", "avx2", "portable")  # instruction sets of the library, the fastest first
+
 _PREFIX, _SUFFIX = "kernels-tf", ".so"
 _SEAL_BYTES = hashlib.sha256().digest_size
 

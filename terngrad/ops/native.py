@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from terngrad.draws import DrawKey
 from terngrad.ops import library
-from terngrad.ops.choice import PATHS
 from terngrad.ops.kernels import Kernels
+from terngrad.ops.library import PATHS
 from terngrad.ternary import Stats
 
 

@@ -19,11 +19,21 @@ echo compiled > "${@: -1}"
 """
 
 
+_MESSAGES = """
+import sys
+
+sys.modules["grpc_tools"] = None
+from terngrad.service import messages
+print(messages.__file__, messages.Header(step=3), end="")
+"""
+_GENERATED = ("*.so", "service_descriptor.py")
+
+
 def wheel_of(tmp_path, **environment):
+    """Makes a wheel of the repository as it is before the set-up; returns its path."""
     source = tmp_path / "source"
-    shutil.copytree(
-        build.ROOT, source, ignore=shutil.ignore_patterns(".*", "*.so", "bazel-*", "results")
-    )
+    ignored = shutil.ignore_patterns(".*", *_GENERATED, "__pycache__", "bazel-*", "results")
+    shutil.copytree(build.ROOT, source, ignore=ignored)
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"]
     done = subprocess.run(
         [*command, "-w", str(tmp_path / "wheels"), str(source)],
@@ -35,6 +45,10 @@ def wheel_of(tmp_path, **environment):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,) = (tmp_path / "wheels").iterdir()
+    return wheel
+
+
+def names_in(wheel):
     with zipfile.ZipFile(wheel) as file:
         return {name for name in file.namelist() if name.startswith("terngrad/")}
 
@@ -44,7 +58,7 @@ def test_a_wheel_holds_the_library_where_it_is_looked_for(tmp_path):
     compiler = tmp_path / "g++"
     compiler.write_text(_COMPILER)
     compiler.chmod(0o755)
-    names = wheel_of(tmp_path, CXX=str(compiler))
+    names = names_in(wheel_of(tmp_path, CXX=str(compiler)))
     built = os.path.basename(library.path_for(tf.version.VERSION))
     assert f"terngrad/ops/{built}" in names
     assert "terngrad/cc/lib/kernels.h" in names
@@ -52,14 +66,26 @@ def test_a_wheel_holds_the_library_where_it_is_looked_for(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_wheel_without_kernels_holds_no_library(tmp_path):
-    names = wheel_of(tmp_path, TERNGRAD_WITHOUT_KERNELS="1")
+def test_a_wheel_without_kernels_holds_no_library_but_the_messages(tmp_path):
+    wheel = wheel_of(tmp_path, TERNGRAD_WITHOUT_KERNELS="1")
+    names = names_in(wheel)
     assert "terngrad/ops/native.py" in names
     assert not any(name.endswith(".so") for name in names)
+    installed = tmp_path / "installed"
+    shutil.unpack_archive(wheel, installed, "zip")
+    done = subprocess.run(
+        [sys.executable, "-c", _MESSAGES],
+        env=dict(os.environ, PYTHONPATH=str(installed)),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == f"{installed}/terngrad/service/messages.py step: 3\n", done.stderr
 
 
 @pytest.mark.slow
 def test_a_compiler_that_fails_costs_the_kernels_not_the_package(tmp_path):
-    names = wheel_of(tmp_path, CXX=shutil.which("false"))
+    names = names_in(wheel_of(tmp_path, CXX=shutil.which("false")))
     assert "terngrad/ops/native.py" in names
     assert not any(name.endswith(".so") for name in names)

@@ -1,28 +1,21 @@
-"""The messages of service.proto, and frames whose payload is not copied.
-
-The classes are made from service.proto when this is imported: there is no generated code whose
-version could be for another protobuf than the one installed.
-"""
+"""The messages of service.proto, and frames whose payload is not copied."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import tempfile
 from collections.abc import Mapping
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
-_FOLDER = os.path.dirname(os.path.abspath(__file__))
-_PROTO = "service.proto"
+from terngrad.service import compiled
+
 _HEADER_TAG, _PADDING_TAG, _PAYLOAD_TAG = b"\x0a", b"\x12", b"\x1a"  # of Frame's fields
 _ALIGNMENT = 4  # bytes of the largest numbers in payloads
 _LONGEST_HEADER = 1 << 14  # bytes; the contributors alone may take half of it
 
 VERSION = 1
+PIECE_BYTES = 1 << 20  # pushed at once: less costs more time a byte, more delays the first result
 SERVICE = "terngrad.ParameterServer"
 HELLO_KEY = "terngrad-hello-bin"
 
@@ -31,32 +24,15 @@ class FrameError(ValueError):
     """Bytes that are no frame."""
 
 
-def _load() -> Mapping[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="terngrad-") as folder:
-        compiled = os.path.join(folder, "service.pb")
-        # In a process of its own: the compiler crashes in one that has loaded TensorFlow.
-        command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{_FOLDER}", _PROTO]
-        done = subprocess.run(
-            [*command, f"--descriptor_set_out={compiled}"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            last = done.stderr.strip().splitlines()[-1:]
-            raise ValueError(
-                f"{os.path.join(_FOLDER, _PROTO)} cannot be compiled: {''.join(last)}; parameter "
-                "servers need grpcio-tools: pip install grpcio-tools"
-            )
-        with open(compiled, "rb") as file:
-            found = descriptor_pb2.FileDescriptorSet.FromString(file.read())
-    pool = descriptor_pool.DescriptorPool()
+def _make_classes() -> Mapping[str, Any]:
+    found = descriptor_pb2.FileDescriptorSet.FromString(compiled.descriptor())
+    pool = descriptor_pool.DescriptorPool()  # its own: other packages have a service.proto, too
     for file in found.file:
         pool.Add(file)
-    return message_factory.GetMessageClassesForFiles([_PROTO], pool)
+    return message_factory.GetMessageClassesForFiles([file.name for file in found.file], pool)
 
 
-_classes = _load()
+_classes = _make_classes()
 Hello = _classes["terngrad.Hello"]
 Header = _classes["terngrad.Header"]
 Frame = _classes["terngrad.Frame"]

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 from google.protobuf.message import DecodeError
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from terngrad.service.messages import Frame, FrameError, Header, join_frame, split_frame
 
@@ -64,3 +66,14 @@ def test_every_cut_of_a_frame_is_no_frame_or_no_payload():
     for end in set(range(len(data))) - {whole_header}:
         with pytest.raises((FrameError, DecodeError)):
             split_frame(data[:end])
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=300, deadline=None)
+def test_law_10_what_is_taken_as_a_frame_protobuf_reads_alike(data):
+    try:
+        header, payload = split_frame(b"\x0a" + data)
+    except FrameError:
+        return
+    read = Frame.FromString(b"\x0a" + data)
+    assert (read.header, read.payload) == (header, bytes(payload))

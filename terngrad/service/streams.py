@@ -6,8 +6,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
-from terngrad.exchange.parameter_server.operations import PIECE_BYTES
-from terngrad.service.messages import HELLO_KEY, VERSION, Hello
+from terngrad.service.messages import HELLO_KEY, PIECE_BYTES, VERSION, Hello
 
 LONGEST_REPORT = 1 << 20  # bytes
 _LONGEST_HELLO = 1 << 16

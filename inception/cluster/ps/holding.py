@@ -12,7 +12,7 @@ from inception.flags.cluster import ClusterConfig
 from inception.flags.table import refuse
 from inception.results.ps_report import Told, holding_told
 from inception.training.folders import hold_alone
-from inception.training.schedule_text import read_schedule
+from inception.training.learning_rate import read_schedule
 from terngrad.asynchronous.keeping import Keeping
 from terngrad.asynchronous.server import Server
 from terngrad.asynchronous.store import Store

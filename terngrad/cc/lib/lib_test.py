@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from terngrad.ops import build
-from terngrad.ops.native import PATHS
+from terngrad.ops.library import PATHS
 
 LIBRARY = build.sources("lib", "*.cc")
 LAWS = os.path.join("terngrad", "cc", "lib", "kernels_test.cc")

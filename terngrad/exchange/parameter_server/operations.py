@@ -9,9 +9,8 @@ from collections.abc import Iterator
 
 from terngrad.limits import MAX_NODES
 from terngrad.planes import plane_count
-from terngrad.service.messages import OperationMessage
+from terngrad.service.messages import PIECE_BYTES, OperationMessage
 
-PIECE_BYTES = 1 << 20  # pushed at once: less costs more time a byte, more delays the first result
 _SMALL_PIECE_BYTES = 1 << 18
 _PIECES_TO_OVERLAP = 4  # at least, unless small: the first come back while the others still go
 _LONGEST_NAME = 256

@@ -3,12 +3,12 @@
 import pytest
 
 from terngrad.exchange.parameter_server.operations import (
-    PIECE_BYTES,
     Kind,
     Operation,
     OperationError,
     Shares,
 )
+from terngrad.service.messages import PIECE_BYTES
 
 
 def operation(kind=Kind.CODES, items=1000, local_nodes=1, workers=2, name="a"):

@@ -2,10 +2,10 @@
 
 import pytest
 
-from terngrad.exchange.parameter_server.operations import PIECE_BYTES, Kind, Operation
+from terngrad.exchange.parameter_server.operations import Kind, Operation
 from terngrad.exchange.parameter_server.server import catalogue as catalogue_module
 from terngrad.exchange.parameter_server.server.catalogue import Catalogue, PushError
-from terngrad.service.messages import Header, OperationMessage
+from terngrad.service.messages import PIECE_BYTES, Header, OperationMessage
 
 SUM = Operation("sum", Kind.FLOATS, 4, 1, 2)
 

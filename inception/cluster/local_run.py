@@ -1,0 +1,217 @@
+"""Starts the processes of a cluster on this machine and waits for their end.
+
+Each line of their output begins with the process' label. The docstring of `inception.launch` says
+what ends a run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+
+import rich.console
+import rich.text
+
+from inception.cluster.members import Member
+
+_COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
+_LOOK_SECS = 0.1
+_GRACE_SECS = 90.0  # for the others to notice a failure, or to save, before they are killed
+_PS_GRACE_SECS = 5.0  # for a ps to end by itself after the workers
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class _Event:
+    """End of a process, or a request to end. The earliest failure sets the exit status."""
+
+    monotonic_secs: float
+    status: int
+
+
+class Requests:
+    """Requests to end. They are noted, never raised: the start of a worker is not cut in two.
+
+    Attributes:
+      events: the requests so far.
+    """
+
+    def __init__(self) -> None:
+        self.events: list[_Event] = []
+
+    def listen(self) -> None:
+        """Notes SIGTERM, Ctrl-C and SIGHUP from now on."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
+                signal.signal(number, lambda number, frame: self.note(number))
+
+    def note(self, number: int) -> None:
+        """Notes a signal, also one that stands for a closed output."""
+        self.events.append(_Event(time.monotonic(), 128 + number))
+
+    def at_once(self) -> bool:
+        """Whether Ctrl-C came twice. Other signals, such as SIGHUP, may arrive twice anyway."""
+        return [event.status for event in self.events].count(128 + signal.SIGINT) > 1
+
+
+class Output:
+    """Standard output. A closed one is a request to end."""
+
+    def __init__(self, requests: Requests) -> None:
+        self._requests = requests
+        sys.stdout.reconfigure(
+            errors="replace"
+        )  # output lines may hold characters that its encoding lacks
+        self._console = rich.console.Console(highlight=False, soft_wrap=True)
+
+    def show(self, line: str | rich.text.Text) -> None:
+        """Prints a line; from any thread."""
+        try:
+            self._console.print(line)
+        except (OSError, SystemExit):  # rich makes a closed pipe a SystemExit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            self._requests.note(signal.SIGPIPE)
+
+
+class LocalRun:
+    """One run of a cluster.
+
+    Attributes:
+      asked: the workers were asked to save and end.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        members: Sequence[Member],
+        restarts: int,
+        requests: Requests,
+        output: Output,
+    ) -> None:
+        """Starts nothing yet.
+
+        Args:
+          command: module and flags that all processes have in common.
+          members: the processes. If a ps is among them, the death of one does not end the others.
+          restarts: how many processes that were killed are started again; only beside a ps.
+          requests: to end.
+          output: gets the lines of all processes.
+        """
+        self.asked = False
+        self._requests = requests
+        self._output = output
+        self._command = command
+        self._members = members
+        self._outlive_others = any(member.is_ps for member in members)
+        self._restarts = restarts
+        self._killed: list[Member] = []  # waiting to be restarted
+        self._processes: list[subprocess.Popen] = []
+        self._servers: list[subprocess.Popen] = []
+        self._are_told = False  # whether the parameter servers were asked to end
+        self._threads: list[threading.Thread] = []
+        self._ends: list[_Event] = []
+
+    def run(self) -> int:
+        """Runs the processes; returns 0, or the status of the first failure or request to end."""
+        try:
+            for member in self._members:
+                self._start(member)
+            return self._wait()
+        finally:
+            for process in self._processes:
+                process.kill()
+            self._show_rest()
+
+    def _start(self, member: Member) -> None:
+        if self._requests.events:
+            return
+        process = subprocess.Popen(
+            [sys.executable, "-u", "-m", *self._command, *member.flags],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            errors="replace",
+            start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on
+        )
+        self._processes.append(process)
+        if member.is_ps:
+            self._servers.append(process)
+        colour = _COLOURS[member.index % len(_COLOURS)]
+        shown = (member.label, colour, process)
+        for target, args in ((self._show, shown), (self._note_end, (process, member))):
+            thread = threading.Thread(target=target, args=args, daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def _show(self, label: str, colour: str, process: subprocess.Popen) -> None:
+        for line in process.stdout:
+            self._output.show(rich.text.Text(f"[{label}] ", style=colour) + line.rstrip("\n"))
+
+    def _note_end(self, process: subprocess.Popen, member: Member) -> None:
+        code = process.wait()
+        was_killed = code < 0
+        if was_killed and self._outlive_others:
+            if self._restarts and not self.asked:
+                self._restarts -= 1
+                self._killed.append(member)
+            code = 0
+        status = 1 if code < 0 else code  # killed: a failure like any other
+        self._ends.append(_Event(time.monotonic(), status))
+
+    def _start_again(self) -> None:
+        while self._killed:
+            member = self._killed.pop()
+            self._output.show(f"{member.label} was killed and is started again.")
+            self._start(member)
+
+    def _wait(self) -> int:
+        while True:
+            all_ended = len(self._ends) == len(self._processes)  # read before the failures
+            all_ended = all_ended and not self._killed
+            self._start_again()
+            failures = [end for end in self._ends if end.status]
+            first = min([*failures, *self._requests.events], default=None)
+            if self._requests.events and not self.asked:
+                self._ask_to_end()
+            self._end_servers()
+            hurry = min(self._requests.events, default=None) if self._outlive_others else first
+            late = hurry and time.monotonic() > hurry.monotonic_secs + _GRACE_SECS
+            if all_ended or late or self._requests.at_once():
+                return first.status if first else self._status_of_silence()
+            time.sleep(_LOOK_SECS)
+
+    def _status_of_silence(self) -> int:
+        """Returns 0, unless all workers were killed and none reported a failure."""
+        return 0 if any(process.returncode == 0 for process in self._workers()) else 1
+
+    def _ask_to_end(self) -> None:
+        self.asked = True
+        for process in self._workers():  # the parameter servers end after them
+            process.terminate()
+
+    def _end_servers(self) -> None:
+        """Ends parameter servers that no worker ever reached; the others end with the workers."""
+        if self._killed or self._are_told or not self._servers:
+            return
+        if any(process.poll() is None for process in self._workers()):
+            return
+        if self._ends and time.monotonic() > self._ends[-1].monotonic_secs + _PS_GRACE_SECS:
+            self._are_told = True
+            for process in self._servers:
+                process.terminate()
+
+    def _workers(self) -> list[subprocess.Popen]:
+        return [process for process in self._processes if process not in self._servers]
+
+    def _show_rest(self) -> None:
+        """Waits for the last output lines, unless the user asked twice to end."""
+        for thread in self._threads:
+            thread.join(_LOOK_SECS)
+            while thread.is_alive() and not self._requests.at_once():
+                thread.join(_LOOK_SECS)

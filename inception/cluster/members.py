@@ -1,0 +1,45 @@
+"""The processes of a cluster on this machine, and the flags that make each of them one."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from terngrad.cluster.ports import free_ports
+
+
+@dataclasses.dataclass(frozen=True)
+class Member:
+    """A process of a cluster.
+
+    Attributes:
+      index: position among all processes.
+      label: first word of its output lines.
+      flags: the flags that give it its role.
+      is_ps: whether it is a parameter server.
+    """
+
+    index: int
+    label: str
+    flags: list[str]
+    is_ps: bool = False
+
+
+def worker_flags(workers: int) -> list[list[str]]:
+    """Returns the flags of each worker of a cluster on this machine."""
+    *ports, control = free_ports(workers + 1)
+    hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
+    common = [f"--worker_hosts={hosts}", f"--control_port={control}"]
+    return [[*common, f"--task_id={i}"] for i in range(workers)]
+
+
+def members(workers: int, ps: int) -> list[Member]:
+    """Returns the workers, then the parameter servers, of a cluster on this machine."""
+    if not ps:
+        return [Member(i, str(i), flags) for i, flags in enumerate(worker_flags(workers))]
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(ps + workers)]
+    hosts = [f"--ps_hosts={','.join(addresses[:ps])}", f"--worker_hosts={','.join(addresses[ps:])}"]
+    own = lambda job, i: [*hosts, f"--job_name={job}", f"--task_id={i}"]
+    return [
+        *(Member(i, str(i), own("worker", i)) for i in range(workers)),
+        *(Member(workers + i, f"ps {i}", own("ps", i), is_ps=True) for i in range(ps)),
+    ]

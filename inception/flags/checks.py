@@ -1,0 +1,76 @@
+"""Flags that have no effect beside others, or cannot be honoured; checked without TensorFlow."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from absl.flags import FlagValues
+
+from inception.flags.configs import TrainConfig
+from inception.flags.table import refuse
+
+# When flags have no effect, which flags, and what the user is told to be the reason.
+_INERT: tuple[tuple[Callable[[TrainConfig], bool], tuple[str, ...], str], ...] = (
+    (
+        lambda c: c.grad_bits != 1,
+        ("clip_factor", "size_to_binarize", "quantize_logits", "use_encoding", "scaler_sharing"),
+        "--grad_bits other than 1",
+    ),
+    (lambda c: c.grad_bits == 32, ("floating_grad_epoch",), "--grad_bits=32"),
+    (lambda c: c.optimizer in ("gd", "adam"), ("momentum",), "this --optimizer"),
+    (
+        lambda c: c.learning_rate_decay_type != "exponential",
+        ("learning_rate_decay_factor",),
+        "a decay type other than exponential",
+    ),
+    (
+        lambda c: not c.decays_by_epochs,
+        ("num_epochs_per_decay",),
+        "a decay type that has no epochs",
+    ),
+    (
+        lambda c: c.learning_rate_decay_type != "polynomial",
+        ("learning_rate_power", "end_learning_rate"),
+        "a decay type other than polynomial",
+    ),
+    (
+        lambda c: c.benchmark_mode,
+        ("data_dir", "num_readers", "num_preprocess_threads", "input_queue_memory_factor"),
+        "--benchmark_mode",
+    ),
+)
+
+
+def inert_flags(config: TrainConfig) -> dict[str, str]:
+    """Flags that have no effect in this config, with what makes them so."""
+    return {name: why for holds, names, why in _INERT if holds(config) for name in names}
+
+
+def tell_inert(
+    inert: Mapping[str, str],
+    values: FlagValues,
+    renamed: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Prints a line for each flag that was given but has no effect.
+
+    Args:
+      inert: see `inert_flags`.
+      values: the parsed flags.
+      renamed: the program's names of flags that it calls otherwise than `inert` does.
+    """
+    for field, why in inert.items():
+        name = renamed.get(field, field)
+        if name in values and values[name].present:
+            print(f"--{name}: has no effect with {why}.")
+
+
+def refuse_what_needs_all_workers(config: TrainConfig) -> None:
+    """Raises ValueError if a flag has a value for which all workers must step together."""
+    why = "needs --cross_replica_sync=True"
+    if config.grad_bits == 1 and not config.use_encoding:
+        raise refuse("use_encoding", False, why)
+    if config.grad_bits == 1 and not config.scaler_sharing:
+        raise refuse("scaler_sharing", False, f"{why}: asynchronous workers share no scales")
+    if config.grad_bits != 32 and config.floating_grad_epoch:
+        raise refuse("floating_grad_epoch", config.floating_grad_epoch, why)
+    if config.profile_steps:
+        raise refuse("profile_steps", ",".join(map(str, config.profile_steps)), why)

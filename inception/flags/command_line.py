@@ -1,0 +1,67 @@
+"""From the command line of a program to its config."""
+
+import dataclasses
+
+from absl.flags import FlagValues
+
+from inception.flags import table
+from inception.flags.checks import inert_flags, tell_inert
+from inception.flags.configs import EvalConfig, TrainConfig
+from inception.flags.table import refuse
+
+_NET_OF_DATASET = {"mnist": "lenet", "cifar10": "cifar10_alexnet"}
+_ONE_COPY = "a checkpoint holds one copy of the weights, which all towers share."
+
+
+def define_train(values: FlagValues, dataset_name: str) -> None:
+    """Defines the flags of the program that trains on `dataset_name`."""
+    table.define(
+        TrainConfig,
+        values,
+        dataset_name=dataset_name,
+        net=_NET_OF_DATASET[dataset_name],
+        train_dir=f"/tmp/{dataset_name}_train",
+    )
+
+
+def define_eval(values: FlagValues, dataset_name: str) -> None:
+    """Defines the flags of the program that evaluates on `dataset_name`."""
+    table.define(
+        EvalConfig,
+        values,
+        dataset_name=dataset_name,
+        net=_NET_OF_DATASET[dataset_name],
+        subset="test" if dataset_name in _NET_OF_DATASET else "validation",
+        checkpoint_dir=f"/tmp/{dataset_name}_train",
+        eval_dir=f"/tmp/{dataset_name}_eval",
+    )
+
+
+def train_config(values: FlagValues, dataset_name: str) -> TrainConfig:
+    """Returns the config of the program that trains on `dataset_name`."""
+    _check_dataset(values, dataset_name)
+    config = table.read(TrainConfig, values)
+    if config.save_tower != -1:
+        print(f"--save_tower={config.save_tower}: {_ONE_COPY}")
+    if config.optimizer == "adam":
+        if values["learning_rate_decay_type"].present:
+            print(
+                "--learning_rate_decay_type: with --optimizer=adam the learning rate stays fixed."
+            )
+        config = dataclasses.replace(config, learning_rate_decay_type="fixed")
+    tell_inert(inert_flags(config), values)
+    return config
+
+
+def eval_config(values: FlagValues, dataset_name: str) -> EvalConfig:
+    """Returns the config of the program that evaluates on `dataset_name`."""
+    _check_dataset(values, dataset_name)
+    config = table.read(EvalConfig, values)
+    if config.tower != -1:
+        print(f"--tower={config.tower}: {_ONE_COPY}")
+    return config
+
+
+def _check_dataset(values: FlagValues, dataset_name: str) -> None:
+    if values.dataset_name != dataset_name:
+        raise refuse("dataset_name", values.dataset_name, f"this program reads {dataset_name}")

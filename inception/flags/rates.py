@@ -1,0 +1,44 @@
+"""The flags of the learning rate."""
+
+import dataclasses
+
+from inception.flags.table import Checked, at_least, flag, number, one_of
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rates(Checked):
+    """What the learning rate at a step depends on, besides the number of steps in an epoch.
+
+    A parameter server of asynchronous training gets exactly these fields from the chief.
+    """
+
+    max_steps: int | None = flag("Training", at_least(1), 370_000, "end of training", "steps")
+    initial_learning_rate: float = flag("Training", number(), 0.01, "learning rate at step 0")
+    learning_rate_decay_type: str = flag(
+        "Training",
+        one_of("exponential", "polynomial", "fixed"),
+        "exponential",
+        "exponential, polynomial or fixed; optimizer adam keeps it fixed",
+    )
+    num_epochs_per_decay: float = flag(
+        "Training", number(above=True), 20.0, "exponential: epochs between two decays", "epochs"
+    )
+    learning_rate_decay_factor: float = flag(
+        "Training", number(above=True), 0.1, "exponential: factor of one decay"
+    )
+    learning_rate_power: float = flag("Training", number(above=True), 0.5, "polynomial: exponent")
+    end_learning_rate: float = flag(
+        "Training", number(), 0.0, "polynomial: learning rate at max_steps"
+    )
+
+    polynomial_over_epochs: bool = False  # it ends after num_epochs_per_decay, not at max_steps
+    warmup_steps: int = 0  # linear from warmup_learning_rate to initial_learning_rate
+    warmup_epochs: float = 0.0  # the same as a number of epochs; one of the two is 0
+    warmup_learning_rate: float = 0.0
+    warmup_type: str = "gradual"  # or constant: no climb
+
+    @property
+    def decays_by_epochs(self) -> bool:
+        """Whether `num_epochs_per_decay` has an effect."""
+        by_epochs = {"exponential": True, "polynomial": self.polynomial_over_epochs}
+        return by_epochs.get(self.learning_rate_decay_type, False)

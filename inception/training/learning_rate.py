@@ -1,0 +1,91 @@
+"""The learning rate of a training: by step, in words for its log, and as text for a ps."""
+
+import dataclasses
+import json
+from typing import NamedTuple
+
+from inception.flags.rates import Rates
+from terngrad.training import schedules
+from terngrad.training.schedules import Schedule
+
+
+class RateSteps(NamedTuple):
+    """The durations of a schedule in steps.
+
+    Attributes:
+      warm_up: steps before the full rate.
+      decay: steps between two exponential decays.
+      end: step at which polynomial decay ends; None = never.
+    """
+
+    warm_up: int
+    decay: int
+    end: int | None
+
+
+def rate_steps(rates: Rates, steps_per_epoch: float) -> RateSteps:
+    """Turns epochs into steps."""
+    decay = max(1, round(rates.num_epochs_per_decay * steps_per_epoch))
+    warm_up = rates.warmup_steps or round(rates.warmup_epochs * steps_per_epoch)
+    return RateSteps(warm_up, decay, decay if rates.polynomial_over_epochs else rates.max_steps)
+
+
+def learning_rate(rates: Rates, steps_per_epoch: float) -> Schedule:
+    """Returns the learning rate by step."""
+    rate = rates.initial_learning_rate
+    steps = rate_steps(rates, steps_per_epoch)
+    makers = {
+        "fixed": lambda: schedules.fixed(rate),
+        "exponential": lambda: schedules.exponential(
+            rate, steps.decay, rates.learning_rate_decay_factor
+        ),
+        "polynomial": lambda: schedules.polynomial(
+            rate, steps.end, rates.learning_rate_power, rates.end_learning_rate
+        ),
+    }
+    schedule = makers[rates.learning_rate_decay_type]()
+    warm_up = {"gradual": schedules.linear_warmup, "constant": schedules.constant_warmup}
+    return warm_up[rates.warmup_type](rates.warmup_learning_rate, steps.warm_up, schedule)
+
+
+def plan(rates: Rates, steps_per_epoch: float) -> str:
+    """Returns a line that tells the learning rate from the first step to the last.
+
+    Args:
+      rates: as used, after scaling; see `large_batch.apply`.
+      steps_per_epoch: turns epochs into steps.
+    """
+    parts = []
+    steps = rate_steps(rates, steps_per_epoch)
+    if steps.warm_up:
+        how = {"gradual": "climbs from", "constant": "stays at"}[rates.warmup_type]
+        parts.append(f"{how} {rates.warmup_learning_rate:g} for {steps.warm_up} steps")
+    parts.append(f"{rates.initial_learning_rate:g}{_decay(rates, steps)}")
+    return f"Learning rate: {', then '.join(parts)}."
+
+
+def write_schedule(rates: Rates, steps_per_epoch: float) -> str:
+    """Returns the learning rate of a training as text, for `read_schedule`."""
+    fields = {field.name: getattr(rates, field.name) for field in dataclasses.fields(Rates)}
+    return json.dumps({"steps_per_epoch": steps_per_epoch, "config": fields})
+
+
+def read_schedule(text: str) -> Schedule:
+    """Returns the learning rate that `write_schedule` wrote.
+
+    Raises:
+      ValueError, TypeError, KeyError: something else wrote the text.
+    """
+    said = json.loads(text)
+    if not said["steps_per_epoch"] > 0:
+        raise ValueError(f"steps_per_epoch is {said['steps_per_epoch']}; it must be positive")
+    return learning_rate(Rates(**said["config"]), said["steps_per_epoch"])
+
+
+def _decay(rates: Rates, steps: RateSteps) -> str:
+    if rates.learning_rate_decay_type == "exponential":
+        return f", times {rates.learning_rate_decay_factor:g} every {steps.decay} steps"
+    if rates.learning_rate_decay_type == "polynomial":
+        end, power = rates.end_learning_rate, rates.learning_rate_power
+        return f", falling to {end:g} at step {steps.end} (power {power:g})"
+    return ""

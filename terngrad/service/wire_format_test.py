@@ -1,0 +1,194 @@
+"""The wire format of docs/wire-format.md: no byte here may change without a new version."""
+
+import re
+from concurrent import futures
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from terngrad.asynchronous.framing import collect, frames
+from terngrad.asynchronous.gradient import Computed, contents
+from terngrad.asynchronous.space import make_shares
+from terngrad.cluster.ports import free_ports
+from terngrad.codecs.factory import make_codecs
+from terngrad.draws import DrawKey
+from terngrad.exchange.parameter_server.coordination.coordinator import Rules
+from terngrad.exchange.parameter_server.exchange import ParameterServerConnection
+from terngrad.exchange.parameter_server.operations import Kind
+from terngrad.exchange.parameter_server.server.catalogue import PushError
+from terngrad.exchange.parameter_server.server.reduction import Reduction
+from terngrad.exchange.parameter_server.server.rounds import Rounds
+from terngrad.exchange.parameter_server.server.server import Server
+from terngrad.exchange.parameter_server.worker.client import Client
+from terngrad.layout import Policy, make_layout
+from terngrad.ops.reference import ReferenceKernels
+from terngrad.service import streams
+from terngrad.service.messages import (
+    PIECE_BYTES,
+    Call,
+    FrameError,
+    Header,
+    OperationMessage,
+    Reply,
+    join_frame,
+    split_frame,
+)
+from terngrad.training.step import exchange_gradients
+
+POLICY = Policy(grad_bits=1, float_layers=("b",))
+LAYOUT = make_layout(["a/kernel", "a/bias", "b/bias"], [(7, 9), (5,), (3,)], POLICY)
+GRADIENTS = [
+    np.linspace(-1, 1, 63, dtype=np.float32).reshape(7, 9),
+    np.array([0.5, -0.25, 0.0, 1.0, -1.0], np.float32),
+    np.array([1.0, 2.0, 3.0], np.float32),
+]
+STEP, SECS = 12, 60.0
+
+# Planes of 3 groups of 32 codes, the bias first: words of nonzeros and of negatives in turn.
+CODES = (
+    "38 9f af 35 30 9f af 35 00 26 7e 7f 00 00 00 00 0f 00 00 00 00 00 00 00",
+    "f8 f9 11 00 f0 f9 11 00 00 08 f2 ef 00 00 00 00 0f 00 00 00 00 00 00 00",
+)
+SUMS = (  # three planes: 3 words a group
+    "c0 66 be 35 f8 ff bf 35 f0 ff bf 35 00 2e 8c 90 00 00 72 6f 00 00 00 00 "
+    "00 00 00 00 0f 00 00 00 00 00 00 00"
+)
+SCALES = "00 00 80 3f 00 00 80 3f"
+FLOATS, FLOAT_SUMS = "00 00 80 3f 00 00 00 40 00 00 40 40", "00 00 00 40 00 00 80 40 00 00 c0 40"
+PREFIX = "30 35 37 30 30 64 37 61 34 33 35 36 34 61 30 34 32 33 36 35 65 66 37 35 39 35 35 33 35 37"
+VIEW = "38 .. .. .. .. .. .. 42 01 03"  # a number from a clock; contributors 0 and 1
+DECLARED = {
+    "max": f"0a 30 22 2e 12 26 {PREFIX} 32 36 2f 30 2f 6d 61 78 18 01 20 02 28 01 1a 00",
+    "codes": (
+        f"0a 34 22 32 08 01 12 28 {PREFIX} 32 36 2f 30 2f 63 6f 64 65 73 18 02 20 03 28 01 1a 00"
+    ),
+    "floats": (
+        f"0a 3a 22 38 08 02 12 2e {PREFIX} 32 36 2f 66 6c 6f 61 74 30 2f 66 6c 6f 61 74 73 "
+        "18 03 20 03 28 01 12 00 1a 00"
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def traveled():
+    """All that two workers and a ps send of one step, in hexadecimal, without the view's number."""
+    sent: list[bytes] = []
+    put = streams.Outbox.put
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(streams.Outbox, "put", lambda self, m: (sent.append(bytes(m)), put(self, m)))
+        hosts, workers = [f"127.0.0.1:{free_ports(1)[0]}"], ["one:1", "two:2"]
+        reduce = Reduction(ReferenceKernels()).reduce
+        server = Server(0, hosts, workers, reduce, Rules(2, False, SECS))
+        server.start(hosts[0])
+        clients = [Client(hosts, workers, rank, SECS) for rank in range(2)]
+        try:
+            with futures.ThreadPoolExecutor(2) as pool:
+                list(pool.map(exchange_once, clients))
+        finally:
+            for client in clients:
+                client.close(is_done=True)
+            server.close()
+    return {re.sub(r" 38( ..){6} 42 01 03", f" {VIEW}", message.hex(" ")) for message in sent}
+
+
+def exchange_once(client):
+    """Exchanges the gradients of a worker's node through a ps."""
+    connection, step = ParameterServerConnection(client), tf.Variable(STEP, dtype=tf.int64)
+    connection.synchronize([step])
+    kernels = ReferenceKernels()
+    exchange, codecs = connection.exchange(1, kernels, step), make_codecs(LAYOUT, kernels)
+    key = DrawKey(tf.constant(42, tf.uint64), tf.constant(STEP, tf.int64), tf.constant(client.rank))
+    own = [tf.constant(gradient) for gradient in GRADIENTS]
+    run = lambda: exchange_gradients([own], codecs, exchange, [key], ["/CPU:0"]).means
+    return tf.function(run, autograph=False)()
+
+
+@pytest.mark.parametrize("operation", sorted(DECLARED))
+def test_golden_bytes_of_a_declaration(traveled, operation):
+    assert DECLARED[operation] in traveled
+
+
+@pytest.mark.parametrize("worker", range(2))
+def test_golden_bytes_of_pushed_codes(traveled, worker):
+    assert f"0a 0e 08 0c 10 01 {VIEW} 12 00 1a 18 {CODES[worker]}" in traveled
+
+
+def test_golden_bytes_of_the_sums_of_codes(traveled):
+    assert f"0a 0e 08 0c 10 01 {VIEW} 12 00 1a 24 {SUMS}" in traveled
+
+
+def test_golden_bytes_of_scales_and_floats(traveled):
+    assert f"0a 0c 08 0c {VIEW} 1a 08 {SCALES}" in traveled
+    assert f"0a 0e 08 0c 10 02 {VIEW} 12 00 1a 0c {FLOATS}" in traveled
+    assert f"0a 0e 08 0c 10 02 {VIEW} 12 00 1a 0c {FLOAT_SUMS}" in traveled
+
+
+def test_golden_bytes_of_an_introduction():
+    hello = streams.hello(1, 0, ["p:1"], ["a:1", "b:2"], "r")
+    assert streams.metadata(hello) == [
+        (
+            "terngrad-hello-bin",
+            bytes.fromhex("08 01 10 01 22 03 70 3a 31 2a 03 61 3a 31 2a 03 62 3a 32 32 01 72"),
+        )
+    ]
+
+
+def computed():
+    """What a worker of an asynchronous training has of its batch."""
+    words = np.frombuffer(bytes.fromhex(CODES[0]), "<u4").reshape(3, 2)
+    floats = np.pad(GRADIENTS[2], (0, 29))
+    parts = (np.ones(2, np.float32), words, floats, np.zeros(0, np.float32))
+    return Computed(None, *map(tf.constant, parts), [], [])
+
+
+def test_golden_bytes_of_an_asynchronous_push():
+    (content,) = contents(computed(), make_shares(LAYOUT, 1, 1, 0))
+    (data,) = frames(Call(act=4, sequence=7, version=STEP), content)
+    padding = " 00" * (29 * 4)
+    header = "0a 09 08 04 10 a0 01 20 07 28 0c 12 00 1a a0 01"
+    assert data.hex(" ") == f"{header} {SCALES} {CODES[0]} {FLOATS}{padding}"
+    header, payload = split_frame(data, Call)
+    assert (header.size, bytes(payload)) == (160, content)
+
+
+def test_content_beyond_a_piece_follows_in_frames_with_an_empty_header():
+    content = bytes(range(256)) * (PIECE_BYTES // 256) + b"rest"
+    first, second = frames(Reply(version=STEP), content)
+    assert second.hex(" ") == "0a 00 1a 04 72 65 73 74"
+    header, payload = split_frame(first, Reply)
+    assert bytes(collect(header, payload, iter([second]))) == content
+
+
+def test_numbers_of_every_payload_are_aligned(traveled):
+    for text in (text for text in traveled if VIEW in text):
+        data = bytes.fromhex(text.replace("..", "80", 5).replace("..", "01"))
+        assert (len(data) - split_frame(data)[1].nbytes) % 4 == 0
+
+
+def rounds_with_codes():
+    """A ps whose 2 workers have declared the sum of 3 groups of codes, and a push of it."""
+    rounds = Rounds(2, Reduction(ReferenceKernels()).reduce, lambda worker, frame: None)
+    for worker in range(2):
+        message = OperationMessage(name="sum", kind=int(Kind.CODES), items=3, local_nodes=1)
+        rounds.declare(worker, message)
+    header = Header(step=5, view=1, contributors=b"\x03")
+    return rounds, join_frame(header, bytes.fromhex(CODES[0]))
+
+
+@given(st.lists(st.tuples(st.integers(0, 39), st.integers(1, 255)), min_size=1, max_size=6))
+@settings(max_examples=300, deadline=None)
+def test_law_10_a_changed_push_is_refused_or_has_the_operations_size(changes):
+    rounds, frame = rounds_with_codes()
+    data = bytearray(frame)
+    for place, value in changes:
+        data[place % len(data)] ^= value
+    try:
+        header, payload = split_frame(bytes(data))
+        rounds.push(0, header, payload)
+    except (FrameError, PushError):
+        return
+    assert payload.nbytes in (0, 24)
+    assert rounds.held_bytes in (0, len(data))
