@@ -89,10 +89,7 @@ class Operations:
         self.cancelled = threading.Event()
         self.indices = [
             c.declare(
-                name,
-                kind,
-                items,
-                local_nodes,
+                Operation(name, kind, items, local_nodes, c.size),
                 lambda result, workers, box=box: box.put((result, workers)),
                 self.cancelled.set,
             )
