@@ -13,6 +13,7 @@ import numpy as np
 from terngrad.limits import MAX_VARIABLES
 
 DEFAULT_BUCKET_ELEMENTS = 1 << 20
+BITS_OF_CODEC = {"float": 32, "half": 16, "ternary": 1}  # the codecs that `grad_bits` names too
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,7 @@ def refuse_what_needs_all_workers(config: TrainConfig) -> None:
         raise refuse("use_encoding", False, why)
     if config.grad_bits == 1 and not config.scaler_sharing:
         raise refuse("scaler_sharing", False, f"{why}: asynchronous workers share no scales")
-    if config.grad_bits != 32 and config.floating_grad_epoch:
+    if config.has_float_epochs:
         raise refuse("floating_grad_epoch", config.floating_grad_epoch, why)
     if config.profile_steps:
         raise refuse("profile_steps", ",".join(map(str, config.profile_steps)), why)

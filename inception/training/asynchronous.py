@@ -96,15 +96,18 @@ def _restore(ready: Ready, stack: contextlib.ExitStack) -> str | None:
 
 def _tell_plan(ready: Ready) -> None:
     layout, shares = ready.training.layout, ready.shares
+    codec = ready.config.codec or "ternary"
     pushed = sum(share.pushed_bytes for share in shares)
     pulled = sum(share.pulled_bytes(ready.plan.pull_bits) for share in shares)
     print(
         f"{ready.config.net}: {layout.size} parameters in {len(layout.names)} variables, "
-        f"{len(layout.coded)} of them ternary, on {len(shares)} ps; each of "
+        f"{len(layout.coded)} of them {codec}, on {len(shares)} ps; each of "
         f"{ready.workers.size} workers pushes {pushed} bytes a step and pulls {pulled}, without "
         "waiting for the others.",
         flush=True,
     )
+    if ready.training.memory.variables and int(ready.training.step):
+        print(f"The memory of --codec={ready.config.codec} starts from zero.", flush=True)
     if layout.coded:
         print(f"Codes are written by {ready.training.kernel_choice}.", flush=True)
 

@@ -15,6 +15,7 @@ from inception.training.schedule_text import write_schedule
 from slim.datasets.dataset_factory import Dataset
 from terngrad.asynchronous.plan import Plan
 from terngrad.asynchronous.space import Share, make_shares
+from terngrad.codecs.factory import largest_code
 from terngrad.layout import Layout
 
 
@@ -69,7 +70,8 @@ def prepare(config: TrainConfig, cluster: ClusterConfig) -> Ready:
     training = build_training(config, goal, steps_per_epoch, devices)
     state = training.classifier.state.values()
     statistics = sum(v.shape.num_elements() for v in state)
-    shares = make_shares(training.layout, len(cluster.ps_hosts), config.nodes, statistics)
+    ps_count, max_code = len(cluster.ps_hosts), largest_code(training.runner.codecs)
+    shares = make_shares(training.layout, ps_count, config.nodes, statistics, max_code)
     own = {"cross_replica_sync": False, "max_staleness": cluster.max_staleness}
     own["pull_bits"] = cluster.pull_bits
     noted = json.loads(settings.describe(config, dataset, workers.size, 1)) | own
@@ -86,7 +88,7 @@ def prepare(config: TrainConfig, cluster: ClusterConfig) -> Ready:
         steps_per_epoch,
         training,
         shares,
-        _plan(config, cluster, training.layout, statistics, steps_per_epoch, facts),
+        _plan(config, cluster, training.layout, statistics, steps_per_epoch, facts, max_code),
         json.dumps(noted, sort_keys=True),
         workers,
         devices,
@@ -100,6 +102,7 @@ def _plan(
     statistics: int,
     steps_per_epoch: float,
     facts: dict[str, str],
+    max_code: int,
 ) -> Plan:
     return Plan(
         run=secrets.token_hex(8),
@@ -117,4 +120,5 @@ def _plan(
         pull_bits=cluster.pull_bits,
         schedule=write_schedule(config, steps_per_epoch),
         facts=facts,
+        max_code=max_code,
     )

@@ -21,6 +21,7 @@ from terngrad.training import schedules
 from terngrad.training.averages import MovingAverages
 from terngrad.training.bystander import Bystander
 from terngrad.training.classifier import Classifier
+from terngrad.training.memory import Memory
 from terngrad.training.optimizers import Optimizer, make_optimizer
 from terngrad.training.runner import Runner
 from terngrad.training.schedules import Schedule
@@ -40,6 +41,7 @@ class Training:
       state: everything that a checkpoint holds, by name.
       exchange: joins the nodes of the run.
       kernel_choice: what writes and reads codes.
+      memory: what codecs keep of the gradients of this process' nodes.
     """
 
     classifier: Classifier
@@ -50,6 +52,7 @@ class Training:
     state: dict[str, tf.Variable]
     exchange: Exchange
     kernel_choice: Choice
+    memory: Memory
 
     def traffic(self, codecs: Sequence[Codec]) -> list[Payload]:
         """Bytes that this process exchanges in a step, by variable in the layout's order.
@@ -104,9 +107,9 @@ def build_training(
     )
     schedule = learning_rate(config, steps_per_epoch)
 
-    def runner(layout: Layout) -> Runner:
-        codecs = make_codecs(layout, kernels)
+    def make_runner(codecs: Sequence[Codec], memory: Memory) -> Runner:
         parts = (codecs, exchange, optimizer, schedule, averages, step, config.seed, devices)
+        parts += (memory,)
         follower = None
         if connection:
             bystander = TrainStep(Bystander(classifier), *parts)
@@ -116,20 +119,26 @@ def build_training(
     policy = _policy(config, classifier.names)
     shapes = [v.shape for v in classifier.variables]
     layout = make_layout(classifier.names, shapes, policy, config.bucket_elements)
-    coded_runner = float_runner = runner(layout)
-    if config.grad_bits != 32 and config.floating_grad_epoch:
-        plain = dataclasses.replace(policy, grad_bits=32)
-        float_runner = runner(make_layout(classifier.names, shapes, plain, config.bucket_elements))
+    codecs = make_codecs(layout, kernels)
+    memory = Memory(codecs, exchange.first_node, exchange.local_nodes)
+    runner = float_runner = make_runner(codecs, memory)
+    if config.has_float_epochs:
+        plain = dataclasses.replace(policy, grad_bits=32, codec="")
+        plain_layout = make_layout(classifier.names, shapes, plain, config.bucket_elements)
+        plain_codecs = make_codecs(plain_layout, kernels)
+        no_memory = Memory(plain_codecs, exchange.first_node, exchange.local_nodes)
+        float_runner = make_runner(plain_codecs, no_memory)
     state = _state(classifier, optimizer, averages, step)
     return Training(
         classifier,
         layout,
-        coded_runner,
+        runner,
         float_runner,
         step,
         state,
         exchange,
         kernel_choice,
+        memory,
     )
 
 
@@ -161,6 +170,7 @@ def _policy(config: TrainConfig, names: Sequence[str]) -> Policy:
         float_layers=(logits,) if trained and not config.quantize_logits else (),
         scaler_sharing=config.scaler_sharing,
         use_encoding=config.use_encoding,
+        codec=config.codec,
     )
 
 

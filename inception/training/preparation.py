@@ -17,6 +17,7 @@ from inception.training.problem import Problem
 from slim.datasets import dataset_factory
 from slim.datasets.dataset_factory import Dataset
 from slim.nets import nets_factory
+from terngrad.codecs.factory import find_codec
 from terngrad.exchange.connection import Connection, InterruptionError
 from terngrad.exchange.local import LocalExchange
 from terngrad.training import checkpoints
@@ -78,6 +79,8 @@ def prepare(config: TrainConfig, workers: Workers = ALONE) -> Ready | None:
     )
     devices = runtime.towers(config.num_gpus, on_cpu=config.clone_on_cpu)
     goal = problem.resolve(config)
+    if config.codec:
+        find_codec(config.codec)  # before anyone waits for a process that cannot have it
     dataset = None if config.benchmark_mode else open_dataset(config)
     noted = settings.describe(config, dataset, workers.size, workers.batches_per_step)
     # Also a place to meet: nobody waits within TensorFlow for one that still counts its records.
@@ -102,6 +105,7 @@ def prepare(config: TrainConfig, workers: Workers = ALONE) -> Ready | None:
         if checkpoint and checkpoints.step_of(checkpoint) != int(training.step):
             checkpoint = None  # the others are further
         _tell_if_ahead(own, training)
+    _restore_memory(config, training, workers)
     if workers.is_chief:
         _tell_plan(config, training)
         if workers is not ALONE:
@@ -159,6 +163,17 @@ def _tell_if_ahead(own: str | None, training: Training) -> None:
             "to go on from that, start again with it in the chief's --train_dir.",
             flush=True,
         )
+
+
+def memory_folder(config: TrainConfig, rank: int) -> str:
+    """Where a worker saves what its codecs keep of gradients, beside the chief's checkpoints."""
+    return os.path.join(config.train_dir, f"worker_{rank}")
+
+
+def _restore_memory(config: TrainConfig, training: Training, workers: Workers) -> None:
+    step = int(training.step)
+    if why := training.memory.restore(memory_folder(config, workers.rank), step):
+        print(f"The memory of --codec={config.codec} starts from zero: {why}.", flush=True)
 
 
 def restore_or_start(config: TrainConfig, training: Training) -> str | None:
@@ -220,7 +235,7 @@ def _tell_plan(config: TrainConfig, training: Training) -> None:
     who = "each" if isinstance(training.exchange, LocalExchange) else "each worker"
     print(
         f"{config.net}: {layout.size} parameters in {len(layout.names)} variables, "
-        f"{len(layout.coded)} of them ternary; {training.nodes} nodes x "
+        f"{len(layout.coded)} of them {config.codec or 'ternary'}; {training.nodes} nodes x "
         f"{config.batch_size // config.nodes} images; "
         f"{who} sends {sent:.0f} bytes a step, {8 * sent / layout.size:.4g} bits a parameter.",
         flush=True,

@@ -48,7 +48,7 @@ def describe(
       workers: of the training.
       batches_per_step: of how many batches a step is; 0 = of one of each worker.
     """
-    ignored = _WITHOUT_EFFECT | inert_flags(config).keys()
+    ignored = _WITHOUT_EFFECT | inert_flags(config).keys() | (set() if config.codec else {"codec"})
     settings = {k: v for k, v in dataclasses.asdict(config).items() if k not in ignored}
     settings["num_nodes"] = config.nodes
     settings["workers"] = workers

@@ -16,7 +16,7 @@ from inception.flags.configs import TrainConfig
 from inception.results.logs import ProgressBar, step_line
 from inception.training.batches import naming_bad_records, training_batches
 from inception.training.build import learning_rate
-from inception.training.preparation import Ready
+from inception.training.preparation import Ready, memory_folder
 from inception.training.problem import Problem
 from slim.datasets.dataset_factory import Dataset
 from terngrad.cluster.channel import DifferenceError, FinishedError, MembershipError
@@ -121,8 +121,11 @@ def _recovered(ready: Ready) -> tuple[int, Iterator] | None:
     connection, training = ready.connection, ready.training
     if connection is None or not connection.was_interrupted():
         return None
+    before = int(training.step)
     connection.synchronize(ready.shared)
     step = int(training.step)
+    if step != before:  # the state is another worker's; the memory belonged to the own
+        training.memory.clear()
     batches = worker_batches(ready.config, ready.goal, ready.dataset, ready.workers, step)
     return step, iter(batches)
 
@@ -183,10 +186,15 @@ def _loop(ready: Ready, batches: Iterator, bar: ProgressBar) -> Loop:
 
 
 def _save(ready: Ready, step: int) -> str | None:
-    """Saves, if nobody else does; the first worker that is left does it in the chief's place."""
+    """Saves, if nobody else does; the first worker that is left does it in the chief's place.
+
+    Every worker saves the memory of its own codecs.
+    """
+    config = ready.config
+    folder = memory_folder(config, ready.workers.rank)
+    ready.training.memory.save(folder, step, config.keep_checkpoints)
     if ready.connection and not ready.connection.leads:
         return None
-    config = ready.config
     os.makedirs(config.train_dir, exist_ok=True)
     return checkpoints.save(
         config.train_dir, ready.training.state, step, config.keep_checkpoints, ready.settings

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from terngrad.layout import Layout, Policy, make_layout
-from terngrad.limits import MAX_NODES
+from terngrad.limits import MAX_NODES, MAX_SUM
 
 MAX_ELEMENTS = 1 << 30  # of a net, on all ps
 _LONGEST_RUN = 64  # characters
@@ -27,6 +27,7 @@ _KINDS = {
     "pull_bits": _INT,
     "schedule": _TEXT,
     "facts": (dict,),
+    "max_code": _INT,
 }
 _POLICY_KINDS = {
     "grad_bits": _INT,
@@ -35,6 +36,7 @@ _POLICY_KINDS = {
     "float_layers": (tuple,),
     "scaler_sharing": (bool,),
     "use_encoding": (bool,),
+    "codec": _TEXT,
 }
 _OPTIMIZERS = ("momentum", "adam", "gd", "rmsprop")
 
@@ -63,6 +65,8 @@ class Plan:
       pull_bits: 32 or 16, of a parameter on its way to a worker.
       schedule: text from which the ps' program makes the learning rate.
       facts: what all workers must have in common, by name.
+      max_code: largest magnitude of a node's code. A ps needs to know no more of the codec, whose
+        name may stand for code that only the workers have.
     """
 
     run: str
@@ -80,6 +84,7 @@ class Plan:
     pull_bits: int
     schedule: str
     facts: Mapping[str, str]
+    max_code: int = 1
 
     def __post_init__(self) -> None:
         """Raises PlanError if this is none that a ps could follow."""
@@ -93,6 +98,8 @@ class Plan:
         _expect(0 < elements <= MAX_ELEMENTS, f"{elements} values; allowed are {MAX_ELEMENTS}")
         _expect(self.bucket_elements > 0, f"buckets of {self.bucket_elements} elements")
         _expect(1 <= self.nodes <= MAX_NODES, f"{self.nodes} nodes; allowed are 1 to {MAX_NODES}")
+        most = MAX_SUM // self.nodes
+        _expect(1 <= self.max_code <= most, f"max_code is {self.max_code}; allowed are 1 to {most}")
         _expect(self.optimizer in _OPTIMIZERS, f"optimizer is {self.optimizer!r}")
         _expect(0 <= self.momentum <= 1, f"momentum is {self.momentum}")
         _expect(0 <= self.averages_decay <= 1, f"averages_decay is {self.averages_decay}")

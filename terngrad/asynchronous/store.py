@@ -182,7 +182,9 @@ class Store:
           PlanError: it is none that could be followed.
         """
         plan = Plan.from_json(bytes(content))
-        share = make_shares(plan.layout(), self._ps_count, plan.nodes, plan.statistics)[self._ps]
+        share = make_shares(
+            plan.layout(), self._ps_count, plan.nodes, plan.statistics, plan.max_code
+        )[self._ps]
         try:
             self._make_schedule(plan.schedule)
         except _UNREADABLE as error:

@@ -24,13 +24,13 @@ class Gradient(NamedTuple):
     """A share's part of a worker's gradient.
 
     Attributes:
-      scales: float32 [v].
+      units: float32 [v], what a code of 1 stands for.
       words: uint32 [coded / 32, planes], sums of codes.
       floats: float32 [floats].
       statistics: float32, new values of what is not trained.
     """
 
-    scales: np.ndarray
+    units: np.ndarray
     words: np.ndarray
     floats: np.ndarray
     statistics: np.ndarray
@@ -83,24 +83,24 @@ class Updates:
         share = self._share
         if len(content) != share.pushed_bytes:
             raise GradientError(f"{len(content)} bytes; allowed are {share.pushed_bytes}")
-        scales = np.frombuffer(content, "<f4", len(share.scales))
-        words = np.frombuffer(content, "<u4", share.words, scales.nbytes)
+        units = np.frombuffer(content, "<f4", len(share.scales))
+        words = np.frombuffer(content, "<u4", share.words, units.nbytes)
         words = words.reshape(-1, share.planes)
-        start = scales.nbytes + words.nbytes
+        start = units.nbytes + words.nbytes
         floats = np.frombuffer(content, f"<f{share.wire_bytes}", share.floats, start)
         statistics = np.frombuffer(content, "<f4", share.statistics, start + floats.nbytes)
-        if not np.all((scales >= 0) & np.isfinite(scales)):
+        if not np.all((units >= 0) & np.isfinite(units)):
             raise GradientError("a scale is negative or not finite")
         if not (np.all(np.isfinite(floats)) and np.all(np.isfinite(statistics))):
             raise GradientError("a value is not finite")
-        if len(words) and not fits(words, share.coded, self._plan.nodes):
+        if len(words) and not fits(words, share.coded, self._plan.nodes * self._plan.max_code):
             raise GradientError(f"words are no sums of codes over {self._plan.nodes} nodes")
-        return Gradient(scales, words, floats.astype(np.float32), statistics)
+        return Gradient(units, words, floats.astype(np.float32), statistics)
 
     def apply(self, gradient: Gradient) -> None:
         """Applies a gradient that was checked."""
         step = tf.constant(self.version, tf.int64)
-        self._apply(gradient.scales, gradient.words, gradient.floats, step)
+        self._apply(gradient.units, gradient.words, gradient.floats, step)
         self._statistics = gradient.statistics
         self.version += 1
 
@@ -123,11 +123,11 @@ class Updates:
         self._statistics = values[len(self._state) * size :].copy()
         self.version = version
 
-    def _update(self, scales, words, floats, step: tf.Tensor) -> None:
+    def _update(self, units, words, floats, step: tf.Tensor) -> None:
         parts = []
         if self._share.coded:
             lengths = [(length,) for length in self._share.lengths]
-            parts += self._kernels.decode(words, scales, self._nodes.read_value(), lengths)
+            parts += self._kernels.decode(words, units, self._nodes.read_value(), lengths)
         gradient = tf.concat([*parts, floats], 0)
         self._optimizer.apply([gradient], self._schedule(step), step)
         if self._averages:

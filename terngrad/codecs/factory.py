@@ -11,7 +11,7 @@ from terngrad.codecs.codec import Codec
 from terngrad.codecs.float_codec import FloatCodec
 from terngrad.codecs.ternary_codec import ternary_codec
 from terngrad.exchange.exchange import Exchange, Payload
-from terngrad.layout import Layout
+from terngrad.layout import BITS_OF_CODEC, Layout
 from terngrad.ops.kernels import Kernels
 
 MakeCodec = Callable[[Layout, int, Kernels], Codec]  # of the layout's bucket of this index
@@ -30,7 +30,8 @@ def find_codec(name: str) -> MakeCodec:
     if name in CODECS:
         return CODECS[name]
     module, _, attribute = name.partition(":")
-    allowed = f"allowed are {', '.join(CODECS)} and MODULE:CLASS of a class of your own"
+    names = ", ".join(dict.fromkeys([*BITS_OF_CODEC, *CODECS]))
+    allowed = f"allowed are {names} and MODULE:CLASS of a class of your own"
     if not module or not attribute:
         raise ValueError(f"codec is {name!r}; {allowed}.")
     try:
@@ -40,6 +41,11 @@ def find_codec(name: str) -> MakeCodec:
     if not callable(made):
         raise ValueError(f"codec {name!r} is a {type(made).__name__}; allowed is a class.")
     return made
+
+
+def largest_code(codecs: Sequence[Codec]) -> int:
+    """Largest magnitude of a code of any of them; 1 where there are no codes."""
+    return max((codec.max_code for codec in codecs), default=0) or 1
 
 
 def make_codecs(layout: Layout, kernels: Kernels) -> list[Codec]:

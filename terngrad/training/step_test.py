@@ -13,6 +13,7 @@ from terngrad.ops.reference import ReferenceKernels
 from terngrad.training import schedules
 from terngrad.training.averages import MovingAverages
 from terngrad.training.classifier import Classifier
+from terngrad.training.memory import Memory
 from terngrad.training.nodes import dropout_seed
 from terngrad.training.optimizers import Momentum
 from terngrad.training.runner import Runner
@@ -55,6 +56,7 @@ class Training:
         codecs = make_codecs(
             make_layout(names, [v.shape for v in variables], policy), ReferenceKernels()
         )
+        self.memory = Memory(codecs, 0, nodes)
         self.step = TrainStep(
             self.classifier,
             codecs,
@@ -65,6 +67,7 @@ class Training:
             tf.Variable(0, dtype=tf.int64),
             seed,
             devices,
+            self.memory,
         )
         self.runner = Runner(self.step, codecs)
 
