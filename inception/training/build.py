@@ -1,6 +1,7 @@
 """From a config to the parts of a training: net, codecs, exchange, optimizer, compiled steps."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
@@ -107,27 +108,26 @@ def build_training(
     )
     schedule = learning_rate(config, steps_per_epoch)
 
-    def make_runner(codecs: Sequence[Codec], memory: Memory) -> Runner:
-        parts = (codecs, exchange, optimizer, schedule, averages, step, config.seed, devices)
-        parts += (memory,)
-        follower = None
-        if connection:
-            bystander = TrainStep(Bystander(classifier), *parts)
-            follower = Runner(bystander, codecs, on_batch, is_observable=False)
-        return Runner(TrainStep(classifier, *parts), codecs, on_batch, follower)
-
     policy = _policy(config, classifier.names)
     shapes = [v.shape for v in classifier.variables]
     layout = make_layout(classifier.names, shapes, policy, config.bucket_elements)
     codecs = make_codecs(layout, kernels)
     memory = Memory(codecs, exchange.first_node, exchange.local_nodes)
+
+    def make_runner(codecs: Sequence[Codec], held: Memory | None = None) -> Runner:
+        parts = (codecs, exchange, optimizer, schedule, averages, step, config.seed, devices, held)
+        make_step = functools.partial(TrainStep, saves_together=bool(memory.variables))
+        follower = None
+        if connection:
+            bystander = make_step(Bystander(classifier), *parts)
+            follower = Runner(bystander, codecs, on_batch, is_observable=False)
+        return Runner(make_step(classifier, *parts), codecs, on_batch, follower)
+
     runner = float_runner = make_runner(codecs, memory)
     if config.has_float_epochs:
         plain = dataclasses.replace(policy, grad_bits=32, codec="")
         plain_layout = make_layout(classifier.names, shapes, plain, config.bucket_elements)
-        plain_codecs = make_codecs(plain_layout, kernels)
-        no_memory = Memory(plain_codecs, exchange.first_node, exchange.local_nodes)
-        float_runner = make_runner(plain_codecs, no_memory)
+        float_runner = make_runner(make_codecs(plain_layout, kernels))
     state = _state(classifier, optimizer, averages, step)
     return Training(
         classifier,

@@ -151,6 +151,7 @@ def test_law_10_what_cannot_be_is_named_logged_once_and_disturbs_nobody(
         ({"names": ("a", "a")}, "variable names must be unique"),
         ({"optimizer": "none"}, "optimizer is 'none'"),
         ({"nodes": 1 << 20}, "1048576 nodes"),
+        ({"max_code": 1 << 20}, "max_code is 1048576; allowed are 1 to "),
         ({"max_steps": 0}, "max_steps is 0"),
         ({"run": "x" * 100}, "run is"),
         ({"pull_bits": 8}, "pull_bits is 8"),

@@ -164,7 +164,7 @@ class Loop:
                     self._report(outcome, step, clock)
                 except BrokenPipeError:  # nobody reads the lines any more: end, but lose nothing
                     stop.signal = stop.signal or signal.SIGPIPE
-            if self._save_due(step, time.monotonic() - saved_at):
+            if self._save_due(runner, outcome, step, time.monotonic() - saved_at):
                 checkpoint = self._save(step, checkpoint)
                 saved_step, saved_at = step, time.monotonic()
             summary_due = self._summary_due(time.monotonic() - summarized_at)
@@ -211,9 +211,15 @@ class Loop:
         if self.writer:
             self.writer.progress(progress)
 
-    def _save_due(self, step: int, seconds: float) -> bool:
+    def _save_due(self, runner: Runner, outcome: Outcome, step: int, seconds: float) -> bool:
         by_step = self.cadence.save_every and step % self.cadence.save_every == 0
-        return bool(by_step or (self.cadence.save_secs and seconds >= self.cadence.save_secs))
+        if by_step or outcome.save:
+            return True
+        by_time = bool(self.cadence.save_secs and seconds >= self.cadence.save_secs)
+        if by_time and runner.saves_together:
+            runner.request_save()  # clocks differ: all save after the same step
+            return False
+        return by_time
 
     def _summary_due(self, seconds: float) -> bool:
         secs = self.cadence.summary_secs
