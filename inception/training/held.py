@@ -14,6 +14,7 @@ from inception.training.learning_rate import write_schedule
 from slim.datasets.dataset_factory import Dataset
 from terngrad.asynchronous.plan import Plan
 from terngrad.asynchronous.space import Shard, make_shards
+from terngrad.codecs.factory import largest_code
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +50,7 @@ def make_held(
     """What the ps hold of `training`; for the arguments see `Ready`."""
     layout = training.layout
     statistics = sum(v.shape.num_elements() for v in training.classifier.state.values())
+    max_code = largest_code(training.runner.codecs)
     facts = settings.facts(config, workers.size)
     facts |= settings.data_facts(dataset, cluster.split_data)
     facts |= {name: json.dumps(value) for name, value in own_settings(cluster).items()}
@@ -70,21 +72,25 @@ def make_held(
         pull_bits=cluster.pull_bits,
         schedule=write_schedule(config, steps_per_epoch),
         facts=facts,
+        max_code=max_code,
     )
-    return Held(plan, make_shards(layout, len(cluster.ps_hosts), config.nodes, statistics))
+    ps_count = len(cluster.ps_hosts)
+    return Held(plan, make_shards(layout, ps_count, config.nodes, statistics, max_code))
 
 
-def tell_plan(net: str, workers: Workers, training: Training, held: Held) -> None:
+def tell_plan(config: TrainConfig, workers: Workers, training: Training, held: Held) -> None:
     """Prints what a worker pushes and pulls."""
     layout, shards = training.layout, held.shards
     pushed = sum(shard.pushed_bytes for shard in shards)
     pulled = sum(shard.pulled_bytes(held.plan.pull_bits) for shard in shards)
     print(
-        f"{net}: {layout.size} parameters in {len(layout.names)} variables, "
-        f"{len(layout.coded)} of them ternary, on {len(shards)} ps; each of "
+        f"{config.net}: {layout.size} parameters in {len(layout.names)} variables, "
+        f"{len(layout.coded)} of them {config.codec or 'ternary'}, on {len(shards)} ps; each of "
         f"{workers.size} workers pushes {pushed} bytes a step and pulls {pulled}, without "
         "waiting for the others.",
         flush=True,
     )
+    if training.memory.variables and int(training.step):
+        print(f"The memory of --codec={config.codec} starts from zero.", flush=True)
     if layout.coded:
         print(f"Codes are written by {training.kernel_choice}.", flush=True)

@@ -19,6 +19,7 @@ from inception.training.problem import Problem
 from slim.datasets import dataset_factory
 from slim.datasets.dataset_factory import Dataset
 from slim.nets import nets_factory
+from terngrad.codecs.factory import find_codec
 from terngrad.exchange.connection import Connection, InterruptionError
 from terngrad.exchange.local import LocalExchange
 from terngrad.training import checkpoints
@@ -92,6 +93,8 @@ def prepare(
     )
     devices = runtime.towers(config.num_gpus, on_cpu=config.clone_on_cpu)
     goal = problem.resolve(config)
+    if config.codec:
+        find_codec(config.codec)  # before anyone waits for a process that cannot have it
     dataset = None if config.benchmark_mode else open_dataset(config)
     own = own_settings(holders) if holders else {}
     noted = settings.describe(config, dataset, workers.size, workers.batches_per_step, own)
@@ -120,8 +123,10 @@ def prepare(
         if checkpoint and checkpoints.step_of(checkpoint) != int(training.step):
             checkpoint = None  # the others are further
         _tell_if_ahead(own, training)
+    if not holders:
+        _restore_memory(config, training, workers)
     if workers.is_chief and held:
-        tell_plan(config.net, workers, training, held)
+        tell_plan(config, workers, training, held)
     elif workers.is_chief:
         _tell_plan(config, training)
         if workers is not ALONE:
@@ -185,6 +190,17 @@ def _tell_if_ahead(own: str | None, training: Training) -> None:
         )
 
 
+def memory_folder(config: TrainConfig, rank: int) -> str:
+    """Where a worker saves what its codecs keep of gradients, beside the chief's checkpoints."""
+    return os.path.join(config.train_dir, f"worker_{rank}")
+
+
+def _restore_memory(config: TrainConfig, training: Training, workers: Workers) -> None:
+    step = int(training.step)
+    if why := training.memory.restore(memory_folder(config, workers.rank), step):
+        print(f"The memory of --codec={config.codec} starts from zero: {why}.", flush=True)
+
+
 def _restore_or_start(config: TrainConfig, training: Training) -> str | None:
     """Restores the run's newest checkpoint, or else the pretrained weights; returns the former."""
     newest = checkpoints.latest_checkpoint(config.train_dir)
@@ -244,7 +260,7 @@ def _tell_plan(config: TrainConfig, training: Training) -> None:
     who = "each" if isinstance(training.exchange, LocalExchange) else "each worker"
     print(
         f"{config.net}: {layout.size} parameters in {len(layout.names)} variables, "
-        f"{len(layout.coded)} of them ternary; {training.nodes} nodes x "
+        f"{len(layout.coded)} of them {config.codec or 'ternary'}; {training.nodes} nodes x "
         f"{config.batch_size // config.nodes} images; "
         f"{who} sends {sent:.0f} bytes a step, {8 * sent / layout.size:.4g} bits a parameter.",
         flush=True,

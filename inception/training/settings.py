@@ -56,7 +56,7 @@ def describe(
       batches_per_step: number of batches that make a step; 0 = one from each worker.
       own: settings that only the training's kind has.
     """
-    ignored = _WITHOUT_EFFECT | inert_flags(config).keys()
+    ignored = _WITHOUT_EFFECT | inert_flags(config).keys() | (set() if config.codec else {"codec"})
     settings = {k: v for k, v in dataclasses.asdict(config).items() if k not in ignored}
     settings["num_nodes"] = config.nodes
     settings["workers"] = workers

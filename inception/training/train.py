@@ -15,7 +15,7 @@ from inception.cluster.workers import Workers, fingerprint
 from inception.flags.configs import TrainConfig
 from inception.training.batches import training_batches
 from inception.training.looping import ENDLESS, run_loop
-from inception.training.preparation import Ready
+from inception.training.preparation import Ready, memory_folder
 from inception.training.problem import Problem
 from slim.datasets.dataset_factory import Dataset
 from terngrad.cluster.channel import DifferenceError, FinishedError, MembershipError
@@ -125,8 +125,11 @@ def _regained(ready: Ready) -> tuple[int, Iterator] | None:
     connection, training = ready.connection, ready.training
     if connection is None or not connection.was_interrupted():
         return None
+    before = int(training.step)
     connection.synchronize(ready.shared)
     step = int(training.step)
+    if step != before:  # the state is another worker's; the memory belonged to the own
+        training.memory.clear()
     batches = worker_batches(ready.config, ready.goal, ready.dataset, ready.workers, step)
     return step, iter(batches)
 
@@ -149,10 +152,15 @@ def _compare_copies(ready: Ready) -> None:
 
 
 def _save(ready: Ready, step: int) -> str | None:
-    """Saves, if nobody else does; the first worker that is left does it in the chief's place."""
+    """Saves, if nobody else does; the first worker that is left does it in the chief's place.
+
+    Every worker saves the memory of its own codecs.
+    """
+    config = ready.config
+    folder = memory_folder(config, ready.workers.rank)
+    ready.training.memory.save(folder, step, config.keep_checkpoints)
     if ready.connection and not ready.connection.leads:
         return None
-    config = ready.config
     os.makedirs(config.train_dir, exist_ok=True)
     return checkpoints.save(
         config.train_dir, ready.training.state, step, config.keep_checkpoints, ready.settings

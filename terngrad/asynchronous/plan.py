@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from terngrad.asynchronous import fields
 from terngrad.layout import Layout, Policy, make_layout
-from terngrad.limits import MAX_NODES
+from terngrad.limits import MAX_NODES, MAX_SUM
 from terngrad.training.slots import SLOTS
 
 MAX_ELEMENTS = 1 << 30  # of a net, on all ps
@@ -40,6 +40,8 @@ class Plan:
       pull_bits: 32 or 16, of a parameter on its way to a worker.
       schedule: text from which the ps' program makes the learning rate.
       facts: what all workers must have in common, by name.
+      max_code: largest magnitude of a node's code. A ps needs to know no more of the codec, whose
+        name may stand for code that only the workers have.
     """
 
     run: str
@@ -57,6 +59,7 @@ class Plan:
     pull_bits: int
     schedule: str
     facts: Mapping[str, str]
+    max_code: int = 1
 
     def __post_init__(self) -> None:
         """Raises PlanError where no ps could follow this plan."""
@@ -85,6 +88,7 @@ class Plan:
             ("statistics", self.statistics, 0, MAX_ELEMENTS),
             ("bucket_elements", self.bucket_elements, 1, _MAX_INT64),
             ("nodes", self.nodes, 1, MAX_NODES),
+            ("max_code", self.max_code, 1, MAX_SUM // min(max(self.nodes, 1), MAX_NODES)),
             ("momentum", self.momentum, 0, 1),
             ("averages_decay", self.averages_decay, 0, 1),
             ("max_steps", self.max_steps, 1, _MAX_INT64),

@@ -49,7 +49,8 @@ def read_proposal(
       PlanError: the plan cannot be followed, or `make_schedule` cannot read its schedule.
     """
     plan = Plan.from_json(text)
-    shard = make_shards(plan.layout(), ps_count, plan.nodes, plan.statistics)[ps]
+    layout, nodes = plan.layout(), plan.nodes
+    shard = make_shards(layout, ps_count, nodes, plan.statistics, plan.max_code)[ps]
     try:
         make_schedule(plan.schedule)
     except UNREADABLE as error:

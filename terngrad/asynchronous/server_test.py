@@ -152,6 +152,7 @@ def test_law_10_what_cannot_be_is_named_logged_once_and_disturbs_nobody(
         ({"names": ("a", "a")}, "variable names must be unique"),
         ({"optimizer": "none"}, "optimizer is 'none'; allowed are momentum, adam, gd, rmsprop"),
         ({"nodes": 1 << 20}, "nodes: 1048576; allowed are 1 to"),
+        ({"max_code": 1 << 20}, "max_code: 1048576; allowed are 1 to "),
         ({"max_steps": 0}, "max_steps: 0; allowed are 1 to"),
         ({"run": "x" * 100}, "run is"),
         ({"pull_bits": 8}, "pull_bits is 8"),

@@ -100,8 +100,10 @@ class Shard:
         return self.size * pull_bits // 8 + self.statistics * _FLOAT_BYTES
 
 
-def make_shards(layout: Layout, count: int, nodes: int, statistics: int) -> list[Shard]:
-    """The shard of each of `count` ps; codes come as sums over `nodes` nodes."""
+def make_shards(
+    layout: Layout, count: int, nodes: int, statistics: int, max_code: int = 1
+) -> list[Shard]:
+    """The shard of each of `count` ps; codes up to `max_code` come as sums over `nodes` nodes."""
     space = make_space(layout)
     groups = space.size // GROUP
     edges = [GROUP * (groups * i // count) for i in range(count + 1)]
@@ -117,7 +119,7 @@ def make_shards(layout: Layout, count: int, nodes: int, statistics: int) -> list
                 end_of_codes - first,
                 tuple(index for index, _ in cut),
                 tuple(length for _, length in cut),
-                plane_count(nodes),
+                plane_count(nodes * max_code),
                 layout.policy.float_type.itemsize,
                 0 if ps else statistics,
             )

@@ -25,13 +25,13 @@ class Gradient(NamedTuple):
     """A shard's part of a worker's gradient.
 
     Attributes:
-      scales: float32 [v].
+      units: float32 [v], what a code of 1 stands for.
       words: uint32 [coded / 32, planes], sums of codes.
       floats: float32 [floats].
       statistics: float32, new values of what is not trained.
     """
 
-    scales: np.ndarray
+    units: np.ndarray
     words: np.ndarray
     floats: np.ndarray
     statistics: np.ndarray
@@ -83,24 +83,24 @@ class Updates:
         shard = self._shard
         if len(content) != shard.pushed_bytes:
             raise GradientError(f"{len(content)} bytes; allowed are {shard.pushed_bytes}")
-        scales = np.frombuffer(content, "<f4", len(shard.scales))
-        words = np.frombuffer(content, "<u4", shard.words, scales.nbytes)
+        units = np.frombuffer(content, "<f4", len(shard.scales))
+        words = np.frombuffer(content, "<u4", shard.words, units.nbytes)
         words = words.reshape(-1, shard.planes)
-        start = scales.nbytes + words.nbytes
+        start = units.nbytes + words.nbytes
         floats = np.frombuffer(content, f"<f{shard.wire_bytes}", shard.floats, start)
         statistics = np.frombuffer(content, "<f4", shard.statistics, start + floats.nbytes)
-        if not np.all((scales >= 0) & np.isfinite(scales)):
+        if not np.all((units >= 0) & np.isfinite(units)):
             raise GradientError("a scale is negative or not finite")
         if not (np.all(np.isfinite(floats)) and np.all(np.isfinite(statistics))):
             raise GradientError("a value is not finite")
-        if len(words) and not fits(words, shard.coded, self._plan.nodes):
+        if len(words) and not fits(words, shard.coded, self._plan.nodes * self._plan.max_code):
             raise GradientError(f"words are no sums of codes over {self._plan.nodes} nodes")
-        return Gradient(scales, words, floats.astype(np.float32), statistics)
+        return Gradient(units, words, floats.astype(np.float32), statistics)
 
     def apply(self, gradient: Gradient) -> None:
         """Applies a gradient that was checked."""
         step = tf.constant(self.version, tf.int64)
-        self._apply(gradient.scales, gradient.words, gradient.floats, step)
+        self._apply(gradient.units, gradient.words, gradient.floats, step)
         self._statistics = gradient.statistics
         self.version += 1
 
@@ -123,11 +123,11 @@ class Updates:
         self._statistics = values[len(self._state) * size :].copy()
         self.version = version
 
-    def _update(self, scales, words, floats, step: tf.Tensor) -> None:
+    def _update(self, units, words, floats, step: tf.Tensor) -> None:
         parts = []
         if self._shard.coded:
             lengths = [(length,) for length in self._shard.lengths]
-            parts += self._kernels.decode(words, scales, self._nodes.read_value(), lengths)
+            parts += self._kernels.decode(words, units, self._nodes.read_value(), lengths)
         gradient = tf.concat([*parts, floats], 0)
         self._optimizer.apply([gradient], self._schedule(step), step)
         if self._averages:

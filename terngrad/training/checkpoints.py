@@ -3,7 +3,7 @@
 A checkpoint holds a flat set of named variables: `step`, `variables/NAME`, `averages/NAME`,
 `slots/SLOT/NAME`; and beside them a text, the settings it was trained with. It is written under a
 temporary name; its index is renamed last, so that a checkpoint whose index stands in the folder is
-complete.
+complete. What codecs keep of gradients is in checkpoints of their own, see memory.py.
 """
 
 from __future__ import annotations
@@ -80,6 +80,12 @@ def latest_checkpoint(directory: str) -> str | None:
     """Path of the folder's newest complete checkpoint; None if there is none."""
     paths = all_checkpoints(directory)
     return paths[-1] if paths else None
+
+
+def at_step(directory: str, step: int) -> str | None:
+    """Path of the folder's complete checkpoint of a step; None if there is none."""
+    found = [path for path in all_checkpoints(directory) if step_of(path) == step]
+    return found[0] if found else None
 
 
 def step_of(path: str) -> int:

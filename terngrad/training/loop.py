@@ -191,8 +191,9 @@ class Loop:
 
     def _save_due(self, before: int, seconds: float) -> bool:
         every, secs = self.cadence.save_every, self.cadence.save_secs
-        by_step = bool(every) and _passes(every, before, self.stepper.step)
-        return by_step or bool(secs and seconds >= secs)
+        if self.stepper.wants_save or (every and _passes(every, before, self.stepper.step)):
+            return True
+        return bool(secs and seconds >= secs) and self.stepper.request_save()
 
     def _summary_due(self, seconds: float) -> bool:
         secs = self.cadence.summary_secs

@@ -21,10 +21,11 @@ class PretendedRunner:
 
     codecs = ()
     follower = None
+    saves_together = False
 
     def __init__(self, bad=None, bad_from=0, is_observable=True):
         self.is_observable = is_observable
-        self.step, self.stopping = 0, False
+        self.step, self.stopping, self.saving = 0, False, False
         self._bad, self._bad_from = bad or {}, bad_from
 
     def compile(self, batches):
@@ -32,6 +33,9 @@ class PretendedRunner:
 
     def request_stop(self):
         self.stopping = True
+
+    def request_save(self):
+        self.saving = True
 
     def many(self, batches, count):
         del batches
@@ -42,7 +46,8 @@ class PretendedRunner:
         values = good | (self._bad if self.step >= self._bad_from else {})
         stop = tf.constant(self.stopping)
         rate = tf.constant(0.1)
-        return Outcome(tf.constant(done), values["losses"], stop, rate, values["scales"])
+        save, self.saving = tf.constant(self.saving), False
+        return Outcome(tf.constant(done), values["losses"], stop, rate, values["scales"], save)
 
     def one(self, batches):
         return Observation(self.many(batches, 1), [], {})
@@ -163,3 +168,13 @@ def test_a_process_alone_shows_its_gradients_and_who_follows_shows_none():
         loop.cadence = dataclasses.replace(loop.cadence, summary_secs=0.0)
         loop.run(None, StopRequest())
         assert (loop.writer.observed, runner.step) == (observed, 60)
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_save_by_time_waits_for_a_step_where_all_save_together(together):
+    runner, saved = PretendedRunner(), []
+    runner.saves_together = together
+    loop = loop_of(runner, saved, max_steps=40)
+    loop.cadence = dataclasses.replace(loop.cadence, save_every=0, save_secs=1e-9)
+    loop.run(0, None, StopRequest())
+    assert saved == ([20, 40] if together else [10, 20, 30, 40])

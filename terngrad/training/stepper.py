@@ -28,6 +28,7 @@ class Stepper(abc.ABC):
       own_step: steps that this worker reports: the same ones where all workers make steps
         together, else the worker's own.
       is_over: no step is left to make: the workers were asked to stop, or have made all.
+      wants_save: all processes are to save after the last step, see `request_save`.
       is_observable: whether `observe` shows gradients that were computed.
       codecs: with which the next step exchanges its gradients.
     """
@@ -35,6 +36,7 @@ class Stepper(abc.ABC):
     step: int
     own_step: int
     is_over: bool
+    wants_save: bool = False
     is_observable: bool
     codecs: Sequence[Codec]
 
@@ -66,6 +68,13 @@ class Stepper(abc.ABC):
     @abc.abstractmethod
     def request_stop(self) -> bool:
         """This process was asked to stop; returns whether one more step tells the others so."""
+
+    def request_save(self) -> bool:
+        """It is time to save, by this process' clock; returns whether it may save at once.
+
+        Otherwise all processes save together after one of the next steps.
+        """
+        return True
 
     def recover(self) -> bool:
         """After a failed step; returns whether the training goes on, from another step maybe."""

@@ -40,6 +40,7 @@ class SynchronousStepper(Stepper):
     regain: Callable[[], tuple[int, Iterator] | None] = lambda: None
     is_stopped: Callable[[], bool] = lambda: False
     is_over: bool = dataclasses.field(default=False, init=False)
+    wants_save: bool = dataclasses.field(default=False, init=False)
     _runner: Runner | None = dataclasses.field(default=None, init=False)
     _last: Outcome | None = dataclasses.field(default=None, init=False)
     _called: set[Callable] = dataclasses.field(default_factory=set, init=False)
@@ -95,6 +96,13 @@ class SynchronousStepper(Stepper):
         self._runner.request_stop()
         return True
 
+    def request_save(self) -> bool:
+        """See base class."""
+        if not self._runner.saves_together:
+            return True
+        self._runner.request_save()  # clocks differ: all save after the same step
+        return False
+
     def recover(self) -> bool:
         """See base class."""
         if (found := self.regain()) is None:
@@ -113,4 +121,5 @@ class SynchronousStepper(Stepper):
         if bad := not_finite(outcome.losses, outcome.scales, self.layout):
             raise NotFiniteError(f"step {self.step}: {', '.join(bad)}")
         self.is_over = bool(outcome.stop)
+        self.wants_save = bool(outcome.save)
         self._last = outcome
