@@ -176,5 +176,5 @@ def test_a_save_by_time_waits_for_a_step_where_all_save_together(together):
     runner.saves_together = together
     loop = loop_of(runner, saved, max_steps=40)
     loop.cadence = dataclasses.replace(loop.cadence, save_every=0, save_secs=1e-9)
-    loop.run(0, None, StopRequest())
+    loop.run(None, StopRequest())
     assert saved == ([20, 40] if together else [10, 20, 30, 40])
