@@ -140,7 +140,8 @@ def computed():
     """What a worker of an asynchronous training has of its batch."""
     words = np.frombuffer(bytes.fromhex(CODES[0]), "<u4").reshape(3, 2)
     floats = np.pad(GRADIENTS[2], (0, 29))
-    parts = (np.ones(2, np.float32), words, floats, np.zeros(0, np.float32))
+    scales = units = np.ones(2, np.float32)
+    parts = (scales, units, words, floats, np.zeros(0, np.float32))
     return Computed(None, *map(tf.constant, parts), [], [])
 
 
