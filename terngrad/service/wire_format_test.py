@@ -138,11 +138,16 @@ def test_golden_bytes_of_an_introduction():
 
 def computed():
     """What a worker of an asynchronous training has of its batch."""
-    words = np.frombuffer(bytes.fromhex(CODES[0]), "<u4").reshape(3, 2)
-    floats = np.pad(GRADIENTS[2], (0, 29))
-    scales = units = np.ones(2, np.float32)
-    parts = (scales, units, words, floats, np.zeros(0, np.float32))
-    return Computed(None, *map(tf.constant, parts), [], [])
+    return Computed(
+        losses=None,
+        scales=tf.ones(2),
+        units=tf.ones(2),
+        words=tf.constant(np.frombuffer(bytes.fromhex(CODES[0]), "<u4").reshape(3, 2)),
+        floats=tf.constant(np.pad(GRADIENTS[2], (0, 29))),
+        statistics=tf.zeros(0),
+        gradients=[],
+        encoded=[],
+    )
 
 
 def test_golden_bytes_of_an_asynchronous_push():
