@@ -142,10 +142,10 @@ def test_a_worker_ends_when_the_chief_has_stopped_the_run():
         (computed(value=np.inf), r"the gradient of fc/\w+ is not finite"),
     ],
 )
-def test_law_10_what_is_not_finite_is_named_and_not_handed_in(outcome, what):
+def test_law_10_what_is_not_finite_is_named_and_not_pushed(outcome, what):
     ps = PretendedPs()
     loop, _ = loop_of(ps, [], outcome=outcome)
-    text = rf"^step 0: {what}; it was not handed in; last good checkpoint: model.ckpt-0\.$"
+    text = rf"^step 0: {what}; its gradient was not pushed; last good checkpoint: model.ckpt-0\.$"
     with pytest.raises(DivergedError, match=text):
         loop.run("model.ckpt-0", StopRequest())
     assert ps.pushes == 0
