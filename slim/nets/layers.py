@@ -45,6 +45,7 @@ class LocalResponseNormalization(keras.layers.Layer):
         beta: float = 0.75,
         **kwargs: Any,
     ) -> None:
+        """Takes the constants of the formula."""
         super().__init__(**kwargs)
         self.radius, self.bias, self.alpha, self.beta = radius, bias, alpha, beta
 
@@ -59,7 +60,9 @@ class WeightDecay(keras.regularizers.Regularizer):
     """rate * sum(w^2) / 2, whose gradient is rate * w; keras.regularizers.L2 is twice that."""
 
     def __init__(self, rate: float) -> None:
+        """Takes the weight decay, at least 0."""
         self.rate = rate
 
     def __call__(self, weights: tf.Tensor) -> tf.Tensor:
+        """Returns the loss of a kernel, a scalar."""
         return self.rate * tf.nn.l2_loss(weights)

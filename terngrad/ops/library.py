@@ -73,7 +73,7 @@ def load(folder: str = FOLDER) -> ModuleType:
       UnavailableError: the library was not built, was built for another TensorFlow or from other
         sources, or is damaged.
     """
-    import tensorflow as tf
+    import tensorflow as tf  # not at the top: the build and setup.py run without it
 
     path = path_for(tf.version.VERSION, folder)
     remedy = "`python -m terngrad.ops.build` builds them"
@@ -101,7 +101,7 @@ def load_functions(folder: str = FOLDER) -> ctypes.CDLL:
     Raises:
       UnavailableError: see `load`.
     """
-    import tensorflow as tf
+    import tensorflow as tf  # not at the top: the build and setup.py run without it
 
     load(folder)  # first: TensorFlow finds no ops in a library that is loaded already
     functions = ctypes.CDLL(path_for(tf.version.VERSION, folder))

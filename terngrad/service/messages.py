@@ -1,4 +1,7 @@
-"""The messages of service.proto, and frames whose payload is not copied."""
+"""The messages of service.proto, and frames that are read and written without copies.
+
+The bytes: docs/wire-format.md.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +15,16 @@ from terngrad.service import compiled
 
 _HEADER_TAG, _PADDING_TAG, _PAYLOAD_TAG = b"\x0a", b"\x12", b"\x1a"  # of Frame's fields
 _ALIGNMENT = 4  # bytes of the largest numbers in payloads
-_LONGEST_HEADER = 1 << 14  # bytes; the contributors alone may take half of it
+_LONGEST_HEADER = 1 << 14  # bytes; the contributors alone can take half of it
 
 VERSION = 1
-PIECE_BYTES = 1 << 20  # pushed at once: less costs more time a byte, more delays the first result
+PIECE_BYTES = 1 << 20  # of a push: less costs more time a byte, more delays the first result
 SERVICE = "terngrad.ParameterServer"
 HELLO_KEY = "terngrad-hello-bin"
 
 
 class FrameError(ValueError):
-    """Bytes that are no frame."""
+    """The bytes are not a frame."""
 
 
 def _make_classes() -> Mapping[str, Any]:
@@ -48,7 +51,12 @@ Reply = _classes["terngrad.Reply"]
 
 
 def join_frame(header: Any, payload: bytes | memoryview = b"") -> bytes:
-    """A `Frame`, or what is built like one, in bytes; copies the payload once."""
+    """Returns the bytes of a frame; copies the payload once.
+
+    Args:
+      header: a `Header`, `Call` or `Reply`.
+      payload: numbers, little-endian.
+    """
     head = header.SerializeToString()
     size = len(payload) if isinstance(payload, bytes) else payload.nbytes
     before = b"".join((_HEADER_TAG, _varint(len(head)), head))
@@ -57,41 +65,51 @@ def join_frame(header: Any, payload: bytes | memoryview = b"") -> bytes:
 
 
 def split_frame(data: bytes, kind: Any = Header) -> tuple[Any, memoryview]:
-    """Header, of a kind, and payload of a frame in bytes; the payload shares memory with `data`.
+    """Returns the header and the payload of a frame; the payload shares memory with `data`.
 
-    Numbers in it are aligned as `join_frame` does, which another sender may not do.
+    The payload's numbers are aligned if the sender padded the frame, as `join_frame` does.
+
+    Args:
+      data: the bytes of the frame.
+      kind: class of the header.
 
     Raises:
-      FrameError: says what does not belong into a frame.
+      FrameError: names the part of `data` that is not allowed in a frame.
     """
     view = memoryview(data)
     if data[:1] != _HEADER_TAG:
         raise FrameError("a frame does not begin with its header")
     size, start = _read_varint(data, 1)
-    if size > min(_LONGEST_HEADER, len(data) - start):
-        raise FrameError(f"a frame of {len(data)} bytes with a header of {size}")
+    if size > (allowed := min(_LONGEST_HEADER, len(data) - start)):
+        raise FrameError(
+            f"a frame of {len(data)} bytes has a header of {size}; allowed are {allowed}"
+        )
     try:
         header = kind.FromString(view[start : start + size])
     except DecodeError:
-        raise FrameError("a frame whose header is none") from None
+        raise FrameError(
+            f"a frame has a header that is not a valid {kind.DESCRIPTOR.name}"
+        ) from None
     end = start + size
-    if end == len(data):  # as other implementations leave out what is empty
+    if end == len(data):  # other implementations leave out empty fields
         return header, view[end:]
     if data[end : end + 1] == _PADDING_TAG:
         size, start = _read_varint(data, end + 1)
         end = start + size
         if size >= _ALIGNMENT:
-            raise FrameError(f"a frame with {size} bytes of padding")
+            raise FrameError(
+                f"a frame has {size} bytes of padding; allowed are 0 to {_ALIGNMENT - 1}"
+            )
     if data[end : end + 1] != _PAYLOAD_TAG:
-        raise FrameError("a frame whose header is not followed by its payload")
+        raise FrameError("a frame has no payload after its header")
     size, start = _read_varint(data, end + 1)
     if start + size != len(data):
-        raise FrameError(f"a payload of {size} bytes where {len(data) - start} are left")
+        raise FrameError(f"a payload has {size} bytes; the frame has {len(data) - start} left")
     return header, view[start:]
 
 
 def _padding(size: int) -> bytes:
-    """A field that brings so many bytes to a multiple of the alignment; none if they are one."""
+    """The field that aligns what follows `size` bytes; empty if that is aligned already."""
     missing = -size % _ALIGNMENT
     if not missing:
         return b""
@@ -115,4 +133,4 @@ def _read_varint(data: bytes, start: int) -> tuple[int, int]:
         value |= (octet & 0x7F) << 7 * i
         if octet < 0x80:
             return value, start + i + 1
-    raise FrameError("a frame that ends within a number")
+    raise FrameError("a frame ends within a number")

@@ -1,4 +1,4 @@
-"""Frames are protobuf's, without copies of the payload; what is no frame is named."""
+"""Frames are valid protobuf messages, read without copies; errors name what is wrong."""
 
 import numpy as np
 import pytest
@@ -43,15 +43,15 @@ def test_payloads_are_not_copied_and_their_numbers_aligned(name_size, payload_si
         (b"GET / HTTP/1.1\r\n", "does not begin with its header"),
         (b"\x0a", "ends within a number"),
         (b"\x0a\xff\xff\xff\xff\xff", "ends within a number"),
-        (b"\x0a\x7f\x08", "a frame of 3 bytes with a header of 127"),
-        (b"\x0a\xff\xff\x7f" + bytes(9), "with a header of 2097151"),
-        (b"\x0a\x01\xff", "header is none"),
-        (b"\x0a\x00\x22\x00", "not followed by its payload"),
-        (b"\x0a\x00\x1a\x05abc", "a payload of 5 bytes where 3 are left"),
-        (b"\x0a\x00\x1a\x02abc", "a payload of 2 bytes where 3 are left"),
-        (b"\x0a\x00\x12\x04abcd\x1a\x00", "4 bytes of padding"),
-        (b"\x0a\x00\x12\x03abc", "not followed by its payload"),
-        (b"\x0a\x00\x12\x03a", "not followed by its payload"),
+        (b"\x0a\x7f\x08", "a frame of 3 bytes has a header of 127; allowed are 1"),
+        (b"\x0a\xff\xff\x7f" + bytes(9), "has a header of 2097151; allowed are 9"),
+        (b"\x0a\x01\xff", "a header that is not a valid Header"),
+        (b"\x0a\x00\x22\x00", "no payload after its header"),
+        (b"\x0a\x00\x1a\x05abc", "a payload has 5 bytes; the frame has 3 left"),
+        (b"\x0a\x00\x1a\x02abc", "a payload has 2 bytes; the frame has 3 left"),
+        (b"\x0a\x00\x12\x04abcd\x1a\x00", "4 bytes of padding; allowed are 0 to 3"),
+        (b"\x0a\x00\x12\x03abc", "no payload after its header"),
+        (b"\x0a\x00\x12\x03a", "no payload after its header"),
         (b"\x0a\x00\x12", "ends within a number"),
     ],
 )
