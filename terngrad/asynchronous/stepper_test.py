@@ -12,9 +12,10 @@ from terngrad.asynchronous.space import make_shards
 from terngrad.asynchronous.stepper import AsynchronousStepper
 from terngrad.layout import Policy, make_layout
 from terngrad.training import schedules
+from terngrad.training.cadence import Cadence
 from terngrad.training.classifier import Losses
 from terngrad.training.divergence import DivergedError
-from terngrad.training.loop import Cadence, Loop, StopRequest
+from terngrad.training.loop import Loop, StopRequest
 
 LAYOUT = make_layout(["fc/kernel", "fc/bias"], [(8, 8), (8,)], Policy())
 SHARDS = make_shards(LAYOUT, 1, 1, 0)

@@ -7,9 +7,10 @@ import pytest
 import tensorflow as tf
 
 from terngrad.layout import Policy, make_layout
+from terngrad.training.cadence import Cadence
 from terngrad.training.classifier import Losses
 from terngrad.training.divergence import DivergedError
-from terngrad.training.loop import Cadence, Loop, StopRequest
+from terngrad.training.loop import Loop, StopRequest
 from terngrad.training.runner import Observation, Outcome
 from terngrad.training.synchronous import SynchronousStepper
 
