@@ -139,8 +139,10 @@ def test_a_ps_that_was_killed_is_found_again_and_has_lost_no_more_than_a_snapsho
         # A worker's last line may be of some steps before.
         assert int(re.search(r"snapshot-(\d+)", held)[1]) > reached - SNAPSHOT_STEPS
         for run in runs[:2]:
-            run.wait_for(r"^ps 0 \(.*\) died or cannot be reached: .*; it is looked for, for 90 s")
-            run.wait_for(r"^ps 0 \(.*\) is found again")
+            run.wait_for(
+                r"^ps 0 \(.*\) died or cannot be reached: .*; trying to reach it again for 90 s"
+            )
+            run.wait_for(r"^ps 0 \(.*\) is back")
             wait_for_step(run, reached + 100)
         assert end(runs) > reached
 
@@ -157,10 +159,12 @@ def test_a_worker_that_stands_still_is_not_missed_and_a_ps_that_does_is_found_ag
         wait_for_step(runs[0], seen + 100)
         time.sleep(0.75 * timeout_secs)  # no line tells that the ps has ended its stream
         runs[1].process.send_signal(signal.SIGCONT)
-        runs[1].wait_for(r"^ps 0 \(.*\) is found again")
+        runs[1].wait_for(r"^ps 0 \(.*\) is back")
         runs[2].process.send_signal(signal.SIGSTOP)
         for run in runs[:2]:
-            run.wait_for(r"^ps 0 \(.*\) does not answer any more: .*; it is looked for, for 20 s")
+            run.wait_for(
+                r"^ps 0 \(.*\) does not answer any more: .*; trying to reach it again for 20 s"
+            )
         seen = max(max(steps_of(run)) for run in runs[:2])
         runs[2].process.send_signal(signal.SIGCONT)
         for run in runs[:2]:
@@ -259,12 +263,12 @@ def test_a_signal_is_heard_while_a_ps_is_away_and_two_ps_share_no_folder(tmp_pat
             assert re.search(rf"{folder}: another ps, process {runs[1].process.pid}, writes", said)
             assert "Traceback" not in said
         kill(runs[1])
-        runs[0].wait_for("it is looked for, for 90 s")
+        runs[0].wait_for("trying to reach it again for 90 s")
         began = time.monotonic()
         runs[0].process.send_signal(signal.SIGTERM)
         assert runs[0].finish() == 128 + signal.SIGTERM
         assert time.monotonic() - began < 60
-        runs[0].wait_for("SIGTERM: ps 0 .* not found again before .*; nothing is saved")
+        runs[0].wait_for("SIGTERM: ps 0 .* did not come back before .*; nothing is saved")
 
 
 def pulled(**said):

@@ -78,7 +78,7 @@ def make_held(
     return Held(plan, make_shards(layout, ps_count, config.nodes, statistics, max_code))
 
 
-def tell_plan(config: TrainConfig, workers: Workers, training: Training, held: Held) -> None:
+def tell_held(config: TrainConfig, workers: Workers, training: Training, held: Held) -> None:
     """Prints what a worker pushes and pulls."""
     layout, shards = training.layout, held.shards
     pushed = sum(shard.pushed_bytes for shard in shards)

@@ -8,7 +8,8 @@ from inception.training.learning_rate import learning_rate
 from inception.training.preparation import Ready
 from terngrad.codecs.codec import Codec, Payload
 from terngrad.training import checkpoints
-from terngrad.training.loop import Cadence, Loop, StopRequest
+from terngrad.training.cadence import Cadence
+from terngrad.training.loop import Loop, StopRequest
 from terngrad.training.progress import Progress
 from terngrad.training.stepper import Stepper
 from terngrad.training.summaries import SummaryWriter

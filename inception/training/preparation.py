@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import os
 from collections.abc import Sequence
 from typing import IO
 
@@ -13,12 +12,11 @@ from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import TrainConfig
 from inception.training import learning_rate, problem, runtime, settings
 from inception.training.build import Training, build_training
-from inception.training.folders import hold_alone
-from inception.training.held import Held, make_held, own_settings, tell_plan
+from inception.training.held import Held, make_held, own_settings, tell_held
 from inception.training.problem import Problem
+from inception.training.restoring import is_finished, restore_chief, restore_memory
 from slim.datasets import dataset_factory
 from slim.datasets.dataset_factory import Dataset
-from slim.nets import nets_factory
 from terngrad.codecs.factory import find_codec
 from terngrad.exchange.connection import Connection, InterruptionError
 from terngrad.exchange.local import LocalExchange
@@ -83,7 +81,7 @@ def prepare(
     Raises:
       ValueError: data, net and checkpoint do not fit each other, or the workers differ.
     """
-    if workers.size == 1 and not holders and _is_finished(config):
+    if workers.size == 1 and not holders and is_finished(config):
         return None
     runtime.configure(
         intra_threads=config.num_intra_threads,
@@ -111,27 +109,17 @@ def prepare(
         held = make_held(config, holders, workers, dataset, steps_per_epoch, training)
     lock = checkpoint = None
     if workers.is_chief:
-        os.makedirs(config.train_dir, exist_ok=True)
-        lock = hold_alone(config.train_dir)
-        checkpoint = _restore_or_start(config, training)
-        if checkpoint:
-            _tell_differences(checkpoint, noted)
+        lock, checkpoint = restore_chief(config, training, noted)
     stopped = tf.Variable(0, dtype=tf.int64, trainable=False)
-    own = checkpoints.latest_checkpoint(config.train_dir)
     if connection:
+        newest = checkpoints.latest_checkpoint(config.train_dir)
         _share_state(training, stopped, workers, connection)
         if checkpoint and checkpoints.step_of(checkpoint) != int(training.step):
             checkpoint = None  # the others are further
-        _tell_if_ahead(own, training)
+        _tell_if_ahead(newest, training)
     if not holders:
-        _restore_memory(config, training, workers)
-    if workers.is_chief and held:
-        tell_plan(config, workers, training, held)
-    elif workers.is_chief:
-        _tell_plan(config, training)
-        if workers is not ALONE:
-            print(learning_rate.plan(config, steps_per_epoch), flush=True)
-    return Ready(
+        restore_memory(config, training, workers.rank)
+    ready = Ready(
         config,
         goal,
         dataset,
@@ -146,6 +134,9 @@ def prepare(
         lock,
         stopped,
     )
+    if workers.is_chief:
+        _tell_plan(ready)
+    return ready
 
 
 def _count_examples(
@@ -190,47 +181,6 @@ def _tell_if_ahead(own: str | None, training: Training) -> None:
         )
 
 
-def memory_folder(config: TrainConfig, rank: int) -> str:
-    """Where a worker saves what its codecs keep of gradients, beside the chief's checkpoints."""
-    return os.path.join(config.train_dir, f"worker_{rank}")
-
-
-def _restore_memory(config: TrainConfig, training: Training, workers: Workers) -> None:
-    step = int(training.step)
-    if why := training.memory.restore(memory_folder(config, workers.rank), step):
-        print(f"The memory of --codec={config.codec} starts from zero: {why}.", flush=True)
-
-
-def _restore_or_start(config: TrainConfig, training: Training) -> str | None:
-    """Restores the run's newest checkpoint, or else the pretrained weights; returns the former."""
-    newest = checkpoints.latest_checkpoint(config.train_dir)
-    if newest:
-        checkpoints.restore(newest, training.state)
-        print(f"Succesfully loaded model from {newest} at step={int(training.step)}.")
-        return newest
-    given = config.pretrained_model_checkpoint_path
-    if given:
-        _load_pretrained(config, training, checkpoints.latest_checkpoint(given) or given)
-    return None
-
-
-def _load_pretrained(config: TrainConfig, training: Training, path: str) -> None:
-    exclude = config.checkpoint_exclude_scopes
-    if config.fine_tune:
-        exclude += (nets_factory.get_spec(config.net).logits_layer + "/",)
-    checkpoints.restore_weights(
-        path,
-        training.classifier.model,
-        averages=False,
-        exclude=exclude,
-        ignore_missing=config.ignore_missing_vars,
-    )
-    for name, variable in training.state.items():
-        if name.startswith("averages/"):
-            variable.assign(training.state[name.replace("averages/", "variables/", 1)])
-    print(f"Succesfully loaded model from {path} to start with.")
-
-
 def open_dataset(config: TrainConfig) -> Dataset:
     """The records that a config names; ValueError where there are none."""
     dataset = dataset_factory.get_dataset(config.dataset_name, config.subset, config.data_dir)
@@ -239,22 +189,16 @@ def open_dataset(config: TrainConfig) -> Dataset:
     return dataset
 
 
-def _is_finished(config: TrainConfig) -> bool:
-    newest = checkpoints.latest_checkpoint(config.train_dir)
-    if not newest or not config.max_steps or checkpoints.step_of(newest) < config.max_steps:
-        return False
-    print(f"There is nothing left to train up to step {config.max_steps}: {newest}")
-    return True
+def _tell_plan(ready: Ready) -> None:
+    if ready.held:
+        tell_held(ready.config, ready.workers, ready.training, ready.held)
+        return
+    _tell_exchange(ready.config, ready.training)
+    if ready.workers is not ALONE:
+        print(learning_rate.plan(ready.config, ready.steps_per_epoch), flush=True)
 
 
-def _tell_differences(checkpoint: str, now: str) -> None:
-    """Prints which settings have changed since a checkpoint was written."""
-    changed = settings.differences(checkpoints.settings_of(checkpoint), now)
-    if changed:
-        print(f"The run goes on with other settings than those of {checkpoint}: {changed}.")
-
-
-def _tell_plan(config: TrainConfig, training: Training) -> None:
+def _tell_exchange(config: TrainConfig, training: Training) -> None:
     layout = training.layout
     sent = _bytes_sent(training, training.runner)
     who = "each" if isinstance(training.exchange, LocalExchange) else "each worker"

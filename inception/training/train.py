@@ -15,8 +15,9 @@ from inception.cluster.workers import Workers, fingerprint
 from inception.flags.configs import TrainConfig
 from inception.training.batches import training_batches
 from inception.training.looping import ENDLESS, run_loop
-from inception.training.preparation import Ready, memory_folder
+from inception.training.preparation import Ready
 from inception.training.problem import Problem
+from inception.training.restoring import memory_folder
 from slim.datasets.dataset_factory import Dataset
 from terngrad.cluster.channel import DifferenceError, FinishedError, MembershipError
 from terngrad.exchange.connection import InterruptionError

@@ -10,14 +10,14 @@ _LOOK_SECS = 0.5
 
 
 class Bound:
-    """Counts the workers' steps, and holds those back that are more than so many steps ahead.
+    """Counts the workers' steps, and holds back workers that are too many steps ahead.
 
     Only workers that take part count: those who made a step in the last `timeout_secs` seconds, or
-    are held back, and have not left. Who joins later, or again, begins at the step of the slowest.
-    With a bound S, at most (2 S + 1) (N - 1) updates of the N workers that take part come between a
-    pull and the push of its gradient, at the ps that holds them back, ps 0. More may come at the
-    others, from which a worker has pulled before ps 0 holds it back, and before the first push of
-    one that joins, for which nobody waits until then.
+    are held back, and have not left. A worker that joins late, or again, starts at the step of the
+    slowest. Let N workers take part, with a bound of S steps. Then ps 0, which holds workers back,
+    applies at most (2 S + 1) (N - 1) updates between a pull and the push of its gradient. There may
+    be more at the other ps, since a worker pulls from them before ps 0 holds it back. There may
+    also be more before the first push of a worker that joins, since nobody waits for it until then.
     """
 
     def __init__(self, timeout_secs: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -49,7 +49,7 @@ class Bound:
     def wait(self, worker: int, steps: int, goes_on: Callable[[], bool]) -> float:
         """Returns when a worker is at most `steps` ahead of the slowest (-1 = no bound).
 
-        Or when `goes_on`, which is looked at twice a second, says that it need not wait any more.
+        It also returns soon after `goes_on` says that there is no reason left to wait.
 
         Returns:
           The seconds that it was held.

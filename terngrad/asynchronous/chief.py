@@ -61,7 +61,7 @@ class Chief:
             if not changed:
                 self._tell(f"The run goes on with what the ps hold, step {held}.")
                 return
-            self._tell(f"What the ps hold, step {held}, is left: {changed}.")
+            self._tell(f"The run of the ps, at step {held}, is not continued: {changed}.")
         packed = self._states.pack()
         # Noted before it begins: a chief that is started again then finds this run, or none, but
         # no run before it.

@@ -52,8 +52,8 @@ class Client:
           pull_bits: 32 or 16, of a parameter as it is pulled.
           facts: what all workers must have in common.
           tls: None = plain text.
-          tell: called with a line when a ps is lost, and when it is found again.
-          stopped: whether this worker was asked to end: then it does not wait for a ps.
+          tell: called with a line when a ps is lost, and when it is back.
+          stopped: whether this worker was asked to end; it then does not wait for a ps.
         """
         self._staleness: collections.deque[int] = collections.deque(maxlen=_MOST_UNTAKEN)
         self._timeout_secs = timeout_secs
@@ -124,7 +124,7 @@ class Client:
         return self._read(self._alike(self._pull_one, self._pull_one))
 
     def push(self, contents: Sequence[bytes], versions: Sequence[int]) -> Pulled:
-        """Hands in a gradient, and pulls what follows; each ps applies its part at most once.
+        """Pushes a gradient, and pulls what follows; each ps applies its part at most once.
 
         Args:
           contents: the part of each ps, see `Shard`.
@@ -166,13 +166,13 @@ class Client:
     def bye(
         self, *, done: bool = False, stop: bool = False, saved: bool = False, looks: bool = False
     ) -> bool:
-        """Tells the ps that this worker ends; returns whether all are known to have heard it.
+        """Tells the ps that this worker ends; returns whether all of them are sure to know.
 
         Args:
           done: because the run is finished.
           stop: the others are to end, too.
           saved: what the ps hold is in a checkpoint.
-          looks: for ps that are away now; else those are told nothing.
+          looks: also tells ps that are away now, once they are back.
         """
         call = Call(act=BYE, done=done, stop=stop, saved=saved)
         if looks:
@@ -180,7 +180,7 @@ class Client:
                 self._on_all(lambda ps: self._servers[ps].call(call))
                 return True
             except MembershipError as error:
-                self._tell(f"{error}; it does not know that the run has ended.")
+                self._tell(f"{error}; that ps does not know that the run has ended.")
         else:
             self._on_all(lambda ps: self._servers[ps].bye(call))
         return False

@@ -49,8 +49,8 @@ class Computed(NamedTuple):
 class GradientStep:
     """Computes the gradient of one batch at pulled parameters, compiled.
 
-    A worker's nodes share their scale, and what they hand in is the sum of their codes; workers
-    share nothing.
+    The nodes of a worker share their scales. The worker pushes the sums of their codes. Workers
+    share nothing with each other.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""One ps as a worker of asynchronous training calls it, also after it was lost and found again."""
+"""A worker's calls to one ps, repeated after the ps was lost and came back."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from terngrad.service.streams import Outbox, hello
 
 # Endings after which no other stream is opened.
 _FINAL = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNIMPLEMENTED)
-_STOP_SECS = 5.0  # in which a ps must be found again by a worker that was asked to end
+_STOP_SECS = 5.0  # in which a ps must come back to a worker that was asked to end
 _BYE_SECS = 2.0
 
 
@@ -60,8 +60,8 @@ class RemotePs:
           timeout_secs: how long the ps may be away.
           tls: None = plain text.
           facts: what all workers must have in common.
-          tell: called with a line when the ps is lost, and when it is found again.
-          stopped: whether this worker was asked to end: it soon ends a search then.
+          tell: called with a line when the ps is lost, and when it is back.
+          stopped: whether this worker was asked to end; it then soon gives up a ps that is away.
         """
         self.run = ""
         self._name = ps_name(ps, ps_hosts)
@@ -87,8 +87,8 @@ class RemotePs:
           call: see service.proto.
           content: of it.
           size: bytes of the reply's content, if it has any.
-          again: after the ps was lost and found, gets its reply to ENTER and returns the call to
-            make instead, without content; None = the same one again.
+          again: called when a lost ps is back, with its reply to ENTER; returns the call to make
+            instead, without content; None = the same one again.
 
         Raises:
           MembershipError: the ps refuses this worker, or is away for too long.
@@ -153,12 +153,12 @@ class RemotePs:
         """After a search: what to call in the place of what failed, see `call`."""
         if not self._was_there:
             return None
-        self._tell(f"{self._name} is found again.")
+        self._tell(f"{self._name} is back.")
         return again(entered)
 
     def _begin_search(self, error: AwayError) -> Search:
         if self._stream_was_open:
-            self._tell(f"{error}; it is looked for, for {self._timeout_secs:g} s.")
+            self._tell(f"{error}; trying to reach it again for {self._timeout_secs:g} s.")
         return Search(self._name, self._timeout_secs, was_there=self._was_there)
 
     def _enter(self) -> Reply:

@@ -22,7 +22,7 @@ _LOOK_SECS = 0.5
 
 
 class HereAlreadyError(Exception):
-    """Another process says to be the same worker."""
+    """Another process of the same worker is here."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -34,7 +34,7 @@ class Seat:
       context: of the stream.
       incarnation: of the worker's process; 0 until it has entered.
       run: whose parameters the worker knows to be here; "" for none.
-      is_pushing: it hands in a gradient, which the store has not taken yet.
+      is_pushing: it pushes a gradient, which the store has not taken yet.
     """
 
     worker: int
@@ -61,7 +61,7 @@ class Seats:
           store: what the workers push to and pull from.
           workers: number of them.
           timeout_secs: see `is_over`, `Bound`.
-          holds_back: this ps holds workers back that are too far ahead; one ps alone does, so
+          holds_back: this ps holds back workers that are too far ahead; only one ps does, so
             that no worker waits twice.
         """
         self.store = store
@@ -116,7 +116,7 @@ class Seats:
             self._changed.wait(min(secs, _LOOK_SECS))
 
     def arrive(self, worker: int, context: grpc.ServicerContext) -> None:
-        """A stream that has not entered yet; a worker has one, or some could take all places."""
+        """Notes a stream that has not entered; each worker has one, so that all find a place."""
         with self._changed:
             before = self._arriving.get(worker)
             self._arriving[worker] = context
@@ -178,7 +178,7 @@ class Seats:
                 self.store.hold_pushes()
 
     def await_turn(self, seat: Seat) -> None:
-        """Holds a worker back that is too far ahead, see `Bound`."""
+        """Holds back a worker that is too far ahead, see `Bound`."""
         if self._holds_back:
             is_here = seat.context.is_active
             goes_on = lambda: is_here() and not self._end and not self.store.is_finished

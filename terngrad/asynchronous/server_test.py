@@ -116,7 +116,10 @@ def test_a_push_is_applied_once_however_often_it_comes(served):
         ([*entry(), *push(gradient(), 0)], "sequence is 0 in PUSH; allowed are 1 and more"),
         ([*entry(), *push(gradient(np.nan))], "a scale is negative or not finite"),
         ([*entry(), *push(gradient(-1.0))], "a scale is negative or not finite"),
-        ([*entry(), *push(gradient(sign=1))], "words are no sums of codes over 1 nodes"),
+        (
+            [*entry(), *push(gradient(sign=1))],
+            "a sum of codes is out of range; allowed are -1 to 1",
+        ),
         ([*entry(), *frames(Call(act=FETCH), b"1")], "1 bytes; allowed are 0"),
         ([*entry(), *frames(Call(act=BEGIN), b"{}")], "only worker 0 may begin a run"),
         ([*entry(), *frames(Call(act=STATE))], "only worker 0 may begin a run"),

@@ -22,7 +22,7 @@ _LONGEST_DESCRIPTION = 1 << 24
 
 
 class SnapshotError(ValueError):
-    """Names a file that is no snapshot, or is damaged."""
+    """Names a file that is not a snapshot, or is damaged."""
 
 
 def save(folder: str, version: int, description: dict, content: bytes) -> str:
@@ -75,7 +75,7 @@ def load(path: str) -> tuple[dict, bytes]:
         data = file.read()
     start = len(_MAGIC) + _LENGTH.size
     if len(data) < start + _CRC.size or not data.startswith(_MAGIC):
-        raise SnapshotError(f"{path} is no snapshot")
+        raise SnapshotError(f"{path} is not a snapshot")
     body, (checksum,) = memoryview(data)[: -_CRC.size], _CRC.unpack(data[-_CRC.size :])
     (length,) = _LENGTH.unpack_from(data, len(_MAGIC))
     if zlib.crc32(body) != checksum or length > min(_LONGEST_DESCRIPTION, len(body) - start):
@@ -86,15 +86,15 @@ def load(path: str) -> tuple[dict, bytes]:
 def newest(
     folder: str, tell: Callable[[str], None]
 ) -> tuple[str, dict, bytes] | tuple[None, None, None]:
-    """Path, description and content of a folder's newest whole snapshot; Nones without one.
+    """Path, description and content of a folder's newest whole snapshot; Nones if there is none.
 
-    Calls `tell` with a line on each that is damaged.
+    Calls `tell` with a line for each damaged one.
     """
     for path in reversed(all_snapshots(folder)):
         try:
             return path, *load(path)
         except (SnapshotError, OSError) as error:
-            tell(f"{error}; an older snapshot is looked for.")
+            tell(f"{error}; looking for an older snapshot.")
     return None, None, None
 
 

@@ -1,8 +1,8 @@
 """All parameters of a net in one row, and the shard of it that each ps holds.
 
-First come the coded variables, bucket by bucket, each bucket padded to a multiple of 32 as its
-codes are; then those that stay float. Each ps holds as long a stretch of the row as any other, cut
-at multiples of 32, so that what it gets of a gradient are whole words of codes.
+The coded variables come first, bucket by bucket. Each bucket is padded to a multiple of 32, as its
+codes are. The variables that stay float follow. The row is cut at multiples of 32 into shards of
+equal length, up to 32 elements, one for each ps. So a ps gets whole words of codes.
 """
 
 from __future__ import annotations

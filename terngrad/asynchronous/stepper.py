@@ -105,4 +105,4 @@ class AsynchronousStepper(Stepper):
         bad = not_finite(computed.losses, computed.scales, self.layout)
         names = broken_floats(computed, self.layout)
         if bad := bad + [f"the gradient of {name} is not finite" for name in names]:
-            raise NotFiniteError(f"step {self.step}: {', '.join(bad)}; it was not handed in")
+            raise NotFiniteError(f"step {self.step}: {', '.join(bad)}; its gradient was not pushed")

@@ -504,7 +504,9 @@ def test_a_search_for_a_ps_ends_when_the_worker_is_to_end_or_has_ended(tmp_path,
         searches = [threads.submit(worker.client.pull) for worker in (stopped, closed)]
         assert not futures.wait(searches, 0.5).done
         stopped.stopped = True
-        with pytest.raises(MembershipError, match="not found again before this worker was to end"):
+        with pytest.raises(
+            MembershipError, match="did not come back before this worker had to end"
+        ):
             searches[0].result(20.0)
         closed.client.close()
         with pytest.raises(MembershipError, match="is not called any more"):

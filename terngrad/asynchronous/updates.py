@@ -78,7 +78,7 @@ class Updates:
         """Reads what a worker pushed.
 
         Raises:
-          GradientError: says what it cannot be.
+          GradientError: says what is wrong with it.
         """
         shard = self._shard
         if len(content) != shard.pushed_bytes:
@@ -90,11 +90,12 @@ class Updates:
         floats = np.frombuffer(content, f"<f{shard.wire_bytes}", shard.floats, start)
         statistics = np.frombuffer(content, "<f4", shard.statistics, start + floats.nbytes)
         if not np.all((units >= 0) & np.isfinite(units)):
-            raise GradientError("a scale is negative or not finite")
+            raise GradientError("a scale is negative or not finite; allowed are finite ones from 0")
         if not (np.all(np.isfinite(floats)) and np.all(np.isfinite(statistics))):
-            raise GradientError("a value is not finite")
-        if len(words) and not fits(words, shard.coded, self._plan.nodes * self._plan.max_code):
-            raise GradientError(f"words are no sums of codes over {self._plan.nodes} nodes")
+            raise GradientError("a float gradient or a statistic is not finite")
+        most = self._plan.nodes * self._plan.max_code
+        if len(words) and not fits(words, shard.coded, most):
+            raise GradientError(f"a sum of codes is out of range; allowed are -{most} to {most}")
         return Gradient(units, words, floats.astype(np.float32), statistics)
 
     def apply(self, gradient: Gradient) -> None:

@@ -19,7 +19,7 @@ from terngrad.exchange.exchange import Exchange, Payload
 
 # What a node keeps of its gradients from one step to the next: float32, in the shapes of the
 # codec's variables. Empty for a codec without a memory.
-Memory = list[tf.Tensor]
+NodeMemory = list[tf.Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,11 +56,11 @@ class Codec(abc.ABC):
         """Length of the vector of scales: v, or 0 for a codec without scales."""
         return len(self.variables)
 
-    def init(self) -> Memory:
+    def init(self) -> NodeMemory:
         """The memory of a node before its first step: zeros, or nothing for no memory."""
         return []
 
-    def correct(self, gradients: Sequence[tf.Tensor], memory: Memory) -> list[tf.Tensor]:
+    def correct(self, gradients: Sequence[tf.Tensor], memory: NodeMemory) -> list[tf.Tensor]:
         """What is encoded in the place of a node's gradients, such as gradients + memory.
 
         It becomes the memory where a step is made without this node: nothing of it was sent.
@@ -84,7 +84,7 @@ class Codec(abc.ABC):
 
     def update(
         self, corrected: Sequence[tf.Tensor], encoded: Sequence[tf.Tensor], scales: tf.Tensor
-    ) -> Memory:
+    ) -> NodeMemory:
         """The node's memory after a step that it took part in: what was not sent.
 
         Law 9: what was sent and what is kept are together the gradient and what was kept before.

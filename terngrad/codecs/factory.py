@@ -55,7 +55,7 @@ def make_codecs(layout: Layout, kernels: Kernels) -> list[Codec]:
       ValueError: the policy names a codec that there is not.
     """
     make = find_codec(layout.policy.codec or "ternary")
-    codecs = [make(layout, i, kernels) for i in range(len(layout.buckets))]
+    codecs: list[Codec] = [make(layout, i, kernels) for i in range(len(layout.buckets))]
     wire_type = tf.as_dtype(layout.policy.float_type)
     for i, variables in enumerate(layout.float_buckets):
         shapes = [layout.shapes[v] for v in variables]

@@ -31,10 +31,15 @@ class IntegerCodec(Codec):
       kernels: the arithmetic that all codecs share.
     """
 
-    max_code: int
-
     def __init__(self, layout: Layout, bucket: int, kernels: Kernels) -> None:
-        """Codes the layout's bucket of this index with the layout's policy."""
+        """Codes the layout's bucket of this index with the layout's policy.
+
+        Raises:
+          ValueError: the class states no largest code.
+        """
+        if self.max_code < 1:
+            name = type(self).__name__
+            raise ValueError(f"{name}.max_code is {self.max_code}; allowed is 1 or more.")
         self._bucket = layout.buckets[bucket]
         self.variables = tuple(s.variable for s in self._bucket.segments)
         self.name = f"{layout.fingerprint().hex()}/{bucket}"

@@ -12,7 +12,7 @@ from terngrad.ops.kernels import Kernels
 
 
 class InterruptionError(Exception):
-    """The processes must agree where they stand before any of them goes on."""
+    """The processes must agree on their state before any of them goes on."""
 
 
 class Connection(abc.ABC):
@@ -40,18 +40,18 @@ class Connection(abc.ABC):
     def all_gather(self, part: tf.Tensor, name: str) -> tf.Tensor:
         """Every process' tensor, in the order of the processes: [...] -> [P, ...].
 
-        One that joins when the others have theirs gets those, without its own.
+        A process that joins late gets the others' tensors, without its own.
         """
 
     @abc.abstractmethod
     def synchronize(self, state: Sequence[tf.Variable]) -> bool:
-        """Hands the state of one process to all that have another one.
+        """Hands the state of one process to all processes that have another state.
 
         Args:
           state: everything that the processes have in common, the step first.
 
         Returns:
-          Whether the training begins: it is the state with which the chief was started.
+          Whether the training begins, with the state that the chief was started with.
         """
 
     def was_interrupted(self) -> bool:
@@ -59,13 +59,13 @@ class Connection(abc.ABC):
         return False
 
     def follows(self, step: int) -> bool:
-        """Whether others make a step without this process, which must then compute nothing."""
+        """Whether others make a step without this process, which then computes nothing."""
         del step
         return False
 
     @property
     def leads(self) -> bool:
-        """Whether this process saves: the chief, or who stands in for it while it is lost."""
+        """Whether this process saves: it is the chief, or stands in for a lost chief."""
         return self.rank == 0
 
     @property

@@ -61,13 +61,13 @@ class Search:
         """Begins now; `was_there` says that the ps was found before, for messages."""
         self._until = time.monotonic() + timeout_secs
         self._name, self._within = name, f"within {timeout_secs:g} s"
-        self._what = "was not found again" if was_there else "cannot be reached"
+        self._what = "did not come back" if was_there else "cannot be reached"
         self._next_secs = _FIRST_PAUSE_SECS
 
     def hurry(self, secs: float) -> None:
         """Ends it in at most so many seconds, because this worker is to end."""
         self._until = min(self._until, time.monotonic() + secs)
-        self._within = "before this worker was to end"
+        self._within = "before this worker had to end"
 
     def pause_secs(self, error: AwayError) -> float:
         """How long to wait before the next attempt, after one that failed with `error`.

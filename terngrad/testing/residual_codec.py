@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from terngrad import planes
-from terngrad.codecs.codec import Memory
+from terngrad.codecs.codec import NodeMemory
 from terngrad.codecs.integer_codec import IntegerCodec
 from terngrad.draws import DrawKey
 
@@ -17,11 +17,11 @@ class ResidualCodec(IntegerCodec):
 
     max_code = 3
 
-    def init(self) -> Memory:
+    def init(self) -> NodeMemory:
         """See base class."""
         return [tf.zeros(shape) for shape in self.shapes]
 
-    def correct(self, gradients: Sequence[tf.Tensor], memory: Memory) -> list[tf.Tensor]:
+    def correct(self, gradients: Sequence[tf.Tensor], memory: NodeMemory) -> list[tf.Tensor]:
         """Gradients and what was kept of those before."""
         return [g + m for g, m in zip(gradients, memory, strict=True)]
 
@@ -37,7 +37,7 @@ class ResidualCodec(IntegerCodec):
 
     def update(
         self, corrected: Sequence[tf.Tensor], encoded: Sequence[tf.Tensor], scales: tf.Tensor
-    ) -> Memory:
+    ) -> NodeMemory:
         """What the codes do not say."""
         sent = self.sent(encoded, scales)
         return [c - s for c, s in zip(corrected, sent, strict=True)]

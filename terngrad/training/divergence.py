@@ -14,7 +14,7 @@ class NotFiniteError(ValueError):
 
 
 class DivergedError(ValueError):
-    """The same, and the last checkpoint before."""
+    """Names what is NaN or infinite, and the last good checkpoint."""
 
 
 def not_finite(losses: Losses, scales: tf.Tensor, layout: Layout) -> list[str]:

@@ -10,43 +10,15 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from terngrad.training.cadence import Cadence
 from terngrad.training.clock import Clock
 from terngrad.training.divergence import DivergedError, NotFiniteError
+from terngrad.training.profiler import Profiler
 from terngrad.training.progress import Progress
 from terngrad.training.stepper import Stepper
 from terngrad.training.summaries import SummaryWriter
 
 _LONGEST_CALL_SECS = 1.0  # so that a signal is answered soon
-
-
-@dataclasses.dataclass(frozen=True)
-class Cadence:
-    """When things happen, in steps since the training began or in seconds.
-
-    Attributes:
-      max_steps: end of the training.
-      log_every: steps between reports.
-      save_every: steps between checkpoints; 0 = none but the last.
-      save_secs: seconds between checkpoints; 0 = by steps only.
-      summary_secs: seconds between histograms of gradients.
-      profile: first and last step of a profile, or None.
-    """
-
-    max_steps: int
-    log_every: int = 10
-    save_every: int = 0
-    save_secs: float = 0.0
-    summary_secs: float = 180.0
-    profile: tuple[int, int] | None = None
-
-    def next_stop(self, step: int) -> int:
-        """The first step after `step` at which something happens."""
-        stops = [self.max_steps, _next_multiple(step, self.log_every)]
-        if self.save_every:
-            stops.append(_next_multiple(step, self.save_every))
-        if self.profile:
-            stops += [edge for edge in self.profile if edge > step]
-        return min(stops)
 
 
 class StopRequest(contextlib.AbstractContextManager):
@@ -118,7 +90,7 @@ class Loop:
         saved_step = stepper.step if checkpoint else -1
         summary_due = self.writer is not None
         stepper.compile()
-        profiler = _Profiler(cadence.profile, self.profile_dir)
+        profiler = Profiler(cadence.profile, self.profile_dir)
         clock = Clock()
         saved_at = summarized_at = time.monotonic()
         while stepper.step < cadence.max_steps and not stepper.is_over:
@@ -142,7 +114,7 @@ class Loop:
                 continue
             if observes:
                 summarized_at = time.monotonic()
-            if _passes(cadence.log_every, own_before, stepper.own_step):
+            if cadence.reports(own_before, stepper.own_step):
                 try:
                     self._report(clock)
                 except BrokenPipeError:  # nobody reads the lines any more: end, but lose nothing
@@ -190,42 +162,11 @@ class Loop:
             self.stepper.summarize(self.writer)
 
     def _save_due(self, before: int, seconds: float) -> bool:
-        every, secs = self.cadence.save_every, self.cadence.save_secs
-        if self.stepper.wants_save or (every and _passes(every, before, self.stepper.step)):
+        if self.stepper.wants_save or self.cadence.saves(before, self.stepper.step):
             return True
+        secs = self.cadence.save_secs
         return bool(secs and seconds >= secs) and self.stepper.request_save()
 
     def _summary_due(self, seconds: float) -> bool:
         secs = self.cadence.summary_secs
         return self.writer is not None and secs <= seconds
-
-
-class _Profiler:
-    """Profiles the steps between two, or to the end of the run if that comes first."""
-
-    def __init__(self, steps: tuple[int, int] | None, directory: str) -> None:
-        self._first, self._last = steps or (-1, -1)
-        self._directory = directory
-        self._running = False
-
-    def at(self, step: int) -> None:
-        if not self._running and self._first <= step < self._last:
-            tf.profiler.experimental.start(self._directory)
-            self._running = True
-        elif step >= self._last:
-            self.close()
-
-    def close(self) -> None:
-        if self._running:
-            tf.profiler.experimental.stop()
-            self._running = False
-            print(f"Profile for TensorBoard: {self._directory}", flush=True)
-
-
-def _passes(every: int, before: int, step: int) -> bool:
-    """Whether there is a multiple of `every` among the steps after `before` up to `step`."""
-    return step // every > before // every
-
-
-def _next_multiple(step: int, every: int) -> int:
-    return step - step % every + every

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from terngrad.codecs.codec import Codec
-from terngrad.codecs.codec import Memory as NodeMemory
+from terngrad.codecs.codec import Codec, NodeMemory
 from terngrad.training import checkpoints
 
 Memories = Sequence[Sequence[NodeMemory]]  # by codec, then by local node

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from terngrad.codecs.codec import Codec, Memory
+from terngrad.codecs.codec import Codec, NodeMemory
 from terngrad.draws import DrawKey
 from terngrad.exchange.exchange import Exchange
 from terngrad.training.bystander import Bystander
@@ -34,8 +34,8 @@ class NodeCodes(NamedTuple):
 
     codes: list[list[tf.Tensor]]
     scales: list[tf.Tensor]
-    kept: list[Memory]
-    unsent: list[Memory]
+    kept: list[NodeMemory]
+    unsent: list[NodeMemory]
 
 
 def seed_of_draws(seed: int) -> tf.Tensor:
@@ -82,7 +82,7 @@ def encode_nodes(
     exchange: Exchange,
     keys: Sequence[DrawKey],
     devices: Sequence[str],
-    memories: Sequence[Memory],
+    memories: Sequence[NodeMemory],
 ) -> NodeCodes:
     """Corrects by the memory, clips, agrees on scales, encodes, updates the memory.
 

@@ -45,7 +45,7 @@ class ParameterServerConnection(Connection):
         return tf.reshape(tf.constant(np.stack(arrays)), [len(arrays), *part.shape])
 
     def synchronize(self, state: Sequence[tf.Variable]) -> bool:
-        """See base class; one of the workers that were training gives its state, if there is one.
+        """See base class; if a worker is already training, one of these gives its state.
 
         Raises:
           MembershipError: the training ends.
@@ -76,7 +76,7 @@ class ParameterServerConnection(Connection):
 
     @property
     def leads(self) -> bool:
-        """See base class; who only joins has no state to save."""
+        """See base class; a worker that only joins has no state to save."""
         return self._is_live and self._client.leads
 
     @property
@@ -140,7 +140,7 @@ class ParameterServerExchange(SpreadExchange):
             may_go_on, self._took_part = tf.numpy_function(
                 commit, [self._step.read_value()], [tf.bool, tf.bool]
             )
-        check = tf.debugging.Assert(may_go_on, ["the step was given up: a worker comes or goes"])
+        check = tf.debugging.Assert(may_go_on, ["the step was given up: a worker joins or leaves"])
         with tf.control_dependencies([check]):
             yield
 
@@ -166,18 +166,18 @@ class ParameterServerExchange(SpreadExchange):
         return result
 
     def _count(self, workers: int) -> None:
-        """Notes of how many workers the results are that come now."""
+        """Notes how many workers have a part in the results that arrive now."""
         if workers * self.local_nodes != self._counted:
             self._nodes.assign(workers * self.local_nodes)
-            # Only now: another thread that finds it noted lets its result be divided at once.
+            # Last: a thread that finds the count noted lets its result be divided at once.
             self._counted = workers * self.local_nodes
 
 
 class _Operations:
-    """Operations by name, each with the queue into which its results come.
+    """Operations by name, each with the queue that takes its results.
 
-    A result is waited for by no thread: TensorFlow goes on with other operations until the queue
-    has it. So all of a step's exchanges can be under way together, with however few threads.
+    No thread waits for a result: TensorFlow goes on with other operations until the queue has it.
+    So all exchanges of a step can be under way together, with however few threads.
     """
 
     def __init__(self, client: Client, count: Callable[[int], None]) -> None:
@@ -221,7 +221,7 @@ def _bytes_of(variable: tf.Variable) -> memoryview:
 
 
 def _assign(variables: Sequence[tf.Variable], content: bytes) -> None:
-    """Assigns all of a state; ValueError if it is one of other variables."""
+    """Assigns all of a state; ValueError if it is a state of other variables."""
     sizes = [variable.dtype.size * variable.shape.num_elements() for variable in variables]
     if sum(sizes) != len(content):
         raise ValueError(f"a state of {len(content)} bytes came; this worker's has {sum(sizes)}")

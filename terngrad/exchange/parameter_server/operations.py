@@ -51,7 +51,7 @@ class Operation:
     max_code: int = 1
 
     def __post_init__(self) -> None:
-        """Raises OperationError if this is none that a ps could do."""
+        """Raises OperationError if no ps could do this."""
         if not 0 < len(self.name) <= _LONGEST_NAME:
             raise OperationError(f"a name of {len(self.name)} characters; allowed are up to 256")
         if not 1 <= self.local_nodes * self.workers <= MAX_NODES:
@@ -66,7 +66,7 @@ class Operation:
 
     @classmethod
     def read(cls, message: OperationMessage, workers: int) -> Operation:
-        """From its message; OperationError if it is none that a ps could do."""
+        """From its message; OperationError if no ps could do it."""
         try:
             kind = Kind(message.kind)
         except ValueError:
@@ -76,7 +76,7 @@ class Operation:
         return cls(message.name, kind, message.items, message.local_nodes, workers, max_code)
 
     def message(self, index: int) -> OperationMessage:
-        """For the ps, to which a worker calls it by this index."""
+        """For the ps; the worker then calls the operation by this index."""
         return OperationMessage(
             index=index,
             name=self.name,
@@ -114,11 +114,11 @@ class Operation:
 
     @functools.cached_property
     def pieces(self) -> int:
-        """In how many it travels; at least one, so that all meet even where there is nothing."""
+        """Pieces it travels in; at least one, so that workers meet even where it has no items."""
         return max(1, -(-self.items // self._items_in_a_piece))
 
     def piece_items(self, piece: int) -> tuple[int, int]:
-        """First item of a piece, and the one behind its last."""
+        """Index of a piece's first item, and of the item behind its last."""
         first = piece * self._items_in_a_piece
         return first, min(first + self._items_in_a_piece, self.items)
 
@@ -136,12 +136,12 @@ class Operation:
 class Shares:
     """Spreads pieces over several ps: each goes to the one that has the fewest bytes so far.
 
-    Names are of families, the part before the first slash. All workers declare a family's
-    operations in the same order, and so come to the same shares, whichever family comes first.
+    The part of a name before the first slash is its family. All workers declare a family's
+    operations in the same order. So they find the same shares, whichever family comes first.
     """
 
     def __init__(self, count: int) -> None:
-        """Spreads over so many."""
+        """Spreads over `count` ps."""
         self._count = count
         self._bytes: dict[str, list[int]] = {}
 

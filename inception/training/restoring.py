@@ -1,0 +1,90 @@
+"""What a training takes from checkpoints before its first step."""
+
+import os
+from typing import IO
+
+from inception.flags.configs import TrainConfig
+from inception.training import settings
+from inception.training.build import Training
+from inception.training.folders import hold_alone
+from slim.nets import nets_factory
+from terngrad.training import checkpoints
+
+
+def is_finished(config: TrainConfig) -> bool:
+    """Whether the newest checkpoint is of the last step; says so then."""
+    newest = checkpoints.latest_checkpoint(config.train_dir)
+    if not newest or not config.max_steps or checkpoints.step_of(newest) < config.max_steps:
+        return False
+    print(f"There is nothing left to train up to step {config.max_steps}: {newest}")
+    return True
+
+
+def restore_chief(
+    config: TrainConfig, training: Training, noted: str
+) -> tuple[IO[str], str | None]:
+    """Restores the newest checkpoint, or else the pretrained weights; says what differs now.
+
+    `noted` are the settings, as its checkpoints note them.
+
+    Returns:
+      What keeps other trainings from the folder while it is open, and the checkpoint's path.
+
+    Raises:
+      ValueError: another training writes to the folder, or the checkpoint does not fit.
+    """
+    os.makedirs(config.train_dir, exist_ok=True)
+    lock = hold_alone(config.train_dir)
+    checkpoint = _restore_or_start(config, training)
+    if checkpoint:
+        _tell_differences(checkpoint, noted)
+    return lock, checkpoint
+
+
+def _restore_or_start(config: TrainConfig, training: Training) -> str | None:
+    """Restores the run's newest checkpoint, or else the pretrained weights; returns the former."""
+    newest = checkpoints.latest_checkpoint(config.train_dir)
+    if newest:
+        checkpoints.restore(newest, training.state)
+        print(f"Succesfully loaded model from {newest} at step={int(training.step)}.")
+        return newest
+    given = config.pretrained_model_checkpoint_path
+    if given:
+        _load_pretrained(config, training, checkpoints.latest_checkpoint(given) or given)
+    return None
+
+
+def _load_pretrained(config: TrainConfig, training: Training, path: str) -> None:
+    exclude = config.checkpoint_exclude_scopes
+    if config.fine_tune:
+        exclude += (nets_factory.get_spec(config.net).logits_layer + "/",)
+    checkpoints.restore_weights(
+        path,
+        training.classifier.model,
+        averages=False,
+        exclude=exclude,
+        ignore_missing=config.ignore_missing_vars,
+    )
+    for name, variable in training.state.items():
+        if name.startswith("averages/"):
+            variable.assign(training.state[name.replace("averages/", "variables/", 1)])
+    print(f"Succesfully loaded model from {path} to start with.")
+
+
+def _tell_differences(checkpoint: str, now: str) -> None:
+    """Prints which settings have changed since a checkpoint was written."""
+    changed = settings.differences(checkpoints.settings_of(checkpoint), now)
+    if changed:
+        print(f"The run goes on with other settings than those of {checkpoint}: {changed}.")
+
+
+def memory_folder(config: TrainConfig, rank: int) -> str:
+    """Where a worker saves what its codecs keep of gradients, beside the chief's checkpoints."""
+    return os.path.join(config.train_dir, f"worker_{rank}")
+
+
+def restore_memory(config: TrainConfig, training: Training, rank: int) -> None:
+    """Restores what the codecs of a worker keep at the training's step, or says why it cannot."""
+    step = int(training.step)
+    if why := training.memory.restore(memory_folder(config, rank), step):
+        print(f"The memory of --codec={config.codec} starts from zero: {why}.", flush=True)

@@ -1,0 +1,173 @@
+"""The training loop over a worker that waits for nobody, with ps that only pretend."""
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from terngrad.asynchronous.gradient import Computed
+from terngrad.asynchronous.pulled import Pulled
+from terngrad.asynchronous.space import make_shards
+from terngrad.asynchronous.stepper import AsynchronousStepper
+from terngrad.layout import Policy, make_layout
+from terngrad.training import schedules
+from terngrad.training.cadence import Cadence
+from terngrad.training.classifier import Losses
+from terngrad.training.divergence import DivergedError
+from terngrad.training.loop import Loop, StopRequest
+
+LAYOUT = make_layout(["fc/kernel", "fc/bias"], [(8, 8), (8,)], Policy())
+SHARDS = make_shards(LAYOUT, 1, 1, 0)
+
+
+class PretendedPs:
+    """Counts updates of this worker and two others, which make as many, until it has `most`."""
+
+    def __init__(self, most=100):
+        self.version, self.pushes, self._most = 0, 0, most
+
+    def pulled(self, **said):
+        ends = {"finished": self.version >= self._most, "stopped": False, "saved": False}
+        return Pulled(self.version, (self.version,), (), np.zeros(0), **ends | said)
+
+    def push(self, contents, versions):
+        assert versions == (self.version,)
+        self.pushes += 1
+        self.version = min(self._most, self.version + 3)
+        return self.pulled()
+
+    def take_staleness(self):
+        return [2]
+
+
+class PretendedWriter:
+    """Notes at which steps it gets what."""
+
+    def __init__(self):
+        self.observed, self.staleness_at = [], []
+
+    def gradients(self, gradients, zeros, step):
+        self.observed.append(step)
+
+    def traffic(self, codecs, step):
+        del codecs, step
+
+    def progress(self, progress):
+        del progress
+
+    def staleness(self, values, step):
+        assert values == [2]
+        self.staleness_at.append(step)
+
+    def flush(self):
+        pass
+
+
+def computed(loss=1.0, value=0.0):
+    floats = np.zeros(LAYOUT.size + 24, np.float32)
+    floats[3] = value
+    nothing = tf.zeros([0])
+    return Computed(
+        losses=Losses(tf.constant(loss), tf.constant(0.0)),
+        scales=nothing,
+        units=nothing,
+        words=tf.zeros([0, 2], tf.uint32),
+        floats=tf.constant(floats),
+        statistics=nothing,
+        gradients=[],
+        encoded=[],
+    )
+
+
+def loop_of(ps, saved, *, outcome=None, **cadence):
+    stepper = AsynchronousStepper(
+        client=ps,
+        compute=lambda *batch: outcome or computed(),
+        layout=LAYOUT,
+        shards=SHARDS,
+        codecs=(),
+        batches=itertools.repeat((None, None)),
+        batch_size=4,
+        schedule=schedules.fixed(0.1),
+        pulled=ps.pulled(),
+    )
+    reports = []
+    loop = Loop(
+        stepper=stepper,
+        cadence=Cadence(**{"max_steps": 100, "log_every": 10} | cadence),
+        report=reports.append,
+        save=lambda step: saved.append(step) or f"model.ckpt-{step}",
+        saves_last=False,
+    )
+    return loop, reports
+
+
+def test_steps_between_checkpoints_are_the_runs_and_those_between_reports_the_workers():
+    ps, saved = PretendedPs(), []
+    loop, reports = loop_of(ps, saved, save_every=25)
+    checkpoint, _ = loop.run(None, StopRequest())
+    assert ps.pushes == 34  # of 100 updates, the others made the rest
+    assert [report.step for report in reports] == [30, 60, 90]
+    assert saved == [27, 51, 75, 100]  # the last one by its number, not because it is the last
+    assert checkpoint == "model.ckpt-100"
+
+
+def test_who_calls_the_loop_saves_last():
+    saved = []
+    loop, _ = loop_of(PretendedPs(most=20), saved)
+    assert loop.run(None, StopRequest()) == (None, True)
+    assert saved == []
+
+
+def test_a_worker_that_is_asked_to_stop_makes_no_other_step():
+    ps, stop = PretendedPs(), StopRequest()
+    loop, _ = loop_of(ps, [])
+    stop.signal = 15
+    assert loop.run("model.ckpt-0", stop) == ("model.ckpt-0", False)
+    assert ps.pushes == 0
+
+
+def test_a_worker_ends_when_the_chief_has_stopped_the_run():
+    ps = PretendedPs()
+    loop, _ = loop_of(ps, [])
+    ps.pulled = lambda: PretendedPs.pulled(ps, stopped=ps.version >= 6)
+    loop.run(None, StopRequest())
+    assert (ps.pushes, loop.stepper.step) == (2, 6)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "what"),
+    [
+        (computed(loss=np.nan), "entropy_loss is nan"),
+        (computed(value=np.inf), r"the gradient of fc/\w+ is not finite"),
+    ],
+)
+def test_law_10_what_is_not_finite_is_named_and_not_pushed(outcome, what):
+    ps = PretendedPs()
+    loop, _ = loop_of(ps, [], outcome=outcome)
+    text = rf"^step 0: {what}; its gradient was not pushed; last good checkpoint: model.ckpt-0\.$"
+    with pytest.raises(DivergedError, match=text):
+        loop.run("model.ckpt-0", StopRequest())
+    assert ps.pushes == 0
+
+
+def test_the_first_step_is_observed_and_staleness_is_written_with_reports_and_at_the_end():
+    ps = PretendedPs(most=50)
+    loop, _ = loop_of(ps, [], summary_secs=1000.0)
+    loop.writer = PretendedWriter()
+    loop.run(None, StopRequest())
+    assert loop.writer.observed == [3]
+    assert loop.writer.staleness_at == [30, 50]
+    assert loop.stepper.own_step == 17
+
+
+def test_a_pipe_that_nobody_reads_ends_the_worker():
+    def report(progress):
+        raise BrokenPipeError
+
+    ps, stop = PretendedPs(), StopRequest()
+    loop, _ = loop_of(ps, [])
+    loop.report = report
+    loop.run(None, stop)
+    assert (ps.pushes, stop.signal.name) == (10, "SIGPIPE")
