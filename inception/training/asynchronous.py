@@ -107,7 +107,7 @@ def _tell_plan(ready: Ready) -> None:
         flush=True,
     )
     if ready.training.memory.variables and int(ready.training.step):
-        print(f"The memory of --codec={ready.config.codec} starts from zero.", flush=True)
+        preparation.tell_cleared(ready.config, "asynchronous workers do not save theirs")
     if layout.coded:
         print(f"Codes are written by {ready.training.kernel_choice}.", flush=True)
 

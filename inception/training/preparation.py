@@ -173,7 +173,12 @@ def memory_folder(config: TrainConfig, rank: int) -> str:
 def _restore_memory(config: TrainConfig, training: Training, workers: Workers) -> None:
     step = int(training.step)
     if why := training.memory.restore(memory_folder(config, workers.rank), step):
-        print(f"The memory of --codec={config.codec} starts from zero: {why}.", flush=True)
+        tell_cleared(config, why)
+
+
+def tell_cleared(config: TrainConfig, why: str) -> None:
+    """Prints that what a codec kept of gradients is lost."""
+    print(f"The memory of --codec={config.codec} starts from zero: {why}.", flush=True)
 
 
 def restore_or_start(config: TrainConfig, training: Training) -> str | None:

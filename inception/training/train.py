@@ -14,9 +14,10 @@ from inception import app
 from inception.cluster.join import Workers, fingerprint
 from inception.flags.configs import TrainConfig
 from inception.results.logs import ProgressBar, step_line
+from inception.training import preparation
 from inception.training.batches import naming_bad_records, training_batches
 from inception.training.build import learning_rate
-from inception.training.preparation import Ready, memory_folder
+from inception.training.preparation import Ready
 from inception.training.problem import Problem
 from slim.datasets.dataset_factory import Dataset
 from terngrad.cluster.channel import DifferenceError, FinishedError, MembershipError
@@ -124,8 +125,9 @@ def _recovered(ready: Ready) -> tuple[int, Iterator] | None:
     before = int(training.step)
     connection.synchronize(ready.shared)
     step = int(training.step)
-    if step != before:  # the state is another worker's; the memory belonged to the own
+    if step != before and training.memory.variables:  # which belong to the step it was at
         training.memory.clear()
+        preparation.tell_cleared(ready.config, f"this worker was given the state of step {step}")
     batches = worker_batches(ready.config, ready.goal, ready.dataset, ready.workers, step)
     return step, iter(batches)
 
@@ -191,7 +193,7 @@ def _save(ready: Ready, step: int) -> str | None:
     Every worker saves the memory of its own codecs.
     """
     config = ready.config
-    folder = memory_folder(config, ready.workers.rank)
+    folder = preparation.memory_folder(config, ready.workers.rank)
     ready.training.memory.save(folder, step, config.keep_checkpoints)
     if ready.connection and not ready.connection.leads:
         return None
