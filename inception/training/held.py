@@ -11,6 +11,7 @@ from inception.flags.configs import TrainConfig
 from inception.training import settings
 from inception.training.build import Training
 from inception.training.learning_rate import write_schedule
+from inception.training.restoring import tell_cleared
 from slim.datasets.dataset_factory import Dataset
 from terngrad.asynchronous.plan import Plan
 from terngrad.asynchronous.space import Shard, make_shards
@@ -91,6 +92,6 @@ def tell_held(config: TrainConfig, workers: Workers, training: Training, held: H
         flush=True,
     )
     if training.memory.variables and int(training.step):
-        print(f"The memory of --codec={config.codec} starts from zero.", flush=True)
+        tell_cleared(config, "asynchronous workers do not save theirs")
     if layout.coded:
         print(f"Codes are written by {training.kernel_choice}.", flush=True)

@@ -87,4 +87,9 @@ def restore_memory(config: TrainConfig, training: Training, rank: int) -> None:
     """Restores what the codecs of a worker keep at the training's step, or says why it cannot."""
     step = int(training.step)
     if why := training.memory.restore(memory_folder(config, rank), step):
-        print(f"The memory of --codec={config.codec} starts from zero: {why}.", flush=True)
+        tell_cleared(config, why)
+
+
+def tell_cleared(config: TrainConfig, why: str) -> None:
+    """Prints that the codecs of a worker lost what they kept of gradients."""
+    print(f"The memory of --codec={config.codec} starts from zero: {why}.", flush=True)

@@ -17,7 +17,7 @@ from inception.training.batches import training_batches
 from inception.training.looping import ENDLESS, run_loop
 from inception.training.preparation import Ready
 from inception.training.problem import Problem
-from inception.training.restoring import memory_folder
+from inception.training.restoring import memory_folder, tell_cleared
 from slim.datasets.dataset_factory import Dataset
 from terngrad.cluster.channel import DifferenceError, FinishedError, MembershipError
 from terngrad.exchange.connection import InterruptionError
@@ -129,8 +129,9 @@ def _regained(ready: Ready) -> tuple[int, Iterator] | None:
     before = int(training.step)
     connection.synchronize(ready.shared)
     step = int(training.step)
-    if step != before:  # the state is another worker's; the memory belonged to the own
+    if step != before and training.memory.variables:  # they belong to the step it was at
         training.memory.clear()
+        tell_cleared(ready.config, f"this worker was given the state of step {step}")
     batches = worker_batches(ready.config, ready.goal, ready.dataset, ready.workers, step)
     return step, iter(batches)
 
