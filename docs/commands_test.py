@@ -132,6 +132,7 @@ def _shortened(words: Sequence[str], folder: Path) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", _pages_that_run(), ids=lambda page: page.name)
 def test_the_commands_of_a_page_run_in_their_order(page, tmp_path):
     environment = os.environ | {
