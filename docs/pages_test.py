@@ -1,5 +1,7 @@
 """Links and pictures of the pages exist, and blocks say what they are."""
 
+import re
+
 import pytest
 
 from docs import markdown
@@ -29,6 +31,13 @@ def test_a_block_of_commands_or_of_python_says_how_it_is_tested(page):
     for block in markdown.blocks(page):
         if block.language in ("bash", "python"):
             assert block.marker, f"{block.place}: needs a comment before it, see development.md"
+
+
+@every_page
+def test_commands_stand_in_fenced_blocks(page):
+    starts = re.compile(r"^ {4,}(python|bash|mpirun|horovodrun|pip) ", re.MULTILINE)
+    found = starts.search(page.read_text(encoding="utf-8"))
+    assert not found, f"{page.name}: {found and found[0].strip()} is in an indented block"
 
 
 def test_the_front_page_is_short():
