@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.gradients import shapes_of
 from benchmarks.host import cpu_seconds
-from terngrad.exchange.parameter_server.operations import Kind
+from terngrad.exchange.parameter_server.operations import Kind, Operation
 from terngrad.exchange.parameter_server.worker.client import Client
 from terngrad.layout import Policy, make_layout
 from terngrad.planes import GROUP, padded
@@ -31,7 +31,8 @@ class _Bucket:
         self._client, self._come = client, threading.Event()
         kind = Kind.CODES if is_coded else Kind.FLOATS
         deliver = lambda result, workers: self._come.set()
-        self._index = client.declare(name, kind, self._items, 1, deliver, self._come.set)
+        operation = Operation(name, kind, self._items, 1, client.size)
+        self._index = client.declare(operation, deliver, self._come.set)
 
     def push(self, step: int) -> None:
         self._come.clear()

@@ -100,8 +100,8 @@ def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
             stack.enter_context(app.filtered_stderr([sys.executable, handshakes.__file__]))
         reading.wait_for_frames()
         with app.quiet_import():
-            from inception.cluster import asynchronous_ps, ps
-        (ps if cluster.cross_replica_sync else asynchronous_ps).serve(config, cluster)
+            from inception.cluster.ps import serve as ps
+        ps.serve(config, cluster)
 
 
 def run_training(config: TrainConfig) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from terngrad.limits import MAX_VARIABLES
 
 DEFAULT_BUCKET_ELEMENTS = 1 << 20
+BITS_OF_CODEC = {"float": 32, "half": 16, "ternary": 1}  # the codecs that `grad_bits` names too
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Policy:
       float_layers: names of layers whose variables stay float (the logits layer by default).
       scaler_sharing: one scale for all nodes, so that codes add as integers.
       use_encoding: codes travel packed; False keeps them as float32, for comparison.
+      codec: what codes the coded variables, by its name in `codecs.factory`; "" = `grad_bits` says.
     """
 
     grad_bits: int = 32
@@ -34,6 +36,7 @@ class Policy:
     float_layers: tuple[str, ...] = ()
     scaler_sharing: bool = True
     use_encoding: bool = True
+    codec: str = ""
 
     def __post_init__(self) -> None:
         if self.grad_bits not in (32, 16, 1):
@@ -42,6 +45,18 @@ class Policy:
             raise ValueError(f"clip_factor is {self.clip_factor}; allowed are 0 and more.")
         if not self.use_encoding and not self.scaler_sharing:
             raise ValueError("use_encoding is False; without scaler_sharing only True is allowed.")
+
+        if self.codec and self.grad_bits != 32:
+            raise ValueError(f"codec is {self.codec} and grad_bits {self.grad_bits}: set only one.")
+        if self.codec and not (self.use_encoding and self.scaler_sharing):
+            raise ValueError(
+                f"codec is {self.codec}; use_encoding and scaler_sharing must be True with it."
+            )
+
+    @property
+    def is_coded(self) -> bool:
+        """Whether large variables travel as codes."""
+        return bool(self.codec) or self.grad_bits == 1
 
     @property
     def float_type(self) -> np.dtype:
@@ -115,7 +130,10 @@ class Layout:
     def fingerprint(self) -> bytes:
         """16 bytes that differ between layouts that do not fit together."""
         buckets = [[s.variable for s in bucket.segments] for bucket in self.buckets]
-        content = [self.names, self.shapes, dataclasses.asdict(self.policy), buckets]
+        policy = dataclasses.asdict(self.policy)
+        if not self.policy.codec:
+            del policy["codec"]  # older runs, whose checkpoints are still read, had no such field
+        content = [self.names, self.shapes, policy, buckets]
         content += [self.float_buckets] if self.float_buckets else []
         return hashlib.sha256(json.dumps(content).encode()).digest()[:16]
 
@@ -160,7 +178,7 @@ def make_layout(
 
 def _is_coded(name: str, shape: tuple[int, ...], policy: Policy) -> bool:
     large_enough = math.prod(shape) >= policy.size_to_binarize
-    return policy.grad_bits == 1 and large_enough and _layer(name) not in policy.float_layers
+    return policy.is_coded and large_enough and _layer(name) not in policy.float_layers
 
 
 def _fill_buckets(order, names, shapes, bucket_elements: int) -> tuple[Bucket, ...]:

@@ -13,7 +13,7 @@ SHAPES = [(5, 5, 1, 20), (20,), (100, 50), (50,), (50, 10), (10,)]
 
 
 def layout_of(bucket_elements=1 << 22, **policy):
-    return make_layout(NAMES, SHAPES, Policy(grad_bits=1, **policy), bucket_elements)
+    return make_layout(NAMES, SHAPES, Policy(**{"grad_bits": 1} | policy), bucket_elements)
 
 
 @given(st.integers(1, 10_000), st.integers(0, 6000), st.booleans())
@@ -83,11 +83,17 @@ def test_the_fingerprint_tells_layouts_apart():
         layout_of(bucket_elements=100),
         layout_of(clip_factor=2.5),
         layout_of(size_to_binarize=51),
+        layout_of(grad_bits=32, codec="a:One"),
+        layout_of(grad_bits=32, codec="a:Other"),
         make_layout([n.upper() for n in NAMES], SHAPES, Policy(grad_bits=1)),
         make_layout(NAMES, [(25, 20), *SHAPES[1:]], Policy(grad_bits=1)),
     ]
     assert len({layout.fingerprint() for layout in layouts}) == len(layouts)
     assert layout_of().fingerprint() == layout_of().fingerprint()
+
+
+def test_fingerprints_are_those_of_older_checkpoints():
+    assert layout_of().fingerprint().hex() == "b31b45cf80104d9aca57ded5b6827abb"
 
 
 @pytest.mark.parametrize(
@@ -97,6 +103,8 @@ def test_the_fingerprint_tells_layouts_apart():
         ({"clip_factor": -1.0}, "clip_factor is -1.0; allowed are 0 and more"),
         ({"clip_factor": float("nan")}, "clip_factor is nan"),
         ({"use_encoding": False, "scaler_sharing": False}, "use_encoding is False"),
+        ({"codec": "a:C", "grad_bits": 1}, "codec is a:C and grad_bits 1: set only one"),
+        ({"codec": "a:C", "scaler_sharing": False}, "scaler_sharing must be True with it"),
     ],
 )
 def test_a_policy_that_cannot_be_honoured_is_refused(policy, text):

@@ -1,9 +1,10 @@
 """Bit planes: small integers of a bucket as uint32 words, and exact sums of them.
 
 A bucket of M elements (padded with zeros to a multiple of 32) is uint32 [M / 32, k]: bit i of word
-[g, j] is bit j of element 32 g + i in two's complement. Codes -1, 0, +1 have k = 2 (plane 0:
-nonzero, plane 1: negative); sums over N nodes have `plane_count(N)`. Adding two buckets is carry
-logic on whole words, 32 elements at a time.
+[g, j] is bit j of element 32 g + i in two's complement. Ternary codes have k = 2 (plane 0:
+nonzero, plane 1: negative). Codes up to C in magnitude have k = `plane_count(C)`, and their sums
+over N nodes k = `plane_count(N C)`. Adding two buckets is carry logic on whole words, 32 elements
+at a time.
 """
 
 from __future__ import annotations
@@ -16,9 +17,12 @@ import tensorflow as tf
 GROUP = 32  # elements in a word
 
 
-def plane_count(nodes: int) -> int:
-    """Planes of a sum of codes over `nodes` nodes: ceil(log2(2 N + 1)); 2 for one node."""
-    return (2 * nodes).bit_length()
+def plane_count(largest: int) -> int:
+    """Planes of integers in [-L, L]: ceil(log2(2 L + 1)).
+
+    Codes up to C in magnitude have L = C, and their sums over N nodes have L = N C.
+    """
+    return (2 * largest).bit_length()
 
 
 def padded(elements: int) -> int:
@@ -31,6 +35,14 @@ def pack(bits: tf.Tensor) -> tf.Tensor:
     # A float product with powers of two is exact below 2^24 and the fastest reduction there is.
     halves = tf.cast(tf.reshape(bits, [-1, GROUP]), tf.float32) @ _half_weights()
     return tf.bitcast(tf.cast(halves, tf.uint16), tf.uint32)
+
+
+def pack_integers(values: tf.Tensor, count: int) -> tf.Tensor:
+    """Packs integers that fit into `count` planes: float32 [M] -> uint32 [ceil(M / 32), count]."""
+    elements = values.shape[0]
+    integers = tf.cast(tf.pad(values, [[0, padded(elements) - elements]]), tf.int32)
+    shifted = (tf.bitwise.right_shift(integers, tf.constant(j, tf.int32)) for j in range(count))
+    return tf.stack([pack(tf.bitwise.bitwise_and(plane, 1) > 0) for plane in shifted], axis=1)
 
 
 def unpack(words: tf.Tensor) -> tf.Tensor:
@@ -59,17 +71,17 @@ def add(left: tf.Tensor, right: tf.Tensor, planes: int) -> tf.Tensor:
     return tf.stack(total, axis=1)
 
 
-def fits(words: np.ndarray, elements: int, nodes: int) -> bool:
-    """Whether received planes are a sum over `nodes` nodes, each value in [-nodes, nodes].
+def fits(words: np.ndarray, elements: int, largest: int) -> bool:
+    """Whether all values of received planes lie in [-largest, largest].
 
     Args:
-      words: uint32 [M / 32, plane_count(nodes)].
+      words: uint32 [M / 32, plane_count(largest)].
       elements: of the bucket before padding; what pads it must be zero.
-      nodes: that the sum is over.
+      largest: magnitude that a sum of codes may have.
     """
     *magnitude, sign = words.T
-    excess = _compare(magnitude, nodes)[0]
-    shortfall = _compare(magnitude, (1 << len(magnitude)) - nodes)[1]
+    excess = _compare(magnitude, largest)[0]
+    shortfall = _compare(magnitude, (1 << len(magnitude)) - largest)[1]
     if np.any((sign & shortfall) | (~sign & excess)):
         return False
     last = elements % GROUP

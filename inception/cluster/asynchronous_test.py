@@ -19,11 +19,12 @@ from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import TrainConfig
 from inception.results.report import read_scalars
 from inception.training import asynchronous as asynchronous_program
-from inception.training.asynchronous_run_file import RunFile
 from inception.worker_runs import Run, flags_of, processes
-from terngrad.asynchronous.client import Pulled
+from terngrad.asynchronous.chief import Chief
+from terngrad.asynchronous.pulled import Pulled
+from terngrad.asynchronous.run_file import RunFile
 from terngrad.asynchronous.server_test import PLAN
-from terngrad.asynchronous.store import Standing
+from terngrad.asynchronous.status import RunStatus
 from terngrad.training import checkpoints
 from terngrad.training.loop import StopRequest
 from terngrad.training.summaries import SummaryWriter
@@ -268,8 +269,8 @@ def test_a_signal_is_heard_while_a_ps_is_away_and_two_ps_share_no_folder(tmp_pat
 
 def pulled(**said):
     """What a worker pulled last."""
-    standing = {"finished": False, "stopped": False, "saved": False} | said
-    return Pulled(7, (7,), (), np.zeros(0), **standing)
+    status = {"finished": False, "stopped": False, "saved": False} | said
+    return Pulled(7, (7,), (), np.zeros(0), **status)
 
 
 @pytest.mark.parametrize(
@@ -291,24 +292,21 @@ def test_a_worker_does_not_say_that_the_chief_has_saved_when_it_has_failed():
         asynchronous_program._tell_end("", False, pulled(stopped=True), StopRequest())
 
 
-def test_a_run_is_noted_before_it_begins(tmp_path, monkeypatch):
-    monkeypatch.setattr(asynchronous_program, "pack", lambda *args: [])
-    training = SimpleNamespace(step=3, state={}, layout=None)
-    training.classifier = SimpleNamespace(state={})
-    config = SimpleNamespace(train_dir=str(tmp_path))
-    ready = SimpleNamespace(config=config, training=training, plan=PLAN, shares=[])
+def test_a_run_is_noted_before_it_begins(tmp_path):
     noted = []
 
     class DyingChief:
         def enter(self, run):
-            return [Standing("", 0, True, False)]
+            return [RunStatus("", 0, True, False)]
 
         def begin(self, plan, states, version):
             noted.append(RunFile(str(tmp_path)).read())
             raise SystemExit
 
+    states = SimpleNamespace(pack=list)
+    chief = Chief(DyingChief(), PLAN, states, RunFile(str(tmp_path)), print)
     with pytest.raises(SystemExit):
-        asynchronous_program._begin_or_go_on(ready, DyingChief(), None)
+        chief.begin_or_go_on(3, None)
     assert noted == [(PLAN.run, PLAN.facts)]
 
 
@@ -335,9 +333,9 @@ def test_staleness_is_shown_as_a_histogram_and_scalars(tmp_path):
     ],
 )
 def test_law_10_flags_that_need_all_workers_are_named(flags, text):
-    refuse_what_needs_all_workers(TrainConfig(dataset_name="mnist"))
+    refuse_what_needs_all_workers(TrainConfig(dataset_name="mnist", net="lenet"))
     with pytest.raises(ValueError, match=text):
-        refuse_what_needs_all_workers(TrainConfig(dataset_name="mnist", **flags))
+        refuse_what_needs_all_workers(TrainConfig(dataset_name="mnist", net="lenet", **flags))
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,11 @@ from inception.flags.table import refuse
 # When flags have no effect, which flags, and what the user is told to be the reason.
 _INERT: tuple[tuple[Callable[[TrainConfig], bool], tuple[str, ...], str], ...] = (
     (
-        lambda c: c.grad_bits != 1,
+        lambda c: not c.is_coded,
         ("clip_factor", "size_to_binarize", "quantize_logits", "use_encoding", "scaler_sharing"),
         "--grad_bits other than 1",
     ),
-    (lambda c: c.grad_bits == 32, ("floating_grad_epoch",), "--grad_bits=32"),
+    (lambda c: c.grad_bits == 32 and not c.codec, ("floating_grad_epoch",), "--grad_bits=32"),
     (lambda c: c.optimizer in ("gd", "adam"), ("momentum",), "this --optimizer"),
     (
         lambda c: c.learning_rate_decay_type != "exponential",
@@ -70,7 +70,7 @@ def refuse_what_needs_all_workers(config: TrainConfig) -> None:
         raise refuse("use_encoding", False, why)
     if config.grad_bits == 1 and not config.scaler_sharing:
         raise refuse("scaler_sharing", False, f"{why}: asynchronous workers share no scales")
-    if config.grad_bits != 32 and config.floating_grad_epoch:
+    if config.has_float_epochs:
         raise refuse("floating_grad_epoch", config.floating_grad_epoch, why)
     if config.profile_steps:
         raise refuse("profile_steps", ",".join(map(str, config.profile_steps)), why)

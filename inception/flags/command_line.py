@@ -19,7 +19,7 @@ def define_train(values: FlagValues, dataset_name: str) -> None:
         TrainConfig,
         values,
         dataset_name=dataset_name,
-        net=_NET_OF_DATASET.get(dataset_name, TrainConfig.net),
+        net=_NET_OF_DATASET[dataset_name],
         train_dir=f"/tmp/{dataset_name}_train",
     )
 
@@ -30,7 +30,7 @@ def define_eval(values: FlagValues, dataset_name: str) -> None:
         EvalConfig,
         values,
         dataset_name=dataset_name,
-        net=_NET_OF_DATASET.get(dataset_name, EvalConfig.net),
+        net=_NET_OF_DATASET[dataset_name],
         subset="test" if dataset_name in _NET_OF_DATASET else "validation",
         checkpoint_dir=f"/tmp/{dataset_name}_train",
         eval_dir=f"/tmp/{dataset_name}_eval",

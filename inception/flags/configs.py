@@ -4,6 +4,7 @@ A field declared with `flag` is a flag of the same name; the few others are set 
 """
 
 import dataclasses
+import re
 
 from inception.flags.rates import Rates
 from inception.flags.table import (
@@ -17,7 +18,7 @@ from inception.flags.table import (
     one_of,
     refuse,
 )
-from terngrad.layout import DEFAULT_BUCKET_ELEMENTS
+from terngrad.layout import BITS_OF_CODEC, DEFAULT_BUCKET_ELEMENTS
 
 
 def _read_steps(text: str) -> tuple[int, int] | None:
@@ -34,6 +35,11 @@ _STEPS = Kind(
 )
 
 
+_CODEC = Kind(
+    str,
+    f"{', '.join(BITS_OF_CODEC)}, or MODULE:CLASS",
+    lambda text: re.fullmatch(r"|\w+|\w+(\.\w+)*:\w+", text) is not None,
+)
 _SEED = Kind(int, "an integer >= 0 and < 2^63", lambda seed: 0 <= seed < 1 << 63)
 
 
@@ -68,6 +74,12 @@ class Trainer(Threads):
     )
 
     grad_bits: int = flag("TernGrad", one_of(32, 16, 1), 32, "32 = float, 1 = TernGrad", "bits")
+    codec: str = flag(
+        "TernGrad",
+        _CODEC,
+        "",
+        "what writes gradients, in the place of grad_bits: float, half, ternary, or MODULE:CLASS",
+    )
     clip_factor: float = flag(
         "TernGrad",
         number(),
@@ -144,7 +156,7 @@ class _Shared(Threads):
         "Data", at_least(1), 4, "threads that decode and augment images", "threads"
     )
     num_readers: int = flag("Data", at_least(1), 4, "number of record files read at once", "files")
-    net: str = flag("Training", TEXT, "alexnet", "net, by its name in slim/nets")
+    net: str = flag("Training", TEXT, dataclasses.MISSING, "net, by its name in slim/nets")
 
     preprocessing_name: str | None = None  # None: the net's own
     labels_offset: int = 0  # subtracted from every label, and from the number of classes
@@ -246,10 +258,36 @@ class TrainConfig(_Shared, Trainer, Rates):
                 "save_tower", self.save_tower, f"must be -1 to {self.nodes - 1}, one a node"
             )
 
+        self._settle_codec()
         if not self.use_encoding and not self.scaler_sharing:
             raise refuse("use_encoding", False, "must be True with --scaler_sharing=False")
         if self.fine_tune and not self.pretrained_model_checkpoint_path:
             raise refuse("fine_tune", True, "needs --pretrained_model_checkpoint_path")
+
+    def _settle_codec(self) -> None:
+        """Turns codecs that have a number of bits into that; checks what others go with."""
+        if not self.codec:
+            return
+        bits = BITS_OF_CODEC.get(self.codec, 32)
+        if self.grad_bits not in (32, bits):
+            raise refuse("grad_bits", self.grad_bits, f"must not be set with --codec={self.codec}")
+        if self.codec in BITS_OF_CODEC:
+            object.__setattr__(self, "grad_bits", bits)
+            object.__setattr__(self, "codec", "")
+            return
+        for name in ("use_encoding", "scaler_sharing"):
+            if not getattr(self, name):
+                raise refuse(name, False, f"must be True with --codec={self.codec}")
+
+    @property
+    def is_coded(self) -> bool:
+        """Whether gradients of large variables travel as codes."""
+        return bool(self.codec) or self.grad_bits == 1
+
+    @property
+    def has_float_epochs(self) -> bool:
+        """Whether some epochs use float gradients, and others do not."""
+        return bool(self.floating_grad_epoch and (self.codec or self.grad_bits != 32))
 
     @property
     def nodes(self) -> int:

@@ -6,6 +6,7 @@ from absl.flags import FlagValues
 
 from inception import app
 from inception.flags import command_line, configs, table
+from slim.nets.nets_factory import NETS
 
 
 def train(*arguments: str, dataset: str = "mnist") -> configs.TrainConfig:
@@ -81,6 +82,7 @@ def test_evaluation_keeps_the_defaults_that_users_rely_on():
 @pytest.mark.parametrize(("dataset", "net"), [("mnist", "lenet"), ("cifar10", "cifar10_alexnet")])
 def test_a_program_without_flags_fits_its_data_set(dataset, net):
     training, evaluating = train(dataset=dataset), evaluation(dataset=dataset)
+    assert net in NETS
     assert (training.dataset_name, training.net, training.image_size) == (dataset, net, -1)
     assert (evaluating.dataset_name, evaluating.net, evaluating.image_size) == (dataset, net, -1)
     assert (training.subset, evaluating.subset) == ("train", "test")
@@ -144,6 +146,8 @@ BAD_TRAINING_FLAGS = {
     "--profile_steps=120,100": "must be two steps FIRST,LAST with 0 <= FIRST < LAST",
     "--profile_steps=100": "must be two steps FIRST,LAST with 0 <= FIRST < LAST",
     "--save_tower=1": "must be -1 to 0, one a node",
+    "--codec=my codec": "must be float, half, ternary, or MODULE:CLASS",
+    "--codec=my/codec.py": "must be float, half, ternary, or MODULE:CLASS",
     "--fine_tune=True": "needs --pretrained_model_checkpoint_path",
     "--dataset_name=cifar10": "this program reads mnist",
 }
@@ -154,6 +158,32 @@ def test_a_value_that_cannot_be_honoured_is_named_with_what_is_allowed(argument,
     with pytest.raises(Exception) as error_info:
         train(argument)
     assert str(error_info.value) == f"flag {argument}: {why}"
+
+
+@pytest.mark.parametrize(("codec", "bits"), [("float", 32), ("half", 16), ("ternary", 1)])
+def test_a_codec_that_has_a_number_of_bits_is_the_same_as_that(codec, bits):
+    assert train(f"--codec={codec}") == train(f"--grad_bits={bits}")
+    assert train(f"--codec={codec}", f"--grad_bits={bits}").codec == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--codec=float", "--grad_bits=1"], "--grad_bits=1: must not be set with --codec=float"),
+        (["--codec=a.b:C", "--grad_bits=16"], "--grad_bits=16: must not be set with --codec=a.b:C"),
+        (["--codec=a:C", "--use_encoding=False"], "--use_encoding=False: must be True with"),
+        (["--codec=a:C", "--scaler_sharing=False"], "--scaler_sharing=False: must be True with"),
+    ],
+)
+def test_flags_that_a_codec_does_not_go_with_are_named(arguments, text):
+    with pytest.raises(ValueError, match=f"^flag {text}"):
+        train(*arguments)
+
+
+def test_a_codec_of_ones_own_has_clipping_and_float_epochs(capsys):
+    config = train("--codec=a:C", "--clip_factor=2.5", "--floating_grad_epoch=3")
+    assert config.is_coded and config.has_float_epochs
+    assert "no effect" not in capsys.readouterr().out
 
 
 def test_looks_for_checkpoints_have_time_between_them():
@@ -175,14 +205,14 @@ def test_every_device_has_a_node():
 
 def test_a_config_made_in_code_is_checked_like_one_made_of_flags():
     with pytest.raises(ValueError, match=r"^flag --grad_bits=2: must be 32, 16 or 1$"):
-        configs.TrainConfig(dataset_name="mnist", grad_bits=2)
+        configs.TrainConfig(dataset_name="mnist", net="lenet", grad_bits=2)
 
 
 @pytest.mark.parametrize("config_class", [configs.TrainConfig, configs.EvalConfig])
 def test_every_flag_has_a_help_and_a_default_that_is_allowed(config_class):
     for name, entry in table.table(config_class).items():
         assert entry.help, name
-    config_class(dataset_name="mnist")
+    config_class(dataset_name="mnist", net="lenet")
 
 
 @pytest.mark.parametrize(

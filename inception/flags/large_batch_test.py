@@ -11,7 +11,11 @@ from inception.training.learning_rate import learning_rate, plan
 
 def config_of(**changes):
     return TrainConfig(
-        dataset_name="mnist", batch_size=32, learning_rate_decay_type="fixed", **changes
+        dataset_name="mnist",
+        net="lenet",
+        batch_size=32,
+        learning_rate_decay_type="fixed",
+        **changes,
     )
 
 
@@ -39,6 +43,7 @@ def test_warm_up_climbs_or_stays_and_ends_at_the_scaled_rate(kind, expected):
 def test_the_recipe_of_many_nodes_warms_up_and_decays_with_power_3():
     base = TrainConfig(
         dataset_name="mnist",
+        net="lenet",
         batch_size=32,
         initial_learning_rate=0.05,
         learning_rate_decay_type="polynomial",
@@ -67,13 +72,14 @@ def test_the_recipe_of_many_nodes_warms_up_and_decays_with_power_3():
     ],
 )
 def test_the_plan_tells_the_decay(decay, text):
-    config = TrainConfig(dataset_name="mnist", learning_rate_decay_type=decay)
+    config = TrainConfig(dataset_name="mnist", net="lenet", learning_rate_decay_type=decay)
     assert plan(config, 100) == f"Learning rate: {text}"
 
 
 def test_the_plan_tells_when_slims_schedule_warms_up_and_ends():
     config = TrainConfig(
         dataset_name="mnist",
+        net="lenet",
         learning_rate_decay_type="polynomial",
         num_epochs_per_decay=2.0,
         polynomial_over_epochs=True,

@@ -1,40 +1,53 @@
-"""What a parameter server says of its work: lines of its log, and figures for TensorBoard."""
+"""What a ps says of its work: lines of its log, and figures for TensorBoard."""
 
+import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
-from inception.results.ps_figures import FigureWriter
+import tensorflow as tf
+
+from terngrad.asynchronous.server import Server as HoldingServer
 from terngrad.cluster.channel import name_of
-from terngrad.exchange.parameter_server.server.figures import Report, WorkerFigures
-from terngrad.exchange.parameter_server.server.server import Server
+from terngrad.exchange.parameter_server.server.server import Server as AddingServer
+from terngrad.service.figures import Report, WorkerFigures
 
 _MEGA = 1e6
 
 
+class Told(NamedTuple):
+    """What there is to say: a line without the name of the ps, and scalars of a step."""
+
+    line: str
+    step: int
+    scalars: Mapping[str, float]
+
+
 class PsReport:
-    """Reports every now and then, if steps were made."""
+    """Reports every now and then, if something was done."""
 
     def __init__(
         self,
-        server: Server,
+        told: Callable[[], Told | None],
         name: str,
-        worker_hosts: Sequence[str],
         every_secs: float,
         directory: str | None,
         tell: Callable[[str], None] = print,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Writes event files into `directory`, if there is one, from the first step on.
+        """Reports what `told` returns, of the time since it was last called.
 
-        `tell` takes lines of the log.
+        Args:
+          told: see `adding_told`, `holding_told`.
+          name: of the ps.
+          every_secs: between two reports.
+          directory: where event files go, from the first report on; None = nowhere.
+          tell: takes lines of the log.
+          clock: tells seconds since some point in time.
         """
-        self._server = server
-        self._name = name
-        self._hosts = worker_hosts
-        self._every_secs = every_secs
-        self._figures = FigureWriter(directory, tell)
-        self._tell = tell
-        self._clock = clock
+        self._told, self._name, self._every_secs = told, name, every_secs
+        self._directory, self._tell, self._clock = directory, tell, clock
+        self._writer: tf.summary.SummaryWriter | None = None
         self._due = clock() + every_secs
 
     def beat(self) -> None:
@@ -45,45 +58,57 @@ class PsReport:
 
     def report(self) -> None:
         """Reports now."""
-        found = self._server.figures.report()
-        if found.steps:
-            self._tell(self._line(found))
-            self._figures.write(self._scalars(found), found.step)
+        if found := self._told():
+            self._tell(f"{self._name}: {found.line}")
+            self._write(found)
 
-    def _line(self, found: Report) -> str:
-        held = f"{self._server.rounds.held_bytes / _MEGA:.1f} MB are held"
-        rate = lambda octets: f"{octets / _MEGA / found.seconds:.2f}"
-        workers = (
-            f"worker {i}: {rate(worker.bytes_in)} MB/s in, {rate(worker.bytes_out)} out, "
-            f"{_took_part(worker, found)}"
-            for i, worker in enumerate(found.workers)
-        )
-        last = "" if found.latest is None else f"; last comes {name_of(found.latest, self._hosts)}"
-        return (
-            f"{self._name}: step {found.step}, {found.steps / found.seconds:.1f} steps/s, {held}; "
-            f"{'; '.join(workers)}{last}{self._dropped()}."
-        )
+    def _write(self, found: Told) -> None:
+        """Writes scalars; no more once it could not: a training is worth more."""
+        if not self._directory:
+            return
+        try:
+            if self._writer is None:
+                os.makedirs(self._directory, exist_ok=True)
+                self._writer = tf.summary.create_file_writer(self._directory)
+            with self._writer.as_default(found.step):
+                for name, value in found.scalars.items():
+                    tf.summary.scalar(name, value)
+            self._writer.flush()
+        except (OSError, tf.errors.OpError) as error:
+            why = " ".join(str(error).split())
+            self._tell(f"No more figures are written to {self._directory}: {why}")
+            self._directory = None
 
-    def _dropped(self) -> str:
-        dropped = self._server.dropped
-        if not dropped:
-            return ""
-        each = ", ".join(f"{count} of worker {worker}" for worker, count in sorted(dropped.items()))
-        return f"; gradients that came too late: {each}"
 
-    def _scalars(self, found: Report) -> dict[str, float]:
-        scalars = {
-            "ps/steps_per_sec": found.steps / found.seconds,
-            "ps/held_mb": self._server.rounds.held_bytes / _MEGA,
-        }
-        for i, worker in enumerate(found.workers):
-            scalars[f"ps/bytes_in_per_step/{i}"] = worker.bytes_in / found.steps
-            scalars[f"ps/bytes_out_per_step/{i}"] = worker.bytes_out / found.steps
-            scalars[f"ps/late_ms/{i}"] = 1e3 * worker.mean_late_secs
-            scalars[f"ps/share_of_steps/{i}"] = min(1.0, worker.steps / found.steps)
-            if self._server.coordinator:  # which alone knows
-                scalars[f"ps/dropped_gradients/{i}"] = self._server.dropped.get(i, 0)
-        return scalars
+def adding_told(server: AddingServer, worker_hosts: Sequence[str]) -> Told | None:
+    """The steps of a ps that adds gradients, and which worker the others wait for."""
+    found = server.figures.report()
+    if not found.steps:
+        return None
+    held_mb = server.rounds.held_bytes / _MEGA
+    rate = lambda octets: f"{octets / _MEGA / found.seconds:.2f}"
+    workers = (
+        f"worker {i}: {rate(worker.bytes_in)} MB/s in, {rate(worker.bytes_out)} out, "
+        f"{_took_part(worker, found)}"
+        for i, worker in enumerate(found.workers)
+    )
+    last = "" if found.latest is None else f"; last comes {name_of(found.latest, worker_hosts)}"
+    dropped = server.dropped
+    each = ", ".join(f"{count} of worker {worker}" for worker, count in sorted(dropped.items()))
+    too_late = f"; gradients that came too late: {each}" if each else ""
+    line = (
+        f"step {found.step}, {found.steps / found.seconds:.1f} steps/s, {held_mb:.1f} MB are held; "
+        f"{'; '.join(workers)}{last}{too_late}."
+    )
+    scalars = {"ps/steps_per_sec": found.steps / found.seconds, "ps/held_mb": held_mb}
+    for i, worker in enumerate(found.workers):
+        scalars[f"ps/bytes_in_per_step/{i}"] = worker.bytes_in / found.steps
+        scalars[f"ps/bytes_out_per_step/{i}"] = worker.bytes_out / found.steps
+        scalars[f"ps/late_ms/{i}"] = 1e3 * worker.mean_late_secs
+        scalars[f"ps/share_of_steps/{i}"] = min(1.0, worker.steps / found.steps)
+        if server.coordinator:  # which alone knows
+            scalars[f"ps/dropped_gradients/{i}"] = dropped.get(i, 0)
+    return Told(line, found.step, scalars)
 
 
 def _took_part(worker: WorkerFigures, found: Report) -> str:
@@ -93,3 +118,36 @@ def _took_part(worker: WorkerFigures, found: Report) -> str:
         return late
     part = f"in {worker.steps} of {found.steps} steps"
     return f"{part}, {late}" if worker.steps else part
+
+
+def holding_told(server: HoldingServer) -> Told | None:
+    """The updates of a ps that holds parameters, how stale they were, and who was held back."""
+    found = server.seats.figures.report()
+    staleness = server.store.take_staleness()
+    if not (found.steps or found.dropped):
+        return None
+    rate = found.steps / found.seconds
+    step = server.store.version
+    workers = "; ".join(
+        f"worker {i}: {worker.steps} updates"
+        f"{f', {worker.dropped} too late' if worker.dropped else ''}, "
+        f"{worker.bytes_in / _MEGA:.1f} MB in, {worker.bytes_out / _MEGA:.1f} MB out, "
+        f"held for {worker.held_secs:.1f} s"
+        for i, worker in enumerate(found.workers)
+    )
+    line = (
+        f"step {step} ({rate:.1f} updates/sec), staleness mean {staleness.mean:.2f} max "
+        f"{staleness.largest}; {workers}"
+    )
+    scalars = {
+        "ps/steps_per_sec": rate,
+        "ps/staleness/mean": staleness.mean,
+        "ps/staleness/max": staleness.largest,
+    }
+    for i, worker in enumerate(found.workers):
+        scalars[f"ps/steps_per_sec/{i}"] = worker.steps / found.seconds
+        scalars[f"ps/bytes_in_per_sec/{i}"] = worker.bytes_in / found.seconds
+        scalars[f"ps/bytes_out_per_sec/{i}"] = worker.bytes_out / found.seconds
+        scalars[f"ps/held_secs/{i}"] = worker.held_secs
+        scalars[f"ps/dropped_gradients/{i}"] = worker.dropped
+    return Told(line, step, scalars)

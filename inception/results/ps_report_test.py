@@ -4,9 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from inception.results.ps_report import PsReport
+from inception.results.ps_report import PsReport, adding_told, holding_told
 from inception.results.report import read_scalars
-from terngrad.exchange.parameter_server.server.figures import Figures
+from terngrad.asynchronous.staleness import Staleness
+from terngrad.service.figures import Figures
 
 
 class Clock:
@@ -21,6 +22,11 @@ class Clock:
 @pytest.fixture
 def clock():
     return Clock()
+
+
+def adding(server):
+    """What a ps tells that adds the gradients of two workers."""
+    return lambda: adding_told(server, ["a:1", "b:2"])
 
 
 @pytest.fixture
@@ -38,7 +44,7 @@ def server(clock):
 
 
 def test_a_line_tells_the_traffic_the_straggler_and_what_is_held(server, clock, capsys):
-    report = PsReport(server, "ps 0", ["a:1", "b:2"], 30.0, None, clock=clock)
+    report = PsReport(adding(server), "ps 0", 30.0, None, clock=clock)
     clock.now = 29.0
     report.beat()
     assert not capsys.readouterr().out
@@ -59,7 +65,7 @@ def test_a_line_tells_in_how_many_steps_a_backup_worker_took_part(server, clock,
     for step in range(3, 10):
         server.figures.pushed(0, step, 0.0)
         server.figures.made(step)
-    report = PsReport(server, "ps 0", ["a:1", "b:2"], 30.0, None, clock=clock)
+    report = PsReport(adding(server), "ps 0", 30.0, None, clock=clock)
     clock.now = 30.0
     report.beat()
     told = capsys.readouterr().out
@@ -71,7 +77,7 @@ def test_a_folder_that_cannot_be_written_ends_the_figures_not_the_ps(server, clo
     (tmp_path / "file").write_text("")
     lines = []
     folder = str(tmp_path / "file" / "ps_0")
-    report = PsReport(server, "ps 0", ["a:1", "b:2"], 30.0, folder, lines.append, clock)
+    report = PsReport(adding(server), "ps 0", 30.0, folder, lines.append, clock)
     for now in (30.0, 60.0):
         clock.now = now
         server.figures.made(int(now))
@@ -81,7 +87,7 @@ def test_a_folder_that_cannot_be_written_ends_the_figures_not_the_ps(server, clo
 
 
 def test_tensorboard_gets_the_same_by_worker(server, clock, tmp_path):
-    report = PsReport(server, "ps 0", ["a:1", "b:2"], 30.0, str(tmp_path / "ps_0"), clock=clock)
+    report = PsReport(adding(server), "ps 0", 30.0, str(tmp_path / "ps_0"), clock=clock)
     assert not list(tmp_path.iterdir())
     clock.now = 10.0
     report.report()
@@ -100,5 +106,56 @@ def test_tensorboard_gets_the_same_by_worker(server, clock, tmp_path):
             "ps/share_of_steps/1": 1.0,
             "ps/dropped_gradients/0": 0.0,
             "ps/dropped_gradients/1": 4.0,
+        }
+    )
+
+
+@pytest.fixture
+def holder():
+    """One that made 3 updates in 10 s of a run that began at a large step."""
+    now = [0.0]
+    figures = Figures(2, lambda: now[0])
+    for worker in (0, 0, 1):
+        figures.updated(worker)
+        figures.received(worker, 1_000_000)
+        figures.sent(worker, 2_000_000)
+    figures.held(0, 1.5)
+    figures.dropped(1)
+    now[0] = 10.0
+    store = SimpleNamespace(version=50_000, take_staleness=lambda: Staleness(3, 6, 4))
+    return SimpleNamespace(seats=SimpleNamespace(figures=figures), store=store)
+
+
+def test_a_line_tells_pace_staleness_traffic_waiting_and_what_was_dropped(holder):
+    said = []
+    report = PsReport(lambda: holding_told(holder), "ps 0", 30.0, None, said.append)
+    for _ in range(2):  # nothing comes in between
+        report.report()
+    assert said == [
+        "ps 0: step 50000 (0.3 updates/sec), staleness mean 2.00 max 4; "
+        "worker 0: 2 updates, 2.0 MB in, 4.0 MB out, held for 1.5 s; "
+        "worker 1: 1 updates, 1 too late, 1.0 MB in, 2.0 MB out, held for 0.0 s"
+    ]
+
+
+def test_tensorboard_gets_updates_staleness_and_waiting_by_worker(holder, tmp_path):
+    folder = str(tmp_path / "ps_0")
+    PsReport(lambda: holding_told(holder), "ps 0", 30.0, folder).report()
+    scalars = read_scalars(folder)
+    assert {tag: curve.values[-1] for tag, curve in scalars.items()} == pytest.approx(
+        {
+            "ps/steps_per_sec": 0.3,
+            "ps/staleness/mean": 2.0,
+            "ps/staleness/max": 4.0,
+            "ps/steps_per_sec/0": 0.2,
+            "ps/steps_per_sec/1": 0.1,
+            "ps/bytes_in_per_sec/0": 2e5,
+            "ps/bytes_in_per_sec/1": 1e5,
+            "ps/bytes_out_per_sec/0": 4e5,
+            "ps/bytes_out_per_sec/1": 2e5,
+            "ps/held_secs/0": 1.5,
+            "ps/held_secs/1": 0.0,
+            "ps/dropped_gradients/0": 0.0,
+            "ps/dropped_gradients/1": 1.0,
         }
     )

@@ -1,6 +1,7 @@
 """From a config to the parts of a training: net, codecs, exchange, optimizer, compiled steps."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
@@ -20,6 +21,7 @@ from terngrad.ops.choice import Choice
 from terngrad.training.averages import MovingAverages
 from terngrad.training.bystander import Bystander
 from terngrad.training.classifier import Classifier
+from terngrad.training.memory import Memory
 from terngrad.training.optimizers import Optimizer, make_optimizer
 from terngrad.training.runner import Runner
 from terngrad.training.step import TrainStep
@@ -38,6 +40,7 @@ class Training:
       state: everything that a checkpoint holds, by name.
       exchange: joins the nodes of the run.
       kernel_choice: what writes and reads codes.
+      memory: what codecs keep of the gradients of this process' nodes.
     """
 
     classifier: Classifier
@@ -48,6 +51,7 @@ class Training:
     state: dict[str, tf.Variable]
     exchange: Exchange
     kernel_choice: Choice
+    memory: Memory
 
     def traffic(self, codecs: Sequence[Codec]) -> list[Payload]:
         """Bytes that this process exchanges in a step, by variable in the layout's order.
@@ -102,32 +106,37 @@ def build_training(
     )
     schedule = learning_rate(config, steps_per_epoch)
 
-    def runner(layout: Layout) -> Runner:
-        codecs = make_codecs(layout, kernels)
-        parts = (codecs, exchange, optimizer, schedule, averages, step, config.seed, devices)
-        follower = None
-        if connection:
-            bystander = TrainStep(Bystander(classifier), *parts)
-            follower = Runner(bystander, codecs, on_batch, is_observable=False)
-        return Runner(TrainStep(classifier, *parts), codecs, on_batch, follower)
-
     policy = _policy(config, classifier.names)
     shapes = [v.shape for v in classifier.variables]
     layout = make_layout(classifier.names, shapes, policy, config.bucket_elements)
-    coded_runner = float_runner = runner(layout)
-    if config.grad_bits != 32 and config.floating_grad_epoch:
-        plain = dataclasses.replace(policy, grad_bits=32)
-        float_runner = runner(make_layout(classifier.names, shapes, plain, config.bucket_elements))
+    codecs = make_codecs(layout, kernels)
+    memory = Memory(codecs, exchange.first_node, exchange.local_nodes)
+
+    def make_runner(codecs: Sequence[Codec], held: Memory | None = None) -> Runner:
+        parts = (codecs, exchange, optimizer, schedule, averages, step, config.seed, devices, held)
+        make_step = functools.partial(TrainStep, saves_together=bool(memory.variables))
+        follower = None
+        if connection:
+            bystander = make_step(Bystander(classifier), *parts)
+            follower = Runner(bystander, codecs, on_batch, is_observable=False)
+        return Runner(make_step(classifier, *parts), codecs, on_batch, follower)
+
+    runner = float_runner = make_runner(codecs, memory)
+    if config.has_float_epochs:
+        plain = dataclasses.replace(policy, grad_bits=32, codec="")
+        plain_layout = make_layout(classifier.names, shapes, plain, config.bucket_elements)
+        float_runner = make_runner(make_codecs(plain_layout, kernels))
     state = _state(classifier, optimizer, averages, step)
     return Training(
         classifier,
         layout,
-        coded_runner,
+        runner,
         float_runner,
         step,
         state,
         exchange,
         kernel_choice,
+        memory,
     )
 
 
@@ -141,6 +150,7 @@ def _policy(config: TrainConfig, names: Sequence[str]) -> Policy:
         float_layers=(logits,) if trained and not config.quantize_logits else (),
         scaler_sharing=config.scaler_sharing,
         use_encoding=config.use_encoding,
+        codec=config.codec,
     )
 
 

@@ -3,25 +3,29 @@
 import contextlib
 import dataclasses
 import os
+from collections.abc import Sequence
 from typing import IO
 
 import tensorflow as tf
 
 from inception.cluster.workers import ALONE, Workers, fingerprint
+from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import TrainConfig
 from inception.training import learning_rate, problem, runtime, settings
 from inception.training.build import Training, build_training
 from inception.training.folders import hold_alone
+from inception.training.held import Held, make_held, own_settings, tell_plan
 from inception.training.problem import Problem
 from slim.datasets import dataset_factory
 from slim.datasets.dataset_factory import Dataset
 from slim.nets import nets_factory
+from terngrad.codecs.factory import find_codec
 from terngrad.exchange.connection import Connection, InterruptionError
 from terngrad.exchange.local import LocalExchange
 from terngrad.training import checkpoints
 from terngrad.training.runner import Runner
 
-SYNTHETIC_EXAMPLES = 50_000  # what an epoch is while nothing is read
+_SYNTHETIC_EXAMPLES = 50_000  # what an epoch is while nothing is read
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +40,8 @@ class Ready:
       checkpoint: of the step that it stands at, if there is one.
       workers: who takes part.
       connection: between them; None if there is but one.
+      devices: towers of this process.
+      held: what the ps hold of an asynchronous training; None where all workers step together.
       lock: keeps other trainings from the folder while it is open; None where the chief writes.
       stopped: 1 once the run was asked to stop; goes with the state, so that a worker that is given
         it does not train on alone.
@@ -50,6 +56,8 @@ class Ready:
     checkpoint: str | None
     workers: Workers
     connection: Connection | None
+    devices: Sequence[str]
+    held: Held | None
     lock: IO[str] | None
     stopped: tf.Variable
 
@@ -59,15 +67,23 @@ class Ready:
         return [*self.training.state.values(), self.stopped]
 
 
-def prepare(config: TrainConfig, workers: Workers = ALONE) -> Ready | None:
+def prepare(
+    config: TrainConfig, workers: Workers = ALONE, holders: ClusterConfig | None = None
+) -> Ready | None:
     """Builds a training and restores its newest checkpoint; None if nothing is left to train.
 
-    Of several workers the chief alone has the checkpoint, and hands its contents to the others.
+    Of several workers the chief alone has the checkpoint. It gives its contents to the others, or
+    later, in an asynchronous training, to the ps.
+
+    Args:
+      config: what to train.
+      workers: who takes part.
+      holders: names the ps that hold the parameters; None where all workers step together.
 
     Raises:
       ValueError: data, net and checkpoint do not fit each other, or the workers differ.
     """
-    if workers.size == 1 and _is_finished(config):
+    if workers.size == 1 and not holders and _is_finished(config):
         return None
     runtime.configure(
         intra_threads=config.num_intra_threads,
@@ -77,8 +93,11 @@ def prepare(config: TrainConfig, workers: Workers = ALONE) -> Ready | None:
     )
     devices = runtime.towers(config.num_gpus, on_cpu=config.clone_on_cpu)
     goal = problem.resolve(config)
+    if config.codec:
+        find_codec(config.codec)  # before anyone waits for a process that cannot have it
     dataset = None if config.benchmark_mode else open_dataset(config)
-    noted = settings.describe(config, dataset, workers.size, workers.batches_per_step)
+    own = own_settings(holders) if holders else {}
+    noted = settings.describe(config, dataset, workers.size, workers.batches_per_step, own)
     # Also a place to meet: nobody waits within TensorFlow for one that still counts its records.
     workers.agree(settings.data_facts(dataset, workers.split_data))
     connection = workers.connect()
@@ -87,13 +106,16 @@ def prepare(config: TrainConfig, workers: Workers = ALONE) -> Ready | None:
     steps_per_epoch = examples / (config.batch_size * workers.batches_per_step)
     on_batch = workers.pulse.tick if workers.size > 1 else None
     training = build_training(config, goal, steps_per_epoch, devices, connection, on_batch)
+    held = None
+    if holders:
+        held = make_held(config, holders, workers, dataset, steps_per_epoch, training)
     lock = checkpoint = None
     if workers.is_chief:
         os.makedirs(config.train_dir, exist_ok=True)
         lock = hold_alone(config.train_dir)
-        checkpoint = restore_or_start(config, training)
+        checkpoint = _restore_or_start(config, training)
         if checkpoint:
-            tell_differences(checkpoint, noted)
+            _tell_differences(checkpoint, noted)
     stopped = tf.Variable(0, dtype=tf.int64, trainable=False)
     own = checkpoints.latest_checkpoint(config.train_dir)
     if connection:
@@ -101,7 +123,11 @@ def prepare(config: TrainConfig, workers: Workers = ALONE) -> Ready | None:
         if checkpoint and checkpoints.step_of(checkpoint) != int(training.step):
             checkpoint = None  # the others are further
         _tell_if_ahead(own, training)
-    if workers.is_chief:
+    if not holders:
+        _restore_memory(config, training, workers)
+    if workers.is_chief and held:
+        tell_plan(config, workers, training, held)
+    elif workers.is_chief:
         _tell_plan(config, training)
         if workers is not ALONE:
             print(learning_rate.plan(config, steps_per_epoch), flush=True)
@@ -115,6 +141,8 @@ def prepare(config: TrainConfig, workers: Workers = ALONE) -> Ready | None:
         checkpoint,
         workers,
         connection,
+        devices,
+        held,
         lock,
         stopped,
     )
@@ -125,9 +153,11 @@ def _count_examples(
 ) -> int:
     """Examples of an epoch, the same on all workers: schedules and float epochs follow from it."""
     if dataset is None:
-        return SYNTHETIC_EXAMPLES
-    if workers.split_data or connection is None:
+        return _SYNTHETIC_EXAMPLES
+    if workers.split_data:
         return dataset.num_examples
+    if connection is None:
+        return dataset.num_examples * workers.size
     shares = connection.all_gather(tf.constant([dataset.num_examples]), "examples")
     return int(tf.reduce_sum(tf.cast(shares, tf.int64)))
 
@@ -160,7 +190,18 @@ def _tell_if_ahead(own: str | None, training: Training) -> None:
         )
 
 
-def restore_or_start(config: TrainConfig, training: Training) -> str | None:
+def memory_folder(config: TrainConfig, rank: int) -> str:
+    """Where a worker saves what its codecs keep of gradients, beside the chief's checkpoints."""
+    return os.path.join(config.train_dir, f"worker_{rank}")
+
+
+def _restore_memory(config: TrainConfig, training: Training, workers: Workers) -> None:
+    step = int(training.step)
+    if why := training.memory.restore(memory_folder(config, workers.rank), step):
+        print(f"The memory of --codec={config.codec} starts from zero: {why}.", flush=True)
+
+
+def _restore_or_start(config: TrainConfig, training: Training) -> str | None:
     """Restores the run's newest checkpoint, or else the pretrained weights; returns the former."""
     newest = checkpoints.latest_checkpoint(config.train_dir)
     if newest:
@@ -206,7 +247,7 @@ def _is_finished(config: TrainConfig) -> bool:
     return True
 
 
-def tell_differences(checkpoint: str, now: str) -> None:
+def _tell_differences(checkpoint: str, now: str) -> None:
     """Prints which settings have changed since a checkpoint was written."""
     changed = settings.differences(checkpoints.settings_of(checkpoint), now)
     if changed:
@@ -219,7 +260,7 @@ def _tell_plan(config: TrainConfig, training: Training) -> None:
     who = "each" if isinstance(training.exchange, LocalExchange) else "each worker"
     print(
         f"{config.net}: {layout.size} parameters in {len(layout.names)} variables, "
-        f"{len(layout.coded)} of them ternary; {training.nodes} nodes x "
+        f"{len(layout.coded)} of them {config.codec or 'ternary'}; {training.nodes} nodes x "
         f"{config.batch_size // config.nodes} images; "
         f"{who} sends {sent:.0f} bytes a step, {8 * sent / layout.size:.4g} bits a parameter.",
         flush=True,

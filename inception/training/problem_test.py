@@ -31,7 +31,7 @@ def test_an_unknown_net_or_data_set_is_named_with_what_is_allowed():
     with pytest.raises(ValueError, match=r"resnet.*lenet"):
         resolve("mnist", net="resnet")
     with pytest.raises(ValueError, match=r"svhn.*mnist"):
-        resolve("svhn")
+        resolve("svhn", net="lenet")
 
 
 def test_the_offset_is_taken_from_the_number_of_classes():

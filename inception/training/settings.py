@@ -6,6 +6,8 @@ A training that is restarted with other settings continues, but with another res
 import dataclasses
 import json
 import os
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import tensorflow as tf
 
@@ -39,7 +41,11 @@ _WITHOUT_EFFECT = {
 
 
 def describe(
-    config: TrainConfig, dataset: Dataset | None, workers: int = 1, batches_per_step: int = 0
+    config: TrainConfig,
+    dataset: Dataset | None,
+    workers: int = 1,
+    batches_per_step: int = 0,
+    own: Mapping[str, object] = MappingProxyType({}),
 ) -> str:
     """Returns the settings as a JSON object.
 
@@ -48,8 +54,9 @@ def describe(
       dataset: None stands for synthetic images.
       workers: number of workers.
       batches_per_step: number of batches that make a step; 0 = one from each worker.
+      own: settings that only the training's kind has.
     """
-    ignored = _WITHOUT_EFFECT | inert_flags(config).keys()
+    ignored = _WITHOUT_EFFECT | inert_flags(config).keys() | (set() if config.codec else {"codec"})
     settings = {k: v for k, v in dataclasses.asdict(config).items() if k not in ignored}
     settings["num_nodes"] = config.nodes
     settings["workers"] = workers
@@ -57,7 +64,7 @@ def describe(
     settings["data_dir"] = _records(dataset)
     if config.learning_rate_decay_type == "polynomial" and not config.polynomial_over_epochs:
         settings["max_steps"] = config.max_steps
-    return json.dumps(settings, sort_keys=True)
+    return json.dumps(settings | dict(own), sort_keys=True)
 
 
 def facts(config: TrainConfig, workers: int) -> dict[str, str]:

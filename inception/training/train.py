@@ -13,21 +13,18 @@ import tensorflow as tf
 from inception import app
 from inception.cluster.workers import Workers, fingerprint
 from inception.flags.configs import TrainConfig
-from inception.results.logs import ProgressBar, step_line
-from inception.training.batches import naming_bad_records, training_batches
-from inception.training.learning_rate import learning_rate
-from inception.training.preparation import Ready
+from inception.training.batches import training_batches
+from inception.training.looping import ENDLESS, run_loop
+from inception.training.preparation import Ready, memory_folder
 from inception.training.problem import Problem
 from slim.datasets.dataset_factory import Dataset
 from terngrad.cluster.channel import DifferenceError, FinishedError, MembershipError
 from terngrad.exchange.connection import InterruptionError
 from terngrad.training import checkpoints
-from terngrad.training.loop import Cadence, Loop, StopRequest
-from terngrad.training.progress import Progress
+from terngrad.training.loop import StopRequest
 from terngrad.training.runner import Runner
-from terngrad.training.summaries import SummaryWriter
+from terngrad.training.synchronous import SynchronousStepper
 
-_ENDLESS = 1 << 62
 _CHIEF_SAVED = "the chief saved; the same command goes on from there"
 
 
@@ -57,11 +54,18 @@ def train(ready: Ready) -> None:
 
 def _run(ready: Ready, stop: StopRequest) -> tuple[str | None, bool]:
     """See `Loop.run`."""
-    config, step = ready.config, int(ready.training.step)
-    with ProgressBar(step, config.max_steps) as bar:
-        batches = iter(worker_batches(config, ready.goal, ready.dataset, ready.workers, step))
-        with naming_bad_records(config, ready.goal, ready.dataset):
-            return _loop(ready, batches, bar).run(step, ready.checkpoint, stop)
+    config, training, step = ready.config, ready.training, int(ready.training.step)
+    stepper = SynchronousStepper(
+        runner_at=lambda step: _runner_at(ready, step),
+        batches=iter(worker_batches(config, ready.goal, ready.dataset, ready.workers, step)),
+        batch_size=config.batch_size,
+        layout=training.layout,
+        step=step,
+        pulse=ready.workers.pulse,
+        regain=lambda: _regained(ready),
+        is_stopped=lambda: bool(ready.stopped.numpy()),
+    )
+    return run_loop(ready, stepper, lambda step: _save(ready, step), training.traffic, stop)
 
 
 @contextlib.contextmanager
@@ -116,13 +120,16 @@ def worker_batches(
     return training_batches(config, goal, dataset, step, index, count)
 
 
-def _recovered(ready: Ready) -> tuple[int, Iterator] | None:
+def _regained(ready: Ready) -> tuple[int, Iterator] | None:
     """Goes on after a step that was given up because a worker came or went."""
     connection, training = ready.connection, ready.training
     if connection is None or not connection.was_interrupted():
         return None
+    before = int(training.step)
     connection.synchronize(ready.shared)
     step = int(training.step)
+    if step != before:  # the state is another worker's; the memory belonged to the own
+        training.memory.clear()
     batches = worker_batches(ready.config, ready.goal, ready.dataset, ready.workers, step)
     return step, iter(batches)
 
@@ -144,57 +151,20 @@ def _compare_copies(ready: Ready) -> None:
             ready.connection.synchronize(ready.shared)
 
 
-def _loop(ready: Ready, batches: Iterator, bar: ProgressBar) -> Loop:
-    config, training = ready.config, ready.training
-
-    def report(progress: Progress) -> None:
-        print(step_line(progress, worker=ready.workers.label), flush=True)
-        bar.update(progress)
-
-    is_chief = ready.workers.is_chief
-    wanted = is_chief and config.save_summaries_secs > 0
-    writer = SummaryWriter(config.train_dir, training.layout, training.traffic) if wanted else None
-    if writer and config.max_steps:
-        rate = learning_rate(config, ready.steps_per_epoch)
-        writer.plan(rate, int(training.step), config.max_steps)
-
-    return Loop(
-        runner_at=lambda step: _runner_at(ready, step),
-        batches=batches,
-        batch_size=config.batch_size,
-        layout=training.layout,
-        cadence=Cadence(
-            max_steps=config.max_steps or _ENDLESS,
-            log_every=config.log_every_n_steps,
-            save_every=config.save_iter,
-            save_secs=config.save_interval_secs,
-            summary_secs=config.save_summaries_secs,
-            profile=config.profile_steps if is_chief else None,
-        ),
-        report=report,
-        save=lambda step: _save(ready, step),
-        writer=writer,
-        profile_dir=config.train_dir,
-        unsaved=_newest_or_none(config) if is_chief else "see what the chief says",
-        pulse=ready.workers.pulse,
-        recover=lambda: _recovered(ready),
-        is_stopped=lambda: bool(ready.stopped.numpy()),
-    )
-
-
 def _save(ready: Ready, step: int) -> str | None:
-    """Saves, if nobody else does; the first worker that is left does it in the chief's place."""
+    """Saves, if nobody else does; the first worker that is left does it in the chief's place.
+
+    Every worker saves the memory of its own codecs.
+    """
+    config = ready.config
+    folder = memory_folder(config, ready.workers.rank)
+    ready.training.memory.save(folder, step, config.keep_checkpoints)
     if ready.connection and not ready.connection.leads:
         return None
-    config = ready.config
     os.makedirs(config.train_dir, exist_ok=True)
     return checkpoints.save(
         config.train_dir, ready.training.state, step, config.keep_checkpoints, ready.settings
     )
-
-
-def _newest_or_none(config: TrainConfig) -> str:
-    return checkpoints.latest_checkpoint(config.train_dir) or "none was written yet"
 
 
 def _runner_at(ready: Ready, step: int) -> tuple[Runner, int]:
@@ -209,7 +179,7 @@ def _planned_runner(ready: Ready, step: int) -> tuple[Runner, int]:
     """The same where all workers make all steps."""
     training, every = ready.training, ready.config.floating_grad_epoch
     if not every:
-        return training.runner, _ENDLESS
+        return training.runner, ENDLESS
     epoch = int(step / ready.steps_per_epoch)
     is_float = epoch % every == every - 1
     until = max(step + 1, -int(-(epoch + 1) * ready.steps_per_epoch // 1))

@@ -3,50 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import grpc
 
+from terngrad.asynchronous.acts import BEGIN, BYE, ENTER, FETCH, PULL, PUSH, STATE
 from terngrad.asynchronous.framing import collect, frames
-from terngrad.asynchronous.store import CallError, OtherRunError, Standing, facts_of
+from terngrad.asynchronous.proposal import CallError, Proposal, read_entry
+from terngrad.asynchronous.seats import Seat, Seats
+from terngrad.asynchronous.status import RunStatus
+from terngrad.asynchronous.store import OtherRunError
 from terngrad.service.messages import Call, split_frame
 
-if TYPE_CHECKING:
-    from terngrad.asynchronous.server import Server
-
-MORE, ENTER, BEGIN, STATE, PUSH, PULL, FETCH, BYE = range(8)  # Act, in service.proto
 _LONGEST = {ENTER: 1 << 16, BEGIN: 1 << 20}  # bytes of content
 
 
 class Caller:
-    """A worker's stream.
+    """A worker that calls.
 
     Attributes:
-      worker: at its other end.
-      context: of the stream.
-      incarnation: of the worker's process; 0 until it has entered.
-      run: whose parameters the worker knows to be here; "" for none.
-      is_pushing: it hands in a gradient, which the store has not taken yet.
+      seat: of the worker.
     """
 
     def __init__(
         self,
-        server: Server,
+        seats: Seats,
         worker: int,
         context: grpc.ServicerContext,
         requests: Iterator[bytes],
     ) -> None:
         """Of a worker that was let in; nothing is read yet."""
-        self._server, self._store = server, server.store
-        self.worker, self.context, self._requests = worker, context, requests
-        self.incarnation = 0
-        self.run = ""
-        self.is_pushing = False
-        self._begins = None  # plan, share and size of the state that is to come
+        self.seat = Seat(worker, context)
+        self._seats, self._store, self._figures = seats, seats.store, seats.figures
+        self._requests = requests
+        self._begins: Proposal | None = None  # the run whose state is to come
         self._count = [0]  # bytes that came
 
     def replies(self) -> Iterator[bytes]:
-        """Hears calls until the worker ends."""
+        """Answers calls until the worker ends.
+
+        Raises:
+          CallError, PlanError, GradientError, FrameError, DecodeError: say what is wrong with one.
+          OtherRunError, HereAlreadyError: the worker has to enter again.
+        """
         acts = {
             ENTER: self._enter,
             BEGIN: self._begin,
@@ -55,72 +53,74 @@ class Caller:
             PULL: self._pull,
             FETCH: self._fetch,
         }
+        worker = self.seat.worker
         for message in self._requests:
             call, first = split_frame(message, Call)
-            self._count[0], self.is_pushing = len(message), call.act == PUSH
-            if call.act != ENTER and not self.incarnation:
-                raise CallError("it calls before it enters")
+            self._count[0], self.seat.is_pushing = len(message), call.act == PUSH
+            if call.act != ENTER and not self.seat.incarnation:
+                raise CallError(f"act is {call.act} in the first call; allowed is {ENTER}, ENTER")
             if call.act == BYE:
-                self._server.part(self.worker, call, self.run)
-                yield from frames(self._server.reply(self._store.standing))
+                self._seats.part(self.seat, call)
+                yield from frames(self._seats.reply(self._store.status))
                 return
             if call.act not in acts:
                 raise CallError(f"act is {call.act}; allowed are 1 to {BYE}")
             self._check_size(call)
             content = collect(call, first, self._requests, self._count)
-            self._server.figures.add(self.worker, bytes_in=self._count[0])
+            self._figures.received(worker, self._count[0])
             for frame in acts[call.act](call, content):
-                self._server.figures.add(self.worker, bytes_out=len(frame))
+                self._figures.sent(worker, len(frame))
                 yield frame
 
     def _check_size(self, call: Call) -> None:
         """Before anything is allocated for the content."""
-        exact = {PULL: 0, FETCH: 0, STATE: self._begins[2] if self._begins else 0}
+        exact = {PULL: 0, FETCH: 0, STATE: self._begins.state_bytes if self._begins else 0}
         if call.act == PUSH:
-            exact[PUSH] = self._store.pushed_bytes(self.run)
+            exact[PUSH] = self._store.pushed_bytes(self.seat.run)
         if call.act in _LONGEST and call.size > _LONGEST[call.act]:
             raise CallError(f"{call.size} bytes; allowed are up to {_LONGEST[call.act]}")
         if call.act in exact and call.size != exact[call.act]:
             raise CallError(f"{call.size} bytes; allowed are {exact[call.act]}")
-        if call.act in (BEGIN, STATE) and self.worker:
-            raise CallError("worker 0 alone begins a run")
-        if call.last and self.worker:
-            raise CallError("worker 0 alone ends a run")
+        if call.act in (BEGIN, STATE) and self.seat.worker:
+            raise CallError("only worker 0 may begin a run")
+        if call.last and self.seat.worker:
+            raise CallError("only worker 0 may end a run")
 
     def _enter(self, call: Call, content: bytearray) -> Iterator[bytes]:
-        run, facts = facts_of(content)
+        run, facts = read_entry(content)
         if not call.incarnation:
-            raise CallError("it does not say which process it is")
-        if self.incarnation not in (0, call.incarnation):
-            raise CallError("it enters again as another process")
-        standing = self._store.enter(self.worker, run, facts)
-        if not self.incarnation:
-            self.incarnation = call.incarnation
-            self._server.take_seat(self)
-        return self._reply(standing)
+            raise CallError("incarnation is 0 in ENTER; allowed are 1 and more")
+        if self.seat.incarnation not in (0, call.incarnation):
+            raise CallError("incarnation differs from that of the stream's first ENTER")
+        status = self._store.enter(self.seat.worker, run, facts)
+        if not self.seat.incarnation:
+            self.seat.incarnation = call.incarnation
+            self._seats.take(self.seat)
+        return self._reply(status)
 
     def _begin(self, call: Call, content: bytearray) -> Iterator[bytes]:
         del call
         self._begins = self._store.expect(content)
-        return self._reply(self._store.standing)
+        return self._reply(self._store.status)
 
     def _state(self, call: Call, content: bytearray) -> Iterator[bytes]:
         if self._begins is None:
-            raise CallError("a state without a plan")
-        plan, share, _ = self._begins
+            raise CallError("STATE without BEGIN before it")
+        plan, shard, _ = self._begins
         self._begins = None
-        self._server.begin(self, plan, share, content, call.version)
-        return self._reply(self._store.standing)
+        self._seats.begin(self.seat, plan, shard, content, call.version)
+        return self._reply(self._store.status)
 
     def _push(self, call: Call, content: bytearray) -> Iterator[bytes]:
         if not call.sequence:
-            raise CallError("a push without a number")
+            raise CallError("sequence is 0 in PUSH; allowed are 1 and more")
+        seat = self.seat
         pushed = self._store.push(
-            self.run, self.worker, self.incarnation, call.sequence, call.version, content
+            seat.run, seat.worker, seat.incarnation, call.sequence, call.version, content
         )
-        self.is_pushing = False
-        self._server.note(self.worker, pushed)
-        self._server.await_turn(self)
+        seat.is_pushing = False
+        self._seats.note(seat.worker, pushed)
+        self._seats.await_turn(seat)
         return self._pull(call, content)
 
     def _pull(self, call: Call, content: bytearray) -> Iterator[bytes]:
@@ -130,18 +130,18 @@ class Caller:
     def _fetch(self, call: Call, content: bytearray) -> Iterator[bytes]:
         del content
         if call.last:
-            self._server.hold_pushes(self)
+            self._seats.hold_pushes(self.seat)
         return self._held(*self._store.state())
 
-    def _held(self, standing: Standing, content: bytes) -> Iterator[bytes]:
-        """What is held of the run that the worker is in; into another one it enters first."""
-        if not standing.waits and standing.run != self.run:
+    def _held(self, status: RunStatus, content: bytes) -> Iterator[bytes]:
+        """What is held of the run that the worker is in; it has to enter another one first."""
+        if not status.waits and status.run != self.seat.run:
             raise OtherRunError
-        return self._reply(standing, content, self._server.untold(self.worker))
+        return self._reply(status, content, self._seats.untold(self.seat.worker))
 
     def _reply(
-        self, standing: Standing, content: bytes = b"", untold: Sequence[int] = ()
+        self, status: RunStatus, content: bytes = b"", untold: Sequence[int] = ()
     ) -> Iterator[bytes]:
-        """Tells where the ps stands; what comes next is of the run that this tells."""
-        self.run = "" if standing.waits else standing.run
-        return frames(self._server.reply(standing, untold), content)
+        """Tells where the run is; what comes next is of the run that this tells."""
+        self.seat.run = "" if status.waits else status.run
+        return frames(self._seats.reply(status, untold), content)

@@ -2,58 +2,31 @@
 
 from __future__ import annotations
 
-import dataclasses
+import collections
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 from typing import TypeVar
 
-import numpy as np
-
-from terngrad.asynchronous.caller import BEGIN, BYE, ENTER, FETCH, PULL, PUSH, STATE
-from terngrad.asynchronous.link import Link
+from terngrad.asynchronous.acts import BEGIN, BYE, ENTER, FETCH, PULL, PUSH, STATE
 from terngrad.asynchronous.plan import Plan
-from terngrad.asynchronous.space import Share
-from terngrad.asynchronous.store import Standing
+from terngrad.asynchronous.pulled import Pulled, check_bytes, read_pulled
+from terngrad.asynchronous.remote import RemotePs
+from terngrad.asynchronous.space import Shard
+from terngrad.asynchronous.status import RunStatus, status_in
 from terngrad.cluster.channel import MembershipError
 from terngrad.service.messages import Call, Reply
 from terngrad.service.security import Tls
 
 _LOOK_SECS = 0.3
+_MOST_UNTAKEN = 1 << 16  # values of staleness; older ones are forgotten
 
 _T = TypeVar("_T")
 
 
-@dataclasses.dataclass(frozen=True)
-class Pulled:
-    """What a worker computes its next gradient with.
-
-    Attributes:
-      version: updates at ps 0: the global step.
-      versions: updates at each ps.
-      parameters: of each ps, flat float32 or float16.
-      statistics: float32, of ps 0.
-      finished: there are no more steps to make.
-      stopped: worker 0 has ended the run before.
-      saved: what the ps hold then is in a checkpoint.
-    """
-
-    version: int
-    versions: tuple[int, ...]
-    parameters: tuple[np.ndarray, ...]
-    statistics: np.ndarray
-    finished: bool
-    stopped: bool
-    saved: bool
-
-
 class Client:
-    """The calls of one worker.
-
-    Attributes:
-      untold_staleness: of all workers' updates, to worker 0; the caller empties it.
-    """
+    """The calls of one worker."""
 
     def __init__(
         self,
@@ -61,7 +34,7 @@ class Client:
         worker_hosts: Sequence[str],
         rank: int,
         timeout_secs: float,
-        shares: Sequence[Share],
+        shards: Sequence[Shard],
         pull_bits: int,
         facts: Mapping[str, str],
         tls: Tls | None = None,
@@ -75,21 +48,21 @@ class Client:
           worker_hosts: of each worker, for messages.
           rank: of this worker.
           timeout_secs: how long a ps may be away.
-          shares: what each ps holds.
+          shards: what each ps holds.
           pull_bits: 32 or 16, of a parameter as it is pulled.
           facts: what all workers must have in common.
           tls: None = plain text.
           tell: called with a line when a ps is lost, and when it is found again.
           stopped: whether this worker was asked to end: then it does not wait for a ps.
         """
-        self.untold_staleness: list[int] = []
+        self._staleness: collections.deque[int] = collections.deque(maxlen=_MOST_UNTAKEN)
         self._timeout_secs = timeout_secs
-        self._shares, self._pull_bits = shares, pull_bits
+        self._shards, self._pull_bits = shards, pull_bits
         self._tell, self._stopped = tell, stopped
         self._sequence = 0
         incarnation = secrets.randbits(63) + 1
-        self._links = [
-            Link(
+        self._servers = [
+            RemotePs(
                 ps,
                 ps_hosts,
                 worker_hosts,
@@ -105,27 +78,27 @@ class Client:
         ]
         self._threads = futures.ThreadPoolExecutor(len(ps_hosts))
 
-    def enter(self, run: str = "") -> list[Standing]:
+    def enter(self, run: str = "") -> list[RunStatus]:
         """Reaches all ps; `run` is the one in which this worker was before, if any.
 
         Raises:
           MembershipError: names the ps that cannot be reached or that refuses this worker.
         """
-        for link in self._links:
-            link.run = run
-        return self._standings()
+        for server in self._servers:
+            server.run = run
+        return self._statuses()
 
     def begin(self, plan: Plan, states: Sequence[bytes], version: int) -> None:
-        """Begins a run at all ps with the state of each share, at a version."""
+        """Begins a run at all ps with the state of each shard, at a version."""
         # On a new stream, perhaps of a ps that was started again, the plan goes before the state.
         enter = lambda entered: Call(act=ENTER)
 
         def begin_one(ps: int) -> None:
-            link = self._links[ps]
-            link.run, reply = plan.run, Reply(waits=True)
+            server = self._servers[ps]
+            server.run, reply = plan.run, Reply(waits=True)
             while reply.waits or reply.run != plan.run:
-                link.call(Call(act=BEGIN), plan.to_json().encode())
-                reply, _ = link.call(Call(act=STATE, version=version), states[ps], again=enter)
+                server.call(Call(act=BEGIN), plan.to_json().encode())
+                reply, _ = server.call(Call(act=STATE, version=version), states[ps], again=enter)
 
         self._on_all(begin_one)
 
@@ -137,30 +110,30 @@ class Client:
         """
         deadline = time.monotonic() + self._timeout_secs
         while True:
-            standings = self.enter()
-            runs = {"" if standing.waits else standing.run for standing in standings}
+            statuses = self.enter()
+            runs = {"" if status.waits else status.run for status in statuses}
             if len(runs) == 1 and (run := runs.pop()):
-                for link in self._links:
-                    link.run = run
+                for server in self._servers:
+                    server.run = run
                 return
             secs = f"{self._timeout_secs:g} s"
             self._pause(deadline, f"worker 0 did not begin the run within {secs}")
 
     def pull(self) -> Pulled:
         """The parameters, as they are."""
-        return self._pulled(self._alike(self._pull_one, self._pull_one))
+        return self._read(self._alike(self._pull_one, self._pull_one))
 
     def push(self, contents: Sequence[bytes], versions: Sequence[int]) -> Pulled:
         """Hands in a gradient, and pulls what follows; each ps applies its part at most once.
 
         Args:
-          contents: the part of each ps, see `Share`.
+          contents: the part of each ps, see `Shard`.
           versions: of the parameters that the gradient is of, at each ps.
         """
         self._sequence += 1
         call = lambda ps: Call(act=PUSH, sequence=self._sequence, version=versions[ps])
         push = lambda ps: self._ask(ps, call(ps), self._pulled_bytes(ps), contents[ps])
-        return self._pulled(self._alike(push, self._pull_one))
+        return self._read(self._alike(push, self._pull_one))
 
     def fetch(self, sizes: Sequence[int], *, last: bool = False) -> tuple[int, list[bytearray]]:
         """The global step, and the state that each ps holds.
@@ -172,13 +145,19 @@ class Client:
         fetch = lambda ps: self._ask(ps, Call(act=FETCH, last=last), sizes[ps])
         replies = self._alike(fetch, fetch)
         for ps, (_, content) in enumerate(replies):
-            _expect_bytes(ps, content, sizes[ps])
+            check_bytes(ps, content, sizes[ps])
         return replies[0][0].version, [content for _, content in replies]
+
+    def take_staleness(self) -> list[int]:
+        """To worker 0: staleness of all workers' updates since this was last called."""
+        found = list(self._staleness)
+        self._staleness.clear()
+        return found
 
     def await_updates(self, version: int, secs: float) -> bool:
         """Waits at most so long until each ps has so many updates; returns whether each has."""
         deadline = time.monotonic() + secs
-        while min(standing.version for standing in self._standings()) < version:
+        while min(status.version for status in self._statuses()) < version:
             if time.monotonic() > deadline or self._stopped():
                 return False
             time.sleep(_LOOK_SECS)
@@ -198,43 +177,46 @@ class Client:
         call = Call(act=BYE, done=done, stop=stop, saved=saved)
         if looks:
             try:
-                self._on_all(lambda ps: self._links[ps].call(call))
+                self._on_all(lambda ps: self._servers[ps].call(call))
                 return True
             except MembershipError as error:
                 self._tell(f"{error}; it does not know that the run has ended.")
         else:
-            self._on_all(lambda ps: self._links[ps].bye(call))
+            self._on_all(lambda ps: self._servers[ps].bye(call))
         return False
 
     def close(self) -> None:
         """Ends all streams."""
-        for link in self._links:
-            link.close()
+        for server in self._servers:
+            server.close()
         self._threads.shutdown(wait=False)
 
-    def _standings(self) -> list[Standing]:
-        return [_standing(reply) for reply in self._on_all(lambda ps: self._links[ps].enter())]
+    def _statuses(self) -> list[RunStatus]:
+        return [status_in(reply) for reply in self._on_all(lambda ps: self._servers[ps].enter())]
+
+    def _read(self, replies: Sequence[tuple[Reply, bytearray]]) -> Pulled:
+        return read_pulled(replies, self._shards, self._pull_bits)
 
     def _pull_one(self, ps: int) -> tuple[Reply, bytearray]:
         return self._ask(ps, Call(act=PULL), self._pulled_bytes(ps))
 
     def _pulled_bytes(self, ps: int) -> int:
-        return self._shares[ps].pulled_bytes(self._pull_bits)
+        return self._shards[ps].pulled_bytes(self._pull_bits)
 
     def _ask(self, ps: int, call: Call, size: int, content: bytes = b"") -> tuple[Reply, bytearray]:
         """Pushes, pulls or fetches; another run's parameters are pulled, and get no gradient."""
-        link = self._links[ps]
+        server = self._servers[ps]
         deadline = time.monotonic() + self._timeout_secs
-        pull = lambda entered: Call(act=PULL) if entered.run != link.run else None
+        pull = lambda entered: Call(act=PULL) if entered.run != server.run else None
         again = pull if call.act == PUSH else lambda entered: None
         while True:
-            reply, values = link.call(call, content, size, again)
+            reply, values = server.call(call, content, size, again)
             if not reply.waits:
-                link.run = reply.run
-                self.untold_staleness.extend(reply.staleness)
+                server.run = reply.run
+                self._staleness.extend(reply.staleness)
                 return reply, values
             self._pause(deadline, f"ps {ps} does not hold the parameters of this run")
-            link.enter()
+            server.enter()
             if call.act == PUSH:  # the ps holds something else than what the gradient is of
                 call, content = Call(act=PULL), b""
 
@@ -257,34 +239,7 @@ class Client:
             raise MembershipError(otherwise)
         time.sleep(_LOOK_SECS)
 
-    def _pulled(self, replies: Sequence[tuple[Reply, bytearray]]) -> Pulled:
-        first = replies[0][0]
-        parameters, statistics = [], []
-        for ps, (_, content) in enumerate(replies):
-            _expect_bytes(ps, content, self._pulled_bytes(ps))
-            values = np.frombuffer(content, f"<f{self._pull_bits // 8}", self._shares[ps].size)
-            parameters.append(values)
-            statistics.append(np.frombuffer(content, "<f4", offset=values.nbytes))
-        return Pulled(
-            first.version,
-            tuple(reply.version for reply, _ in replies),
-            tuple(parameters),
-            statistics[0],
-            first.finished,
-            any(reply.stopped for reply, _ in replies),
-            any(reply.saved for reply, _ in replies),
-        )
-
     def _on_all(self, act: Callable[[int], _T]) -> list[_T]:
-        if len(self._links) == 1:
+        if len(self._servers) == 1:
             return [act(0)]
-        return list(self._threads.map(act, range(len(self._links))))
-
-
-def _standing(reply: Reply) -> Standing:
-    return Standing(reply.run, reply.version, reply.waits, reply.finished)
-
-
-def _expect_bytes(ps: int, content: bytearray, size: int) -> None:
-    if len(content) != size:
-        raise MembershipError(f"ps {ps} sends {len(content)} bytes; expected are {size}")
+        return list(self._threads.map(act, range(len(self._servers))))

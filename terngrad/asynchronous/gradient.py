@@ -8,13 +8,17 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from terngrad.asynchronous.space import Share, make_space
+from terngrad.asynchronous.space import Shard, make_space
 from terngrad.codecs.codec import Codec
+from terngrad.codecs.factory import largest_code
+from terngrad.codecs.float_codec import FloatCodec
+from terngrad.codecs.integer_codec import IntegerCodec
 from terngrad.draws import DrawKey
 from terngrad.exchange.local import LocalExchange
 from terngrad.layout import Layout
 from terngrad.planes import plane_count
 from terngrad.training.classifier import Classifier, Losses
+from terngrad.training.memory import Memory
 from terngrad.training.nodes import compute_nodes, draw_keys, encode_nodes, seed_of_draws, spread
 
 
@@ -24,6 +28,7 @@ class Computed(NamedTuple):
     Attributes:
       losses: mean over the nodes of this worker.
       scales: float32 [v], of the coded variables.
+      units: float32 [v], what a code of 1 stands for.
       words: uint32 [coded / 32, planes], the sums of its nodes' codes.
       floats: float32 or float16, means of what stays float, padded as the row is.
       statistics: float32, new values of what is not trained.
@@ -33,6 +38,7 @@ class Computed(NamedTuple):
 
     losses: Losses
     scales: tf.Tensor
+    units: tf.Tensor
     words: tf.Tensor
     floats: tf.Tensor
     statistics: tf.Tensor
@@ -67,12 +73,23 @@ class GradientStep:
           seed: of codes and dropout.
           first_node: index of this worker's first node among all workers'.
           devices: towers; consecutive nodes share a tower.
+
+        Raises:
+          ValueError: a codec writes something else than integers or floats.
         """
+        for codec in codecs:
+            if not isinstance(codec, IntegerCodec | FloatCodec):
+                raise ValueError(
+                    f"codec {layout.policy.codec} is no IntegerCodec, which asynchronous training "
+                    "needs."
+                )
         self._classifier, self._layout, self._codecs = classifier, layout, codecs
         self._space = make_space(layout)
         self._exchange = exchange
         self._seed = seed_of_draws(seed)
         self._first_node, self._devices = first_node, devices
+        # A worker that is started again begins with zeros: no step of the run is its own.
+        self._memory = Memory(codecs, first_node, exchange.local_nodes)
         self._compiled = tf.function(self._compute, autograph=False)
 
     def __call__(
@@ -107,11 +124,13 @@ class GradientStep:
             losses.append([tf.stack(node.losses)])
             states.append(node.state)
         (mean_losses,) = self._exchange.mean(losses, "losses")
-        scales, words, floats, encoded = self._encode(gradients, keys, devices)
+        scales, units, words, floats, encoded = self._encode(gradients, keys, devices)
+        no_words = tf.zeros([0, plane_count(nodes * largest_code(self._codecs))], tf.uint32)
         return Computed(
             Losses(*tf.unstack(mean_losses)),
             tf.concat(scales, 0) if scales else tf.zeros([0]),
-            tf.concat(words, 0) if words else tf.zeros([0, plane_count(nodes)], tf.uint32),
+            tf.concat(units, 0) if units else tf.zeros([0]),
+            tf.concat(words, 0) if words else no_words,
             self._padded(floats),
             self._statistics(states),
             gradients[0],
@@ -119,18 +138,22 @@ class GradientStep:
         )
 
     def _encode(self, gradients, keys: Sequence[DrawKey], devices: Sequence[str]):
-        """Scales, sums of codes, means of floats, and the first node's codes, by codec."""
-        scales, words, floats, encoded = [], [], [], []
-        for codec in self._codecs:
-            codes, agreed = encode_nodes(gradients, codec, self._exchange, keys, devices)
-            encoded.append(codes[0])
-            if codec.scale_count:
-                scales.append(agreed[0])
-                words.append(self._exchange.sum([w for (w,) in codes], codec.name))
+        """Scales, units, sums of codes, means of floats, and the first node's codes, by codec."""
+        scales, units, words, floats, encoded, kept = [], [], [], [], [], []
+        exchange = self._exchange
+        for codec, memories in zip(self._codecs, self._memory.read(), strict=True):
+            node = encode_nodes(gradients, codec, exchange, keys, devices, memories)
+            encoded.append(node.codes[0])
+            kept.append(node.kept)
+            if isinstance(codec, IntegerCodec):
+                scales.append(node.scales[0])
+                units.append(codec.units(node.scales[0]))
+                words.append(exchange.sum([w for (w,) in node.codes], codec.name, codec.max_code))
             else:
-                means = codec.deliver(self._exchange, codes, agreed)
+                means = codec.deliver(exchange, node.codes, node.scales)
                 floats += [tf.reshape(mean, [-1]) for mean in means]
-        return scales, words, floats, encoded
+        self._memory.assign(kept)
+        return scales, units, words, floats, encoded
 
     def _take(self, parameters: Sequence[tf.Tensor], statistics: tf.Tensor) -> None:
         """Assigns what was pulled to the net."""
@@ -173,18 +196,18 @@ def broken_floats(computed: Computed, layout: Layout) -> list[str]:
     return found
 
 
-def contents(computed: Computed, shares: Sequence[Share]) -> list[bytes]:
-    """What each ps gets of a gradient, see `Share`."""
-    scales, words = computed.scales.numpy(), computed.words.numpy().reshape(-1)
+def contents(computed: Computed, shards: Sequence[Shard]) -> list[bytes]:
+    """What each ps gets of a gradient, see `Shard`."""
+    units, words = computed.units.numpy(), computed.words.numpy().reshape(-1)
     floats, statistics = computed.floats.numpy(), computed.statistics.numpy()
     found, word, value = [], 0, 0
-    for share in shares:
+    for shard in shards:
         parts = [
-            scales[list(share.scales)],
-            words[word : word + share.words],
-            floats[value : value + share.floats],
-            statistics[: share.statistics],
+            units[list(shard.scales)],
+            words[word : word + shard.words],
+            floats[value : value + shard.floats],
+            statistics[: shard.statistics],
         ]
         found.append(b"".join(part.tobytes() for part in parts))
-        word, value = word + share.words, value + share.floats
+        word, value = word + shard.words, value + shard.floats
     return found

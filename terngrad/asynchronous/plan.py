@@ -5,38 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
-from typing import Any
 
+from terngrad.asynchronous import fields
 from terngrad.layout import Layout, Policy, make_layout
-from terngrad.limits import MAX_NODES
+from terngrad.limits import MAX_NODES, MAX_SUM
+from terngrad.training.slots import SLOTS
 
 MAX_ELEMENTS = 1 << 30  # of a net, on all ps
 _LONGEST_RUN = 64  # characters
-_INT, _FLOAT, _TEXT = (int,), (int, float), (str,)
-_KINDS = {
-    "run": _TEXT,
-    "policy": (Policy,),
-    "bucket_elements": _INT,
-    "statistics": _INT,
-    "nodes": _INT,
-    "optimizer": _TEXT,
-    "momentum": _FLOAT,
-    "averages_decay": _FLOAT,
-    "max_steps": _INT,
-    "max_staleness": _INT,
-    "pull_bits": _INT,
-    "schedule": _TEXT,
-    "facts": (dict,),
-}
-_POLICY_KINDS = {
-    "grad_bits": _INT,
-    "clip_factor": _FLOAT,
-    "size_to_binarize": _INT,
-    "float_layers": (tuple,),
-    "scaler_sharing": (bool,),
-    "use_encoding": (bool,),
-}
-_OPTIMIZERS = ("momentum", "adam", "gd", "rmsprop")
+_MAX_INT64 = (1 << 63) - 1
 
 
 class PlanError(ValueError):
@@ -63,6 +40,8 @@ class Plan:
       pull_bits: 32 or 16, of a parameter on its way to a worker.
       schedule: text from which the ps' program makes the learning rate.
       facts: what all workers must have in common, by name.
+      max_code: largest magnitude of a node's code. A ps needs to know no more of the codec, whose
+        name may stand for code that only the workers have.
     """
 
     run: str
@@ -80,44 +59,47 @@ class Plan:
     pull_bits: int
     schedule: str
     facts: Mapping[str, str]
+    max_code: int = 1
 
     def __post_init__(self) -> None:
-        """Raises PlanError if this is none that a ps could follow."""
-        self._check_types()
+        """Raises PlanError where no ps could follow this plan."""
+        try:
+            fields.check(self)
+        except fields.FieldError as error:
+            raise PlanError(str(error)) from None
         is_name = 0 < len(self.run) <= _LONGEST_RUN and self.run.isascii()
-        _expect(is_name and self.run.isprintable(), f"run is {self.run[:_LONGEST_RUN]!r}")
-        _expect(len(self.names) == len(self.shapes), "there are not as many names as shapes")
-        _expect(all(d > 0 for shape in self.shapes for d in shape), "a shape is empty")
-        _expect(self.statistics >= 0, f"{self.statistics} statistics")
+        _expect(
+            is_name and self.run.isprintable(),
+            f"run is {self.run[:_LONGEST_RUN]!r}; allowed are 1 to {_LONGEST_RUN} ASCII letters",
+        )
+        _expect(
+            len(self.names) == len(self.shapes),
+            f"{len(self.names)} names and {len(self.shapes)} shapes; allowed are as many of both",
+        )
+        _expect(
+            all(size > 0 for shape in self.shapes for size in shape),
+            "a shape has a size below 1; allowed are 1 and more",
+        )
         elements = self.statistics + sum(map(_elements, self.shapes))
-        _expect(0 < elements <= MAX_ELEMENTS, f"{elements} values; allowed are {MAX_ELEMENTS}")
-        _expect(self.bucket_elements > 0, f"buckets of {self.bucket_elements} elements")
-        _expect(1 <= self.nodes <= MAX_NODES, f"{self.nodes} nodes; allowed are 1 to {MAX_NODES}")
-        _expect(self.optimizer in _OPTIMIZERS, f"optimizer is {self.optimizer!r}")
-        _expect(0 <= self.momentum <= 1, f"momentum is {self.momentum}")
-        _expect(0 <= self.averages_decay <= 1, f"averages_decay is {self.averages_decay}")
-        _expect(0 < self.max_steps < 1 << 63, f"max_steps is {self.max_steps}")
-        _expect(self.max_staleness >= -1, f"max_staleness is {self.max_staleness}")
-        _expect(self.pull_bits in (16, 32), f"pull_bits is {self.pull_bits}")
-
-    def _check_types(self) -> None:
-        """Since who calls a ps may write anything as JSON."""
-        for name, kinds in _KINDS.items():
-            _expect_kind(name, getattr(self, name), *kinds)
-        for name in ("names", "shapes"):
-            _expect_kind(name, getattr(self, name), tuple)
-        for name in self.names:
-            _expect_kind("a name", name, str)
-        for shape in self.shapes:
-            _expect_kind("a shape", shape, tuple)
-            for size in shape:
-                _expect_kind("a size", size, int)
-        for field in dataclasses.fields(Policy):
-            kinds = _POLICY_KINDS[field.name]
-            _expect_kind(f"policy: {field.name}", getattr(self.policy, field.name), *kinds)
-        for pair in self.facts.items():
-            for text in pair:
-                _expect_kind("a fact", text, str)
+        most = MAX_ELEMENTS
+        told = f"over {most}" if elements > most else elements
+        _expect(0 < elements <= most, f"parameters and statistics: {told}; allowed are 1 to {most}")
+        for name, value, low, high in (
+            ("statistics", self.statistics, 0, MAX_ELEMENTS),
+            ("bucket_elements", self.bucket_elements, 1, _MAX_INT64),
+            ("nodes", self.nodes, 1, MAX_NODES),
+            ("max_code", self.max_code, 1, MAX_SUM // min(max(self.nodes, 1), MAX_NODES)),
+            ("momentum", self.momentum, 0, 1),
+            ("averages_decay", self.averages_decay, 0, 1),
+            ("max_steps", self.max_steps, 1, _MAX_INT64),
+            ("max_staleness", self.max_staleness, -1, _MAX_INT64),
+        ):
+            _expect(low <= value <= high, f"{name}: {value}; allowed are {low} to {high}")
+        allowed = ", ".join(SLOTS)
+        _expect(
+            self.optimizer in SLOTS, f"optimizer is {self.optimizer[:64]!r}; allowed are {allowed}"
+        )
+        _expect(self.pull_bits in (16, 32), f"pull_bits is {self.pull_bits}; allowed are 16 and 32")
 
     def layout(self) -> Layout:
         """The variables as they travel; PlanError if they cannot be laid out."""
@@ -132,28 +114,13 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Plan:
-        """Reads what `to_json` wrote; PlanError if it did not write this."""
+        """Reads what `to_json` wrote; PlanError says what is wrong with any other text."""
         try:
-            values: dict[str, Any] = json.loads(text)
-            policy = dict(values["policy"])
-            policy["float_layers"] = _tuple("float_layers", policy["float_layers"])
-            for layer in policy["float_layers"]:
-                _expect_kind("a float layer", layer, str)
-            values["policy"] = Policy(**policy)
-            values["names"] = _tuple("names", values["names"])
-            shapes = _tuple("shapes", values["shapes"])
-            values["shapes"] = tuple(_tuple("a shape", shape) for shape in shapes)
-            _expect_kind("facts", values["facts"], dict)
-            return cls(**values)
+            return fields.read(cls, json.loads(text))
         except PlanError:
             raise
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise PlanError(f"a plan that is none: {error}") from None
-
-
-def _tuple(name: str, value: Any) -> tuple:
-    _expect_kind(name, value, list)
-    return tuple(value)
+        except (ValueError, RecursionError) as error:  # of a field, of its policy, or no JSON
+            raise PlanError(f"the plan cannot be read: {error}") from None
 
 
 def _elements(shape: tuple[int, ...]) -> int:
@@ -162,11 +129,6 @@ def _elements(shape: tuple[int, ...]) -> int:
     for size in shape:
         found = min(found * size, MAX_ELEMENTS + 1)
     return found
-
-
-def _expect_kind(name: str, value: Any, *kinds: type) -> None:
-    # Exactly these: True counts as an int otherwise.
-    _expect(type(value) in kinds, f"{name} is of type {type(value).__name__}")
 
 
 def _expect(holds: bool, otherwise: str) -> None:

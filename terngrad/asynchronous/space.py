@@ -1,4 +1,4 @@
-"""All parameters of a net in one row, and the share of it that each ps holds.
+"""All parameters of a net in one row, and the shard of it that each ps holds.
 
 First come the coded variables, bucket by bucket, each bucket padded to a multiple of 32 as its
 codes are; then those that stay float. Each ps holds as long a stretch of the row as any other, cut
@@ -56,7 +56,7 @@ def make_space(layout: Layout) -> Space:
 
 
 @dataclasses.dataclass(frozen=True)
-class Share:
+class Shard:
     """What one ps holds of the row, and what it gets of a gradient: scales, words, floats.
 
     Attributes:
@@ -100,29 +100,31 @@ class Share:
         return self.size * pull_bits // 8 + self.statistics * _FLOAT_BYTES
 
 
-def make_shares(layout: Layout, count: int, nodes: int, statistics: int) -> list[Share]:
-    """The share of each of `count` ps; codes come as sums over `nodes` nodes."""
+def make_shards(
+    layout: Layout, count: int, nodes: int, statistics: int, max_code: int = 1
+) -> list[Shard]:
+    """The shard of each of `count` ps; codes up to `max_code` come as sums over `nodes` nodes."""
     space = make_space(layout)
     groups = space.size // GROUP
     edges = [GROUP * (groups * i // count) for i in range(count + 1)]
     coded = [place for place in space.places if place.start < space.coded]
-    shares = []
+    shards = []
     for ps, (first, end) in enumerate(itertools.pairwise(edges)):
         end_of_codes = max(first, min(end, space.coded))
         cut = _cut(coded, space.coded, first, end_of_codes)
-        shares.append(
-            Share(
+        shards.append(
+            Shard(
                 first,
                 end - first,
                 end_of_codes - first,
                 tuple(index for index, _ in cut),
                 tuple(length for _, length in cut),
-                plane_count(nodes),
+                plane_count(nodes * max_code),
                 layout.policy.float_type.itemsize,
                 0 if ps else statistics,
             )
         )
-    return shares
+    return shards
 
 
 def _cut(coded: list[Place], end: int, first: int, last: int) -> list[tuple[int, int]]:

@@ -1,59 +1,30 @@
-"""What a ps holds of a run, for any thread: applies each gradient once, and keeps snapshots."""
+"""What a ps holds of a run, for any thread: it applies each gradient once, and keeps snapshots."""
 
 from __future__ import annotations
 
 import collections
-import dataclasses
 import enum
-import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from terngrad.asynchronous import snapshots
-from terngrad.asynchronous.plan import Plan, PlanError
-from terngrad.asynchronous.space import Share, make_shares
+from terngrad.asynchronous.keeping import Keeper, Keeping
+from terngrad.asynchronous.plan import Plan
+from terngrad.asynchronous.proposal import CallError, Proposal, read_proposal
+from terngrad.asynchronous.space import Shard
 from terngrad.asynchronous.staleness import Staleness
-from terngrad.asynchronous.updates import Updates, state_bytes
+from terngrad.asynchronous.status import RunStatus
+from terngrad.asynchronous.updates import Updates
 from terngrad.cluster.channel import name_of
 from terngrad.cluster.membership import difference
 from terngrad.ops.kernels import Kernels
 from terngrad.training.schedules import Schedule
 
 _UNTOLD = 512  # values of staleness that wait for worker 0 to ask
-# What comes of reading a text that is none of those that it should be.
-_UNREADABLE = (
-    ValueError,
-    TypeError,
-    LookupError,
-    AttributeError,
-    ArithmeticError,
-    RecursionError,
-)
-
-
-class CallError(ValueError):
-    """Says why a worker cannot do what it asks for."""
 
 
 class OtherRunError(Exception):
-    """A worker has to enter anew: the run that it is in is not, or not any more, held here."""
-
-
-class Standing(NamedTuple):
-    """Where a ps stands.
-
-    Attributes:
-      run: whose parameters it holds; "" for none.
-      version: updates that were applied.
-      waits: worker 0 must first begin, or confirm, the run.
-      finished: as many updates were applied as the run is to have.
-    """
-
-    run: str
-    version: int
-    waits: bool
-    finished: bool
+    """This ps does not, or no longer, hold the worker's run: the worker has to enter again."""
 
 
 class Pushed(enum.Enum):
@@ -68,7 +39,7 @@ class _Held(NamedTuple):
     """What a run is about; replaced as a whole, so that it may be read without the lock."""
 
     plan: Plan
-    share: Share
+    shard: Shard
     updates: Updates
 
 
@@ -78,14 +49,6 @@ class _Pushes(enum.Enum):
     APPLY = 1
     WAIT = 2
     DROP = 3
-
-
-@dataclasses.dataclass(frozen=True)
-class Keeping:
-    """Where a ps keeps snapshots, and after how many updates the next; 0 = none."""
-
-    folder: str
-    steps: int
 
 
 class Store:
@@ -101,40 +64,42 @@ class Store:
         keeping: Keeping,
         tell: Callable[[str], None],
     ) -> None:
-        """Holds the newest snapshot, if there is one, for the workers of its run.
+        """Loads the newest snapshot, if there is one, for the workers of its run.
 
         Args:
           ps: index of this one.
           ps_count: number of them, which share the parameters.
           worker_hosts: of each worker, for messages.
           kernels: read codes.
-          make_schedule: from a plan's `schedule`; ValueError says that it is none.
+          make_schedule: from a plan's `schedule`; raises ValueError where it cannot be read.
           keeping: of snapshots.
           tell: called with lines for the log.
         """
-        self.staleness = Staleness()
         self._ps, self._ps_count, self._worker_hosts = ps, ps_count, worker_hosts
         self._kernels, self._make_schedule = kernels, make_schedule
-        self._keeping, self._tell = keeping, tell
+        self._keeper, self._tell = Keeper(keeping, ps, ps_count, tell), tell
         self._lock = threading.RLock()
         self._pushes, self._pushes_changed = _Pushes.APPLY, threading.Condition(self._lock)
         self._held: _Held | None = None
         self._confirmed = False
-        self._applied: dict[int, tuple[int, int]] = {}  # by worker: its process, its last push
+        self._applied: dict[int, tuple[int, int]] = {}  # see `Applied`
+        self._staleness = Staleness()
         self._untold: collections.deque[int] = collections.deque(maxlen=_UNTOLD)
-        self._kept_version = -1
-        if keeping.steps:
-            self._resume()
+        if kept := self._keeper.newest(self.expect):
+            self._load(kept.proposal.plan, kept.proposal.shard, kept.content, kept.version)
+            self._keeper.begin(kept.version)
+            self._applied = dict(kept.applied)
+            tell(f"Holds {kept.path}, for the workers of its run.")
 
     @property
-    def standing(self) -> Standing:
+    def status(self) -> RunStatus:
         """For any worker."""
         with self._lock:
             if self._held is None:
-                return Standing("", 0, True, False)
+                return RunStatus("", 0, True, False)
             plan, version = self._held.plan, self.version
             finished = self._confirmed and version >= plan.max_steps
-            return Standing(plan.run, version, not self._confirmed, finished)
+            return RunStatus(plan.run, version, not self._confirmed, finished)
 
     @property
     def version(self) -> int:
@@ -144,8 +109,8 @@ class Store:
 
     @property
     def is_finished(self) -> bool:
-        """Whether as many updates were applied as the run that goes on is to have."""
-        return self.standing.finished
+        """Whether the current run has all its updates."""
+        return self.status.finished
 
     @property
     def max_staleness(self) -> int:
@@ -155,10 +120,10 @@ class Store:
 
     def pushed_bytes(self, run: str) -> int:
         """Bytes of a gradient of a run; for the errors see `push`."""
-        return self._of(run).share.pushed_bytes
+        return self._of(run).shard.pushed_bytes
 
-    def enter(self, worker: int, run: str, facts: Mapping[str, str]) -> Standing:
-        """A worker has come, which was in `run`, if it was in any.
+    def enter(self, worker: int, run: str, facts: Mapping[str, str]) -> RunStatus:
+        """A worker enters that was in `run`, if it was in any.
 
         Raises:
           CallError: names what the worker does not have in common with the run.
@@ -168,34 +133,24 @@ class Store:
             if plan and run == plan.run and not self._confirmed:
                 self._confirmed = True
                 self._tell(f"Run {run} goes on at step {self.version}.")
-            # Worker 0 may begin another run, and then what it says holds.
+            # Worker 0 may begin another run, for which its own facts hold.
             if plan and worker:
                 names = name_of(0, self._worker_hosts), name_of(worker, self._worker_hosts)
                 if text := difference(plan.facts, facts, *names):
                     raise CallError(text)
-            return self.standing
+            return self.status
 
-    def expect(self, content: bytes | bytearray) -> tuple[Plan, Share, int]:
-        """Reads a plan: what is to begin, this ps' share of it, and the bytes of its state.
+    def expect(self, content: bytes | bytearray) -> Proposal:
+        """Reads the plan of a run that may begin; PlanError: it cannot be followed."""
+        return read_proposal(bytes(content), self._ps, self._ps_count, self._make_schedule)
 
-        Raises:
-          PlanError: it is none that could be followed.
-        """
-        plan = Plan.from_json(bytes(content))
-        share = make_shares(plan.layout(), self._ps_count, plan.nodes, plan.statistics)[self._ps]
-        try:
-            self._make_schedule(plan.schedule)
-        except _UNREADABLE as error:
-            raise PlanError(f"the schedule is none: {error}") from None
-        return plan, share, state_bytes(plan, share)
-
-    def begin(self, plan: Plan, share: Share, content: bytes | bytearray, version: int) -> None:
+    def begin(self, plan: Plan, shard: Shard, content: bytes | bytearray, version: int) -> None:
         """Begins a run with a state of the right size, in the place of any before."""
         with self._lock:
             text = f"Run {plan.run} begins at step {version}"
             if self._held:
                 text += f", in the place of run {self._held.plan.run} at step {self.version}"
-            self._take(plan, share, content, version)
+            self._load(plan, shard, content, version)
             self._applied.clear()
             self._confirmed = True
             self._let_pushes(_Pushes.APPLY)
@@ -219,7 +174,7 @@ class Store:
           incarnation: of the worker's process.
           sequence: larger at each push of a process, the same if it is sent again.
           version: of the parameters that the gradient is of.
-          content: see `Share`.
+          content: see `Shard`.
 
         Raises:
           CallError, GradientError: it cannot be applied.
@@ -239,8 +194,8 @@ class Store:
                 return Pushed.DROPPED
             held.updates.apply(gradient)
             self._applied[worker] = (incarnation, sequence)
-            self._note(max(0, self.version - 1 - version))
-            if self._keeping.steps and self.version - self._kept_version >= self._keeping.steps:
+            self._note_staleness(max(0, self.version - 1 - version))
+            if self._keeper.is_due(self.version):
                 self.keep()
             return Pushed.APPLIED
 
@@ -253,20 +208,20 @@ class Store:
         self._let_pushes(_Pushes.APPLY)
 
     def end(self) -> None:
-        """The run is ended, though it may not have its updates: no push is applied any more."""
+        """Ends the run, perhaps before it has its updates: no push is applied any more."""
         self._let_pushes(_Pushes.DROP)
 
-    def pulled(self) -> tuple[Standing, bytes]:
+    def pulled(self) -> tuple[RunStatus, bytes]:
         """The parameters as workers pull them; nothing while worker 0 must first come."""
         with self._lock:
-            standing = self.standing
-            return standing, b"" if standing.waits else self._held.updates.pulled()
+            status = self.status
+            return status, b"" if status.waits else self._held.updates.pulled()
 
-    def state(self) -> tuple[Standing, bytes]:
+    def state(self) -> tuple[RunStatus, bytes]:
         """Everything that belongs into a checkpoint; nothing while worker 0 must first come."""
         with self._lock:
-            standing = self.standing
-            return standing, b"" if standing.waits else self._held.updates.state()
+            status = self.status
+            return status, b"" if status.waits else self._held.updates.state()
 
     def untold_staleness(self) -> list[int]:
         """Of the updates since this was last called, or the last 512 of them."""
@@ -278,32 +233,19 @@ class Store:
     def take_staleness(self) -> Staleness:
         """Of the updates since this was last called."""
         with self._lock:
-            found, self.staleness = self.staleness, Staleness()
+            found, self._staleness = self._staleness, Staleness()
             return found
 
     def keep(self) -> None:
         """Writes a snapshot, unless there is nothing new, or none are wanted."""
         with self._lock:
-            held = self._held
-            if not (self._keeping.steps and held and self._confirmed):
-                return
-            if self._kept_version == self.version:
-                return
-            applied = {str(worker): pair for worker, pair in self._applied.items()}
-            description = {"ps": self._ps, "ps_count": self._ps_count, "applied": applied}
-            description["plan"] = held.plan.to_json()
-            try:
-                snapshots.save(
-                    self._keeping.folder, self.version, description, held.updates.state()
-                )
-            except OSError as error:
-                self._tell(f"No snapshot of step {self.version} could be written: {error}")
-            self._kept_version = self.version
+            if self._held and self._confirmed:
+                self._keeper.keep(self._held.plan.to_json(), self._applied, self._held.updates)
 
     def _of(self, run: str) -> _Held:
         held = self._held
         if held is None and not run:
-            raise CallError("there are no parameters to update")
+            raise CallError("this ps holds no parameters to update; worker 0 has to begin a run")
         if held is None or run != held.plan.run or not self._confirmed:
             raise OtherRunError
         return held
@@ -313,39 +255,13 @@ class Store:
             self._pushes = pushes
             self._pushes_changed.notify_all()
 
-    def _note(self, value: int) -> None:
-        self.staleness.add(value)
+    def _note_staleness(self, value: int) -> None:
+        self._staleness.add(value)
         self._untold.append(min(value, (1 << 32) - 1))
 
-    def _take(self, plan: Plan, share: Share, content: bytes | bytearray, version: int) -> None:
+    def _load(self, plan: Plan, shard: Shard, content: bytes | bytearray, version: int) -> None:
         self._held = None  # before the next is made, so that there are never two
-        updates = Updates(plan, share, self._kernels, self._make_schedule(plan.schedule))
+        updates = Updates(plan, shard, self._kernels, self._make_schedule(plan.schedule))
         updates.load(content, version)
-        self._held, self._kept_version = _Held(plan, share, updates), -1
-
-    def _resume(self) -> None:
-        path, description, content = snapshots.newest(self._keeping.folder, self._tell)
-        if path is None:
-            return
-        try:
-            plan, share, size = self.expect(description["plan"].encode())
-            if (description["ps"], description["ps_count"]) != (self._ps, self._ps_count):
-                raise PlanError(f"ps {description['ps']} of {description['ps_count']} wrote it")
-            if len(content) != size:
-                raise PlanError(f"{len(content)} bytes of state; allowed are {size}")
-        except _UNREADABLE as error:
-            self._tell(f"{path} is not used: {error}")
-            return
-        self._take(plan, share, content, snapshots.version_of(path))
-        self._applied = {int(w): tuple(pair) for w, pair in description["applied"].items()}
-        self._kept_version = self.version
-        self._tell(f"Holds {path}, for the workers of its run.")
-
-
-def facts_of(content: bytes | bytearray) -> tuple[str, dict[str, str]]:
-    """Run and facts with which a worker enters; CallError if it is no such text."""
-    try:
-        said = json.loads(bytes(content))
-        return str(said["run"]), {str(k): str(v) for k, v in said["facts"].items()}
-    except _UNREADABLE:
-        raise CallError("it enters with what is no JSON of run and facts") from None
+        self._held = _Held(plan, shard, updates)
+        self._keeper.begin()

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from terngrad.asynchronous import snapshots
+from terngrad.asynchronous.keeping import Keeping
+from terngrad.asynchronous.proposal import CallError
 from terngrad.asynchronous.server_test import FACTS, PLAN, gradient
-from terngrad.asynchronous.store import CallError, Keeping, OtherRunError, Pushed, Store
+from terngrad.asynchronous.store import OtherRunError, Pushed, Store
 from terngrad.asynchronous.updates import Updates
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.training import schedules
@@ -25,8 +27,8 @@ def store_in(folder, steps=4, ps=0, count=1, tell=print):
 
 
 def begun(store, plan=PLAN, version=0):
-    _, share, size = store.expect(plan.to_json().encode())
-    store.begin(plan, share, np.ones(size // 4, "<f4").tobytes(), version)
+    _, shard, size = store.expect(plan.to_json().encode())
+    store.begin(plan, shard, np.ones(size // 4, "<f4").tobytes(), version)
     return store
 
 
@@ -68,7 +70,7 @@ def test_a_gradient_of_another_run_is_not_applied(tmp_path):
         push(store, 1)
     with pytest.raises(OtherRunError):
         store.pushed_bytes(PLAN.run)
-    assert store.standing == ("another run", 0, False, False)
+    assert store.status == ("another run", 0, False, False)
 
 
 def test_a_gradient_that_comes_while_a_run_begins_is_not_applied_to_it(tmp_path, monkeypatch):
@@ -94,7 +96,7 @@ def test_a_gradient_that_comes_while_a_run_begins_is_not_applied_to_it(tmp_path,
         began = threads.submit(begun, store, dataclasses.replace(PLAN, run="another run"))
         assert isinstance(pushed.exception(SECS), OtherRunError)
         began.result(SECS)
-    assert store.standing == ("another run", 0, False, False)
+    assert store.status == ("another run", 0, False, False)
 
 
 def test_a_run_that_begins_replaces_another_or_goes_on_is_told(tmp_path):
@@ -130,7 +132,7 @@ def test_pushes_wait_for_the_end_of_a_run_or_for_its_going_on(tmp_path):
 def test_a_snapshot_serves_the_workers_of_its_run_and_no_others(tmp_path):
     begun(store_in(tmp_path))
     again = store_in(tmp_path)
-    assert again.standing == (PLAN.run, 0, True, False)
+    assert again.status == (PLAN.run, 0, True, False)
     assert again.enter(1, "", FACTS).waits
     assert again.enter(1, "another run", FACTS).waits
     assert not again.enter(1, PLAN.run, FACTS).waits
@@ -142,7 +144,7 @@ def test_another_run_replaces_a_snapshot(tmp_path):
     other = dataclasses.replace(PLAN, run="another run")
     begun(store_in(tmp_path), other, version=2)
     again = store_in(tmp_path)
-    assert again.standing == ("another run", 2, True, False)
+    assert again.status == ("another run", 2, True, False)
 
 
 def test_a_damaged_snapshot_is_named_and_an_older_one_is_used(tmp_path):
@@ -220,7 +222,7 @@ def test_no_update_comes_after_the_last(tmp_path):
 def test_without_parameters_nothing_can_be_pushed_or_pulled(tmp_path):
     store = store_in(tmp_path)
     nothing = ("", 0, True, False)
-    assert store.standing == nothing
+    assert store.status == nothing
     assert store.pulled() == store.state() == (nothing, b"")
-    with pytest.raises(CallError, match="there are no parameters"):
+    with pytest.raises(CallError, match="holds no parameters"):
         store.push("", 0, 7, 1, 0, gradient())

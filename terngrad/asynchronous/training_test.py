@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from terngrad.asynchronous import link
+from terngrad.asynchronous import remote
 from terngrad.asynchronous.caller import Caller
 from terngrad.asynchronous.client import Client
 from terngrad.asynchronous.gradient import GradientStep, broken_floats, contents
+from terngrad.asynchronous.keeping import Keeping
 from terngrad.asynchronous.plan import Plan
 from terngrad.asynchronous.server import Server
-from terngrad.asynchronous.space import make_shares, make_space
-from terngrad.asynchronous.states import pack, unpack
-from terngrad.asynchronous.store import Keeping, Store
+from terngrad.asynchronous.space import make_shards, make_space
+from terngrad.asynchronous.states import States
+from terngrad.asynchronous.store import Store
 from terngrad.asynchronous.updates import state_bytes, state_groups
 from terngrad.cluster.channel import MembershipError
 from terngrad.codecs.factory import make_codecs
@@ -60,7 +61,7 @@ class Worker:
         self.layout = make_layout(names, [v.shape for v in variables], policy, 64)
         self.statistics = list(self.classifier.state.values())
         count = sum(v.shape.num_elements() for v in self.statistics)
-        self.shares = make_shares(self.layout, len(hosts), nodes, count)
+        self.shards = make_shards(self.layout, len(hosts), nodes, count)
         exchange = LocalExchange(nodes, KERNELS)
         self.compute = GradientStep(
             self.classifier,
@@ -97,7 +98,7 @@ class Worker:
             names_of(workers),
             rank,
             secs,
-            self.shares,
+            self.shards,
             bits,
             facts,
             tls,
@@ -110,15 +111,18 @@ class Worker:
         self.client.begin(self.plan, self.packed(), 0)
 
     def packed(self):
+        return self.states().pack()
+
+    def states(self):
         groups = state_groups(self.plan)
-        return pack(self.state, self.statistics, self.layout, groups, self.shares)
+        return States(self.state, self.statistics, self.layout, groups, self.shards)
 
     def begin_at(self, server, run):
         """As a ps stands that has begun a run, and told nobody yet."""
-        plan, share, _ = server.store.expect(
+        plan, shard, _ = server.store.expect(
             dataclasses.replace(self.plan, run=run).to_json().encode()
         )
-        server.store.begin(plan, share, self.packed()[self.shares.index(share)], 0)
+        server.store.begin(plan, shard, self.packed()[self.shards.index(shard)], 0)
 
     def train(self, batches, steps):
         pulled = self.client.pull()
@@ -132,13 +136,12 @@ class Worker:
         return self.compute(images, labels, pulled.version, pulled.parameters, pulled.statistics)
 
     def gradient(self, pulled, images, labels):
-        return contents(self.computed(pulled, images, labels), self.shares)
+        return contents(self.computed(pulled, images, labels), self.shards)
 
     def fetched(self):
         """Everything that the ps hold, by name."""
-        _, packed = self.client.fetch([state_bytes(self.plan, share) for share in self.shares])
-        groups = state_groups(self.plan)
-        unpack(packed, self.state, self.statistics, self.layout, groups, self.shares)
+        _, packed = self.client.fetch([state_bytes(self.plan, shard) for shard in self.shards])
+        self.states().unpack(packed)
         return {name: v.numpy() for name, v in self.state.items()}
 
 
@@ -345,7 +348,7 @@ def test_a_run_that_begins_anew_drops_gradients_of_the_run_before(tmp_path):
         chief.begin()
         assert other.client.push(stale, pulled.versions).version == 0
         assert other.client.push(stale, (0,)).version == 1
-        assert servers[0].store.standing.run == "another run"
+        assert servers[0].store.status.run == "another run"
 
 
 def test_who_waits_for_a_run_keeps_its_stream_and_enters_the_next_before_it_pulls(tmp_path):
@@ -360,7 +363,7 @@ def test_who_waits_for_a_run_keeps_its_stream_and_enters_the_next_before_it_pull
         chief.begin_at(servers[0], "another run")
         with pytest.raises(MembershipError, match="layout"):
             other.client.pull()
-        assert servers[0].figures.report().workers[1].dropped == 0
+        assert servers[0].seats.figures.report().workers[1].dropped == 0
 
 
 def test_a_push_into_a_run_that_has_just_begun_enters_that_run(tmp_path):
@@ -375,7 +378,7 @@ def test_a_push_into_a_run_that_has_just_begun_enters_that_run(tmp_path):
         assert again.version == servers[0].store.version == 0
         assert "ended this worker's stream: another run has begun" in other.told[0]
         assert other.client.push(stale, again.versions).version == 1
-        assert servers[0].figures.report().workers[1].dropped == 1
+        assert servers[0].seats.figures.report().workers[1].dropped == 1
 
 
 def test_parameters_of_different_runs_are_not_mixed(tmp_path):
@@ -403,7 +406,7 @@ def test_a_worker_that_says_done_too_soon_ends_the_run_for_nobody_else(tmp_path)
         assert not servers[0].wait(0.1)
         chief.client.bye(done=True)
         assert servers[0].wait(SECS)
-        assert servers[0].why_over == "the run has come to its end"
+        assert servers[0].seats.why_over == "the run has come to its end"
 
 
 def test_a_run_that_has_ended_waits_for_a_worker_no_longer_than_the_time_out(tmp_path):
@@ -413,7 +416,7 @@ def test_a_run_that_has_ended_waits_for_a_worker_no_longer_than_the_time_out(tmp
         other.client.await_run()
         chief.client.bye(stop=True)
         assert servers[0].wait(20.0)
-        assert servers[0].present == [1]
+        assert servers[0].seats.present == [1]
 
 
 def test_who_looks_for_a_ps_while_the_run_ends_still_finds_it(tmp_path):
@@ -439,7 +442,7 @@ def test_workers_learn_whether_the_chief_has_saved_what_it_stopped(tmp_path, sav
         chief.client.bye(stop=True, saved=saved)
         pulled = other.client.pull()
         assert (pulled.stopped, pulled.saved, pulled.finished) == (True, saved, False)
-        assert servers[0].why_over.endswith("has saved" if saved else "has not saved")
+        assert servers[0].seats.why_over.endswith("has saved" if saved else "has not saved")
 
 
 def test_nothing_is_applied_between_the_last_state_and_the_end(tmp_path):
@@ -449,7 +452,7 @@ def test_nothing_is_applied_between_the_last_state_and_the_end(tmp_path):
         other.client.await_run()
         pulled = other.client.pull()
         gradient = other.gradient(pulled, *next(iter(make_batches())))
-        sizes = [state_bytes(chief.plan, share) for share in chief.shares]
+        sizes = [state_bytes(chief.plan, shard) for shard in chief.shards]
         step, states = chief.client.fetch(sizes, last=True)
         with futures.ThreadPoolExecutor(1) as threads:
             pushed = threads.submit(other.client.push, gradient, pulled.versions)
@@ -466,7 +469,7 @@ def test_the_others_go_on_without_a_chief_that_dies_while_it_ends_the_run(tmp_pa
         chief, other = Worker(hosts, 0, 2), Worker(hosts, 1, 2)
         chief.begin()
         other.client.await_run()
-        chief.client.fetch([state_bytes(chief.plan, chief.shares[0])], last=True)
+        chief.client.fetch([state_bytes(chief.plan, chief.shards[0])], last=True)
         chief.client.close()
         assert in_time(lambda: other.train(make_batches(), 2), SECS)
 
@@ -493,7 +496,7 @@ def test_a_worker_leaves_a_ps_that_is_gone_without_looking_for_it(tmp_path):
 
 
 def test_a_search_for_a_ps_ends_when_the_worker_is_to_end_or_has_ended(tmp_path, monkeypatch):
-    monkeypatch.setattr(link, "_STOP_SECS", 0.1)
+    monkeypatch.setattr(remote, "_STOP_SECS", 0.1)
     with serving(tmp_path, 2) as (_, hosts):
         stopped, closed = Worker(hosts), Worker(hosts)
         stopped.begin()
@@ -520,18 +523,18 @@ def test_a_worker_enters_once(tmp_path, monkeypatch):
 
 
 def test_a_ps_that_would_send_too_much_is_named_before_anything_is_allocated(tmp_path, monkeypatch):
-    allocated, collect = [], link.collect
+    allocated, collect = [], remote.collect
 
     def collect_noting(header, *args):
         allocated.append(header.size)
         return collect(header, *args)
 
-    monkeypatch.setattr(link, "collect", collect_noting)
+    monkeypatch.setattr(remote, "collect", collect_noting)
     with serving(tmp_path) as (servers, hosts):
         worker = Worker(hosts)
         worker.begin()
-        servers[0].store.pulled = lambda: (servers[0].store.standing, bytes(1 << 20))
-        with pytest.raises(MembershipError, match="sends 1048576 bytes; expected are"):
+        servers[0].store.pulled = lambda: (servers[0].store.status, bytes(1 << 20))
+        with pytest.raises(MembershipError, match="sends 1048576 bytes; allowed are"):
             worker.client.pull()
     assert allocated and not any(allocated)
 

@@ -8,12 +8,13 @@ import numpy as np
 import tensorflow as tf
 
 from terngrad.asynchronous.plan import Plan
-from terngrad.asynchronous.space import Share
+from terngrad.asynchronous.space import Shard
 from terngrad.ops.kernels import Kernels
 from terngrad.planes import fits
 from terngrad.training.averages import MovingAverages
 from terngrad.training.optimizers import make_optimizer
 from terngrad.training.schedules import Schedule
+from terngrad.training.slots import SLOTS
 
 
 class GradientError(ValueError):
@@ -21,16 +22,16 @@ class GradientError(ValueError):
 
 
 class Gradient(NamedTuple):
-    """A share's part of a worker's gradient.
+    """A shard's part of a worker's gradient.
 
     Attributes:
-      scales: float32 [v].
+      units: float32 [v], what a code of 1 stands for.
       words: uint32 [coded / 32, planes], sums of codes.
       floats: float32 [floats].
       statistics: float32, new values of what is not trained.
     """
 
-    scales: np.ndarray
+    units: np.ndarray
     words: np.ndarray
     floats: np.ndarray
     statistics: np.ndarray
@@ -38,30 +39,29 @@ class Gradient(NamedTuple):
 
 def state_groups(plan: Plan) -> list[str]:
     """What a ps holds of each parameter, in the order of its state's bytes."""
-    slots = {"momentum": ["momentum"], "rmsprop": ["mean_square", "momentum"], "adam": ["m", "v"]}
     averages = ["averages"] if plan.averages_decay else []
-    return ["variables", *averages, *(f"slots/{slot}" for slot in slots.get(plan.optimizer, []))]
+    return ["variables", *averages, *(f"slots/{slot}" for slot in SLOTS[plan.optimizer])]
 
 
-def state_bytes(plan: Plan, share: Share) -> int:
-    """Bytes of a share's state: its groups as float32, then the statistics."""
-    return 4 * (len(state_groups(plan)) * share.size + share.statistics)
+def state_bytes(plan: Plan, shard: Shard) -> int:
+    """Bytes of a shard's state: its groups as float32, then the statistics."""
+    return 4 * (len(state_groups(plan)) * shard.size + shard.statistics)
 
 
 class Updates:
-    """A share's parameters, slots and moving averages. Not for several threads at once.
+    """A shard's parameters, slots and moving averages. Not for several threads at once.
 
     Attributes:
       version: updates that were applied.
     """
 
-    def __init__(self, plan: Plan, share: Share, kernels: Kernels, schedule: Schedule) -> None:
+    def __init__(self, plan: Plan, shard: Shard, kernels: Kernels, schedule: Schedule) -> None:
         """All zeros; `schedule` gives the learning rate by version."""
         self.version = 0
-        self._plan, self._share, self._kernels = plan, share, kernels
+        self._plan, self._shard, self._kernels = plan, shard, kernels
         self._schedule = schedule
-        self._parameters = tf.Variable(tf.zeros([share.size]), trainable=False)
-        self._statistics = np.zeros(share.statistics, np.float32)
+        self._parameters = tf.Variable(tf.zeros([shard.size]), trainable=False)
+        self._statistics = np.zeros(shard.statistics, np.float32)
         self._optimizer = make_optimizer(plan.optimizer, [self._parameters], plan.momentum)
         decay = plan.averages_decay
         self._averages = MovingAverages([self._parameters], decay) if decay else None
@@ -80,27 +80,27 @@ class Updates:
         Raises:
           GradientError: says what it cannot be.
         """
-        share = self._share
-        if len(content) != share.pushed_bytes:
-            raise GradientError(f"{len(content)} bytes; allowed are {share.pushed_bytes}")
-        scales = np.frombuffer(content, "<f4", len(share.scales))
-        words = np.frombuffer(content, "<u4", share.words, scales.nbytes)
-        words = words.reshape(-1, share.planes)
-        start = scales.nbytes + words.nbytes
-        floats = np.frombuffer(content, f"<f{share.wire_bytes}", share.floats, start)
-        statistics = np.frombuffer(content, "<f4", share.statistics, start + floats.nbytes)
-        if not np.all((scales >= 0) & np.isfinite(scales)):
+        shard = self._shard
+        if len(content) != shard.pushed_bytes:
+            raise GradientError(f"{len(content)} bytes; allowed are {shard.pushed_bytes}")
+        units = np.frombuffer(content, "<f4", len(shard.scales))
+        words = np.frombuffer(content, "<u4", shard.words, units.nbytes)
+        words = words.reshape(-1, shard.planes)
+        start = units.nbytes + words.nbytes
+        floats = np.frombuffer(content, f"<f{shard.wire_bytes}", shard.floats, start)
+        statistics = np.frombuffer(content, "<f4", shard.statistics, start + floats.nbytes)
+        if not np.all((units >= 0) & np.isfinite(units)):
             raise GradientError("a scale is negative or not finite")
         if not (np.all(np.isfinite(floats)) and np.all(np.isfinite(statistics))):
             raise GradientError("a value is not finite")
-        if len(words) and not fits(words, share.coded, self._plan.nodes):
+        if len(words) and not fits(words, shard.coded, self._plan.nodes * self._plan.max_code):
             raise GradientError(f"words are no sums of codes over {self._plan.nodes} nodes")
-        return Gradient(scales, words, floats.astype(np.float32), statistics)
+        return Gradient(units, words, floats.astype(np.float32), statistics)
 
     def apply(self, gradient: Gradient) -> None:
         """Applies a gradient that was checked."""
         step = tf.constant(self.version, tf.int64)
-        self._apply(gradient.scales, gradient.words, gradient.floats, step)
+        self._apply(gradient.units, gradient.words, gradient.floats, step)
         self._statistics = gradient.statistics
         self.version += 1
 
@@ -117,17 +117,17 @@ class Updates:
     def load(self, content: bytes | bytearray, version: int) -> None:
         """Takes over a state of the right size."""
         values = np.frombuffer(content, "<f4")
-        size = self._share.size
+        size = self._shard.size
         for i, variable in enumerate(self._state):
             variable.assign(values[i * size : (i + 1) * size])
         self._statistics = values[len(self._state) * size :].copy()
         self.version = version
 
-    def _update(self, scales, words, floats, step: tf.Tensor) -> None:
+    def _update(self, units, words, floats, step: tf.Tensor) -> None:
         parts = []
-        if self._share.coded:
-            lengths = [(length,) for length in self._share.lengths]
-            parts += self._kernels.decode(words, scales, self._nodes.read_value(), lengths)
+        if self._shard.coded:
+            lengths = [(length,) for length in self._shard.lengths]
+            parts += self._kernels.decode(words, units, self._nodes.read_value(), lengths)
         gradient = tf.concat([*parts, floats], 0)
         self._optimizer.apply([gradient], self._schedule(step), step)
         if self._averages:

@@ -1,8 +1,8 @@
-"""The contract of a codec: what one node measures, writes and reads back.
+"""The contract of a codec: what one node measures, writes, keeps and reads back.
 
-    measure -> agree on scales -> encode -> deliver the mean over the nodes
+    correct -> measure -> agree on scales -> encode -> update the memory, deliver the mean
 
-The float codec has the full contract too: it is the null object that ternary codes are compared
+The float codec has the full contract too: it is the null object that other codecs are compared
 with.
 """
 
@@ -15,7 +15,11 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from terngrad.draws import DrawKey
-from terngrad.exchange.exchange import Exchange
+from terngrad.exchange.exchange import Exchange, Payload
+
+# What a node keeps of its gradients from one step to the next: float32, in the shapes of the
+# codec's variables. Empty for a codec without a memory.
+Memory = list[tf.Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,28 +35,42 @@ class Measured:
     scales: tf.Tensor
 
 
-@dataclasses.dataclass(frozen=True)
-class Payload:
-    """Bytes of one variable that one node sends and receives in a step (headers not counted)."""
-
-    sent: float
-    received: float
-
-
 class Codec(abc.ABC):
-    """Writes the gradients of a fixed list of v variables for the exchange."""
+    """Writes the gradients of a fixed list of v variables for the exchange.
 
-    variables: tuple[int, ...]  # indices in the layout, in the order of gradients and scales
-    name: str  # of its operations on the exchange; unique among the codecs of a program
+    A codec with a memory overrides `init`, `correct` and `update`. It holds no state itself: the
+    training step passes each node's memory in and takes the next one out.
+
+    Attributes:
+      variables: indices in the layout, in the order of gradients and scales.
+      name: of its operations on the exchange; unique among the codecs of a program.
+      max_code: largest magnitude of a code; 0 = gradients travel as floats.
+    """
+
+    variables: tuple[int, ...]
+    name: str
+    max_code: int = 0
 
     @property
     def scale_count(self) -> int:
         """Length of the vector of scales: v, or 0 for a codec without scales."""
         return len(self.variables)
 
+    def init(self) -> Memory:
+        """The memory of a node before its first step: zeros, or nothing for no memory."""
+        return []
+
+    def correct(self, gradients: Sequence[tf.Tensor], memory: Memory) -> list[tf.Tensor]:
+        """What is encoded in the place of a node's gradients, such as gradients + memory.
+
+        It becomes the memory where a step is made without this node: nothing of it was sent.
+        """
+        del memory
+        return list(gradients)
+
     @abc.abstractmethod
     def measure(self, gradients: Sequence[tf.Tensor]) -> Measured:
-        """Statistics of one node's v gradients."""
+        """Statistics of one node's v (corrected) gradients."""
 
     def agree(self, exchange: Exchange, measured: Sequence[Measured]) -> list[tf.Tensor]:
         """Scales float32 [v] that each local node encodes with: the largest over all nodes."""
@@ -62,7 +80,22 @@ class Codec(abc.ABC):
     def encode(
         self, gradients: Sequence[tf.Tensor], bounds: tf.Tensor, scales: tf.Tensor, key: DrawKey
     ) -> list[tf.Tensor]:
-        """One node's gradients as they travel."""
+        """One node's (corrected) gradients as they travel."""
+
+    def update(
+        self, corrected: Sequence[tf.Tensor], encoded: Sequence[tf.Tensor], scales: tf.Tensor
+    ) -> Memory:
+        """The node's memory after a step that it took part in: what was not sent.
+
+        Law 9: what was sent and what is kept are together the gradient and what was kept before.
+
+        Args:
+          corrected: what `correct` returned.
+          encoded: what `encode` made of it.
+          scales: that it was encoded with.
+        """
+        del corrected, encoded, scales
+        return []
 
     @abc.abstractmethod
     def deliver(

@@ -6,11 +6,13 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from terngrad.codecs.factory import make_codecs, payloads
+from terngrad.codecs.factory import find_codec, make_codecs, payloads
 from terngrad.draws import DrawKey
 from terngrad.exchange.local import LocalExchange
 from terngrad.layout import Policy, make_layout
+from terngrad.ops.reference import ReferenceKernels
 from terngrad.planes import plane_count
+from terngrad.training.memory import no_memories
 from terngrad.training.step import exchange_gradients
 
 NAMES = ["a/kernel", "a/bias", "b/kernel", "b/bias"]
@@ -23,6 +25,12 @@ POLICIES = {
     "mixed": Policy(grad_bits=1, size_to_binarize=10),
     "unpacked": Policy(grad_bits=1, use_encoding=False),
     "own scale": Policy(grad_bits=1, scaler_sharing=False),
+}
+RESIDUAL = "terngrad.testing.residual_codec:ResidualCodec"
+WITH_MEMORY = {
+    "residual": Policy(codec=RESIDUAL),
+    "clipped": Policy(codec=RESIDUAL, clip_factor=2.5),
+    "mixed": Policy(codec=RESIDUAL, size_to_binarize=10),
 }
 
 
@@ -229,3 +237,78 @@ def test_own_scales_deliver_each_node_at_its_own_scale(kernels):
         allowed = [(a * scales[0] + b * scales[1]) / 2 for a in (-1, 0, 1) for b in (-1, 0, 1)]
         distance = np.abs(mean.numpy()[..., None] - np.array(allowed))
         assert distance.min(-1).max() <= 1e-6 * scales[0]
+
+
+@pytest.fixture(params=WITH_MEMORY, name="with_memory")
+def _with_memory(request):
+    return WITH_MEMORY[request.param]
+
+
+def total(memories):
+    """What all nodes keep of each variable, by codec."""
+    return [[np.sum(each, axis=0) for each in zip(*nodes, strict=True)] for nodes in memories]
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_law_9_what_is_sent_and_kept_is_the_gradient_and_what_was_kept(with_memory, nodes, kernels):
+    codecs = make_codecs(make_layout(NAMES, SHAPES, with_memory, 100), kernels)
+    exchange = LocalExchange(nodes, kernels)
+    memories = no_memories(codecs, nodes)
+    for step in range(3):
+        gradients = gradients_of(nodes, seed=step)
+        keys = [DrawKey(tf.constant(5, tf.uint64), step, tf.constant(n)) for n in range(nodes)]
+        devices = ["/CPU:0"] * nodes
+        result = exchange_gradients(gradients, codecs, exchange, keys, devices, memories)
+        before, kept, unsent = map(total, (memories, result.kept, result.unsent))
+        assert any(np.any(value) for values in kept for value in values)
+        for codec, *held in zip(codecs, before, kept, unsent, strict=True):
+            for variable, *(old, new, whole) in zip(codec.variables, *held, strict=False):
+                given = np.sum([node[variable] for node in gradients], axis=0) + old
+                sent = nodes * result.means[variable].numpy()
+                limit = 1e-5 * np.abs(given).max()
+                np.testing.assert_allclose(sent + new, given, atol=limit)
+                np.testing.assert_allclose(whole, given, atol=limit)  # of a step without the node
+        memories = result.kept
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 5])
+def test_law_5_sums_of_codes_up_to_3_are_exact(nodes, kernels):
+    gradients = gradients_of(1) * nodes  # alike, so that the largest codes add up
+    result = exchange_of(Policy(codec=RESIDUAL), gradients, kernels)
+    for i, mean in enumerate(result.means):
+        scale = np.max([np.abs(g[i].numpy()).max() for g in gradients])
+        unit = scale * np.float32(1 / 3) / np.float32(nodes)
+        sums = np.round(mean.numpy() / unit)
+        assert np.abs(sums).max() == 3 * nodes
+        np.testing.assert_array_equal(mean.numpy(), unit * sums.astype(np.float32))
+
+
+@pytest.mark.parametrize("nodes", [1, 4])
+def test_law_7_codes_up_to_3_take_3_bits_and_their_sums_what_they_need(nodes, kernels):
+    layout = make_layout(NAMES, SHAPES, Policy(codec=RESIDUAL))
+    found = payloads(make_codecs(layout, kernels), LocalExchange(nodes, kernels))
+    padded = -(-layout.size // 32) * 32
+    scales = 4 * len(NAMES)
+    assert sum(p.sent for p in found) == pytest.approx(padded * 3 / 8 + scales)
+    bits = np.ceil(np.log2(2 * 3 * nodes + 1))
+    assert sum(p.received for p in found) == pytest.approx(padded * bits / 8 + scales)
+
+
+def test_law_10_sums_that_are_too_large_are_refused():
+    exchange = LocalExchange(30_000, ReferenceKernels())
+    with pytest.raises(ValueError, match=r"codes up to 3 of 30000 nodes.*reach 90000; allowed"):
+        exchange.sum([tf.zeros([1, 3], tf.uint32)], "sum", 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("fifth", "codec is 'fifth'; allowed are float, half, ternary and MODULE:CLASS"),
+        ("no.such:Codec", "'no.such:Codec' cannot be imported: No module named 'no'"),
+        ("terngrad.planes:Codec", "has no attribute 'Codec'"),
+        ("terngrad.planes:GROUP", "is a int; allowed is a class"),
+    ],
+)
+def test_law_10_a_codec_that_there_is_not_is_named(name, text):
+    with pytest.raises(ValueError, match=text):
+        find_codec(name)

@@ -1,23 +1,61 @@
-"""From a layout's policy to the codecs that carry it out."""
+"""The registry of codecs, and the way from a layout's policy to the codecs that carry it out."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import importlib
+from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 
-from terngrad.codecs.codec import Codec, Payload
+from terngrad.codecs.codec import Codec
 from terngrad.codecs.float_codec import FloatCodec
-from terngrad.codecs.ternary_codec import OwnScaleTernaryCodec, TernaryCodec, UnpackedTernaryCodec
-from terngrad.exchange.exchange import Exchange
-from terngrad.layout import Layout, Policy
+from terngrad.codecs.ternary_codec import ternary_codec
+from terngrad.exchange.exchange import Exchange, Payload
+from terngrad.layout import BITS_OF_CODEC, Layout
 from terngrad.ops.kernels import Kernels
+
+MakeCodec = Callable[[Layout, int, Kernels], Codec]  # of the layout's bucket of this index
+
+CODECS: Mapping[str, MakeCodec] = {
+    "ternary": ternary_codec,
+}
+
+
+def find_codec(name: str) -> MakeCodec:
+    """What makes the codec of a name: one of `CODECS`, or MODULE:CLASS to be imported.
+
+    Raises:
+      ValueError: there is no such codec.
+    """
+    if name in CODECS:
+        return CODECS[name]
+    module, _, attribute = name.partition(":")
+    names = ", ".join(dict.fromkeys([*BITS_OF_CODEC, *CODECS]))
+    allowed = f"allowed are {names} and MODULE:CLASS of a class of your own"
+    if not module or not attribute:
+        raise ValueError(f"codec is {name!r}; {allowed}.")
+    try:
+        made = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"codec {name!r} cannot be imported: {error}; {allowed}.") from error
+    if not callable(made):
+        raise ValueError(f"codec {name!r} is a {type(made).__name__}; allowed is a class.")
+    return made
+
+
+def largest_code(codecs: Sequence[Codec]) -> int:
+    """Largest magnitude of a code of any of them; 1 where there are no codes."""
+    return max((codec.max_code for codec in codecs), default=0) or 1
 
 
 def make_codecs(layout: Layout, kernels: Kernels) -> list[Codec]:
-    """One codec a bucket, of coded or of float variables."""
-    ternary = _ternary_codec(layout.policy)
-    codecs: list[Codec] = [ternary(layout, i, kernels) for i in range(len(layout.buckets))]
+    """One codec a bucket, of coded or of float variables.
+
+    Raises:
+      ValueError: the policy names a codec that there is not.
+    """
+    make = find_codec(layout.policy.codec or "ternary")
+    codecs = [make(layout, i, kernels) for i in range(len(layout.buckets))]
     wire_type = tf.as_dtype(layout.policy.float_type)
     for i, variables in enumerate(layout.float_buckets):
         shapes = [layout.shapes[v] for v in variables]
@@ -26,15 +64,11 @@ def make_codecs(layout: Layout, kernels: Kernels) -> list[Codec]:
     return codecs
 
 
-def _ternary_codec(policy: Policy) -> type[TernaryCodec]:
-    if not policy.scaler_sharing:
-        return OwnScaleTernaryCodec
-    return TernaryCodec if policy.use_encoding else UnpackedTernaryCodec
-
-
 def payloads(codecs: Sequence[Codec], exchange: Exchange) -> list[Payload]:
     """Bytes that a process exchanges in a step, by variable in the layout's order."""
+    local_nodes = exchange.local_nodes if exchange.sums_local_nodes else None
     by_variable: dict[int, Payload] = {}
     for codec in codecs:
-        by_variable |= exchange.payload(codec)
+        found = codec.payload(exchange.size, local_nodes)
+        by_variable |= {i: exchange.traffic(payload) for i, payload in found.items()}
     return [by_variable[i] for i in sorted(by_variable)]

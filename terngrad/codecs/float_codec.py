@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from terngrad.codecs.codec import Codec, Measured, Payload
+from terngrad.codecs.codec import Codec, Measured
 from terngrad.draws import DrawKey
-from terngrad.exchange.exchange import Exchange
+from terngrad.exchange.exchange import Exchange, Payload
 
 
 class FloatCodec(Codec):

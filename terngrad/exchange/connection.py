@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-if TYPE_CHECKING:
-    from terngrad.exchange.exchange import Exchange
-    from terngrad.ops.kernels import Kernels
+from terngrad.exchange.exchange import Exchange
+from terngrad.ops.kernels import Kernels
 
 
 class InterruptionError(Exception):

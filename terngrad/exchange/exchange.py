@@ -10,13 +10,20 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-if TYPE_CHECKING:
-    from terngrad.codecs.codec import Codec, Payload
+from terngrad.limits import MAX_NODES, MAX_SUM
+
+
+@dataclasses.dataclass(frozen=True)
+class Payload:
+    """Bytes of one variable that one node sends and receives in a step (headers not counted)."""
+
+    sent: float
+    received: float
 
 
 class Exchange(abc.ABC):
@@ -26,23 +33,49 @@ class Exchange(abc.ABC):
       first_node: global index of this process' first node; it computes a consecutive block.
       local_nodes: nodes that this process computes.
       size: nodes in the group.
+      sums_local_nodes: whether a process hands in what its nodes have together.
       bytes_sent: int64 scalar variable, bytes that left this process since the start.
       bytes_received: int64 scalar variable, bytes that reached it.
     """
 
-    first_node: int
-    local_nodes: int
-    size: int
-    bytes_sent: tf.Variable
-    bytes_received: tf.Variable
+    sums_local_nodes = True
+
+    def __init__(self, rank: int, processes: int, local_nodes: int) -> None:
+        """Joins `local_nodes` nodes of each of `processes` processes, of which this is `rank`.
+
+        Raises:
+          ValueError: there is no node, or there are more than 65536.
+        """
+        self.local_nodes = local_nodes
+        self.first_node = rank * local_nodes
+        self.size = processes * local_nodes
+        if not 1 <= self.size <= MAX_NODES:
+            raise ValueError(f"{self.size} nodes; allowed are 1 to {MAX_NODES}.")
+        self.bytes_sent = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self.bytes_received = tf.Variable(0, dtype=tf.int64, trainable=False)
+        # A variable, which no graph optimizer folds: a division by a constant would become a
+        # product with its reciprocal, which rounds differently.
+        self._nodes = tf.Variable(self.size, dtype=tf.int32, trainable=False)
 
     @abc.abstractmethod
     def max(self, vectors: Sequence[tf.Tensor], name: str) -> tf.Tensor:
         """Elementwise largest of float32 vectors, one a local node."""
 
     @abc.abstractmethod
-    def sum(self, codes: Sequence[tf.Tensor], name: str) -> tf.Tensor:
-        """Exact sum of packed codes uint32 [M / 32, 2], in `planes.plane_count(size)` planes."""
+    def sum(self, codes: Sequence[tf.Tensor], name: str, max_code: int) -> tf.Tensor:
+        """Exact integer sum of the nodes' codes.
+
+        Args:
+          codes: of each local node, uint32 [M / 32, k] (see planes.py).
+          name: see above.
+          max_code: largest magnitude of a node's code.
+
+        Returns:
+          uint32 [M / 32, planes.plane_count(size * max_code)].
+
+        Raises:
+          ValueError: sums could be larger than `limits.MAX_SUM`.
+        """
 
     @abc.abstractmethod
     def float_sum(self, values: Sequence[Sequence[tf.Tensor]], name: str) -> list[tf.Tensor]:
@@ -56,13 +89,14 @@ class Exchange(abc.ABC):
           As many tensors as a node has.
         """
 
-    @abc.abstractmethod
     def nodes(self, total: tf.Tensor) -> tf.Tensor:
         """Nodes of which `total`, a result of this exchange, was made.
 
         Returns:
           int32 scalar that no graph optimizer can fold; `size`, unless a step is made without some.
         """
+        del total
+        return self._nodes.read_value()
 
     def settled(self) -> contextlib.AbstractContextManager[None]:
         """Operations that are made within change something only when the step's results are final.
@@ -71,15 +105,22 @@ class Exchange(abc.ABC):
         """
         return contextlib.nullcontext()
 
+    def took_part(self) -> tf.Tensor:
+        """Whether this process' nodes are part of the step's results: bool scalar.
+
+        To be asked within `settled`.
+        """
+        return tf.constant(True)
+
     def insist(self) -> None:  # noqa: B027 (nothing to do where all take part in every step)
         """Lets this process' next gradients count, where steps are made without some."""
 
-    def payload(self, codec: Codec) -> dict[int, Payload]:
-        """Bytes that this process sends and receives in a step by variable, without headers.
+    def traffic(self, payload: Payload) -> Payload:
+        """Bytes that this process sends and receives for a codec's payload.
 
         In a process alone, where nothing is sent, those of one node.
         """
-        return codec.payload(self.size)
+        return payload
 
     def mean(self, values: Sequence[Sequence[tf.Tensor]], name: str) -> list[tf.Tensor]:
         """Means of float tensors over the nodes; formed in float32, returned in the given type."""
@@ -92,6 +133,20 @@ class Exchange(abc.ABC):
             tf.cast(total / nodes, value.dtype)
             for total, value in zip(totals, values[0], strict=True)
         ]
+
+    def largest_sum(self, max_code: int) -> int:
+        """Largest magnitude of a sum of codes over all nodes.
+
+        Raises:
+          ValueError: it is larger than `limits.MAX_SUM`.
+        """
+        largest = self.size * max_code
+        if largest > MAX_SUM:
+            raise ValueError(
+                f"codes up to {max_code} of {self.size} nodes: their sums reach {largest}; "
+                f"allowed is up to {MAX_SUM}."
+            )
+        return largest
 
 
 def tree_sum(values: Sequence[tf.Tensor]) -> tf.Tensor:

@@ -2,8 +2,9 @@
 
     all-to-all of codes -> integer sum of the own share -> all-gather of the packed sums
 
-Nothing is quantized on the way, so the sum is exact. A process sends 2 (P - 1) / P bits a value in
-the first shot and ceil(log2(2 N + 1)) (P - 1) / P in the second, P processes with N nodes together.
+Nothing is quantized on the way, so the sum is exact. With ternary codes a process sends
+2 (P - 1) / P bits a value in the first shot and ceil(log2(2 N + 1)) (P - 1) / P in the second,
+P processes with a node each, N = P nodes together.
 """
 
 from __future__ import annotations
@@ -14,10 +15,9 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from terngrad.codecs.codec import Codec, Payload
 from terngrad.exchange.connection import Connection
-from terngrad.exchange.exchange import Exchange, tree_sum
-from terngrad.limits import MAX_NODES
+from terngrad.exchange.exchange import Exchange, Payload, tree_sum
+from terngrad.exchange.spread import SpreadExchange
 from terngrad.ops.kernels import Kernels
 from terngrad.planes import plane_count
 
@@ -55,80 +55,43 @@ class Transport(Connection):
         return True
 
 
-class TwoShotExchange(Exchange):
-    """Exchanges over a transport; each process computes as many consecutive nodes."""
+class TwoShotExchange(SpreadExchange):
+    """Exchanges over a transport."""
 
     def __init__(self, transport: Transport, local_nodes: int, kernels: Kernels) -> None:
-        """Joins `local_nodes` nodes of each process.
-
-        For sums of floats that do not depend on how nodes are spread over processes (law 4),
-        `local_nodes` must be a power of two.
-
-        Raises:
-          ValueError: there are more than 65536 nodes.
-        """
+        """Joins `local_nodes` nodes of each process; errors: see base class."""
+        super().__init__(transport.rank, transport.size, local_nodes, kernels)
         self._transport = transport
-        self._kernels = kernels
-        self.local_nodes = local_nodes
-        self.first_node = transport.rank * local_nodes
-        self.size = transport.size * local_nodes
-        if not 1 <= self.size <= MAX_NODES:
-            raise ValueError(f"{self.size} nodes; allowed are 1 to {MAX_NODES}.")
-        self.bytes_sent = tf.Variable(0, dtype=tf.int64, trainable=False)
-        self.bytes_received = tf.Variable(0, dtype=tf.int64, trainable=False)
-        self._nodes = tf.Variable(self.size, dtype=tf.int32, trainable=False)
 
-    def max(self, vectors: Sequence[tf.Tensor], name: str) -> tf.Tensor:
-        """See base class."""
-        local = tf.reduce_max(tf.stack(vectors), axis=0)
+    def traffic(self, payload: Payload) -> Payload:
+        """See base class; in each of the shots the own share stays here."""
+        octets = (payload.sent + payload.received) * self._others_share
+        return Payload(octets, octets)
+
+    def _join_max(self, local: tf.Tensor, name: str) -> tf.Tensor:
         return tf.reduce_max(self._gather(local, f"{name}/max"), axis=0)
 
-    def sum(self, codes: Sequence[tf.Tensor], name: str) -> tf.Tensor:
-        """See base class."""
-        local = self._kernels.sum(codes, plane_count(self.local_nodes))
+    def _join_codes(self, local: tf.Tensor, name: str, max_code: int) -> tf.Tensor:
         groups = local.shape[0]
         parts = self._exchange_shares(_as_integers(local), f"{name}/codes")
         received = [tf.bitcast(part, tf.uint32) for part in tf.unstack(parts)]
-        share = self._kernels.sum(received, plane_count(self.size))
+        share = self._kernels.sum(received, plane_count(self.size * max_code))
         total = self._gather_shares(_as_integers(share), f"{name}/sums")
         return tf.bitcast(total[:groups], tf.uint32)
 
-    def float_sum(self, values: Sequence[Sequence[tf.Tensor]], name: str) -> list[tf.Tensor]:
-        """See base class."""
-        local = [tree_sum(each) for each in zip(*values, strict=True)]
-        flat = tf.concat([tf.reshape(value, [-1]) for value in local], 0)
-        count = flat.shape[0]
+    def _join_floats(self, local: tf.Tensor, name: str) -> tf.Tensor:
+        count = local.shape[0]
         if count <= _FEW_FLOATS:
-            total = tree_sum(tf.unstack(self._gather(flat, f"{name}/few")))
-            return _like(total, local)
-        parts = self._exchange_shares(flat, f"{name}/floats")
-        total = self._gather_shares(tree_sum(tf.unstack(parts)), f"{name}/totals")[:count]
-        return _like(total, local)
+            return tree_sum(tf.unstack(self._gather(local, f"{name}/few")))
+        parts = self._exchange_shares(local, f"{name}/floats")
+        return self._gather_shares(tree_sum(tf.unstack(parts)), f"{name}/totals")[:count]
 
-    def mean(self, values: Sequence[Sequence[tf.Tensor]], name: str) -> list[tf.Tensor]:
-        """See base class; float16 also travels as float16, rounded again on each way."""
-        if values[0][0].dtype != tf.float16:
-            return super().mean(values, name)
-        wide = [[tf.cast(value, tf.float32) for value in node] for node in values]
-        local = [tree_sum(each) / self.local_nodes for each in zip(*wide, strict=True)]
-        flat = tf.concat([tf.reshape(value, [-1]) for value in local], 0)
-        packed = _pack_halves(flat)
-        parts = self._exchange_shares(packed, f"{name}/halves")
+    def _join_halves(self, local: tf.Tensor, name: str) -> tf.Tensor:
+        parts = self._exchange_shares(_pack_halves(local), f"{name}/halves")
         shares = [_unpack_halves(part) for part in tf.unstack(parts)]
         mean = _pack_halves(tree_sum(shares) / tf.cast(self._processes(), tf.float32))
-        total = _unpack_halves(self._gather_shares(mean, f"{name}/means"))
-        return [tf.cast(m, tf.float16) for m in _like(total[: flat.shape[0]], local)]
-
-    def payload(self, codec: Codec) -> dict[int, Payload]:
-        """See base class; in each of the shots the own share stays here."""
-        together = codec.payload(self.size, self.local_nodes)
-        octets = {i: (p.sent + p.received) * self._others_share for i, p in together.items()}
-        return {i: Payload(n, n) for i, n in octets.items()}
-
-    def nodes(self, total: tf.Tensor) -> tf.Tensor:
-        """See base class."""
-        del total
-        return self._nodes.read_value()
+        means = _unpack_halves(self._gather_shares(mean, f"{name}/means"))
+        return means[: local.shape[0]]
 
     @property
     def _others_share(self) -> float:
@@ -167,12 +130,6 @@ class TwoShotExchange(Exchange):
 
 def _as_integers(words: tf.Tensor) -> tf.Tensor:
     return tf.bitcast(words, tf.int32)
-
-
-def _like(flat: tf.Tensor, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Cuts a flat tensor into tensors of the given ones' shapes."""
-    parts = tf.split(flat, [tensor.shape.num_elements() for tensor in tensors])
-    return [tf.reshape(part, t.shape) for part, t in zip(parts, tensors, strict=True)]
 
 
 def _pack_halves(values: tf.Tensor) -> tf.Tensor:

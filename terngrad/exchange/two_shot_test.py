@@ -18,7 +18,7 @@ from terngrad.ops.reference import ReferenceKernels
 from terngrad.testing.conformance import POLICIES, SHAPES, STEPS, gradients_of
 
 _TIMEOUT_SECS = 240
-_PLANES_UP, _PLANES_DOWN = 3, 4  # at most, of the sums of a process' nodes and of all 4
+_PLANES_UP, _PLANES_DOWN = 5, 5  # at most, of the sums of a process' nodes and of all 4
 
 
 def free_hosts(count):
@@ -149,6 +149,15 @@ def test_law_4_every_process_delivers_what_one_process_does(alone, together, pol
                 np.testing.assert_allclose(got, expected, rtol=2e-3, atol=1e-3)
             else:
                 np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.slow
+def test_law_4_every_node_keeps_what_it_keeps_in_one_process(alone, together):
+    memories = [key for key in alone if "memory/" in key]
+    assert sorted(key for found in together for key in found if "memory/" in key) == memories
+    for found in together:
+        for key in found.keys() & set(memories):
+            np.testing.assert_array_equal(found[key], alone[key])
 
 
 @pytest.fixture(scope="module", name="gradients")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import grpc
 
@@ -54,12 +54,31 @@ class AwayError(Exception):
     """A ps cannot be reached, or ended a stream, but may be found again."""
 
 
-def pauses() -> Iterator[float]:
-    """Seconds to wait between one attempt to reach a ps and the next."""
-    secs = _FIRST_PAUSE_SECS
-    while True:
-        yield secs
-        secs = min(2 * secs, _LONGEST_PAUSE_SECS)
+class Search:
+    """The search for a ps that cannot be reached: how long it goes on, and with which pauses."""
+
+    def __init__(self, name: str, timeout_secs: float, *, was_there: bool = False) -> None:
+        """Begins now; `was_there` says that the ps was found before, for messages."""
+        self._until = time.monotonic() + timeout_secs
+        self._name, self._within = name, f"within {timeout_secs:g} s"
+        self._what = "was not found again" if was_there else "cannot be reached"
+        self._next_secs = _FIRST_PAUSE_SECS
+
+    def hurry(self, secs: float) -> None:
+        """Ends it in at most so many seconds, because this worker is to end."""
+        self._until = min(self._until, time.monotonic() + secs)
+        self._within = "before this worker was to end"
+
+    def pause_secs(self, error: AwayError) -> float:
+        """How long to wait before the next attempt, after one that failed with `error`.
+
+        Raises:
+          MembershipError: the search is over.
+        """
+        if time.monotonic() > self._until:
+            raise MembershipError(f"{self._name} {self._what} {self._within}: {error}") from None
+        secs, self._next_secs = self._next_secs, min(2 * self._next_secs, _LONGEST_PAUSE_SECS)
+        return secs
 
 
 def try_stream(channel: grpc.Channel, method: str, introduction: Hello) -> tuple[grpc.Call, Outbox]:
@@ -92,17 +111,13 @@ def open_stream(
       RefusedError: says why the ps does not take this worker.
       MembershipError: the ps cannot be reached in time.
     """
-    deadline = time.monotonic() + timeout_secs
-    name = ps_name(introduction.ps, introduction.ps_hosts)
-    waits = pauses()
+    search = Search(ps_name(introduction.ps, introduction.ps_hosts), timeout_secs)
     while True:
         try:
             return try_stream(channel, method, introduction)
         except AwayError as error:
-            if time.monotonic() > deadline:
-                why = f"{name} cannot be reached within {timeout_secs:g} s: {error}"
-                raise MembershipError(why) from None
-        time.sleep(next(waits))
+            pause_secs = search.pause_secs(error)
+        time.sleep(pause_secs)
 
 
 def why_ended(call: grpc.Call, name: str) -> str:

@@ -5,10 +5,13 @@ python -m terngrad.testing.conformance collective RANK HOST:PORT,... NODES FILE
 mpirun -np P python -m terngrad.testing.conformance mpi 0 - NODES FILE
 python -m terngrad.testing.conformance parameter_server RANK PS:PORT,.../WORKER,... NODES FILE
 horovodrun -np P python -m terngrad.testing.conformance horovod 0 - NODES FILE
+
+Names of codecs may follow FILE: then only these run, such as my_module:MyCodec.
 """
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -21,6 +24,7 @@ from terngrad.exchange.exchange import Exchange
 from terngrad.exchange.local import LocalExchange
 from terngrad.layout import Policy, make_layout
 from terngrad.ops.reference import ReferenceKernels
+from terngrad.training.memory import Memory
 from terngrad.training.step import exchange_gradients
 
 NAMES = ["a/kernel", "a/bias", "b/kernel", "b/bias", "c/kernel"]
@@ -32,6 +36,7 @@ POLICIES = {
     "mixed": Policy(grad_bits=1, size_to_binarize=10, float_layers=("b",)),
     "unpacked": Policy(grad_bits=1, use_encoding=False),
     "own scale": Policy(grad_bits=1, scaler_sharing=False),
+    "residual": Policy(codec="terngrad.testing.residual_codec:ResidualCodec"),
 }
 STEPS = 3
 _BUCKET_ELEMENTS = 100  # several buckets: their operations overlap
@@ -87,7 +92,7 @@ CONNECTIONS: Mapping[str, Callable[[int, str], Connection | None]] = {
 
 def main() -> None:
     """Saves what this process' exchange delivers."""
-    kind, rank, hosts, nodes, path = sys.argv[1:]
+    kind, rank, hosts, nodes, path, *names = sys.argv[1:]
     tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
     tf.config.threading.set_inter_op_parallelism_threads(2)
     connection = CONNECTIONS[kind](int(rank), hosts)
@@ -100,12 +105,17 @@ def main() -> None:
     if connection:
         connection.synchronize([step])
     found = {}
-    for name, policy in POLICIES.items():
+    policies = {name: Policy(codec=name) for name in names} or POLICIES
+    for name, policy in policies.items():
         before = int(exchange.bytes_sent)
         layout = make_layout(NAMES, SHAPES, policy, _BUCKET_ELEMENTS)
         codecs = make_codecs(layout, ReferenceKernels())
-        for i, mean in enumerate(_means(exchange, codecs, step)):
-            found[f"{name} {i}"] = mean.numpy()
+        result = _run(exchange, codecs, step)
+        for i in range(len(SHAPES)):
+            found[f"{name} {i}"] = result.means[i].numpy()
+            found[f"{name} total {i}"] = result.totals[i].numpy()
+        for variable, value in result.memory.items():
+            found[f"{name} {variable}"] = value.numpy()
         found[f"{name} bytes"] = int(exchange.bytes_sent) - before
         found[f"{name} payload"] = STEPS * sum(p.sent for p in payloads(codecs, exchange))
         found[f"{name} buckets"] = STEPS * len(codecs)
@@ -114,24 +124,41 @@ def main() -> None:
     np.savez(path, **found)
 
 
-def _means(exchange: Exchange, codecs: Sequence[Codec], steps: tf.Variable) -> list[tf.Tensor]:
-    """The mean gradients of the last of some steps, in a loop as in training."""
+class _Result(NamedTuple):
+    """What comes of some steps.
+
+    Attributes:
+      means: gradients of the last step.
+      totals: sums of the means of all steps.
+      memory: after the last step, by name; see `training.memory.Memory`.
+    """
+
+    means: list[tf.Tensor]
+    totals: list[tf.Tensor]
+    memory: dict[str, tf.Variable]
+
+
+def _run(exchange: Exchange, codecs: Sequence[Codec], steps: tf.Variable) -> _Result:
+    """Some steps, in a loop as in training."""
     mine = range(exchange.first_node, exchange.first_node + exchange.local_nodes)
+    memory = Memory(codecs, exchange.first_node, exchange.local_nodes)
 
     @tf.function(autograph=False)
-    def run() -> list[tf.Tensor]:
-        def step(i, _):
+    def run() -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        def step(i, _, totals):
             keys = [DrawKey(tf.constant(5, tf.uint64), i, tf.constant(n)) for n in mine]
             gradients = [gradients_of(node, i) for node in mine]
             devices = ["/CPU:0"] * len(mine)
-            means = exchange_gradients(gradients, codecs, exchange, keys, devices).means
+            found = exchange_gradients(gradients, codecs, exchange, keys, devices, memory.read())
+            memory.assign(found.kept)
             steps.assign_add(1)
-            return i + 1, means
+            return i + 1, found.means, [t + m for t, m in zip(totals, found.means, strict=True)]
 
-        start = (tf.constant(0, tf.int64), [tf.zeros(shape) for shape in SHAPES])
-        return tf.while_loop(lambda i, _: i < STEPS, step, start, parallel_iterations=1)[1]
+        zeros = [tf.zeros(shape) for shape in SHAPES]
+        start = (tf.constant(0, tf.int64), zeros, zeros)
+        return tf.while_loop(lambda i, *_: i < STEPS, step, start, parallel_iterations=1)[1:]
 
-    return run()
+    return _Result(*run(), memory.variables)
 
 
 def gradients_of(node: int, step: tf.Tensor) -> list[tf.Tensor]:

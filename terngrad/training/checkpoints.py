@@ -3,7 +3,7 @@
 A checkpoint holds a flat set of named variables: `step`, `variables/NAME`, `averages/NAME`,
 `slots/SLOT/NAME`; and beside them a text, the settings it was trained with. It is written under a
 temporary name; its index is renamed last, so that a checkpoint whose index stands in the folder is
-complete.
+complete. What codecs keep of gradients is in checkpoints of their own, see memory.py.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 
 import keras
 import tensorflow as tf
+
+from terngrad.training.divergence import NotFiniteError
 
 _NAME = "model.ckpt"
 _TEMPORARY = ".saving"
@@ -39,12 +41,14 @@ def save(directory: str, state: State, step: int, keep: int = 5, settings: str =
       The checkpoint's path, without the endings of its files.
 
     Raises:
-      ValueError: names the variables that are not finite; nothing is written then.
+      NotFiniteError: names the variables that are not finite; nothing is written then.
       OSError: the folder cannot be written to, or is full; nothing is left of the attempt.
     """
     broken = [name for name, v in state.items() if not _is_finite(v)]
     if broken:
-        raise ValueError(f"step {step} is not saved: {', '.join(broken)} holds NaN or infinity.")
+        raise NotFiniteError(
+            f"step {step} is not saved: {', '.join(broken)} holds NaN or infinity."
+        )
     temporary = os.path.join(directory, _TEMPORARY)
     shutil.rmtree(temporary, ignore_errors=True)
     name = f"{_NAME}-{step}"
@@ -76,6 +80,12 @@ def latest_checkpoint(directory: str) -> str | None:
     """Path of the folder's newest complete checkpoint; None if there is none."""
     paths = all_checkpoints(directory)
     return paths[-1] if paths else None
+
+
+def at_step(directory: str, step: int) -> str | None:
+    """Path of the folder's complete checkpoint of a step; None if there is none."""
+    found = [path for path in all_checkpoints(directory) if step_of(path) == step]
+    return found[0] if found else None
 
 
 def step_of(path: str) -> int:

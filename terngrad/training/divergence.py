@@ -1,4 +1,4 @@
-"""What a training that diverged is ended with."""
+"""How a training ends that diverged."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ from terngrad.layout import Layout
 from terngrad.training.classifier import Losses
 
 
+class NotFiniteError(ValueError):
+    """Names what is NaN or infinite: a loss, a gradient or a weight."""
+
+
 class DivergedError(ValueError):
-    """A loss or a gradient is NaN or infinite."""
+    """The same, and the last checkpoint before."""
 
 
 def not_finite(losses: Losses, scales: tf.Tensor, layout: Layout) -> list[str]:

@@ -6,16 +6,14 @@ import contextlib
 import dataclasses
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import tensorflow as tf
 
-from terngrad.cluster.pulse import Pulse
-from terngrad.layout import Layout
 from terngrad.training.clock import Clock
-from terngrad.training.divergence import DivergedError, not_finite
-from terngrad.training.progress import Progress, make_progress
-from terngrad.training.runner import Outcome, Runner
+from terngrad.training.divergence import DivergedError, NotFiniteError
+from terngrad.training.progress import Progress
+from terngrad.training.stepper import Stepper
 from terngrad.training.summaries import SummaryWriter
 
 _LONGEST_CALL_SECS = 1.0  # so that a signal is answered soon
@@ -83,42 +81,29 @@ class Loop:
     """Trains until `cadence.max_steps` or a request to stop.
 
     Attributes:
-      runner_at: the runner of the step after so many steps, and the step up to which it serves.
-      batches: iterator of (images, labels).
-      batch_size: images in a batch.
-      layout: of the gradients.
+      stepper: makes the steps.
       cadence: when to log, save, write summaries.
-      report: called with the progress every `cadence.log_every` steps.
+      report: called with the progress every `cadence.log_every` steps of the worker's own.
       save: called with a step; returns the checkpoint's path, None where another process saves.
+      saves_last: whether the last step is saved here, not by the caller.
       writer: of summaries, or None.
       profile_dir: where a profile goes.
       unsaved: what messages say in the place of a checkpoint while there is none.
-      pulse: told when steps are under way, for other processes to see.
-      recover: called when a step failed; returns the step at which the training then is and its
-        batches, or None if it cannot go on.
-      is_stopped: whether the others had been asked to stop when this process got their state.
     """
 
-    runner_at: Callable[[int], tuple[Runner, int]]
-    batches: Iterator
-    batch_size: int
-    layout: Layout
+    stepper: Stepper
     cadence: Cadence
     report: Callable[[Progress], None]
     save: Callable[[int], str | None]
+    saves_last: bool = True
     writer: SummaryWriter | None = None
     profile_dir: str = ""
     unsaved: str = "none was written yet"
-    pulse: Pulse = dataclasses.field(default_factory=Pulse)
-    recover: Callable[[], tuple[int, Iterator] | None] = lambda: None
-    is_stopped: Callable[[], bool] = lambda: False
-    _called: set[Callable] = dataclasses.field(default_factory=set, init=False)
 
-    def run(self, step: int, checkpoint: str | None, stop: StopRequest) -> tuple[str | None, bool]:
-        """Trains from `step` on.
+    def run(self, checkpoint: str | None, stop: StopRequest) -> tuple[str | None, bool]:
+        """Trains from the stepper's step on.
 
         Args:
-          step: steps done before.
           checkpoint: of that step, if there is one.
           stop: looked at between calls into TensorFlow.
 
@@ -129,91 +114,86 @@ class Loop:
         Raises:
           DivergedError: names the step, what is not finite, and the last good checkpoint.
         """
-        saved_step = step if checkpoint else -1
+        stepper, cadence = self.stepper, self.cadence
+        saved_step = stepper.step if checkpoint else -1
         summary_due = self.writer is not None
-        self.runner_at(step)[0].compile(self.batches)
-        profiler = _Profiler(self.cadence.profile, self.profile_dir)
+        stepper.compile()
+        profiler = _Profiler(cadence.profile, self.profile_dir)
         clock = Clock()
         saved_at = summarized_at = time.monotonic()
-        ended = self.is_stopped()
-        while step < self.cadence.max_steps and not ended:
-            profiler.at(step)
-            runner, until = self.runner_at(step)
-            if stop.signal:
-                runner.request_stop()  # one more step tells the other processes
+        while stepper.step < cadence.max_steps and not stepper.is_over:
+            before, own_before = stepper.step, stepper.own_step
+            profiler.at(before)
+            most = stepper.select()
+            if stop.signal and not stepper.request_stop():
+                break
+            observes = summary_due and stepper.is_observable
             try:
-                if summary_due and runner.is_observable:
-                    outcome, step = self._observe(runner, step, clock), step + 1
-                    summarized_at = time.monotonic()
+                if observes:
+                    self._observe(clock)
                 else:
-                    wanted = min(self.cadence.next_stop(step), until) - step
-                    count = clock.affordable(wanted, _LONGEST_CALL_SECS)
-                    with clock.timing(count), self._pulsing(runner.many, step):
-                        outcome = runner.many(self.batches, count)
-                        step += int(outcome.done)
+                    self._make(most, clock)
+            except NotFiniteError as error:
+                last = checkpoint or self.unsaved
+                raise DivergedError(f"{error}; last good checkpoint: {last}.") from None
             except tf.errors.OpError:
-                if (found := self.recover()) is None:
+                if not stepper.recover():
                     raise
-                step, self.batches = found
-                ended = self.is_stopped()
                 continue
-            self._check(outcome, step, checkpoint)
-            ended = bool(outcome.stop)
-            if step % self.cadence.log_every == 0:
+            if observes:
+                summarized_at = time.monotonic()
+            if _passes(cadence.log_every, own_before, stepper.own_step):
                 try:
-                    self._report(outcome, step, clock)
+                    self._report(clock)
                 except BrokenPipeError:  # nobody reads the lines any more: end, but lose nothing
                     stop.signal = stop.signal or signal.SIGPIPE
-            if self._save_due(step, time.monotonic() - saved_at):
-                checkpoint = self._save(step, checkpoint)
-                saved_step, saved_at = step, time.monotonic()
+            if self._save_due(before, time.monotonic() - saved_at):
+                checkpoint = self._save(checkpoint)
+                saved_step, saved_at = stepper.step, time.monotonic()
             summary_due = self._summary_due(time.monotonic() - summarized_at)
         profiler.close()
-        if saved_step != step:
-            checkpoint = self._save(step, checkpoint)
+        if self.saves_last and saved_step != stepper.step:
+            checkpoint = self._save(checkpoint)
         if self.writer:
+            stepper.summarize(self.writer)
             self.writer.flush()
-        return checkpoint, ended
+        return checkpoint, stepper.is_over
 
-    def _observe(self, runner: Runner, step: int, clock: Clock) -> Outcome:
-        with clock.timing(1), self._pulsing(runner.one, step):
-            observation = runner.one(self.batches)
-        self.writer.gradients(observation.gradients, observation.zeros, step + 1)
-        self.writer.traffic(runner.codecs, step + 1)
+    def _make(self, most: int, clock: Clock) -> None:
+        step = self.stepper.step
+        wanted = min(self.cadence.next_stop(step) - step, most)
+        count = clock.affordable(wanted, _LONGEST_CALL_SECS)
+        with clock.timing(count):
+            self.stepper.make(count)
+
+    def _observe(self, clock: Clock) -> None:
+        codecs = self.stepper.codecs
+        with clock.timing(1):
+            shown = self.stepper.observe()
+        self.writer.gradients(shown.gradients, shown.zeros, self.stepper.step)
+        self.writer.traffic(codecs, self.stepper.step)
         self.writer.flush()
-        return observation.outcome
 
-    def _pulsing(self, call: Callable, step: int) -> contextlib.AbstractContextManager:
-        if call in self._called:
-            return self.pulse.steps(step)
-        self._called.add(call)  # it compiles now, or waits for the first of all batches: for long
-        return contextlib.nullcontext()
-
-    def _check(self, outcome: Outcome, step: int, checkpoint: str | None) -> None:
-        if bad := not_finite(outcome.losses, outcome.scales, self.layout):
-            last = checkpoint or self.unsaved
-            raise DivergedError(f"step {step}: {', '.join(bad)}; last good checkpoint: {last}.")
-
-    def _save(self, step: int, checkpoint: str | None) -> str | None:
+    def _save(self, checkpoint: str | None) -> str | None:
         try:
-            return self.save(step)
-        except ValueError as error:  # weights that are not finite
+            return self.save(self.stepper.step)
+        except NotFiniteError as error:
             raise DivergedError(
                 f"{error} Last good checkpoint: {checkpoint or self.unsaved}."
             ) from error
 
-    def _report(self, outcome: Outcome, step: int, clock: Clock) -> None:
-        seconds = clock.seconds_per_step()
-        progress = make_progress(
-            step, outcome.losses, outcome.learning_rate, seconds, self.batch_size
-        )
+    def _report(self, clock: Clock) -> None:
+        progress = self.stepper.progress(clock.seconds_per_step())
         self.report(progress)
         if self.writer:
             self.writer.progress(progress)
+            self.stepper.summarize(self.writer)
 
-    def _save_due(self, step: int, seconds: float) -> bool:
-        by_step = self.cadence.save_every and step % self.cadence.save_every == 0
-        return bool(by_step or (self.cadence.save_secs and seconds >= self.cadence.save_secs))
+    def _save_due(self, before: int, seconds: float) -> bool:
+        every, secs = self.cadence.save_every, self.cadence.save_secs
+        if self.stepper.wants_save or (every and _passes(every, before, self.stepper.step)):
+            return True
+        return bool(secs and seconds >= secs) and self.stepper.request_save()
 
     def _summary_due(self, seconds: float) -> bool:
         secs = self.cadence.summary_secs
@@ -240,6 +220,11 @@ class _Profiler:
             tf.profiler.experimental.stop()
             self._running = False
             print(f"Profile for TensorBoard: {self._directory}", flush=True)
+
+
+def _passes(every: int, before: int, step: int) -> bool:
+    """Whether there is a multiple of `every` among the steps after `before` up to `step`."""
+    return step // every > before // every
 
 
 def _next_multiple(step: int, every: int) -> int:

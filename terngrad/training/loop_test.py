@@ -11,6 +11,7 @@ from terngrad.training.classifier import Losses
 from terngrad.training.divergence import DivergedError
 from terngrad.training.loop import Cadence, Loop, StopRequest
 from terngrad.training.runner import Observation, Outcome
+from terngrad.training.synchronous import SynchronousStepper
 
 LAYOUT = make_layout(["conv/kernel", "fc/kernel"], [(3, 3), (4, 5)], Policy(grad_bits=1))
 
@@ -20,10 +21,11 @@ class PretendedRunner:
 
     codecs = ()
     follower = None
+    saves_together = False
 
     def __init__(self, bad=None, bad_from=0, is_observable=True):
         self.is_observable = is_observable
-        self.step, self.stopping = 0, False
+        self.step, self.stopping, self.saving = 0, False, False
         self._bad, self._bad_from = bad or {}, bad_from
 
     def compile(self, batches):
@@ -31,6 +33,9 @@ class PretendedRunner:
 
     def request_stop(self):
         self.stopping = True
+
+    def request_save(self):
+        self.saving = True
 
     def many(self, batches, count):
         del batches
@@ -41,7 +46,8 @@ class PretendedRunner:
         values = good | (self._bad if self.step >= self._bad_from else {})
         stop = tf.constant(self.stopping)
         rate = tf.constant(0.1)
-        return Outcome(tf.constant(done), values["losses"], stop, rate, values["scales"])
+        save, self.saving = tf.constant(self.saving), False
+        return Outcome(tf.constant(done), values["losses"], stop, rate, values["scales"], save)
 
     def one(self, batches):
         return Observation(self.many(batches, 1), [], {})
@@ -66,12 +72,15 @@ class PretendedWriter:
         pass
 
 
-def loop_of(runner, saved, max_steps=100):
+def loop_of(runner, saved, max_steps=100, step=0):
     return Loop(
-        runner_at=lambda step: (runner, 1 << 60),
-        batches=iter(()),
-        batch_size=4,
-        layout=LAYOUT,
+        stepper=SynchronousStepper(
+            runner_at=lambda step: (runner, 1 << 60),
+            batches=iter(()),
+            batch_size=4,
+            layout=LAYOUT,
+            step=step,
+        ),
         cadence=Cadence(max_steps=max_steps, log_every=10, save_every=25),
         report=lambda progress: None,
         save=lambda step: saved.append(step) or f"model.ckpt-{step}",
@@ -86,20 +95,20 @@ def test_law_10_the_variable_of_a_gradient_that_is_not_finite_is_named():
         r"step 40: the gradient of conv/kernel is not finite; last good checkpoint: model.ckpt-25\."
     )
     with pytest.raises(DivergedError, match=text):
-        loop_of(PretendedRunner(bad, bad_from=40), saved).run(0, None, StopRequest())
+        loop_of(PretendedRunner(bad, bad_from=40), saved).run(None, StopRequest())
     assert saved == [25]
 
 
 def test_law_10_a_loss_that_is_not_finite_is_named():
     bad = {"losses": Losses(tf.constant(np.nan), tf.constant(0.5))}
     with pytest.raises(DivergedError, match=r"entropy_loss is nan; .* none was written yet"):
-        loop_of(PretendedRunner(bad), []).run(0, None, StopRequest())
+        loop_of(PretendedRunner(bad), []).run(None, StopRequest())
 
 
 def test_a_request_to_stop_ends_after_one_more_step_with_a_checkpoint():
     runner, saved, stop = PretendedRunner(), [], StopRequest()
     stop.signal = 15
-    checkpoint, stopped = loop_of(runner, saved).run(0, None, stop)
+    checkpoint, stopped = loop_of(runner, saved).run(None, stop)
     assert (runner.step, saved, checkpoint, stopped) == (1, [1], "model.ckpt-1", True)
 
 
@@ -116,18 +125,18 @@ def test_a_failed_step_goes_on_from_the_state_it_is_given_unless_that_run_was_st
 
     runner, saved = FailingOnce(), []
     loop = loop_of(runner, saved)
-    loop.recover = lambda: (70, iter(()))
-    loop.is_stopped = lambda: stopped and runner.failed
-    checkpoint, ended = loop.run(0, None, StopRequest())
+    loop.stepper.regain = lambda: (70, iter(()))
+    loop.stepper.is_stopped = lambda: stopped and runner.failed
+    checkpoint, ended = loop.run(None, StopRequest())
     assert (ended, checkpoint) == (stopped, "model.ckpt-70" if stopped else "model.ckpt-100")
     assert saved == ([25, 70] if stopped else [25, 75, 100])
 
 
 def test_who_starts_with_the_state_of_a_run_that_was_stopped_makes_no_step():
     runner, saved = PretendedRunner(), []
-    loop = loop_of(runner, saved)
-    loop.is_stopped = lambda: True
-    assert loop.run(40, "model.ckpt-40", StopRequest()) == ("model.ckpt-40", True)
+    loop = loop_of(runner, saved, step=40)
+    loop.stepper.is_stopped = lambda: True
+    assert loop.run("model.ckpt-40", StopRequest()) == ("model.ckpt-40", True)
     assert (runner.step, saved) == (0, [])
 
 
@@ -135,10 +144,10 @@ def test_others_see_how_far_it_is_in_steps_but_not_while_it_compiles_or_saves():
     runner, saved, seen = PretendedRunner(), [], []
     loop = loop_of(runner, saved, max_steps=60)
     many, save = runner.many, loop.save
-    shown = lambda: loop.pulse.batches
+    shown = lambda: loop.stepper.pulse.batches
     runner.many = lambda *arguments: seen.append((runner.step, shown())) or many(*arguments)
     loop.save = lambda step: seen.append(("saved", shown())) or save(step)
-    loop.run(0, None, StopRequest())
+    loop.run(None, StopRequest())
     assert seen[0] == (0, None)  # the first call waits for the first of all batches
     assert seen.count(("saved", None)) == 3
     assert all(batches == step for step, batches in seen[1:] if step != "saved")
@@ -147,9 +156,7 @@ def test_others_see_how_far_it_is_in_steps_but_not_while_it_compiles_or_saves():
 
 def test_checkpoints_are_written_at_their_steps_and_at_the_end():
     saved = []
-    checkpoint, stopped = loop_of(PretendedRunner(), saved, max_steps=60).run(
-        0, None, StopRequest()
-    )
+    checkpoint, stopped = loop_of(PretendedRunner(), saved, max_steps=60).run(None, StopRequest())
     assert (saved, checkpoint, stopped) == ([25, 50, 60], "model.ckpt-60", False)
 
 
@@ -159,5 +166,15 @@ def test_a_process_alone_shows_its_gradients_and_who_follows_shows_none():
         loop = loop_of(runner, [], max_steps=60)
         loop.writer = PretendedWriter()
         loop.cadence = dataclasses.replace(loop.cadence, summary_secs=0.0)
-        loop.run(0, None, StopRequest())
+        loop.run(None, StopRequest())
         assert (loop.writer.observed, runner.step) == (observed, 60)
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_save_by_time_waits_for_a_step_where_all_save_together(together):
+    runner, saved = PretendedRunner(), []
+    runner.saves_together = together
+    loop = loop_of(runner, saved, max_steps=40)
+    loop.cadence = dataclasses.replace(loop.cadence, save_every=0, save_secs=1e-9)
+    loop.run(0, None, StopRequest())
+    assert saved == ([20, 40] if together else [10, 20, 30, 40])

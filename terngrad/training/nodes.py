@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from terngrad.codecs.codec import Codec
+from terngrad.codecs.codec import Codec, Memory
 from terngrad.draws import DrawKey
 from terngrad.exchange.exchange import Exchange
 from terngrad.training.bystander import Bystander
@@ -28,10 +28,14 @@ class NodeCodes(NamedTuple):
     Attributes:
       codes: the node's gradients as they travel.
       scales: float32 [v], what it encodes with.
+      kept: the node's memory after a step that it took part in.
+      unsent: its memory after a step that was made without it.
     """
 
     codes: list[list[tf.Tensor]]
     scales: list[tf.Tensor]
+    kept: list[Memory]
+    unsent: list[Memory]
 
 
 def seed_of_draws(seed: int) -> tf.Tensor:
@@ -78,8 +82,9 @@ def encode_nodes(
     exchange: Exchange,
     keys: Sequence[DrawKey],
     devices: Sequence[str],
+    memories: Sequence[Memory],
 ) -> NodeCodes:
-    """Clips, agrees on scales, encodes.
+    """Corrects by the memory, clips, agrees on scales, encodes, updates the memory.
 
     Args:
       gradients: of each node, of each variable, of which the codec takes its own.
@@ -87,17 +92,20 @@ def encode_nodes(
       exchange: joins the nodes that agree on scales.
       keys: of each node's draws.
       devices: of each node; it measures and encodes there, so that codes leave the device.
+      memories: of each node, before the step.
     """
-    chosen = [[node[i] for i in codec.variables] for node in gradients]
-    measured, codes = [], []
-    for node, device in zip(chosen, devices, strict=True):
+    corrected, measured, codes, kept = [], [], [], []
+    for node, memory, device in zip(gradients, memories, devices, strict=True):
         with tf.device(device):
-            measured.append(codec.measure(node))
+            corrected.append(codec.correct([node[i] for i in codec.variables], memory))
+            measured.append(codec.measure(corrected[-1]))
     agreed = codec.agree(exchange, measured)
     for i, device in enumerate(devices):
         with tf.device(device):
-            codes.append(codec.encode(chosen[i], measured[i].bounds, agreed[i], keys[i]))
-    return NodeCodes(codes, agreed)
+            codes.append(codec.encode(corrected[i], measured[i].bounds, agreed[i], keys[i]))
+            kept.append(codec.update(corrected[i], codes[i], agreed[i]))
+    unsent = [c if memory else [] for c, memory in zip(corrected, memories, strict=True)]
+    return NodeCodes(codes, agreed, kept, unsent)
 
 
 def dropout_seed(key: DrawKey) -> tf.Tensor:

@@ -11,12 +11,14 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
+from terngrad.training.slots import SLOTS
+
 
 class Optimizer(abc.ABC):
     """Updates a fixed list of variables.
 
     Attributes:
-      slots: by slot name, one tensor-like variable for each trained variable.
+      slots: by slot name, as in `SLOTS`, one tensor-like variable for each trained variable.
     """
 
     slots: dict[str, list[tf.Variable]]
@@ -144,14 +146,14 @@ def make_optimizer(name: str, variables: Sequence[tf.Variable], momentum: float)
     Raises:
       ValueError: names the optimizers there are.
     """
+    if name not in SLOTS:
+        raise ValueError(f"optimizer is {name!r}; allowed are {', '.join(SLOTS)}.")
     makers: Mapping = {
         "gd": lambda: GradientDescent(variables),
         "momentum": lambda: Momentum(variables, momentum),
         "rmsprop": lambda: RMSProp(variables, momentum),
         "adam": lambda: Adam(variables),
     }
-    if name not in makers:
-        raise ValueError(f"optimizer is {name!r}; allowed are {', '.join(makers)}.")
     return makers[name]()
 
 

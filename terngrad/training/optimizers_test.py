@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from terngrad.training.optimizers import make_optimizer
+from terngrad.training.slots import SLOTS
 
 START = [1.0, -2.0, 0.5]
 GRADIENTS = [
@@ -60,5 +61,11 @@ def test_the_weights_after_five_steps_of_momentum_are_those_worked_out_by_hand()
 
 
 def test_an_unknown_optimizer_is_named():
-    with pytest.raises(ValueError, match="'lars'; allowed are gd, momentum, rmsprop, adam"):
+    with pytest.raises(ValueError, match="'lars'; allowed are momentum, adam, gd, rmsprop"):
         make_optimizer("lars", [], 0.9)
+
+
+@pytest.mark.parametrize("name", SLOTS)
+def test_every_optimizer_of_the_table_keeps_the_slots_that_it_names(name):
+    optimizer = make_optimizer(name, [tf.Variable(START)], MOMENTUM)
+    assert tuple(optimizer.slots) == SLOTS[name]

@@ -16,11 +16,12 @@ class Outcome(NamedTuple):
 
     Attributes:
       done: int32 scalar, steps done; fewer than asked for if the last one was not finite, or was
-        the last because of a request to stop.
+        the last because of a request to stop or to save.
       losses: of the last step.
       stop: bool scalar, a process was asked to stop; no step came after that.
       learning_rate: of the last step.
       scales: float32 [v], of the coded variables in the last step.
+      save: bool scalar, all processes are to save after this step.
     """
 
     done: tf.Tensor
@@ -28,6 +29,7 @@ class Outcome(NamedTuple):
     stop: tf.Tensor
     learning_rate: tf.Tensor
     scales: tf.Tensor
+    save: tf.Tensor | bool = False
 
 
 class Observation(NamedTuple):
@@ -78,9 +80,18 @@ class Runner:
         """Runs `count` steps, or fewer: see `Outcome`."""
         return self._many(batches, tf.constant(count, tf.int32))
 
+    @property
+    def saves_together(self) -> bool:
+        """Whether processes save what each of them has after the same step: see `request_save`."""
+        return self._step.saves_together
+
     def request_stop(self) -> None:
         """See `TrainStep`."""
         self._step.request_stop()
+
+    def request_save(self) -> None:
+        """See `TrainStep`."""
+        self._step.request_save()
 
     def compile(self, batches: Iterator) -> None:
         """Compiles `many`, so that its first step is as quick as the next."""
@@ -95,7 +106,7 @@ class Runner:
             return (_outcome(self._take(*self._next(batches)), last.done + 1),)
 
         return tf.while_loop(
-            lambda last: (last.done < count) & _is_finite(last) & ~last.stop,
+            lambda last: (last.done < count) & _is_finite(last) & ~last.stop & ~last.save,
             body,
             (self._nothing(),),
             parallel_iterations=1,
@@ -128,7 +139,8 @@ class Runner:
     def _nothing(self) -> Outcome:
         zero = tf.zeros([])
         scales = tf.zeros([self._scale_count])
-        return Outcome(tf.constant(0), Losses(zero, zero), tf.constant(False), zero, scales)
+        no = tf.constant(False)
+        return Outcome(tf.constant(0), Losses(zero, zero), no, zero, scales, no)
 
     def _no_zeros(self) -> dict[int, tf.Tensor]:
         coded = [i for codec in self.codecs if codec.scale_count for i in codec.variables]
@@ -136,7 +148,8 @@ class Runner:
 
 
 def _outcome(result: StepResult, done: tf.Tensor) -> Outcome:
-    return Outcome(done, result.losses, result.stop, result.learning_rate, result.aggregate.scales)
+    rate, scales = result.learning_rate, result.aggregate.scales
+    return Outcome(done, result.losses, result.stop, rate, scales, result.save)
 
 
 def _is_finite(outcome: Outcome) -> tf.Tensor:

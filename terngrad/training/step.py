@@ -13,6 +13,7 @@ from terngrad.exchange.exchange import Exchange
 from terngrad.training.averages import MovingAverages
 from terngrad.training.bystander import Bystander
 from terngrad.training.classifier import Classifier, Losses
+from terngrad.training.memory import Memories, Memory, no_memories
 from terngrad.training.nodes import compute_nodes, draw_keys, encode_nodes, seed_of_draws, spread
 from terngrad.training.optimizers import Optimizer
 from terngrad.training.schedules import Schedule
@@ -25,11 +26,15 @@ class Aggregate(NamedTuple):
       means: mean gradient of each variable.
       scales: float32 [v], scale of each coded variable; infinite if a gradient is not finite.
       encoded: the first local node's encoded buckets, by codec.
+      kept: memories after a step that this process took part in, by codec and local node.
+      unsent: memories after a step that was made without this process.
     """
 
     means: list[tf.Tensor]
     scales: tf.Tensor
     encoded: list[list[tf.Tensor]]
+    kept: Memories
+    unsent: Memories
 
 
 class StepResult(NamedTuple):
@@ -37,6 +42,7 @@ class StepResult(NamedTuple):
 
     losses: Losses
     stop: tf.Tensor  # bool, a process was asked to stop
+    save: tf.Tensor  # bool, a process asked all to save what they have after this step
     learning_rate: tf.Tensor
     gradients: list[tf.Tensor]  # the first local node's
     aggregate: Aggregate
@@ -56,6 +62,9 @@ class TrainStep:
         step: tf.Variable,
         seed: int,
         devices: Sequence[str],
+        memory: Memory | None = None,
+        *,
+        saves_together: bool = False,
     ) -> None:
         """Joins the parts.
 
@@ -69,6 +78,8 @@ class TrainStep:
           step: int64 scalar, number of updates done; counted up here.
           seed: of codes and dropout, 64 bits.
           devices: towers; consecutive local nodes share a tower.
+          memory: of the codecs, of this process' nodes; None = its own, which nobody saves.
+          saves_together: processes tell each other when to save, as each saves its own memory.
         """
         self._classifier = classifier
         self._codecs = codecs
@@ -79,12 +90,19 @@ class TrainStep:
         self._step = step
         self._seed = seed_of_draws(seed)
         self._devices = devices
+        self._memory = memory or Memory(codecs, exchange.first_node, exchange.local_nodes)
+        self.saves_together = saves_together
         self._stop = tf.Variable(0.0, trainable=False)
+        self._save = tf.Variable(0.0, trainable=False)
 
     def request_stop(self) -> None:
         """Lets all processes know, in the next step, that this one is to stop."""
         self._stop.assign(1.0)
         self._exchange.insist()
+
+    def request_save(self) -> None:
+        """Lets all processes save after one of the next steps; needs `saves_together`."""
+        self._save.assign(1.0)
 
     def __call__(self, images: tf.Tensor, labels: tf.Tensor) -> StepResult:
         """Trains on the process' batch: float32 [B, H, W, C], int32 [B], split over its nodes."""
@@ -94,8 +112,10 @@ class TrainStep:
         keys = draw_keys(self._seed, step, self._exchange.first_node, nodes)
         computed = compute_nodes(self._classifier, images, labels, keys, devices)
         gradients, losses, states = zip(*computed, strict=True)
-        shared, stop = self._share(losses)
-        aggregate = exchange_gradients(gradients, self._codecs, self._exchange, keys, devices)
+        shared, stop, save = self._share(losses)
+        aggregate = exchange_gradients(
+            gradients, self._codecs, self._exchange, keys, devices, self._memory.read()
+        )
         statistics = self._mean_statistics(states)
         rate = self._schedule(step)
         with self._exchange.settled():
@@ -104,20 +124,32 @@ class TrainStep:
                 variable.assign(value)
             if self._averages:
                 self._averages.update(step)
+            self._memory.assign(self._remembered(aggregate))
+            if self.saves_together:
+                self._save.assign(tf.where(save, 0.0, self._save))
             self._step.assign_add(1)
-        return StepResult(shared, stop, rate, gradients[0], aggregate)
+        return StepResult(shared, stop, save, rate, gradients[0], aggregate)
 
     def zeros_like_gradients(self) -> list[tf.Tensor]:
         """Zeros in the shapes of the gradients."""
         return [tf.zeros(v.shape) for v in self._classifier.variables]
 
-    def _share(self, losses: Sequence[Losses]) -> tuple[Losses, tf.Tensor]:
-        """Mean losses over all nodes and whether to stop, so that all processes end alike."""
-        stop = self._stop.read_value()
-        signals = [[tf.stack([*loss, stop])] for loss in losses]
+    def _share(self, losses: Sequence[Losses]) -> tuple[Losses, tf.Tensor, tf.Tensor]:
+        """Mean losses over all nodes, and whether to stop and to save, so that all do it alike."""
+        told = [self._stop, self._save] if self.saves_together else [self._stop]
+        values = [variable.read_value() for variable in told]
+        signals = [[tf.stack([*loss, *values])] for loss in losses]
         (means,) = self._exchange.mean(signals, "losses")
-        *shared, stops = tf.unstack(means)
-        return Losses(*shared), stops > 0.0
+        entropy, regularization, *heard = tf.unstack(means)
+        save = heard[1] > 0.0 if self.saves_together else tf.constant(False)
+        return Losses(entropy, regularization), heard[0] > 0.0, save
+
+    def _remembered(self, aggregate: Aggregate) -> Memories:
+        """The memories after the step; gradients that it was made without are kept whole."""
+        took_part = self._exchange.took_part()
+        return tf.nest.map_structure(
+            lambda kept, unsent: tf.where(took_part, kept, unsent), aggregate.kept, aggregate.unsent
+        )
 
     def _mean_statistics(self, states: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
         """Moving statistics of the net are linear in a node's batch, so their mean is exact."""
@@ -132,6 +164,7 @@ def exchange_gradients(
     exchange: Exchange,
     keys: Sequence[DrawKey],
     devices: Sequence[str],
+    memories: Memories = (),
 ) -> Aggregate:
     """Clip, scale, encode, exchange, decode.
 
@@ -141,13 +174,18 @@ def exchange_gradients(
       exchange: joins the nodes.
       keys: of each local node's draws.
       devices: of each local node; it measures and encodes there, so that codes leave the device.
+      memories: before the step, by codec and local node; empty = those before the first step.
     """
     means: dict[int, tf.Tensor] = {}
-    scales, encoded = [], []
-    for codec in codecs:
-        codes, agreed = encode_nodes(gradients, codec, exchange, keys, devices)
-        delivered = codec.deliver(exchange, codes, agreed)
+    scales, encoded, kept, unsent = [], [], [], []
+    memories = memories or no_memories(codecs, len(keys))
+    for codec, memory in zip(codecs, memories, strict=True):
+        node = encode_nodes(gradients, codec, exchange, keys, devices, memory)
+        delivered = codec.deliver(exchange, node.codes, node.scales)
         means.update(zip(codec.variables, delivered, strict=True))
-        scales.append(tf.reduce_max(tf.stack(agreed), axis=0))
-        encoded.append(codes[0])
-    return Aggregate([means[i] for i in sorted(means)], tf.concat(scales, 0), encoded)
+        scales.append(tf.reduce_max(tf.stack(node.scales), axis=0))
+        encoded.append(node.codes[0])
+        kept.append(node.kept)
+        unsent.append(node.unsent)
+    ordered = [means[i] for i in sorted(means)]
+    return Aggregate(ordered, tf.concat(scales, 0), encoded, kept, unsent)

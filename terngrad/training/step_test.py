@@ -13,6 +13,7 @@ from terngrad.ops.reference import ReferenceKernels
 from terngrad.training import schedules
 from terngrad.training.averages import MovingAverages
 from terngrad.training.classifier import Classifier
+from terngrad.training.memory import Memory
 from terngrad.training.nodes import dropout_seed
 from terngrad.training.optimizers import Momentum
 from terngrad.training.runner import Runner
@@ -20,6 +21,7 @@ from terngrad.training.step import TrainStep
 
 BATCH, CLASSES, SIDE = 16, 5, 8
 TERNARY = Policy(grad_bits=1, clip_factor=2.5)
+RESIDUAL = Policy(codec="terngrad.testing.residual_codec:ResidualCodec", clip_factor=2.5)
 DEVICES = ("/CPU:0", "/CPU:1")
 
 
@@ -55,16 +57,20 @@ class Training:
         codecs = make_codecs(
             make_layout(names, [v.shape for v in variables], policy), ReferenceKernels()
         )
+        self.exchange = LocalExchange(nodes, ReferenceKernels())
+        self.memory = Memory(codecs, 0, nodes)
         self.step = TrainStep(
             self.classifier,
             codecs,
-            LocalExchange(nodes, ReferenceKernels()),
+            self.exchange,
             Momentum(variables, 0.9),
             schedules.fixed(0.05),
             MovingAverages(variables, 0.99),
             tf.Variable(0, dtype=tf.int64),
             seed,
             devices,
+            self.memory,
+            saves_together=True,
         )
         self.runner = Runner(self.step, codecs)
 
@@ -98,7 +104,9 @@ def test_law_6_float_gradients_of_n_nodes_equal_those_of_the_whole_batch(nodes):
         np.testing.assert_allclose(split, whole, rtol=1e-6, atol=1e-6 * np.abs(whole).max())
 
 
-@pytest.mark.parametrize("policy", [Policy(), TERNARY], ids=["float", "ternary"])
+@pytest.mark.parametrize(
+    "policy", [Policy(), TERNARY, RESIDUAL], ids=["float", "ternary", "residual"]
+)
 def test_law_4_devices_do_not_matter(policy):
     trainings = [Training(policy, 4, devices) for devices in (DEVICES[:1], DEVICES)]
     for training in trainings:
@@ -138,6 +146,30 @@ def test_law_2_equal_seeds_give_equal_parameters_and_others_do_not():
 def test_packing_gives_the_same_parameters_bit_for_bit():
     plain = Policy(grad_bits=1, clip_factor=2.5, use_encoding=False)
     assert_same_bits(parameters_after(8, TERNARY, 4), parameters_after(8, plain, 4))
+
+
+def test_law_9_gradients_of_a_step_that_was_made_without_a_process_are_kept_whole(monkeypatch):
+    training = Training(RESIDUAL, 2)
+    training.run(3)
+    before = [v.numpy() for v in training.memory.variables.values()]
+    images, labels = next(iter(make_batches()))
+    monkeypatch.setattr(training.exchange, "took_part", lambda: tf.constant(False))
+    result = tf.function(training.step, autograph=False)(images, labels)
+    after = [v.numpy() for v in training.memory.variables.values()]
+    assert_same_bits(after, [v.numpy() for v in tf.nest.flatten(result.aggregate.unsent)])
+    variable = int(next(iter(training.memory.variables)).rpartition("/")[2])
+    given = result.gradients[variable].numpy()  # of node 0, whose memory comes first
+    assert np.any(given) and np.any(before[0])
+    np.testing.assert_array_equal(after[0], before[0] + given)
+
+
+def test_a_request_to_save_ends_a_call_after_the_step_that_tells_all():
+    training = Training(TERNARY, 2)
+    training.runner.request_save()
+    outcome = training.run(8)
+    assert (int(outcome.done), bool(outcome.save)) == (1, True)
+    outcome = training.run(8)
+    assert (int(outcome.done), bool(outcome.save)) == (8, False)
 
 
 @pytest.mark.parametrize("devices", [DEVICES[:1], DEVICES], ids=len)

@@ -9,14 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import tensorflow as tf
 
-from terngrad.codecs.codec import Codec, Payload
 from terngrad.exchange.connection import Connection, InterruptionError
-from terngrad.exchange.exchange import Exchange, tree_sum
 from terngrad.exchange.ordering import unordered
 from terngrad.exchange.parameter_server import groups
 from terngrad.exchange.parameter_server.operations import Kind, Operation
 from terngrad.exchange.parameter_server.worker.client import Client
-from terngrad.limits import MAX_NODES
+from terngrad.exchange.spread import SpreadExchange
 from terngrad.ops.kernels import Kernels
 from terngrad.planes import plane_count
 
@@ -87,66 +85,40 @@ class ParameterServerConnection(Connection):
         return self._client.spares
 
 
-class ParameterServerExchange(Exchange):
-    """Sums on the ps; each worker computes as many consecutive nodes."""
+class ParameterServerExchange(SpreadExchange):
+    """Sums on the ps."""
 
     def __init__(
         self, client: Client, local_nodes: int, kernels: Kernels, step: tf.Variable
     ) -> None:
         """Joins `local_nodes` nodes of each worker; the operations belong to `step`.
 
-        For sums of floats that do not depend on how nodes are spread over workers (law 4),
-        `local_nodes` must be a power of two.
-
-        Raises:
-          ValueError: there are more than 65536 nodes.
+        Errors: see base class. Where a step is made without some workers, `nodes` tells of how many
+        nodes its results are.
         """
-        self.local_nodes = local_nodes
-        self.first_node = client.rank * local_nodes
-        self.size = client.size * local_nodes
-        if not 1 <= self.size <= MAX_NODES:
-            raise ValueError(f"{self.size} nodes; allowed are 1 to {MAX_NODES}.")
+        super().__init__(client.rank, client.size, local_nodes, kernels)
         self._client = client
-        self._kernels = kernels
         self._step = step
-        self.bytes_sent = tf.Variable(0, dtype=tf.int64, trainable=False)
-        self.bytes_received = tf.Variable(0, dtype=tf.int64, trainable=False)
-        # Of the step under way; fewer than `size` where a step is made without some workers.
-        self._nodes = tf.Variable(self.size, dtype=tf.int32, trainable=False)
         self._counted = self.size
-        self._operations = _Operations(client, local_nodes, self._count)
+        self._operations = _Operations(client, self._count)
         self._unsettled: list[tf.Tensor] = []  # results of the step that is being traced
+        self._took_part = tf.constant(True)  # in that step
 
-    def max(self, vectors: Sequence[tf.Tensor], name: str) -> tf.Tensor:
-        """See base class."""
-        local = tf.reduce_max(tf.stack(vectors), axis=0)
+    def _join_max(self, local: tf.Tensor, name: str) -> tf.Tensor:
         return self._run(f"{name}/max", Kind.MAX, local.shape[0], local)
 
-    def sum(self, codes: Sequence[tf.Tensor], name: str) -> tf.Tensor:
-        """See base class."""
-        local = self._kernels.sum(codes, plane_count(self.local_nodes))
-        groups = local.shape[0]
-        total = self._run(f"{name}/codes", Kind.CODES, groups, tf.bitcast(local, tf.int32))
-        return tf.bitcast(tf.reshape(total, [groups, plane_count(self.size)]), tf.uint32)
+    def _join_codes(self, local: tf.Tensor, name: str, max_code: int) -> tf.Tensor:
+        groups, words = local.shape[0], tf.bitcast(local, tf.int32)
+        total = self._run(f"{name}/codes", Kind.CODES, groups, words, max_code)
+        planes = plane_count(self.size * max_code)
+        return tf.bitcast(tf.reshape(total, [groups, planes]), tf.uint32)
 
-    def float_sum(self, values: Sequence[Sequence[tf.Tensor]], name: str) -> list[tf.Tensor]:
-        """See base class."""
-        local = [tree_sum(each) for each in zip(*values, strict=True)]
-        flat = tf.concat([tf.reshape(value, [-1]) for value in local], 0)
-        return _like(self._run(f"{name}/floats", Kind.FLOATS, flat.shape[0], flat), local)
+    def _join_floats(self, local: tf.Tensor, name: str) -> tf.Tensor:
+        return self._run(f"{name}/floats", Kind.FLOATS, local.shape[0], local)
 
-    def mean(self, values: Sequence[Sequence[tf.Tensor]], name: str) -> list[tf.Tensor]:
-        """See base class; float16 also travels as float16, rounded again on each way."""
-        if values[0][0].dtype != tf.float16:
-            return super().mean(values, name)
-        wide = [[tf.cast(value, tf.float32) for value in node] for node in values]
-        local = [tree_sum(each) / self.local_nodes for each in zip(*wide, strict=True)]
-        flat = tf.cast(tf.concat([tf.reshape(value, [-1]) for value in local], 0), tf.float16)
-        return _like(self._run(f"{name}/halves", Kind.HALVES, flat.shape[0], flat), local)
-
-    def payload(self, codec: Codec) -> dict[int, Payload]:
-        """See base class; a worker hands in what its nodes have together."""
-        return codec.payload(self.size, self.local_nodes)
+    def _join_halves(self, local: tf.Tensor, name: str) -> tf.Tensor:
+        halves = tf.cast(local, tf.float16)
+        return self._run(f"{name}/halves", Kind.HALVES, halves.shape[0], halves)
 
     def nodes(self, total: tf.Tensor) -> tf.Tensor:
         """See base class."""
@@ -159,24 +131,36 @@ class ParameterServerExchange(Exchange):
         graph = tf.compat.v1.get_default_graph()
         results = [result for result in self._unsettled if result.graph is graph]
         self._unsettled = []
-        commit = lambda step: np.bool_(self._client.commit(int(step)))
+
+        def commit(step: np.ndarray) -> tuple[np.bool_, np.bool_]:
+            took_part = self._client.takes_part(int(step))
+            return np.bool_(self._client.commit(int(step))), np.bool_(took_part)
+
         with tf.control_dependencies(results):
-            may_go_on = tf.numpy_function(commit, [self._step.read_value()], tf.bool)
+            may_go_on, self._took_part = tf.numpy_function(
+                commit, [self._step.read_value()], [tf.bool, tf.bool]
+            )
         check = tf.debugging.Assert(may_go_on, ["the step was given up: a worker comes or goes"])
         with tf.control_dependencies([check]):
             yield
+
+    def took_part(self) -> tf.Tensor:
+        """See base class."""
+        return tf.ensure_shape(self._took_part, [])
 
     def insist(self) -> None:
         """See base class."""
         self._client.insist()
 
-    def _run(self, name: str, kind: Kind, items: int, local: tf.Tensor) -> tf.Tensor:
+    def _run(
+        self, name: str, kind: Kind, items: int, local: tf.Tensor, max_code: int = 1
+    ) -> tf.Tensor:
         """Runs an operation of a step, and counts its bytes."""
         step = self._step.read_value()
-        operation = Operation(name, kind, items, self.local_nodes, self._client.size)
+        operation = Operation(name, kind, items, self.local_nodes, self._client.size, max_code)
         self.bytes_sent.assign_add(items * operation.pushed_bytes)
         self.bytes_received.assign_add(items * operation.result_bytes)
-        result = self._operations.run(name, kind, items, local, step)
+        result = self._operations.run(operation, local, step)
         if not tf.executing_eagerly():
             self._unsettled.append(result)
         return result
@@ -196,17 +180,13 @@ class _Operations:
     has it. So all of a step's exchanges can be under way together, with however few threads.
     """
 
-    def __init__(self, client: Client, local_nodes: int, count: Callable[[int], None]) -> None:
+    def __init__(self, client: Client, count: Callable[[int], None]) -> None:
         self._client = client
-        self._local_nodes = local_nodes
         self._count = count
         self._known: dict[str, tuple[int, tf.queue.FIFOQueue]] = {}
 
-    def run(
-        self, name: str, kind: Kind, items: int, local: tf.Tensor, step: tf.Tensor
-    ) -> tf.Tensor:
+    def run(self, operation: Operation, local: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
         """Pushes `local` and returns the result, flat and of its type."""
-        operation = Operation(name, kind, items, self._local_nodes, self._client.size)
         index, results = self._find(operation, local.dtype)
 
         def push(at: np.ndarray, content: np.ndarray) -> np.ndarray:
@@ -217,7 +197,8 @@ class _Operations:
             pushed = unordered(tf.numpy_function(push, [step, local], tf.int32))
             with tf.control_dependencies([pushed]):
                 result = results.dequeue()
-        return tf.ensure_shape(result, [items * operation.result_bytes // local.dtype.size])
+        octets = operation.items * operation.result_bytes
+        return tf.ensure_shape(result, [octets // local.dtype.size])
 
     def _find(self, operation: Operation, dtype: tf.DType) -> tuple[int, tf.queue.FIFOQueue]:
         name = operation.name
@@ -230,14 +211,7 @@ class _Operations:
                     self._count(workers)
                     results.enqueue(content.view(dtype.as_numpy_dtype))
 
-            index = self._client.declare(
-                name,
-                operation.kind,
-                operation.items,
-                operation.local_nodes,
-                deliver,
-                results.close,
-            )
+            index = self._client.declare(operation, deliver, results.close)
             self._known[name] = index, results
         return self._known[name]
 
@@ -257,12 +231,3 @@ def _assign(variables: Sequence[tf.Variable], content: bytes) -> None:
         part = np.frombuffer(content, variable.dtype.as_numpy_dtype, count, start)
         variable.assign(part.reshape(variable.shape))
         start += size
-
-
-def _like(flat: tf.Tensor, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Cuts a flat tensor into tensors of the given ones' shapes."""
-    parts = tf.split(flat, [tensor.shape.num_elements() for tensor in tensors])
-    return [
-        tf.cast(tf.reshape(part, t.shape), part.dtype)
-        for part, t in zip(parts, tensors, strict=True)
-    ]

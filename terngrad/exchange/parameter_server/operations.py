@@ -7,7 +7,7 @@ import enum
 import functools
 from collections.abc import Iterator
 
-from terngrad.limits import MAX_NODES
+from terngrad.limits import MAX_NODES, MAX_SUM
 from terngrad.planes import plane_count
 from terngrad.service.messages import PIECE_BYTES, OperationMessage
 
@@ -40,6 +40,7 @@ class Operation:
       items: floats, or groups of 32 codes, that each worker has.
       local_nodes: of each worker; codes come as sums over so many.
       workers: that take part.
+      max_code: largest magnitude of a node's code; 1 where there are no codes.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Operation:
     items: int
     local_nodes: int
     workers: int
+    max_code: int = 1
 
     def __post_init__(self) -> None:
         """Raises OperationError if this is none that a ps could do."""
@@ -55,6 +57,9 @@ class Operation:
         if not 1 <= self.local_nodes * self.workers <= MAX_NODES:
             nodes = self.local_nodes * self.workers
             raise OperationError(f"{nodes} nodes; allowed are 1 to {MAX_NODES}")
+        if not 1 <= self.max_code <= MAX_SUM // self.nodes:
+            allowed = f"allowed are 1 to {MAX_SUM // self.nodes}"
+            raise OperationError(f"max_code of {self.name} is {self.max_code}; {allowed}")
         if self.items > _MAX_ITEMS:
             allowed = f"allowed are up to {_MAX_ITEMS}"
             raise OperationError(f"{self.name} has {self.items} items; {allowed}")
@@ -67,7 +72,8 @@ class Operation:
         except ValueError:
             allowed = ", ".join(f"{k} ({k.name})" for k in Kind)
             raise OperationError(f"kind is {message.kind}; allowed are {allowed}") from None
-        return cls(message.name, kind, message.items, message.local_nodes, workers)
+        max_code = message.max_code or 1
+        return cls(message.name, kind, message.items, message.local_nodes, workers, max_code)
 
     def message(self, index: int) -> OperationMessage:
         """For the ps, to which a worker calls it by this index."""
@@ -77,6 +83,7 @@ class Operation:
             kind=int(self.kind),
             items=self.items,
             local_nodes=self.local_nodes,
+            max_code=self.max_code if self.max_code > 1 else 0,
         )
 
     @property
@@ -84,16 +91,26 @@ class Operation:
         """Of all workers."""
         return self.local_nodes * self.workers
 
+    @property
+    def pushed_planes(self) -> int:
+        """Planes of the codes that a worker pushes, which are sums over its nodes."""
+        return plane_count(self.local_nodes * self.max_code)
+
+    @property
+    def result_planes(self) -> int:
+        """Planes of the sums over all nodes."""
+        return plane_count(self.nodes * self.max_code)
+
     @functools.cached_property
     def pushed_bytes(self) -> int:
         """Bytes of an item that a worker pushes."""
-        codes = 4 * plane_count(self.local_nodes)
+        codes = 4 * self.pushed_planes
         return {Kind.MAX: 4, Kind.CODES: codes, Kind.FLOATS: 4, Kind.HALVES: 2}[self.kind]
 
     @functools.cached_property
     def result_bytes(self) -> int:
         """Bytes of an item of the result."""
-        return 4 * plane_count(self.nodes) if self.kind == Kind.CODES else self.pushed_bytes
+        return 4 * self.result_planes if self.kind == Kind.CODES else self.pushed_bytes
 
     @functools.cached_property
     def pieces(self) -> int:

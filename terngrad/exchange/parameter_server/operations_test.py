@@ -11,8 +11,8 @@ from terngrad.exchange.parameter_server.operations import (
 from terngrad.service.messages import PIECE_BYTES
 
 
-def operation(kind=Kind.CODES, items=1000, local_nodes=1, workers=2, name="a"):
-    return Operation(name, kind, items, local_nodes, workers)
+def operation(kind=Kind.CODES, items=1000, local_nodes=1, workers=2, name="a", max_code=1):
+    return Operation(name, kind, items, local_nodes, workers, max_code)
 
 
 @pytest.mark.parametrize(("workers", "planes"), [(1, 2), (2, 3), (3, 3), (4, 4), (8, 5)])
@@ -52,8 +52,24 @@ def test_medium_operations_travel_in_4_pieces_unless_these_were_small(items, siz
     assert [end - first for first, end in ranges] == sizes
 
 
-def test_operations_survive_their_message():
-    assert Operation.read(operation().message(3), 2) == operation()
+@pytest.mark.parametrize(("max_code", "up", "down"), [(2, 3, 4), (7, 4, 5), (127, 8, 9)])
+def test_law_7_larger_codes_travel_in_the_bits_that_they_and_their_sums_need(max_code, up, down):
+    codes = operation(max_code=max_code)
+    assert codes.pushed_bytes * 8 == up * 32
+    assert codes.result_bytes * 8 == down * 32
+
+
+@pytest.mark.parametrize("max_code", [1, 2, 100])
+def test_operations_survive_their_message(max_code):
+    whole = operation(max_code=max_code)
+    assert Operation.read(whole.message(3), 2) == whole
+
+
+def test_ternary_operations_have_the_message_that_they_had_before_there_were_others():
+    assert (
+        operation().message(3).SerializeToString()
+        == b"\x08\x03\x12\x01a\x18\x02\x20\xe8\x07\x28\x01"
+    )
 
 
 @pytest.mark.parametrize(
@@ -64,6 +80,8 @@ def test_operations_survive_their_message():
         ({"local_nodes": 0}, "0 nodes"),
         ({"local_nodes": 40000}, "80000 nodes; allowed are 1 to 65536"),
         ({"items": 1 << 60}, "a has 1152921504606846976 items"),
+        ({"max_code": 0}, "max_code of a is 0; allowed are 1 to 32768"),
+        ({"max_code": 32769}, "max_code of a is 32769; allowed are 1 to 32768"),
     ],
 )
 def test_law_10_impossible_operations_are_named(change, text):

@@ -29,6 +29,7 @@ def test_law_10_an_operation_is_declared_once():
         (Operation("sum", Kind.FLOATS, 3, 1, 2), "items of sum is 3, that of another worker 4"),
         (Operation("sum", Kind.MAX, 4, 1, 2), "kind of sum is 1, that of another worker 3"),
         (Operation("sum", Kind.FLOATS, 4, 2, 2), "local_nodes of sum is 2, .* worker 1"),
+        (Operation("sum", Kind.FLOATS, 4, 1, 2, 3), "max_code of sum is 3, .* worker 1"),
     ],
 )
 def test_law_10_operations_of_another_layout_are_named_until_nobody_has_them(operation, text):

@@ -11,7 +11,6 @@ import tensorflow as tf
 from terngrad.exchange.exchange import tree_sum
 from terngrad.exchange.parameter_server.operations import Kind, Operation
 from terngrad.ops.kernels import Kernels
-from terngrad.planes import plane_count
 
 _DTYPES = {Kind.MAX: np.float32, Kind.FLOATS: np.float32, Kind.HALVES: np.float16}
 
@@ -32,8 +31,8 @@ class Reduction:
           parts: what each contributor pushed, in their order and of the right sizes.
         """
         if operation.kind == Kind.CODES:
-            planes = plane_count(operation.local_nodes), plane_count(operation.nodes)
-            return self._kernels.sum_buffers(parts, *planes)
+            planes, count = operation.pushed_planes, operation.result_planes
+            return self._kernels.sum_buffers(parts, planes, count)
         arrays = [np.frombuffer(part, _DTYPES[operation.kind]) for part in parts]
         if operation.kind == Kind.MAX:  # a few numbers: not worth a tensor
             return functools.reduce(np.maximum, arrays).view(np.uint8).data

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from terngrad.exchange.parameter_server import groups
 from terngrad.exchange.parameter_server.operations import Operation
 from terngrad.exchange.parameter_server.server.catalogue import Catalogue, PushError
-from terngrad.exchange.parameter_server.server.figures import Figures
+from terngrad.service.figures import Figures
 from terngrad.service.messages import Header, OperationMessage, join_frame
 
 _OPEN_STEPS = 2  # the step under way and the next

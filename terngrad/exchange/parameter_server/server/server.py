@@ -15,8 +15,8 @@ from google.protobuf.message import DecodeError
 from terngrad.exchange.parameter_server.coordination.coordinator import Coordinator, Rules
 from terngrad.exchange.parameter_server.server.attendance import Attendance
 from terngrad.exchange.parameter_server.server.catalogue import PushError
-from terngrad.exchange.parameter_server.server.figures import Figures
 from terngrad.exchange.parameter_server.server.rounds import Reduce, Rounds
+from terngrad.service.figures import Figures
 from terngrad.service.gate import GRACE_SECS, Gate, Listener
 from terngrad.service.messages import Header, Order, Report, split_frame
 from terngrad.service.security import Tls

@@ -89,10 +89,7 @@ class Operations:
         self.cancelled = threading.Event()
         self.indices = [
             c.declare(
-                name,
-                kind,
-                items,
-                local_nodes,
+                Operation(name, kind, items, local_nodes, c.size),
                 lambda result, workers, box=box: box.put((result, workers)),
                 self.cancelled.set,
             )
@@ -370,6 +367,7 @@ def test_the_last_of_several_workers_is_dropped_and_gets_the_step_of_the_others(
             for i in (2, 0):
                 np.testing.assert_array_equal(operations.take(i).view("<f4"), [2, 2])
                 assert operations.workers == 2
+                assert all_3[i].takes_part(step)
                 assert all_3[i].commit(step)
         for step in range(3):
             deadline = time.monotonic() + SECS
@@ -385,6 +383,7 @@ def test_the_last_of_several_workers_is_dropped_and_gets_the_step_of_the_others(
             assert operations.take(i).view("<f4").tolist() == [2, 2]
         operations.push(1, 3, np.float32([1, 1]))
         assert operations.take(1).view("<f4").tolist() == [2, 2]
+        assert not all_3[1].takes_part(3)
         deadline = time.monotonic() + SECS
         while not servers[0].dropped and time.monotonic() < deadline:
             time.sleep(0.01)

@@ -10,7 +10,7 @@ import numpy as np
 
 from terngrad.cluster.pulse import Pulse
 from terngrad.exchange.parameter_server import groups
-from terngrad.exchange.parameter_server.operations import Kind, Operation, Shares
+from terngrad.exchange.parameter_server.operations import Operation, Shares
 from terngrad.exchange.parameter_server.worker.decisions import Decisions
 from terngrad.exchange.parameter_server.worker.declared import Declared, Deliver
 from terngrad.exchange.parameter_server.worker.meeting import Meeting
@@ -126,28 +126,16 @@ class Client:
         with self._lock:
             return self._decisions.follows(step)
 
-    def declare(
-        self,
-        name: str,
-        kind: Kind,
-        items: int,
-        local_nodes: int,
-        deliver: Deliver,
-        cancel: Callable[[], None],
-    ) -> int:
+    def declare(self, operation: Operation, deliver: Deliver, cancel: Callable[[], None]) -> int:
         """Tells all ps of a new operation; returns its index.
 
         Args:
-          name: see `Operation`; all workers declare a family's operations in the same order.
-          kind: see there.
-          items: see there.
-          local_nodes: see there.
+          operation: of all workers, who declare a family's operations in the same order.
           deliver: called, from a thread, with each result.
           cancel: called once if there will be no more.
         """
         with self._lock:
             index = len(self._declared)
-            operation = Operation(name, kind, items, local_nodes, self.size)
             servers = self._shares.assign(operation)
             declared = Declared(index, operation, servers, deliver, cancel)
             self._declared.append(declared)
@@ -192,6 +180,12 @@ class Client:
         with self._lock:
             self._decisions.made(step)
             return not self._interrupted
+
+    def takes_part(self, step: int) -> bool:
+        """Whether this worker's part is in the results of a step that is not committed yet."""
+        with self._lock:
+            contributors = self._contributors(step)
+        return contributors is not None and self.rank in groups.unpack(contributors)
 
     def insist(self) -> None:
         """Has this worker's gradients count soon, where steps are made without some."""

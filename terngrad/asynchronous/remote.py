@@ -1,28 +1,35 @@
-"""A worker's stream to one ps: calls are made again after the ps was lost and found again."""
+"""One ps as a worker of asynchronous training calls it, also after it was lost and found again."""
 
 from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 
 import grpc
 
-from terngrad.asynchronous.caller import ENTER
+from terngrad.asynchronous.acts import ENTER
 from terngrad.asynchronous.framing import collect, frames
 from terngrad.cluster.channel import MembershipError
-from terngrad.service.calls import AwayError, open_channel, pauses, ps_name, try_stream, why_ended
+from terngrad.service.calls import (
+    AwayError,
+    Search,
+    open_channel,
+    ps_name,
+    try_stream,
+    why_ended,
+)
 from terngrad.service.messages import Call, FrameError, Reply, split_frame
 from terngrad.service.security import Tls
 from terngrad.service.streams import Outbox, hello
 
+# Endings after which no other stream is opened.
 _FINAL = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNIMPLEMENTED)
 _STOP_SECS = 5.0  # in which a ps must be found again by a worker that was asked to end
 _BYE_SECS = 2.0
 
 
-class Link:
+class RemotePs:
     """Calls to one ps, one at a time.
 
     Attributes:
@@ -45,7 +52,7 @@ class Link:
         """Nothing is sent yet.
 
         Args:
-          ps: index of whom to call.
+          ps: index of the ps to call.
           ps_hosts: of all ps.
           worker_hosts: of all workers.
           rank: of this worker.
@@ -54,7 +61,7 @@ class Link:
           tls: None = plain text.
           facts: what all workers must have in common.
           tell: called with a line when the ps is lost, and when it is found again.
-          stopped: whether this worker was asked to end: then no ps is looked for much longer.
+          stopped: whether this worker was asked to end: it soon ends a search then.
         """
         self.run = ""
         self._name = ps_name(ps, ps_hosts)
@@ -90,12 +97,12 @@ class Link:
             return self._call(call, content, size, again)
 
     def enter(self) -> Reply:
-        """Tells the ps again which run this worker is in, and hears where the ps stands."""
-        reply, _ = self.call(self._entry(), self._said())
+        """Tells the ps again which run this worker is in; the reply says where that run is."""
+        reply, _ = self.call(self._entry(), self._entry_content())
         return reply
 
     def bye(self, call: Call) -> None:
-        """Says so if the ps listens, and nothing else is being said to it; ends the stream."""
+        """Makes a last call if the ps listens and no other call is under way; ends the stream."""
         if not self._using.acquire(timeout=_BYE_SECS):
             return
         try:
@@ -108,47 +115,51 @@ class Link:
             self._using.release()
 
     def close(self) -> None:
-        """Ends the stream, and the search for a ps that another thread may be at."""
+        """Ends the stream, and any search by another thread."""
         self._closed.set()
         if stream := self._stream:
             stream[1].close()
             stream[0].cancel()
         self._channel.close()
 
-    def _call(self, call, content, size, again) -> tuple[Reply, bytearray]:
-        deadline, waits = None, pauses()
+    def _call(
+        self,
+        call: Call,
+        content: bytes | memoryview,
+        size: int,
+        again: Callable[[Reply], Call | None],
+    ) -> tuple[Reply, bytearray]:
+        search: Search | None = None
         while True:
             try:
-                entered = self._enter() if self._stream is None else None
-                if entered is not None:
-                    if deadline is not None and self._was_there:
-                        self._tell(f"{self._name} is found again.")
-                        if (instead := again(entered)) is not None:
-                            call, content = instead, b""
+                if self._stream is None:
+                    entered = self._enter()
+                    instead = self._greet(entered, again) if search else None
                     self._was_there = True
+                    if instead is not None:
+                        call, content = instead, b""
                     if call.act == ENTER:
                         return entered, bytearray()
                 return self._exchange(call, content, size)
             except AwayError as error:
-                deadline = self._look_until(deadline, error)
-            if self._closed.wait(next(waits)):
+                search = search or self._begin_search(error)
+                if self._stopped():
+                    search.hurry(_STOP_SECS)
+                pause_secs = search.pause_secs(error)
+            if self._closed.wait(pause_secs):
                 raise self._unused()
 
-    def _look_until(self, deadline: float | None, error: AwayError) -> float:
-        """When the search for this ps ends; MembershipError if it has ended."""
-        now, secs = time.monotonic(), f"{self._timeout_secs:g} s"
-        if deadline is None:
-            deadline = now + self._timeout_secs
-            if self._stream_was_open:
-                self._tell(f"{error}; it is looked for, for {secs}.")
-        stopped = self._stopped()
-        if stopped:
-            deadline = min(deadline, now + _STOP_SECS)
-        if now > deadline:
-            within = "before this worker was to end" if stopped else f"within {secs}"
-            what = "was not found again" if self._was_there else "cannot be reached"
-            raise MembershipError(f"{self._name} {what} {within}: {error}") from None
-        return deadline
+    def _greet(self, entered: Reply, again: Callable[[Reply], Call | None]) -> Call | None:
+        """After a search: what to call in the place of what failed, see `call`."""
+        if not self._was_there:
+            return None
+        self._tell(f"{self._name} is found again.")
+        return again(entered)
+
+    def _begin_search(self, error: AwayError) -> Search:
+        if self._stream_was_open:
+            self._tell(f"{error}; it is looked for, for {self._timeout_secs:g} s.")
+        return Search(self._name, self._timeout_secs, was_there=self._was_there)
 
     def _enter(self) -> Reply:
         try:
@@ -158,12 +169,12 @@ class Link:
                 raise self._unused() from None
             raise
         self._stream_was_open = True
-        return self._exchange(self._entry(), self._said(), 0)[0]
+        return self._exchange(self._entry(), self._entry_content(), 0)[0]
 
     def _entry(self) -> Call:
         return Call(act=ENTER, incarnation=self._incarnation)
 
-    def _said(self) -> bytes:
+    def _entry_content(self) -> bytes:
         return json.dumps({"run": self.run, "facts": self._facts}).encode()
 
     def _exchange(
@@ -179,7 +190,7 @@ class Link:
             reply, first = split_frame(message, Reply)
             if reply.size not in (0, size):  # before anything is allocated for it
                 self._drop()
-                text = f"{self._name} sends {reply.size} bytes; expected are {size}"
+                text = f"{self._name} sends {reply.size} bytes; allowed are {size}"
                 raise MembershipError(text)
             return reply, collect(reply, first, stream)
         except grpc.RpcError:
@@ -193,7 +204,7 @@ class Link:
         return MembershipError(text) if stream.code() in _FINAL else AwayError(text)
 
     def _unused(self) -> MembershipError:
-        return MembershipError(f"{self._name} is not called any more")
+        return MembershipError(f"{self._name} is not called any more: this worker ends")
 
     def _drop(self) -> None:
         self._stream[1].close()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from terngrad.exchange.parameter_server.server.figures import Figures
+from terngrad.service.figures import Figures
 
 
 def test_a_training_that_begins_again_is_counted_from_there():
@@ -48,3 +48,19 @@ def test_who_takes_part_in_the_fewest_steps_comes_last_and_nobody_where_all_are_
     assert report.latest == 1
     figures.made(20)
     assert figures.report().latest is None
+
+
+def test_steps_that_workers_make_on_their_own_are_counted_by_worker():
+    now = [10.0]
+    figures = Figures(2, lambda: now[0])
+    for worker in (0, 1, 1):
+        figures.updated(worker)
+    figures.dropped(1)
+    figures.held(1, 0.5)
+    now[0] = 14.0
+    report = figures.report()
+    assert (report.seconds, report.steps, report.dropped) == (4.0, 3, 1)
+    assert [worker.steps for worker in report.workers] == [1, 2]
+    assert (report.workers[1].dropped, report.workers[1].held_secs) == (1, 0.5)
+    report = figures.report()
+    assert (report.steps, report.dropped) == (0, 0)

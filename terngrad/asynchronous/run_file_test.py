@@ -1,8 +1,8 @@
-"""The note of a run that goes on."""
+"""The note of the run in progress."""
 
 import pytest
 
-from inception.training.asynchronous_run_file import RunFile
+from terngrad.asynchronous.run_file import RunFile
 
 
 def test_a_run_is_noted_until_it_has_ended(tmp_path):

@@ -1,4 +1,4 @@
-"""What a ps does: steps, bytes by worker, and which worker the others wait for."""
+"""What a ps of either kind does: steps, bytes by worker, and how the workers wait."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import dataclasses
 import threading
 import time
 from collections.abc import Callable
+
+_SHORTEST_SECS = 1e-9  # so that rates are finite
 
 
 @dataclasses.dataclass
@@ -15,16 +17,20 @@ class WorkerFigures:
     Attributes:
       bytes_in: that it sent.
       bytes_out: that it was sent.
+      steps: of which it pushed a gradient that counts.
       parts: pieces of gradients that it pushed.
       late_secs: by which these came after the first worker's, in all.
-      steps: of which it pushed any.
+      dropped: gradients that came after the end of their run.
+      held_secs: in which it was held back, because it was too far ahead.
     """
 
     bytes_in: int = 0
     bytes_out: int = 0
+    steps: int = 0
     parts: int = 0
     late_secs: float = 0.0
-    steps: int = 0
+    dropped: int = 0
+    held_secs: float = 0.0
 
     @property
     def mean_late_secs(self) -> float:
@@ -38,7 +44,7 @@ class Report:
 
     Attributes:
       seconds: since then.
-      step: last that was made; -1 if none was.
+      step: last that the workers made together; -1 if none was.
       steps: made since then.
       workers: figures of each.
     """
@@ -47,6 +53,11 @@ class Report:
     step: int
     steps: int
     workers: list[WorkerFigures]
+
+    @property
+    def dropped(self) -> int:
+        """Gradients of all workers."""
+        return sum(worker.dropped for worker in self.workers)
 
     @property
     def latest(self) -> int | None:
@@ -62,7 +73,10 @@ class Report:
 
 
 class Figures:
-    """Counts; any thread may call."""
+    """Counts; any thread may call.
+
+    Where workers step together, `pushed` and `made` count their steps; else `updated` does.
+    """
 
     def __init__(self, workers: int, clock: Callable[[], float] = time.monotonic) -> None:
         """Begins to count."""
@@ -97,10 +111,26 @@ class Figures:
                 self._steps += step - self._step if 0 <= self._step < step else 1
                 self._step = step
 
+    def updated(self, worker: int) -> None:
+        """A worker's gradient was applied: a step of its own."""
+        with self._lock:
+            self._workers[worker].steps += 1
+            self._steps += 1
+
+    def dropped(self, worker: int) -> None:
+        """A worker's gradient came too late."""
+        with self._lock:
+            self._workers[worker].dropped += 1
+
+    def held(self, worker: int, secs: float) -> None:
+        """A worker was held back for so long."""
+        with self._lock:
+            self._workers[worker].held_secs += secs
+
     def report(self) -> Report:
         """The figures since the last call."""
         with self._lock:
-            seconds = self._clock() - self._since
+            seconds = max(self._clock() - self._since, _SHORTEST_SECS)
             report = Report(seconds, self._step, self._steps, self._workers)
             self._begin(len(self._workers))
             return report

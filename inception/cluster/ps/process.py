@@ -1,11 +1,9 @@
-"""What a ps is as a process, whatever it serves: its log, and what stops it."""
+"""A ps as a process, of either kind: its log, and what stops it."""
 
 import contextlib
 import signal
 import threading
 from collections.abc import Callable, Iterator
-
-REPORT_SECS = 30.0  # between lines of what it does
 
 
 def say(text: str) -> None:

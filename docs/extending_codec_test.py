@@ -1,0 +1,202 @@
+"""The codecs of docs/extending.md run on every engine and keep the laws of codecs."""
+
+import contextlib
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from terngrad.cluster.ports import free_ports
+from terngrad.exchange.parameter_server.coordination.coordinator import Rules
+from terngrad.exchange.parameter_server.server.reduction import Reduction
+from terngrad.exchange.parameter_server.server.server import Server
+from terngrad.ops.reference import ReferenceKernels
+from terngrad.testing.conformance import SHAPES, STEPS, gradients_of
+from terngrad.training import checkpoints
+
+REPO = Path(__file__).parents[1]
+FIVE_LEVELS = "five_levels:FiveLevelCodec"
+ERROR_FEEDBACK = "error_feedback:ErrorFeedbackCodec"
+CODECS = [FIVE_LEVELS, ERROR_FEEDBACK]
+NODES, PROCESSES, TIMEOUT_SECS = 4, 2, 240
+
+
+@pytest.fixture(scope="module", name="page")
+def _page(tmp_path_factory):
+    """The folder with the files of the page."""
+    folder = tmp_path_factory.mktemp("page")
+    text = (REPO / "docs" / "extending.md").read_text()
+    blocks = re.findall(r"```python\n(# (\w+\.py)\n.*?)```", text, re.DOTALL)
+    for content, name in blocks:
+        (folder / name).write_text(content)
+    assert {f"{codec.partition(':')[0]}.py" for codec in CODECS} <= {name for _, name in blocks}
+    return folder
+
+
+def environment(page):
+    return dict(os.environ, PYTHONPATH=f"{page}{os.pathsep}{REPO}", TF_CPP_MIN_LOG_LEVEL="3")
+
+
+def run_all(commands, page):
+    """Runs commands side by side; shows what they wrote if one fails."""
+    processes = [
+        subprocess.Popen(
+            command,
+            cwd=REPO,
+            env=environment(page),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for command in commands
+    ]
+    try:
+        outputs = [process.communicate(timeout=TIMEOUT_SECS)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert not any(process.returncode for process in processes), "\n".join(outputs)
+
+
+def conformance(page, folder, kind, hosts, processes=1, launcher=()):
+    """What each process of an engine delivers with both codecs."""
+    program = [sys.executable, "-m", "terngrad.testing.conformance", kind]
+    files = [folder / f"{kind}_{rank}.npz" for rank in range(processes)]
+    if launcher:
+        path = folder / kind  # to which each process adds its rank
+        run_all([[*launcher, *program, "0", hosts, str(NODES), str(path), *CODECS]], page)
+    else:
+        run_all(
+            [
+                [*program, str(rank), hosts, str(NODES), str(file), *CODECS]
+                for rank, file in enumerate(files)
+            ],
+            page,
+        )
+    return [dict(np.load(file)) for file in files]
+
+
+def run_collective(page, folder):
+    hosts = ",".join(f"127.0.0.1:{port}" for port in free_ports(PROCESSES))
+    return conformance(page, folder, "collective", hosts, PROCESSES)
+
+
+def run_mpi(page, folder):
+    mpirun = Path(sys.executable).with_name("mpirun")
+    if importlib.util.find_spec("mpi4py") is None or not mpirun.exists():
+        pytest.skip("mpi4py and mpich are not installed: pip install '.[mpi]'")
+    return conformance(page, folder, "mpi", "-", PROCESSES, (mpirun, "-np", str(PROCESSES)))
+
+
+def run_parameter_server(page, folder):
+    ps_hosts = [f"127.0.0.1:{port}" for port in free_ports(1)]
+    workers = [f"worker{i}:1" for i in range(PROCESSES)]
+    rules = Rules(PROCESSES, False, TIMEOUT_SECS)
+    server = Server(0, ps_hosts, workers, Reduction(ReferenceKernels()).reduce, rules)
+    server.start(ps_hosts[0])
+    with contextlib.closing(server):
+        hosts = f"{ps_hosts[0]}/{','.join(workers)}"
+        return conformance(page, folder, "parameter_server", hosts, PROCESSES)
+
+
+@pytest.fixture(scope="module", name="alone")
+def _alone(page, tmp_path_factory):
+    """What one process with all nodes delivers."""
+    return conformance(page, tmp_path_factory.mktemp("local"), "local", "-")[0]
+
+
+@pytest.mark.slow
+def test_law_5_five_levels_are_half_the_scale_times_an_integer(alone):
+    last = tf.constant(STEPS - 1, tf.int64)
+    for i in range(len(SHAPES)):
+        scale = max(np.abs(gradients_of(node, last)[i]).max() for node in range(NODES))
+        sums = alone[f"{FIVE_LEVELS} {i}"] * 2 * NODES / scale
+        np.testing.assert_allclose(sums, np.round(sums), atol=1e-4)
+        assert np.abs(sums).max() <= 2 * NODES + 1e-4
+
+
+@pytest.mark.slow
+def test_law_1_the_mean_of_five_levels_is_the_gradient(page, monkeypatch):
+    monkeypatch.syspath_prepend(page)
+    from terngrad.codecs.factory import make_codecs
+    from terngrad.draws import DrawKey
+    from terngrad.layout import Policy, make_layout
+
+    layout = make_layout(["a/kernel"], [(64,)], Policy(codec=FIVE_LEVELS))
+    (codec,) = make_codecs(layout, ReferenceKernels())
+    gradient = tf.linspace(-1.0, 1.0, 64)
+    scales, steps = tf.constant([1.0]), 500
+
+    @tf.function(autograph=False)
+    def sent(step):
+        key = DrawKey(tf.constant(5, tf.uint64), step, tf.constant(0))
+        return codec.sent(codec.encode([gradient], tf.constant([np.inf]), scales, key), scales)[0]
+
+    mean = sum(sent(tf.constant(step, tf.int64)).numpy() for step in range(steps)) / steps
+    np.testing.assert_allclose(mean, gradient, atol=5 * 0.25 / np.sqrt(steps))
+
+
+def assert_conserves(found):
+    """Law 9 over all steps and nodes: sent and kept are together all gradients."""
+    for i in range(len(SHAPES)):
+        steps = [tf.constant(step, tf.int64) for step in range(STEPS)]
+        given = sum(gradients_of(node, step)[i].numpy() for node in range(NODES) for step in steps)
+        kept = [
+            value
+            for each in found
+            for key, value in each.items()
+            if re.fullmatch(rf"{ERROR_FEEDBACK} memory/\d+/{i}", key)
+        ]
+        assert len(kept) == NODES
+        sent = NODES * found[0][f"{ERROR_FEEDBACK} total {i}"]
+        np.testing.assert_allclose(sent + sum(kept), given, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_law_9_error_feedback_conserves_gradients(alone):
+    assert_conserves([alone])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("run", [run_collective, run_mpi, run_parameter_server])
+def test_law_4_the_codecs_give_the_same_bits_on_every_engine(alone, page, run, tmp_path):
+    together = run(page, tmp_path)
+    assert_conserves(together)
+    compared = 0
+    for found in together:
+        for key in found.keys() - {f"{c} {what}" for c in CODECS for what in ("bytes", "payload")}:
+            np.testing.assert_array_equal(found[key], alone[key], key)
+            compared += "memory/" in key
+    assert compared == NODES * len(SHAPES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("codec", CODECS)
+def test_an_asynchronous_worker_alone_trains_as_one_machine_does(page, codec, tmp_path):
+    flags = [f"--codec={codec}", "--clip_factor=2.5", "--net=mlp", "--benchmark_mode=True"]
+    flags += ["--max_steps=5", "--num_nodes=2", "--batch_size=8", "--num_intra_threads=1"]
+    flags += ["--save_summaries_secs=0"]
+    launch = [sys.executable, "-m", "inception.launch", "--ps=1", "1"]
+    launch += ["inception.mnist_distributed_train", "--cross_replica_sync=False"]
+    folders = [tmp_path / "local", tmp_path / "asynchronous"]
+    commands = [[sys.executable, "-m", "inception.mnist_train"], launch]
+    run_all(
+        [
+            [*command, *flags, f"--train_dir={folder}"]
+            for command, folder in zip(commands, folders, strict=True)
+        ],
+        page,
+    )
+    local, asynchronous = (
+        tf.train.load_checkpoint(checkpoints.latest_checkpoint(str(folder))) for folder in folders
+    )
+    names = [name for name in local.get_variable_to_shape_map() if name.startswith("state/")]
+    assert names
+    for name in names:
+        np.testing.assert_array_equal(local.get_tensor(name), asynchronous.get_tensor(name), name)

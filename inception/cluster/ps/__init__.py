@@ -1,0 +1,1 @@
+"""A ps as a process: what it serves, until when, and what it says."""

@@ -1,0 +1,69 @@
+"""A ps that adds what workers push at each step."""
+
+import signal
+import sys
+from collections.abc import Callable, Sequence
+
+from inception.cluster.ps.kind import Ps
+from inception.cluster.ps.process import say
+from inception.flags.cluster import ClusterConfig
+from inception.results.ps_report import Told, adding_told
+from terngrad.cluster.channel import split_address
+from terngrad.exchange.parameter_server.coordination.coordinator import Rules
+from terngrad.exchange.parameter_server.server.reduction import Reduction
+from terngrad.exchange.parameter_server.server.server import Server
+from terngrad.ops.kernels import Kernels
+from terngrad.service import memory
+from terngrad.service.calls import ps_name
+from terngrad.service.security import Tls
+
+
+class AddingPs(Ps):
+    """See module."""
+
+    use_of_kernels = "added"
+
+    def __init__(self, cluster: ClusterConfig, kernels: Kernels, tls: Tls | None) -> None:
+        """Does not listen yet."""
+        memory.keep_freed()
+        rules = Rules(cluster.aggregated, cluster.elastic, cluster.worker_timeout_secs)
+        ps, hosts, workers = cluster.task_id, cluster.ps_hosts, cluster.worker_hosts
+        here = [host for host in hosts if split_address(host)[0] == split_address(hosts[ps])[0]]
+        most_bytes = memory.most_held() // len(here)
+        reduce = Reduction(kernels).reduce
+        self._server = Server(ps, hosts, workers, reduce, rules, tls, say, most_bytes)
+        self._name, self._workers = ps_name(ps, hosts), workers
+        self._outcome: str | None = None  # see `Server.wait`
+        self._left = 0
+        self.task = f"waits for {len(workers)} workers"
+
+    def start(self, address: str) -> int:
+        """See base class."""
+        return self._server.start(address)
+
+    def stop(self) -> None:
+        """See base class."""
+        self._server.stop()
+
+    def wait(self, beat: Callable[[], None]) -> None:
+        """See base class; one worker that is lost for good ends it for all."""
+        self._outcome = self._server.wait(beat)
+
+    def told(self) -> Told | None:
+        """See base class."""
+        return adding_told(self._server, self._workers)
+
+    def close(self) -> None:
+        """See base class."""
+        self._left = self._server.attendance.present
+        self._server.close()
+
+    def tell_end(self, signals: Sequence[signal.Signals]) -> None:
+        """See base class."""
+        if self._outcome:
+            raise ValueError(f"{self._name} ends: {self._outcome}")
+        if self._outcome is None and self._left:
+            print(f"{signals[0].name}: {self._name} left {self._left} workers.", flush=True)
+            sys.exit(128 + signals[0])
+        why = signals[0].name if self._outcome is None else "all workers are done"
+        print(f"{self._name} ends: {why}.", flush=True)

@@ -1,0 +1,49 @@
+"""A ps: --job_name=ps of the *_distributed_train programs."""
+
+import os
+
+from inception.cluster.network import listen, security, tell_hosts
+from inception.cluster.ps.adding import AddingPs
+from inception.cluster.ps.holding import HoldingPs
+from inception.cluster.ps.process import say, stopped_by_signals
+from inception.flags.cluster import ClusterConfig
+from inception.flags.configs import TrainConfig
+from inception.results.ps_report import PsReport
+from inception.training import runtime
+from terngrad.service.calls import ps_name
+
+_REPORT_SECS = 30.0
+
+
+def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
+    """Serves until the workers need no ps any more, or a signal comes.
+
+    Raises:
+      ValueError: names the worker that was lost, or a flag that cannot be honoured.
+      SystemExit: with the signal's status, if it came while workers were here.
+    """
+    tell_hosts(cluster)
+    tls = security(cluster)
+    runtime.configure(
+        intra_threads=config.num_intra_threads,
+        inter_threads=config.num_inter_threads,
+        deterministic=config.deterministic,
+        log_placement=False,
+    )
+    chosen = runtime.kernels()
+    name = ps_name(cluster.task_id, cluster.ps_hosts)
+    folder = os.path.join(config.train_dir, f"ps_{cluster.task_id}")
+    if cluster.cross_replica_sync:
+        ps = AddingPs(cluster, chosen.kernels, tls)
+    else:
+        ps = HoldingPs(cluster, folder, chosen.kernels, tls)
+    directory = folder if config.save_summaries_secs else None
+    with stopped_by_signals(ps.stop) as signals:
+        who = listen(ps.start, cluster, tls)
+        say(f"{name} {ps.task} {who}.")
+        say(f"Codes are {ps.use_of_kernels} by {chosen}.")
+        report = PsReport(ps.told, name, _REPORT_SECS, directory, say)
+        ps.wait(report.beat)
+        report.report()
+        ps.close()
+    ps.tell_end(signals)

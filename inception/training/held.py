@@ -1,0 +1,96 @@
+"""What the ps hold of an asynchronous training, and what its workers must have in common."""
+
+import dataclasses
+import json
+import secrets
+from collections.abc import Sequence
+
+from inception.cluster.workers import Workers
+from inception.flags.cluster import ClusterConfig
+from inception.flags.configs import TrainConfig
+from inception.training import settings
+from inception.training.build import Training
+from inception.training.learning_rate import write_schedule
+from slim.datasets.dataset_factory import Dataset
+from terngrad.asynchronous.plan import Plan
+from terngrad.asynchronous.space import Shard, make_shards
+from terngrad.codecs.factory import largest_code
+
+
+@dataclasses.dataclass(frozen=True)
+class Held:
+    """The part of a training that the ps have.
+
+    Attributes:
+      plan: of the run that this worker would begin.
+      shards: of the parameters, one for each ps.
+    """
+
+    plan: Plan
+    shards: Sequence[Shard]
+
+
+def own_settings(cluster: ClusterConfig) -> dict[str, object]:
+    """Settings that decide the result of an asynchronous training only."""
+    return {
+        "cross_replica_sync": False,
+        "max_staleness": cluster.max_staleness,
+        "pull_bits": cluster.pull_bits,
+    }
+
+
+def make_held(
+    config: TrainConfig,
+    cluster: ClusterConfig,
+    workers: Workers,
+    dataset: Dataset | None,
+    steps_per_epoch: float,
+    training: Training,
+) -> Held:
+    """What the ps hold of `training`; for the arguments see `Ready`."""
+    layout = training.layout
+    statistics = sum(v.shape.num_elements() for v in training.classifier.state.values())
+    max_code = largest_code(training.runner.codecs)
+    facts = settings.facts(config, workers.size)
+    facts |= settings.data_facts(dataset, cluster.split_data)
+    facts |= {name: json.dumps(value) for name, value in own_settings(cluster).items()}
+    facts["layout"] = layout.fingerprint().hex()
+    facts["kernels"] = training.kernel_choice.kernels.family
+    plan = Plan(
+        run=secrets.token_hex(8),
+        names=layout.names,
+        shapes=layout.shapes,
+        policy=layout.policy,
+        bucket_elements=config.bucket_elements,
+        statistics=statistics,
+        nodes=config.nodes,
+        optimizer=config.optimizer,
+        momentum=config.momentum,
+        averages_decay=config.moving_average_decay,
+        max_steps=config.max_steps,
+        max_staleness=cluster.max_staleness,
+        pull_bits=cluster.pull_bits,
+        schedule=write_schedule(config, steps_per_epoch),
+        facts=facts,
+        max_code=max_code,
+    )
+    ps_count = len(cluster.ps_hosts)
+    return Held(plan, make_shards(layout, ps_count, config.nodes, statistics, max_code))
+
+
+def tell_plan(config: TrainConfig, workers: Workers, training: Training, held: Held) -> None:
+    """Prints what a worker pushes and pulls."""
+    layout, shards = training.layout, held.shards
+    pushed = sum(shard.pushed_bytes for shard in shards)
+    pulled = sum(shard.pulled_bytes(held.plan.pull_bits) for shard in shards)
+    print(
+        f"{config.net}: {layout.size} parameters in {len(layout.names)} variables, "
+        f"{len(layout.coded)} of them {config.codec or 'ternary'}, on {len(shards)} ps; each of "
+        f"{workers.size} workers pushes {pushed} bytes a step and pulls {pulled}, without "
+        "waiting for the others.",
+        flush=True,
+    )
+    if training.memory.variables and int(training.step):
+        print(f"The memory of --codec={config.codec} starts from zero.", flush=True)
+    if layout.coded:
+        print(f"Codes are written by {training.kernel_choice}.", flush=True)

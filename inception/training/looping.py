@@ -1,0 +1,81 @@
+"""A training's loop with what a program adds to it: lines, a progress bar, summaries, a profile."""
+
+from collections.abc import Callable, Sequence
+
+from inception.results.logs import ProgressBar, step_line
+from inception.training.batches import naming_bad_records
+from inception.training.learning_rate import learning_rate
+from inception.training.preparation import Ready
+from terngrad.codecs.codec import Codec, Payload
+from terngrad.training import checkpoints
+from terngrad.training.loop import Cadence, Loop, StopRequest
+from terngrad.training.progress import Progress
+from terngrad.training.stepper import Stepper
+from terngrad.training.summaries import SummaryWriter
+
+ENDLESS = 1 << 62
+
+
+def run_loop(
+    ready: Ready,
+    stepper: Stepper,
+    save: Callable[[int], str | None],
+    traffic: Callable[[Sequence[Codec]], Sequence[Payload]],
+    stop: StopRequest,
+    *,
+    saves_last: bool = True,
+) -> tuple[str | None, bool]:
+    """Trains from the stepper's step on; for arguments and results see `Loop`.
+
+    `traffic` tells what a worker exchanges in a step, by variable.
+
+    Raises:
+      ValueError: a record is bad, or the training diverged.
+    """
+    config, is_chief = ready.config, ready.workers.is_chief
+    with ProgressBar(stepper.step, config.max_steps) as bar:
+
+        def report(progress: Progress) -> None:
+            print(step_line(progress, worker=ready.workers.label), flush=True)
+            bar.update(progress)
+
+        loop = Loop(
+            stepper=stepper,
+            cadence=_cadence(ready),
+            report=report,
+            save=save,
+            saves_last=saves_last,
+            writer=_writer(ready, stepper.step, traffic),
+            profile_dir=config.train_dir,
+            unsaved=_newest_or_none(config.train_dir) if is_chief else "see what the chief says",
+        )
+        with naming_bad_records(config, ready.goal, ready.dataset):
+            return loop.run(ready.checkpoint, stop)
+
+
+def _cadence(ready: Ready) -> Cadence:
+    config = ready.config
+    return Cadence(
+        max_steps=config.max_steps or ENDLESS,
+        log_every=config.log_every_n_steps,
+        save_every=config.save_iter,
+        save_secs=config.save_interval_secs,
+        summary_secs=config.save_summaries_secs,
+        profile=config.profile_steps if ready.workers.is_chief else None,
+    )
+
+
+def _writer(
+    ready: Ready, step: int, traffic: Callable[[Sequence[Codec]], Sequence[Payload]]
+) -> SummaryWriter | None:
+    config = ready.config
+    if not (ready.workers.is_chief and config.save_summaries_secs > 0):
+        return None
+    writer = SummaryWriter(config.train_dir, ready.training.layout, traffic)
+    if config.max_steps:
+        writer.plan(learning_rate(config, ready.steps_per_epoch), step, config.max_steps)
+    return writer
+
+
+def _newest_or_none(train_dir: str) -> str:
+    return checkpoints.latest_checkpoint(train_dir) or "none was written yet"

@@ -1,0 +1,99 @@
+"""Law 8 of trainings whose codec has a memory: each worker saves its own."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from inception import programs
+from inception.training import runtime
+from terngrad.training import checkpoints
+
+REPO = Path(__file__).parents[2]
+TIMEOUT_SECS = 200
+FLAGS = {
+    "codec": "terngrad.testing.residual_codec:ResidualCodec",
+    "clip_factor": 2.5,
+    "net": "mlp",
+    "benchmark_mode": True,
+    "batch_size": 8,
+    "num_nodes": 2,
+    "num_intra_threads": 1,
+    "save_summaries_secs": 0,
+}
+ZERO = r"The memory of --codec=\S+ starts from zero: (.*)\."
+
+
+def arguments(train_dir, **flags):
+    return [f"--{k}={v}" for k, v in (FLAGS | {"train_dir": train_dir} | flags).items()]
+
+
+@pytest.fixture(name="train_here")
+def _train_here(monkeypatch, capsys):
+    """Trains in this process; returns what is printed."""
+    monkeypatch.setattr(runtime, "configure", lambda **_: None)
+    monkeypatch.setattr(runtime, "towers", lambda n, on_cpu: ["/CPU:0"])
+
+    def train(train_dir, **flags):
+        programs.train("mnist", "", ["mnist_train", *arguments(train_dir, **flags)])
+        return capsys.readouterr().out
+
+    return train
+
+
+def variables(folder):
+    path = checkpoints.latest_checkpoint(str(folder))
+    reader = tf.train.load_checkpoint(path)
+    names = [name for name in reader.get_variable_to_shape_map() if name.startswith("state/")]
+    return {name: reader.get_tensor(name) for name in names}
+
+
+def are_equal(left, right):
+    return all(np.array_equal(left[name], right[name]) for name in left.keys() | right.keys())
+
+
+@pytest.mark.slow
+def test_law_8_a_training_goes_on_with_its_memory_or_says_that_it_has_none(tmp_path, train_here):
+    whole, parts, lost = (tmp_path / name for name in ("whole", "parts", "lost"))
+    train_here(whole, max_steps=8)
+    train_here(parts, max_steps=4)
+    shutil.copytree(parts, lost)
+    shutil.rmtree(lost / "worker_0")
+    assert not re.search(ZERO, train_here(parts, max_steps=8))
+    assert are_equal(variables(whole), variables(parts))
+    assert are_equal(variables(whole / "worker_0"), variables(parts / "worker_0"))
+    found = re.search(ZERO, train_here(lost, max_steps=8))
+    assert found and found[1] == f"{lost}/worker_0 has none of step 4"
+    assert not are_equal(variables(whole), variables(lost))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ps", [0, 1])
+def test_law_8_all_workers_of_a_training_go_on_with_their_memories(tmp_path, train_here, ps):
+    command = [sys.executable, "-m", "inception.launch", f"--ps={ps}", "2"]
+    command = [*command, "inception.mnist_distributed_train"]
+    for steps in (4, 8):
+        done = subprocess.run(
+            [*command, *arguments(tmp_path / "parts", max_steps=steps)],
+            cwd=REPO,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_SECS,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert not re.search(ZERO, done.stdout)
+    train_here(tmp_path / "whole", max_steps=8, num_nodes=4, batch_size=16)
+    parts = variables(tmp_path / "parts" / "worker_0") | variables(tmp_path / "parts" / "worker_1")
+    assert are_equal(parts, variables(tmp_path / "whole" / "worker_0"))
+    assert are_equal(variables(tmp_path / "parts"), variables(tmp_path / "whole"))
+
+
+def test_law_10_a_codec_that_there_is_not_is_named(tmp_path, train_here):
+    with pytest.raises(SystemExit):
+        train_here(tmp_path, codec="no_such_module:Codec")

@@ -1,0 +1,222 @@
+"""Who is at a ps of asynchronous training, who has left, and when its run is over."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Sequence
+
+import grpc
+
+from terngrad.asynchronous.bound import Bound
+from terngrad.asynchronous.plan import Plan
+from terngrad.asynchronous.space import Shard
+from terngrad.asynchronous.status import RunStatus
+from terngrad.asynchronous.store import Pushed, Store
+from terngrad.service.figures import Figures
+from terngrad.service.gate import GRACE_SECS
+from terngrad.service.messages import Call, Reply
+
+_LOOK_SECS = 0.5
+
+
+class HereAlreadyError(Exception):
+    """Another process says to be the same worker."""
+
+
+@dataclasses.dataclass(eq=False)
+class Seat:
+    """A worker's stream.
+
+    Attributes:
+      worker: at its other end.
+      context: of the stream.
+      incarnation: of the worker's process; 0 until it has entered.
+      run: whose parameters the worker knows to be here; "" for none.
+      is_pushing: it hands in a gradient, which the store has not taken yet.
+    """
+
+    worker: int
+    context: grpc.ServicerContext
+    incarnation: int = 0
+    run: str = ""
+    is_pushing: bool = False
+
+
+class Seats:
+    """The seats of one ps: one for each worker.
+
+    Attributes:
+      store: the parameters.
+      figures: of what passes here.
+    """
+
+    def __init__(
+        self, store: Store, workers: int, timeout_secs: float, *, holds_back: bool
+    ) -> None:
+        """All are empty.
+
+        Args:
+          store: what the workers push to and pull from.
+          workers: number of them.
+          timeout_secs: see `is_over`, `Bound`.
+          holds_back: this ps holds workers back that are too far ahead; one ps alone does, so
+            that no worker waits twice.
+        """
+        self.store = store
+        self.figures = Figures(workers)
+        self._workers, self._timeout_secs, self._holds_back = workers, timeout_secs, holds_back
+        self._bound = Bound(timeout_secs)
+        self._changed = threading.Condition()
+        self._seats: dict[int, Seat] = {}
+        self._arriving: dict[int, grpc.ServicerContext] = {}
+        self._done = False  # a worker has heard that the run has its updates
+        self._parted: set[int] = set()
+        self._end: Call | None = None  # with which worker 0 ended the run
+        self._end_at, self._left_at = 0.0, time.monotonic()
+
+    @property
+    def present(self) -> list[int]:
+        """Workers that are here."""
+        with self._changed:
+            return sorted(self._seats)
+
+    @property
+    def why_over(self) -> str:
+        """Why the run is over, in words."""
+        end = self._end
+        if end is None or end.done:
+            return "the run has come to its end" if end else "the workers stay away"
+        saved = "has saved" if end.saved else "has not saved"
+        return f"the chief ended the run, and {saved}"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nobody needs this ps any more.
+
+        That is when worker 0, which saves the last checkpoint, has said that it ends the run, and
+        all workers have left, or take `timeout_secs` for that. A run that has its updates is also
+        over when all workers, worker 0 too, have been away for so long.
+        """
+        with self._changed:
+            now = time.monotonic()
+            empty_secs = 0.0 if self._seats else now - self._left_at
+            if self._end is None:
+                is_done = self._done or self.store.is_finished
+                return is_done and empty_secs > self._timeout_secs
+            if self._seats:
+                return now > self._end_at + self._timeout_secs
+            # A worker that only just looks for this ps again should still find it.
+            return len(self._parted) == self._workers or empty_secs > GRACE_SECS
+
+    def wait(self, secs: float) -> None:
+        """Waits until a worker leaves, at most so long."""
+        with self._changed:
+            self._changed.wait(min(secs, _LOOK_SECS))
+
+    def arrive(self, worker: int, context: grpc.ServicerContext) -> None:
+        """A stream that has not entered yet; a worker has one, or some could take all places."""
+        with self._changed:
+            before = self._arriving.get(worker)
+            self._arriving[worker] = context
+        if before:
+            before.cancel()
+
+    def take(self, seat: Seat) -> None:
+        """A worker's process sits down, perhaps with a new stream.
+
+        Raises:
+          HereAlreadyError: another process of this worker is here.
+        """
+        worker = seat.worker
+        with self._changed:
+            there = self._seats.get(worker)
+            if there and there.incarnation != seat.incarnation and there.context.is_active():
+                raise HereAlreadyError
+            self._seats[worker] = seat
+            if self._arriving.get(worker) is seat.context:
+                del self._arriving[worker]
+            self._parted.discard(worker)
+            if worker == 0:  # so that it has not ended
+                self._end = None
+                self.store.go_on()
+        if there:
+            there.context.cancel()
+        if not seat.context.add_callback(lambda: self._leave(seat)):
+            self._leave(seat)  # it has ended already
+
+    def begin(
+        self, chief: Seat, plan: Plan, shard: Shard, content: bytes | bytearray, version: int
+    ) -> None:
+        """Begins a run, see `Store`; ends streams of workers in another, so that they enter it."""
+        with self._changed:
+            self._done, self._end = False, None
+            self._parted.clear()
+        self.store.begin(plan, shard, content, version)
+        with self._changed:
+            others = [s for s in self._seats.values() if s.run not in ("", plan.run)]
+        for other in others:
+            if other is not chief:
+                other.context.cancel()
+
+    def part(self, seat: Seat, call: Call) -> None:
+        """A worker says why it ends."""
+        with self._changed:
+            self._parted.add(seat.worker)
+            if seat.run != self.store.status.run:
+                return
+            self._done |= call.done
+            if seat.worker == 0 and (call.done or call.stop):
+                self._end, self._end_at = call, time.monotonic()
+                self.store.end()
+
+    def hold_pushes(self, chief: Seat) -> None:
+        """Lets pushes wait for the end of the run, unless worker 0 has gone by now."""
+        with self._changed:
+            if self._seats.get(0) is chief:
+                self.store.hold_pushes()
+
+    def await_turn(self, seat: Seat) -> None:
+        """Holds a worker back that is too far ahead, see `Bound`."""
+        if self._holds_back:
+            is_here = seat.context.is_active
+            goes_on = lambda: is_here() and not self._end and not self.store.is_finished
+            secs = self._bound.wait(seat.worker, self.store.max_staleness, goes_on)
+            self.figures.held(seat.worker, secs)
+
+    def note(self, worker: int, pushed: Pushed) -> None:
+        """Counts a worker's gradient."""
+        if pushed == Pushed.APPLIED:
+            self._bound.step(worker)
+            self.figures.updated(worker)
+        elif pushed == Pushed.DROPPED:
+            self.figures.dropped(worker)
+
+    def reply(self, status: RunStatus, untold: Sequence[int] = ()) -> Reply:
+        """Tells a worker where the run is, and the staleness of updates that it has not heard."""
+        end = self._end
+        return Reply(
+            run=status.run,
+            version=status.version,
+            waits=status.waits,
+            finished=status.finished,
+            stopped=bool(end and end.stop),
+            saved=bool(end and end.saved),
+            staleness=untold,
+        )
+
+    def untold(self, worker: int) -> Sequence[int]:
+        """Staleness of updates, of which ps 0 tells worker 0."""
+        return self.store.untold_staleness() if worker == 0 and self._holds_back else ()
+
+    def _leave(self, seat: Seat) -> None:
+        worker = seat.worker
+        with self._changed:
+            if self._seats.get(worker) is seat:
+                del self._seats[worker]
+                self._left_at = time.monotonic()
+                self._bound.leave(worker)
+                if worker == 0 and self._end is None:  # before it could say that it has saved
+                    self.store.go_on()
+            self._changed.notify_all()

@@ -1,0 +1,108 @@
+"""Steps that a worker makes without waiting for the others: pull, compute, push."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import tensorflow as tf
+
+from terngrad.asynchronous.client import Client
+from terngrad.asynchronous.gradient import Computed, GradientStep, broken_floats, contents
+from terngrad.asynchronous.pulled import Pulled
+from terngrad.asynchronous.space import Shard
+from terngrad.codecs.codec import Codec
+from terngrad.layout import Layout
+from terngrad.training.classifier import Losses
+from terngrad.training.divergence import NotFiniteError, not_finite
+from terngrad.training.progress import Progress, make_progress
+from terngrad.training.schedules import Schedule
+from terngrad.training.stepper import Shown, Stepper
+from terngrad.training.summaries import SummaryWriter
+
+
+@dataclasses.dataclass
+class AsynchronousStepper(Stepper):
+    """Makes the steps of one worker, until the run has ended or this worker is to stop.
+
+    Attributes:
+      client: the ps.
+      compute: gradients as `layout` says; each ps gets its one of `shards`.
+      codecs: of the layout.
+      batches: iterator of (images, labels).
+      batch_size: images in a batch.
+      schedule: the learning rate that the ps use, for the log.
+      pulled: what the next gradient is computed with.
+      own_step: steps that this worker has made.
+    """
+
+    client: Client
+    compute: GradientStep
+    layout: Layout
+    shards: Sequence[Shard]
+    codecs: Sequence[Codec]
+    batches: Iterator
+    batch_size: int
+    schedule: Schedule
+    pulled: Pulled
+    own_step: int = 0
+    is_observable: bool = dataclasses.field(default=True, init=False)
+    _losses: Losses | None = dataclasses.field(default=None, init=False)
+
+    @property
+    def step(self) -> int:
+        """See base class."""
+        return self.pulled.version
+
+    @property
+    def is_over(self) -> bool:
+        """See base class."""
+        return self.pulled.finished or self.pulled.stopped
+
+    def select(self) -> int:
+        """See base class; each step needs parameters that are pulled anew."""
+        return 1
+
+    def make(self, count: int) -> None:
+        """See base class; makes one step."""
+        del count
+        self._step()
+
+    def observe(self) -> Shown:
+        """See base class."""
+        computed = self._step()
+        zeros = {}
+        for codec, encoded in zip(self.codecs, computed.encoded, strict=True):
+            zeros |= codec.share_of_zeros(encoded)
+        return Shown(computed.gradients, zeros)
+
+    def progress(self, seconds: float) -> Progress:
+        """See base class."""
+        rate = self.schedule(tf.constant(max(0, self.step - 1), tf.int64))
+        return make_progress(self.step, self._losses, rate, seconds, self.batch_size)
+
+    def request_stop(self) -> bool:
+        """See base class; the others go on, and need no step to learn of it."""
+        return False
+
+    def summarize(self, writer: SummaryWriter) -> None:
+        """See base class."""
+        writer.staleness(self.client.take_staleness(), self.step)
+
+    def _step(self) -> Computed:
+        pulled = self.pulled
+        images, labels = next(self.batches)
+        computed = self.compute(
+            images, labels, pulled.version, pulled.parameters, pulled.statistics
+        )
+        self._check(computed)
+        self.pulled = self.client.push(contents(computed, self.shards), pulled.versions)
+        self.own_step += 1
+        self._losses = computed.losses
+        return computed
+
+    def _check(self, computed: Computed) -> None:
+        bad = not_finite(computed.losses, computed.scales, self.layout)
+        names = broken_floats(computed, self.layout)
+        if bad := bad + [f"the gradient of {name} is not finite" for name in names]:
+            raise NotFiniteError(f"step {self.step}: {', '.join(bad)}; it was not handed in")

@@ -1,0 +1,98 @@
+"""The base of all codecs that write small integers: their sums over the nodes are exact."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from terngrad import planes, ternary
+from terngrad.codecs.codec import Codec, Measured
+from terngrad.exchange.exchange import Exchange, Payload
+from terngrad.layout import Layout
+from terngrad.ops.kernels import Kernels
+
+SCALE_BYTES = 4
+
+
+class IntegerCodec(Codec):
+    """Codes one bucket of a layout; codes travel packed in bit planes.
+
+    A subclass states `max_code` and writes `encode`, which returns one tensor, uint32 [M / 32, k],
+    with the codes of the bucket's M elements in k = `planes.plane_count(max_code)` planes (see
+    `planes.pack_integers`). A code c of a variable stands for c * scale / max_code.
+
+    A bucket's gradients are measured, exchanged and decoded without waiting for another's, so that
+    the exchange of the first overlaps with the backward pass of the rest.
+
+    Attributes:
+      shapes: of the bucket's v variables.
+      kernels: the arithmetic that all codecs share.
+    """
+
+    max_code: int
+
+    def __init__(self, layout: Layout, bucket: int, kernels: Kernels) -> None:
+        """Codes the layout's bucket of this index with the layout's policy."""
+        self._bucket = layout.buckets[bucket]
+        self.variables = tuple(s.variable for s in self._bucket.segments)
+        self.name = f"{layout.fingerprint().hex()}/{bucket}"
+        self.shapes = [s.shape for s in self._bucket.segments]
+        self.kernels = kernels
+        self._sizes = [s.size for s in self._bucket.segments]
+        self._clip_factor = layout.policy.clip_factor
+
+    def measure(self, gradients: Sequence[tf.Tensor]) -> Measured:
+        """Clips to `clip_factor` standard deviations; the scale is the largest magnitude left."""
+        stats = self.kernels.stats(gradients)
+        counts = tf.constant(self._sizes, tf.float32)
+        bounds = ternary.clip_bound(stats, counts, self._clip_factor)
+        return Measured(bounds, ternary.local_scale(stats, bounds))
+
+    def deliver(
+        self,
+        exchange: Exchange,
+        encoded: Sequence[Sequence[tf.Tensor]],
+        scales: Sequence[tf.Tensor],
+    ) -> list[tf.Tensor]:
+        """Decodes the exact integer sums over all nodes."""
+        total = exchange.sum([words for (words,) in encoded], self.name, self.max_code)
+        return self.decode(total, scales[0], exchange.nodes(total))
+
+    def units(self, scales: tf.Tensor) -> tf.Tensor:
+        """What a code of 1 stands for: float32 [v]."""
+        # A product: Grappler would turn a division by a constant into one, which rounds otherwise.
+        return scales if self.max_code == 1 else scales * np.float32(1.0 / self.max_code)
+
+    def decode(self, words: tf.Tensor, scales: tf.Tensor, nodes: tf.Tensor) -> list[tf.Tensor]:
+        """Mean = fl(unit / nodes) * sum, in the shapes of the variables.
+
+        Args:
+          words: sums of the codes of `nodes` nodes.
+          scales: float32 [v] that the codes were made with.
+          nodes: int32 scalar, not a graph constant other than 1 (see `ternary.mean_scale`).
+        """
+        return self.kernels.decode(words, self.units(scales), nodes, self.shapes)
+
+    def sent(self, encoded: Sequence[tf.Tensor], scales: tf.Tensor) -> list[tf.Tensor]:
+        """What one node's codes stand for, in the shapes of the variables."""
+        return self.decode(encoded[0], scales, tf.constant(1))
+
+    def share_of_zeros(self, encoded: Sequence[tf.Tensor]) -> dict[int, tf.Tensor]:
+        """See base class."""
+        codes = self.sent(encoded, tf.ones([len(self._sizes)]))
+        shares = [tf.reduce_mean(tf.cast(c == 0.0, tf.float32)) for c in codes]
+        return dict(zip(self.variables, shares, strict=True))
+
+    def payload(self, nodes: int, local_nodes: int | None = None) -> dict[int, Payload]:
+        """The local sums' planes and four bytes a variable up; the sums' and the scale down.
+
+        The few zeros that pad a bucket are shared out by size.
+        """
+        up = planes.plane_count((local_nodes or 1) * self.max_code)
+        down = planes.plane_count(nodes * self.max_code)
+        padding = planes.padded(self._bucket.size) / self._bucket.size
+        octets = [size * padding / 8 for size in self._sizes]
+        each = [Payload(n * up + SCALE_BYTES, n * down + SCALE_BYTES) for n in octets]
+        return dict(zip(self.variables, each, strict=True))

@@ -1,0 +1,125 @@
+"""Steps that all workers make together."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+
+from terngrad.cluster.pulse import Pulse
+from terngrad.codecs.codec import Codec
+from terngrad.layout import Layout
+from terngrad.training.divergence import NotFiniteError, not_finite
+from terngrad.training.progress import Progress, make_progress
+from terngrad.training.runner import Outcome, Runner
+from terngrad.training.stepper import Shown, Stepper
+
+
+@dataclasses.dataclass
+class SynchronousStepper(Stepper):
+    """Runs compiled steps.
+
+    Attributes:
+      runner_at: the runner of the step after so many steps, and the step up to which it serves.
+      batches: iterator of (images, labels).
+      batch_size: images in a batch.
+      layout: of the gradients.
+      step: steps done before.
+      pulse: told when steps are under way, for other processes to see.
+      regain: called after a failed step; returns the step at which the training then is and its
+        batches, or None if it cannot go on.
+      is_stopped: whether the others had been asked to stop when this process got their state.
+    """
+
+    runner_at: Callable[[int], tuple[Runner, int]]
+    batches: Iterator
+    batch_size: int
+    layout: Layout
+    step: int = 0
+    pulse: Pulse = dataclasses.field(default_factory=Pulse)
+    regain: Callable[[], tuple[int, Iterator] | None] = lambda: None
+    is_stopped: Callable[[], bool] = lambda: False
+    is_over: bool = dataclasses.field(default=False, init=False)
+    wants_save: bool = dataclasses.field(default=False, init=False)
+    _runner: Runner | None = dataclasses.field(default=None, init=False)
+    _last: Outcome | None = dataclasses.field(default=None, init=False)
+    _called: set[Callable] = dataclasses.field(default_factory=set, init=False)
+
+    @property
+    def own_step(self) -> int:
+        """See base class."""
+        return self.step
+
+    @property
+    def is_observable(self) -> bool:
+        """See base class."""
+        return self._runner.is_observable
+
+    @property
+    def codecs(self) -> Sequence[Codec]:
+        """See base class."""
+        return self._runner.codecs
+
+    def compile(self) -> None:
+        """See base class."""
+        self.is_over = self.is_stopped()
+        runner, _ = self.runner_at(self.step)
+        runner.compile(self.batches)
+
+    def select(self) -> int:
+        """See base class."""
+        self._runner, until = self.runner_at(self.step)
+        return until - self.step
+
+    def make(self, count: int) -> None:
+        """See base class."""
+        with self._pulsing(self._runner.many):
+            outcome = self._runner.many(self.batches, count)
+            self.step += int(outcome.done)
+        self._take(outcome)
+
+    def observe(self) -> Shown:
+        """See base class."""
+        with self._pulsing(self._runner.one):
+            observation = self._runner.one(self.batches)
+            self.step += 1
+        self._take(observation.outcome)
+        return Shown(observation.gradients, observation.zeros)
+
+    def progress(self, seconds: float) -> Progress:
+        """See base class."""
+        last = self._last
+        return make_progress(self.step, last.losses, last.learning_rate, seconds, self.batch_size)
+
+    def request_stop(self) -> bool:
+        """See base class."""
+        self._runner.request_stop()
+        return True
+
+    def request_save(self) -> bool:
+        """See base class."""
+        if not self._runner.saves_together:
+            return True
+        self._runner.request_save()  # clocks differ: all save after the same step
+        return False
+
+    def recover(self) -> bool:
+        """See base class."""
+        if (found := self.regain()) is None:
+            return False
+        self.step, self.batches = found
+        self.is_over = self.is_stopped()
+        return True
+
+    def _pulsing(self, call: Callable) -> contextlib.AbstractContextManager:
+        if call in self._called:
+            return self.pulse.steps(self.step)
+        self._called.add(call)  # it compiles now, or waits for the first of all batches: for long
+        return contextlib.nullcontext()
+
+    def _take(self, outcome: Outcome) -> None:
+        if bad := not_finite(outcome.losses, outcome.scales, self.layout):
+            raise NotFiniteError(f"step {self.step}: {', '.join(bad)}")
+        self.is_over = bool(outcome.stop)
+        self.wants_save = bool(outcome.save)
+        self._last = outcome
