@@ -18,9 +18,9 @@ from absl.flags import FlagValues
 from benchmarks import report
 from benchmarks.gradients import NETS
 from inception import app
+from inception.cluster.members import members
 from inception.flags import table
 from inception.flags.table import TEXT, at_least, flag, one_of
-from inception.launch import members
 
 _PROGRAM = "inception.mnist_distributed_train"
 

@@ -1,1 +1,1 @@
-"""Records to logits: data sets, preprocessing, input pipeline and nets."""
+"""From records to logits: data sets, preprocessing, input pipeline and nets."""

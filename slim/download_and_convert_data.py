@@ -3,9 +3,11 @@
 python -m slim.download_and_convert_data --dataset_name=mnist --dataset_dir=DIR
 python -m slim.download_and_convert_data --dataset_name=cifar10 --dataset_dir=DIR --source_dir=S
 
-A source folder has MNIST's IDX files (plain or .gz; Fashion-MNIST's too), or the CIFAR-10 archive
-or what it unpacks to. Takes some ten seconds after the download.
+The source folder holds MNIST's IDX files (plain or .gz; Fashion-MNIST's work too), or the CIFAR-10
+archive, packed or unpacked. The conversion takes about ten seconds.
 """
+
+from __future__ import annotations
 
 import dataclasses
 import functools
@@ -30,7 +32,7 @@ class _Options(table.Checked):
 
 
 def main(values: FlagValues) -> None:
-    """Converts what the flags say."""
+    """Converts the data set that the flags name."""
     options = table.read(_Options, values)
     if not options.dataset_dir:
         raise table.refuse("dataset_dir", "", "must name a folder")

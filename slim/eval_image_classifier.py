@@ -4,6 +4,8 @@ python -m slim.eval_image_classifier --model_name=lenet --dataset_name=mnist --d
     --checkpoint_path=DIR
 """
 
+from __future__ import annotations
+
 import functools
 
 from absl.flags import FlagValues

@@ -1,9 +1,11 @@
-"""Record files to batches of preprocessed images.
+"""Turns record files into batches of preprocessed images.
 
-The order of the images is a function of (seed, epoch), their augmentation of (seed, epoch, image):
-neither depends on threads, on the batch size or on where a training was interrupted. (The order is
-also one of the files, of `num_readers` and of `shuffle_pool`: keep these when resuming.)
+The order of the images is a function of the seed, the epoch, the files, `num_readers` and
+`shuffle_pool`. Their augmentation is a function of the seed, the epoch and the image. Threads, the
+batch size and interruptions change neither. A resumed training must keep all of these.
 """
+
+from __future__ import annotations
 
 import dataclasses
 import functools
@@ -40,27 +42,26 @@ def training_batches(
     """Returns endless shuffled batches of one worker's share of a data set.
 
     Args:
-        dataset: where the records are.
-        preprocess: applied to each image.
-        image_size: side of the preprocessed images in pixels.
-        batch_size: images in a batch; a batch may span two epochs.
-        seed: of order and augmentation.
-        start_step: number of batches to leave out: those that came before an interruption. They
-            are not decoded, and files that hold nothing else of their epoch are not read.
-        worker_index: which share, in [0, num_workers).
-        num_workers: into how many shares the data set is divided: by file where there are enough
-            files, else by record.
-        num_readers: files read at once.
-        num_preprocess_threads: batches decoded and augmented at once.
-        shuffle_pool: number of encoded images from which the next one is drawn.
-        deterministic: False lets a batch that is ready overtake the one before it.
+      dataset: where the records are.
+      preprocess: applied to each image.
+      image_size: side of the preprocessed images in pixels.
+      batch_size: images in a batch; a batch may span two epochs.
+      seed: of order and augmentation.
+      start_step: number of batches to skip, because an earlier run has used them. They are not
+        decoded, and files that hold nothing else of their epoch are not read.
+      worker_index: index of the worker's share, in [0, num_workers).
+      num_workers: number of shares. Workers share files if there are enough, else records.
+      num_readers: files read at once.
+      num_preprocess_threads: batches decoded and augmented at once.
+      shuffle_pool: number of encoded images from which the next one is drawn.
+      deterministic: False lets a finished batch overtake the one before it.
 
     Returns:
-        Dataset of (images float32 [batch_size, image_size, image_size, C], labels int32
-        [batch_size]).
+      Dataset of (images float32 [batch_size, image_size, image_size, C], labels int32
+      [batch_size]).
 
     Raises:
-        ValueError: the worker is not one of the workers, or there is no record for it.
+      ValueError: `worker_index` is out of range, or the worker's share is empty.
     """
     share = _share(dataset, worker_index, num_workers)
     readers = min(num_readers, len(share.files))
@@ -113,11 +114,11 @@ def evaluation_batches(
 def synthetic_batches(
     image_shape: tuple[int, int, int], num_classes: int, batch_size: int, seed: int
 ) -> tf.data.Dataset:
-    """Returns one random batch, repeated without end: the cost of training without that of reading.
+    """Returns one random batch that repeats for ever: it measures training without reading.
 
     Returns:
-        Dataset of (images float32 [batch_size, *image_shape] in [-1, 1), labels int32 [batch_size]
-        in [0, num_classes)).
+      Dataset of (images float32 [batch_size, *image_shape] in [-1, 1), labels int32 [batch_size]
+      in [0, num_classes)).
     """
     key = tf.constant([seed, 0], tf.int64)
     images = tf.random.stateless_uniform([batch_size, *image_shape], key, minval=-1.0, maxval=1.0)
@@ -129,7 +130,7 @@ def synthetic_batches(
 
 @dataclasses.dataclass(frozen=True)
 class _Share:
-    """One worker's records: for each of its files the numbers that they have in the data set."""
+    """One worker's records: their numbers in the data set, for each of its files."""
 
     files: tuple[str, ...]
     firsts: tuple[int, ...]  # number of the first record of each file, the worker's or not
@@ -216,8 +217,8 @@ def _shuffle(
 ) -> tf.data.Dataset:
     """`examples.shuffle` with a seed of 128 bits, whatever tf.random.set_seed was given.
 
-    Within flat_map the method would also make a resource for its seed, because of which op
-    determinism takes all parallelism and prefetching from the pipeline.
+    Within flat_map the method would also create a resource for its seed. Op determinism would then
+    remove all parallelism and prefetching from the pipeline.
     """
     shuffled = tf.raw_ops.ShuffleDataset(
         input_dataset=tf.data.experimental.to_variant(examples),
@@ -237,9 +238,9 @@ def _files_done(
     epoch: int,
     consumed: int,
 ) -> tf.Tensor:
-    """Tells, bool [files], which files hold none of the epoch's records after the first `consumed`.
+    """Returns, as bool [files], which files have no records after the epoch's first `consumed`.
 
-    The order is that of a reading that opens no file.
+    It goes through the epoch's order without opening a file.
     """
     done = np.full(len(share.files), consumed > 0)
     if consumed:

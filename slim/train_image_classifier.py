@@ -5,6 +5,8 @@ python -m slim.train_image_classifier --model_name=lenet --dataset_name=mnist --
 mpirun -np 2 python -m slim.train_image_classifier --variable_update=mpi ...
 """
 
+from __future__ import annotations
+
 from absl.flags import FlagValues
 
 from inception import app, programs

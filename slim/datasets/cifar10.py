@@ -3,6 +3,8 @@
 Krizhevsky: Learning Multiple Layers of Features from Tiny Images, 2009.
 """
 
+from __future__ import annotations
+
 import io
 import os
 import pickle
@@ -66,7 +68,8 @@ def load(folder: str) -> Splits:
     """Reads the batches of an unpacked folder, of the folder that holds it, or of the archive.
 
     Raises:
-        ValueError: nothing of the kind is there, a batch is missing, damaged or not CIFAR-10's.
+      ValueError: the folder has neither batches nor archive, or a batch is missing, damaged or not
+        CIFAR-10's.
     """
     place, batches = _read_batches(folder)
     splits = {}
@@ -127,7 +130,7 @@ def _parse_batch(content: bytes, path: str) -> tuple[np.ndarray, np.ndarray]:
         batch = {key if isinstance(key, bytes) else key.encode(): batch[key] for key in batch}
         planes = np.asarray(batch[b"data"], np.uint8).reshape(-1, channels, height, width)
         labels = np.asarray(batch[b"labels"], np.int64)
-    except Exception as error:  # A damaged pickle fails in any way.
+    except Exception as error:  # a damaged pickle can fail in any way
         raise ValueError(f"{path}: not a batch of CIFAR-10 ({error})") from None
     images = planes.transpose(0, 2, 3, 1)
     check_split(INFO, path, images, labels)
@@ -139,5 +142,5 @@ class _ArrayUnpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _PICKLED_TYPES:
-            raise pickle.UnpicklingError(f"{module}.{name} does not belong into a batch")
+            raise pickle.UnpicklingError(f"{module}.{name} does not belong in a batch")
         return super().find_class(module, name)

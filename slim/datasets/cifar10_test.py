@@ -124,7 +124,7 @@ class _Intruder:
 def test_pickle_cannot_run_code(tmp_path):
     _write_folder(tmp_path)
     (tmp_path / "test_batch").write_bytes(pickle.dumps(_Intruder(str(tmp_path / "made"))))
-    with pytest.raises(ValueError, match="mkdir does not belong into a batch"):
+    with pytest.raises(ValueError, match="mkdir does not belong in a batch"):
         cifar10.load(str(tmp_path))
     assert not (tmp_path / "made").exists()
 

@@ -1,4 +1,6 @@
-"""A data set's original files to record files."""
+"""Converts a data set's original files to record files."""
+
+from __future__ import annotations
 
 import itertools
 import os
@@ -24,14 +26,14 @@ def convert(
     """Converts a data set; all its sources are read and checked before anything is written.
 
     Args:
-        name: "mnist" or "cifar10".
-        dataset_dir: folder for the record files and labels.txt.
-        source_dir: folder that has the original files; None downloads to `dataset_dir`/download.
-        num_shards: number of record files for training; None makes one, named after the data set.
-        overwrite: whether to replace record files that exist.
+      name: "mnist" or "cifar10".
+      dataset_dir: folder for the record files and labels.txt.
+      source_dir: folder that has the original files; None downloads to `dataset_dir`/download.
+      num_shards: number of record files for training; None makes one, named after the data set.
+      overwrite: whether to replace record files that exist.
 
     Raises:
-        ValueError: the sources cannot be had or are not what they must be.
+      ValueError: the sources are missing or damaged, or the download failed.
     """
     source = _SOURCES[name]
     paths = {
@@ -76,13 +78,13 @@ def spread(num_images: int, paths: Sequence[str]) -> dict[str, np.ndarray]:
 def write_records(
     shares: Mapping[str, np.ndarray], images: np.ndarray, labels: np.ndarray, info: DatasetInfo
 ) -> None:
-    """Writes record files with images as PNG, each under its name when it is complete.
+    """Writes record files with images as PNG; a file gets its name when it is complete.
 
     Args:
-        shares: for each file the places of its images in `images`.
-        images: uint8 [N, H, W, C].
-        labels: int64 [N].
-        info: the data set, for the names of its classes.
+      shares: the indices in `images` of each file's images, by path.
+      images: uint8 [N, H, W, C].
+      labels: int64 [N].
+      info: the data set, for the names of its classes.
     """
     order = np.concatenate(list(shares.values()))
     encoded = _encode_png(images[order], info.png_compression)

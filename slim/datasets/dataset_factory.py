@@ -1,5 +1,7 @@
 """Data sets by name, as they lie on disk."""
 
+from __future__ import annotations
+
 import dataclasses
 import os
 import re
@@ -17,11 +19,12 @@ class Dataset:
     """One split of one data set on disk.
 
     Attributes:
-        name, split: "mnist", "train".
-        files: its record files, sorted.
-        counts: the number of records in each file.
-        num_classes: number of classes.
-        image_shape: (H, W, C) as stored.
+      name: such as "mnist".
+      split: such as "train".
+      files: its record files, sorted.
+      counts: the number of records in each file.
+      num_classes: number of classes.
+      image_shape: (H, W, C) as stored.
     """
 
     name: str
@@ -38,7 +41,7 @@ class Dataset:
 
 
 def get_info(name: str) -> DatasetInfo:
-    """Returns what is known of a data set; ValueError names the data sets there are."""
+    """Returns the facts about a data set; ValueError lists the allowed names."""
     if name not in DATASETS:
         raise ValueError(f"unknown data set {name!r}; allowed: {', '.join(DATASETS)}")
     return DATASETS[name]
@@ -48,7 +51,7 @@ def get_dataset(name: str, split: str, data_dir: str) -> Dataset:
     """Finds a split of a data set in a folder, as one record file or as shards.
 
     Raises:
-        ValueError: unknown data set or split, or its files are missing or damaged.
+      ValueError: unknown data set or split, or its files are missing or damaged.
     """
     info = get_info(name)
     if split not in info.splits:

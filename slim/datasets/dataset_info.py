@@ -1,4 +1,6 @@
-"""What is known of a data set before any of its files is opened."""
+"""Facts about a data set that need none of its files."""
+
+from __future__ import annotations
 
 import dataclasses
 
@@ -13,11 +15,11 @@ class DatasetInfo:
     """One data set.
 
     Attributes:
-        name: as in --dataset_name.
-        splits: names of its splits.
-        class_names: name of each class, by label.
-        image_shape: (H, W, C) as stored.
-        png_compression: level of the PNG encoder when it is converted, 0 to 9; -1 is PNG's default.
+      name: as in --dataset_name.
+      splits: names of its splits.
+      class_names: name of each class, by label.
+      image_shape: (H, W, C) as stored.
+      png_compression: level of the PNG encoder in the conversion, 0 to 9; -1 is PNG's default.
     """
 
     name: str

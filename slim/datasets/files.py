@@ -1,5 +1,7 @@
 """Files that appear whole or not at all, and downloads."""
 
+from __future__ import annotations
+
 import contextlib
 import hashlib
 import http.client
@@ -21,7 +23,7 @@ _TIMEOUT_SECS = 30
 def replacing(path: str) -> Iterator[str]:
     """Yields a temporary name in the folder of `path`; renames it to `path` on success.
 
-    After an error or an interrupt the temporary file is removed and `path` is what it was.
+    After an error or an interrupt the temporary file is removed and `path` is unchanged.
     """
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f".{name}.{os.getpid()}.partial")
@@ -62,15 +64,15 @@ def sha256_of(path: str) -> str:
 
 
 def download(url: str, path: str, is_whole: Callable[[str], bool]) -> None:
-    """Downloads `url` to `path`, going on where an earlier attempt was cut off.
+    """Downloads `url` to `path`; resumes an attempt that was cut off.
 
     Args:
-        url: where the file is.
-        path: its final name; left alone when it exists.
-        is_whole: checks a finished download, given its path, before it gets its final name.
+      url: where the file is.
+      path: final name of the file; nothing happens if it exists.
+      is_whole: checks a finished download, given its path, before it gets its final name.
 
     Raises:
-        ValueError: no network, or the download fails the check (it is then removed).
+      ValueError: no network, or the download fails the check (it is then removed).
     """
     if os.path.exists(path):
         return
@@ -89,14 +91,14 @@ def download(url: str, path: str, is_whole: Callable[[str], bool]) -> None:
 
 
 def _append_rest(url: str, path: str) -> None:
-    """Appends to `path` what it lacks of `url`."""
+    """Appends the missing rest of `url` to `path`."""
     have = os.path.getsize(path) if os.path.exists(path) else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
     try:
         response = urllib.request.urlopen(request, timeout=_TIMEOUT_SECS)
     except urllib.error.HTTPError as error:
         if have and error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
-            return  # Nothing is lacking.
+            return  # nothing is missing
         raise
     with response:
         resumes = response.status == http.client.PARTIAL_CONTENT

@@ -3,18 +3,20 @@
 python -m slim.datasets.make_mnist_sample FOLDER_WITH_MNIST SAMPLE_FOLDER
 """
 
+from __future__ import annotations
+
 import gzip
 import os
 import sys
 
 from slim.datasets import mnist
 
-# Every 6th and every 2nd image: some of each of the writers, who follow each other in the files.
+# Every 6th and every 2nd image: the files are sorted by writer, so the sample has all writers.
 _STRIDES = {"train": 6, "test": 2}
 
 
 def make_sample(source_dir: str, sample_dir: str) -> None:
-    """Writes the four IDX files, gzipped, with a part of the images of those in `source_dir`."""
+    """Writes four gzipped IDX files with a part of the images in `source_dir`."""
     os.makedirs(sample_dir, exist_ok=True)
     for split, (images, labels) in mnist.load(source_dir).items():
         stride = _STRIDES[split]

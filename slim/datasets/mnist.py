@@ -1,8 +1,10 @@
 """MNIST: 70 000 grey images of digits, 28 x 28, in four IDX files.
 
-LeCun, Cortes, Burges: The MNIST database of handwritten digits. Data sets in the same format,
-such as Fashion-MNIST, are read too.
+LeCun, Cortes, Burges: The MNIST database of handwritten digits. Other data sets in the same format,
+such as Fashion-MNIST, also load.
 """
+
+from __future__ import annotations
 
 import functools
 import gzip
@@ -67,7 +69,7 @@ def load(folder: str) -> Splits:
     """Reads the four IDX files, plain or gzipped.
 
     Raises:
-        ValueError: a file is missing, damaged or no IDX file, or images and labels do not match.
+      ValueError: a file is missing, damaged or not an IDX file, or images and labels do not match.
     """
     splits = {}
     for split, (images_name, labels_name) in FILES.items():
@@ -83,15 +85,15 @@ def parse_idx(content: bytes, path: str, rank: int) -> np.ndarray:
     """Parses an IDX file: 0, 0, type, rank, then `rank` big-endian sizes, then the elements.
 
     Args:
-        content: the file after gunzip.
-        path: where it came from, for errors.
-        rank: the number of dimensions it must have.
+      content: the file after gunzip.
+      path: where it came from, for errors.
+      rank: the number of dimensions it must have.
 
     Returns:
-        uint8 array of that rank.
+      uint8 array of that rank.
 
     Raises:
-        ValueError: another magic number, or another size than the header tells.
+      ValueError: the magic number is wrong, or the size differs from the one in the header.
     """
     magic = bytes([0, 0, _IDX_UINT8, rank])
     if content[:4] != magic:

@@ -1,8 +1,10 @@
 """TFRecord files of labelled images: the one writer and the one parser of their schema.
 
-Every record is a `tf.train.Example` with the keys of `ImageRecord.serialize`. Beside the record
-files stands `counts.json`, which tells how many records each of them holds.
+Every record is a `tf.train.Example` with the keys of `ImageRecord.serialize`. `counts.json`, beside
+the record files, holds the number of records in each.
 """
+
+from __future__ import annotations
 
 import contextlib
 import dataclasses
@@ -27,12 +29,16 @@ class ImageRecord:
     """One labelled image as it is stored.
 
     Attributes:
-        encoded: a file of `format`; for RAW the uint8 pixels, row by row, channels last.
-        format: "png", "jpeg" or "RAW".
-        height, width, channels: shape of the decoded image.
-        label: the class.
-        text, synset, filename: name of the class, its WordNet id, the file that the image was.
-        boxes: bounding boxes (xmin, ymin, xmax, ymax) as shares of width and height, in [0, 1].
+      encoded: a file of `format`; for RAW the uint8 pixels, row by row, channels last.
+      format: "png", "jpeg" or "RAW".
+      height: of the decoded image, in pixels.
+      width: of the decoded image, in pixels.
+      channels: of the decoded image.
+      label: the class.
+      text: name of the class.
+      synset: WordNet id of the class.
+      filename: name of the original file.
+      boxes: bounding boxes (xmin, ymin, xmax, ymax) as shares of width and height, in [0, 1].
     """
 
     encoded: bytes
@@ -67,7 +73,7 @@ class ImageRecord:
 
 
 class EncodedImage(NamedTuple):
-    """What decoding an image takes: tensors of one shape, [] for an image or [B] for a batch."""
+    """Encoded images: tensors of one shape, [] for an image or [B] for a batch."""
 
     encoded: tf.Tensor  # string
     format: tf.Tensor  # string
@@ -77,7 +83,7 @@ class EncodedImage(NamedTuple):
 
 @contextlib.contextmanager
 def record_writer(path: str) -> Iterator[tf.io.TFRecordWriter]:
-    """Opens a record file for writing; it gets its name when the block ends without an error."""
+    """Opens a record file for writing; it gets its name if the block ends without an error."""
     with files.replacing(path) as temporary, tf.io.TFRecordWriter(temporary) as writer:
         yield writer
 
@@ -98,7 +104,7 @@ def count_records(paths: Sequence[str]) -> tuple[int, ...]:
     """Returns the number of records in each file (or link to it): as stored, else counted.
 
     Raises:
-        ValueError: a file does not consist of whole records; names the file and the offset.
+      ValueError: names a file that does not consist of whole records, and the offset.
     """
     paths = [os.path.realpath(path) for path in paths]
     stored = {folder: _stored_counts(folder) for folder in set(map(os.path.dirname, paths))}
@@ -111,12 +117,12 @@ def find_damage(path: str, labels: range | None = None) -> str | None:
     """Reads the whole file with checksums, decodes its images, and looks for the first bad record.
 
     Args:
-        path: of the record file.
-        labels: those that are allowed, from labels_offset on; None for any.
+      path: of the record file.
+      labels: allowed labels, from labels_offset on; None allows all.
 
     Returns:
-        One line with file, number of the record, its offset in bytes, and the reason; None for a
-        file without damage.
+      One line with file, number of the record, its offset in bytes, and the reason; None for a
+      file without damage.
     """
     number = 0
     try:
@@ -138,8 +144,8 @@ def naming_damage(paths: Sequence[str], labels: range | None = None) -> Iterator
     """Turns TensorFlow's error about a damaged record, raised in the block, into a ValueError.
 
     Args:
-        paths: the record files that the block reads; looked through after an error only.
-        labels: see `find_damage`.
+      paths: the record files that the block reads; they are searched after an error only.
+      labels: see `find_damage`.
     """
     try:
         yield
@@ -154,10 +160,10 @@ def parse_examples(serialized: tf.Tensor) -> tuple[EncodedImage, tf.Tensor]:
     """Parses a batch of Examples, also TF-Slim's with fewer keys.
 
     Args:
-        serialized: string [B].
+      serialized: string [B].
 
     Returns:
-        The images, still encoded, and their labels, int32 [B].
+      The images, still encoded, and their labels, int32 [B].
     """
     parsed = tf.io.parse_example(
         serialized,
@@ -196,7 +202,7 @@ def _count(path: str, stored: Mapping[str, int] | None) -> int:
     try:
         return sum(1 for _ in _record_offsets(path))
     except ValueError as error:
-        # A wrong length leads astray; reading with checksums finds the record that holds it.
+        # A wrong length misleads the count; reading with checksums finds its record.
         raise ValueError(find_damage(path) or str(error)) from None
 
 

@@ -1,0 +1,1 @@
+"""Nets; one file for each family."""

@@ -1,5 +1,7 @@
 """The net of TernGrad's CIFAR-10 experiments: TensorFlow's CIFAR-10 tutorial net on 24x24 crops."""
 
+from __future__ import annotations
+
 import keras
 
 from slim.nets.layers import LocalResponseNormalization

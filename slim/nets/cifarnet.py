@@ -1,5 +1,7 @@
 """CifarNet as in TF-Slim: two convolutions with response normalization, two hidden layers."""
 
+from __future__ import annotations
+
 import keras
 
 from slim.nets.layers import LocalResponseNormalization

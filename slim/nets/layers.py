@@ -1,5 +1,9 @@
 """Layers and regularizers that Keras lacks or defines otherwise."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import keras
 import tensorflow as tf
 
@@ -7,18 +11,18 @@ import tensorflow as tf
 class Dropout(keras.layers.Layer):
     """Sets a random share of the values to 0 and divides the kept ones by `keep_prob`.
 
-    The draw is a function of the seed that the net is called with and of `salt`, and of nothing
-    else: unlike keras.layers.Dropout the layer holds no state, so that a step can be repeated.
+    The draw is a function of `salt` and of the seed that the net is called with. Unlike
+    keras.layers.Dropout the layer holds no state, so a step can be repeated.
     """
 
-    def __init__(self, keep_prob: float, salt: int, **kwargs):
+    def __init__(self, keep_prob: float, salt: int, **kwargs: Any) -> None:
         """`keep_prob` in (0, 1]; `salt` (int32) differs between the layers of a net."""
         super().__init__(**kwargs)
         self.keep_prob = keep_prob
         self.salt = salt
 
     def call(self, values: tf.Tensor, seed: tf.Tensor, training: bool = False) -> tf.Tensor:
-        """Returns `values` (float), in training with dropped ones; `seed` is int32 [2]."""
+        """Drops some of `values` (float) in training; `seed` is int32 [2]."""
         if not training or self.keep_prob == 1.0:
             return values
         seed = tf.bitwise.bitwise_xor(seed, [self.salt, 0])
@@ -39,8 +43,8 @@ class LocalResponseNormalization(keras.layers.Layer):
         bias: float = 1.0,
         alpha: float = 0.001 / 9,
         beta: float = 0.75,
-        **kwargs,
-    ):
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.radius, self.bias, self.alpha, self.beta = radius, bias, alpha, beta
 
@@ -54,7 +58,7 @@ class LocalResponseNormalization(keras.layers.Layer):
 class WeightDecay(keras.regularizers.Regularizer):
     """rate * sum(w^2) / 2, whose gradient is rate * w; keras.regularizers.L2 is twice that."""
 
-    def __init__(self, rate: float):
+    def __init__(self, rate: float) -> None:
         self.rate = rate
 
     def __call__(self, weights: tf.Tensor) -> tf.Tensor:

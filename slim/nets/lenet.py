@@ -1,5 +1,7 @@
 """LeNet for MNIST, as in TernGrad's experiments and as in TF-Slim."""
 
+from __future__ import annotations
+
 import keras
 
 from slim.nets.net_builder import NetBuilder

@@ -1,5 +1,7 @@
 """The 784-100-10 sigmoid net of the asynchronous MNIST example."""
 
+from __future__ import annotations
+
 import functools
 
 import keras

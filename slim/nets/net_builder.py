@@ -1,7 +1,10 @@
-"""Adds layers to a net: what all layers of a net share is said once."""
+"""Adds layers to a net, with the settings that all layers of the net share."""
+
+from __future__ import annotations
 
 import dataclasses
 import zlib
+from typing import Any
 
 import keras
 
@@ -9,7 +12,7 @@ from slim.nets import layers
 
 
 def layer_seed(seed: int, name: str) -> int:
-    """Returns the layer's own seed in [0, 2^31): it stays when other layers come or go."""
+    """Returns the layer's own seed in [0, 2^31), which does not depend on the other layers."""
     return zlib.crc32(f"{seed}/{name}".encode()) & 0x7FFFFFFF
 
 
@@ -30,13 +33,15 @@ class NetBuilder:
     dropout_seed: keras.KerasTensor | None = None
 
     def conv(
-        self, net: keras.KerasTensor, filters: int, size: int, name: str, **kwargs
+        self, net: keras.KerasTensor, filters: int, size: int, name: str, **kwargs: Any
     ) -> keras.KerasTensor:
         """Appends a `size` x `size` convolution, SAME padding; for the rest see `_options`."""
         options = self._options(name, **kwargs)
         return keras.layers.Conv2D(filters, size, padding="same", **options)(net)
 
-    def dense(self, net: keras.KerasTensor, units: int, name: str, **kwargs) -> keras.KerasTensor:
+    def dense(
+        self, net: keras.KerasTensor, units: int, name: str, **kwargs: Any
+    ) -> keras.KerasTensor:
         """Appends a fully connected layer; for the rest see `_options`."""
         return keras.layers.Dense(units, **self._options(name, **kwargs))(net)
 
@@ -54,7 +59,7 @@ class NetBuilder:
         activation: str | None = "relu",
         decay: bool = True,
         initializer: type[keras.initializers.Initializer] = keras.initializers.TruncatedNormal,
-    ) -> dict:
+    ) -> dict[str, Any]:
         """Returns the layer's arguments; `stddev` is the kernel's, `bias` a constant."""
         decayed = decay and self.weight_decay
         return {

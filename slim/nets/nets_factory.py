@@ -1,5 +1,7 @@
 """The nets by name."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable
 
@@ -13,7 +15,7 @@ BuildFn = Callable[[keras.KerasTensor, int, NetBuilder], keras.KerasTensor]
 
 @dataclasses.dataclass(frozen=True)
 class NetSpec:
-    """What the programs need to know of a net.
+    """Facts about a net that the programs need.
 
     Attributes:
       build: (images, num_classes, builder) -> logits.
@@ -21,7 +23,7 @@ class NetSpec:
       channels: channels of the images.
       preprocessing: name of the preprocessing the net is trained with.
       has_dropout: whether the model takes a dropout seed beside the images.
-      min_image_size: smallest height and width that the net's pooling leaves something of.
+      min_image_size: smallest height and width that the net's pooling does not reduce to nothing.
       logits_layer: name of the last layer.
     """
 
@@ -44,7 +46,7 @@ NETS = {
 
 
 def get_spec(name: str) -> NetSpec:
-    """Returns the net's entry; raises ValueError naming the nets there are."""
+    """Returns the net's entry; ValueError lists the allowed names."""
     if name not in NETS:
         raise ValueError(f"unknown net {name!r}: allowed are {', '.join(sorted(NETS))}")
     return NETS[name]

@@ -1,1 +1,1 @@
-"""From one stored image to one input of a net, a file for each family of nets."""
+"""Turns a stored image into the input of a net; one file for each family of nets."""

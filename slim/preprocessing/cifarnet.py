@@ -1,22 +1,24 @@
 """Preprocessing of CifarNet and of CIFAR-10's AlexNet (Krizhevsky's recipe of 2012)."""
 
+from __future__ import annotations
+
 import tensorflow as tf
 
-_PADDING = 4  # on each side, where the crop is not smaller than the image
+_PADDING = 4  # pixels on each side, unless the crop is smaller than the image
 _MAX_BRIGHTNESS = 63.0  # on the scale of pixels
 _CONTRAST = (0.2, 1.8)
 
 
 def preprocess_for_training(image: tf.Tensor, size: int, seed: tf.Tensor) -> tf.Tensor:
-    """Random crop, flip, brightness and contrast, then standardization.
+    """Applies a random crop, flip, brightness and contrast, then standardizes.
 
     Args:
-        image: uint8 [H, W, C].
-        size: side of the crop in pixels.
-        seed: int64 [2]; the five draws depend on nothing else.
+      image: uint8 [H, W, C].
+      size: side of the crop in pixels.
+      seed: int64 [2]; the five draws depend on nothing else.
 
     Returns:
-        float32 [size, size, C] with mean 0 and variance 1.
+      float32 [size, size, C] with mean 0 and variance 1.
     """
     row, column, flip, brightness, contrast = tf.unstack(tf.random.stateless_uniform([5], seed))
     image = _crop(_pad(image, size), size, row, column)

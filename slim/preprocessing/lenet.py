@@ -1,5 +1,7 @@
 """Preprocessing of the LeNet family: no augmentation."""
 
+from __future__ import annotations
+
 import tensorflow as tf
 
 

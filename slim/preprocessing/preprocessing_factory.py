@@ -1,5 +1,7 @@
 """Preprocessing by name."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 import tensorflow as tf
@@ -18,7 +20,7 @@ _PREPROCESSING: dict[str, tuple[Preprocess, Preprocess]] = {  # for training, fo
 
 
 def get_preprocessing(name: str, is_training: bool) -> Preprocess:
-    """Returns a preprocessing function; ValueError names those there are."""
+    """Returns a preprocessing function; ValueError lists the allowed names."""
     if name not in _PREPROCESSING:
         raise ValueError(f"unknown preprocessing {name!r}; allowed: {', '.join(_PREPROCESSING)}")
     for_training, for_evaluation = _PREPROCESSING[name]

@@ -1,0 +1,1 @@
+"""The codec's arithmetic: the reference in TensorFlow operations, and native kernels."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from terngrad.asynchronous.framing import collect, frames
 from terngrad.asynchronous.gradient import Computed, contents
-from terngrad.asynchronous.space import make_shares
+from terngrad.asynchronous.space import make_shards
 from terngrad.cluster.ports import free_ports
 from terngrad.codecs.factory import make_codecs
 from terngrad.draws import DrawKey
@@ -138,14 +138,20 @@ def test_golden_bytes_of_an_introduction():
 
 def computed():
     """What a worker of an asynchronous training has of its batch."""
-    words = np.frombuffer(bytes.fromhex(CODES[0]), "<u4").reshape(3, 2)
-    floats = np.pad(GRADIENTS[2], (0, 29))
-    parts = (np.ones(2, np.float32), words, floats, np.zeros(0, np.float32))
-    return Computed(None, *map(tf.constant, parts), [], [])
+    return Computed(
+        losses=None,
+        scales=tf.ones(2),
+        units=tf.ones(2),
+        words=tf.constant(np.frombuffer(bytes.fromhex(CODES[0]), "<u4").reshape(3, 2)),
+        floats=tf.constant(np.pad(GRADIENTS[2], (0, 29))),
+        statistics=tf.zeros(0),
+        gradients=[],
+        encoded=[],
+    )
 
 
 def test_golden_bytes_of_an_asynchronous_push():
-    (content,) = contents(computed(), make_shares(LAYOUT, 1, 1, 0))
+    (content,) = contents(computed(), make_shards(LAYOUT, 1, 1, 0))
     (data,) = frames(Call(act=4, sequence=7, version=STEP), content)
     padding = " 00" * (29 * 4)
     header = "0a 09 08 04 10 a0 01 20 07 28 0c 12 00 1a a0 01"
