@@ -115,6 +115,21 @@ def test_the_data_set_is_converted_and_read(tmp_path, monkeypatch):
     np.testing.assert_array_equal(read_labels, labels)
 
 
+@pytest.mark.parametrize(
+    ("file", "line"),
+    [
+        ("slim/datasets/dataset_factory.py", "for module in (mnist, cifar10)"),
+        ("slim/datasets/convert.py", "for module in (mnist, cifar10)"),
+        ("slim/download_and_convert_data.py", 'one_of("mnist", "cifar10")'),
+    ],
+)
+def test_the_lines_that_name_data_sets_are_where_the_page_says(file, line):
+    page = (markdown.REPO / "docs" / "extending.md").read_text(encoding="utf-8")
+    assert line.replace("cifar10", "cifar10, bars").replace('10, bars"', '10", "bars"') in page
+    assert f"`{file}`" in page
+    assert line in (markdown.REPO / file).read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("content", [None, b"no archive"])
 def test_the_data_set_names_an_archive_that_it_cannot_read(tmp_path, content):
     bars = module_of("slim/datasets/bars.py", tmp_path)
