@@ -1,0 +1,155 @@
+"""Every command of the pages can be given as it stands there; docs/development.md says how."""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from docs import markdown, write_flags
+from docs.markdown import REPO
+from inception import app
+
+_ADDED = "the data set above"  # whose name the flags learn on the page
+NEEDS = {
+    "several machines",
+    "root",
+    "the network",
+    "MPI",
+    "Horovod",
+    "CIFAR-10",
+    "a browser",
+    _ADDED,
+}
+_SHORT = {"max_steps": 4, "max_number_of_steps": 4}
+_ALSO = {  # what makes the processes of a command quick
+    "inception.mnist_eval": ["--num_examples=64"],
+    "inception.mnist_distributed_train": ["--net=mlp"],
+}
+_TIMEOUT_SECS = 240
+_ASSIGNMENT = re.compile(r"([A-Z_]+)=")
+_OWN_PARSERS = ("inception.launch", "terngrad.ops.build", "docs.write_flags", "tensorboard.main")
+
+
+def _blocks() -> list[markdown.Block]:
+    found = (block for page in markdown.pages() for block in markdown.blocks(page))
+    return [block for block in found if block.language == "bash"]
+
+
+every_block = pytest.mark.parametrize("block", _blocks(), ids=lambda block: block.place)
+
+
+def _without_assignments(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Splits a command into the names of the variables before it, and the rest."""
+    names = []
+    words = list(words[1:] if words[0] == "export" else words)
+    while words and (match := _ASSIGNMENT.match(words[0])):
+        names.append(match[1])
+        words.pop(0)
+    return names, words
+
+
+def _program(words: Sequence[str]) -> tuple[str, list[str]] | None:
+    """Returns the module that a command runs, and its arguments; None for other commands."""
+    if "python" in words:
+        at = words.index("python") + len(["-m", "MODULE"])
+        return words[at], list(words[at + 1 :])
+    if any(word.endswith("launch_local.sh") for word in words):
+        at = next(i for i, word in enumerate(words) if word.isdigit()) + 1
+        return words[at], list(words[at + 1 :])
+    return None
+
+
+def _names(block: markdown.Block) -> Iterator[str]:
+    """Yields the last part of each program or script of a block."""
+    for words in block.commands():
+        _, rest = _without_assignments(words)
+        if found := _program(rest):
+            yield found[0].rpartition(".")[2]
+        elif rest and rest[0] == "bash":
+            yield Path(rest[1]).name
+
+
+@every_block
+def test_a_command_names_programs_and_flags_that_exist(block):
+    for words in block.commands():
+        _, rest = _without_assignments(words)
+        if found := _program(rest):
+            module, arguments = found
+            assert importlib.util.find_spec(module), f"{block.place}: no module {module}"
+            if module not in _OWN_PARSERS and _ADDED not in block.marker:
+                given = [argument for argument in arguments if argument != "..."]
+                app.parse(write_flags.flags_of(module), given)
+
+
+@every_block
+def test_a_command_names_scripts_and_variables_that_exist(block):
+    sources = [*REPO.glob("scripts/*.sh"), *REPO.glob("terngrad/**/*.py"), REPO / "setup.py"]
+    text = "".join(source.read_text(encoding="utf-8") for source in sources)
+    for words in block.commands():
+        names, rest = _without_assignments(words)
+        for name in names:
+            assert re.search(rf"\b{name}\b", text), f"{block.place}: nothing reads {name}"
+        if rest and rest[0] == "bash":
+            assert (REPO / rest[1]).is_file(), f"{block.place}: no script {rest[1]}"
+
+
+@every_block
+def test_a_comment_before_a_block_says_what_is_true(block):
+    kind, _, rest = block.marker.partition(": ")
+    if kind == "needs":
+        assert set(rest.split(", ")) <= NEEDS
+    elif kind == "tested":
+        text = (REPO / rest).read_text(encoding="utf-8")
+        variables = {name for words in block.commands() for name in _without_assignments(words)[0]}
+        missing = [name for name in _names(block) if name not in text]
+        assert not missing or (variables and all(name in text for name in variables))
+    elif kind == "as in":
+        there = [b for b in markdown.blocks(REPO / rest) if b.marker == "run"]
+        known = [words for other in there for words in other.commands()]
+        assert all(words in known for words in block.commands())
+    elif kind == "own tests":
+        for words in block.commands():
+            module, _ = _program(words)
+            assert (REPO / f"{module.replace('.', '/')}_test.py").is_file()
+    else:
+        assert kind == "run"
+
+
+def _pages_that_run() -> list[Path]:
+    runs = lambda page: any(block.marker == "run" for block in markdown.blocks(page))
+    return [page for page in markdown.pages() if runs(page)]
+
+
+def _shortened(words: Sequence[str], folder: Path) -> list[str]:
+    """Returns a command that does the same in few steps, below a folder instead of /tmp."""
+    short = [word.replace("/tmp/", f"{folder}/") for word in words]
+    for name, steps in _SHORT.items():
+        short = [re.sub(rf"^--{name}=.*", f"--{name}={steps}", word) for word in short]
+    program, _ = _program(words) or ("", [])
+    return short + _ALSO.get(program, [])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("page", _pages_that_run(), ids=lambda page: page.name)
+def test_the_commands_of_a_page_run_in_their_order(page, tmp_path):
+    environment = os.environ | {
+        "TERNGRAD_VENV": sys.prefix,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    for block in markdown.blocks(page):
+        for words in block.commands() if block.marker == "run" else ():
+            done = subprocess.run(
+                _shortened(words, tmp_path),
+                cwd=REPO,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=_TIMEOUT_SECS,
+            )
+            assert done.returncode == 0, f"{block.place}: {done.stdout}{done.stderr}"

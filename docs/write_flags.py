@@ -1,0 +1,97 @@
+"""Writes docs/flags.md: the flags of all programs, from the tables that the programs parse.
+
+python -m docs.write_flags
+"""
+
+import functools
+import runpy
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from unittest import mock
+
+from absl import flags
+
+from inception import app
+
+REPO = Path(__file__).parents[1]
+PAGE = REPO / "docs" / "flags.md"
+
+# Section -> its programs. Programs of one section have the same flags; only defaults may differ.
+SECTIONS = {
+    "Training on one machine": ("inception.mnist_train", "inception.cifar10_train"),
+    "Training on several machines": (
+        "inception.mnist_distributed_train",
+        "inception.cifar10_distributed_train",
+    ),
+    "Evaluation": ("inception.mnist_eval", "inception.cifar10_eval"),
+    "Training with TF-Slim's flags": ("slim.train_image_classifier",),
+    "Evaluation with TF-Slim's flags": ("slim.eval_image_classifier",),
+    "Converting a data set": ("slim.download_and_convert_data",),
+    "Quick start": ("inception.quickstart",),
+}
+
+_HEAD = """# Flags
+
+<!-- Written by `python -m docs.write_flags`. Do not edit: change the flag's table instead. -->
+
+Each program prints its own flags with `--help`. This page lists them all. A program refuses unknown
+flags, and values that are not allowed, with one line that says what is allowed. It also names each
+flag that has no effect beside the others.
+
+`inception.launch` (`scripts/launch_local.sh`) starts several processes of a program on one machine.
+Its own flags stand before the number of workers: `--ps=P` starts P parameter servers, and
+`--max_restarts=N` starts lost processes again, up to N times.
+"""
+
+
+def flags_of(program: str) -> flags.FlagValues:
+    """Returns the flags that a program defines, before it parses any.
+
+    Args:
+      program: its module, such as "inception.mnist_train".
+    """
+    values = flags.FlagValues()
+    _define_of(program)(values)
+    return values
+
+
+@functools.cache
+def _define_of(program: str) -> Callable[[flags.FlagValues], None]:
+    with mock.patch.object(app, "run") as run:  # to which every program hands its flags
+        runpy.run_module(program, run_name="__main__")
+    _, define, *_ = run.call_args.args
+    return define
+
+
+def page() -> str:
+    """Returns the whole page."""
+    return "\n".join([_HEAD, *(_section(*each) for each in SECTIONS.items())])
+
+
+def _section(title: str, programs: Sequence[str]) -> str:
+    first = flags_of(programs[0])
+    names = " and ".join(f"`{program}`" for program in programs)
+    blocks = [f"## {title}\n\n{names}.\n"]
+    for group, members in first.flags_by_module_dict().items():
+        rows = (_row(flag.name, flag.help) for flag in members)
+        blocks.append("\n".join([f"| {group} | meaning | default |", "|---|---|---|", *rows, ""]))
+    blocks += [_differences(other, programs[0]) for other in programs[1:]]
+    return "\n".join(blocks)
+
+
+def _differences(program: str, first: str) -> str:
+    """Tells the defaults of a program that are not those of the first one in its section."""
+    here, there = flags_of(program), flags_of(first)
+    told = [
+        f"`--{name}={here[name].default}`" for name in here if here[name].help != there[name].help
+    ]
+    return f"`{program}` has other defaults: {', '.join(told)}.\n"
+
+
+def _row(name: str, help_text: str) -> str:
+    meaning, _, default = help_text.replace("|", "\\|").removesuffix("]").rpartition(" [")
+    return f"| `--{name}` | {meaning} | {default} |"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
