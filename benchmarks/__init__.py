@@ -1,1 +1,1 @@
-"""Measurements, one question a program; results/ holds dated answers."""
+"""Measurements: each program answers one question; results/ holds dated answers."""

@@ -1,8 +1,8 @@
 """Do ternary gradients train as well as float ones?
 
 Trains a recipe of the paper with each kind of gradients, evaluates every checkpoint on the test
-images, and sets the results beside the paper's. On 2 cores lenet takes half an hour and cifar10
-two hours; a command that was stopped goes on when it is given again.
+images, and compares the results with the paper's. On 2 cores lenet takes half an hour and cifar10
+two hours. Run a stopped command again to continue it.
 
 python -m benchmarks.accuracy_benchmark --recipe=lenet --data_dir=DIR --output_dir=DIR
 """
@@ -25,22 +25,22 @@ from inception.flags import table
 from inception.flags.table import TEXT, at_least, flag, one_of
 
 _CHECKPOINTS = 20
-_LOG_EVERY = 10  # steps; a shorter run has no curve
+_LOG_EVERY = 10  # steps; shorter runs have no curve
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Options(table.Checked):
-    recipe: str = flag("Training", one_of(*RECIPES), "lenet", "lenet or cifar10")
+    recipe: str = flag("Training", one_of(*RECIPES), "lenet", "recipe to train: lenet or cifar10")
     data_dir: str = flag("Data", TEXT, "/tmp/mydata", "folder of the record files")
     output_dir: str = flag("Training", TEXT, "results", "folder for the runs and the picture")
     max_steps: int | None = flag(
         "Training", at_least(_LOG_EVERY), None, "length of each run; not set = the recipe's"
     )
-    json: str = flag("Runtime", TEXT, "", "file that takes the figures, too")
+    json: str = flag("Runtime", TEXT, "", "JSON file for the figures")
 
 
 def main(values: FlagValues) -> None:
-    """Trains what is not trained yet, evaluates, reports."""
+    """Trains the missing runs, evaluates all, and reports."""
     options = table.read(_Options, values)
     recipe = RECIPES[options.recipe]
     steps = options.max_steps or recipe.max_steps
@@ -55,7 +55,7 @@ def main(values: FlagValues) -> None:
 
 
 def folder_of(output_dir: str, recipe: Recipe, name: str, steps: int) -> str:
-    """Folder of a training; those of another length than the recipe's are other trainings."""
+    """Returns the folder of a training; its name has the length if that is not the recipe's."""
     length = "" if steps == recipe.max_steps else f"_{steps}"
     return os.path.join(output_dir, f"{recipe.prefix}_{name}{length}")
 

@@ -1,4 +1,4 @@
-"""The benchmark trains what is not trained yet and sets it beside the paper."""
+"""The benchmark trains the missing runs and compares them with the paper."""
 
 import dataclasses
 

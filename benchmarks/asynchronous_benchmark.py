@@ -1,8 +1,8 @@
-"""What accuracy do workers reach that do not wait for each other, in how long, with how many bytes?
+"""What accuracy does asynchronous training reach, in how much time, with how many bytes?
 
-The asynchronous example of distributed TensorFlow: a 784-100-10 sigmoid net on MNIST, SGD with
-learning rate 0.001, batches of 100, each worker trains for 20 epochs of all images through one ps.
-Each run is made on this machine, with float and with ternary gradients.
+Trains the asynchronous example of distributed TensorFlow: a 784-100-10 sigmoid net on MNIST, SGD
+with learning rate 0.001, batches of 100. Each worker trains for 20 epochs of all images through one
+ps. All runs are on this machine, with float and with ternary gradients.
 
 python -m benchmarks.asynchronous_benchmark --data_dir=DIR --output_dir=DIR --json=figures.json
 """
@@ -40,7 +40,7 @@ GRADIENTS = {
 }
 PUBLISHED = {1: 0.42, 2: 0.58, 3: 0.65}  # test accuracy by workers, of the original example
 _BATCH = 100
-_SAID = {"begun": "A run begins", "ended": "Finished training .*ckpt"}  # by the chief
+_SAID = {"begun": "A run begins", "ended": "Finished training .*ckpt"}  # lines of the chief
 _LAST_LINES = 20
 _COUNTS = Kind(
     lambda text: tuple(map(int, text.split(","))),
@@ -53,17 +53,20 @@ _COUNTS = Kind(
 class _Options(table.Checked):
     data_dir: str = flag("Data", TEXT, "/tmp/mydata", "folder of MNIST's record files")
     output_dir: str = flag("Training", TEXT, "results", "folder for the runs; they must be new")
-    workers: tuple[int, ...] = flag("Distributed", _COUNTS, (1, 2, 3), "workers of each run")
+    workers: tuple[int, ...] = flag("Distributed", _COUNTS, (1, 2, 3), "number of workers, by run")
     gradients: tuple[str, ...] = flag(
-        "Training", some_of(*GRADIENTS), tuple(GRADIENTS), f"kinds, of {', '.join(GRADIENTS)}"
+        "Training",
+        some_of(*GRADIENTS),
+        tuple(GRADIENTS),
+        f"kinds of gradients: {', '.join(GRADIENTS)}",
     )
-    epochs: int = flag("Training", at_least(1), 20, "of each worker", "epochs")
-    json: str = flag("Runtime", TEXT, "", "file that takes the figures, too")
-    png: str = flag("Runtime", TEXT, "", "file that takes a picture of them")
+    epochs: int = flag("Training", at_least(1), 20, "epochs that each worker trains", "epochs")
+    json: str = flag("Runtime", TEXT, "", "JSON file for the figures")
+    png: str = flag("Runtime", TEXT, "", "PNG file for a picture of the figures")
 
 
 def main(values: FlagValues) -> None:
-    """Trains, evaluates, reports."""
+    """Trains, evaluates and reports."""
     options = table.read(_Options, values)
     images = dataset_factory.get_dataset("mnist", "train", options.data_dir).num_examples
     runs = {f"{kind}_{n}": (kind, n) for kind in options.gradients for n in options.workers}
@@ -106,10 +109,10 @@ def _command(options: _Options, kind: str, workers: int, steps: int, folder: str
 
 
 def training_secs(command: Sequence[str]) -> float:
-    """Seconds from the beginning of a run, when all is compiled but the steps, to its end.
+    """Runs a training; returns the seconds from the start of its steps to its end.
 
     Raises:
-      ValueError: the command failed, or never said that the run began or that it ended.
+      ValueError: the command failed or did not print when the steps started and ended.
     """
     moments: dict[str, float] = {}
     lines: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)

@@ -1,4 +1,4 @@
-"""The benchmark of asynchronous training runs, and its bytes are those of the formula."""
+"""The benchmark of asynchronous training runs, and its bytes match the formula."""
 
 import math
 import re
@@ -38,7 +38,7 @@ BEGINS, ENDS = "A run begins at step 0.", "Finished training at step 9: saved /t
 
 
 def saying(*lines, status=0):
-    """A command that says so much and ends."""
+    """Returns a command that prints lines and ends."""
     text = "\n".join(lines)
     return [sys.executable, "-c", f"import sys; print({text!r}); sys.exit({status})"]
 

@@ -1,7 +1,7 @@
-"""What does the codec cost, beside copying the gradient once?
+"""What does the codec cost, compared with copying the gradient once?
 
-Statistics, encoding, decoding and the sum of four nodes' codes, on clipped Gaussian values: native
-kernels of each instruction set and the reference ops, beside np.copyto of the same array.
+Times statistics, encoding, decoding and the sum of four nodes' codes on clipped Gaussian values:
+with the native kernels of each instruction set, with the reference ops, and np.copyto of the array.
 
 python -m benchmarks.codec_benchmark --json=figures.json --png=figures.png
 """
@@ -36,7 +36,7 @@ from terngrad.ops.reference import ReferenceKernels
 from terngrad.training.step import exchange_gradients
 
 _SIZES = (8_400_000, 61_000_000)  # a large layer; AlexNet
-_NODES = 4  # whose codes are summed
+_NODES = 4  # nodes in a sum of codes
 _BOUND = 2.5
 _WHOLE_NET = "lenet_slim"
 
@@ -47,15 +47,15 @@ Task = Callable[[], object]
 class _Options(table.Checked):
     rounds: int = flag("Runtime", at_least(1), 11, "timings of each task", "rounds")
     num_threads: int = flag(
-        "Runtime", at_least(0), 1, "that a task may use; 0 = all cores", "threads"
+        "Runtime", at_least(0), 1, "threads that a task may use; 0 = all cores", "threads"
     )
-    max_values: int = flag("Data", at_least(32), _SIZES[-1], "leaves out larger sizes", "values")
-    json: str = flag("Runtime", TEXT, "", "file that takes the figures, too")
-    png: str = flag("Runtime", TEXT, "", "file that takes a picture of them")
+    max_values: int = flag("Data", at_least(32), _SIZES[-1], "skip larger sizes", "values")
+    json: str = flag("Runtime", TEXT, "", "JSON file for the figures")
+    png: str = flag("Runtime", TEXT, "", "PNG file for a picture of the figures")
 
 
 def main(values: FlagValues) -> None:
-    """Measures size after size, then a whole codec."""
+    """Measures each size, then a whole codec."""
     options = table.read(_Options, values)
     runtime.configure(
         intra_threads=options.num_threads,
@@ -83,20 +83,20 @@ def main(values: FlagValues) -> None:
 
 
 def _implementations() -> dict[str, Kernels]:
-    """Native kernels, fastest first, then the reference."""
+    """Returns the native kernels, fastest first, then the reference."""
     found: dict[str, Kernels] = {}
     for path in ("avx512", "avx2", "portable"):
         try:
             found[path] = NativeKernels(path)
         except ValueError as error:
-            print(f"Left out: {error}")
+            print(f"Skipped: {error}")
     return {**found, "reference": ReferenceKernels()}
 
 
 def _measure(
     n: int, implementations: Mapping[str, Kernels], rounds: int
 ) -> dict[str, dict[str, float]]:
-    """Median nanoseconds a value by task and implementation; the task "copy" has only one."""
+    """Returns median ns per value by task and implementation; the task "copy" has only one."""
     normal = np.random.default_rng(1).standard_normal(n, dtype=np.float32)
     values = np.clip(normal, -_BOUND, _BOUND, out=normal)
     target = np.empty_like(values)
@@ -128,15 +128,15 @@ def _tasks(kernels: Kernels, values: tf.Tensor) -> dict[str, Task]:
 
 
 def _key(node: int) -> DrawKey:
-    """A key that is no constant: the draws of constants would be made while compiling."""
+    """Returns a key that is not constant: draws of constants would be made while compiling."""
     step = tf.Variable(3, dtype=tf.int64)
     return DrawKey(tf.constant(7, tf.uint64), step, tf.constant(node))
 
 
 def _alternate(tasks: Mapping[tuple[str, str], Task], rounds: int) -> dict:
-    """Seconds of each task in each round, each time right after the same task untimed.
+    """Returns the seconds of each task in each round.
 
-    So a task finds in the caches what it left there itself, not what another did.
+    Runs each task once without timing it first, so that it finds its own data in the caches.
     """
     seconds: dict[tuple[str, str], list[float]] = {name: [] for name in tasks}
     for _ in range(rounds):
@@ -149,7 +149,7 @@ def _alternate(tasks: Mapping[tuple[str, str], Task], rounds: int) -> dict:
 
 
 def _whole_codec(nodes: int, rounds: int) -> float:
-    """Median milliseconds from gradients to means with native kernels: all that a step adds."""
+    """Returns median ms from gradients to means with native kernels: all that a step adds."""
     model = nets_factory.build_net(_WHOLE_NET, num_classes=10, image_size=28)
     variables = model.trainable_variables
     layout = make_layout(
@@ -174,7 +174,7 @@ def _whole_codec(nodes: int, rounds: int) -> float:
 
 
 def _ratios(found: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Durations over a copy's, and how many times faster than the reference."""
+    """Returns durations relative to a copy, and speed-ups over the reference."""
     copy = found["copy"]["numpy"]
     ratios = {}
     for name, suffix in _suffixes(found).items():
@@ -186,14 +186,14 @@ def _ratios(found: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
 
 
 def _suffixes(found: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
-    """Of the figures' names by implementation: the fastest has none."""
+    """Returns the suffixes of the figures' names, by implementation; the fastest has none."""
     native = [name for name in found["encode"] if name != "reference"]
     return {name: f"_{name}" if i else "" for i, name in enumerate(native)}
 
 
 def _print(n: int, found: Mapping[str, Mapping[str, float]]) -> None:
     copy = found["copy"]["numpy"]
-    title = f"{n:,} values: ns a value (times np.copyto, {copy:.3f} ns)"
+    title = f"{n:,} values: ns per value (times np.copyto, {copy:.3f} ns)"
     names = list(found["encode"])
     table = rich.table.Table("task", title=title, box=rich.box.MARKDOWN)
     for name in names:
@@ -218,7 +218,7 @@ def _draw(nanoseconds: Mapping[int, Mapping[str, Mapping[str, float]]], path: st
             bars = axes.bar(places, [found[task][name] for task in tasks], 0.2, label=name)
             axes.bar_label(bars, fmt="%.2g", fontsize=7)
         axes.axhline(found["copy"]["numpy"], color="black", linestyle="--", label="np.copyto")
-        axes.set(title=f"{n / 1e6:g}M values", yscale="log", ylabel="ns a value")
+        axes.set(title=f"{n / 1e6:g}M values", yscale="log", ylabel="ns per value")
         axes.set_xticks(range(len(tasks)), tasks)
     panels[0].legend(fontsize=8)
     pictures.save(figure, path)

@@ -1,4 +1,4 @@
-"""The benchmark runs, and its figures fit each other."""
+"""The benchmark runs, and its figures are consistent."""
 
 import pytest
 

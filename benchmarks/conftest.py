@@ -1,4 +1,4 @@
-"""What the tests of the benchmarks share: a small data set and the way to run a program."""
+"""Fixtures for the tests of the benchmarks: a small data set and a way to run a program."""
 
 import json
 import os
@@ -13,14 +13,14 @@ import pytest
 
 from slim.datasets import convert, mnist
 
-_IMAGES = 256  # of each split
+_IMAGES = 256  # in each split
 
 Run = Callable[..., dict]
 
 
 @pytest.fixture(scope="session")
 def digits(tmp_path_factory) -> Path:
-    """A folder with records of the first digits of the repository's sample."""
+    """Returns a folder with records of the first digits of the repository's sample."""
     folder = tmp_path_factory.mktemp("digits")
     sample = Path(mnist.__file__).parent / "mnist_sample"
     for split, (images, labels) in mnist.load(str(sample)).items():
@@ -31,7 +31,7 @@ def digits(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def run(tmp_path, monkeypatch) -> Run:
-    """Runs a benchmark as `python -m` does and returns the figures that it wrote."""
+    """Runs a benchmark as `python -m` does and returns its figures."""
 
     def run_program(name: str, *arguments: str) -> dict:
         file = tmp_path / "figures.json"
@@ -44,7 +44,7 @@ def run(tmp_path, monkeypatch) -> Run:
 
 @pytest.fixture(scope="session")
 def has_networks() -> None:
-    """Skips tests of hosts where a machine cannot have them."""
+    """Skips tests that need several hosts if this machine cannot have them."""
     if not (shutil.which("ip") and shutil.which("tc")):
         pytest.skip("there is no ip or no tc (iproute2)")
     trial = f"trial{os.getpid()}"

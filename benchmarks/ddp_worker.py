@@ -1,6 +1,6 @@
-"""One host of benchmarks/step_benchmark.py: steps of lenet_slim with PyTorch's DDP, over gloo.
+"""One host of benchmarks/step_benchmark.py: steps of lenet_slim with PyTorch's DDP over Gloo.
 
-It runs in an environment of its own, which has torch and numpy only.
+Runs in a separate environment, which has torch and numpy only.
 """
 
 import argparse
@@ -16,12 +16,12 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-_START_POWER_SGD = 2  # steps of plain all-reduce that its error feedback asks for
-_WARM_UP = 5  # steps: PyTorch rebuilds its buckets, PowerSGD begins
+_START_POWER_SGD = 2  # steps of plain all-reduce that its error feedback needs
+_WARM_UP = 5  # steps: PyTorch rebuilds its buckets, PowerSGD starts
 
 
 def main() -> None:
-    """Measures the kinds of exchange in turn."""
+    """Measures the kinds of exchange in turns."""
     arguments = _parse()
     torch.set_num_threads(1)
     os.environ |= {"GLOO_SOCKET_IFNAME": arguments.interface, "USE_LIBUV": "0"}
@@ -37,7 +37,7 @@ def main() -> None:
         "DDP float16": _side(
             arguments, lambda ddp: ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
         ),
-        # In one bucket: over gloo the hook's operations of several buckets get mixed up.
+        # In one bucket: over Gloo the hook mixes up the operations of several buckets.
         "DDP PowerSGD rank 1": _side(arguments, _use_power_sgd, bucket_cap_mb=100),
     }
     for side in sides.values():
@@ -95,7 +95,7 @@ def _use_power_sgd(ddp: DistributedDataParallel) -> None:
 
 
 def _lenet_slim() -> nn.Module:
-    """The net of slim/nets/lenet.py: 3,274,634 parameters."""
+    """Returns the net of slim/nets/lenet.py: 3,274,634 parameters."""
     return nn.Sequential(
         nn.Conv2d(1, 32, 5, padding=2),
         nn.ReLU(),

@@ -1,9 +1,9 @@
-"""What does an exchange of gradients cost between hosts, and what crosses the network?
+"""How long does an exchange of gradients between hosts take, and how many bytes does it send?
 
-Hosts are network namespaces on this machine (network.sh; needs root), each with one thread within
-an operation. With every engine, number of hosts and bandwidth: all-reduce of float32 by the engine
-itself, the suite's exchanges of float32, float16 and ternary codes, from gradients to their mean.
-Parameter servers, --engines=parameter_server, have hosts of their own beside the workers'.
+Hosts are network namespaces on this machine (network.sh; needs root), with one thread per
+operation. For each engine, number of hosts and bandwidth: the engine's own all-reduce of float32,
+and the suite's exchanges of float32, float16 and ternary codes, from gradients to their mean.
+Parameter servers (--engines=parameter_server) have their own hosts beside the workers'.
 
 python -m benchmarks.exchange_benchmark --json=figures.json --png=figures.png
 """
@@ -30,7 +30,7 @@ from inception.flags.table import TEXT, at_least, flag, number
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS
 
 _THREADS = ("--num_intra_threads=1", "--num_inter_threads=2")
-_START_SECS = 120.0  # of the processes of a run, and their first exchanges, beside the cells
+_START_SECS = 120.0  # for the start of the processes and their first exchanges
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,10 +42,10 @@ class _Options(table.Checked):
         "Distributed",
         some_of(*host_network.RATES),
         host_network.RATES,
-        "bandwidths, as tc takes them",
+        "bandwidths, in the notation of tc",
     )
     engines: tuple[str, ...] = flag(
-        "Distributed", some_of(*ENGINES), ENGINES[:2], ", ".join(ENGINES)
+        "Distributed", some_of(*ENGINES), ENGINES[:2], f"engines: {', '.join(ENGINES)}"
     )
     servers: tuple[str, ...] = flag(
         "Distributed", some_of(*map(str, range(1, 10))), ("1",), "numbers of parameter servers"
@@ -56,16 +56,18 @@ class _Options(table.Checked):
     exchanges: tuple[str, ...] = flag(
         "Training", some_of(*EXCHANGES), EXCHANGES, "kinds of exchange"
     )
-    bucket_elements: int = flag("Training", at_least(1), DEFAULT_BUCKET_ELEMENTS, "of a bucket")
-    rounds: int = flag("Runtime", at_least(1), 11, "timed exchanges of a cell at most")
-    cell_secs: float = flag("Runtime", number(), 15.0, "after which a cell ends", "seconds")
-    cell_timeout_secs: float = flag("Runtime", number(), 400.0, "of a cell at most", "seconds")
-    json: str = flag("Runtime", TEXT, "", "file that takes the figures, too")
-    png: str = flag("Runtime", TEXT, "", "file that takes a picture of them")
+    bucket_elements: int = flag(
+        "Training", at_least(1), DEFAULT_BUCKET_ELEMENTS, "values per bucket"
+    )
+    rounds: int = flag("Runtime", at_least(1), 11, "maximum of timed exchanges per cell")
+    cell_secs: float = flag("Runtime", number(), 15.0, "end a cell after this long", "seconds")
+    cell_timeout_secs: float = flag("Runtime", number(), 400.0, "time-out of a cell", "seconds")
+    json: str = flag("Runtime", TEXT, "", "JSON file for the figures")
+    png: str = flag("Runtime", TEXT, "", "PNG file for a picture of the figures")
 
 
 def main(values: FlagValues) -> None:
-    """Measures group after group of hosts, and tells all at the end."""
+    """Measures each group of hosts, then prints and draws all figures."""
     options = table.read(_Options, values)
     cells: list[dict] = []
     for size, (engine, servers) in itertools.product(map(int, options.hosts), _engines(options)):
@@ -75,7 +77,7 @@ def main(values: FlagValues) -> None:
                 group = {"hosts": size, "servers": servers, "rate": rate, "engine": engine}
                 print(", ".join(f"{name} {value}" for name, value in group.items()), flush=True)
                 cells += [group | cell for cell in _measure(options, network, engine, servers)]
-                if options.json:  # hours of measuring do not wait for the last cell
+                if options.json:  # now, so that a failure does not lose hours of measuring
                     content = {"environment": report.environment(), "cells": cells}
                     report.write_json(options.json, content)
     exchange_report.print_tables(cells)
@@ -84,7 +86,7 @@ def main(values: FlagValues) -> None:
 
 
 def _engines(options: _Options) -> list[tuple[str, int]]:
-    """What carries, and through how many ps."""
+    """Returns each engine with its number of ps."""
     by_servers = [("parameter_server", int(servers)) for servers in options.servers]
     return [
         entry
@@ -96,7 +98,7 @@ def _engines(options: _Options) -> list[tuple[str, int]]:
 def _measure(
     options: _Options, network: host_network.Network, engine: str, servers: int
 ) -> list[dict]:
-    """The cells of one group of hosts, the last `servers` of which are ps."""
+    """Returns the cells of one group of hosts; the last `servers` hosts are ps."""
     exchanges = [kind for kind in options.exchanges if kind != RING or not servers]
     command = [
         *(sys.executable, "-m", "benchmarks.exchange_worker", f"--engine={engine}", *_THREADS),
@@ -122,7 +124,7 @@ def _measure(
 
 @contextlib.contextmanager
 def _serving(network: host_network.Network, servers: int) -> Iterator[list[str]]:
-    """Starts the ps, until the block ends; yields the flags by which the workers find them."""
+    """Runs the ps until the block ends; yields the flags that tell the workers where they are."""
     if not servers:
         yield []
         return
@@ -139,7 +141,7 @@ def _serving(network: host_network.Network, servers: int) -> Iterator[list[str]]
 
 
 def _joined(cells: Sequence[dict], size: int, servers: int) -> dict:
-    """One cell from those of all hosts: an exchange takes as long as on the slowest."""
+    """Joins the cells of all hosts: an exchange takes as long as on the slowest host."""
     cell = {name: cells[0][name] for name in ("gradients", "exchange", "values")}
     if "skipped" in cells[0]:
         return cell | {"skipped": cells[0]["skipped"]}
@@ -157,7 +159,7 @@ def _joined(cells: Sequence[dict], size: int, servers: int) -> dict:
 
 
 def _of_servers(counted: Sequence[Sequence[float]], values: int) -> dict[str, float]:
-    """What the busiest ps sent and received, and what all computed for so many pushed values."""
+    """Returns bytes of the busiest ps and CPU time of all ps, also per pushed value."""
     sent, received, _ = np.max(counted, axis=0).tolist()
     seconds = sum(cpu_seconds for _, _, cpu_seconds in counted)
     return {

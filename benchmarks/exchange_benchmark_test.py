@@ -80,7 +80,7 @@ def test_the_interface_counts_what_the_formula_and_the_exchange_say(
         assert len(cell["ms"]) == 3
         assert min(cell["ms"]) > 0
         assert cell["interface_bytes"] == pytest.approx(cell["formula_bytes"], rel=0.05)
-        if cell["exchange"] != "float32 ring":  # which the engine does not count
+        if cell["exchange"] != "float32 ring":  # the engine does not count its own
             assert cell["counted_bytes"] == pytest.approx(cell["formula_bytes"], rel=0.01)
     assert (tmp_path / "a.png").stat().st_size > 0
     assert "| lenet_slim | 2     | 1gbit | collective | ternary" in capsys.readouterr().out

@@ -1,6 +1,6 @@
-"""The figures of benchmarks/exchange_benchmark.py as tables and as a picture.
+"""Figures of benchmarks/exchange_benchmark.py as tables and as a picture.
 
-Of several runs together, as OUTPUT.json and OUTPUT.png; a later run replaces cells of earlier ones:
+Joins several runs into OUTPUT.json and OUTPUT.png; a later run replaces cells of earlier ones:
 
 python -m benchmarks.exchange_report OUTPUT JSON...
 """
@@ -27,11 +27,11 @@ _FIGURES = (
     *("n", "ms", "quartiles", "bits sent", "received", "to formula"),
     *("to wire", "to float32", "to ring"),
 )
-_OF_SERVERS = ("MB sent", "MB received", "to formula", "CPU ms", "busy", "ns a value and worker")
+_OF_SERVERS = ("MB sent", "MB received", "to formula", "CPU ms", "busy", "ns per value and worker")
 
 
 def main() -> None:
-    """Joins, prints and draws what files hold."""
+    """Joins, prints and draws the figures of files."""
     output, *paths = sys.argv[1:]
     runs = [json.loads(Path(path).read_text(encoding="utf-8")) for path in paths]
     cells = {
@@ -47,23 +47,23 @@ def main() -> None:
 
 
 def print_tables(cells: Sequence[dict]) -> None:
-    """Prints a table of all cells, and one of the parameter servers, as Markdown."""
+    """Prints a table of all cells and one of the parameter servers, as Markdown."""
     ordered = sorted(cells, key=_order)
     console = rich.console.Console(width=200)
     console.print(_table(_FIGURES, [(cell, _figures(cell, cells)) for cell in ordered]))
-    print("- n: timed exchanges. Bits sent, received: by parameter, on a worker's interface.")
-    print("- To formula: over the bytes of the formula, in the direction where that is more.")
-    print("- To wire: ms over those that the formula's bytes take at the full bandwidth on the")
-    print("  busiest cable. To float32, to ring: ms of float32 in the same circumstances, and of")
-    print("  TensorFlow's float32 ring, over those of this.")
+    print("- n: timed exchanges. Bits sent, received: per parameter, on a worker's interface.")
+    print("- To formula: measured bytes / bytes of the formula, in the direction with more.")
+    print("- To wire: ms / the ms that the formula's bytes need on the busiest cable at its full")
+    print("  bandwidth. To float32, to ring: the ms of float32 under the same conditions, or of")
+    print("  TensorFlow's float32 ring, / the ms of this exchange.")
     served = [cell for cell in ordered if cell["servers"] and "ms" in cell]
     if served:
         console.print(_table(_OF_SERVERS, [(cell, _server_figures(cell)) for cell in served]))
-        print("- MB: of the busiest ps. CPU ms: of all ps, for one exchange; busy: by elapsed ms.")
+        print("- MB: of the busiest ps. CPU ms: of all ps per exchange; busy: CPU ms / elapsed ms.")
 
 
 def draw(cells: Sequence[dict], path: str) -> None:
-    """Draws bars of the medians: a row for each net, a column for each group of hosts."""
+    """Draws the medians as bars: one row per net, one column per group of hosts."""
     nets = [net for net in NETS if any(cell["gradients"] == net for cell in cells)]
     groups = sorted({(cell["hosts"], _engine(cell)) for cell in cells})
     figure = matplotlib.figure.Figure((3.5 * len(groups), 3 * len(nets)), layout="constrained")
@@ -75,7 +75,7 @@ def draw(cells: Sequence[dict], path: str) -> None:
             axes.set(title=f"{net}, {size} workers, {engine}", yscale="log")
         row[0].set_ylabel("ms per exchange")
         shortest = min((np.median(c["ms"]) for c in of_net if "ms" in c), default=1.0)
-        row[0].set_ylim(bottom=shortest / 3)  # of a logarithmic axis, which has no zero
+        row[0].set_ylim(bottom=shortest / 3)  # a logarithmic axis has no zero
     grid[0][0].legend(fontsize="small")
     pictures.save(figure, path)
 
@@ -98,13 +98,13 @@ def _draw_bars(axes, cells: Sequence[dict]) -> None:
 
 
 def _order(cell: dict) -> tuple:
-    """Nets, hosts and rates in their order; else the engines and exchanges as measured."""
+    """Sorts by net, hosts, rate and engine; exchanges stay in the order of measuring."""
     rate = host_network.RATES.index(cell["rate"])
     return NETS.index(cell["gradients"]), cell["hosts"], rate, cell["engine"], cell["servers"]
 
 
 def _table(headings: Sequence[str], rows: Sequence[tuple[dict, Sequence[str]]]) -> rich.table.Table:
-    """A table of figures, each row with the place of its cell."""
+    """Returns a table of figures; each row begins with the place of its cell."""
     table = rich.table.Table(*_PLACE, box=rich.box.MARKDOWN)
     for heading in headings:
         table.add_column(heading, justify="right")
@@ -160,7 +160,7 @@ def _wire_ms(cell: dict) -> float | None:
 
 
 def _beside(cell: dict, cells: Sequence[dict], kind: str) -> float | None:
-    """Median of a kind of exchange where all else is equal, if it was measured."""
+    """Returns the median of another kind of exchange under the same conditions, if measured."""
     same = {name: cell[name] for name in ("gradients", "hosts", "rate")}
     if kind == RING:
         same |= {"engine": "collective"}

@@ -1,8 +1,7 @@
-"""One host of benchmarks/exchange_benchmark.py: exchanges gradients, and writes down the cells.
+"""One host of benchmarks/exchange_benchmark.py: exchanges gradients and writes the cells.
 
-A cell tells what was exchanged, milliseconds of each exchange, bytes that one exchange sent and
-received through the network interface, what it counted itself, and the same of each ps with the
-seconds that it computed.
+A cell has the kind of exchange, the milliseconds of each exchange, the bytes per exchange on the
+network interface and by the exchange's own count, and the bytes and CPU seconds of each ps.
 """
 
 import dataclasses
@@ -43,8 +42,8 @@ POLICIES = {
 EXCHANGES = (RING, *POLICIES)
 
 _CPU = "/CPU:0"
-_COPIES = 6  # of its gradients that a host of a float exchange may hold at once
-_SPREAD = 0.01  # of the gradients
+_COPIES = 6  # a host may hold this many copies of its gradients in a float exchange
+_SPREAD = 0.01  # standard deviation of the gradients
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,17 +52,19 @@ class Options(HostOptions):
 
     gradients: tuple[str, ...] = flag("Training", NAMES, NETS, "nets whose gradients are exchanged")
     exchanges: tuple[str, ...] = flag("Training", NAMES, EXCHANGES, "kinds of exchange")
-    bucket_elements: int = flag("Training", at_least(1), DEFAULT_BUCKET_ELEMENTS, "of a bucket")
+    bucket_elements: int = flag(
+        "Training", at_least(1), DEFAULT_BUCKET_ELEMENTS, "values per bucket"
+    )
     ps_processes: tuple[str, ...] = flag("Distributed", NAMES, (), "process id of each ps, if any")
-    rounds: int = flag("Runtime", at_least(1), 11, "timed exchanges of a cell at most")
-    cell_secs: float = flag("Runtime", number(), 15.0, "after which a cell ends", "seconds")
+    rounds: int = flag("Runtime", at_least(1), 11, "maximum of timed exchanges per cell")
+    cell_secs: float = flag("Runtime", number(), 15.0, "end a cell after this long", "seconds")
 
 
 Run = Callable[[], Sequence[tf.Tensor]]  # -> mean gradients
 
 
 class Host(NamedTuple):
-    """What one host needs for all its cells."""
+    """The state of one host for all its cells."""
 
     options: Options
     connection: Connection
@@ -72,7 +73,7 @@ class Host(NamedTuple):
 
 
 def main(values: FlagValues) -> None:
-    """Measures cell after cell."""
+    """Measures all cells."""
     options = table.read(Options, values)
     runtime.configure(
         intra_threads=options.num_intra_threads,
@@ -81,7 +82,7 @@ def main(values: FlagValues) -> None:
         log_placement=False,
     )
     with joined(options) as connection:
-        kernels = choose_kernels("", "", on_gpu=False)[0]  # which makes TensorFlow start
+        kernels = choose_kernels("", "", on_gpu=False)[0]  # this starts TensorFlow
         step = tf.Variable(0, dtype=tf.int64, trainable=False)
         host = Host(options, connection, kernels, step)
         write_cells(_measure_all(host), options, connection.rank)
@@ -105,7 +106,7 @@ def _gradients(net: str, rank: int) -> dict[str, tf.Variable]:
 
 
 def _measure(host: Host, net: str, kind: str, gradients: Mapping[str, tf.Variable]) -> dict:
-    """The figures of a cell, or why there are none."""
+    """Returns the figures of a cell, or why it was skipped."""
     size = sum(math.prod(v.shape) for v in gradients.values())
     needed = 4 * size * _COPIES * host.connection.size
     if kind != "ternary" and needed > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
@@ -116,7 +117,7 @@ def _measure(host: Host, net: str, kind: str, gradients: Mapping[str, tf.Variabl
         if kind == RING
         else _exchanger(host, kind, gradients, exchange)
     )
-    _timed(host, run)  # connects
+    _timed(host, run)  # the first exchange connects
     took: list[float] = []
     _is_over(host, took)
     before = _counted(host, exchange)
@@ -130,7 +131,7 @@ def _measure(host: Host, net: str, kind: str, gradients: Mapping[str, tf.Variabl
 
 
 def _counted(host: Host, exchange: Exchange) -> dict[str, Sequence[float]]:
-    """What was sent, received and computed so far, by this host and by each ps."""
+    """Returns bytes and CPU seconds so far, of this host and of each ps."""
     options = host.options
     servers = [counters(options.interface, process) for process in options.ps_processes]
     return {
@@ -149,7 +150,7 @@ def _timed(host: Host, run: Run) -> float:
 
 
 def _is_over(host: Host, took: Sequence[float]) -> bool:
-    """Whether a cell has its rounds, or its time is over; all hosts meet here and answer alike."""
+    """Whether a cell has all its rounds or used up its time; all hosts give the same answer."""
     spent = tf.constant([math.fsum(took)])
     longest = np.max(host.connection.all_gather(spent, "benchmark/time"))
     return len(took) == host.options.rounds or bool(took and longest > host.options.cell_secs)
@@ -158,7 +159,7 @@ def _is_over(host: Host, took: Sequence[float]) -> bool:
 def _exchanger(
     host: Host, kind: str, gradients: Mapping[str, tf.Variable], exchange: Exchange
 ) -> Run:
-    """The suite's own path, from gradients to their mean."""
+    """Returns the suite's own exchange, from gradients to their mean."""
     shapes = [v.shape for v in gradients.values()]
     layout = make_layout(list(gradients), shapes, POLICIES[kind], host.options.bucket_elements)
     codecs = make_codecs(layout, host.kernels)
@@ -174,7 +175,7 @@ def _exchanger(
 
 
 def _ring(transport: Transport, net: str, gradients: Mapping[str, tf.Variable]) -> Run:
-    """The engine's own all-reduce of float32, variable by variable, the last layer's first."""
+    """Returns the engine's own all-reduce of float32, by variable, the last layer first."""
 
     @tf.function(autograph=False)
     def run() -> list[tf.Tensor]:

@@ -1,4 +1,4 @@
-"""The gradients that exchanges are measured with: names and shapes of a net's variables."""
+"""Gradients for measuring exchanges: names and shapes of a net's variables."""
 
 from collections.abc import Mapping
 
@@ -38,7 +38,7 @@ NETS = ("lenet_slim", "cifar10_alexnet", "alexnet", "vgg_a")
 
 
 def shapes_of(net: str) -> Shapes:
-    """Shapes of the variables of one of NETS by name, in the order of the layers."""
+    """Returns the shapes of the variables of one of NETS by name, in the order of the layers."""
     if net in _CIFAR10:
         model = nets_factory.build_net(net, num_classes=_CIFAR10[net])
         return {v.path: tuple(v.shape) for v in model.trainable_variables}

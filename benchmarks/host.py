@@ -1,4 +1,4 @@
-"""What the programs that benchmarks run on each host share: how hosts meet, and what is counted."""
+"""Shared by the programs that benchmarks run on each host: how hosts connect, and counters."""
 
 import contextlib
 import dataclasses
@@ -21,21 +21,26 @@ _TIMEOUT_SECS = 300.0
 class HostOptions(Threads):
     """The flags of one host."""
 
-    engine: str = flag("Distributed", one_of(*ENGINES), "collective", "what carries")
+    engine: str = flag(
+        "Distributed",
+        one_of(*ENGINES),
+        "collective",
+        f"engine of the exchange: {', '.join(ENGINES)}",
+    )
     worker_hosts: tuple[str, ...] = flag("Distributed", NAMES, (), "HOST:PORT of each host")
     ps_hosts: tuple[str, ...] = flag("Distributed", NAMES, (), "HOST:PORT of each ps, if any")
     task_id: int = flag("Distributed", at_least(0), 0, "index of this host")
-    interface: str = flag("Distributed", TEXT, "eth0", "whose bytes are counted")
+    interface: str = flag("Distributed", TEXT, "eth0", "interface whose bytes are counted")
     output_dir: str = flag("Distributed", TEXT, ".", "folder for this host's cells, INDEX.json")
 
 
 class Counters(NamedTuple):
-    """What a process, and the network interface of its host, have done since they exist.
+    """Counters of a process and of its host's network interface since they were created.
 
     Attributes:
-      sent: bytes that left through the interface, with all headers.
-      received: bytes that came.
-      cpu_seconds: that the process computed.
+      sent: bytes sent through the interface, with all headers.
+      received: bytes received through the interface.
+      cpu_seconds: CPU time of the process.
     """
 
     sent: int
@@ -43,13 +48,13 @@ class Counters(NamedTuple):
     cpu_seconds: float
 
     def since(self, before: "Counters") -> "Counters":
-        """What was done in between."""
+        """Returns the differences to earlier counters."""
         return Counters(*(now - then for now, then in zip(self, before, strict=True)))
 
 
 @contextlib.contextmanager
 def joined(options: HostOptions) -> Iterator[Connection]:
-    """Joins the other hosts until the end of the block."""
+    """Connects to the other hosts until the end of the block."""
     join = {"collective": _by_sockets, "mpi": _by_mpi, "parameter_server": _by_servers}
     with join[options.engine](options) as connection:
         yield connection
@@ -88,20 +93,20 @@ def _by_servers(options: HostOptions) -> Iterator[Connection]:
 
 
 def counters(interface: str, process: str = "self") -> Counters:
-    """Those of a process by its id, which may be on another host of this machine."""
+    """Returns the counters of a process id, which may be on another host of this machine."""
     lines = Path("/proc", process, "net/dev").read_text().splitlines()
     fields = next(line for line in lines if line.strip().startswith(f"{interface}:")).split()[1:]
     return Counters(int(fields[8]), int(fields[0]), cpu_seconds(process))
 
 
 def cpu_seconds(process: str) -> float:
-    """Seconds that all threads of a process have computed."""
+    """Returns the CPU seconds of all threads of a process."""
     fields = Path("/proc", process, "stat").read_text().rpartition(")")[2].split()
     return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 def write_cells(cells: Sequence[dict], options: HostOptions, rank: int) -> None:
-    """Leaves a host's figures where the benchmark finds them."""
+    """Writes a host's figures to the file that the benchmark reads."""
     path = os.path.join(options.output_dir, f"{rank}.json")
     with open(path, "w", encoding="utf-8") as file:
         json.dump(cells, file)

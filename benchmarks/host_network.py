@@ -1,4 +1,4 @@
-"""Hosts of a network on this machine, and a program that runs on all of them: see network.sh."""
+"""Hosts of a network on this machine, and programs that run on them; see network.sh."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _REPOSITORY = Path(__file__).parent.parent
 _PORT = 2222
 _LOOK_SECS = 0.05
 _GRACE_SECS = 20.0
-# Processes of one machine would talk through its memory.
+# Otherwise processes of one machine would communicate through its memory.
 _MPI_OVER_NETWORK = {
     "MPIR_CVAR_NOLOCAL": "1",
     "UCX_TLS": "tcp,self",
@@ -38,7 +38,7 @@ class Network:
     """Hosts that run programs.
 
     Attributes:
-      name: of the network on this machine.
+      name: name of the network on this machine.
       size: number of hosts.
     """
 
@@ -46,10 +46,10 @@ class Network:
     size: int
 
     def __enter__(self) -> Network:
-        """Has the hosts within the block.
+        """Creates the hosts, which exist until the end of the block.
 
         Raises:
-          ValueError: this machine cannot have them, with the reason.
+          ValueError: this machine cannot have them; the message says why.
         """
         self._configure("up", str(self.size))
         return self
@@ -63,20 +63,20 @@ class Network:
         return [f"10.77.0.{i + 1}:{_PORT}" for i in range(self.size)]
 
     def shape(self, rate: str) -> None:
-        """Limits what each host sends and receives to one of RATES."""
+        """Limits the bandwidth of each host, in both directions, to one of RATES."""
         self._configure("rate", str(self.size), rate)
 
     def run_programs(self, commands: Sequence[Sequence[str]], timeout: float) -> None:
         """Runs a command on each host.
 
         Raises:
-          ValueError: one fails or takes longer; it ends with what the host told.
+          ValueError: a command fails or takes longer; the message ends with its last lines.
         """
         with tempfile.TemporaryDirectory() as folder:
             _run(self._on_hosts(commands), self._environment, timeout, folder)
 
     def collect(self, commands: Sequence[Sequence[str]], timeout: float) -> list[list[dict]]:
-        """As `run_programs`; returns the lists that they wrote to --output_dir=DIR."""
+        """Does as `run_programs`; returns the lists that the commands wrote to --output_dir=DIR."""
         return _collect(self._on_hosts(commands), len(commands), self._environment, timeout)
 
     @contextlib.contextmanager
@@ -84,10 +84,10 @@ class Network:
         """Runs a command on each host from `first` on, until the block ends.
 
         Yields:
-          Process ids.
+          The process ids.
 
         Raises:
-          ValueError: that of the block, with what these hosts told.
+          ValueError: the block raised it; these commands' last lines are added to its message.
         """
         with tempfile.TemporaryDirectory() as folder:
             logs = [Path(folder, f"{i}.log") for i in range(len(commands))]
@@ -107,7 +107,7 @@ class Network:
         near = Path(sys.executable).with_name("mpiexec")
         mpiexec = str(near) if near.exists() else shutil.which("mpiexec")
         if not mpiexec:
-            raise ValueError("engine mpi: there is no mpiexec; pip install '.[mpi]'")
+            raise ValueError("engine mpi: mpiexec is not installed; pip install '.[mpi]'")
         on_host = f'exec bash "{_SCRIPT}" run "$PMI_RANK" "$@"'
         together = [mpiexec, "-n", str(self.size), "bash", "-c", on_host, "-", *command]
         environment = self._environment | _MPI_OVER_NETWORK
@@ -133,7 +133,7 @@ class Network:
 
 
 def network(size: int) -> Network:
-    """Returns `size` hosts of this process' own, to be used in a with block."""
+    """Returns a network of `size` hosts for this process, to be used in a with block."""
     return Network(f"terngrad{os.getpid()}", size)
 
 
@@ -162,7 +162,7 @@ def _run(
 
 
 def _told(logs: Sequence[Path], chosen: Sequence[int], first: int = 0) -> str:
-    """Last lines of some logs, that of index 0 being of host `first`."""
+    """Returns the last lines of the chosen logs; log 0 belongs to host `first`."""
     return "\n".join(f"[{first + i}] {logs[i].read_text()[-3000:]}" for i in chosen)
 
 
@@ -170,7 +170,7 @@ def _told(logs: Sequence[Path], chosen: Sequence[int], first: int = 0) -> str:
 def _processes(
     commands: Sequence[Sequence[str]], logs: Sequence[Path], environment: Mapping[str, str]
 ) -> Iterator[list[subprocess.Popen]]:
-    """Processes that do not outlive the block."""
+    """Starts processes and ends them with the block."""
     with contextlib.ExitStack() as stack:
         yield [
             stack.enter_context(_process(command, log, environment))
@@ -182,7 +182,7 @@ def _processes(
 def _process(
     command: Sequence[str], log: Path, environment: Mapping[str, str]
 ) -> Iterator[subprocess.Popen]:
-    """A process that does not outlive the block."""
+    """Starts a process and ends it with the block."""
     with log.open("w") as file:
         process = subprocess.Popen(
             command,
@@ -204,7 +204,7 @@ def _process(
 
 
 def _wait(processes: Sequence[subprocess.Popen], timeout: float) -> None:
-    """Returns when all have ended, one has failed, or the time is over."""
+    """Waits until all have ended, one has failed, or the time is over."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         codes = [process.poll() for process in processes]

@@ -1,4 +1,4 @@
-"""Hosts on one machine: they reach each other, as fast as they are allowed to."""
+"""Hosts on one machine reach each other, as fast as they are allowed to."""
 
 import os
 import re
@@ -104,8 +104,8 @@ def test_programs_that_take_too_long_are_ended(has_networks):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("up", "0"), "N must be a number of hosts from 1 to 99, got '0'"),
-        (("up", "2; reboot"), "N must be a number of hosts from 1 to 99"),
+        (("up", "0"), "the number of hosts N must be 1 to 99, got '0'"),
+        (("up", "2; reboot"), "the number of hosts N must be 1 to 99"),
         (("fly",), "needs 'up N', 'rate N RATE', 'run I COMMAND...' or 'down'"),
         ((), "needs 'up N'"),
     ],
@@ -121,7 +121,7 @@ def test_law_10_wrong_arguments_are_told(has_networks, arguments, told):
 def test_law_10_a_network_without_a_plain_name_is_refused(has_networks):
     done = script("down", NETWORK="../x")
     assert done.returncode == 1
-    assert "NETWORK must be of a-z and 0-9, got '../x'" in done.stderr
+    assert "NETWORK must consist of a-z and 0-9, got '../x'" in done.stderr
 
 
 def test_law_10_a_machine_that_cannot_have_hosts_is_told(monkeypatch, tmp_path):

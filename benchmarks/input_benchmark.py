@@ -1,6 +1,6 @@
-"""Does reading hold training up?
+"""Does reading data slow training down?
 
-A float step on real records beside the same step on synthetic input.
+Compares a float step on real records with the same step on synthetic input.
 
 python -m benchmarks.input_benchmark --mnist_dir=DIR --cifar10_dir=DIR --json=figures.json
 """
@@ -21,13 +21,13 @@ from inception.training.problem import resolve
 from slim.datasets import dataset_factory
 
 _PROBLEMS = {"mnist": ("lenet", 64), "cifar10": ("cifar10_alexnet", 128)}
-_READ_AHEAD = 10  # batches that wait when a pause ends; they would flatter a slice
+_READ_AHEAD = 10  # batches that were read during a pause; they would make a slice look faster
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Options(timing.Options):
-    mnist_dir: str = flag("Data", TEXT, "", "folder of MNIST's records; left out if not set")
-    cifar10_dir: str = flag("Data", TEXT, "", "folder of CIFAR-10's records; left out if not set")
+    mnist_dir: str = flag("Data", TEXT, "", "folder of MNIST's records; not set = skip MNIST")
+    cifar10_dir: str = flag("Data", TEXT, "", "folder of CIFAR-10's records; not set = skip")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -36,7 +36,7 @@ class _Options(timing.Options):
 
 
 def main(values: FlagValues) -> None:
-    """Measures data set after data set."""
+    """Measures each data set."""
     options = table.read(_Options, values)
     timing.configure(options)
     comparisons = []

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Usage: network.sh up N | rate N RATE | run I COMMAND... | down
-# Hosts on one machine, for measurements: N network namespaces, terngrad-0 to terngrad-<N-1>, with an
-# interface eth0 of address 10.77.0.<I+1> each, joined by a bridge. Needs root and iproute2.
-# Another NETWORK=name in the environment is another network, beside it.
-#   network.sh up 2              2 hosts, as fast as the machine
-#   network.sh rate 2 1gbit      each sends and receives at most so much; RATE as tc takes it, or "unshaped"
-#   network.sh run 0 hostname    a command on host 0
-#   network.sh down              removes all of them
+# Makes hosts on one machine, for measurements: N network namespaces, terngrad-0 to terngrad-<N-1>.
+# Host I has an interface eth0 with address 10.77.0.<I+1>; a bridge joins them. Needs root and
+# iproute2. Set NETWORK=name in the environment to have another network at the same time.
+#   network.sh up 2              makes 2 hosts, as fast as the machine
+#   network.sh rate 2 1gbit      limits each host in both directions; RATE as for tc, or "unshaped"
+#   network.sh run 0 hostname    runs a command on host 0
+#   network.sh down              removes all hosts
 set -euo pipefail
 
 readonly NETWORK="${NETWORK:-terngrad}" NET=10.77.0
@@ -18,7 +18,7 @@ die() {
 }
 
 hosts() {
-  [[ "$1" =~ ^[1-9][0-9]?$ ]] || die "N must be a number of hosts from 1 to 99, got '$1'"
+  [[ "$1" =~ ^[1-9][0-9]?$ ]] || die "the number of hosts N must be 1 to 99, got '$1'"
   seq 0 $(($1 - 1))
 }
 
@@ -47,7 +47,7 @@ up() {
   done
 }
 
-# Both ends of a cable are shaped: what a host sends, and what the bridge sends to it.
+# Limits both ends of a cable: sending by the host, and sending by the bridge to the host.
 rate() {
   local all i
   all="$(hosts "$1")"
@@ -65,9 +65,9 @@ shape() {
   fi
 }
 
-[[ "${NETWORK}" =~ ^[a-z0-9]+$ ]] || die "NETWORK must be of a-z and 0-9, got '${NETWORK}'"
+[[ "${NETWORK}" =~ ^[a-z0-9]+$ ]] || die "NETWORK must consist of a-z and 0-9, got '${NETWORK}'"
 command -v ip >/dev/null && command -v tc >/dev/null || die "needs ip and tc (iproute2)"
-[[ "${EUID}" -eq 0 ]] || die "needs root, to make network namespaces"
+[[ "${EUID}" -eq 0 ]] || die "needs root to make network namespaces"
 case "${1:-}:$#" in
   up:2) up "$2" ;;
   rate:3) rate "$2" "$3" ;;

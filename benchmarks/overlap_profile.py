@@ -1,7 +1,7 @@
 """Does a worker exchange gradients while it still computes others?
 
-Reads the newest profile that a training wrote with --profile_steps, tells for how much of the time
-of its exchanges it computed as well, and draws the operations.
+Reads the newest profile that a training wrote with --profile_steps, prints how long exchanges and
+computation overlapped, and draws the operations.
 
 python -m benchmarks.overlap_profile --profile_dir=TRAIN_DIR --png=overlap.png
 """
@@ -33,13 +33,13 @@ _PS_PER_MS = 1e9
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Options(table.Checked):
     profile_dir: str = flag("Data", TEXT, "/tmp/mnist_train", "the training's --train_dir")
-    ms: int = flag("Runtime", at_least(1), 200, "of the profile that are drawn", "milliseconds")
-    json: str = flag("Runtime", TEXT, "", "file that takes the figures, too")
-    png: str = flag("Runtime", TEXT, "", "file that takes the picture")
+    ms: int = flag("Runtime", at_least(1), 200, "length of the profile to draw", "milliseconds")
+    json: str = flag("Runtime", TEXT, "", "JSON file for the figures")
+    png: str = flag("Runtime", TEXT, "", "PNG file for the picture")
 
 
 class Operation(NamedTuple):
-    """One run of an operation: its lane, and when, in milliseconds from the profile's start."""
+    """One run of an operation: its lane, begin and end, in ms from the profile's start."""
 
     lane: str
     begin: float
@@ -47,7 +47,7 @@ class Operation(NamedTuple):
 
 
 def main(values: FlagValues) -> None:
-    """Tells and draws."""
+    """Prints and draws the overlap."""
     options = table.read(_Options, values)
     operations = read(options.profile_dir)
     busy = {lane: merged([o for o in operations if o.lane == lane]) for lane in _LANES}
@@ -55,7 +55,7 @@ def main(values: FlagValues) -> None:
     figures = {lane: length(spans) for lane, spans in busy.items()} | {"overlapped": both}
     for lane in _LANES:
         print(f"{lane}: {figures[lane]:.1f} ms")
-    print(f"of the exchange, beside computing: {both:.1f} ms")
+    print(f"exchange during computation: {both:.1f} ms")
     if options.json:
         report.write_json(options.json, {"environment": report.environment(), "ms": figures})
     if options.png:
@@ -66,7 +66,7 @@ def read(profile_dir: str) -> list[Operation]:
     """Returns the operations of the newest profile of a training.
 
     Raises:
-      ValueError: there is no profile, or none of a training on several workers.
+      ValueError: there is no profile, or its training had only one worker.
     """
     pattern = os.path.join(glob.escape(profile_dir), "plugins", "profile", "*", "*.xplane.pb")
     paths = sorted(glob.glob(pattern))
@@ -88,7 +88,7 @@ def _operations(plane: xplane_pb2.XPlane) -> list[Operation]:
     found = []
     for line in plane.lines:
         for event in line.events:
-            # TensorFlow names the run of an operation NAME:TYPE, and its own work otherwise.
+            # TensorFlow names the runs of operations NAME:TYPE; other events are its own work.
             named = re.fullmatch(r"[^:]+:(\w+)", plane.event_metadata[event.metadata_id].name)
             if named:
                 kind = named[1]
@@ -120,7 +120,7 @@ def length(spans: Sequence[tuple[float, float]]) -> float:
 
 
 def shared(one: Sequence[tuple[float, float]], other: Sequence[tuple[float, float]]) -> float:
-    """Returns for how long both were busy."""
+    """Returns the time in which both were busy."""
     return sum(
         max(0.0, min(end, last) - max(begin, first)) for begin, end in one for first, last in other
     )

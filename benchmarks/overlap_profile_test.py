@@ -1,4 +1,4 @@
-"""Figures and picture of a profile with known operations."""
+"""The figures and the picture of a profile with known operations."""
 
 import pytest
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
@@ -35,7 +35,7 @@ def test_the_time_of_exchanges_beside_computing_is_told_and_drawn(run, tmp_path,
         "exchange between workers": 16.0,
         "overlapped": 6.0,
     }
-    assert "of the exchange, beside computing: 6.0 ms" in capsys.readouterr().out
+    assert "exchange during computation: 6.0 ms" in capsys.readouterr().out
     assert png.stat().st_size > 0
 
 

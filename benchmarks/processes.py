@@ -1,4 +1,4 @@
-"""Processes of this machine, by what /proc says of them."""
+"""Processes of this machine, from /proc."""
 
 import contextlib
 from pathlib import Path
@@ -7,7 +7,7 @@ _MEGA = 1024.0  # kilobytes in a megabyte
 
 
 def cluster_members(train_dir: str) -> dict[str, int]:
-    """Ids of the processes of a training by their name: "0", "1", "ps 0"."""
+    """Returns the ids of a training's processes by name: "0", "1", "ps 0"."""
     found = {}
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -22,7 +22,7 @@ def cluster_members(train_dir: str) -> dict[str, int]:
 
 
 def resident_mb(process: int) -> float | None:
-    """Megabytes of memory that a process holds; None if it is gone."""
+    """Returns the resident memory of a process in megabytes; None if it has ended."""
     with contextlib.suppress(OSError, StopIteration):
         lines = Path("/proc", str(process), "status").read_text().splitlines()
         (line,) = [line for line in lines if line.startswith("VmRSS:")] or ["0 0"]

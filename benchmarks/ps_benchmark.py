@@ -1,4 +1,4 @@
-"""How much CPU time does a parameter server take for a gradient value of each worker?
+"""How much CPU time does a parameter server need per gradient value and worker?
 
 Starts one ps, as the programs do, and workers that push a net's buckets without computing anything
 and wait for the sums.
@@ -27,15 +27,17 @@ _PROGRAM = "inception.mnist_distributed_train"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Options(table.Checked):
-    net: str = flag("Data", one_of(*NETS), "alexnet", f"whose gradients: {', '.join(NETS)}")
-    workers: int = flag("Distributed", at_least(1), 2, "that push", "workers")
+    net: str = flag(
+        "Data", one_of(*NETS), "alexnet", f"net whose gradients are pushed: {', '.join(NETS)}"
+    )
+    workers: int = flag("Distributed", at_least(1), 2, "number of workers", "workers")
     rounds: int = flag("Runtime", at_least(1), 20, "measured steps", "steps")
     bits: int = flag("TernGrad", one_of(1, 32), 1, "1 = codes, 32 = floats")
-    json: str = flag("Runtime", TEXT, "", "file that takes the figures")
+    json: str = flag("Runtime", TEXT, "", "JSON file for the figures")
 
 
 def main(values: FlagValues) -> None:
-    """Prints CPU time by value and milliseconds by step."""
+    """Prints CPU time per value and milliseconds per step."""
     options = table.read(_Options, values)
     found = _measure(options)
     per_worker = found["cpu_seconds"] / options.rounds / options.workers
@@ -54,7 +56,7 @@ def main(values: FlagValues) -> None:
 
 
 def _measure(options: _Options) -> dict:
-    """What worker 0 found."""
+    """Returns the figures of worker 0."""
     cluster = members(options.workers, 1)
     flags = ["--num_intra_threads=1", "--num_inter_threads=2", *cluster[-1].flags]
     run = lambda module, *arguments: subprocess.Popen(

@@ -1,4 +1,4 @@
-"""The benchmark of the parameter server runs on a small net."""
+"""The parameter server benchmark runs on a small net."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A worker of ps_benchmark.py: pushes buckets of zeros, and waits for their sums.
+"""A worker of ps_benchmark.py: pushes buckets of zeros and waits for their sums.
 
 python -m benchmarks.ps_worker RANK PS_HOSTS WORKER_HOSTS NET BITS ROUNDS PS_PROCESS
 """
@@ -22,7 +22,7 @@ _WARM_UP = 3  # rounds
 
 
 class _Bucket:
-    """One operation of each round."""
+    """A bucket, pushed once in each round."""
 
     def __init__(self, client: Client, name: str, size: int, bits: int) -> None:
         is_coded = bits == 1
@@ -44,7 +44,7 @@ class _Bucket:
 
 
 def main() -> None:
-    """Prints the CPU seconds of the ps, and the seconds of each round."""
+    """Prints the CPU seconds of the ps and the seconds of each round."""
     rank, ps_hosts, worker_hosts, net, bits, rounds, process = sys.argv[1:]
     client = Client(ps_hosts.split(","), worker_hosts.split(","), int(rank), _SECS)
     client.meeting.stand(0, is_live=False)

@@ -1,4 +1,4 @@
-"""The paper's recipes, and what it reports of them (arXiv 1705.07878, section 4)."""
+"""The paper's recipes and their published accuracy (arXiv 1705.07878, section 4)."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -10,8 +10,8 @@ class Gradients:
 
     Attributes:
       title: its name in tables.
-      grad_bits, num_nodes, clip_factor: the flags that set it apart.
-      paper: the paper's test accuracy in percent; None where it gives none.
+      grad_bits, num_nodes, clip_factor: the flags that differ between trainings.
+      paper: the paper's test accuracy in percent; None if the paper has none.
     """
 
     title: str
@@ -23,14 +23,14 @@ class Gradients:
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """What the trainings of a recipe have in common.
+    """A recipe: common settings and its trainings.
 
     Attributes:
-      title: of table and picture.
-      prefix: with it the folders of the trainings begin.
-      dataset, net, batch_size, max_steps, flags: of the training program.
+      title: title of table and picture.
+      prefix: first part of the names of the trainings' folders.
+      dataset, net, batch_size, max_steps, flags: settings of the training program.
       paper_steps: length of the paper's trainings.
-      trainings: by the rest of their folders' names.
+      trainings: the trainings, by the rest of their folders' names.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""Figures as tables, picture and JSON, with the circumstances they were measured in."""
+"""Figures as tables, pictures and JSON, with the conditions of the measurement."""
 
 import dataclasses
 import datetime
@@ -40,7 +40,7 @@ def print_comparison(comparison: Comparison) -> None:
 
 
 def finish(comparisons: Sequence[Comparison], options: Options) -> None:
-    """Prints the circumstances and writes the files that the options name."""
+    """Prints the conditions and writes the files that the options name."""
     threads = f"intra-op {options.num_intra_threads}, inter-op {options.num_inter_threads}"
     circumstances = environment() | {
         "threads": f"{threads} (0 = TensorFlow's choice)",
@@ -63,7 +63,7 @@ def draw(comparisons: Sequence[Comparison], path: str) -> None:
         bars = axes.barh(list(times), median, xerr=[median - low, high - median])
         axes.bar_label(bars, fmt="%.0f", label_type="center", color="white")
         axes.invert_yaxis()
-        axes.set(title=comparison.title, xlabel="ms a step")
+        axes.set(title=comparison.title, xlabel="ms per step")
     pictures.save(figure, path)
 
 
@@ -71,30 +71,30 @@ def new_folders(output_dir: str, names: Iterable[str]) -> dict[str, str]:
     """Returns the path of each run's folder.
 
     Raises:
-      ValueError: one of them exists already, in the words of the flag --output_dir.
+      ValueError: a folder already exists; the message names the flag --output_dir.
     """
     folders = {name: os.path.join(output_dir, name) for name in names}
     for folder in folders.values():
         if os.path.exists(folder):
-            raise table.refuse("output_dir", output_dir, f"{folder} exists already")
+            raise table.refuse("output_dir", output_dir, f"{folder} already exists")
     return folders
 
 
 def conclude(circumstances: Mapping, found: Mapping, path: str) -> None:
-    """Prints the circumstances, and writes them with what was found to a file, if `path` is set."""
+    """Prints the conditions and, if `path` is set, writes them and the figures to a file."""
     print_lines(circumstances)
     if path:
         write_json(path, {"environment": circumstances, **found})
 
 
 def print_lines(figures: Mapping) -> None:
-    """Prints a line of Markdown for each figure."""
+    """Prints each figure as a line of Markdown."""
     for name, value in figures.items():
         print(f"- {name}: {value}")
 
 
 def environment() -> dict[str, str | float]:
-    """Day, commit, processor, TensorFlow, and the machine's load in the last minute."""
+    """Returns date, commit, processor, TensorFlow's version, and the load of the last minute."""
     return {
         "date": datetime.date.today().isoformat(),
         "commit": _commit(),
@@ -105,7 +105,7 @@ def environment() -> dict[str, str | float]:
 
 
 def write_json(path: str, content: Mapping) -> None:
-    """Writes `content`; a file of this name is replaced only by a whole one."""
+    """Writes `content`; replaces an existing file only when the new one is complete."""
     with files.replacing_text(path) as file:
         json.dump(content, file, indent=1)
 

@@ -1,9 +1,9 @@
 """Does a training lose anything when its processes are killed again and again?
 
-Trains LeNet on MNIST with workers and a parameter server on this machine, kills one of them every
-minute, in turn, and lets the launcher start it again. At the end all are asked to save; then the
-same number of steps is made undisturbed, and the parameters are compared bit for bit. A worker that
-is never killed shows whether its memory grows.
+Trains LeNet on MNIST with workers and a parameter server on this machine. Kills one of them every
+minute, in turn, and lets the launcher restart it. At the end all processes save; a second training
+makes the same number of steps undisturbed, and the parameters are compared bit for bit. The last
+worker is never killed: it shows whether memory grows.
 
 python -m benchmarks.soak --data_dir=DIR --output_dir=DIR --json=figures.json --png=figure.png
 """
@@ -43,22 +43,28 @@ _ENDLESS = 100_000_000  # steps
 class _Options(table.Checked):
     data_dir: str = flag("Data", TEXT, "/tmp/mydata", "folder of MNIST's record files")
     output_dir: str = flag("Training", TEXT, "results", "folder for the runs; they must be new")
-    workers: int = flag("Distributed", at_least(2), 3, "the last is never killed", "workers")
-    batch_size: int = flag("Training", at_least(1), 32, "images of a worker in a step", "images")
-    minutes: float = flag("Runtime", number(above=True), 30.0, "of being disturbed", "minutes")
-    every_secs: float = flag("Runtime", number(above=True), 60.0, "between two kills", "seconds")
-    json: str = flag("Runtime", TEXT, "", "file that takes the figures, too")
-    png: str = flag("Runtime", TEXT, "", "file that takes a picture of them")
+    workers: int = flag(
+        "Distributed", at_least(2), 3, "number of workers; the last is never killed", "workers"
+    )
+    batch_size: int = flag("Training", at_least(1), 32, "images per worker and step", "images")
+    minutes: float = flag(
+        "Runtime", number(above=True), 30.0, "length of the disturbed run", "minutes"
+    )
+    every_secs: float = flag(
+        "Runtime", number(above=True), 60.0, "time between two kills", "seconds"
+    )
+    json: str = flag("Runtime", TEXT, "", "JSON file for the figures")
+    png: str = flag("Runtime", TEXT, "", "PNG file for a picture of the figures")
 
 
 @dataclasses.dataclass
 class _Watch:
-    """What was seen of a disturbed run.
+    """Observations of a disturbed run.
 
     Attributes:
-      kills: seconds since the start, and who was killed.
+      kills: seconds since the start, and the killed process.
       memory: seconds, process, and megabytes.
-      lines: of all processes.
+      lines: the lines of all processes.
     """
 
     kills: list[tuple[float, str]] = dataclasses.field(default_factory=list)
@@ -67,12 +73,12 @@ class _Watch:
 
 
 def main(values: FlagValues) -> None:
-    """Disturbs, compares, reports."""
+    """Disturbs a training, compares it with a calm one, and reports."""
     options = table.read(_Options, values)
     disturbed, calm = report.new_folders(options.output_dir, ("disturbed", "calm")).values()
     watch = _disturb(options, disturbed)
     if not (last := checkpoints.latest_checkpoint(disturbed)):
-        raise ValueError(f"{disturbed}: the training left no checkpoint; see its lines above.")
+        raise ValueError(f"{disturbed}: the training wrote no checkpoint; see its lines above.")
     steps = checkpoints.step_of(last)
     print(f"{len(watch.kills)} kills, {steps} steps; now the same undisturbed", flush=True)
     subprocess.run([*_launch(options, 0), *_flags(options, calm, steps)], check=True)
@@ -107,7 +113,7 @@ def _flags(options: _Options, folder: str, steps: int) -> list[str]:
 
 
 def _disturb(options: _Options, folder: str) -> _Watch:
-    """Runs the training for the time that is asked for, and kills its processes."""
+    """Runs the training for `minutes` and kills its processes in turn."""
     watch = _Watch()
     launcher = subprocess.Popen(
         [*_launch(options, _RESTARTS), *_flags(options, folder, _ENDLESS)],
@@ -146,7 +152,7 @@ def _kill_in_turn(options: _Options, folder: str, watch: _Watch) -> None:
             if megabytes := resident_mb(process):
                 watch.memory.append((now, name, megabytes))
         victim = victims[len(watch.kills) % len(victims)]
-        # The last `every_secs` are for all to be back: a signal is to reach them all.
+        # No kills in the last `every_secs`: all processes must run when they are asked to save.
         if due <= now < end - options.every_secs and victim in members:
             os.kill(members[victim], signal.SIGKILL)
             watch.kills.append((now, victim))
@@ -185,7 +191,7 @@ def _weights(folder: str) -> dict[str, np.ndarray]:
 
 
 def _quarters(watch: _Watch, options: _Options) -> list[float]:
-    """Mean memory in each quarter of the run, of which the samples are evenly spread."""
+    """Returns the mean memory in each quarter of the run; samples are evenly spaced."""
     name = str(options.workers - 1)
     seen = [megabytes for _, who, megabytes in watch.memory if who == name]
     return [round(float(np.mean(part)), 1) for part in np.array_split(seen, 4) if part.size]

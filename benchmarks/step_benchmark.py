@@ -1,8 +1,8 @@
-"""What does a training step of lenet_slim cost on several hosts, with each kind of gradients?
+"""How long does a training step of lenet_slim on several hosts take, with each kind of gradients?
 
-Beside the suite's steps those of PyTorch's DDP (float32, its float16 hook, its PowerSGD of rank 1)
-on the same hosts, if --torch_python names an interpreter that has torch. Hosts are network
-namespaces on this machine (network.sh; needs root), with one thread within an operation each.
+If --torch_python names an interpreter that has torch, also measures PyTorch's DDP on the same hosts
+(float32, its float16 hook, its PowerSGD of rank 1). Hosts are network namespaces on this machine
+(network.sh; needs root), with one thread per operation.
 
 python -m benchmarks.step_benchmark --torch_python=DIR/bin/python --json=figures.json
 """
@@ -39,18 +39,18 @@ class _Options(table.Checked):
         "Distributed",
         some_of(*host_network.RATES),
         tuple(reversed(host_network.RATES)),
-        "bandwidths, as tc takes them",
+        "bandwidths, in the notation of tc",
     )
     bucket_elements: tuple[str, ...] = flag(
-        "Training", NAMES, (str(DEFAULT_BUCKET_ELEMENTS),), "sizes of a bucket to compare"
+        "Training", NAMES, (str(DEFAULT_BUCKET_ELEMENTS),), "bucket sizes to compare"
     )
-    batch_size: int = flag("Training", at_least(1), 32, "images of a host in a step", "images")
-    steps: int = flag("Runtime", at_least(1), 10, "in a round", "steps")
-    rounds: int = flag("Runtime", at_least(1), 7, "of each kind of gradients")
-    timeout_secs: float = flag("Runtime", number(), 1800.0, "of a bandwidth at most", "seconds")
+    batch_size: int = flag("Training", at_least(1), 32, "images per host and step", "images")
+    steps: int = flag("Runtime", at_least(1), 10, "steps per round", "steps")
+    rounds: int = flag("Runtime", at_least(1), 7, "rounds for each kind of gradients")
+    timeout_secs: float = flag("Runtime", number(), 1800.0, "time-out by bandwidth", "seconds")
     torch_python: str = flag("Runtime", TEXT, "", "interpreter with torch; not set = no DDP")
-    json: str = flag("Runtime", TEXT, "", "file that takes the figures, too")
-    png: str = flag("Runtime", TEXT, "", "file that takes a picture of them")
+    json: str = flag("Runtime", TEXT, "", "JSON file for the figures")
+    png: str = flag("Runtime", TEXT, "", "PNG file for a picture of the figures")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -60,7 +60,7 @@ class _Options(table.Checked):
 
 
 def main(values: FlagValues) -> None:
-    """Measures bandwidth after bandwidth."""
+    """Measures each bandwidth."""
     options = table.read(_Options, values)
     cells: list[dict] = []
     with host_network.network(options.hosts) as network:
@@ -108,7 +108,7 @@ def _common(options: _Options) -> list[str]:
 
 
 def _joined(found: Sequence[Sequence[dict]], rate: str, name: str) -> list[dict]:
-    """Cells of all hosts as one: a step takes as long as on the slowest."""
+    """Joins the cells of all hosts: a step takes as long as on the slowest host."""
     return [
         {
             "rate": rate,
@@ -142,7 +142,7 @@ def _draw(cells: Sequence[dict], options: _Options) -> None:
         axes.bar_label(bars, fmt="%.0f", padding=2)
         axes.invert_yaxis()
         axes.margins(x=0.15)
-        axes.set(title=f"lenet_slim, {options.hosts} hosts, {rate}", xlabel="ms a step")
+        axes.set(title=f"lenet_slim, {options.hosts} hosts, {rate}", xlabel="ms per step")
     pictures.save(figure, options.png)
 
 

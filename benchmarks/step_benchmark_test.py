@@ -1,4 +1,4 @@
-"""The benchmark of steps on several hosts."""
+"""The benchmark of training steps on several hosts."""
 
 import pytest
 

@@ -1,7 +1,7 @@
 """One host of benchmarks/step_benchmark.py: training steps with several kinds of gradients.
 
-The kinds take turns in one process, on synthetic images. No weights decay and none are averaged:
-what a step costs beside gradients, exchange and momentum is not the question, and DDP does neither.
+The kinds take turns in one process, on synthetic images. There is no weight decay and no moving
+average of the weights: DDP has neither, and only gradients, exchange and momentum are compared.
 """
 
 import dataclasses
@@ -30,16 +30,18 @@ ALONE = "compute alone"  # on every host at once, without an exchange
 class Options(HostOptions):
     """The flags of one host."""
 
-    dataset: str = flag("Data", TEXT, "mnist", "data set that the net is for")
+    dataset: str = flag("Data", TEXT, "mnist", "data set of the net")
     net: str = flag("Training", TEXT, "lenet_slim", "net to train")
-    batch_size: int = flag("Training", at_least(1), 32, "images of a host in a step", "images")
-    bucket_elements: int = flag("Training", at_least(1), DEFAULT_BUCKET_ELEMENTS, "of a bucket")
-    steps: int = flag("Runtime", at_least(1), 10, "in a round", "steps")
-    rounds: int = flag("Runtime", at_least(1), 7, "of each kind")
+    batch_size: int = flag("Training", at_least(1), 32, "images per host and step", "images")
+    bucket_elements: int = flag(
+        "Training", at_least(1), DEFAULT_BUCKET_ELEMENTS, "values per bucket"
+    )
+    steps: int = flag("Runtime", at_least(1), 10, "steps per round", "steps")
+    rounds: int = flag("Runtime", at_least(1), 7, "rounds for each kind of gradients")
 
 
 def main(values: FlagValues) -> None:
-    """Measures the kinds in turn."""
+    """Measures the kinds of gradients in turns."""
     options = table.read(Options, values)
     runtime.configure(
         intra_threads=options.num_intra_threads,
@@ -52,10 +54,10 @@ def main(values: FlagValues) -> None:
 
 
 def _measure(options: Options, connection: Connection) -> list[dict]:
-    """The figures of each kind."""
+    """Returns the figures of each kind."""
     sides = _sides(options, connection)
     for side in sides.values():
-        side(1)  # compiles, connects
+        side(1)  # compiles and connects
     cells = {kind: {"side": kind, "ms": [], "interface_bytes": []} for kind in sides}
     for kind in list(sides) * options.rounds:
         _meet(connection)

@@ -1,7 +1,7 @@
-"""How long do hosts of a slow network train until a net is as good as wanted?
+"""How long do hosts on a slow network train until a net reaches a target accuracy?
 
 Trains LeNet on MNIST on several hosts, once with each kind of gradients, and evaluates every
-checkpoint on the test images. Time counts from the launch to the moment a checkpoint was written.
+checkpoint on the test images. Measures the time from the launch until a checkpoint is written.
 Hosts are network namespaces on this machine (network.sh; needs root) that share its cores.
 
 python -m benchmarks.time_to_accuracy --data_dir=DIR --output_dir=DIR --json=figures.json
@@ -46,22 +46,24 @@ class _Options(table.Checked):
         "Training",
         some_of(*GRADIENTS),
         ("float32", "ternary"),
-        f"kinds, of {', '.join(GRADIENTS)}",
+        f"kinds of gradients: {', '.join(GRADIENTS)}",
     )
     hosts: int = flag("Distributed", at_least(2), 4, "number of hosts", "hosts")
     rate: str = flag("Distributed", one_of(*host_network.RATES), "100mbit", "bandwidth")
-    batch_size: int = flag("Training", at_least(1), 64, "images of a host in a step", "images")
-    initial_learning_rate: float = flag("Training", number(above=True), 0.04, "of the first step")
+    batch_size: int = flag("Training", at_least(1), 64, "images per host and step", "images")
+    initial_learning_rate: float = flag(
+        "Training", number(above=True), 0.04, "learning rate of the first step"
+    )
     max_steps: int = flag("Training", at_least(10), 1500, "length of each run", "steps")
-    save_iter: int = flag("Training", at_least(1), 50, "between checkpoints", "steps")
-    target: float = flag("Evaluation", number(0, 1), 0.99, "wanted precision @ 1")
-    timeout_secs: float = flag("Runtime", number(), 7200.0, "of a run at most", "seconds")
-    json: str = flag("Runtime", TEXT, "", "file that takes the figures, too")
-    png: str = flag("Runtime", TEXT, "", "file that takes a picture of them")
+    save_iter: int = flag("Training", at_least(1), 50, "steps between checkpoints", "steps")
+    target: float = flag("Evaluation", number(0, 1), 0.99, "target precision @ 1")
+    timeout_secs: float = flag("Runtime", number(), 7200.0, "time-out of a run", "seconds")
+    json: str = flag("Runtime", TEXT, "", "JSON file for the figures")
+    png: str = flag("Runtime", TEXT, "", "PNG file for a picture of the figures")
 
 
 def main(values: FlagValues) -> None:
-    """Trains, evaluates, reports."""
+    """Trains, evaluates and reports."""
     options = table.read(_Options, values)
     folders = report.new_folders(options.output_dir, options.gradients)
     launched = {}
@@ -108,7 +110,7 @@ def _read(options: _Options, folder: str, launched: float) -> dict:
     evaluate = functools.partial(
         measure_checkpoints, net="lenet", dataset_name="mnist", data_dir=options.data_dir
     )
-    # The batch size is a worker's, which counts its own examples.
+    # The batch size of one worker: each worker counts its own examples.
     run = read_run(folder, batch_size=options.batch_size, evaluate=evaluate)
     written = [os.path.getmtime(f"{p}.index") for p in checkpoints.all_checkpoints(folder)]
     secs = [moment - launched for moment in written]

@@ -1,4 +1,4 @@
-"""The benchmark of whole trainings on hosts of a slow network."""
+"""The benchmark of whole trainings on hosts on a slow network."""
 
 import pytest
 
@@ -30,5 +30,5 @@ def test_law_10_folders_that_exist_are_refused(run, tmp_path):
     (tmp_path / "ternary").mkdir()
     with pytest.raises(SystemExit) as end:
         run("time_to_accuracy", f"--output_dir={tmp_path}")
-    why = f"flag --output_dir={tmp_path}: {tmp_path / 'ternary'} exists already"
+    why = f"flag --output_dir={tmp_path}: {tmp_path / 'ternary'} already exists"
     assert str(end.value) == f"time_to_accuracy: {why}"

@@ -1,4 +1,4 @@
-"""Timing of training steps: sides that take turns in one process."""
+"""Times training steps of several sides, which take turns in one process."""
 
 import dataclasses
 import time
@@ -14,9 +14,9 @@ from inception.training.build import build_training
 from inception.training.problem import resolve
 from terngrad.exchange.connection import Connection
 
-Side = Callable[[int], None]  # takes so many steps
+Side = Callable[[int], None]  # makes the given number of steps
 
-_STEPS_PER_EPOCH = 1000.0  # of the learning rate, which has no part in the time
+_STEPS_PER_EPOCH = 1000.0  # for the learning rate, which does not change the time
 _DEVICE = "/CPU:0"
 
 
@@ -24,20 +24,20 @@ _DEVICE = "/CPU:0"
 class Options(Threads):
     """The flags of a benchmark that times steps."""
 
-    rounds: int = flag("Runtime", at_least(1), 15, "slices of each side", "slices")
+    rounds: int = flag("Runtime", at_least(1), 15, "timed slices per side", "slices")
     slice_secs: float = flag("Runtime", number(), 1.0, "length of a slice", "seconds")
     deterministic: bool = flag("Runtime", BOOLEAN, True, "as in the training programs")
-    json: str = flag("Runtime", TEXT, "", "file that takes the figures, too")
-    png: str = flag("Runtime", TEXT, "", "file that takes a picture of them")
+    json: str = flag("Runtime", TEXT, "", "JSON file for the figures")
+    png: str = flag("Runtime", TEXT, "", "PNG file for a picture of the figures")
 
 
 @dataclasses.dataclass(frozen=True)
 class Times:
-    """Milliseconds a step, by side.
+    """Milliseconds per step, by side.
 
     Attributes:
-      wall: what passed on the clock.
-      cpu: what the process computed, on all cores together; load from elsewhere hardly moves it.
+      wall: elapsed time.
+      cpu: CPU time of the process on all cores; other load hardly changes it.
     """
 
     wall: dict[str, list[float]]
@@ -46,12 +46,12 @@ class Times:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """Steps of several sides.
+    """A comparison of the steps of several sides.
 
     Attributes:
-      title: what was compared.
-      times: of each side in each round.
-      ratios: what the comparison is about, by name.
+      title: subject of the comparison.
+      times: times of each side in each round.
+      ratios: results of the comparison, by name.
     """
 
     title: str
@@ -60,7 +60,7 @@ class Comparison:
 
 
 def configure(options: Options) -> None:
-    """Makes TensorFlow's settings as the training programs make them."""
+    """Configures TensorFlow as the training programs do."""
     runtime.configure(
         intra_threads=options.num_intra_threads,
         inter_threads=options.num_inter_threads,
@@ -72,30 +72,30 @@ def configure(options: Options) -> None:
 def suite_side(
     config: TrainConfig, batches: tf.data.Dataset, connection: Connection | None = None
 ) -> Side:
-    """The steps of a training program with this config, on these batches."""
+    """Returns the steps of a training program with this config, on these batches."""
     goal = resolve(config)
     runner = build_training(config, goal, _STEPS_PER_EPOCH, [_DEVICE], connection).runner
     iterator = iter(batches)
 
     def run(count: int) -> None:
         if int(runner.many(iterator, count).done) != count:
-            raise ValueError(f"{config.net}: the training diverged, so its time means nothing.")
+            raise ValueError(f"{config.net}: the training diverged, so its time is meaningless.")
 
     return run
 
 
 def alternate(sides: Mapping[str, Side], options: Options, lead_in: int = 0) -> Times:
-    """Times a slice of each side in each round, forth and back.
+    """Times a slice of each side in each round, in alternating order.
 
-    So load from elsewhere that outlasts a round slows all sides alike.
+    So other load that lasts longer than a round slows all sides alike.
 
     Args:
-      sides: what is compared, by name.
+      sides: the sides to compare, by name.
       options: number and length of the slices; a slice has at least one step.
-      lead_in: untimed steps before a slice.
+      lead_in: untimed steps before each slice.
 
     Returns:
-      The times of each side, a figure a round.
+      The times of each side, one figure per round.
     """
     counts = {name: _steps_within(options.slice_secs, side) for name, side in sides.items()}
     times = Times({name: [] for name in sides}, {name: [] for name in sides})
@@ -109,18 +109,18 @@ def alternate(sides: Mapping[str, Side], options: Options, lead_in: int = 0) -> 
 
 
 def ratio(times: Mapping[str, Sequence[float]], side: str, base: str) -> float:
-    """Duration of a step of one side over that of another: the median of the rounds' ratios."""
+    """Returns a side's duration per step divided by another's: the median over the rounds."""
     return float(np.median(np.divide(times[side], times[base])))
 
 
 def _steps_within(seconds: float, side: Side) -> int:
-    side(2)  # compiles, fills pools
+    side(2)  # compiles and fills memory pools
     wall, _ = ms_per_step(side, 5)
     return max(1, round(1000 * seconds / wall))
 
 
 def ms_per_step(side: Side, count: int) -> tuple[float, float]:
-    """Milliseconds on the clock and of computing, on average over `count` steps."""
+    """Returns mean elapsed and CPU milliseconds per step, over `count` steps."""
     wall, cpu = time.perf_counter(), time.process_time()
     side(count)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu

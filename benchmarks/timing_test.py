@@ -1,4 +1,4 @@
-"""Laws of timing in turns."""
+"""Sides take turns, and their times and ratios are right."""
 
 import time
 
@@ -11,7 +11,7 @@ from inception.flags.configs import TrainConfig
 
 
 def recorder(calls, name, ms_per_step=0.0):
-    """A side that writes down its calls."""
+    """Returns a side that records its calls."""
 
     def side(count):
         calls.append((name, count))

@@ -1,7 +1,7 @@
-"""What does a step of the suite cost?
+"""How long does a training step take?
 
-With float gradients on one node, beside a minimal hand-written tf.function loop on the same net;
-with ternary gradients on 1, 2 and 4 nodes, beside float ones on as many. Synthetic input.
+Compares float gradients on one node with a minimal hand-written tf.function loop on the same net,
+and ternary with float gradients on 1, 2 and 4 nodes. The input is synthetic.
 
 python -m benchmarks.training_benchmark --json=figures.json
 """
@@ -38,9 +38,9 @@ class _Options(timing.Options):
 
 
 def main(values: FlagValues) -> None:
-    """Measures net after net."""
+    """Measures each net."""
     options = table.read(_Options, values)
-    tf.get_logger().setLevel("ERROR")  # it warns of the sides' number, taking it for retracing
+    tf.get_logger().setLevel("ERROR")  # it mistakes the number of sides for retracing and warns
     timing.configure(options)
     comparisons = []
     for net in options.nets:

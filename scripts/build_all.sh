@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Usage: build_all.sh [BAZEL_ARGUMENT...]
-# Builds all programs with Bazel, into bazel-bin/.
+# Builds all programs with Bazel into bazel-bin/.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Sourced by the scripts: REPO, VENV (TERNGRAD_VENV or .venv), PYTHON and `die`.
+# Sourced by the other scripts: defines REPO, VENV (TERNGRAD_VENV or .venv), PYTHON and `die`.
 
 REPO="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 VENV="${TERNGRAD_VENV:-${REPO}/.venv}"

@@ -1,4 +1,4 @@
-"""Working copies of the scripts, whose training program only stands for the real one."""
+"""Working copies of the scripts with a fake training program."""
 
 import contextlib
 import json
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 _SCRIPTS = pathlib.Path(__file__).parent
-# Notes what it was given in its home, and waits to be ended; --worker_0=MODE changes what it does.
+# Writes its arguments to a file in its home and waits for SIGTERM; --worker_0=MODE changes that.
 _PROGRAM = """
 import json, os, pathlib, signal, sys, time
 
@@ -49,7 +49,7 @@ write(time.time())
 
 @pytest.fixture
 def working_copy() -> Iterator[Callable[[pathlib.Path], pathlib.Path]]:
-    """Makes a working copy at a path; in the end, ends what was left running in any of them."""
+    """Makes a working copy at a path; at the end kills the processes left in any copy."""
     made = []
 
     def make(path: pathlib.Path) -> pathlib.Path:
@@ -70,5 +70,5 @@ def working_copy() -> Iterator[Callable[[pathlib.Path], pathlib.Path]]:
 
 @pytest.fixture
 def noted() -> Callable[[pathlib.Path, str], dict]:
-    """Reads what the program noted in a home as one process of a training."""
+    """Reads the file that the fake program wrote in a home for one process."""
     return lambda home, name: json.loads((home / f"{name}.json").read_text())

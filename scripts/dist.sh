@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Sourced by run_dist.sh, status_dist.sh and stop_dist.sh: the processes that config_dist.sh names, and
-# what is done on all their hosts at once.
+# Sourced by run_dist.sh, status_dist.sh and stop_dist.sh: lists the processes of config_dist.sh and
+# runs commands on all their hosts at once.
 
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -9,16 +9,16 @@ if [[ "${DIST_CONFIG:-}" ]]; then
   # shellcheck source=config_dist.sh
   source "${DIST_CONFIG}"
 fi
-source "$(dirname "${BASH_SOURCE[0]}")/config_dist.sh" # what is not set yet
+source "$(dirname "${BASH_SOURCE[0]}")/config_dist.sh" # sets what is not set yet
 
-HOSTS=()                             # each once
-JOBS=() TASKS=() ADDRESSES=()        # of each process, the servers first
-PROBLEMS=()                          # of the last round over the hosts
-MARK="terngrad-dist answers:"        # what the far side's start-up files print comes before it
+HOSTS=()                             # each host once
+JOBS=() TASKS=() ADDRESSES=()        # of each process, servers first
+PROBLEMS=()                          # of the last command on all hosts
+MARK="terngrad-dist answers:"        # separates the answer from output of the host's start-up files
 WORK="$(mktemp -d)"
 trap 'rm -rf "${WORK}"' EXIT
 
-# Makes an array of a setting that is a text with commas.
+# Turns a setting that is a text with commas into an array.
 split() { # NAME
   [[ "$(declare -p "$1")" != "declare -a"* ]] || return 0
   local -n setting="$1"
@@ -27,7 +27,7 @@ split() { # NAME
   setting=("${items[@]}")
 }
 
-# Prints words with a text between them.
+# Prints the words with a text between them.
 join() { # TEXT WORD...
   local text="$1" word joined=
   shift
@@ -35,7 +35,7 @@ join() { # TEXT WORD...
   printf '%s' "${joined}"
 }
 
-# Prints a command's words for bash.
+# Prints the words of a command, quoted for bash.
 quoted() {
   printf '%q ' "$@"
   echo
@@ -52,34 +52,34 @@ is_loopback() { [[ "$1" == localhost || "$1" =~ ^127\.[0-9.]+$ || "$1" == ::1 ]]
 check_address() { # NAME HOST:PORT
   local host='[A-Za-z0-9_][A-Za-z0-9._-]*' port="${2##*:}"
   [[ "$2" =~ ^(${host}|\[[0-9A-Fa-f:.]+\]):[1-9][0-9]{0,4}$ && "${port}" -lt 65536 ]] \
-    || die "$1: must be HOST:PORT, with a port of 1 to 65535, got '$2'"
+    || die "$1: must be HOST:PORT, with a port from 1 to 65535, got '$2'"
 }
 
 add_processes() { # JOB_NAME SETTING
   local -n addresses="$2"
   local task address host
-  ((${#addresses[@]})) || die "$2 names no host"
+  ((${#addresses[@]})) || die "$2 must list at least one HOST:PORT"
   for task in "${!addresses[@]}"; do
     address="${addresses[task]}"
     check_address "$2" "${address}"
     [[ " ${ADDRESSES[*]} " != *" ${address} "* ]] \
-      || die "${address} stands twice in PS_HOSTS and WORKER_HOSTS; each process needs its own"
+      || die "${address} appears twice in PS_HOSTS and WORKER_HOSTS; each process needs its own"
     JOBS+=("$1") TASKS+=("${task}") ADDRESSES+=("${address}")
     host="$(host_of "${address}")"
     [[ " ${HOSTS[*]} " == *" ${host} "* ]] || HOSTS+=("${host}")
   done
 }
 
-# Makes an entry for each worker of a list that has one for all.
+# Repeats the entry of a list that has one for all workers.
 deal_out() { # NAME
   local -n entries="$1"
   local workers="${#WORKER_HOSTS[@]}" given="${#entries[@]}"
   while ((given == 1 && ${#entries[@]} < workers)); do entries+=("${entries[0]}"); done
   ((${#entries[@]} == workers)) \
-    || die "$1 has ${given} entries; allowed are 1, for all, or ${workers}, one for each worker"
+    || die "$1 has ${given} entries; allowed are 1 (for all workers) or ${workers} (one for each)"
 }
 
-# Whether all hosts are this machine, and not one of them.
+# Whether all hosts are this machine; fails if only some are.
 on_loopback() {
   local host local_hosts=0
   for host in "${HOSTS[@]}"; do
@@ -93,7 +93,7 @@ on_loopback() {
 label_of() { echo "${JOBS[$1]} ${TASKS[$1]} (${ADDRESSES[$1]})"; }
 name_of() { echo "${JOBS[$1]}_${TASKS[$1]}_${ADDRESSES[$1]}"; }
 
-# Prints the indices of a host's processes, of one job or of all.
+# Prints the indices of a host's processes, of one job or of all jobs.
 processes_of() { # HOST [JOB_NAME]
   local i
   for i in "${!JOBS[@]}"; do
@@ -101,7 +101,7 @@ processes_of() { # HOST [JOB_NAME]
   done
 }
 
-# Runs lines of bash on a host, behind dist_host.sh.
+# Runs lines of bash on a host, after dist_host.sh.
 on_host() { # HOST LINES
   local shell=(bash -s)
   if ! is_loopback "$1"; then
@@ -109,12 +109,12 @@ on_host() { # HOST LINES
     [[ ! "${SSH_CONFIG}" ]] || shell+=(-F "${SSH_CONFIG}")
     shell+=(-- "$1" bash -s)
   fi
-  # In braces, all is read before any is run.
+  # In braces, so that bash reads everything before it runs anything.
   printf '{\n%s\nprintf "\\n%%s\\n" %q\n%s\nexit 0\n}\n' \
     "$(< "${REPO}/scripts/dist_host.sh")" "${MARK}" "$2" | "${shell[@]}"
 }
 
-# Waits for a process, also when a signal cuts the waiting short, and returns its exit code.
+# Waits for a process, even if signals interrupt the waiting, and returns its exit code.
 await() {
   local code
   while true; do
@@ -123,27 +123,27 @@ await() {
   done
 }
 
-# Whether a host ran what was sent: an account may also end with success and have run nothing.
+# Whether a host ran the lines: some accounts exit with success without running them.
 answered() { grep -qaxF -- "${MARK}" "$1"; } # FILE
 
-# Prints what followed the mark.
+# Prints the text after the mark.
 answer() { sed "1,/^${MARK}\$/d" "$1"; } # FILE
 
-# Prints the last line that was said before a host could not be reached.
+# Prints the last line of output of a host that could not be reached.
 reason() { # FILE...
   local text
   text="$(cat "$@" | LC_ALL=C tr -d '\000-\011\013-\037\177' | grep -v '^ *$' | tail -n 1 || true)"
-  echo "${text:-it did not say why}"
+  echo "${text:-no reason given}"
 }
 
-# Runs the lines that a function prints for each host, on all at once. The answers are files
-# ${WORK}/0, ${WORK}/1, ... in the order of HOSTS.
+# Runs the lines that a function prints for each host, on all hosts at once. The answers are the
+# files ${WORK}/0, ${WORK}/1, ... in the order of HOSTS.
 on_all_hosts() { # FUNCTION [ARGUMENT...]
   local i host lines line processes=()
   PROBLEMS=()
   for i in "${!HOSTS[@]}"; do
     lines="$("$1" "${HOSTS[i]}" "${@:2}")"
-    # Ctrl-C must not cut off a host in the middle of what it does.
+    # Ctrl-C must not interrupt a host in the middle of its work.
     (trap '' INT; on_host "${HOSTS[i]}" "${lines}") > "${WORK}/${i}.out" 2> "${WORK}/${i}.err" &
     processes+=("$!")
   done
@@ -158,7 +158,7 @@ on_all_hosts() { # FUNCTION [ARGUMENT...]
   done
 }
 
-# Prints the answers, without the marks of problems.
+# Prints the answers without the marks of problems.
 answers() {
   local i
   for i in "${!HOSTS[@]}"; do
@@ -174,7 +174,7 @@ stop_lines() { # HOST JOB_NAME
   quoted "${words[@]}"
 }
 
-# Ends the workers, then the servers, which the workers may need to save.
+# Stops the workers, then the servers: workers may need them to save.
 stop_all() {
   local problems
   on_all_hosts stop_lines worker
@@ -191,9 +191,9 @@ add_processes worker WORKER_HOSTS
 deal_out WORKER_DEVICES
 deal_out DATA_DIR
 for name in CONNECT_SECS STOP_SECS; do
-  [[ "${!name}" =~ ^[1-9][0-9]{0,5}$ ]] || die "${name} must be a number of seconds from 1, got '${!name}'"
+  [[ "${!name}" =~ ^[1-9][0-9]{0,5}$ ]] || die "${name} must be whole seconds >= 1, got '${!name}'"
 done
 [[ "${TLS}" =~ ^(auto|True|False)$ ]] || die "TLS must be auto, True or False, got '${TLS}'"
 [[ "${EXPERIMENT_ID}" =~ ^[A-Za-z0-9][A-Za-z0-9._-]*$ ]] \
-  || die "EXPERIMENT_ID must have letters, digits, '.', '_' and '-' only, got '${EXPERIMENT_ID}'"
+  || die "EXPERIMENT_ID must start with a letter or digit, then also '.', '_', '-', got '${EXPERIMENT_ID}'"
 [[ ! "${SSH_CONFIG}" || -f "${SSH_CONFIG}" ]] || die "no such file: SSH_CONFIG=${SSH_CONFIG}"

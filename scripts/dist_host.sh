@@ -1,13 +1,13 @@
 # shellcheck shell=bash
-# Sent by dist.sh to a plain bash on each host, with calls of these functions behind it. A process has
-# a LABEL to be shown and a NAME, under which its files stand. A line that begins with ! is a problem.
+# dist.sh sends this file to a plain bash on each host, followed by calls of its functions. A process
+# has a LABEL for messages and a NAME for its files. A line that begins with ! is a problem.
 
 STATE="${HOME}/tmp/terngrad_dist" # NAME: the process; NAME.status: how it ended
 CERTS="${HOME}/.terngrad/certs"
 
 problem() { echo "!$*"; }
 
-# Puts the home for a ~ at the beginning.
+# Replaces a leading ~ by the home.
 expand() {
   # shellcheck disable=SC2088
   case "$1" in
@@ -16,28 +16,28 @@ expand() {
   esac
 }
 
-# Prints when a process began, in ticks since the machine did; fails where it has ended.
+# Prints when a process started, in ticks since boot; fails if it has ended.
 birth() {
   local fields
   fields="$(cat "/proc/$1/stat" 2> /dev/null)" || return 1
-  read -ra fields <<< "${fields##*) }" # behind the program's name, which may hold anything
+  read -ra fields <<< "${fields##*) }" # after the program's name, which may contain anything
   [[ "${fields[0]}" != Z ]] && echo "${fields[19]}"
 }
 
 this_boot() { cat /proc/sys/kernel/random/boot_id; }
 
-# Reads pid, born, boot and log of a process.
+# Reads pid, born, boot and log from a process's file.
 recall() { # NAME
   { read -r pid born boot && read -r log; } 2> /dev/null < "${STATE}/$1"
 }
 
-# Whether the process that was started is alive: numbers are used again, so its birth is compared.
+# Whether the started process is alive. Compares start times, because process ids are reused.
 runs() { # NAME
   local pid born boot log
   recall "$1" && [[ "${boot}" == "$(this_boot)" && "${born}" == "$(birth "${pid}")" ]]
 }
 
-# Waits until it has been noted how a process ended.
+# Waits until the exit status of a process is written.
 await_note() { # NAME
   local i
   for ((i = 0; i < 50; ++i)); do
@@ -46,7 +46,7 @@ await_note() { # NAME
   done
 }
 
-# Prints whether a process runs or how it ended; behind ! where that is a problem.
+# Prints whether a process runs or how it ended, with a leading ! if that is a problem.
 how() { # NAME
   local pid born boot log status=
   recall "$1" || { echo "!not started"; return; }
@@ -54,7 +54,7 @@ how() { # NAME
   await_note "$1"
   { read -r status < "${STATE}/$1.status"; } 2> /dev/null
   case "${status}" in
-    "") echo "!ended, and nobody noted how: the host or whoever watched it ended, too" ;;
+    "") echo "!ended with unknown status: the host or the process that watched it ended too" ;;
     0) echo "ended with status 0" ;;
     143) echo "ended by SIGTERM" ;;
     129 | 1[3-8]? | 19[0-2]) echo "!ended by SIG$(kill -l "${status}")" ;;
@@ -62,7 +62,7 @@ how() { # NAME
   esac
 }
 
-# Prints "LABEL: TEXT" as a problem where TEXT is one.
+# Prints "LABEL: TEXT", as a problem if TEXT is one.
 tell() { # LABEL TEXT
   local mark="${2%%[^!]*}"
   echo "${mark}$1: ${2#"${mark}"}"
@@ -71,7 +71,7 @@ tell() { # LABEL TEXT
 check() { # LABEL NAME WORKSPACE SCRIPT DATA_DIR
   local workspace data pid born boot log
   workspace="$(expand "$3")" data="$(expand "$5")"
-  runs "$2" && recall "$2" && problem "$1 runs already (process ${pid}); stop it with stop_dist.sh"
+  runs "$2" && recall "$2" && problem "$1 already runs (process ${pid}); stop it with stop_dist.sh"
   if ! cd "${workspace}" 2> /dev/null; then
     problem "no such folder: ${workspace}"
   elif [[ ! -f "$4" ]]; then
@@ -81,7 +81,7 @@ check() { # LABEL NAME WORKSPACE SCRIPT DATA_DIR
   fi
 }
 
-# Stores a file that only the user may read. Another host may share this home and do so, too.
+# Stores a file that only the user may read. Safe if several hosts share the home and do the same.
 receive() ( # FILE CONTENT
   umask 077
   new=
@@ -92,7 +92,7 @@ receive() ( # FILE CONTENT
   fi
 )
 
-# Runs a program in a session of its own, says its process, and notes it and in the end its status.
+# Runs a program in its own session, prints its process id, and writes its file and exit status.
 supervise() { # NAME LOG COMMAND...
   local name="$1" log="$2" pid
   shift 2
@@ -102,7 +102,7 @@ supervise() { # NAME LOG COMMAND...
   if printf '%s %s %s\n%s\n' "${pid}" "$(birth "${pid}" || echo gone)" "$(this_boot)" "${log}" \
     > "${STATE}/${name}.new" && mv "${STATE}/${name}.new" "${STATE}/${name}"; then
     echo "${pid}"
-  else # nobody could end it later
+  else # without its file it could not be stopped later
     kill -KILL -- "-${pid}"
   fi
   exec > /dev/null 2>&1
@@ -127,7 +127,7 @@ start() { # LABEL NAME EXPERIMENT_ID WORKSPACE SCRIPT [VARIABLE=VALUE...] -- ARG
   done
   (umask 077 && mkdir -p "${STATE}" && : >> "${log}") 2> /dev/null \
     || { problem "${label}: cannot write ${log}"; return; }
-  rm -f "${STATE}/${name}" "${STATE}/${name}.status" # of an earlier run
+  rm -f "${STATE}/${name}" "${STATE}/${name}.status" # left by an earlier run
   cd "${workspace}" || return
   exec {said}< <(supervise "${name}" "${log}" env "${variables[@]}" bash "${script}" "${arguments[@]}")
   read -r pid <&"${said}" || problem "${label}: cannot write ${STATE}/${name}"
@@ -135,7 +135,7 @@ start() { # LABEL NAME EXPERIMENT_ID WORKSPACE SCRIPT [VARIABLE=VALUE...] -- ARG
   echo "${label}: process ${pid}, ${log}"
 }
 
-# Tells of a process that failed as soon as it was started.
+# Reports a process that failed right after its start.
 settle() { # LABEL NAME
   local pid born boot log text
   recall "$2" && ! runs "$2" || return
@@ -151,11 +151,11 @@ show() { # LABEL NAME LINES
 
 print_log() { # NAME
   local pid born boot log
-  recall "$1" || { echo "it was not started there" >&2; return 1; }
+  recall "$1" || { echo "it was not started on this host" >&2; return 1; }
   cat "${log}"
 }
 
-# Lets processes save and end; kills with its children what takes longer.
+# Lets processes save and end; kills those that take longer, with their children.
 stop() { # SECS [LABEL NAME]...
   local secs="$1" deadline=$((SECONDS + $1)) groups=() i pid born boot log text
   shift
@@ -164,19 +164,19 @@ stop() { # SECS [LABEL NAME]...
     runs "${processes[i + 1]}" || continue
     recall "${processes[i + 1]}"
     groups[i]="${pid}"
-    # One that was started a moment ago may have no group yet.
+    # A process that just started may have no group yet.
     until kill -TERM -- "-${pid}" 2> /dev/null || ! runs "${processes[i + 1]}"; do sleep 0.1; done
   done
   for ((i = 0; i < $#; i += 2)); do
     text=
-    # A group's number is not used again while one of its processes lives.
+    # A group id is not reused while one of its processes lives.
     while [[ "${groups[i]:-}" ]] && kill -0 -- "-${groups[i]}" 2> /dev/null; do
       if ((SECONDS >= deadline + 10)); then
-        text="runs on, though it was killed"
+        text="still runs after SIGKILL"
         problem "${processes[i]} ${text}"
         break
       elif ((SECONDS >= deadline)); then
-        text="killed, since it did not end within ${secs} s"
+        text="killed because it did not end within ${secs} s"
         kill -KILL -- "-${groups[i]}"
       fi
       sleep 0.1

@@ -1,4 +1,4 @@
-"""run_dist.sh and the others on this machine alone, and what they say of bad settings."""
+"""run_dist.sh, status_dist.sh and stop_dist.sh on this machine only, and with bad settings."""
 
 import os
 import pathlib
@@ -93,14 +93,14 @@ def test_a_process_that_nobody_watches_any_more_is_still_shown_and_ended(run, tm
     os.kill(pids[1], signal.SIGKILL)
     shown = run("status_dist.sh").stdout
     assert shown.count("running (process") == 2
-    assert "worker 0 (127.0.0.1:2224): ended, and nobody noted how" in shown
+    assert "worker 0 (127.0.0.1:2224): ended with unknown status: the host or" in shown
     assert run("stop_dist.sh").returncode == 0
     for pid in pids:
         stat = pathlib.Path(f"/proc/{pid}/stat")
         assert not stat.exists() or ") Z " in stat.read_text()
 
 
-_ADDRESS = "must be HOST:PORT, with a port of 1 to 65535"
+_ADDRESS = "must be HOST:PORT, with a port from 1 to 65535"
 
 
 @pytest.mark.parametrize("script", ["run_dist.sh", "status_dist.sh", "stop_dist.sh"])
@@ -114,17 +114,17 @@ _ADDRESS = "must be HOST:PORT, with a port of 1 to 65535"
         ({"PS_HOSTS": "-oProxyCommand=x:1"}, f"PS_HOSTS: {_ADDRESS}, got '-oProxyCommand=x:1'"),
         (
             {"PS_HOSTS": "a:1", "WORKER_HOSTS": "b:1,a:1"},
-            "a:1 stands twice in PS_HOSTS and WORKER_HOSTS; each process needs its own",
+            "a:1 appears twice in PS_HOSTS and WORKER_HOSTS; each process needs its own",
         ),
         (
             {"WORKER_DEVICES": "0,1,2"},
-            "WORKER_DEVICES has 3 entries; allowed are 1, for all, or 2, one for each worker",
+            "WORKER_DEVICES has 3 entries; allowed are 1 (for all workers) or 2 (one for each)",
         ),
         ({"TLS": "maybe"}, "TLS must be auto, True or False, got 'maybe'"),
-        ({"STOP_SECS": "soon"}, "STOP_SECS must be a number of seconds from 1, got 'soon'"),
+        ({"STOP_SECS": "soon"}, "STOP_SECS must be whole seconds >= 1, got 'soon'"),
         (
             {"EXPERIMENT_ID": "a/b"},
-            "EXPERIMENT_ID must have letters, digits, '.', '_' and '-' only, got 'a/b'",
+            "EXPERIMENT_ID must start with a letter or digit, then also '.', '_', '-', got 'a/b'",
         ),
         ({"SSH_CONFIG": "/none"}, "no such file: SSH_CONFIG=/none"),
         ({"DIST_CONFIG": "/none"}, "no such file: DIST_CONFIG=/none"),
@@ -164,10 +164,10 @@ def test_what_keeps_a_training_from_its_start_is_named_in_one_line(
 @pytest.mark.parametrize(
     ("script", "argument", "message"),
     [
-        ("run_dist.sh", "x", "takes no arguments; settings stand in config_dist.sh or in the"),
-        ("stop_dist.sh", "x", "takes no arguments; settings stand in config_dist.sh or in the"),
-        ("status_dist.sh", "x", "takes --lines=N and --fetch=DIR, got 'x'"),
-        ("status_dist.sh", "--lines=-1", "--lines must be a number from 0, got '-1'"),
+        ("run_dist.sh", "x", "takes no arguments; edit config_dist.sh or set variables in the"),
+        ("stop_dist.sh", "x", "takes no arguments; edit config_dist.sh or set variables in the"),
+        ("status_dist.sh", "x", "allowed are --lines=N and --fetch=DIR, got 'x'"),
+        ("status_dist.sh", "--lines=-1", "--lines must be an integer >= 0, got '-1'"),
         ("status_dist.sh", "--fetch=/proc/none", "cannot make the folder /proc/none"),
     ],
 )

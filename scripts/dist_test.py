@@ -1,6 +1,6 @@
-"""run_dist.sh, status_dist.sh and stop_dist.sh start, show and end processes on their hosts only.
+"""run_dist.sh, status_dist.sh and stop_dist.sh start, show and stop processes on their hosts only.
 
-Two homes on this machine, each with a working copy, stand for two hosts; a real sshd leads to them.
+Two homes on this machine, each with a working copy, play two hosts, reached through a real sshd.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ class _Cluster:
     """Two hosts and the environment in which the scripts reach them."""
 
     homes: dict[str, pathlib.Path]
-    near: pathlib.Path  # home of who calls the scripts
+    near: pathlib.Path  # home of the user who runs the scripts
     ssh_config: pathlib.Path
     settings: dict[str, str]
     server: subprocess.Popen
@@ -61,7 +61,7 @@ class _Cluster:
         return result.stdout
 
     def is_untouched(self) -> bool:
-        """Whether nothing was started, or copied, to any host."""
+        """Whether nothing was started on or copied to any host."""
         return not any((home / "tmp").exists() for home in self.homes.values()) and not any(
             (home / ".terngrad").exists() for home in self.homes.values()
         )
@@ -69,7 +69,7 @@ class _Cluster:
 
 @pytest.fixture
 def cluster(tmp_path, working_copy) -> Iterator[_Cluster]:
-    """One ps on host-a, a worker on each host."""
+    """A cluster of one ps on host-a and one worker on each host."""
     if not _SSHD:
         pytest.skip("there is no sshd (apt-get install openssh-server)")
     homes = {host: tmp_path / f"home of {host}" for host in _HOSTS}
@@ -100,7 +100,7 @@ def cluster(tmp_path, working_copy) -> Iterator[_Cluster]:
 def _sshd(
     folder: pathlib.Path, homes: dict[str, pathlib.Path]
 ) -> Iterator[tuple[subprocess.Popen, int]]:
-    """An sshd at a free port, at which each host has its own home."""
+    """Starts an sshd at a free port; each host is an address with its own home."""
     if os.getuid() == 0:
         with contextlib.suppress(OSError):
             os.makedirs("/run/sshd", mode=0o755, exist_ok=True)
@@ -137,7 +137,7 @@ def _sshd(
 
 
 def _client_config(folder: pathlib.Path, ports: dict[str, int]) -> pathlib.Path:
-    """A configuration with which ssh reaches each host at a port."""
+    """Writes a configuration with which ssh reaches each host at its port."""
     server_key = (folder / "server_key.pub").read_text()
     (folder / "known_hosts").write_text("".join(f"{host} {server_key}" for host in ports))
     text = ""
@@ -167,7 +167,7 @@ def _await(condition: Callable[[], object], what: str) -> None:
 
 
 def _await_notes(cluster: _Cluster) -> None:
-    """Waits until the three programs are ready to be ended."""
+    """Waits until the three programs run and handle SIGTERM."""
     files = [cluster.homes["host-a"] / f"{name}.json" for name in ("ps_0", "worker_0")]
     files.append(cluster.homes["host-b"] / "worker_1.json")
     _await(lambda: all(file.exists() for file in files), "the programs")
@@ -273,7 +273,7 @@ def test_stopping_ends_the_workers_then_the_servers_and_no_other_program(cluster
     cluster.start(TLS="False")
     _await_notes(cluster)
     home = cluster.homes["host-a"]
-    # The same program, started by somebody else.
+    # The same program, not started by run_dist.sh.
     command = pathlib.Path(f"/proc/{noted(home, 'worker_0')['pid']}/cmdline").read_bytes()
     words = command.decode().split("\0")[:-1]
     (cluster.near / "tmp").mkdir()
@@ -320,7 +320,7 @@ def test_what_does_not_end_is_killed_with_its_children(cluster, noted):
     _await_notes(cluster)
     result = cluster.run("stop_dist.sh", STOP_SECS=2)
     assert result.returncode == 0
-    killed = "worker 1 (host-b:2224): killed, since it did not end within 2 s"
+    killed = "worker 1 (host-b:2224): killed because it did not end within 2 s"
     assert killed in result.stdout
     home = cluster.homes["host-b"]
     assert not _is_alive(noted(home, "worker_1")["pid"])
@@ -395,7 +395,7 @@ def test_a_training_that_runs_is_not_started_again(cluster, noted):
     assert result.returncode == 1
     pid = noted(cluster.homes["host-a"], "ps_0")["pid"]
     assert result.stderr.startswith(
-        "run_dist.sh: nothing was started: host-a: ps 0 (host-a:2222) runs already "
+        "run_dist.sh: nothing was started: host-a: ps 0 (host-a:2222) already runs "
         f"(process {pid}); stop it with stop_dist.sh; host-b: worker 0"
     )
     assert _is_alive(pid)
@@ -407,7 +407,7 @@ def test_where_one_process_fails_at_once_it_is_named_and_all_are_ended(cluster):
     result = cluster.run("run_dist.sh", TLS="False")
     assert result.returncode == 1
     assert result.stderr == (
-        "run_dist.sh: all was ended again: "
+        "run_dist.sh: all processes were stopped again: "
         "host-b: worker 1 (host-b:2224) failed with status 3: This host has no GPU.\n"
     )
     assert "worker 0 (host-a:2224): ended by SIGTERM\nworker 1" in result.stdout
@@ -420,7 +420,8 @@ def test_a_log_that_cannot_be_written_ends_all_again(cluster):
     assert result.returncode == 1
     log = "tmp/terngrad_dist/try-1_worker_1_host-b:2224.log"
     assert result.stderr == (
-        "run_dist.sh: all was ended again: host-b: worker 1 (host-b:2224): cannot write "
+        "run_dist.sh: all processes were stopped again: "
+        "host-b: worker 1 (host-b:2224): cannot write "
         f"{cluster.homes['host-b']}/{log}\n"
     )
     assert result.stdout.count(": ended by SIGTERM\n") == 2
@@ -428,7 +429,7 @@ def test_a_log_that_cannot_be_written_ends_all_again(cluster):
 
 def test_an_interrupted_start_leaves_nothing_running(cluster):
     go = cluster.homes["host-a"] / "go"
-    (cluster.homes["host-a"] / ".bashrc").write_text(  # holds up the start, not the check before
+    (cluster.homes["host-a"] / ".bashrc").write_text(  # delays the start, not the check before it
         "[[ ! -e ~/checked ]] || until [[ -e ~/go ]]; do sleep 0.1; done; touch ~/checked\n"
     )
     with subprocess.Popen(
@@ -443,7 +444,10 @@ def test_an_interrupted_start_leaves_nothing_running(cluster):
         os.killpg(process.pid, signal.SIGINT)
         go.touch()
         shown, told = process.communicate(timeout=_TIMEOUT_SECS)
-    assert (process.returncode, told) == (1, "run_dist.sh: all was ended again: interrupted\n")
+    assert (process.returncode, told) == (
+        1,
+        "run_dist.sh: all processes were stopped again: interrupted\n",
+    )
     assert shown.count(": ended by SIGTERM\n") == 3
 
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Usage: install_horovod.sh
 # Builds Horovod against the virtual environment's TensorFlow and installs it there: with Gloo, and
-# with MPI where there is an mpicxx, as of the extra `mpi`. Takes some 5 minutes; does nothing where
-# Horovod works already.
+# with MPI if mpicxx is installed, for example by the extra `mpi`. Takes about 5 minutes; does nothing
+# if Horovod already works.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -13,7 +13,7 @@ loads() { "${PYTHON}" -c "import $1" > /dev/null 2>&1; }
 [[ "${PYTHON}" == "${VENV}/bin/python" ]] && loads tensorflow \
   || die "needs TensorFlow in ${VENV}; install it with scripts/setup.sh"
 if loads horovod.tensorflow; then
-  echo "Horovod works already."
+  echo "Horovod already works."
   exit
 fi
 for tool in g++ make; do
@@ -25,7 +25,7 @@ work="$(mktemp -d)"
 trap 'rm -rf "${work}"' EXIT
 pip=("${PYTHON}" -m pip --disable-pip-version-check --quiet)
 
-# Beside the environment, which needs none of these: newer ones cannot build Horovod.
+# Outside the environment, which does not need these tools: newer versions cannot build Horovod.
 "${pip[@]}" install --target "${work}/tools" \
   'setuptools<81' 'cmake>=3.18,<4' wheel packaging cloudpickle psutil pyyaml \
   || die "could not fetch the tools that build Horovod"
@@ -37,18 +37,18 @@ export HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_MXNET=1
   "horovod==${VERSION}" || die "could not fetch the sources of Horovod ${VERSION}"
 tar -xzf "${work}/horovod-${VERSION}.tar.gz" -C "${work}"
 source="${work}/horovod-${VERSION}"
-# The operations inside XLA use what TensorFlow no longer has; nothing else needs them.
+# The operations for XLA use functions that TensorFlow no longer has; nothing else needs them.
 sed -i '/xla_mpi_ops\.cc/d' "${source}/horovod/tensorflow/CMakeLists.txt"
 
-echo "Building Horovod ${VERSION}; this takes some minutes ..."
+echo "Building Horovod ${VERSION}; this takes a few minutes ..."
 MAKEFLAGS="${MAKEFLAGS:--j$(nproc)}" "${pip[@]}" wheel --no-deps --no-build-isolation \
-  -w "${work}/wheel" "${source}" || die "Horovod did not build; the reason stands above"
+  -w "${work}/wheel" "${source}" || die "Horovod did not build; see the reason above"
 
 unset PYTHONPATH
-"${pip[@]}" uninstall -y horovod > /dev/null 2>&1 # one that does not work
+"${pip[@]}" uninstall -y horovod > /dev/null 2>&1 # remove one that does not work
 "${pip[@]}" install "${work}"/wheel/horovod-*.whl || die "could not install Horovod"
 if ! loads horovod.tensorflow; then
   "${pip[@]}" uninstall -y horovod
-  die "Horovod was built, but does not load; it is not installed"
+  die "Horovod was built but cannot be loaded; it was not installed"
 fi
 echo "Horovod ${VERSION} is installed in ${VENV}."

@@ -1,4 +1,4 @@
-"""install_horovod.sh builds Horovod once, and leaves nothing behind where that fails."""
+"""install_horovod.sh builds Horovod once, and leaves nothing behind if that fails."""
 
 import os
 import pathlib
@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 _REPO = pathlib.Path(__file__).parents[1]
-# Stands for an environment's Python: notes what it is asked, and pretends to do it.
+# A fake Python of an environment: records its commands and pretends to run them.
 _PYTHON = r"""#!/bin/bash
 here="$(dirname "$0")"
 echo "$@" >> "${here}/calls"
@@ -61,7 +61,7 @@ def _install(venv: pathlib.Path, path: str = "") -> subprocess.CompletedProcess:
 def test_it_builds_without_what_tensorflow_no_longer_has_and_only_once(venv):
     results = [_install(venv) for _ in range(2)]
     assert [result.returncode for result in results] == [0, 0], results
-    assert "Horovod works already." in results[1].stdout
+    assert "Horovod already works." in results[1].stdout
     assert (venv / "bin/built").read_text() == "mpi_ops.cc\n"
     assert (venv / "bin/calls").read_text().count("--quiet wheel ") == 1
     assert not list((venv.parent / "temporary").iterdir())
@@ -71,7 +71,7 @@ def test_a_build_that_fails_installs_nothing_and_leaves_nothing_behind(venv):
     (venv / "bin/broken").touch()
     result = _install(venv)
     assert result.returncode == 1
-    assert "install_horovod.sh: Horovod did not build; the reason stands above" in result.stderr
+    assert "install_horovod.sh: Horovod did not build; see the reason above" in result.stderr
     assert not (venv / "bin/installed").exists()
     assert not list((venv.parent / "temporary").iterdir())
 

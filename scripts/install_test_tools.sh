@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Usage: install_test_tools.sh
-# Installs what tests of several hosts need and skip without: sshd, ip and tc. For Debian and Ubuntu,
-# as root. Where systemd would start sshd as a service, and at each boot, it leaves that to the user.
+# Installs sshd, ip and tc, without which the tests of several hosts are skipped. For Debian and
+# Ubuntu, as root. Does not install sshd if systemd would start it as a service at each boot.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -12,7 +12,7 @@ command -v ip > /dev/null && command -v tc > /dev/null || packages+=(iproute2)
 command -v apt-get > /dev/null || die "needs apt-get to install ${packages[*]}"
 ((EUID == 0)) || die "needs root to install ${packages[*]}"
 if [[ -d "${SYSTEMD:-/run/systemd/system}" && " ${packages[*]} " == *" openssh-server "* ]]; then
-  die "sshd would run as a service here; if that is wanted: apt-get install ${packages[*]}"
+  die "sshd would run as a service here; if you want that: apt-get install ${packages[*]}"
 fi
 echo "Installing ${packages[*]} ..."
 export DEBIAN_FRONTEND=noninteractive

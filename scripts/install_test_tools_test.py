@@ -1,4 +1,4 @@
-"""The tools that tests of several hosts need are installed where they are missing."""
+"""install_test_tools.sh installs the missing tools for tests of several hosts."""
 
 import os
 import pathlib
@@ -11,7 +11,7 @@ _SCRIPT = pathlib.Path(__file__).with_name("install_test_tools.sh")
 
 @pytest.fixture
 def run(tmp_path):
-    """Runs the script where PATH has the given programs only; apt-get notes what it is asked."""
+    """Runs the script with only the given programs on PATH; apt-get records its arguments."""
 
     def run(*programs, systemd=None):
         for program in programs:
@@ -59,5 +59,5 @@ def test_without_apt_get_it_says_what_is_missing(run):
 def test_no_service_is_begun_that_nobody_asked_for(run, tmp_path):
     result = run("ip", "tc", "apt-get", systemd=tmp_path)
     assert result.returncode == 1
-    assert "sshd would run as a service here; if that is wanted: apt-get install" in result.stderr
+    assert "sshd would run as a service here; if you want that: apt-get install" in result.stderr
     assert not (tmp_path / "asked").exists()

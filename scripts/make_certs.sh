@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Usage: make_certs.sh DIR HOST...
 #   make_certs.sh ~/.terngrad/certs ps-one 192.0.2.7 ::1
-# Makes what the processes of a training on several machines show each other (--tls_ca, --tls_cert,
-# --tls_key): DIR/ca.crt, and for each host DIR/HOST.crt and DIR/HOST.key, valid for that name or
-# address only. What is there and valid for 30 more days is kept. DIR/ca.key signs: whoever holds it
-# can join, so it never leaves DIR.
+# Makes the certificates with which processes on several machines identify each other (--tls_ca,
+# --tls_cert, --tls_key): DIR/ca.crt, and for each host DIR/HOST.crt and DIR/HOST.key, valid for that
+# name or address only. Keeps existing files that are valid for 30 more days. Keep DIR/ca.key secret
+# and in DIR: it signs certificates, and any process with such a certificate can join.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -12,7 +12,7 @@ AUTHORITY_DAYS=3650
 HOST_DAYS=365
 SPARE_SECS=$((30 * 24 * 3600))
 
-# Runs openssl, whose words are shown only where it fails.
+# Runs openssl and shows its output only if it fails.
 quietly() {
   local words
   words="$(openssl "$@" 2>&1 > /dev/null)" || die "openssl $1 failed: ${words//$'\n'/ }"
@@ -29,7 +29,7 @@ is_pair() {
 
 is_address() { [[ "$1" == *:* || "$1" =~ ^[0-9.]+$ ]]; }
 
-# Whether HOST's files are there, and are what would be made.
+# Whether HOST's files exist and need not be made again.
 is_made() {
   local name=hostname
   is_address "$1" && name=ip
@@ -67,7 +67,7 @@ END
   publish "$1"
 }
 
-# Gives finished files their names.
+# Moves finished files to their place.
 publish() {
   chmod 644 "${work}/$1.crt"
   mv "${work}/$1.key" "${work}/$1.crt" "${directory}"
@@ -81,7 +81,7 @@ name='[0-9.]*[A-Za-z_][A-Za-z0-9._-]*'
 for host in "${@:2}"; do
   [[ "${host}" =~ ^(${ipv4}|${ipv6}|${name})$ ]] \
     || die "not the name or address of a host: '${host}'"
-  [[ "${host}" != ca ]] || die "a host cannot be named 'ca', as the authority's files are"
+  [[ "${host}" != ca ]] || die "a host cannot be named 'ca': the authority's files have that name"
 done
 command -v openssl > /dev/null \
   || die "needs openssl; on Debian or Ubuntu: sudo apt-get install -y openssl"
@@ -98,7 +98,7 @@ fi
 is_pair "${directory}/ca" \
   || die "${directory}/ca.crt and ca.key are not a pair; remove both, or give another folder"
 lasts "${directory}/ca.crt" \
-  || die "${directory}/ca.crt has ended or soon will; remove it and ca.key to make new ones"
+  || die "${directory}/ca.crt has expired or expires soon; remove it and ca.key to make new ones"
 for host in "${@:2}"; do
   if is_made "${host}"; then
     echo "${directory}/${host}.crt: kept"

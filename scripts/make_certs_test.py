@@ -1,4 +1,4 @@
-"""make_certs.sh makes certificates with which the right hosts, and no others, reach each other."""
+"""make_certs.sh makes certificates with which only the right hosts reach each other."""
 
 import os
 import pathlib
@@ -37,7 +37,7 @@ def _files(folder: pathlib.Path) -> dict[str, bytes]:
 
 
 def _call(server: tuple[pathlib.Path, str], client: tuple[pathlib.Path, str] | None) -> bytes:
-    """Returns what a client gets from a server at 127.0.0.1; each shows a host's certificate."""
+    """Returns the reply of a server at 127.0.0.1 to a client; each shows a host's certificate."""
     echo = grpc.method_handlers_generic_handler(
         "Test", {"Echo": grpc.unary_unary_rpc_method_handler(lambda request, context: request)}
     )
@@ -138,7 +138,7 @@ def test_a_second_run_keeps_what_is_valid_and_makes_what_is_not(tmp_path):
 
 @pytest.fixture
 def hasty(tmp_path, working_copy) -> Callable[[str], pathlib.Path]:
-    """Makes certificates of 20 days of a kind, for a host `one`."""
+    """Makes certificates for a host `one`, with AUTHORITY_DAYS or HOST_DAYS set to 20."""
 
     def make(days: str) -> pathlib.Path:
         script = working_copy(tmp_path / "copy") / "scripts/make_certs.sh"
@@ -165,7 +165,7 @@ def test_an_authority_that_soon_ends_is_named_and_left_as_it_is(hasty):
     result = _make(folder, "two")
     assert result.returncode == 1
     assert result.stderr == (
-        f"make_certs.sh: {folder}/ca.crt has ended or soon will; "
+        f"make_certs.sh: {folder}/ca.crt has expired or expires soon; "
         "remove it and ca.key to make new ones\n"
     )
     assert _files(folder) == before
@@ -179,7 +179,7 @@ def test_an_authority_that_soon_ends_is_named_and_left_as_it_is(hasty):
         (["{dir}", "-x"], "not the name or address of a host: '-x'"),
         (["{dir}", "a/../b"], "not the name or address of a host: 'a/../b'"),
         (["{dir}", "300.1.1.1"], "not the name or address of a host: '300.1.1.1'"),
-        (["{dir}", "ca"], "a host cannot be named 'ca', as the authority's files are"),
+        (["{dir}", "ca"], "a host cannot be named 'ca': the authority's files have that name"),
         (["/proc/none", "ok"], "cannot make the folder /proc/none"),
     ],
 )

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # Usage: run_dist.sh
-# Starts the parameter servers and workers of config_dist.sh on their hosts, over ssh, and comes back.
-# Nothing is started before every host was reached and has what it needs; where one process cannot
-# be started, or fails at once, the others are ended again. Between machines the processes show each
-# other certificates, which are made and copied here.
+# Starts the parameter servers and workers of config_dist.sh on their hosts, over ssh, and returns.
+# First checks that every host can be reached and has the folders and scripts. If a process cannot be
+# started or fails at once, stops the others again. Between machines the processes use TLS; this script
+# makes and copies their certificates.
 source "$(dirname "${BASH_SOURCE[0]}")/dist.sh"
 
-SETTLE_SECS=2 # a process that fails in this time is named
+SETTLE_SECS=2 # a process that fails within this time is reported
 
 declare -A SCRIPTS=([ps]="${PS_SCRIPT}" [worker]="${WORKER_SCRIPT}")
 
-# Prints VARIABLE=VALUE, ended by a zero, for each setting of a job's script that is given here.
+# Prints VARIABLE=VALUE and a zero byte for each setting of a job's script that is set here.
 given_settings() { # JOB_NAME
   local name names
   # shellcheck disable=SC2016
@@ -20,7 +20,7 @@ given_settings() { # JOB_NAME
   done
 }
 
-# Prints what a process of a host needs to know of the network, in the same form.
+# Prints the network settings of a host's processes, in the same form.
 network_settings() { # HOST
   case "${security}" in
     given) printf '%s\0' "TLS_CA=${TLS_CA:-}" "TLS_CERT=${TLS_CERT:-}" "TLS_KEY=${TLS_KEY:-}" ;;
@@ -60,11 +60,11 @@ start_lines() { # HOST
   done
 }
 
-(($# == 0)) || die "takes no arguments; settings stand in config_dist.sh or in the environment"
+(($# == 0)) || die "takes no arguments; edit config_dist.sh or set variables in the environment"
 for script in "${SCRIPTS[@]}"; do
   [[ -f "${REPO}/${script}" ]] || die "no such script: ${REPO}/${script}"
 done
-# What protects the processes from strangers: loopback, certificates that are given or made, or none.
+# What protects the processes from others: loopback, certificates that are given or made, or nothing.
 if [[ "${TLS_CA:-}${TLS_CERT:-}${TLS_KEY:-}" ]]; then
   security=given
 elif on_loopback && [[ "${TLS}" != True ]]; then
@@ -87,7 +87,7 @@ if ((${#PROBLEMS[@]})); then
   failures="$(join "; " "${PROBLEMS[@]}")"
   stop_all
   remaining="$(join "; " "${PROBLEMS[@]}")"
-  die "all was ended again${remaining:+, but for processes where ${remaining}}: ${failures}"
+  die "all processes were stopped again${remaining:+, except where ${remaining}}: ${failures}"
 fi
 answers
-echo "Experiment ${EXPERIMENT_ID} runs. Watch: bash scripts/status_dist.sh  End: bash scripts/stop_dist.sh"
+echo "Experiment ${EXPERIMENT_ID} runs. Watch: bash scripts/status_dist.sh  Stop: bash scripts/stop_dist.sh"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Usage: run_dist_cifar10.sh
-# A toy: one parameter server and two workers train the paper's CIFAR-10 net on this machine, with
-# their lines side by side. Ctrl-C lets all save and end. The exit status is the first failure's.
-# Each setting can be given in the environment, those of run_single_worker_cifarnet.sh, too.
+# A small example: one parameter server and two workers train the paper's CIFAR-10 net on this machine
+# and print their lines together. Ctrl-C lets all save and end. Exits with the status of the first
+# failure. Set any of these settings, or those of run_single_worker_cifarnet.sh, in the environment.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -10,28 +10,28 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 : "${WORKER_HOSTS:=127.0.0.1:2224,127.0.0.1:2226}"
 : "${WORKER_DEVICES:=0,0}"      # for each worker: its GPU
 : "${DATA_DIR:=${HOME}/dataset/cifar10-data}"
-: "${EXPERIMENT_ID:=$(date +%Y-%m-%d_%H-%M-%S)}" # of an earlier run: goes on from its checkpoint
+: "${EXPERIMENT_ID:=$(date +%Y-%m-%d_%H-%M-%S)}" # an earlier run's ID continues from its checkpoint
 : "${MAX_STEPS:=1000}"
 export MAX_STEPS
-GRACE_SECS=90 # for saving, before what still runs is killed
+GRACE_SECS=90 # time to save; processes that still run are killed
 
 IFS=, read -ra ps_hosts <<< "${PS_HOSTS}"
 IFS=, read -ra workers <<< "${WORKER_HOSTS}"
 IFS=, read -ra devices <<< "${WORKER_DEVICES}"
-((${#ps_hosts[@]} && ${#workers[@]})) || die "needs a host in PS_HOSTS and in WORKER_HOSTS"
+((${#ps_hosts[@]} && ${#workers[@]})) || die "PS_HOSTS and WORKER_HOSTS need at least one HOST:PORT"
 ((${#devices[@]} == ${#workers[@]})) \
   || die "WORKER_DEVICES has ${#devices[@]} entries, WORKER_HOSTS ${#workers[@]}; each worker needs one"
 convert="slim.download_and_convert_data --dataset_name cifar10 --dataset_dir '${DATA_DIR}'"
 compgen -G "${DATA_DIR}/train-*" > /dev/null \
   || die "no records in ${DATA_DIR}; make them with: ${PYTHON} -m ${convert}"
 
-declare -A running=() # process of a label
+declare -A running=() # process id by label
 code=0
-deadline=''        # on the clock SECONDS; set once all shall end
+deadline=''        # in SECONDS; set when all processes should end
 interrupts=0
 servers_asked=''
 
-# Lets the workers save and end; the servers follow.
+# Lets the workers save and end; the servers end after them.
 end() { # STATUS
   ((code)) || code="$1"
   [[ "${deadline}" ]] || deadline=$((SECONDS + GRACE_SECS))
@@ -46,12 +46,12 @@ signal() { # SIGNAL JOB_NAME
 }
 
 launch() { # LABEL SCRIPT ARGUMENT...
-  # In sessions of their own: Ctrl-C is for this script, which lets the servers end last.
+  # In its own session, so that Ctrl-C reaches only this script, which ends the servers last.
   setsid bash "${REPO}/scripts/$2" "${@:3}" < /dev/null > >(trap '' INT; exec sed -u "s/^/[$1] /") 2>&1 &
   running["$1"]=$!
 }
 
-# Takes note of the processes that have ended.
+# Removes ended processes from `running`.
 reap() {
   local label status
   for label in "${!running[@]}"; do

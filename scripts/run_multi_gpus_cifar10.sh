@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Trains the CIFAR-10 net of the paper with its recipe and evaluates it as it trains.
+# Trains the paper's CIFAR-10 net with its recipe and evaluates it meanwhile.
 # Expect 85.6 % precision @ 1 with GRAD_BITS=1 (TernGrad), 86.6 % with 32 (float gradients).
-# Each setting can be given in the environment: GRAD_BITS=32 bash scripts/run_multi_gpus_cifar10.sh
+# Set any setting in the environment: GRAD_BITS=32 bash scripts/run_multi_gpus_cifar10.sh
 
 DATASET_NAME=cifar10
 : "${ROOT_WORKSPACE:=${HOME}/terngrad_results/${DATASET_NAME}}" # results and logs
@@ -25,7 +25,7 @@ DATASET_NAME=cifar10
 : "${MAX_STEPS:=300000}"
 : "${SAVE_ITER:=5000}"          # steps between checkpoints, each of which is evaluated
 : "${EVAL_INTERVAL_SECS:=60}"
-: "${EVAL_DEVICE:=/gpu:0}"      # the CPU where there is no GPU
+: "${EVAL_DEVICE:=/gpu:0}"      # uses the CPU if there is no GPU
 : "${RESTORE_AVG_VAR:=True}"    # evaluate the moving averages of the weights
 : "${SEED:=123}"
 

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # Usage: run_single_worker_cifarnet.sh PS_HOSTS WORKER_HOSTS worker TASK_ID DEVICE DATA_DIR EXPERIMENT_ID
 #   run_single_worker_cifarnet.sh hosta:2222 hosta:2224,hostb:2224 worker 0 0 ~/dataset/cifar10-data try1
-# One worker of a training of the paper's CIFAR-10 net with parameter servers, on the GPUs DEVICE (0,
-# or 0,1, or -1 for none). The same EXPERIMENT_ID goes on from its last checkpoint.
-# Each setting can be given in the environment; run_dist.sh hands them on.
+# Runs one worker that trains the paper's CIFAR-10 net with parameter servers, on the GPUs DEVICE (0,
+# or 0,1, or -1 for none). An EXPERIMENT_ID used before continues from its last checkpoint.
+# Set any setting in the environment; run_dist.sh passes the settings on.
 
 DATASET_NAME=cifar10
 : "${ROOT_WORKSPACE:=${HOME}/tmp}" # checkpoints and summaries
 : "${FINETUNED_MODEL_PATH:=}"   # a checkpoint to start from
 : "${NUM_GPUS:=1}"              # devices of this worker; logical CPU devices without a GPU
-: "${NUM_NODES:=-1}"            # nodes on these devices; -1 = one a device
+: "${NUM_NODES:=-1}"            # nodes on these devices; -1 = one per device
 : "${NET:=cifar10_alexnet}"
 : "${IMAGE_SIZE:=24}"
 : "${OPTIMIZER:=adam}"
@@ -26,6 +26,6 @@ DATASET_NAME=cifar10
 : "${SAVE_ITER:=5000}"          # steps between checkpoints
 : "${SPLIT_DATA:=True}"         # False: DATA_DIR holds only this worker's share
 : "${SEED:=123}"
-: "${WORKER_FLAGS:=}"           # further flags, divided by spaces: --cross_replica_sync=False
+: "${WORKER_FLAGS:=}"           # more flags, separated by spaces: --cross_replica_sync=False
 
 source "$(dirname "${BASH_SOURCE[0]}")/single_worker.sh"

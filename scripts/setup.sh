@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Usage: setup.sh [dev]
-# Makes the virtual environment (TERNGRAD_VENV, or .venv in the repository), installs into it and
-# compiles service.proto and the native kernels. Does only what the last run has not done for the
-# same requirements and sources. `dev` adds the test tools.
+# Makes the virtual environment (TERNGRAD_VENV, or .venv in the repository), installs the packages and
+# compiles service.proto and the native kernels. Does nothing that is up to date.
+# `dev` adds the test tools.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -35,14 +35,14 @@ if [[ ! -f "${stamp}" || "$(< "${stamp}")" != "${fingerprint}" ]]; then
   echo "Installing TensorFlow and the other packages (extras ${extras}) into ${VENV} ..."
   quiet=()
   [[ -t 1 ]] || quiet=(--quiet)
-  # The kernels come below: here they would need a TensorFlow of their own to build against.
+  # The kernels are built below: pip would install another TensorFlow to build them against.
   TERNGRAD_WITHOUT_KERNELS=1 "${VENV}/bin/python" -m pip install "${quiet[@]}" \
     --disable-pip-version-check -e "${REPO}[build,${extras}]"
-  # What has the test tools has the rest too.
+  # An installation with the test tools includes the plain one.
   echo "${fingerprint}" | tee "${VENV}/terngrad-setup-${device}" > "${stamp}"
 fi
 
 export PYTHONPATH="${REPO}"
 "${VENV}/bin/python" -m terngrad.service.build --if-needed
 "${VENV}/bin/python" -m terngrad.ops.build --if-needed \
-  || echo "setup.sh: going on with the reference ops, which are slower" >&2
+  || echo "setup.sh: continuing with the reference ops, which are slower" >&2

@@ -22,7 +22,7 @@ def _run(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
 
 @pytest.fixture
 def venv(tmp_path) -> pathlib.Path:
-    """An environment whose Python only notes its arguments, in the file `calls`."""
+    """Returns an environment whose Python only records its arguments, in the file `calls`."""
     folder = tmp_path / "my venv"
     (folder / "bin").mkdir(parents=True)
     python = folder / "bin/python"
@@ -33,7 +33,7 @@ def venv(tmp_path) -> pathlib.Path:
 
 
 def _installs(venv: pathlib.Path, *arguments: str) -> int:
-    """Returns how many installations setup.sh has made in the environment after a further run."""
+    """Runs setup.sh; returns how many installations it has made in the environment so far."""
     result = _run(*arguments, TERNGRAD_VENV=str(venv), PATH=os.environ["PATH"])
     assert result.returncode == 0, result.stderr
     return (venv / "calls").read_text().count("pip install")

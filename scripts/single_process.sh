@@ -1,18 +1,18 @@
 # shellcheck shell=bash
-# Sourced by single_worker.sh and single_ps.sh: what the processes of a training have in common.
-# TLS_CA, TLS_CERT and TLS_KEY (the files that make_certs.sh makes) may stand in the environment, or
-# ALLOW_INSECURE_NETWORK=True for a network in which all are trusted.
+# Sourced by single_worker.sh and single_ps.sh: the common part of the processes of a training.
+# Set TLS_CA, TLS_CERT and TLS_KEY (files of make_certs.sh) in the environment, or
+# ALLOW_INSECURE_NETWORK=True if you trust the network.
 
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-export PYTHONUNBUFFERED=1 # the log can be followed
+export PYTHONUNBUFFERED=1 # so that the log can be followed
 
-# Checks who this process is, and makes PROGRAM, the command that becomes it, less its own flags.
+# Checks the arguments and sets PROGRAM, the command of this process without the flags of its job.
 take_part() { # PS_HOSTS WORKER_HOSTS JOB_NAME EXPECTED_JOB_NAME TASK_ID EXPERIMENT_ID
   [[ "$3" == "$4" ]] || die "JOB_NAME must be $4, got '$3'"
-  [[ "$5" =~ ^(0|[1-9][0-9]{0,5})$ ]] || die "TASK_ID must be a number from 0, got '$5'"
+  [[ "$5" =~ ^(0|[1-9][0-9]{0,5})$ ]] || die "TASK_ID must be an integer >= 0, got '$5'"
   [[ "$6" =~ ^[A-Za-z0-9][A-Za-z0-9._-]*$ ]] \
-    || die "EXPERIMENT_ID must have letters, digits, '.', '_' and '-' only, got '$6'"
-  # DATASET_NAME is a setting of the script that is run.
+    || die "EXPERIMENT_ID must start with a letter or digit, then also '.', '_', '-', got '$6'"
+  # The calling script sets DATASET_NAME.
   # shellcheck disable=SC2153
   PROGRAM=("${PYTHON}" -m "inception.${DATASET_NAME}_distributed_train"
     --job_name "$3" --task_id "$5" --ps_hosts "$1" --worker_hosts "$2"

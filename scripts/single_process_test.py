@@ -1,4 +1,4 @@
-"""The scripts that become one process of a training, and the toy that runs them side by side."""
+"""The scripts for one process of a training, and the example that runs several of them."""
 
 import os
 import pathlib
@@ -101,13 +101,13 @@ def test_a_server_becomes_the_program_on_the_cpu_with_its_certificates(start, tm
         (
             _WORKER,
             ["a:1", "b:1", "worker", "one", "0", "/", "x"],
-            "TASK_ID must be a number from 0, got 'one'",
+            "TASK_ID must be an integer >= 0, got 'one'",
         ),
         (_WORKER, ["a:1", "b:1", "worker", "0", "0", "/none", "x"], "no such folder: /none"),
         (
             _WORKER,
             ["a:1", "b:1", "worker", "0", "0", "/", "../x"],
-            "EXPERIMENT_ID must have letters, digits, '.', '_' and '-' only, got '../x'",
+            "EXPERIMENT_ID must start with a letter or digit, then also '.', '_', '-', got '../x'",
         ),
         (
             _SERVER,
@@ -125,7 +125,7 @@ def test_a_bad_argument_is_named_in_one_line(start, script, arguments, message):
 
 @pytest.fixture
 def toy(start, tmp_path) -> Callable[..., subprocess.Popen]:
-    """Starts the toy on the test's data."""
+    """Starts the example on the test's data."""
     return lambda **settings: start(
         "run_dist_cifar10.sh", **{"DATA_DIR": f"{tmp_path}/data"} | settings
     )
@@ -154,7 +154,7 @@ def test_the_toy_ends_the_server_when_both_workers_are_done(toy, tmp_path, noted
 def test_a_signal_lets_all_processes_of_the_toy_save_and_end(toy, tmp_path, number, status, noted):
     process = toy()
     _await_all(tmp_path)
-    if number == signal.SIGINT:  # which a terminal sends to all
+    if number == signal.SIGINT:  # a terminal sends it to all processes
         os.killpg(process.pid, number)
     else:
         process.send_signal(number)

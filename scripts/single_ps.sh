@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Sourced by run_single_ps_*.sh after their settings: becomes a parameter server.
+# Sourced by run_single_ps_*.sh after their settings: runs a parameter server.
 
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/single_process.sh"
@@ -8,7 +8,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/single_process.sh"
 take_part "$1" "$2" "$3" ps "$4" "$5"
 read -ra more_flags <<< "${PS_FLAGS}"
 
-export CUDA_VISIBLE_DEVICES=-1 # a server adds on the CPU
+export CUDA_VISIBLE_DEVICES=-1 # a server computes on the CPU
 exec "${PROGRAM[@]}" \
   --train_dir "${ROOT_WORKSPACE}/${DATASET_NAME}_training_data/$5_ps_$4" \
   "${more_flags[@]}"

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Sourced by run_single_worker_*.sh after their settings: becomes a worker.
+# Sourced by run_single_worker_*.sh after their settings: runs a worker.
 
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/single_process.sh"

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Usage: split_dataset.sh DIR N I
-# Links the I-th of N contiguous blocks of the train-* shards of DIR into DIR/worker_I_of_N, I from 0
-# to N - 1. Where N does not divide their number, the blocks' sizes differ by one.
+# Splits the train-* shards of DIR into N contiguous blocks and links block I (0 to N - 1) into
+# DIR/worker_I_of_N. If N does not divide the number of shards, the blocks' sizes differ by one.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 [[ $# -eq 3 ]] || die "needs 3 arguments, DIR N I, got $#"
 [[ -d "$1" ]] || die "no such folder: $1"
-[[ "$2" =~ ^[1-9][0-9]{0,5}$ ]] || die "N must be a number of workers from 1, got '$2'"
+[[ "$2" =~ ^[1-9][0-9]{0,5}$ ]] || die "N must be an integer >= 1, got '$2'"
 [[ "$3" =~ ^(0|[1-9][0-9]{0,5})$ && "$3" -lt "$2" ]] || die "I must be 0 to $(($2 - 1)), got '$3'"
 
 directory="$(cd "$1" && pwd)"
@@ -20,6 +20,6 @@ begin=$((count * $3 / $2))
 end=$((count * ($3 + 1) / $2))
 block="${directory}/worker_$3_of_$2"
 mkdir -p "${block}"
-find "${block}" -type l -name 'train-*' -delete # a former split of other shards
+find "${block}" -type l -name 'train-*' -delete # links of an earlier split
 ln -s "${shards[@]:begin:end-begin}" "${block}"
 echo "${block}: $((end - begin)) of ${count} shards"

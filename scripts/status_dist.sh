@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Usage: status_dist.sh [--lines=N] [--fetch=DIR]
-# Shows for each process of config_dist.sh whether it runs, and the last N (3) lines of its log; with
-# --fetch copies the whole logs into DIR. The exit status is 0 if each runs or ended well
-# and no log is missing.
+# Shows for each process of config_dist.sh whether it runs, and the last N (3) lines of its log. With
+# --fetch copies the whole logs into DIR. Exits with 0 if all processes run or ended well and no log
+# is missing.
 source "$(dirname "${BASH_SOURCE[0]}")/dist.sh"
 
 line_count=3
@@ -11,10 +11,10 @@ for argument in "$@"; do
   case "${argument}" in
     --lines=*) line_count="${argument#*=}" ;;
     --fetch=?*) directory="${argument#*=}" ;;
-    *) die "takes --lines=N and --fetch=DIR, got '${argument}'" ;;
+    *) die "allowed are --lines=N and --fetch=DIR, got '${argument}'" ;;
   esac
 done
-[[ "${line_count}" =~ ^[0-9]{1,6}$ ]] || die "--lines must be a number from 0, got '${line_count}'"
+[[ "${line_count}" =~ ^[0-9]{1,6}$ ]] || die "--lines must be an integer >= 0, got '${line_count}'"
 [[ ! "${directory}" ]] || mkdir -p "${directory}" 2> /dev/null || die "cannot make the folder ${directory}"
 
 status_lines() { # HOST
@@ -24,7 +24,7 @@ status_lines() { # HOST
   done
 }
 
-# Copies the logs of a host's processes, each whole or not at all, and prints which could not be.
+# Copies the logs of a host's processes, each completely or not at all, and prints which ones failed.
 fetch() { # HOST
   local i name got="${WORK}/log.${BASHPID}"
   for i in $(processes_of "$1"); do

@@ -6,7 +6,7 @@ bash "$(dirname "${BASH_SOURCE[0]}")/setup.sh" dev
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 cd "${REPO}"
-# Where there is a compiler the kernels were built, and no test of them may be left out.
+# With a compiler the kernels were built, so none of their tests may be skipped.
 command -v g++ > /dev/null && export TERNGRAD_KERNELS="${TERNGRAD_KERNELS-native}"
 "${PYTHON}" -m ruff check .
 "${PYTHON}" -m ruff format --check .

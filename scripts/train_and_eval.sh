@@ -1,9 +1,9 @@
 # shellcheck shell=bash
-# Sourced by run_multi_gpus_*.sh after their settings: trains and, beside it, evaluates.
+# Sourced by run_multi_gpus_*.sh after their settings: trains and evaluates at the same time.
 
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-export PYTHONUNBUFFERED=1              # the logs can be followed
+export PYTHONUNBUFFERED=1              # so that the logs can be followed
 export TF_FORCE_GPU_ALLOW_GROWTH=true  # the two programs share a GPU
 
 convert="slim.download_and_convert_data --dataset_name ${DATASET_NAME} --dataset_dir '${DATA_DIR}'"
@@ -20,7 +20,7 @@ TRAIN_LOG="${INFO_DIR}/training_${RUN_NAME}_info.txt"
 EVAL_LOG="${INFO_DIR}/eval_${RUN_NAME}_info.txt"
 mkdir -p "${TRAIN_DIR}" "${EVAL_DIR}" "${INFO_DIR}"
 
-# Waits for a process, also when a signal cuts the waiting short, and returns its exit code.
+# Waits for a process, even if signals interrupt the waiting, and returns its exit code.
 await() {
   local code
   while true; do

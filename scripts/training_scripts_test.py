@@ -1,4 +1,4 @@
-"""The scripts that train run from records to an evaluated model, cut short here."""
+"""The training scripts run from records to an evaluated model, with few steps."""
 
 import contextlib
 import os
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="session")
 def mnist(made_once) -> pathlib.Path:
-    """Records of the repository's sample, in a folder whose name has a space."""
+    """Makes records of the repository's sample, in a folder whose name has a space."""
     sample = str(_REPO / "slim/datasets/mnist_sample")
     return made_once(
         "mnist data", lambda folder: convert.convert("mnist", str(folder), source_dir=sample)
@@ -34,7 +34,7 @@ def mnist(made_once) -> pathlib.Path:
 
 @pytest.fixture(scope="session")
 def noise(tmp_path_factory) -> pathlib.Path:
-    """Records that look like CIFAR-10's."""
+    """Makes records that look like CIFAR-10's."""
     folder = str(tmp_path_factory.mktemp("cifar10"))
     images = np.random.default_rng(1).integers(0, 256, [256, 32, 32, 3], dtype=np.uint8)
     for split in cifar10.INFO.splits:

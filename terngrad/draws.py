@@ -1,8 +1,8 @@
-"""Random draws behind ternary codes: one 24-bit integer a value, from a counter-based generator.
+"""Random draws for ternary codes: one 24-bit integer per value, from a counter-based generator.
 
 A draw depends only on (seed, step, node, variable, element), never on threads, buckets or machine.
-The layout of halves and bytes within the Philox blocks is the one that lets 16 vector lanes draw
-without a transposition; every implementation must follow it.
+The layout of halves and bytes in the Philox blocks lets 16 vector lanes draw without a
+transposition; every implementation must follow it.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from terngrad.limits import MAX_VARIABLES
 DRAW_BITS = 24
 
 _PHILOX = 1
-_BLOCKS = 16  # consecutive Philox blocks that one group of values draws from
+_BLOCKS = 16  # consecutive Philox blocks for one group of values
 _WORDS = 4  # 32-bit words in a block
 _LOW_BYTES_FROM_BLOCK = 1 << 63
 
 
 @dataclasses.dataclass(frozen=True)
 class DrawKey:
-    """Names the stream of draws of one node at one step.
+    """Identifies the stream of draws of one node at one step.
 
     Attributes:
       seed: uint64 scalar tensor.
-      step: integer scalar tensor; its low 32 bits count.
+      step: integer scalar tensor; only its low 32 bits are used.
       node: integer scalar tensor, the node's global index, below `limits.MAX_NODES`.
     """
 
@@ -40,9 +40,9 @@ def draws(key: DrawKey, variable: int, count: int, first: int = 0) -> tf.Tensor:
     """Returns the draws of a variable's elements: float32 [count], whole numbers in [0, 2^24).
 
     Args:
-      key: of the node.
+      key: the node's stream.
       variable: index in the layout.
-      count: elements.
+      count: number of elements.
       first: index of the first element in the variable.
     """
     # Upper 16 bits: value e of 128 takes half (e // 16) % 2 of word e // 32 of block e % 16.
@@ -55,7 +55,7 @@ def draws(key: DrawKey, variable: int, count: int, first: int = 0) -> tf.Tensor:
 def _bits(
     key: DrawKey, variable: int, count: int, first: int, group: int, from_block: int
 ) -> tf.Tensor:
-    """Draws of which a group of values takes `_BLOCKS` blocks: int32 [count]."""
+    """Returns draws that need `_BLOCKS` blocks per `group` values: int32 [count]."""
     first_group, skipped = divmod(first, group)
     groups = -(-(skipped + count) // group)
     words = _words(key, variable, groups, from_block + first_group * _BLOCKS)
@@ -63,8 +63,8 @@ def _bits(
 
 
 def _parts(words: tf.Tensor, bits: int) -> tf.Tensor:
-    """Cuts uint32 [groups, blocks, words]: int32 [n] by group, word, part (low first), block."""
-    # Not tf.transpose: oneDNN complains on stderr when it leaves one of integers to Eigen.
+    """Splits uint32 [groups, blocks, words]: int32 [n] by group, word, part (low first), block."""
+    # Not tf.transpose: oneDNN logs to stderr when it leaves a transposition of integers to Eigen.
     mask = tf.constant((1 << bits) - 1, tf.uint32)
     parts = [
         tf.bitwise.bitwise_and(tf.bitwise.right_shift(word, tf.constant(shift, tf.uint32)), mask)
@@ -75,7 +75,7 @@ def _parts(words: tf.Tensor, bits: int) -> tf.Tensor:
 
 
 def _words(key: DrawKey, variable: int, groups: int, first_block: int) -> tf.Tensor:
-    """Philox words: uint32 [groups, blocks, words]."""
+    """Returns Philox words: uint32 [groups, blocks, words]."""
     if not 0 <= variable < MAX_VARIABLES:
         raise ValueError(f"variable index is {variable}; allowed are 0 to {MAX_VARIABLES - 1}.")
     # The counter is four 32-bit words: block low, block high, step, node << 16 | variable.

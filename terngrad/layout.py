@@ -60,7 +60,7 @@ class Policy:
 
     @property
     def float_type(self) -> np.dtype:
-        """What gradients that are not coded travel as: float16 or float32."""
+        """The type in which uncoded gradients are sent: float16 or float32."""
         return np.dtype(np.float16 if self.grad_bits == 16 else np.float32)
 
 
@@ -88,7 +88,7 @@ class Segment:
 
 @dataclasses.dataclass(frozen=True)
 class Bucket:
-    """Variables that are packed and exchanged as one array."""
+    """Coded variables that are packed and exchanged as one array."""
 
     segments: tuple[Segment, ...]
 
@@ -100,15 +100,15 @@ class Bucket:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Every trained variable, in the order of the gradients, and what happens to it.
+    """All trained variables, in the order of the gradients, and how each is exchanged.
 
     Attributes:
       names: of all variables.
       shapes: of all variables.
       policy: the policy the layout was made for.
       buckets: the coded variables. The last variables come first, as backpropagation yields them.
-      float_buckets: indices of the variables that are exchanged as floats, a tuple a bucket, in
-        the same order.
+      float_buckets: indices of the variables that are exchanged as floats, one tuple per bucket,
+        in the same order.
     """
 
     names: tuple[str, ...]
@@ -128,7 +128,7 @@ class Layout:
         return sum(math.prod(shape) for shape in self.shapes)
 
     def fingerprint(self) -> bytes:
-        """16 bytes that differ between layouts that do not fit together."""
+        """Returns 16 bytes that differ between incompatible layouts."""
         buckets = [[s.variable for s in bucket.segments] for bucket in self.buckets]
         policy = dataclasses.asdict(self.policy)
         if not self.policy.codec:
@@ -147,16 +147,16 @@ def make_layout(
     """Sorts variables into coded and float ones and the coded ones into buckets.
 
     Args:
-      names: one unique name a variable; the part before the last "/" names its layer.
+      names: a unique name for each variable; the part before the last "/" names its layer.
       shapes: static shapes, in the same order.
-      policy: decides what is coded.
+      policy: decides which variables are coded.
       bucket_elements: a bucket takes variables until it holds this many elements.
 
     Raises:
-      ValueError: names a repeated name, an unknown float layer, or too many variables.
+      ValueError: a name is repeated, a float layer is unknown, or there are too many variables.
     """
     if len(names) > MAX_VARIABLES:
-        raise ValueError(f"{len(names)} variables; allowed are up to {MAX_VARIABLES}.")
+        raise ValueError(f"there are {len(names)} variables; allowed are up to {MAX_VARIABLES}.")
     repeated = sorted({name for name in names if list(names).count(name) > 1})
     if repeated:
         raise ValueError(f"variable names must be unique; repeated: {', '.join(repeated)}.")
@@ -186,7 +186,7 @@ def _fill_buckets(order, names, shapes, bucket_elements: int) -> tuple[Bucket, .
     offset = bucket_elements
     for i in order:
         size = int(np.prod(shapes[i], dtype=np.int64))
-        # A large variable waits for no half-full bucket, nor makes what is there wait for it.
+        # A variable that overfills a half-full bucket starts a new one: neither delays the other.
         if offset >= bucket_elements or 2 * offset >= bucket_elements < offset + size:
             filled.append([])
             offset = 0

@@ -1,7 +1,7 @@
 """TernGrad's arithmetic in plain TensorFlow: clip, scale, ternarize (paper, sections 3.1 to 3.3).
 
 This is the reference: native kernels give the same codes bit for bit. Denormal values and
-thresholds count as zero here, because TensorFlow's threads flush them and other threads may not.
+thresholds count as zero, because TensorFlow's threads flush them and other threads may not.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from terngrad.draws import DRAW_BITS
 
 SMALLEST_NORMAL = 2.0**-126
 SMALLEST_SCALE = 2.0**-100  # smaller scales count as zero: 2^24 / scale must stay finite
-_SMALLEST_VARIANCE = 2.0**-20  # share of the mean square that float32 sums still resolve
+_SMALLEST_VARIANCE = 2.0**-20  # as a share of the mean square; float32 sums resolve no less
 
 
 class Stats(NamedTuple):
-    """What encoding needs to know of a gradient: float32 scalars, or vectors for several."""
+    """The statistics of a gradient that encoding needs: float32 scalars, or vectors for several."""
 
     sum: tf.Tensor
     sum_of_squares: tf.Tensor
@@ -33,24 +33,24 @@ class Ternary(NamedTuple):
 
 
 def stats(gradient: tf.Tensor) -> Stats:
-    """Sum, sum of squares and largest magnitude of a float32 tensor of any shape."""
+    """Returns sum, sum of squares and largest magnitude of a float32 tensor of any shape."""
     return Stats(
         tf.reduce_sum(gradient),
         tf.reduce_sum(gradient * gradient),
-        tf.maximum(tf.reduce_max(tf.abs(gradient)), 0.0),  # of no values: 0
+        tf.maximum(tf.reduce_max(tf.abs(gradient)), 0.0),  # 0 for an empty tensor
     )
 
 
 def clip_bound(gradient_stats: Stats, count: int | tf.Tensor, clip_factor: float) -> tf.Tensor:
-    """Magnitude to which a gradient is clipped: clip_factor standard deviations (section 3.3).
+    """Returns the magnitude to clip to: clip_factor standard deviations (section 3.3).
 
-    There is no bound where sums in float32 cannot tell the standard deviation: of a single value,
-    of values that are all but equal, or whose squares underflow or overflow. A bound of rounding
-    errors would clip the gradient away.
+    There is no bound if float32 sums cannot resolve the standard deviation: for a single value, for
+    nearly equal values, or if squares underflow or overflow. A bound made of rounding errors would
+    clip the gradient away.
 
     Args:
-      gradient_stats: of one variable's gradient on this node, or vectors for several.
-      count: elements of the variable, or float32 [v].
+      gradient_stats: of one variable's gradient on this node, or vectors for several variables.
+      count: number of elements of the variable, or float32 [v].
       clip_factor: 0 means no bound.
 
     Returns:
@@ -66,11 +66,11 @@ def clip_bound(gradient_stats: Stats, count: int | tf.Tensor, clip_factor: float
 
 
 def local_scale(gradient_stats: Stats, bound: tf.Tensor) -> tf.Tensor:
-    """Largest magnitude after clipping: float32; infinite where the gradient is not finite.
+    """Returns the largest magnitude after clipping: float32, infinite if a value is not finite.
 
     A NaN becomes an infinite scale, so that the maximum over the nodes cannot lose it.
     """
-    # The sum shows a NaN, which a maximum may lose; an infinite sum alone is only an overflow.
+    # A maximum may lose a NaN, the sum does not. An infinite sum alone is only an overflow.
     finite = tf.math.is_finite(gradient_stats.max_abs) & ~tf.math.is_nan(gradient_stats.sum)
     scale = tf.minimum(gradient_stats.max_abs, bound)
     return tf.where(finite, scale, float("inf"))
@@ -88,7 +88,7 @@ def ternarize(values: tf.Tensor, bound: tf.Tensor, scale: tf.Tensor, random: tf.
       random: float32 [n], whole numbers in [0, 2^24).
 
     Returns:
-      The codes; all are 0 where the scale is 0 or not finite.
+      The codes; all are 0 if the scale counts as 0 or is not finite.
     """
     usable = (scale >= SMALLEST_SCALE) & tf.math.is_finite(scale)
     draws_per_unit = tf.where(usable, 2.0**DRAW_BITS / scale, 0.0)
@@ -100,7 +100,7 @@ def ternarize(values: tf.Tensor, bound: tf.Tensor, scale: tf.Tensor, random: tf.
 
 
 def mean_scale(scale: tf.Tensor, nodes: tf.Tensor) -> tf.Tensor:
-    """What one unit of a sum of codes over `nodes` nodes is worth: float32, shape of `scale`.
+    """Returns the value of one unit in a sum of codes over `nodes` nodes: float32 like `scale`.
 
     `nodes` must be a tensor that the graph cannot fold: Grappler turns division by a constant into
     a product with the reciprocal, which rounds differently.

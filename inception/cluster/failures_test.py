@@ -117,7 +117,7 @@ def test_a_lost_process_of_mpi_is_named_and_ends_the_others(tmp_path, how, victi
         os.kill(worker_pids(tmp_path)[victim], how)
         start = time.monotonic()
         if how == signal.SIGSTOP:
-            lost = rf"worker {victim} \(.*\) hangs: nothing was heard of it"
+            lost = rf"worker {victim} \(.*\) hangs: it sent nothing"
             run.wait_for(rf"worker \d .* ends: {lost}")
         else:  # MPI may notice it, and end all, before anybody can say which it was
             run.wait_for(rf"worker \d .* ends: worker {victim} \(.*\) died|BAD TERM|^Abort")

@@ -10,7 +10,7 @@ from inception.flags.cluster import ClusterConfig
     [
         ({}, "flag --worker_hosts=: must list HOST:PORT of each worker"),
         ({"worker_hosts": ("a:1", "a")}, "'a' must be host:port"),
-        ({"worker_hosts": ("a:1", "::1:2")}, "an IPv6 address stands in brackets"),
+        ({"worker_hosts": ("a:1", "::1:2")}, "an IPv6 address must be in brackets"),
         ({"worker_hosts": ("a:1", "a:1")}, "each HOST:PORT must be listed once"),
         ({"worker_hosts": ("a:1", "b:1"), "task_id": 2}, "flag --task_id=2: must be 0 to 1"),
         (

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Makes CIFAR-10's record files, trains CifarNet on them and evaluates it, with TF-Slim's recipe.
-# Settings can be given in the environment.
+# Makes CIFAR-10's record files, trains CifarNet on them with TF-Slim's recipe, and evaluates it.
+# Set any setting in the environment.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/common.sh"
 
 : "${TRAIN_DIR:=/tmp/cifarnet-model}" # checkpoints and summaries
 : "${DATASET_DIR:=/tmp/cifar10}"      # record files
-: "${SOURCE_DIR:=}"                   # CIFAR-10's archive, if it is on disk: its folder
+: "${SOURCE_DIR:=}"                   # folder of CIFAR-10's archive; empty = download it
 : "${MAX_STEPS:=100000}"
 
 "${PYTHON}" -m slim.download_and_convert_data \

@@ -1,1 +1,1 @@
-"""Who takes part in a training, and who is alive."""
+"""How the processes of a training meet, and how they notice that one is lost."""

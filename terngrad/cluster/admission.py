@@ -1,7 +1,7 @@
-"""How the processes of a training meet: process 0, the chief, listens, and the others come to it.
+"""How the processes of a training meet: process 0, the chief, listens; the others connect to it.
 
-Anybody may knock at an open port. Who says nothing, or nonsense, is left standing without keeping
-others waiting; who belongs to another training is told so.
+Any program can connect to an open port. A connection that sends nothing, or garbage, does not delay
+the processes of the training. A process of another training gets an error message.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from terngrad.cluster.channel import (
 
 _RETRY_SECS = 0.2
 _CONNECT_SECS = 2.0
-_GRACE_SECS = 2.0  # for the chief's own time-out, which tells more, to arrive first
+_GRACE_SECS = 2.0  # lets the chief's own time-out, which says more, arrive first
 
 
 def join(hosts: Sequence[str], rank: int, address: str, timeout_secs: float) -> dict[int, Peer]:
-    """Meets the other processes; returns when all have come.
+    """Meets the other processes; returns when all have joined.
 
     Args:
-      hosts: of each process, for messages; all must hold the same list.
+      hosts: the host of each process, for messages; all processes need the same list.
       rank: index of this process.
       address: "host:port" at which the chief listens.
       timeout_secs: how long to wait.
 
     Returns:
-      The chief's connections to all others by rank, or the others' connection to the chief.
+      In the chief its connections to all others, by rank; in the others that to the chief.
 
     Raises:
-      MembershipError: names the processes that did not come, were refused or cannot be reached.
+      MembershipError: names the processes that did not join, were refused or cannot be reached.
     """
     if rank == 0:
         return receive_all(listen(*split_address(address)), hosts, timeout_secs)
@@ -49,10 +49,10 @@ def join(hosts: Sequence[str], rank: int, address: str, timeout_secs: float) -> 
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Listens at the address that `host` names, or at all where that is not one of this machine's.
+    """Listens at the address of `host`, or at all addresses if this machine does not have that one.
 
     Raises:
-      PortError: the port is taken.
+      PortError: this process cannot listen there, for example because the port is taken.
     """
     chosen = own_address(host)
     try:
@@ -60,20 +60,20 @@ def listen(host: str, port: int) -> socket.socket:
             try:
                 return socket.create_server((chosen, port), family=_family(chosen))
             except OSError as error:
-                if error.errno != errno.EADDRNOTAVAIL:  # as of an address that a router translates
+                if error.errno != errno.EADDRNOTAVAIL:  # a router may translate the address
                     raise
         if socket.has_dualstack_ipv6():
             return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
         return socket.create_server(("", port))
     except OSError as error:
-        reason = os.strerror(error.errno)  # not all that Python adds
-        raise PortError(f"{host}:{port} cannot be listened at: {reason}") from None
+        reason = os.strerror(error.errno)  # without what Python adds
+        raise PortError(f"cannot listen at {host}:{port}: {reason}") from None
 
 
 def receive_all(
     listener: socket.socket, hosts: Sequence[str], timeout_secs: float
 ) -> dict[int, Peer]:
-    """The chief's part of `join`; closes the listener."""
+    """Does the chief's part of `join` and closes the listener."""
     with listener, _Reception(listener, hosts) as reception:
         deadline = time.monotonic() + timeout_secs
         while reception.absent():
@@ -92,7 +92,7 @@ def receive_all(
 def reach_chief(
     addresses: Sequence[str], hosts: Sequence[str], rank: int, timeout_secs: float
 ) -> dict[int, Peer]:
-    """The others' part of `join`, where the chief may be at one of several addresses."""
+    """Does the others' part of `join`; tries several addresses of the chief."""
     deadline = time.monotonic() + timeout_secs
     chief = name_of(0, hosts)
     while True:
@@ -104,7 +104,7 @@ def reach_chief(
                     f"{chief} cannot be reached at {address} within {timeout_secs:g} s: {error}"
                 )
             except ForeignError:
-                reason = f"what answers at {address} is not a worker of this training"
+                reason = f"the program at {address} is not a worker of this training"
                 if len(addresses) == 1:
                     raise MembershipError(f"{chief}: {reason}") from None
         if time.monotonic() > deadline:
@@ -115,7 +115,7 @@ def reach_chief(
 def _call(address: str) -> Peer:
     connection = socket.create_connection(split_address(address), timeout=_CONNECT_SECS)
     if connection.getsockname() == connection.getpeername():
-        # Where nobody listens yet on a port of the range for callers, a caller may meet itself.
+        # TCP can connect a socket to itself if nothing listens on a port of the outgoing range yet.
         connection.close()
         raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
     return Peer(connection, rank=0)
@@ -127,11 +127,11 @@ def _introduce(
     chief.wait_at_most(timeout_secs + _GRACE_SECS)
     chief.send({"rank": rank, "hosts": list(hosts)})
     try:
-        answer = chief.receive() or {"failed": f"{address}: it left, or gave no answer"}
+        answer = chief.receive() or {"failed": f"{address}: it left or did not answer"}
         if "failed" in answer:
             raise MembershipError(f"{name_of(0, hosts)}: {answer['failed']}")
         if "welcome" not in answer:
-            raise ForeignError("no answer to what was said")
+            raise ForeignError("the answer is neither a welcome nor an error")
     except ValueError:
         chief.close()
         raise
@@ -140,9 +140,9 @@ def _introduce(
 
 
 class _Reception:
-    """Who stands at the chief's door, and who is inside.
+    """The chief's connections: the admitted peers and those that have not introduced themselves.
 
-    One thread serves all: a connection is looked at when something came, and nothing waits for it.
+    One thread serves all. It reads a connection only when data is there, so none can block it.
     """
 
     def __init__(self, listener: socket.socket, hosts: Sequence[str]) -> None:
@@ -157,7 +157,7 @@ class _Reception:
         return self
 
     def __exit__(self, *exception) -> None:
-        """Sends away who did not come in."""
+        """Closes the connections that were not admitted."""
         inside = set(self.peers.values())
         for key in self._selector.get_map().values():
             if key.fileobj is not self._listener and key.fileobj not in inside:
@@ -168,15 +168,15 @@ class _Reception:
         return [rank for rank in range(1, len(self._hosts)) if rank not in self.peers]
 
     def complaint(self, timeout_secs: float) -> str:
-        """What is wrong with those who are absent."""
+        """Says why each absent process has not joined."""
         names = [name_of(rank, self._hosts) for rank in self.absent() if rank not in self._refused]
         texts = list(self._refused.values())
         if names:
-            texts.append(f"{', '.join(names)} did not come within {timeout_secs:g} s")
+            texts.append(f"{', '.join(names)} did not join within {timeout_secs:g} s")
         return "; ".join(texts)
 
     def serve(self, timeout_secs: float) -> None:
-        """Waits for somebody to come or to speak."""
+        """Waits for new connections and messages, and handles them."""
         for key, _ in self._selector.select(timeout_secs):
             if key.fileobj is self._listener:
                 connection, _ = self._listener.accept()
@@ -193,7 +193,7 @@ class _Reception:
         if hello and peer.rank < 0:
             self._admit(peer, hello)
         elif not alive:
-            self.peers.pop(peer.rank, None)  # it may come again
+            self.peers.pop(peer.rank, None)  # it may join again
             self._send_away(peer)
 
     def _admit(self, peer: Peer, hello: dict) -> None:
@@ -201,7 +201,8 @@ class _Reception:
         if type(rank) is not int or rank < 1 or not isinstance(hosts, list):
             self._send_away(peer)
         elif objection := self._objection(rank, hosts):
-            peer.send({"failed": f"{objection}: all need the same hosts, each its own index"})
+            why = f"{objection}: all processes need the same list of hosts, and each its own index"
+            peer.send({"failed": why})
             self._send_away(peer)
         else:
             peer.rank = rank
@@ -209,14 +210,14 @@ class _Reception:
             self._refused.pop(rank, None)
 
     def _objection(self, rank: int, hosts: list) -> str:
-        """Why this process cannot come in; "" if it can."""
+        """Returns why this process cannot join; "" if it can."""
         if text := _differing_hosts(list(self._hosts), hosts):
             self._refused[rank] = f"{name_of(rank, self._hosts)} was refused: {text}"
             return self._refused[rank]
         if rank >= len(self._hosts):
-            return f"{name_of(rank, self._hosts)} has no host"
+            return f"{name_of(rank, self._hosts)} is not among the {len(self._hosts)} hosts"
         if rank in self.peers:
-            return f"{name_of(rank, self._hosts)} is here already"
+            return f"{name_of(rank, self._hosts)} has already joined"
         return ""
 
     def _send_away(self, peer: Peer) -> None:
@@ -226,7 +227,7 @@ class _Reception:
 
 def _differing_hosts(mine: list, theirs: list) -> str:
     if len(mine) != len(theirs):
-        return f"it knows {len(theirs)} hosts, the chief {len(mine)}"
+        return f"it lists {len(theirs)} hosts, the chief {len(mine)}"
     for i, (here, there) in enumerate(zip(mine, theirs, strict=True)):
         if here != there:
             return f"its host {i} is {there}, the chief's is {here}"
@@ -234,9 +235,9 @@ def _differing_hosts(mine: list, theirs: list) -> str:
 
 
 def own_address(host: str) -> str | None:
-    """The one address that a name stands for, None where others may know it by another.
+    """Returns the address of a name; None if other machines may resolve it to another address.
 
-    Many machines have their own name stand for a loopback address, by which only they know it.
+    Many machines resolve their own name to a loopback address, which other machines do not.
     """
     try:
         found = {entry[4][0] for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}

@@ -1,4 +1,4 @@
-"""Meeting at the chief's door, with strangers before it, between threads of this process."""
+"""Processes and foreign programs connect to the chief, between threads of this process."""
 
 import contextlib
 import http.server
@@ -77,7 +77,7 @@ def test_all_meet_at_the_chiefs_address(host):
 
 
 def test_law_10_a_process_that_does_not_come_is_named():
-    with pytest.raises(MembershipError, match=r"worker 1 \(host1:2222\) did not come within 0.3 s"):
+    with pytest.raises(MembershipError, match=r"worker 1 \(host1:2222\) did not join within 0.3 s"):
         joining(0, free_address(), timeout_secs=0.3)()
 
 
@@ -90,7 +90,7 @@ def test_law_10_a_chief_that_cannot_be_reached_is_named():
 def test_law_10_an_index_that_is_taken_is_named():
     address, hosts = free_address(), hosts_of(3)
     results = in_threads(*(joining(rank, address, hosts, 1.0) for rank in (0, 1, 1)))
-    assert any("worker 1 (host1:2222) is here already" in str(r) for r in results)
+    assert any("worker 1 (host1:2222) has already joined" in str(r) for r in results)
 
 
 def test_law_10_a_process_with_other_hosts_is_refused_and_both_sides_say_why():
@@ -101,7 +101,7 @@ def test_law_10_a_process_with_other_hosts_is_refused_and_both_sides_say_why():
     for text in map(str, results):
         why = "its host 1 is other:2222, the chief's is host1:2222"
         assert f"worker 1 (host1:2222) was refused: {why}" in text
-        assert "did not come" not in text
+        assert "did not join" not in text
 
 
 def test_a_process_that_left_before_all_had_come_may_come_again():
@@ -141,7 +141,7 @@ def test_a_stranger_at_the_door_disturbs_nobody(noise):
 
     def stranger_then_member():
         with connected(address) as s, contextlib.suppress(OSError):
-            s.sendall(noise)  # the chief may not want to hear all
+            s.sendall(noise)  # the chief may close the connection before it has read all
         return joining(1, address)()
 
     assert_met(in_threads(joining(0, address), stranger_then_member))
@@ -178,7 +178,7 @@ def test_a_time_out_stays_one_while_strangers_keep_knocking():
     def chief():
         try:
             start = time.monotonic()
-            with pytest.raises(MembershipError, match="did not come"):
+            with pytest.raises(MembershipError, match="did not join"):
                 joining(0, address, timeout_secs=0.5)()
             return time.monotonic() - start
         finally:
@@ -194,7 +194,7 @@ def test_law_10_another_service_at_the_chiefs_address_is_named():
         service.log_message = lambda *arguments: None
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"127.0.0.1:{server.server_port}"
-        text = f"what answers at {address} is not a worker of this training"
+        text = f"the program at {address} is not a worker of this training"
         with pytest.raises(MembershipError, match=re.escape(text)):
             joining(1, address)()
         server.shutdown()
@@ -220,7 +220,7 @@ def test_the_chief_listens_at_its_own_address_alone_where_that_is_known(host, el
 def test_law_10_a_port_that_is_taken_is_named():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(MembershipError, match=f"{address} cannot be listened at: Address alr"):
+        with pytest.raises(MembershipError, match=f"cannot listen at {address}: Address already"):
             joining(0, address)()
 
 
@@ -228,5 +228,5 @@ def test_law_10_a_port_that_is_taken_is_named():
     "address", ["host", "host:", ":22", "host:x", "host:0", "host:65536", "::1:22"]
 )
 def test_law_10_an_address_without_host_or_port_is_named(address):
-    with pytest.raises(MembershipError, match=r"must be host:port|stands in brackets"):
+    with pytest.raises(MembershipError, match=r"must be host:port|must be in brackets"):
         split_address(address)

@@ -1,7 +1,7 @@
-"""What processes of a training say to each other beside their gradients: lines of JSON over TCP.
+"""Messages that processes of a training exchange beside their gradients: lines of JSON over TCP.
 
-The network must be trusted, as TensorFlow's own collectives demand. What does not speak this
-language may knock all the same, and must do no harm.
+The network must be trusted, as for TensorFlow's own collectives. Other programs may still connect
+by mistake, and must do no harm.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import socket
 import threading
 from collections.abc import Sequence
 
-_LONGEST_HELLO = 1 << 16  # bytes of a message of one that is not known yet
+_LONGEST_HELLO = 1 << 16  # bytes; for messages of a process that is not admitted yet
 _LONGEST_MESSAGE = 1 << 20
 
 
@@ -22,11 +22,11 @@ class MembershipError(ValueError):
 
 
 class FinishedError(MembershipError):
-    """The training is done: there is nothing to join any more."""
+    """The training is complete, so no process can join it any more."""
 
 
 class DifferenceError(MembershipError):
-    """Names what two processes do not have in common."""
+    """Names a setting that differs between two processes."""
 
 
 class PortError(MembershipError):
@@ -34,22 +34,22 @@ class PortError(MembershipError):
 
 
 class ForeignError(ValueError):
-    """What came is no message: another kind of program is at the other end."""
+    """The data received is not a message: another kind of program is at the other end."""
 
 
 class Peer:
     """A connection to another process.
 
     Attributes:
-      rank: of the other process; -1 while it has not said.
-      heard_at: when it was last heard of, on the clock of who watches it.
-      batches: how far it said to be; see `Pulse`.
-      left: it said that it ends.
-      answers: its messages that are no signs of life; None after its last one.
+      rank: index of the other process; -1 until it introduces itself.
+      heard_at: time of its last message, on the clock of the watching `Membership`.
+      batches: its last reported progress; see `Pulse`.
+      left: whether it announced that it ends.
+      answers: its messages other than signs of life; None after the last one.
     """
 
     def __init__(self, connection: socket.socket, rank: int = -1) -> None:
-        """Takes over a connection."""
+        """Takes ownership of a connection."""
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.rank = rank
         self.heard_at = 0.0
@@ -66,31 +66,31 @@ class Peer:
         return self._connection.fileno()
 
     def wait_at_most(self, secs: float) -> None:
-        """Takes a silence of so long for the connection's end."""
+        """Treats a silence of this length as the end of the connection."""
         self._connection.settimeout(secs)
 
     def trust(self) -> None:
-        """Waits without limit, and for long messages, from now on."""
+        """From now on waits without a time limit and accepts long messages."""
         self._connection.settimeout(None)
         self._longest = _LONGEST_MESSAGE
 
     def send(self, message: dict) -> None:
-        """Sends; a broken connection shows when receiving."""
+        """Sends a message; a broken connection shows only in `receive`."""
         with self._sending, contextlib.suppress(OSError):
             self._connection.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self) -> dict | None:
-        """Waits for the next message; None where the connection ended.
+        """Waits for the next message; returns None if the connection ended.
 
         Raises:
-          ForeignError: what came is no message.
+          ForeignError: the data received is not a message.
         """
         while (message := self.next_message()) is None and self.fill():
             pass
         return message
 
     def fill(self) -> bool:
-        """Waits for bytes, not for a whole message; False where the connection ended."""
+        """Waits for bytes, not for a whole message; returns False if the connection ended."""
         try:
             data = self._connection.recv(1 << 16)
         except OSError:
@@ -99,10 +99,10 @@ class Peer:
         return bool(data)
 
     def next_message(self) -> dict | None:
-        """The next message, None while not all of it is here.
+        """Returns the next message, or None until all of it has arrived.
 
         Raises:
-          ForeignError: what came is no message.
+          ForeignError: the data received is not a message.
         """
         line, newline, rest = self._unread.partition(b"\n")
         if len(line) > self._longest:
@@ -115,34 +115,34 @@ class Peer:
         except (ValueError, RecursionError):
             raise ForeignError("a line that is not JSON") from None
         if not isinstance(message, dict):
-            raise ForeignError("a line that holds no object")
+            raise ForeignError("a line that is not a JSON object")
         return message
 
     def shut(self) -> None:
-        """Ends sending; what was sent still arrives."""
+        """Ends sending; messages already sent still arrive."""
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """Ends the connection."""
+        """Closes the connection."""
         with contextlib.suppress(OSError):
             self._connection.close()
 
 
 def name_of(rank: int, hosts: Sequence[str]) -> str:
-    """What messages call a process."""
+    """Returns the name of a process in messages."""
     return f"worker {rank} ({hosts[rank]})" if rank < len(hosts) else f"worker {rank}"
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Returns host and port of "host:port", also of "[::1]:2222".
+    """Splits "host:port" or "[::1]:2222" into host and port.
 
     Raises:
-      MembershipError: if it is not of that form.
+      MembershipError: the address has another form.
     """
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        raise MembershipError(f"{address!r} must be host:port, with a port of 1 to 65535")
+        raise MembershipError(f"{address!r} must be host:port, with a port from 1 to 65535")
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
-        raise MembershipError(f"{address!r}: an IPv6 address stands in brackets, [::1]:2222")
+        raise MembershipError(f"{address!r}: an IPv6 address must be in brackets, as [::1]:2222")
     return host.strip("[]"), int(port)

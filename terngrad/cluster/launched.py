@@ -1,7 +1,7 @@
-"""How processes meet that a launcher (mpirun, horovodrun) started and that can talk already.
+"""How processes meet if a launcher (mpirun, horovodrun) started and already connected them.
 
-Their engine ends or waits for ever when one is lost, and does not say which. So they open a channel
-of their own beside it, at a free port that the chief picks.
+When a process is lost, their engine ends or waits forever and does not say which one. So they open
+a second channel, at a free port that the chief picks.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from terngrad.cluster.membership import end_process
 _SIOCGIFADDR = 0x8915  # Linux: address of a network interface
 _LOOPBACK = "127.0.0.1"
 
-# How many processes a launcher started: horovodrun with Gloo, Open MPI, MPICH and its kin.
+# Number of processes started, by launcher: horovodrun with Gloo, Open MPI, MPICH and derivatives.
 _COUNTS = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
-Gather = Callable[[Any], list[Any]]  # every process' object, in the order of the processes
+Gather = Callable[[Any], list[Any]]  # returns the objects of all processes, in process order
 
 
 def misfit(size: int, environment: Mapping[str, str]) -> str:
-    """Says why processes that see `size` of them are not those that were launched; "" if they are.
+    """Returns why `size` connected processes are not all that the launcher started; "" if they are.
 
-    A launcher of another library than the processes use starts each of them alone.
+    If the launcher belongs to another library than the processes use, each process runs alone.
     """
     count = next((environment[name] for name in _COUNTS if name in environment), None)
     if count is None:
@@ -40,18 +40,18 @@ def misfit(size: int, environment: Mapping[str, str]) -> str:
 
 
 def join(rank: int, gather: Gather, timeout_secs: float) -> tuple[list[str], dict[int, Peer]]:
-    """Meets the other processes; returns when all have come.
+    """Meets the other processes; returns when all have joined.
 
     Args:
       rank: index of this process.
-      gather: all processes call it together; returns what each of them gave, in their order.
+      gather: an all-gather of objects; all processes call it together.
       timeout_secs: how long to wait.
 
     Returns:
       The host of each process, and the connections as `admission.join` returns them.
 
     Raises:
-      MembershipError: names the processes that did not come or cannot be reached.
+      MembershipError: names the processes that did not join or cannot be reached.
     """
     with _ending_after(timeout_secs, rank):
         hosts = gather(socket.gethostname())
@@ -65,8 +65,8 @@ def join(rank: int, gather: Gather, timeout_secs: float) -> tuple[list[str], dic
 
 @contextlib.contextmanager
 def _ending_after(timeout_secs: float, rank: int) -> Iterator[None]:
-    """Ends this process if the block does not; the launcher then ends the others."""
-    text = f"worker {rank} ends: not all workers came within {timeout_secs:g} s"
+    """Ends this process if the block takes too long; the launcher then ends the others."""
+    text = f"worker {rank} ends: not all workers joined within {timeout_secs:g} s"
     timer = threading.Timer(timeout_secs, end_process, [text])
     timer.daemon = True
     timer.start()
@@ -83,7 +83,7 @@ def _addresses_of(listener: socket.socket, on_one_machine: bool) -> list[str]:
 
 
 def _network() -> str:
-    """Equal for processes that reach each other at the loopback address."""
+    """Returns a text that is equal in processes that share a loopback address."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return f"{file.read().strip()} {os.stat('/proc/self/ns/net').st_ino}"
@@ -92,7 +92,7 @@ def _network() -> str:
 
 
 def _own_addresses() -> list[str]:
-    """This machine's IPv4 addresses, for where its name leads elsewhere; none if not on Linux."""
+    """Returns this machine's IPv4 addresses, for when its name does not resolve; Linux only."""
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         for _, name in socket.if_nameindex():

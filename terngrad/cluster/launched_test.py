@@ -1,4 +1,4 @@
-"""Meeting of processes that a launcher started, between threads of this process."""
+"""Processes of a launcher meet, between threads of this process."""
 
 import socket
 import subprocess
@@ -61,14 +61,14 @@ def test_a_process_that_never_gathers_does_not_keep_the_others_for_ever():
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT
     )
     assert done.returncode == 1
-    assert done.stderr == "worker 1 ends: not all workers came within 0.5 s\n"
+    assert done.stderr == "worker 1 ends: not all workers joined within 0.5 s\n"
 
 
 @pytest.mark.parametrize(
     ("size", "environment", "expected"),
     [
         (2, {"PMI_SIZE": "2"}, ""),
-        (2, {}, ""),  # of a launcher that says nothing
+        (2, {}, ""),  # the launcher does not say how many it started
         (1, {"PMI_SIZE": "1"}, ""),
         (1, {}, "no launcher started this process"),
         (1, {"OMPI_COMM_WORLD_SIZE": "2"}, "2 processes were started, but this one sees 1"),

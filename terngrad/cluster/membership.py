@@ -1,10 +1,9 @@
-"""Whether the processes of a training are alive, and hold the same.
+"""Checks that the processes of a training agree on their settings and are alive.
 
-Before training all compare facts (flags, layout, parameters) and a difference is named. During
-training the chief and each other process say to each other that they live and how far they are. A
-process that dies, hangs or cannot be reached any more ends the others, with its name: also when
-they are stuck in a collective that waits for it, for a thread of its own watches, and ends its
-process.
+Before training all processes compare facts (flags, layout, parameters); an error names the first
+difference. During training the chief and each other process exchange signs of life and progress. If
+a process dies, hangs or becomes unreachable, the others end with its name, even if they are stuck
+in a collective: a separate thread in each process watches and ends that process.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from terngrad.cluster.pulse import Pulse, Standstill
 from terngrad.cluster.reachability import Reachability
 
 _LONGEST_BEAT_SECS = 1.0
-_BEATS = 4  # at least, in the time after which a process counts as lost
+_BEATS = 4  # minimum number of signs of life before a time-out
 _LAST_WORDS_SECS = 2.0
 _EXIT_CODE = 1
 
@@ -34,7 +33,7 @@ def end_process(message: str) -> None:
     try:
         speaker = threading.Thread(target=_say, args=(message,), daemon=True)
         speaker.start()
-        speaker.join(_LAST_WORDS_SECS)  # who stopped reading stderr would keep it for ever
+        speaker.join(_LAST_WORDS_SECS)  # the write blocks forever if nobody reads stderr
     finally:
         os._exit(_EXIT_CODE)
 
@@ -47,9 +46,10 @@ def _say(message: str) -> None:
 
 
 class Membership(contextlib.AbstractContextManager):
-    """This process' place among all, until it leaves.
+    """This process's membership in the training.
 
-    As a context it leaves at the end of the block; after an exception the others learn its text.
+    As a context manager it leaves at the end of the block. After an exception it sends the others
+    the message.
     """
 
     def __init__(
@@ -63,18 +63,18 @@ class Membership(contextlib.AbstractContextManager):
         pulse: Pulse | None = None,
         doors: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
-        """Starts to watch.
+        """Starts to watch the other processes.
 
         Args:
-          hosts: of each process, for messages.
+          hosts: the host of each process, for messages.
           rank: index of this process.
-          peers: the chief's (0) connections to all others by rank; of others, that to the chief.
-          timeout_secs: after so long without a sign of life a process is lost, and so is one whose
-            next batch the others have waited for so long.
-          on_loss: called from a thread, once, with what happened to another process.
-          pulse: how far this process is; None = it does not say.
-          doors: HOST:PORT at which each other process listens while it makes steps, by rank; none
-            where they need not reach each other so.
+          peers: in the chief (0) its connections to all others, by rank; in the others that to it.
+          timeout_secs: a process is lost after this long without a sign of life, or if the others
+            have waited this long for its next batch.
+          on_loss: called once, from a thread, with a message about the lost process.
+          pulse: progress of this process; None = it reports none.
+          doors: HOST:PORT at which each other process listens while it makes steps, by rank; empty
+            if the processes do not connect to each other.
         """
         self._hosts = hosts
         self._rank = rank
@@ -85,7 +85,7 @@ class Membership(contextlib.AbstractContextManager):
         self._pulse = pulse or Pulse()
         self._standstill = Standstill(timeout_secs)
         self._reachability = Reachability(doors, timeout_secs)
-        self._clock = 0.0  # seconds that this process watched: not those in which it was stopped
+        self._clock = 0.0  # seconds of watching, without the time in which this process was stopped
         self._lock = threading.Lock()
         self._over = False
         for peer in peers.values():
@@ -95,9 +95,9 @@ class Membership(contextlib.AbstractContextManager):
             threading.Thread(target=self._call_others, daemon=True).start()
 
     def agree(self, facts: Facts) -> None:
-        """Compares facts with the chief's; all processes call this as many times.
+        """Compares facts with the chief's; all processes must call this equally often.
 
-        Nobody returns before all have called it: it waits for the others as long as they live.
+        Returns in no process before all have called it: it waits for the others while they live.
 
         Raises:
           DifferenceError: names the process, the fact, and both values.
@@ -115,14 +115,15 @@ class Membership(contextlib.AbstractContextManager):
             raise DifferenceError(verdict)
 
     def await_loss(self) -> None:
-        """Waits for the watcher to find, and act on, the process because of which an operation
-        between the processes failed; returns after the time-out if all seem alive.
+        """Lets the watcher find the lost process after an operation between processes failed.
+
+        Returns after the time-out if all processes seem alive.
         """
         time.sleep(self._timeout_secs + 2 * self._beat_secs)
 
     def __exit__(self, kind, error, traceback) -> None:
         """Tells the others that this process ends, and why."""
-        # A worker exits, with whatever status, where all do: at the end, or when all were stopped.
+        # SystemExit is no failure: workers exit only together, at the end or when all were stopped.
         if error is None or isinstance(error, SystemExit):
             self._leave({"bye": True})
         else:
@@ -138,7 +139,7 @@ class Membership(contextlib.AbstractContextManager):
 
     def _answer(self, peer: Peer) -> dict:
         if (answer := peer.answers.get()) is None:
-            raise MembershipError(f"{self._name(peer.rank)} left before all had agreed")
+            raise MembershipError(f"{self._name(peer.rank)} left before all workers had agreed")
         return answer
 
     def _listen(self, peer: Peer) -> None:
@@ -173,7 +174,7 @@ class Membership(contextlib.AbstractContextManager):
         while not self._over:
             time.sleep(self._beat_secs)
             now = time.monotonic()
-            # While this process was stopped, or could not run, it could not hear either.
+            # While this process was stopped, or got no CPU time, it could not receive either.
             self._clock += min(now - last, 2 * self._beat_secs)
             last = now
             self._tell({"beat": self._pulse.batches})
@@ -184,11 +185,11 @@ class Membership(contextlib.AbstractContextManager):
         for rank, peer in self._peers.items():
             silent = self._clock - peer.heard_at
             if not peer.left and silent > self._timeout_secs:
-                return f"{self._name(rank)} hangs: nothing was heard of it for {silent:.0f} s"
+                return f"{self._name(rank)} hangs: it sent nothing for {silent:.0f} s"
         return ""
 
     def _behind(self) -> str:
-        if self._rank:  # the chief knows of all
+        if self._rank:  # only the chief knows the progress of all
             return ""
         self._standstill.note(0, self._pulse.batches, self._clock)
         for rank, peer in self._peers.items():
@@ -198,12 +199,12 @@ class Membership(contextlib.AbstractContextManager):
         if not (late := self._standstill.late(self._clock)):
             return ""
         names = ", ".join(self._name(rank) for rank in late)
-        return f"{names}: no next batch for {self._timeout_secs:g} s, for which the others wait"
+        return f"{names}: no next batch for {self._timeout_secs:g} s while the others wait"
 
     def _call_others(self) -> None:
         while not self._over:
             time.sleep(self._timeout_secs / _BEATS)
-            if self._pulse.batches is None:  # nobody must listen yet, or any more
+            if self._pulse.batches is None:  # the others may not listen yet, or any more
                 self._reachability.forget()
             elif (rank := self._reachability.unreachable(self._clock)) is not None:
                 self._lose(f"{self._name(rank)} cannot be reached from {self._name(self._rank)}")
@@ -219,7 +220,7 @@ class Membership(contextlib.AbstractContextManager):
             peer.answers.put(None)
 
     def _leave(self, message: dict) -> None:
-        """Says a last word; the chief, who passes words on, waits for the others' first."""
+        """Sends the last message; the chief, which relays messages, waits for the others first."""
         deadline = time.monotonic() + self._timeout_secs
         if "bye" in message and self._rank == 0:
             while any(not peer.left for peer in self._peers.values()):
@@ -242,7 +243,7 @@ class Membership(contextlib.AbstractContextManager):
 
 
 def compare(facts: Mapping[int, Facts], hosts: Sequence[str]) -> None:
-    """Compares the facts of processes with those of the first.
+    """Compares the facts of all processes with those of the first.
 
     Raises:
       DifferenceError: names the process, the fact, and both values.
@@ -255,7 +256,7 @@ def compare(facts: Mapping[int, Facts], hosts: Sequence[str]) -> None:
 
 
 def difference(mine: Facts, theirs: Facts, my_name: str, their_name: str) -> str:
-    """Says which fact differs between two processes, and how; "" if none does."""
+    """Returns the first fact that differs between two processes, and how; "" if none does."""
     for name in sorted(mine.keys() | theirs.keys()):
         here, there = mine.get(name, "nothing"), theirs.get(name, "nothing")
         if here != there:
@@ -264,7 +265,7 @@ def difference(mine: Facts, theirs: Facts, my_name: str, their_name: str) -> str
 
 
 def reason_of(error: BaseException) -> str:
-    """One line on why a process ends."""
+    """Returns one line that says why a process ends."""
     if isinstance(error, KeyboardInterrupt):
         return "stopped by SIGINT"
     return " ".join(str(error).split()) or type(error).__name__

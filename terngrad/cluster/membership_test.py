@@ -1,4 +1,4 @@
-"""Agreeing with and losing each other, between threads and sockets of this process."""
+"""Members agree, leave and are lost, between threads and sockets of this process."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ from terngrad.cluster.pulse import Pulse
 
 
 def join_all(count, timeout_secs=TIMEOUT, pulses=None, doors=None):
-    """The members, and a queue of what each loses: (rank, text)."""
+    """Returns the members and a queue of the losses they report: (rank, text)."""
     address, losses, hosts = free_address(), queue.Queue(), hosts_of(count)
     peers = in_threads(
         *(lambda rank=rank: join(hosts, rank, address, TIMEOUT) for rank in range(count))
@@ -72,7 +72,7 @@ def test_a_fact_that_only_one_has_is_named():
 @pytest.mark.parametrize("lost", [0, 1, 2])
 def test_a_process_that_dies_is_named_to_all_others(lost):
     members, losses = join_all(3)
-    for peer in members[lost]._peers.values():  # as the kernel closes them after kill -9
+    for peer in members[lost]._peers.values():  # the kernel closes them so after kill -9
         peer.left = True
         peer._connection.shutdown(socket.SHUT_RDWR)
     told = dict(losses.get(timeout=TIMEOUT) for _ in range(2))
@@ -102,8 +102,8 @@ def test_a_process_that_hangs_is_named(monkeypatch):
     members, losses = join_all(2, timeout_secs=1.5)
     for peer in members[1]._peers.values():
         monkeypatch.setattr(peer, "send", lambda message: None)
-    found = dict(losses.get(timeout=TIMEOUT) for _ in members)  # either may be the first to tell
-    assert "worker 1 (host1:2222) hangs: nothing was heard of it for" in found[0]
+    found = dict(losses.get(timeout=TIMEOUT) for _ in members)  # either may report first
+    assert "worker 1 (host1:2222) hangs: it sent nothing for" in found[0]
 
 
 def test_the_others_learn_why_a_process_fails():
@@ -149,7 +149,7 @@ def test_law_10_one_that_ends_before_all_agree_is_named(how):
             members[1]._peers[0]._connection.shutdown(socket.SHUT_RDWR)
 
     error, _ = in_threads(lambda: members[0].agree({}), go)
-    assert str(error) == "worker 1 (host1:2222) left before all had agreed"
+    assert str(error) == "worker 1 (host1:2222) left before all workers had agreed"
 
 
 def test_a_short_time_out_loses_nobody():
@@ -167,7 +167,7 @@ def test_one_that_gets_no_batch_while_the_others_wait_is_named(late):
         pulse.batches = 7
     pulses[late].batches = 6
     told = dict(losses.get(timeout=TIMEOUT) for _ in members)
-    text = f"worker {late} (host{late}:2222): no next batch for 1 s, for which the others wait"
+    text = f"worker {late} (host{late}:2222): no next batch for 1 s while the others wait"
     assert {rank: message.endswith(text) for rank, message in told.items()} == dict.fromkeys(
         range(3), True
     )

@@ -1,4 +1,4 @@
-"""Ports of this machine at which nobody listens."""
+"""Free ports of this machine."""
 
 import contextlib
 import os
@@ -8,25 +8,25 @@ import socket
 from pathlib import Path
 
 _OUTGOING = Path("/proc/sys/net/ipv4/ip_local_port_range")
-_OUTGOING_ELSEWHERE = (49152, 65535)  # as the IANA has it
-_FIRST, _END = 10000, 65536  # lower ones belong to services
+_OUTGOING_ELSEWHERE = (49152, 65535)  # the IANA's dynamic ports
+_FIRST, _END = 10000, 65536  # services use lower ones
 
 
 def free_ports(count: int, host: str = "") -> list[int]:
-    """Returns ports that are free now, where there are some of those no outgoing connection gets.
+    """Returns free ports, if possible outside the range of outgoing connections.
 
-    No connection then takes one before a process listens there, or while it comes back after a
-    crash. Another process that looks for ports may.
+    So no connection takes a port before a process listens there, or while it restarts after a
+    crash. Another process that looks for ports still may.
 
     Args:
-      count: of different ports.
-      host: address of this machine at which they are free; "" = all of IPv4.
+      count: number of different ports.
+      host: address of this machine at which they are free; "" = all IPv4 addresses.
 
     Raises:
-      OSError: there are not so many, or this machine has no such address.
+      OSError: there are too few free ports, or this machine does not have the address.
     """
     candidates = _lasting()
-    # Others look at the same time, and are not to find the same.
+    # Random order, so that processes that look at the same time find different ports.
     random.Random(os.urandom(16)).shuffle(candidates)
     found: list[int] = []
     with contextlib.ExitStack() as stack:
@@ -36,7 +36,7 @@ def free_ports(count: int, host: str = "") -> list[int]:
                 stack.enter_context(_bound(host, port))
                 found.append(port)
     if len(found) < count:
-        raise OSError(f"{count} free ports are needed; found were {len(found)}")
+        raise OSError(f"{count} free ports are needed; only {len(found)} were found")
     return found
 
 
@@ -51,7 +51,7 @@ def _bound(host: str, port: int) -> socket.socket:
 
 
 def _lasting() -> list[int]:
-    """Ports that are no outgoing connection's; all where there are none of these."""
+    """Returns the ports outside the outgoing range, or all if that leaves none."""
     try:
         first, last = map(int, re.findall(r"\d+", _OUTGOING.read_text()))
     except (OSError, ValueError):

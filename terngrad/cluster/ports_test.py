@@ -18,12 +18,12 @@ def test_ports_are_free_and_no_outgoing_connections(monkeypatch, tmp_path, outgo
         socket.create_server(("", port)).close()
     first, last = map(int, outgoing.split()) if outgoing and outgoing != "none" else (49152, 65535)
     if (first, last) == (1024, 65535):
-        first, last = 0, 9999  # all are outgoing connections': any but those of services
+        first, last = 0, 9999  # all are outgoing: any port above those of services will do
     assert not any(first <= port <= last for port in found)
 
 
 def test_an_address_of_another_machine_has_no_free_port():
-    with pytest.raises(OSError, match="1 free ports are needed; found were 0"):
+    with pytest.raises(OSError, match="1 free ports are needed; only 0 were found"):
         free_ports(1, "192.0.2.1")
 
 
@@ -32,5 +32,5 @@ def test_ports_at_which_somebody_listens_are_not_found(monkeypatch):
     monkeypatch.setattr(ports, "_lasting", lambda: [*two])
     with socket.create_server(("127.0.0.1", two[0])):
         assert free_ports(1) == two[1:]
-        with pytest.raises(OSError, match="2 free ports are needed; found were 1"):
+        with pytest.raises(OSError, match="2 free ports are needed; only 1 were found"):
             free_ports(2)

@@ -1,4 +1,4 @@
-"""Who counts as behind."""
+"""Which processes count as behind."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from terngrad.cluster.pulse import Pulse, Standstill
 
 
 def after(*moments):
-    """A standstill of 60 s at the end of moments (seconds, batches of each process)."""
+    """Returns a `Standstill` with 60 s that saw these moments: (seconds, batches by process)."""
     standstill = Standstill(timeout_secs=60.0)
     for now, batches in moments:
         for rank, count in enumerate(batches):

@@ -1,6 +1,6 @@
-"""Whether this process still reaches all others, not only the chief that hears of it.
+"""Checks that this process can reach all others, not only the chief.
 
-Where a network lets two processes reach the chief but not each other, all live, and none goes on.
+If two processes reach the chief but not each other, all are alive but the training stands still.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ _LONGEST_CALL_SECS = 5.0
 
 
 class Reachability:
-    """Calls at the other processes' ports, and counts for how long one did not answer."""
+    """Connects to the other processes' ports and measures how long each has not answered."""
 
     def __init__(self, doors: Mapping[int, str], timeout_secs: float) -> None:
-        """Calls nobody yet.
+        """Does not connect yet.
 
         Args:
           doors: HOST:PORT at which each other process listens, by rank.
-          timeout_secs: after so long without an answer a process is out of reach.
+          timeout_secs: a process is unreachable after this long without an answer.
         """
         self._doors = doors
         self._timeout_secs = timeout_secs
@@ -29,14 +29,14 @@ class Reachability:
         self._reached_at: dict[int, float] = {}
 
     def forget(self) -> None:
-        """Begins anew: until now nobody had to answer."""
+        """Starts again: drops the times of all earlier answers."""
         self._reached_at.clear()
 
     def unreachable(self, now: float) -> int | None:
-        """Calls at all; returns one that did not answer for too long.
+        """Connects to all; returns a process that has not answered for too long, None if all have.
 
         Args:
-          now: seconds, on a clock that stands still while this process does.
+          now: seconds, on a clock that stops while this process is stopped.
         """
         for rank, address in self._doors.items():
             if self._answers(address):

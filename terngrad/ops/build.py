@@ -26,30 +26,30 @@ _FLAGS_OF_FILE = {
 
 
 class BuildError(RuntimeError):
-    """One line that says what is missing, or the compiler's own words."""
+    """The build failed; the message says what is missing or quotes the compiler."""
 
 
 def compiler() -> str | None:
-    """The C++ compiler: $CXX if it is set, else g++ or clang++; None if there is none."""
+    """Returns the C++ compiler: $CXX if set, else g++ or clang++; None if none is found."""
     chosen = os.environ.get("CXX")
     return shutil.which(chosen) if chosen else shutil.which("g++") or shutil.which("clang++")
 
 
 def flags_of(source: str) -> tuple[str, ...]:
-    """What a file of cc/lib needs beyond `FLAGS` on this processor's family."""
+    """Returns the flags that a file of cc/lib needs beyond `FLAGS` on this kind of processor."""
     if platform.machine() not in ("x86_64", "AMD64"):
         return ()
     return _FLAGS_OF_FILE.get(os.path.basename(source), ())
 
 
 def build(folder: str = library.FOLDER, force: bool = False) -> str:
-    """Compiles and links the library into `folder`, unless it is there.
+    """Compiles and links the library into `folder`, unless it is there and `force` is False.
 
     Returns:
       The library's path.
 
     Raises:
-      BuildError: no compiler, no TensorFlow, or what the compiler says.
+      BuildError: there is no compiler or no TensorFlow, `folder` is read-only, or compiling failed.
     """
     installed = _installed_version()
     if not force and installed and library.is_whole(library.path_for(installed, folder)):
@@ -60,10 +60,10 @@ def build(folder: str = library.FOLDER, force: bool = False) -> str:
         missing = f"CXX={chosen} is not found" if chosen else "no C++ compiler"
         raise BuildError(f"{missing}: install g++ (Debian: apt-get install -y g++)")
     if not os.access(folder, os.W_OK):
-        raise BuildError(f"{folder} cannot be written to")
+        raise BuildError(f"{folder} is not writable")
     version, compile_flags, link_flags = tensorflow()
     output = library.path_for(version, folder)
-    # Where files lay while they were compiled is nobody's business.
+    # The library must not reveal the paths of the machine that compiled it.
     include = next(flag[2:] for flag in compile_flags if flag.startswith("-I"))
     hidden = [f"-ffile-prefix-map={include}=include", f"-ffile-prefix-map={ROOT}=."]
     with tempfile.TemporaryDirectory(prefix="terngrad-") as scratch:
@@ -75,7 +75,7 @@ def build(folder: str = library.FOLDER, force: bool = False) -> str:
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(_run, jobs))
         objects = [job[-1] for job in jobs]
-        # Linked beside its place, so that a stopped build leaves nothing under the final name.
+        # Links in a temporary folder, so that an interrupted build leaves no library behind.
         with tempfile.TemporaryDirectory(prefix=".building-", dir=folder) as unfinished:
             linked = os.path.join(unfinished, "kernels.so")
             _run([cxx, "-shared", "-s", *objects, *link_flags, "-o", linked])
@@ -88,7 +88,7 @@ def build(folder: str = library.FOLDER, force: bool = False) -> str:
 
 
 def _installed_version() -> str | None:
-    """What `tensorflow` says, without the seconds that it takes to say it."""
+    """Returns the version that `tensorflow` reports, without taking seconds to import it."""
     for name in ("tensorflow-cpu", "tensorflow"):
         try:
             return importlib.metadata.version(name)
@@ -99,12 +99,12 @@ def _installed_version() -> str | None:
 
 @functools.cache
 def tensorflow() -> tuple[str, list[str], list[str]]:
-    """Version, compiler and linker flags of the TensorFlow that programs will import.
+    """Returns version, compiler and linker flags of the TensorFlow that programs will import.
 
-    Asked in a process of its own: a package's isolated build does not see what is installed.
+    Asks a separate process: the isolated build of a package does not see installed packages.
 
     Raises:
-      BuildError: there is none.
+      BuildError: TensorFlow is not installed or cannot be loaded.
     """
     command = "import tensorflow as tf; s = tf.sysconfig; " + (
         "print(tf.version.VERSION, *s.get_compile_flags(), '', *s.get_link_flags(), sep='\\n')"
@@ -141,7 +141,7 @@ def _run(command: Sequence[str]) -> None:
 
 
 def main() -> None:
-    """Builds anew; with --if-needed only what is not there. Says why there is no library."""
+    """Builds the library, with --if-needed only if it is missing; exits with the reason if not."""
     if sys.argv[1:] not in ([], ["--if-needed"]):
         sys.exit("usage: python -m terngrad.ops.build [--if-needed]")
     try:

@@ -48,7 +48,7 @@ def normal(seed, shape):
 
 
 def encode(kernels, gradients, variables, bounds, scales, key, firsts=()):
-    """Inside a tf.function, as training does."""
+    """Encodes inside a tf.function, as training does."""
     arguments = [tf.constant(g, tf.float32) for g in gradients]
     vectors = [tf.constant(v, tf.float32) for v in (bounds, scales)]
     run = tf.function(
@@ -194,7 +194,7 @@ def test_stats_have_the_same_bits_on_every_path_and_number_of_threads(native):
 
 
 def block_sum(values, power):
-    """The order of additions: 64 rows of float32 in each 4096 values, then float64 in order."""
+    """Adds in the kernels' order: 64 rows of float32 in each 4096 values, then float64 in order."""
     total = np.float64(0)
     for start in range(0, values.size, 4096):
         block = np.zeros(4096, np.float32)

@@ -1,4 +1,4 @@
-"""The compiled ops: where their library lies, and whether it fits sources and TensorFlow."""
+"""The library of compiled ops: its path, its checksum, and loading it if it fits TensorFlow."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ _SEAL_BYTES = hashlib.sha256().digest_size
 
 
 class UnavailableError(RuntimeError):
-    """There is no library for this TensorFlow; the message says why, and what to do."""
+    """There is no library for this TensorFlow; the message says why and how to get one."""
 
 
 def sources(*parts: str) -> list[str]:
-    """Files of `terngrad/cc` without tests, relative to the repository."""
+    """Returns the files of `terngrad/cc` without tests, relative to the repository."""
     found = glob.glob(os.path.join("terngrad", "cc", *parts), root_dir=ROOT)
     return sorted(path for path in found if not path.endswith("_test.cc"))
 
 
 def path_for(version: str, folder: str = FOLDER) -> str:
-    """Path of the library for a version of TensorFlow, these sources and this kind of processor.
+    """Returns the library's path for a TensorFlow version, these sources and this processor kind.
 
-    Ops are bound to the TensorFlow they were compiled against, and an old library would give other
-    numbers than another worker's new one.
+    Ops work only with the TensorFlow they were compiled against. A library of old sources could
+    give other numbers than the new library of another worker.
     """
     return os.path.join(folder, f"{_PREFIX}{version}-{_fingerprint()}{_SUFFIX}")
 
 
 def seal(path: str) -> None:
-    """Appends a checksum to a library; loaders ignore what follows its sections."""
+    """Appends a checksum to a library; loaders ignore bytes after its sections."""
     with open(path, "rb+") as file:
         content = file.read()
         file.write(hashlib.sha256(content).digest())
@@ -51,7 +51,7 @@ def seal(path: str) -> None:
 
 
 def is_whole(path: str) -> bool:
-    """Whether a library is there, with its checksum: a cut one would crash the process."""
+    """Whether a library exists and has its checksum: a truncated one would crash the process."""
     if not os.path.exists(path):
         return False
     with open(path, "rb") as file:
@@ -60,7 +60,7 @@ def is_whole(path: str) -> bool:
 
 
 def others(path: str) -> list[str]:
-    """Libraries beside `path`."""
+    """Returns the other libraries in the folder of `path`."""
     folder = glob.escape(os.path.join(os.path.dirname(path), _PREFIX))
     return sorted(set(glob.glob(f"{folder}*{_SUFFIX}")) - {path})
 
@@ -89,21 +89,21 @@ def load(folder: str = FOLDER) -> ModuleType:
 
 
 class Planes(ctypes.Structure):
-    """A bucket of codes, or their sums: `Planes` of cc/lib/kernels.h."""
+    """A bucket of codes or of their sums: `Planes` of cc/lib/kernels.h."""
 
     _fields_ = (("words", ctypes.c_void_p), ("planes", ctypes.c_int))
 
 
 @functools.cache
 def load_functions(folder: str = FOLDER) -> ctypes.CDLL:
-    """Returns what cc/lib/functions.cc declares: kernels that need no tensors.
+    """Returns the functions of cc/lib/functions.cc: kernels that need no tensors.
 
     Raises:
       UnavailableError: see `load`.
     """
     import tensorflow as tf  # not at the top: the build and setup.py run without it
 
-    load(folder)  # first: TensorFlow finds no ops in a library that is loaded already
+    load(folder)  # first: TensorFlow finds no ops in a library that is already loaded
     functions = ctypes.CDLL(path_for(tf.version.VERSION, folder))
     functions.terngrad_sum.argtypes = (
         ctypes.c_char_p,
@@ -131,8 +131,8 @@ def _why_missing(version: str, path: str) -> str:
     names = [os.path.basename(p)[len(_PREFIX) : -len(_SUFFIX)] for p in others(path)]
     versions = sorted({name.partition("-")[0] for name in names})
     if version in versions:
-        return "native kernels are built from other sources, or for another processor"
+        return "native kernels are built from other sources or for another processor"
     if versions:
         built = ", ".join(versions)
-        return f"native kernels are built for TensorFlow {built}, this is TensorFlow {version}"
-    return f"native kernels are not built, this is TensorFlow {version}"
+        return f"native kernels are built for TensorFlow {built}, but this is TensorFlow {version}"
+    return f"native kernels are not built for TensorFlow {version}"

@@ -1,4 +1,4 @@
-"""What a wheel of the package holds."""
+"""The contents of the package's wheel."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ from terngrad.ops import build, library
 pytest.importorskip("setuptools")
 
 _COMPILER = """#!/usr/bin/env bash
-# Stands for a compiler: writes its last argument, the output.
+# A fake compiler: writes its last argument, the output.
 echo compiled > "${@: -1}"
 """
 

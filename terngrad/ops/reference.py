@@ -1,4 +1,4 @@
-"""The codec's arithmetic in plain TensorFlow ops: for every device, and to compare with."""
+"""The codec's arithmetic in plain TensorFlow ops: runs on every device and defines the results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from terngrad.ternary import Stats, Ternary
 
 
 class ReferenceKernels(Kernels):
-    """Puts the functions of `ternary`, `draws` and `planes` together."""
+    """Combines the functions of `ternary`, `draws` and `planes`."""
 
     title = "the reference ops (TensorFlow)"
     family = "reference"
@@ -66,7 +66,7 @@ def ternarize_all(
     key: DrawKey,
     firsts: Sequence[int] = (),
 ) -> list[Ternary]:
-    """Codes of each variable as flat masks; arguments of `Kernels.encode`."""
+    """Returns the codes of each variable as flat masks; arguments as for `Kernels.encode`."""
     codes = []
     for i, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
         values = tf.reshape(gradient, [-1])
@@ -78,7 +78,7 @@ def ternarize_all(
 def scaled_sums(
     sums: tf.Tensor, scales: tf.Tensor, nodes: tf.Tensor, shapes: Sequence[Sequence[int]]
 ) -> list[tf.Tensor]:
-    """Means of a bucket's variables from their sums, float32 [M]; see `Kernels.decode`."""
+    """Returns means of a bucket's variables from its sums, float32 [M]; see `Kernels.decode`."""
     units = tf.unstack(ternary.mean_scale(scales, nodes), num=len(shapes))
     totals = tf.split(sums, [math.prod(shape) for shape in shapes])
     return [

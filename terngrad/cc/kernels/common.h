@@ -1,4 +1,4 @@
-// What the kernels share: the choice of the path, splitting work.
+// Shared by the kernels: choosing the path and splitting work.
 
 #ifndef TERNGRAD_CC_KERNELS_COMMON_H_
 #define TERNGRAD_CC_KERNELS_COMMON_H_
@@ -45,7 +45,7 @@ void Split(tensorflow::OpKernelContext* context, int64_t total, int64_t cycles,
            const Run& run) {
   auto* threads = context->device()->tensorflow_cpu_worker_threads()->workers;
   threads->ParallelFor(total, cycles, [&run](int64_t begin, int64_t end) {
-    // Not every thread that may get here flushes denormals already.
+    // Some threads that run this do not flush denormals yet.
     const tensorflow::port::ScopedFlushDenormal flush;
     run(begin, end);
   });

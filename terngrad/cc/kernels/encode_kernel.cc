@@ -64,8 +64,7 @@ class EncodeOp : public PathOpKernel {
     OP_REQUIRES_OK(context, context->input("node", &node));
     for (const Tensor* scalar : {seed, step, node}) {
       OP_REQUIRES(context, TensorShapeUtils::IsScalar(scalar->shape()),
-                  Invalid("seed, step and node must be scalars; one "
-                          "has shape ",
+                  Invalid("seed, step and node must be scalars; one has shape ",
                           scalar->shape().DebugString()));
     }
     const int32_t index = node->scalar<int32_t>()();

@@ -1,12 +1,12 @@
-// Kernels that are called without TensorFlow (terngrad/ops/native.py).
+// Kernels that Python calls without TensorFlow (terngrad/ops/native.py).
 
 #include <algorithm>
 
 #include "terngrad/cc/lib/kernels.h"
 
-// Writes the sum of `count` buckets of `rows` words a plane, modulo 2^planes,
-// to total[rows * planes]. False, and nothing done, where `path` is not one of
-// FindKernels or there are too many planes.
+// Writes the sum of `count` buckets of `rows` words per plane, modulo 2^planes,
+// to total[rows * planes]. Returns false and does nothing if FindKernels does
+// not know `path` or a number of planes is out of range.
 extern "C" __attribute__((visibility("default"))) bool terngrad_sum(
     const char* path, const terngrad::Planes* inputs, int64_t count, int planes,
     int64_t rows, uint32_t* total) {

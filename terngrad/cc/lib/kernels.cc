@@ -6,7 +6,7 @@ namespace terngrad {
 namespace {
 
 #if defined(__x86_64__)
-// What build.py compiles each path with.
+// The instruction sets that build.py compiles each path for.
 bool HasAvx2() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi");
 }

@@ -1,5 +1,5 @@
 // TernGrad's arithmetic on arrays: statistics, ternary codes, their sums and
-// means. Nothing here knows TensorFlow, allocates memory or starts a thread.
+// means. Nothing here needs TensorFlow, allocates memory or starts a thread.
 //
 // A bucket of M elements is stored as bit planes (terngrad/planes.py):
 // for each 32 elements k words, word j holding bit j of each element in two's
@@ -16,33 +16,33 @@ namespace terngrad {
 
 inline constexpr int kWordBits = 32;      // elements in a word
 inline constexpr int kMaxPlanes = 18;     // sums over 65536 nodes
-inline constexpr int kStatsBlock = 4096;  // most values in one call of stats
+inline constexpr int kStatsBlock = 4096;  // maximum of values per call of stats
 inline constexpr float kSmallestNormal = 0x1p-126f;
 inline constexpr float kSmallestScale = 0x1p-100f;  // smaller ones count as 0
 
-// Statistics of up to kStatsBlock values. Blocks are joined by adding the sums
-// in the order of the blocks, so results do not depend on threads.
+// Statistics of up to kStatsBlock values. Callers add the sums of blocks in the
+// order of the blocks, so results do not depend on threads.
 struct BlockStats {
   double sum;
   double sum_of_squares;
-  uint32_t max_bits;  // of |x|; above those of infinity if there is a NaN
+  uint32_t max_bits;  // largest bits of |x|; above infinity's if x has a NaN
 };
 
 // A variable's gradient and how to encode it.
 struct Source {
   const float* values;
   int64_t size;
-  int64_t first;      // index in the variable of values[0]
+  int64_t first;      // index of values[0] in the variable
   uint32_t variable;  // index of the variable, < 2^16
-  float bound;        // magnitude to clip to; infinity = none
-  float scale;        // |code| = 1 stands for it; all codes 0 if not usable
+  float bound;        // magnitude to clip to; infinity = no clipping
+  float scale;        // value of |code| = 1; all codes are 0 if not usable
 };
 
-// Where a variable's mean gradient goes.
+// Memory for a variable's mean gradient.
 struct Target {
   float* values;
   int64_t size;
-  float unit;  // what a sum of 1 is worth
+  float unit;  // value of a sum of 1
 };
 
 // Codes, or sums of codes, of a whole bucket.
@@ -51,46 +51,47 @@ struct Planes {
   int planes;
 };
 
-// The seed, the step and the node that codes are drawn with.
+// The seed, step and node of the draws.
 struct NodeKey {
   uint64_t seed;
   uint32_t step;
   uint32_t node;  // < 2^16
 };
 
-// One implementation of everything. All give the same bits.
+// One implementation of all functions. All implementations give the same bits.
 struct Kernels {
   const char* path;  // "avx512", "avx2" or "portable"
 
   // count <= kStatsBlock.
   BlockStats (*stats)(const float* values, int64_t count);
 
-  // Writes words [2 begin, 2 end) of the bucket in which `sources` follow each
-  // other: the codes of its elements [32 begin, 32 end). What lies behind the
-  // last source is 0.
+  // Writes words [2 begin, 2 end) of the bucket that concatenates `sources`:
+  // the codes of its elements [32 begin, 32 end). Elements after the last
+  // source are 0.
   void (*encode)(const Source* sources, int64_t source_count,
                  const NodeKey& key, int64_t begin, int64_t end,
                  uint32_t* words);
 
   // Writes words [planes begin, planes end) of the sum of `inputs`, modulo
-  // 2^planes. 1 <= planes <= kMaxPlanes, as for each input.
+  // 2^planes. 1 <= planes <= kMaxPlanes, also for each input.
   void (*sum)(const Planes* inputs, int64_t input_count, int planes,
               int64_t begin, int64_t end, uint32_t* total);
 
-  // Writes unit * value for the bucket's elements [32 begin, 32 end) into the
-  // targets that follow each other in it.
+  // Writes unit * value for elements [32 begin, 32 end) of the bucket that
+  // concatenates `targets`.
   void (*decode)(const Planes& sums, const Target* targets,
                  int64_t target_count, int64_t begin, int64_t end);
 };
 
-// The kernels of a path, or the fastest for an empty path; null if the path is
-// unknown, not in this build or beyond this CPU.
+// Returns the kernels of a path, or the fastest for an empty path; null if the
+// path is unknown, not in this build or not supported by this CPU.
 const Kernels* FindKernels(const char* path);
 
-// The paths that FindKernels knows here, separated by ", ", fastest first.
+// Returns the paths that FindKernels finds here, separated by ", ", fastest
+// first.
 const char* SupportedPaths();
 
-// For FindKernels: null where the build has no such path.
+// For FindKernels: null if the build does not have the path.
 const Kernels* Avx512Kernels();
 const Kernels* Avx2Kernels();
 const Kernels* PortableKernels();

@@ -1,4 +1,4 @@
-// Compiled with the instruction set's own flags; empty on other processors.
+// Compiled with the instruction set's flags; empty on other processors.
 
 #include "terngrad/cc/lib/kernels.h"
 

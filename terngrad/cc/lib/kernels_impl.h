@@ -1,8 +1,8 @@
-// The kernels, written once over 16 lanes. A file for each instruction set
-// defines the lanes (simd_*.h) and takes the table from here.
+// The kernels, written once for 16 lanes. A file for each instruction set
+// defines the lanes (simd_*.h) and instantiates the table at the end.
 //
-// Everything is a template of the lanes or static: code compiled for one
-// instruction set never stands in for another's.
+// Everything is static or a template of the lanes: the linker must not replace
+// code by a copy that was compiled for another instruction set.
 
 #ifndef TERNGRAD_CC_LIB_KERNELS_IMPL_H_
 #define TERNGRAD_CC_LIB_KERNELS_IMPL_H_
@@ -21,9 +21,9 @@ inline constexpr int kLanes = 16;
 static inline int64_t Smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t Larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
-// Calls visit(item, begin, end) for the part [begin, end) of each item that
-// lies in elements [first, last) of the bucket in which the items follow each
-// other; `offset` is the part's place in the bucket.
+// Calls visit(item, begin, end, offset) for the part [begin, end) of each item
+// that lies in elements [first, last) of the bucket that concatenates the
+// items; `offset` is the part's place in the bucket.
 template <class Item, class Visit>
 static inline void VisitParts(const Item* items, int64_t count, int64_t first,
                               int64_t last, Visit visit) {
@@ -38,8 +38,7 @@ static inline void VisitParts(const Item* items, int64_t count, int64_t first,
 
 // ---- Statistics ------------------------------------------------------------
 
-// Sums of 64 interleaved sequences, joined in pairs: vectors of any width
-// give the same bits.
+// Sums 64 interleaved sequences: vectors of any width give the same bits.
 template <class Lanes>
 struct StatsKernel {
   using Floats = typename Lanes::Floats;
@@ -93,7 +92,7 @@ struct StatsKernel {
 
 // ---- Encoding --------------------------------------------------------------
 
-// Appends codes to a bucket, from a word's start on.
+// Appends codes to a bucket, starting at the beginning of a word.
 template <class Lanes>
 class CodeWriter {
  public:
@@ -112,7 +111,7 @@ class CodeWriter {
     }
   }
 
-  // Ends a word that is not full with zeros, then writes zeros up to `end`.
+  // Pads the current word with zeros, then writes zeros up to `end`.
   void Finish(uint32_t* end) {
     if (filled_ > 0) Flush();
     while (words_ < end) *words_++ = 0;
@@ -131,7 +130,7 @@ class CodeWriter {
   int filled_ = 0;
 };
 
-// Sixteen consecutive Philox blocks of one stream, a lane each.
+// Sixteen consecutive Philox blocks of one stream, one per lane.
 template <class Lanes>
 class PhiloxLanes {
  public:
@@ -149,7 +148,7 @@ class PhiloxLanes {
     }
   }
 
-  // Blocks [block, block + 16), block a multiple of 16.
+  // Computes blocks [block, block + 16); block is a multiple of 16.
   void Draw(uint64_t block, Words (&words)[4]) const {
     // Only the block's low word differs between the lanes, so half of the
     // first two rounds is the same for all of them.
@@ -189,10 +188,10 @@ class PhiloxLanes {
   uint32_t k1_[kPhiloxRounds];
 };
 
-// A value is kept if r < t, t = min(|x|, bound) * (2^24 / scale), for its draw
-// r of 24 bits. With h = r / 256 rounded down, t / 256 < h refuses and
-// t / 256 > h + 255 / 256 accepts it whatever the lower 8 bits of r are; only
-// between the two, one time in 2^16, are they drawn.
+// A value is kept if r < t, where t = min(|x|, bound) * (2^24 / scale) and r is
+// its draw of 24 bits. With h = r / 256 rounded down, t / 256 < h rejects and
+// t / 256 > h + 255 / 256 accepts it, whatever the lower 8 bits of r are. Only
+// between the two, once in 2^16 values, are the lower bits drawn.
 template <class Lanes>
 class SourceEncoder {
  public:
@@ -228,7 +227,7 @@ class SourceEncoder {
     uint32_t negative[kGroupWords];
   };
 
-  // Encodes `count` values from `element` on, all of one group of draws.
+  // Encodes `count` values from `element` on, all in one group of draws.
   void EncodeSome(const float* values, uint64_t element, int count,
                   Codes* codes) const {
     const uint64_t group = element / kDrawGroup;
@@ -265,7 +264,7 @@ class SourceEncoder {
   }
 
   struct Decision {
-    uint32_t accepted, possible, negative;  // a bit each lane
+    uint32_t accepted, possible, negative;  // one bit per lane
   };
 
   static Decision Decide(Floats x, Floats bound, Floats factor, Floats h) {
@@ -276,7 +275,7 @@ class SourceEncoder {
             Lanes::SignBits(x)};
   }
 
-  // Decides the open values with all 24 bits of their draws.
+  // Decides the undecided values with all 24 bits of their draws.
   void Settle(const float* values, uint64_t group, const uint32_t* open,
               Codes* codes) const {
     for (int w = 0; w < kGroupWords; ++w) {
@@ -290,8 +289,8 @@ class SourceEncoder {
     }
   }
 
-  // Denormal values and thresholds count as zero, whether or not this thread
-  // flushes them.
+  // Denormal values and thresholds count as zero even if this thread does not
+  // flush them.
   bool IsKept(float value, uint64_t element) const {
     const float size = __builtin_fabsf(value);  // std::fabs may be shared code
     const float magnitude = size > source_.bound ? source_.bound : size;
@@ -338,12 +337,12 @@ void Encode(const Source* sources, int64_t source_count, const NodeKey& key,
 
 // ---- Sums ------------------------------------------------------------------
 
-inline constexpr int kTile = 64;  // words of a plane that are summed at once
+inline constexpr int kTile = 64;  // words per plane that are summed at once
 
 // Planes of up to kTile groups, each plane's words side by side.
 using Tile = uint32_t[kMaxPlanes][kTile];
 
-// PLANES = 0 stands for a number known at run time only.
+// PLANES = 0 means that the number is known at run time only.
 template <int PLANES>
 static inline void LoadTile(const uint32_t* words, int count, int planes,
                             Tile& tile) {
@@ -494,7 +493,7 @@ void Decode(const Planes& sums, const Target* targets, int64_t target_count,
       });
 }
 
-// The table of an instruction set.
+// The table for an instruction set.
 template <class Lanes>
 inline constexpr Kernels kKernelsOf = {Lanes::kPath, StatsKernel<Lanes>::Run,
                                        Encode<Lanes>, SumKernel<Lanes>::Run,

@@ -1,8 +1,8 @@
 // kernels_test PATH: checks the laws of a path's kernels, without a framework.
-// Ends with 77 where the build or this processor does not have the path.
+// Exits with 77 if the build or this processor does not have the path.
 //
-// Vectors are made with their size, so that the address sanitizer sees every
-// access outside them.
+// Vectors get their exact size, so that the address sanitizer sees every access
+// outside them.
 
 #include "terngrad/cc/lib/kernels.h"
 
@@ -29,13 +29,13 @@ namespace {
 
 // ---- Checks ----------------------------------------------------------------
 
-const char* law = "";   // that is being checked
-char trying[200] = "";  // the case of it
+const char* law = "";   // being checked
+char trying[200] = "";  // its current case
 constexpr int kSkip = 77;
 
 #define TRY(...) std::snprintf(trying, sizeof(trying), __VA_ARGS__)
 
-// Ends the program unless both are the same bits; any NaN is like another.
+// Ends the program unless both have the same bits; all NaNs are equal.
 #define CHECK_SAME(got, want) \
   CheckSame(got, want, __FILE__, __LINE__, #got " is " #want)
 
@@ -78,7 +78,7 @@ void CheckSame(const std::vector<T>& got, const std::vector<T>& want,
   }
 }
 
-// ---- What the laws share ---------------------------------------------------
+// ---- Shared by the laws ----------------------------------------------------
 
 using Words = std::vector<uint32_t>;
 using Floats = std::vector<float>;
@@ -90,7 +90,8 @@ constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 constexpr uint32_t kGuardWord = 0xDEADBEEF;
 constexpr float kGuardValue = -12345.0f;
 
-// Around a word, a group of draws and its double, a block of statistics.
+// Around the sizes of a word, of one and two groups of draws, and of a block of
+// statistics.
 constexpr int64_t kSizes[] = {0, 1, 31, 32, 33, 127, 128, 129, 257, 4097};
 constexpr int64_t kFirsts[] = {0,
                                1,
@@ -147,7 +148,7 @@ int64_t GroupsOf(int64_t elements) {
   return (elements + kWordBits - 1) / kWordBits;
 }
 
-// The bit planes of a bucket by their definition, and back.
+// Converts a bucket to bit planes by their definition, and back.
 Words PlanesOf(const Integers& values, int planes) {
   Words words(GroupsOf(values.size()) * planes);
   for (size_t i = 0; i < values.size(); ++i) {
@@ -172,7 +173,7 @@ Integers IntegersOf(const Words& words, int planes) {
   return values;
 }
 
-// `whole` with guards outside [begin, end).
+// Returns `whole` with guards outside [begin, end).
 template <class T>
 std::vector<T> Part(const std::vector<T>& whole, int64_t begin, int64_t end,
                     T guard) {
@@ -182,7 +183,7 @@ std::vector<T> Part(const std::vector<T>& whole, int64_t begin, int64_t end,
   return part;
 }
 
-// While it lives, denormal values are flushed as on TensorFlow's threads.
+// Flushes denormal values during its lifetime, as TensorFlow's threads do.
 class Flushing {
  public:
   explicit Flushing(bool flush) : saved_(Control()) {
@@ -230,7 +231,7 @@ void PathsAreFoundByTheirNames(const Kernels& kernels) {
   CHECK_SAME(FindKernels("sse") ? 1u : 0u, 0u);
 }
 
-// The known answers of Salmon et al.'s Random123.
+// Known answers from Random123 (Salmon et al.).
 void PhiloxGivesKnownAnswers(const Kernels&) {
   const struct {
     DrawKey key;
@@ -251,7 +252,7 @@ void PhiloxGivesKnownAnswers(const Kernels&) {
   }
 }
 
-// Of terngrad/draws.py.
+// From terngrad/draws.py.
 void DrawsAreThoseOfPython(const Kernels&) {
   const DrawKey key = {0x0123456789ABCDEF, 0x89ABCDEF, 0xBEEFF00D};
   const struct {
@@ -278,7 +279,7 @@ BlockStats NaiveStats(const Floats& values) {
   BlockStats stats = {0.0, 0.0, 0};
   for (size_t i = 0; i < values.size(); ++i) {
     sums[i % 64] += values[i];
-    // Volatile: rounded, even where compilers may fuse.
+    // Volatile: rounds even if the compiler may fuse operations.
     const volatile float square = values[i] * values[i];
     squares[i % 64] += square;
     stats.max_bits = std::max(stats.max_bits, BitsOf(values[i]) & 0x7FFFFFFF);
@@ -375,8 +376,8 @@ void CheckCodes(const Kernels& kernels, const std::vector<Source>& sources,
   }
 }
 
-// Values of a source without any: a half of them as good as at their draws,
-// so that all 24 bits of these count.
+// Returns values for a source that has none. Half of them lie close to their
+// draws, so that all 24 bits of these matter.
 Floats SomeGradient(const Source& source, const NodeKey& node, Random& random) {
   Floats values = SomeFloats(source.size, random);
   for (int64_t i = 0; i < source.size; ++i) {
@@ -391,7 +392,7 @@ Floats SomeGradient(const Source& source, const NodeKey& node, Random& random) {
   return values;
 }
 
-// A bucket's gradients: sources and what they point to.
+// A bucket's gradients: sources and the values that they point to.
 struct Bucket {
   std::vector<Floats> values;
   std::vector<Source> sources;
@@ -647,7 +648,7 @@ constexpr int64_t kTargetSizes[] = {5, 31, 0, 33, 128, 1, 64, 203, 32, 74};
 constexpr float kUnits[] = {0.1f, -2.5f, 1.0f,   0.0f,      1e-40f,
                             kNaN, 3e38f, 0.007f, kInfinity, 1.0f / 3};
 
-// Targets of these sizes, and what they point to.
+// Targets of these sizes, and the values that they point to.
 struct Targets {
   std::vector<Floats> values;
   std::vector<Target> targets;

@@ -50,7 +50,7 @@ def run_well(command):
 
 
 def found(*programs):
-    """The first of the programs that is there, beside Python or on the path; skips if none is."""
+    """Returns the first program found, beside Python or on the path; skips if there is none."""
     folders = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
     for program in programs:
         if path := shutil.which(program, path=folders):
@@ -63,7 +63,7 @@ def compiler():
 
 
 def compiled(cxx, flags, sources, folder, flags_of=build.flags_of):
-    """Objects of the sources."""
+    """Compiles the sources; returns the object files."""
     objects = [os.path.join(folder, os.path.basename(source) + ".o") for source in sources]
     jobs = [
         [cxx, *flags, *WARNINGS, *flags_of(source), "-I.", "-c", source, "-o", target]
@@ -81,7 +81,7 @@ def laws(request, tmp_path_factory):
     program, flags = str(folder / "laws"), BUILDS[request.param]
     (folder / "nothing.cc").write_text("int main() {}\n")
     if run([compiler(), *flags, str(folder / "nothing.cc"), "-o", program]).returncode:
-        pytest.skip(f"{compiler()} cannot link what is {request.param}")
+        pytest.skip(f"{compiler()} cannot link with the flags of {request.param!r}")
     objects = compiled(compiler(), flags, [*LIBRARY, LAWS], folder)
     run_well([compiler(), *flags, *objects, "-o", program])
     return program
@@ -118,8 +118,8 @@ def test_laws_hold_on_aarch64(aarch64_laws):
 
 
 def test_no_code_is_shared_between_instruction_sets(tmp_path):
-    # The linker keeps one copy of what several objects define, and that may be one of
-    # instructions that this processor lacks. Without optimization nothing hides inlined.
+    # If several objects define a function, the linker keeps one copy, whose instructions this
+    # processor may lack. Without optimization no function is hidden by inlining.
     nm = found("nm")
     sources = build.sources("lib", "kernels_*.cc")
     defined_in = {}

@@ -1,5 +1,5 @@
-// Philox4x32-10 (Salmon et al., SC 2011) and the draws that ternary codes take
-// from it, one element at a time: the definition that vector code follows.
+// Philox4x32-10 (Salmon et al., SC 2011) and the draws for ternary codes, one
+// element at a time: the definition that vector code follows.
 
 #ifndef TERNGRAD_CC_LIB_PHILOX_H_
 #define TERNGRAD_CC_LIB_PHILOX_H_
@@ -14,11 +14,11 @@ inline constexpr uint32_t kPhiloxKeyStep0 = 0x9E3779B9;
 inline constexpr uint32_t kPhiloxKeyStep1 = 0xBB67AE85;
 inline constexpr int kPhiloxRounds = 10;
 
-inline constexpr int kDrawGroup = 128;  // values that 16 blocks give 16 bits to
+inline constexpr int kDrawGroup = 128;  // values that get 16 bits of 16 blocks
 inline constexpr int kDrawBlocks = 16;
 inline constexpr uint64_t kLowBytesFromBlock = uint64_t{1} << 63;
 
-// Names the stream of draws of one variable of one node at one step.
+// Identifies the stream of draws of one variable of one node at one step.
 struct DrawKey {
   uint64_t seed;
   uint32_t step;
@@ -29,8 +29,8 @@ struct PhiloxBlock {
   uint32_t words[4];
 };
 
-// The functions of this header are static: a file compiled for one instruction
-// set must not lend its copy to another.
+// The functions of this header are static: the linker must not replace a copy
+// by one that was compiled for another instruction set.
 static inline PhiloxBlock Philox(const DrawKey& key, uint64_t block) {
   uint32_t c0 = static_cast<uint32_t>(block);
   uint32_t c1 = static_cast<uint32_t>(block >> 32);
@@ -51,7 +51,7 @@ static inline PhiloxBlock Philox(const DrawKey& key, uint64_t block) {
   return {{c0, c1, c2, c3}};
 }
 
-// The draw of element `element` of a variable: 24 bits.
+// Returns the 24-bit draw of an element of a variable.
 //
 // Upper 16: value e of 128 takes half (e / 16) % 2 of word e / 32 of block
 // e % 16. Lower 8: value e of 256 takes byte (e / 16) % 4 of word e / 64 of

@@ -80,16 +80,16 @@ REGISTER_OP("TerngradStats")
     .Attr("path: string = ''")
     .SetShapeFn(StatsShape)
     .Doc(R"doc(
-Statistics of each of n tensors of any shape, in one pass.
+Statistics of n tensors of any shape, each in one pass.
 
 The order of the additions is fixed: results do not depend on threads or path.
 
 sum: [n].
 sum_of_squares: [n].
 max_abs: [n], largest magnitude; NaN if there is a NaN, 0 if it is denormal or
-  there is no value.
-path: avx512, avx2 or portable; empty = the fastest of this processor. An
-  unknown one is an InvalidArgument error.
+  the tensor is empty.
+path: avx512, avx2 or portable; empty = the fastest that this processor
+  supports. Unknown paths are InvalidArgument errors.
 )doc");
 
 REGISTER_OP("TerngradEncode")
@@ -108,15 +108,16 @@ REGISTER_OP("TerngradEncode")
     .Doc(R"doc(
 Ternary codes of a bucket: clip, draw, pack. M is the sum of the inputs' sizes.
 
-Element e of variable v gets the code sign(x) where float(r) < t, else 0:
-t = fl(min(|x|, bound) * fl(2^24 / scale)), r the 24-bit draw of (seed, step,
+Element e of variable v gets the code sign(x) if float(r) < t, else 0, with
+t = fl(min(|x|, bound) * fl(2^24 / scale)) and r the 24-bit draw of (seed, step,
 node, v, e) (terngrad/draws.py). Denormal x and t count as 0. All codes of a
-variable are 0 where its scale is below 2^-100 or not finite.
+variable are 0 if its scale is below 2^-100 or not finite.
 
 gradients: the variables of the bucket in its order, of any shape.
-bounds: [n], magnitude to clip to; infinity = none.
+bounds: [n], magnitudes to clip to; infinity = no clipping.
 scales: [n].
-seed, step, node: scalars; the low 32 bits of step count, 0 <= node < 2^16.
+seed, step, node: scalars; only the low 32 bits of step are used;
+  0 <= node < 2^16.
 words: [ceil(M / 32), 2], bit planes "nonzero" and "negative".
 variables: index of each variable in the layout, 0 <= v < 2^16.
 firsts: index in its variable of each tensor's first element; empty = all 0.
@@ -134,7 +135,7 @@ REGISTER_OP("TerngradSum")
     .Doc(R"doc(
 Sum of n buckets of integers in bit planes, modulo 2^planes.
 
-words: each [G, k], two's complement; 1 <= k <= 18 may differ between them.
+words: each [G, k], two's complement; 1 <= k <= 18 may differ between inputs.
 total: [G, planes].
 planes: 1 to 18.
 path: as for TerngradStats.
@@ -156,9 +157,9 @@ Mean gradients from the sums of a bucket: fl(fl(scale / nodes) * sum).
 words: [ceil(M / 32), k], two's complement, 1 <= k <= 18; M is the sum of the
   outputs' sizes.
 scales: [n]; those below 2^-100 count as 0.
-nodes: scalar >= 1, nodes that the sums are over.
+nodes: scalar >= 1, number of nodes in the sums.
 means: the variables of the bucket in its order.
-shapes: of the outputs.
+shapes: shapes of the outputs.
 path: as for TerngradStats.
 Other shapes or values are InvalidArgument errors.
 )doc");
