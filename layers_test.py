@@ -1,6 +1,7 @@
 """Who may import whom: every import counts, also a deferred one and one for annotations only."""
 
 import ast
+import functools
 import graphlib
 import importlib.util
 import re
@@ -40,6 +41,7 @@ _ROWS = (
     ("benchmarks", "docs"),
 )
 _ROW_OF = {name: row for row, names in enumerate(_ROWS) for name in names}
+_parse = functools.cache(ast.parse)  # each rule looks at all modules
 _MAIN = re.compile(r'^if __name__ == "__main__":', re.MULTILINE)
 
 
@@ -64,7 +66,7 @@ def sources() -> dict[str, str]:
 def imports(modules: Mapping[str, str]) -> Iterator[Import]:
     """All imports of some modules, given as texts by name."""
     for module, text in modules.items():
-        for node in ast.walk(ast.parse(text)):
+        for node in ast.walk(_parse(text)):
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     yield Import(module, node.lineno, alias.name)
