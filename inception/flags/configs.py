@@ -19,6 +19,7 @@ from inception.flags.table import (
     refuse,
 )
 from terngrad.layout import BITS_OF_CODEC, DEFAULT_BUCKET_ELEMENTS
+from terngrad.training.slots import SLOTS
 
 
 def _read_steps(text: str) -> tuple[int, int] | None:
@@ -181,7 +182,7 @@ class TrainConfig(_Shared, Trainer, Rates):
     )
     optimizer: str = flag(
         "Training",
-        one_of("momentum", "adam", "gd", "rmsprop"),
+        one_of(*SLOTS),
         "momentum",
         "momentum, adam, gd or rmsprop",
     )
