@@ -38,7 +38,7 @@ def join(hosts: Sequence[str], rank: int, address: str, timeout_secs: float) -> 
       timeout_secs: how long to wait.
 
     Returns:
-      In the chief its connections to all others, by rank; in the others that to the chief.
+      Connections by rank: the chief gets one to each other process, the others one to the chief.
 
     Raises:
       MembershipError: names the processes that did not join, were refused or cannot be reached.
@@ -237,7 +237,7 @@ def _differing_hosts(mine: list, theirs: list) -> str:
 def own_address(host: str) -> str | None:
     """Returns the address of a name; None if other machines may resolve it to another address.
 
-    Many machines resolve their own name to a loopback address, which other machines do not.
+    Many machines resolve their own name to a loopback address, but other machines do not.
     """
     try:
         found = {entry[4][0] for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}

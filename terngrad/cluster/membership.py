@@ -68,7 +68,7 @@ class Membership(contextlib.AbstractContextManager):
         Args:
           hosts: the host of each process, for messages.
           rank: index of this process.
-          peers: in the chief (0) its connections to all others, by rank; in the others that to it.
+          peers: connections by rank: the chief (0) has one to each other, the others one to the chief.
           timeout_secs: a process is lost after this long without a sign of life, or if the others
             have waited this long for its next batch.
           on_loss: called once, from a thread, with a message about the lost process.
@@ -97,7 +97,7 @@ class Membership(contextlib.AbstractContextManager):
     def agree(self, facts: Facts) -> None:
         """Compares facts with the chief's; all processes must call this equally often.
 
-        Returns in no process before all have called it: it waits for the others while they live.
+        Returns only after all have called it; waits for the others as long as they live.
 
         Raises:
           DifferenceError: names the process, the fact, and both values.
