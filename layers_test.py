@@ -29,9 +29,9 @@ _ROWS = (
     ("slim",),
     ("inception.app", "inception.flags"),
     ("inception.results",),
-    ("inception.cluster.workers", "inception.cluster.network"),  # whom a process trains with
-    ("inception.training",),
     ("inception.cluster",),
+    ("inception.training",),
+    ("inception.serving",),
     ("inception",),
     (  # programs beside the library slim
         "slim.download_and_convert_data",

@@ -100,7 +100,7 @@ def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
             stack.enter_context(app.filtered_stderr([sys.executable, handshakes.__file__]))
         reading.wait_for_frames()
         with app.quiet_import():
-            from inception.cluster.ps import serve as ps
+            from inception.serving import serve as ps
         ps.serve(config, cluster)
 
 

@@ -4,10 +4,10 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 
-from inception.cluster.ps.kind import Ps
-from inception.cluster.ps.process import say
 from inception.flags.cluster import ClusterConfig
 from inception.results.ps_report import Told, adding_told
+from inception.serving.kind import Ps
+from inception.serving.process import say
 from terngrad.cluster.channel import split_address
 from terngrad.exchange.parameter_server.coordination.coordinator import Rules
 from terngrad.exchange.parameter_server.server.reduction import Reduction

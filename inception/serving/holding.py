@@ -6,11 +6,11 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import IO
 
-from inception.cluster.ps.kind import Ps
-from inception.cluster.ps.process import say
 from inception.flags.cluster import ClusterConfig
 from inception.flags.table import refuse
 from inception.results.ps_report import Told, holding_told
+from inception.serving.kind import Ps
+from inception.serving.process import say
 from inception.training.folders import hold_alone
 from inception.training.learning_rate import read_schedule
 from terngrad.asynchronous.keeping import Keeping

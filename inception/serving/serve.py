@@ -3,12 +3,12 @@
 import os
 
 from inception.cluster.network import listen, security, tell_hosts
-from inception.cluster.ps.adding import AddingPs
-from inception.cluster.ps.holding import HoldingPs
-from inception.cluster.ps.process import say, stopped_by_signals
 from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import TrainConfig
 from inception.results.ps_report import PsReport
+from inception.serving.adding import AddingPs
+from inception.serving.holding import HoldingPs
+from inception.serving.process import say, stopped_by_signals
 from inception.training import runtime
 from terngrad.service.calls import ps_name
 

@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 
-from inception.cluster.ps.process import stopped_by_signals
+from inception.serving.process import stopped_by_signals
 
 
 def test_a_signal_ends_a_ps_unless_it_is_ignored():
