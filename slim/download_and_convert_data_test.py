@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 from slim.datasets.dataset_factory import get_dataset
-from slim.datasets.mnist_test import write_source
+from slim.testing import write_mnist
 
 _REPO = pathlib.Path(__file__).parents[1]
 
@@ -22,7 +22,7 @@ def _run(*arguments):
 
 
 def test_converts_into_shards(tmp_path):
-    write_source(tmp_path, num_images=7, suffix=".gz")
+    write_mnist(tmp_path, num_images=7, suffix=".gz")
     flags = ["--dataset_name", "mnist", "--shard", "True", "--num_shards", "3"]
     run = _run(*flags, "--dataset_dir", tmp_path / "out", "--source_dir", tmp_path)
     assert run.returncode == 0, run.stderr
@@ -31,7 +31,7 @@ def test_converts_into_shards(tmp_path):
 
 
 def test_bad_source_is_one_line_and_writes_nothing(tmp_path):
-    write_source(tmp_path)
+    write_mnist(tmp_path)
     os.truncate(tmp_path / "t10k-labels-idx1-ubyte", 13)
     run = _run(
         "--dataset_name=mnist", f"--dataset_dir={tmp_path / 'out'}", f"--source_dir={tmp_path}"

@@ -12,18 +12,16 @@ import tensorflow as tf
 from tensorflow.core.util import event_pb2
 
 from inception import launch
-from inception.cluster.distributed_test import parameters, refusal
-from inception.cluster.parameter_server_test import ENDLESS
 from inception.flags.asynchronous import refuse_what_needs_all_workers
 from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import TrainConfig
 from inception.results.report import read_scalars
+from inception.testing import ENDLESS, Run, flags_of, parameters, processes, refusal
 from inception.training import asynchronous as asynchronous_program
 from inception.training.asynchronous_run_file import RunFile
-from inception.worker_runs import Run, flags_of, processes
 from terngrad.asynchronous.client import Pulled
-from terngrad.asynchronous.server_test import PLAN
 from terngrad.asynchronous.store import Standing
+from terngrad.testing.plans import PLAN
 from terngrad.training import checkpoints
 from terngrad.training.loop import StopRequest
 from terngrad.training.summaries import SummaryWriter
@@ -67,8 +65,8 @@ def wait_for_step(run, step):
     run.wait_for(r"Worker \d: .* step")
     deadline = time.monotonic() + 200
     while max(steps_of(run)) < step:
-        assert time.monotonic() < deadline, "\n".join(run.lines)
-        assert run.process.poll() is None, "\n".join(run.lines)
+        assert time.monotonic() < deadline, run.output
+        assert run.process.poll() is None, run.output
         time.sleep(0.05)
 
 
@@ -93,8 +91,8 @@ def test_workers_train_without_waiting_until_the_run_has_its_updates(tmp_path):
     servers = 2
     program, flags = asynchronous(tmp_path, 600, summary_secs=1)
     run = Run(2, program, [*flags, "--max_staleness=20"], [f"--ps={servers}"])
-    assert run.finish() == 0, "\n".join(run.lines)
-    lines = "\n".join(run.lines)
+    assert run.finish() == 0, run.output
+    lines = run.output
     assert re.search(r"^\[0\] PS hosts are: \['127.0.0.1:\d+'", lines, re.MULTILINE)
     assert "SyncReplicas" not in lines
     assert "Worker 0: " in lines and "Worker 1: " in lines
@@ -192,7 +190,7 @@ def test_a_stopped_run_goes_on_from_the_chiefs_checkpoint(tmp_path):
         runs[0].wait_for(rf"Succesfully loaded model from .*ckpt-{step} at step={step}")
         runs[0].wait_for(rf"A run begins at step {step}, ")
         for run in runs:
-            assert run.finish() == 0, "\n".join(run.lines)
+            assert run.finish() == 0, run.output
     assert parameters(tmp_path, step + 50)
 
 
@@ -207,7 +205,7 @@ def test_workers_wait_for_a_ps_that_starts_later_and_a_signal_ends_it(tmp_path):
         with processes(program, flags, [ps]) as (server,):
             runs[0].wait_for(r": step 20,")
             server.process.send_signal(signal.SIGTERM)
-            assert server.finish() == 128 + signal.SIGTERM, "\n".join(server.lines)
+            assert server.finish() == 128 + signal.SIGTERM, server.output
             server.wait_for(r"SIGTERM: ps 0 \(.*\) left 1 workers at step \d+")
         with processes(program, flags, [ps]) as (server,):
             server.wait_for("Holds .*snapshot")
@@ -253,7 +251,7 @@ def test_a_signal_is_heard_while_a_ps_is_away_and_two_ps_share_no_folder(tmp_pat
         runs[0].wait_for(r": step 20,")
         with processes(program, flags, [other]) as (second,):
             assert second.finish() == 1
-            said = "\n".join(second.lines)
+            said = second.output
             folder = re.escape(str(tmp_path / "ps_0"))
             assert re.search(rf"{folder}: another ps, process {runs[1].process.pid}, writes", said)
             assert "Traceback" not in said

@@ -1,10 +1,8 @@
 """Training on several workers: laws 4 and 8, and what happens when one of them is lost."""
 
-import importlib.util
 import os
 import re
 import signal
-import subprocess
 import sys
 import textwrap
 import time
@@ -15,36 +13,22 @@ import pytest
 
 from inception import launch
 from inception.flags.cluster import ClusterConfig
-from inception.worker_runs import (
-    STEPS,
-    TIMEOUT_SECS,
+from inception.testing import (
+    ENDLESS,
     HorovodRun,
+    MpiRun,
     Run,
-    finished,
+    assert_equal_parameters,
+    commands_of,
     flags_of,
+    parameters,
+    refusal,
+    train,
     worker_pids,
 )
 from slim.datasets import convert, mnist
+from terngrad.testing.processes import Started, finished
 from terngrad.training import checkpoints
-
-
-def parameters(folder, step=STEPS):
-    path = os.path.join(str(folder), f"model.ckpt-{step}")
-    reader = checkpoints.tf.train.load_checkpoint(path)
-    names = [n for n in reader.get_variable_to_shape_map() if "variables" in n or "averages" in n]
-    return {name: reader.get_tensor(name) for name in sorted(names)}
-
-
-def assert_equal_parameters(left, right):
-    assert left.keys() == right.keys()
-    for name in left:
-        np.testing.assert_array_equal(left[name], right[name], err_msg=name)
-
-
-def train(workers, folder, **settings):
-    run = Run(workers, *flags_of(folder, **settings))
-    assert run.finish() == 0, "\n".join(run.lines)
-    return parameters(folder, settings.get("steps", STEPS))
 
 
 @pytest.mark.slow
@@ -68,41 +52,23 @@ def test_law_4_the_spread_of_nodes_over_workers_changes_no_bit(tmp_path, net):
 def test_the_script_launches_workers_on_this_machine(tmp_path):
     script = Path(__file__).parents[2] / "scripts" / "launch_local.sh"
     program, flags = flags_of(tmp_path, batch_size=2, steps=10)
-    done = subprocess.run(
-        ["bash", str(script), "2", program, *flags],
-        env=os.environ | {"TERNGRAD_VENV": sys.prefix},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_SECS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    command = ["bash", str(script), "2", program, *flags]
+    with Started(command, {"TERNGRAD_VENV": sys.prefix}) as run:
+        run.succeed()
     for worker in (0, 1):
-        line = rf"^\[{worker}\] .*Worker {worker}: .* step 10,"
-        assert re.search(line, done.stdout, re.MULTILINE), done.stdout
+        run.wait_for(rf"^\[{worker}\] .*Worker {worker}: .* step 10,")
     assert parameters(tmp_path, 10)
 
 
 @pytest.mark.slow
 def test_a_worker_whose_lines_nobody_reads_any_more_ends_all_and_nothing_is_lost(tmp_path):
-    program, flags = flags_of(tmp_path, batch_size=2, steps=100_000)
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", program, *flags, *who], stdout=subprocess.PIPE, text=True
-        )
-        for who in launch.worker_flags(2)
-    ]
-    try:
-        while "step 10," not in (line := processes[1].stdout.readline()):
-            assert line
-        processes[1].stdout.close()
-        told, _ = processes[0].communicate(timeout=TIMEOUT_SECS)
-        codes = [process.wait(TIMEOUT_SECS) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert codes == [128 + signal.SIGTERM, 128 + signal.SIGPIPE], told
-    saved = re.search(r"another worker was asked to stop: saved (\S+);", told)[1]
+    program, flags = flags_of(tmp_path, batch_size=2, steps=ENDLESS)
+    chief, other = commands_of(program, flags, launch.worker_flags(2))
+    until_step_10 = '"$@" | sed "/step 10,/q"; exit ${PIPESTATUS[0]}'
+    with Started(chief) as run, Started(["bash", "-c", until_step_10, "-", *other]) as piped:
+        assert piped.finish() == 128 + signal.SIGPIPE, piped.output
+        assert run.finish() == 128 + signal.SIGTERM, run.output
+    saved = re.search(r"another worker was asked to stop: saved (\S+);", run.output)[1]
     assert checkpoints.latest_checkpoint(str(tmp_path)) == saved
 
 
@@ -116,7 +82,7 @@ def test_law_6_float_gradients_of_workers_equal_those_of_the_whole_batch(tmp_pat
         folder = tmp_path / f"{workers}x{bits}"
         program, flags = flags_of(folder, batch_size=16 // workers, bits=bits, steps=1)
         run = Run(workers, program, [*flags, *alike, "--optimizer=gd"])
-        assert run.finish() == 0, "\n".join(run.lines)
+        assert run.finish() == 0, run.output
         found = parameters(folder, 1)
         return {name: found[name] for name in found if "/variables." in name}
 
@@ -132,15 +98,8 @@ def test_law_6_float_gradients_of_workers_equal_those_of_the_whole_batch(tmp_pat
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_law_4_mpi_gives_the_bits_of_one_process(tmp_path):
-    mpirun = os.path.join(os.path.dirname(sys.executable), "mpirun")
-    if importlib.util.find_spec("mpi4py") is None or not os.path.exists(mpirun):
-        pytest.skip("mpi4py and mpich are not installed: pip install '.[mpi]'")
-    program, flags = flags_of(tmp_path / "mpi", batch_size=4, nodes=2)
-    command = [mpirun, "-np", "2", sys.executable, "-m", program, "--variable_update=mpi"]
-    done = subprocess.run(
-        [*command, *flags], capture_output=True, text=True, timeout=TIMEOUT_SECS, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    with MpiRun(2, *flags_of(tmp_path / "mpi", batch_size=4, nodes=2)) as run:
+        run.succeed()
     alone = train(1, tmp_path / "alone", batch_size=8, nodes=4)
     assert_equal_parameters(alone, parameters(tmp_path / "mpi"))
 
@@ -151,7 +110,7 @@ def test_law_4_mpi_gives_the_bits_of_one_process(tmp_path):
 def test_law_4_horovod_gives_the_bits_of_one_process(tmp_path, horovod_command, launcher):
     program, flags = flags_of(tmp_path / "horovod", batch_size=4, nodes=2)
     run = HorovodRun(horovod_command(launcher, 2), program, flags)
-    assert run.finish() == 0, "\n".join(run.lines)
+    assert run.finish() == 0, run.output
     alone = train(1, tmp_path / "alone", batch_size=8, nodes=4)
     assert_equal_parameters(alone, parameters(tmp_path / "horovod"))
 
@@ -161,7 +120,7 @@ def test_law_4_horovod_gives_the_bits_of_one_process(tmp_path, horovod_command, 
 @pytest.mark.parametrize("launcher", ["horovodrun", "mpirun"])
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_killed_worker_ends_horovod(tmp_path, horovod_command, launcher, victim):
-    program, flags = flags_of(tmp_path, batch_size=2, steps=100_000)
+    program, flags = flags_of(tmp_path, batch_size=2, steps=ENDLESS)
     with HorovodRun(horovod_command(launcher, 2), program, flags) as run:
         run.wait_for(r"Worker 0: .* step 10,")
         pids = worker_pids(tmp_path)
@@ -181,7 +140,7 @@ def test_a_killed_worker_ends_horovod(tmp_path, horovod_command, launcher, victi
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_worker_that_hangs_ends_horovod(tmp_path, horovod_command):
-    program, flags = flags_of(tmp_path, batch_size=2, steps=100_000)
+    program, flags = flags_of(tmp_path, batch_size=2, steps=ENDLESS)
     command = horovod_command("horovodrun", 2)
     with HorovodRun(command, program, [*flags, "--worker_timeout_secs=4"]) as run:
         run.wait_for(r"Worker 0: .* step 10,")
@@ -205,24 +164,8 @@ def test_law_10_workers_of_horovod_with_other_flags_are_named(tmp_path, horovod_
     command = [*horovod_command(launcher, 2), str(tmp_path / "other.py")]
     run = HorovodRun(command, program, flags, module=())
     assert run.finish() != 0
-    output = "\n".join(run.lines)
+    output = run.output
     assert re.search(r"batch_size is 8 on worker 1 \(.*\) and 4 on worker 0", output), output
-
-
-def refusal(*flags, **environment):
-    """What a program says that ends at once, in one line."""
-    command = [sys.executable, "-m", "inception.mnist_distributed_train", *flags]
-    done = subprocess.run(
-        command,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_SECS,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert done.stderr.count("\n") == 1, done.stderr
-    return done.stderr
 
 
 @pytest.mark.slow
@@ -283,7 +226,7 @@ def test_law_8_a_killed_worker_ends_the_others_by_name_and_a_restart_loses_nothi
             )
         assert time.monotonic() - start < 60
         run.wait_for("Restart 1 of 1")
-        assert run.finish() == 0, "\n".join(run.lines)
+        assert run.finish() == 0, run.output
     undisturbed = train(3, tmp_path / "undisturbed", batch_size=2, steps=steps)
     assert_equal_parameters(parameters(tmp_path / "killed", steps), undisturbed)
 
@@ -291,7 +234,7 @@ def test_law_8_a_killed_worker_ends_the_others_by_name_and_a_restart_loses_nothi
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_worker_that_hangs_is_named_and_ends_the_others(tmp_path):
-    program, flags = flags_of(tmp_path, batch_size=2, steps=100_000)
+    program, flags = flags_of(tmp_path, batch_size=2, steps=ENDLESS)
     with Run(2, program, [*flags, "--worker_timeout_secs=4"]) as run:
         run.wait_for(r"Worker 0: .* step 10,")
         hanging = worker_pids(tmp_path)[1]
@@ -304,11 +247,11 @@ def test_a_worker_that_hangs_is_named_and_ends_the_others(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_signal_ends_all_workers_at_the_same_step_with_a_checkpoint(tmp_path):
-    program, flags = flags_of(tmp_path, batch_size=2, steps=100_000)
+    program, flags = flags_of(tmp_path, batch_size=2, steps=ENDLESS)
     with Run(2, program, flags) as run:
         run.wait_for(r"Worker 1: .* step 10,")
         run.process.send_signal(signal.SIGTERM)
-        assert run.finish() == 128 + signal.SIGTERM, "\n".join(run.lines)
+        assert run.finish() == 128 + signal.SIGTERM, run.output
     assert any("saved" in line and "model.ckpt-" in line for line in run.lines), run.lines
 
 
@@ -324,6 +267,12 @@ def _unequal_shares(tmp_path_factory):
     return folders
 
 
+def owners(folders):
+    """Flags of two workers, each with records of its own."""
+    both = zip(folders, launch.worker_flags(2), strict=True)
+    return [[*who, f"--data_dir={folder}"] for folder, who in both]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_law_4_workers_with_unequal_shares_stay_copies_of_each_other(tmp_path, unequal_shares):
@@ -332,10 +281,7 @@ def test_law_4_workers_with_unequal_shares_stay_copies_of_each_other(tmp_path, u
     # An epoch of both shares has 6 steps; the rate and the kind of gradients follow from it.
     flags += ["--split_data=False", "--optimizer=momentum", "--learning_rate_decay_factor=0.94"]
     flags += ["--num_epochs_per_decay=1", "--floating_grad_epoch=2"]
-    ran = finished(
-        [sys.executable, "-m", program, *flags, f"--data_dir={folder}", *who]
-        for folder, who in zip(unequal_shares, launch.worker_flags(2), strict=True)
-    )
+    ran = finished(commands_of(program, flags, owners(unequal_shares)))
     for output, status in ran:
         assert status == 0, output
         assert "Finished training at step 18" in output
@@ -351,9 +297,7 @@ def test_workers_that_hold_the_same_records_do_not_train_on_the_same_batches(
         program, flags = flags_of(tmp_path / f"{workers}", batch_size=8, bits=32, steps=10)
         flags.remove("--benchmark_mode=True")
         flags += ["--split_data=False", f"--data_dir={unequal_shares[0]}"]
-        ran = finished(
-            [sys.executable, "-m", program, *flags, *who] for who in launch.worker_flags(workers)
-        )
+        ran = finished(commands_of(program, flags, launch.worker_flags(workers)))
         assert [status for _, status in ran] == [0] * workers, ran
         return re.search(r"step 10, entropy_loss = (\S+),", ran[0][0])[1]
 
@@ -366,10 +310,7 @@ def test_law_10_workers_that_should_share_records_but_have_others_are_named(
 ):
     program, flags = flags_of(tmp_path, batch_size=8)
     flags.remove("--benchmark_mode=True")
-    ran = finished(
-        [sys.executable, "-m", program, *flags, f"--data_dir={folder}", *who]
-        for folder, who in zip(unequal_shares, launch.worker_flags(2), strict=True)
-    )
+    ran = finished(commands_of(program, flags, owners(unequal_shares)))
     for output, status in ran:
         assert status == 1
         assert re.search(r"data_dir is 32 images, .* on worker 1 .* and 64 images", output), output
@@ -379,17 +320,17 @@ def test_law_10_workers_that_should_share_records_but_have_others_are_named(
 def test_nothing_is_left_to_train_for_a_worker_alone(tmp_path):
     train(1, tmp_path)
     run = Run(1, *flags_of(tmp_path))
-    assert run.finish() == 0, "\n".join(run.lines)
+    assert run.finish() == 0, run.output
     assert any("nothing left to train" in line for line in run.lines)
 
 
 @pytest.mark.slow
 def test_law_10_workers_with_other_flags_are_named(tmp_path):
-    commands = []
-    for who, batch_size in zip(launch.worker_flags(2), (4, 8), strict=True):
-        program, flags = flags_of(tmp_path, batch_size=batch_size)
-        commands.append([sys.executable, "-m", program, *flags, *who])
-    for output, status in finished(commands):
+    program, flags = flags_of(tmp_path)
+    sizes = [
+        [*who, f"--batch_size={n}"] for who, n in zip(launch.worker_flags(2), (4, 8), strict=True)
+    ]
+    for output, status in finished(commands_of(program, flags, sizes)):
         assert status == 1
         assert re.search(r"batch_size is 8 on worker 1 \(.*\) and 4 on worker 0", output), output
         assert "Traceback" not in output

@@ -4,16 +4,14 @@ import os
 import re
 import signal
 import socket
-import sys
 import textwrap
 import time
 
 import pytest
 
 from inception import launch
-from inception.worker_runs import MpiRun, Run, finished, flags_of, worker_pids
-
-ENDLESS = 100_000  # steps
+from inception.testing import ENDLESS, MpiRun, Run, commands_of, flags_of, worker_pids
+from terngrad.testing.processes import finished
 
 
 def module_in(folder, monkeypatch, source):
@@ -32,10 +30,10 @@ def test_a_worker_that_pauses_for_less_than_the_time_out_loses_nobody(tmp_path):
         os.kill(paused, signal.SIGSTOP)
         time.sleep(25.0)  # TensorFlow by itself has enough after 10 s
         os.kill(paused, signal.SIGCONT)
-        step = max(int(n) for n in re.findall(r"Worker 0: .* step (\d+),", "\n".join(run.lines)))
+        step = max(int(n) for n in re.findall(r"Worker 0: .* step (\d+),", run.output))
         run.wait_for(rf"Worker 0: .* step {step + 200},")
         run.process.send_signal(signal.SIGTERM)
-        assert run.finish() == 128 + signal.SIGTERM, "\n".join(run.lines)
+        assert run.finish() == 128 + signal.SIGTERM, run.output
 
 
 BLOCKED = """
@@ -103,7 +101,7 @@ def test_a_chief_that_saves_for_longer_than_the_time_out_loses_nobody(tmp_path, 
     module = module_in(tmp_path, monkeypatch, SLOW_SAVES)
     _, flags = flags_of(tmp_path / "train", batch_size=2, steps=30)
     run = Run(2, module, [*flags, "--worker_timeout_secs=6", "--save_iter=20"])
-    assert run.finish() == 0, "\n".join(run.lines)
+    assert run.finish() == 0, run.output
 
 
 @pytest.mark.slow
@@ -151,7 +149,7 @@ def test_a_signal_before_the_first_step_of_mpi_is_one_line(tmp_path, monkeypatch
         os.kill(worker_pids(tmp_path / "train")[1], number)
         run.wait_for(rf"worker 1 \(.*\) ends: stopped by {name}")
         assert run.finish() != 0
-        assert "Traceback" not in "\n".join(run.lines)
+        assert "Traceback" not in run.output
 
 
 @pytest.mark.slow
@@ -161,7 +159,7 @@ def test_law_10_a_port_that_tensorflow_cannot_have_is_named_to_all(tmp_path, vic
     both = launch.worker_flags(2)
     address = both[0][0].partition("=")[2].split(",")[victim]
     with socket.create_server(("", int(address.rpartition(":")[2]))):
-        found = finished([sys.executable, "-m", program, *flags, *own] for own in both)
+        found = finished(commands_of(program, flags, both))
     for output, status in found:
         assert status == 1
         assert f"must name free ports of the workers: {address}" in output, output

@@ -11,13 +11,22 @@ import time
 import pytest
 
 from inception import launch
-from inception.cluster.distributed_test import assert_equal_parameters, parameters, refusal, train
 from inception.flags.cluster import ClusterConfig
-from inception.worker_runs import STEPS, Run, Started, flags_of, worker_pids
-from terngrad.exchange.parameter_server.server.server_test import make_certificates
+from inception.testing import (
+    ENDLESS,
+    STEPS,
+    Run,
+    assert_equal_parameters,
+    flags_of,
+    parameters,
+    refusal,
+    train,
+    worker_pids,
+)
+from terngrad.testing.certificates import make_certificates
+from terngrad.testing.processes import Started
 from terngrad.training import checkpoints
 
-ENDLESS = 100_000  # steps
 LONGER = 150  # than a process takes to come back, and some
 
 
@@ -101,9 +110,9 @@ def test_law_4_parameter_servers_give_the_bits_of_one_process(tmp_path):
     folder = tmp_path / "served"
     program, flags = flags_of(folder, batch_size=8 // workers, nodes=4 // workers, summary_secs=0.1)
     run = Run(workers, program, flags, [f"--ps={servers}"])
-    assert run.finish() == 0, "\n".join(run.lines)
+    assert run.finish() == 0, run.output
     assert_equal_parameters(alone, parameters(folder))
-    lines = "\n".join(run.lines)
+    lines = run.output
     assert re.search(r"^\[ps 0\] PS hosts are: \['127.0.0.1:\d+'", lines, re.MULTILINE)
     assert re.search(r"^\[1\] Worker hosts are: \['127.0.0.1:\d+', ", lines, re.MULTILINE)
     replicas = f"replicas_to_aggregate={workers}; total_num_replicas={workers}"
@@ -122,7 +131,7 @@ def test_the_launcher_brings_back_what_is_killed_and_no_bit_changes(tmp_path, un
         run.wait_for(r"^\[2\] Joined the training at step \d+\.")
         os.kill(worker_pids(tmp_path, "ps")[0], signal.SIGKILL)
         run.wait_for(r"^ps 0 was killed, and is started again\.")
-        assert run.finish() == 0, "\n".join(run.lines)
+        assert run.finish() == 0, run.output
     assert_equal_parameters(undisturbed, parameters(tmp_path, LONGER))
 
 
@@ -134,7 +143,7 @@ def test_the_launcher_lets_an_elastic_training_go_on(tmp_path):
     with Run(3, program, flags, ["--ps=1"]) as run:
         run.wait_for(r"Worker 2: .* step 40,")
         os.kill(worker_pids(tmp_path)[1], signal.SIGKILL)
-        assert run.finish() == 0, "\n".join(run.lines)
+        assert run.finish() == 0, run.output
     assert parameters(tmp_path, LONGER)
 
 
@@ -336,7 +345,7 @@ def test_a_signal_ends_all_at_the_same_step_with_a_checkpoint(tmp_path):
     with Run(2, program, flags, ["--ps=1"]) as run:
         run.wait_for(r"Worker 1: .* step 10,")
         run.process.send_signal(signal.SIGTERM)
-        assert run.finish() == 128 + signal.SIGTERM, "\n".join(run.lines)
+        assert run.finish() == 128 + signal.SIGTERM, run.output
     assert any("saved" in line and "model.ckpt-" in line for line in run.lines), run.lines
     assert any("all workers are done" in line for line in run.lines), run.lines
 

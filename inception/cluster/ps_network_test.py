@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from inception.cluster.ps_network import security
-from terngrad.exchange.parameter_server.server.server_test import make_certificates
+from terngrad.testing.certificates import make_certificates
 
 
 @pytest.fixture(scope="module", name="tls")

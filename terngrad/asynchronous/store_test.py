@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from terngrad.asynchronous import snapshots
-from terngrad.asynchronous.server_test import FACTS, PLAN, gradient
 from terngrad.asynchronous.store import CallError, Keeping, OtherRunError, Pushed, Store
 from terngrad.asynchronous.updates import Updates
 from terngrad.ops.reference import ReferenceKernels
+from terngrad.testing.plans import FACTS, PLAN, gradient
 from terngrad.training import schedules
 
 WORKERS = ["one:1", "two:2"]

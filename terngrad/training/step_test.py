@@ -1,6 +1,5 @@
 """Laws of the training step on real nets' mechanics: nodes, devices, determinism."""
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -10,6 +9,7 @@ from terngrad.draws import DrawKey
 from terngrad.exchange.local import LocalExchange
 from terngrad.layout import Policy, make_layout
 from terngrad.ops.reference import ReferenceKernels
+from terngrad.testing.nets import BATCH, CLASSES, SIDE, make_batches, make_model
 from terngrad.training import schedules
 from terngrad.training.averages import MovingAverages
 from terngrad.training.classifier import Classifier
@@ -18,32 +18,8 @@ from terngrad.training.optimizers import Momentum
 from terngrad.training.runner import Runner
 from terngrad.training.step import TrainStep
 
-BATCH, CLASSES, SIDE = 16, 5, 8
 TERNARY = Policy(grad_bits=1, clip_factor=2.5)
 DEVICES = ("/CPU:0", "/CPU:1")
-
-
-def make_model(batch_norm=False, penalty=0.0):
-    """A small convolutional net with seeded weights."""
-    seeds = iter(range(10, 20))
-    init = lambda: keras.initializers.TruncatedNormal(stddev=0.1, seed=next(seeds))
-    images = keras.Input((SIDE, SIDE, 1))
-    x = keras.layers.Conv2D(4, 3, activation="relu", kernel_initializer=init(), name="conv")(images)
-    if batch_norm:
-        x = keras.layers.BatchNormalization(momentum=0.5, name="norm")(x)
-    x = keras.layers.Flatten(name="flat")(x)
-    decay = keras.regularizers.L2(penalty) if penalty else None
-    logits = keras.layers.Dense(
-        CLASSES, kernel_initializer=init(), kernel_regularizer=decay, name="logits"
-    )
-    return keras.Model(images, logits(x))
-
-
-def make_batches(seed=1):
-    """Batches indexed by step."""
-    images = tf.random.stateless_normal([8, BATCH, SIDE, SIDE, 1], [seed, 0])
-    labels = tf.random.stateless_uniform([8, BATCH], [seed, 1], 0, CLASSES, tf.int32)
-    return tf.data.Dataset.from_tensor_slices((images, labels)).repeat()
 
 
 class Training:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from inception.worker_runs import Started
+from terngrad.testing.processes import Started
 
 FAMILY = """
 import subprocess, sys, time
