@@ -10,17 +10,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from inception import launch
-from inception.flags.cluster import ClusterConfig
-from inception.testing import (
+from inception.testing.runs import (
     ENDLESS,
+    STEPS,
     HorovodRun,
     MpiRun,
     Run,
     assert_equal_parameters,
     commands_of,
     flags_of,
+    paced_flags_of,
     parameters,
     refusal,
     train,
@@ -33,19 +35,65 @@ from terngrad.training import checkpoints
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("net", ["lenet", "cifar10_alexnet"])
-def test_law_4_the_spread_of_nodes_over_workers_changes_no_bit(tmp_path, net):
-    alone = train(1, tmp_path / "1x4", net=net, batch_size=8, nodes=4)
-    for workers, summary_secs in ((2, 0), (4, 0.02)):  # nor do the chief's summaries
-        spread = train(
-            workers,
-            tmp_path / f"{workers}",
-            net=net,
-            batch_size=8 // workers,
-            nodes=4 // workers,
-            summary_secs=summary_secs,
-        )
-        assert_equal_parameters(alone, spread)
+@pytest.mark.parametrize(("workers", "summary_secs"), [(2, 0), (4, 0.02)])
+def test_law_4_the_spread_of_nodes_over_workers_changes_no_bit(
+    tmp_path, four_nodes, workers, summary_secs
+):
+    settings = {"batch_size": 8 // workers, "nodes": 4 // workers}
+    # Nor do the chief's summaries change any.
+    spread = train(workers, tmp_path, summary_secs=summary_secs, **settings)
+    assert_equal_parameters(four_nodes, spread)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_law_4_holds_for_the_net_of_cifar10(tmp_path):
+    settings = {"net": "cifar10_alexnet", "steps": 10}
+    alone = train(1, tmp_path / "alone", batch_size=4, nodes=2, **settings)
+    assert_equal_parameters(alone, train(2, tmp_path / "spread", batch_size=2, **settings))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_law_4_mpi_gives_the_bits_of_one_process(tmp_path, four_nodes):
+    with MpiRun(2, *flags_of(tmp_path, batch_size=4, nodes=2)) as run:
+        run.succeed()
+    assert_equal_parameters(four_nodes, parameters(tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("launcher", ["horovodrun", "mpirun"])
+def test_law_4_horovod_gives_the_bits_of_one_process(
+    tmp_path, horovod_command, launcher, four_nodes
+):
+    program, flags = flags_of(tmp_path, batch_size=4, nodes=2)
+    with HorovodRun(horovod_command(launcher, 2), program, flags) as run:
+        run.succeed()
+    assert_equal_parameters(four_nodes, parameters(tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_law_6_float_gradients_of_workers_equal_those_of_the_whole_batch(tmp_path):
+    # The rate makes the first gradients what the parameters consist of after one step.
+    alike = ["--dropout_keep_prob=1.0", "--weight_decay=0", "--initial_learning_rate=1000"]
+
+    def after_a_step(workers, bits=32):
+        folder = tmp_path / f"{workers}x{bits}"
+        program, flags = flags_of(folder, batch_size=16 // workers, bits=bits, steps=1)
+        with Run(workers, program, [*flags, *alike, "--optimizer=gd"]) as run:
+            run.succeed()
+        found = parameters(folder, 1)
+        return {name: found[name] for name in found if "/variables." in name}
+
+    whole, spread, ternary = after_a_step(1), after_a_step(2), after_a_step(1, bits=1)
+    for name, value in whole.items():
+        tolerance = 1e-5 * np.abs(value).max()
+        np.testing.assert_allclose(spread[name], value, rtol=0, atol=tolerance, err_msg=name)
+    kernels = [name for name in whole if "kernel" in name and "logits" not in name]
+    assert len(kernels) == 3
+    assert not any(np.allclose(ternary[name], whole[name], rtol=0.1) for name in kernels)
 
 
 @pytest.mark.slow
@@ -62,7 +110,7 @@ def test_the_script_launches_workers_on_this_machine(tmp_path):
 
 @pytest.mark.slow
 def test_a_worker_whose_lines_nobody_reads_any_more_ends_all_and_nothing_is_lost(tmp_path):
-    program, flags = flags_of(tmp_path, batch_size=2, steps=ENDLESS)
+    program, flags = paced_flags_of(tmp_path)
     chief, other = commands_of(program, flags, launch.worker_flags(2))
     until_step_10 = '"$@" | sed "/step 10,/q"; exit ${PIPESTATUS[0]}'
     with Started(chief) as run, Started(["bash", "-c", until_step_10, "-", *other]) as piped:
@@ -70,49 +118,6 @@ def test_a_worker_whose_lines_nobody_reads_any_more_ends_all_and_nothing_is_lost
         assert run.finish() == 128 + signal.SIGTERM, run.output
     saved = re.search(r"another worker was asked to stop: saved (\S+);", run.output)[1]
     assert checkpoints.latest_checkpoint(str(tmp_path)) == saved
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_law_6_float_gradients_of_workers_equal_those_of_the_whole_batch(tmp_path):
-    # The rate makes the first gradients what the parameters consist of after one step.
-    alike = ["--dropout_keep_prob=1.0", "--weight_decay=0", "--initial_learning_rate=1000"]
-
-    def after_a_step(workers, bits=32):
-        folder = tmp_path / f"{workers}x{bits}"
-        program, flags = flags_of(folder, batch_size=16 // workers, bits=bits, steps=1)
-        run = Run(workers, program, [*flags, *alike, "--optimizer=gd"])
-        assert run.finish() == 0, run.output
-        found = parameters(folder, 1)
-        return {name: found[name] for name in found if "/variables." in name}
-
-    whole, spread, ternary = after_a_step(1), after_a_step(4), after_a_step(4, bits=1)
-    for name, value in whole.items():
-        tolerance = 1e-5 * np.abs(value).max()
-        np.testing.assert_allclose(spread[name], value, rtol=0, atol=tolerance, err_msg=name)
-    kernels = [name for name in whole if "kernel" in name and "logits" not in name]
-    assert len(kernels) == 3
-    assert not any(np.allclose(ternary[name], whole[name], rtol=0.1) for name in kernels)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_law_4_mpi_gives_the_bits_of_one_process(tmp_path):
-    with MpiRun(2, *flags_of(tmp_path / "mpi", batch_size=4, nodes=2)) as run:
-        run.succeed()
-    alone = train(1, tmp_path / "alone", batch_size=8, nodes=4)
-    assert_equal_parameters(alone, parameters(tmp_path / "mpi"))
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("launcher", ["horovodrun", "mpirun"])
-def test_law_4_horovod_gives_the_bits_of_one_process(tmp_path, horovod_command, launcher):
-    program, flags = flags_of(tmp_path / "horovod", batch_size=4, nodes=2)
-    run = HorovodRun(horovod_command(launcher, 2), program, flags)
-    assert run.finish() == 0, run.output
-    alone = train(1, tmp_path / "alone", batch_size=8, nodes=4)
-    assert_equal_parameters(alone, parameters(tmp_path / "horovod"))
 
 
 @pytest.mark.slow
@@ -202,23 +207,17 @@ def test_law_10_horovod_without_a_launcher_is_named(horovod_command):
     assert "flag --variable_update=horovod: must be started by horovodrun or mpirun" in said
 
 
-@pytest.mark.parametrize(("engine", "launcher"), [("mpi", "mpirun"), ("horovod", "horovodrun")])
-def test_law_10_hosts_are_refused_where_a_launcher_names_them(engine, launcher):
-    with pytest.raises(ValueError, match=f"worker_hosts=a:1: {launcher} names the workers"):
-        ClusterConfig(variable_update=engine, worker_hosts=("a:1",))
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("victim", [0, 1, 2])
+@pytest.mark.parametrize("victim", [0, 1])
 def test_law_8_a_killed_worker_ends_the_others_by_name_and_a_restart_loses_nothing(
-    tmp_path, victim
+    tmp_path, victim, undisturbed
 ):
-    steps = 60
-    program, flags = flags_of(tmp_path / "killed", batch_size=2, steps=steps)
-    with Run(3, program, [*flags, "--save_iter=10"], ["--max_restarts=1"]) as run:
+    steps = 150  # as the fixture `undisturbed` makes
+    program, flags = paced_flags_of(tmp_path, "--save_iter=10", steps=steps)
+    with Run(3, program, flags, ["--max_restarts=1"]) as run:
         run.wait_for(r"Worker 0: .* step 20,")
-        os.kill(worker_pids(tmp_path / "killed")[victim], signal.SIGKILL)
+        os.kill(worker_pids(tmp_path)[victim], signal.SIGKILL)
         start = time.monotonic()
         for other in {0, 1, 2} - {victim}:
             run.wait_for(
@@ -226,16 +225,14 @@ def test_law_8_a_killed_worker_ends_the_others_by_name_and_a_restart_loses_nothi
             )
         assert time.monotonic() - start < 60
         run.wait_for("Restart 1 of 1")
-        assert run.finish() == 0, run.output
-    undisturbed = train(3, tmp_path / "undisturbed", batch_size=2, steps=steps)
-    assert_equal_parameters(parameters(tmp_path / "killed", steps), undisturbed)
+        run.succeed()
+    assert_equal_parameters(undisturbed, parameters(tmp_path, steps))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_worker_that_hangs_is_named_and_ends_the_others(tmp_path):
-    program, flags = flags_of(tmp_path, batch_size=2, steps=ENDLESS)
-    with Run(2, program, [*flags, "--worker_timeout_secs=4"]) as run:
+    with Run(2, *paced_flags_of(tmp_path, "--worker_timeout_secs=4")) as run:
         run.wait_for(r"Worker 0: .* step 10,")
         hanging = worker_pids(tmp_path)[1]
         os.kill(hanging, signal.SIGSTOP)
@@ -247,8 +244,7 @@ def test_a_worker_that_hangs_is_named_and_ends_the_others(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_signal_ends_all_workers_at_the_same_step_with_a_checkpoint(tmp_path):
-    program, flags = flags_of(tmp_path, batch_size=2, steps=ENDLESS)
-    with Run(2, program, flags) as run:
+    with Run(2, *paced_flags_of(tmp_path)) as run:
         run.wait_for(r"Worker 1: .* step 10,")
         run.process.send_signal(signal.SIGTERM)
         assert run.finish() == 128 + signal.SIGTERM, run.output
@@ -276,7 +272,7 @@ def owners(folders):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_law_4_workers_with_unequal_shares_stay_copies_of_each_other(tmp_path, unequal_shares):
-    program, flags = flags_of(tmp_path, batch_size=8, steps=18)
+    program, flags = flags_of(tmp_path, net="mlp", steps=18)
     flags.remove("--benchmark_mode=True")
     # An epoch of both shares has 6 steps; the rate and the kind of gradients follow from it.
     flags += ["--split_data=False", "--optimizer=momentum", "--learning_rate_decay_factor=0.94"]
@@ -294,7 +290,7 @@ def test_workers_that_hold_the_same_records_do_not_train_on_the_same_batches(
     tmp_path, unequal_shares
 ):
     def losses(workers):
-        program, flags = flags_of(tmp_path / f"{workers}", batch_size=8, bits=32, steps=10)
+        program, flags = flags_of(tmp_path / f"{workers}", net="mlp", bits=32, steps=10)
         flags.remove("--benchmark_mode=True")
         flags += ["--split_data=False", f"--data_dir={unequal_shares[0]}"]
         ran = finished(commands_of(program, flags, launch.worker_flags(workers)))
@@ -318,9 +314,9 @@ def test_law_10_workers_that_should_share_records_but_have_others_are_named(
 
 @pytest.mark.slow
 def test_nothing_is_left_to_train_for_a_worker_alone(tmp_path):
-    train(1, tmp_path)
-    run = Run(1, *flags_of(tmp_path))
-    assert run.finish() == 0, run.output
+    checkpoints.save(str(tmp_path), {"step": tf.Variable(STEPS)}, STEPS)
+    with Run(1, *flags_of(tmp_path)) as run:
+        run.succeed()
     assert any("nothing left to train" in line for line in run.lines)
 
 
@@ -334,17 +330,3 @@ def test_law_10_workers_with_other_flags_are_named(tmp_path):
         assert status == 1
         assert re.search(r"batch_size is 8 on worker 1 \(.*\) and 4 on worker 0", output), output
         assert "Traceback" not in output
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ([], "needs the number of workers"),
-        (["two", "inception.mnist_distributed_train"], "WORKERS is 'two'"),
-        (["0", "inception.mnist_distributed_train"], "WORKERS is '0'"),
-        (["--max_restarts=-1", "1", "x"], "--max_restarts is '-1'"),
-    ],
-)
-def test_law_10_what_launch_cannot_start_is_named(arguments, text):
-    with pytest.raises(SystemExit, match=text):
-        launch.main(arguments)

@@ -65,7 +65,7 @@ class Started(contextlib.AbstractContextManager):
                 break
             time.sleep(0.05)
         self.end()
-        pytest.fail(f"no line {pattern!r} in\n{self.output}")
+        raise AssertionError(f"no line {pattern!r} in\n{self.output}")
 
     def finish(self) -> int:
         """Waits for the program; returns its exit status."""
@@ -75,7 +75,7 @@ class Started(contextlib.AbstractContextManager):
             return status
         except subprocess.TimeoutExpired:
             self.end()
-            pytest.fail(f"still running:\n{self.output}")
+            raise AssertionError(f"still running:\n{self.output}") from None
 
     def succeed(self) -> str:
         """Waits for the program, which must exit with status 0; returns what it printed."""

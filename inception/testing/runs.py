@@ -18,7 +18,7 @@ Parameters = Mapping[str, np.ndarray]
 
 STEPS = 20
 ENDLESS = 100_000  # steps
-_DATASETS = {"lenet": "mnist", "cifar10_alexnet": "cifar10"}
+_DATASETS = {"lenet": "mnist", "mlp": "mnist", "cifar10_alexnet": "cifar10"}
 _INDEX = re.compile(rb"(?:--task_id|PMI_RANK|HOROVOD_RANK|COMM_WORLD_RANK)=(\d+)")
 
 
@@ -56,6 +56,19 @@ def flags_of(
         "--num_inter_threads=2",
         f"--save_summaries_secs={summary_secs}",
     ]
+
+
+def paced_flags_of(folder: Path, *more: str, **settings: object) -> tuple[str, list[str]]:
+    """Returns program and flags of a small net's training that leaves the processor to others.
+
+    Args:
+      folder: for its checkpoints.
+      more: flags.
+      settings: of flags_of; without `steps` there is no end.
+    """
+    defaults = {"net": "mlp", "batch_size": 2, "steps": ENDLESS}
+    _, flags = flags_of(folder, **defaults | settings)
+    return "inception.testing.paced_train", [*flags, *more]
 
 
 class Run(Started):
