@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from inception.testing.runs import Parameters, Run, flags_of, parameters
-
-LONGER = 150  # steps; more than are made until a test has killed somebody
+from inception.testing.runs import LONGER, Parameters, Run, flags_of, parameters
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from inception import launch
 from inception.testing.runs import (
-    ENDLESS,
+    LONGER,
     STEPS,
     HorovodRun,
     MpiRun,
@@ -125,7 +125,7 @@ def test_a_worker_whose_lines_nobody_reads_any_more_ends_all_and_nothing_is_lost
 @pytest.mark.parametrize("launcher", ["horovodrun", "mpirun"])
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_killed_worker_ends_horovod(tmp_path, horovod_command, launcher, victim):
-    program, flags = flags_of(tmp_path, batch_size=2, steps=ENDLESS)
+    program, flags = paced_flags_of(tmp_path)
     with HorovodRun(horovod_command(launcher, 2), program, flags) as run:
         run.wait_for(r"Worker 0: .* step 10,")
         pids = worker_pids(tmp_path)
@@ -145,7 +145,7 @@ def test_a_killed_worker_ends_horovod(tmp_path, horovod_command, launcher, victi
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_worker_that_hangs_ends_horovod(tmp_path, horovod_command):
-    program, flags = flags_of(tmp_path, batch_size=2, steps=ENDLESS)
+    program, flags = paced_flags_of(tmp_path)
     command = horovod_command("horovodrun", 2)
     with HorovodRun(command, program, [*flags, "--worker_timeout_secs=4"]) as run:
         run.wait_for(r"Worker 0: .* step 10,")
@@ -213,8 +213,7 @@ def test_law_10_horovod_without_a_launcher_is_named(horovod_command):
 def test_law_8_a_killed_worker_ends_the_others_by_name_and_a_restart_loses_nothing(
     tmp_path, victim, undisturbed
 ):
-    steps = 150  # as the fixture `undisturbed` makes
-    program, flags = paced_flags_of(tmp_path, "--save_iter=10", steps=steps)
+    program, flags = paced_flags_of(tmp_path, "--save_iter=10", steps=LONGER)
     with Run(3, program, flags, ["--max_restarts=1"]) as run:
         run.wait_for(r"Worker 0: .* step 20,")
         os.kill(worker_pids(tmp_path)[victim], signal.SIGKILL)
@@ -226,7 +225,7 @@ def test_law_8_a_killed_worker_ends_the_others_by_name_and_a_restart_loses_nothi
         assert time.monotonic() - start < 60
         run.wait_for("Restart 1 of 1")
         run.succeed()
-    assert_equal_parameters(undisturbed, parameters(tmp_path, steps))
+    assert_equal_parameters(undisturbed, parameters(tmp_path, LONGER))
 
 
 @pytest.mark.slow

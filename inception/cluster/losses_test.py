@@ -7,10 +7,8 @@ import time
 import pytest
 
 from inception.testing.cluster import Cluster
-from inception.testing.runs import Run, paced_flags_of, parameters
+from inception.testing.runs import LONGER, Run, paced_flags_of, parameters
 from terngrad.training import checkpoints
-
-ENOUGH = 150  # steps; more than are made until a test has killed somebody
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -53,7 +51,7 @@ def test_a_ps_that_does_not_come_back_is_named_and_ends_all(tmp_path, victim, ho
 
 def test_with_backup_workers_the_run_goes_on_when_one_is_killed_and_another_hangs(tmp_path):
     flags = ("--worker_timeout_secs=8", "--num_replicas_to_aggregate=2")
-    with Cluster(4, 1, *paced_flags_of(tmp_path, *flags, steps=ENOUGH)) as cluster:
+    with Cluster(4, 1, *paced_flags_of(tmp_path, *flags, steps=LONGER)) as cluster:
         cluster.wait_for("3", r"Worker 3: .* step \d+,")
         cluster.kill("0")
         cluster.kill("1", signal.SIGSTOP)
@@ -61,9 +59,9 @@ def test_with_backup_workers_the_run_goes_on_when_one_is_killed_and_another_hang
             cluster.wait_for("ps 0", rf"^worker {victim} \(.*\) died: its stream ended")
         cluster.wait_for("ps 0", r"^Workers 2 and 3 train from step \d+ on")
         for worker in ("2", "3"):
-            cluster.wait_for(worker, f"Finished training at step {ENOUGH}")
+            cluster.wait_for(worker, f"Finished training at step {LONGER}")
         cluster.finish("2", "3", "ps 0")
-    assert parameters(tmp_path, ENOUGH)
+    assert parameters(tmp_path, LONGER)
 
 
 @pytest.fixture(scope="module", name="late")

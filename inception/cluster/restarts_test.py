@@ -8,6 +8,7 @@ import pytest
 
 from inception.testing.cluster import Cluster
 from inception.testing.runs import (
+    LONGER,
     Run,
     assert_equal_parameters,
     flags_of,
@@ -16,8 +17,6 @@ from inception.testing.runs import (
     train,
     worker_pids,
 )
-
-LONGER = 150  # as many steps as the fixture `undisturbed` makes
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

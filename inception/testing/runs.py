@@ -17,6 +17,7 @@ from terngrad.testing.processes import TIMEOUT_SECS, Started, mpirun
 Parameters = Mapping[str, np.ndarray]
 
 STEPS = 20
+LONGER = 150  # steps; more than are made until a test has killed a process
 ENDLESS = 100_000  # steps
 _DATASETS = {"lenet": "mnist", "mlp": "mnist", "cifar10_alexnet": "cifar10"}
 _INDEX = re.compile(rb"(?:--task_id|PMI_RANK|HOROVOD_RANK|COMM_WORLD_RANK)=(\d+)")
