@@ -1,19 +1,15 @@
 """The scripts that train run from records to an evaluated model, cut short here."""
 
-import contextlib
-import os
 import pathlib
 import re
 import signal
-import subprocess
 import sys
-import time
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 from slim.datasets import cifar10, convert, mnist
+from terngrad.testing.processes import Started
 
 _REPO = pathlib.Path(__file__).parents[1]
 _IMAGES = 512  # of each split
@@ -48,40 +44,14 @@ def noise(tmp_path_factory) -> pathlib.Path:
     return pathlib.Path(folder)
 
 
-@contextlib.contextmanager
-def _started(script: str, **settings) -> Iterator[subprocess.Popen]:
-    settings = {"TERNGRAD_VENV": sys.prefix} | {k: str(v) for k, v in settings.items()}
-    process = subprocess.Popen(
-        ["bash", _REPO / script],
-        env=os.environ | settings,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        yield process
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+def _started(script: str, **settings) -> Started:
+    env = {"TERNGRAD_VENV": sys.prefix} | {key: str(value) for key, value in settings.items()}
+    return Started(["bash", str(_REPO / script)], env, in_own_group=True)
 
 
 def _run(script: str, **settings) -> tuple[int, str]:
-    with _started(script, **settings) as process:
-        output, _ = process.communicate()
-        return process.returncode, output
-
-
-def _assert_ended(process: subprocess.Popen) -> None:
-    """Asserts that the script left no process behind."""
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        try:
-            os.killpg(process.pid, 0)
-        except ProcessLookupError:
-            return
-        time.sleep(0.1)
-    pytest.fail("a process outlives the script")
+    with _started(script, **settings) as run:
+        return run.finish(), run.output
 
 
 def test_lenet_is_trained_and_evaluated_under_the_name_of_its_settings(digits, tmp_path):
@@ -108,23 +78,20 @@ def test_the_cifar10_net_is_trained_and_evaluated_with_settings_of_the_environme
 
 
 def test_a_signal_ends_training_with_a_checkpoint_and_evaluation(digits, tmp_path):
-    with _started(_LENET, DATA_DIR=digits, ROOT_WORKSPACE=tmp_path) as process:
-        for line in process.stdout:
-            if "step 10," in line:
-                break
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
-        _assert_ended(process)
+    with _started(_LENET, DATA_DIR=digits, ROOT_WORKSPACE=tmp_path) as run:
+        run.wait_for("step 10,")
+        run.process.send_signal(signal.SIGINT)
+        run.finish()
+        assert not run.outlived()
     assert list(tmp_path.glob("mnist_training_data/*/model.ckpt-*.index"))
 
 
 def test_a_training_that_fails_gives_its_exit_code_and_ends_the_evaluation(digits, tmp_path):
     settings = {"DATA_DIR": digits, "ROOT_WORKSPACE": tmp_path, "OPTIMIZER": "newton"}
-    with _started(_LENET, **settings) as process:
-        output, _ = process.communicate(timeout=60)
-        assert process.returncode == 1
-        assert "newton" in output
-        _assert_ended(process)
+    with _started(_LENET, **settings) as run:
+        assert run.finish() == 1, run.output
+        assert "newton" in run.output
+        assert not run.outlived()
 
 
 def test_missing_records_are_named_with_the_command_that_makes_them(tmp_path):

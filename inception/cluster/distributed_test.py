@@ -29,7 +29,7 @@ from inception.testing.runs import (
     worker_pids,
 )
 from slim.datasets import convert, mnist
-from terngrad.testing.processes import Started, finished
+from terngrad.testing.processes import Started, finished, unread_after
 from terngrad.training import checkpoints
 
 
@@ -112,8 +112,7 @@ def test_the_script_launches_workers_on_this_machine(tmp_path):
 def test_a_worker_whose_lines_nobody_reads_any_more_ends_all_and_nothing_is_lost(tmp_path):
     program, flags = paced_flags_of(tmp_path)
     chief, other = commands_of(program, flags, launch.worker_flags(2))
-    until_step_10 = '"$@" | sed "/step 10,/q"; exit ${PIPESTATUS[0]}'
-    with Started(chief) as run, Started(["bash", "-c", until_step_10, "-", *other]) as piped:
+    with Started(chief) as run, Started(unread_after("step 10,", other)) as piped:
         assert piped.finish() == 128 + signal.SIGPIPE, piped.output
         assert run.finish() == 128 + signal.SIGTERM, run.output
     saved = re.search(r"another worker was asked to stop: saved (\S+);", run.output)[1]

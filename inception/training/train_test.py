@@ -19,6 +19,7 @@ from inception.results import report
 from inception.training import runtime, train
 from slim.datasets import convert
 from terngrad.cluster.channel import DifferenceError
+from terngrad.testing.processes import Started, unread_after
 from terngrad.training import checkpoints
 
 REPO = Path(__file__).parents[2]
@@ -91,21 +92,8 @@ def _refusal(run_here):
     return refused
 
 
-def start(digits, train_dir, until, **flags):
-    """Starts a training and returns it once it has printed a line that contains `until`."""
-    process = subprocess.Popen(
-        command(digits, train_dir, **flags),
-        cwd=REPO,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    lines = []
-    for line in process.stdout:
-        lines.append(line)
-        if until in line:
-            return process
-    raise AssertionError(f"{until!r} never came:\n{''.join(lines)}")
+def start(digits, train_dir, **flags):
+    return Started(command(digits, train_dir, **flags))
 
 
 def content(train_dir, step):
@@ -161,13 +149,14 @@ def _interrupted(digits, tmp_path_factory):
     """A run that two signals and a kill ended: its folder and, by signal, what it printed then."""
     folder, printed = tmp_path_factory.mktemp("interrupted"), {}
     for number in (signal.SIGTERM, signal.SIGINT):
-        process = start(digits, folder, until=": step ", save_iter=0)
-        process.send_signal(number)
-        output, _ = process.communicate(timeout=TIMEOUT_SECS)
-        printed[number] = process.returncode, checkpoints.latest_checkpoint(str(folder)), output
-    process = start(digits, folder, until="step 40,")
-    process.kill()
-    process.communicate()
+        with start(digits, folder, save_iter=0) as training:
+            training.wait_for(": step ")
+            training.process.send_signal(number)
+            status = training.finish()
+        saved = checkpoints.latest_checkpoint(str(folder))
+        printed[number] = status, saved, training.output
+    with start(digits, folder) as training:
+        training.wait_for("step 40,")  # and is killed
     again = run(digits, folder)
     assert again.returncode == 0, again.stderr
     return folder, printed, again.stdout
@@ -302,20 +291,17 @@ def test_missing_records_are_named_with_the_command_that_makes_them(tmp_path, re
 @pytest.mark.slow
 def test_two_trainings_do_not_share_a_folder(digits, tmp_path, refusal):
     flags = {"net": "mlp", "max_steps": 1_000_000, "save_iter": 0}
-    first = start(digits, tmp_path, until="step 10,", **flags)
-    try:
+    with start(digits, tmp_path, **flags) as first:
+        first.wait_for("step 10,")
         said = refusal(digits, tmp_path, **flags)
-    finally:
-        first.kill()
-        first.communicate()
-    assert f"another training, process {first.pid}, writes there" in said
+    assert f"another training, process {first.process.pid}, writes there" in said
 
 
 @pytest.mark.slow
 def test_a_closed_pipe_ends_the_run_but_loses_nothing(digits, tmp_path):
-    process = start(digits, tmp_path, until="step 10,", save_iter=0, max_steps=1_000_000, net="mlp")
-    process.stdout.close()
-    assert process.wait(timeout=TIMEOUT_SECS) == 128 + signal.SIGPIPE
+    training = command(digits, tmp_path, save_iter=0, max_steps=1_000_000, net="mlp")
+    with Started(unread_after("step 10,", training)) as piped:
+        assert piped.finish() == 128 + signal.SIGPIPE, piped.output
     assert checkpoints.step_of(checkpoints.latest_checkpoint(str(tmp_path))) >= 10
 
 

@@ -27,12 +27,18 @@ class Started(contextlib.AbstractContextManager):
       reader: the thread that reads these lines.
     """
 
-    def __init__(self, command: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        env: Mapping[str, str] | None = None,
+        in_own_group: bool = False,
+    ) -> None:
         """Starts it.
 
         Args:
           command: program and arguments.
           env: variables to set beside those of this process.
+          in_own_group: the program leads a process group; what is left of it ends with it, too.
         """
         self.process = subprocess.Popen(
             command,
@@ -40,7 +46,9 @@ class Started(contextlib.AbstractContextManager):
             stderr=subprocess.STDOUT,
             text=True,
             env={**os.environ, **(env or {})},
+            start_new_session=in_own_group,
         )
+        self._leads_group = in_own_group
         self.lines: list[str] = []
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
@@ -83,13 +91,27 @@ class Started(contextlib.AbstractContextManager):
         assert status == 0, self.output
         return self.output
 
+    def outlived(self, secs: float = 10.0) -> bool:
+        """Waits for the end of the program's group; returns whether a process of it still runs."""
+        deadline = time.monotonic() + secs
+        while time.monotonic() < deadline:
+            try:
+                os.killpg(self.process.pid, 0)
+            except ProcessLookupError:
+                return False
+            time.sleep(0.1)
+        return True
+
     def end(self) -> None:
-        """Kills the program, if it still runs, and all processes that it started."""
+        """Kills what still runs of the program, of all that it started, and of its group."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGSTOP)  # it starts no more
             for process in [*descendants(self.process.pid), self.process.pid]:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
+        if self._leads_group:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         self.reader.join(10)
 
@@ -119,6 +141,15 @@ def finished(
         runs = [stack.enter_context(Started(command, env)) for command in commands]
         statuses = [run.finish() for run in runs]
     return [(run.output, status) for run, status in zip(runs, statuses, strict=True)]
+
+
+def unread_after(text: str, command: Sequence[str]) -> list[str]:
+    """Returns a command that runs another one and closes its output after a line with a text.
+
+    Its exit status is that of the other one.
+    """
+    script = f'"$@" | sed "/{text}/q"; exit ${{PIPESTATUS[0]}}'
+    return ["bash", "-c", script, "-", *command]
 
 
 def mpirun(processes: int) -> list[str]:
