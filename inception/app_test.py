@@ -179,6 +179,7 @@ def test_a_quiet_import_drops_infos_and_keeps_the_rest_even_of_a_crash(tmp_path)
     assert done.stderr == "W0000 00:00:1 gpu.cc:1] none\nI0000 after\nF0000 no AVX\n"
 
 
+@pytest.mark.slow
 def test_tensorflow_is_loaded_without_pyplot_which_can_be_loaded_later():
     code = (
         "import gc, sys\n"

@@ -5,6 +5,8 @@ import pathlib
 import subprocess
 import sys
 
+import pytest
+
 from slim.datasets.dataset_factory import get_dataset
 from slim.testing import write_mnist
 
@@ -21,6 +23,7 @@ def _run(*arguments):
     )
 
 
+@pytest.mark.slow
 def test_converts_into_shards(tmp_path):
     write_mnist(tmp_path, num_images=7, suffix=".gz")
     flags = ["--dataset_name", "mnist", "--shard", "True", "--num_shards", "3"]
@@ -30,6 +33,7 @@ def test_converts_into_shards(tmp_path):
     assert get_dataset("mnist", "train", str(tmp_path / "out")).counts == (3, 2, 2)
 
 
+@pytest.mark.slow
 def test_bad_source_is_one_line_and_writes_nothing(tmp_path):
     write_mnist(tmp_path)
     os.truncate(tmp_path / "t10k-labels-idx1-ubyte", 13)

@@ -197,6 +197,7 @@ def trained_alone(steps, optimizer, nodes, policy, model):
     return {name: v.numpy() for name, v in state_of(classifier, update, averages).items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("optimizer", "policy", "servers", "nodes"),
     [
@@ -552,6 +553,7 @@ def test_an_error_of_a_ps_is_told_and_not_tried_again(tmp_path, capfd):
     assert "Traceback" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_who_has_certificates_trains_and_who_has_others_cannot(tmp_path):
     ours = make_certificates(tmp_path, "ours", "ps")
     theirs = make_certificates(tmp_path, "theirs", "stranger")

@@ -74,6 +74,7 @@ def test_law_6_float_gradients_of_n_nodes_equal_those_of_the_whole_batch(nodes):
         np.testing.assert_allclose(split, whole, rtol=1e-6, atol=1e-6 * np.abs(whole).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", [Policy(), TERNARY], ids=["float", "ternary"])
 def test_law_4_devices_do_not_matter(policy):
     trainings = [Training(policy, 4, devices) for devices in (DEVICES[:1], DEVICES)]
@@ -104,6 +105,7 @@ def test_nodes_are_spread_over_the_devices():
     assert {op.device[-5:] for op in drawn} == {"CPU:0", "CPU:1"}
 
 
+@pytest.mark.slow
 def test_law_2_equal_seeds_give_equal_parameters_and_others_do_not():
     first, again = (parameters_after(5, TERNARY, 2, seed=3) for _ in range(2))
     assert_same_bits(first, again)
@@ -111,11 +113,13 @@ def test_law_2_equal_seeds_give_equal_parameters_and_others_do_not():
     assert any(not np.array_equal(a, b) for a, b in zip(first, other, strict=True))
 
 
+@pytest.mark.slow
 def test_packing_gives_the_same_parameters_bit_for_bit():
     plain = Policy(grad_bits=1, clip_factor=2.5, use_encoding=False)
     assert_same_bits(parameters_after(8, TERNARY, 4), parameters_after(8, plain, 4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [DEVICES[:1], DEVICES], ids=len)
 def test_law_8_steps_in_one_call_equal_steps_one_by_one_and_observed(devices):
     whole = parameters_after(6, TERNARY, 2, devices)

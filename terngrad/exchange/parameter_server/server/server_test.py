@@ -131,6 +131,7 @@ def test_operations_of_many_pieces_are_joined_over_several_ps(servers):
                 np.testing.assert_array_equal(result.view("<f4"), contents[0] + contents[1])
 
 
+@pytest.mark.slow
 def test_law_7_the_bytes_counted_are_2_bits_up_and_ceil_log2_of_2n_plus_1_down(monkeypatch):
     counted = {"up": 0, "down": 0}
     take, deliver = Server._take, Server._deliver
@@ -169,6 +170,7 @@ def test_workers_that_are_done_end_the_ps():
         assert [thread.result(SECS) for thread in waiting] == ["", ""]
 
 
+@pytest.mark.slow
 def test_a_lost_worker_ends_the_others_and_the_ps_with_its_name():
     secs = 2.0
     said = queue.Queue()
@@ -247,6 +249,7 @@ def test_a_late_answer_of_a_round_that_was_given_up_does_not_take_the_place_of_t
             assert asked.result(SECS) == {0: b"a"}
 
 
+@pytest.mark.slow
 def test_a_ps_that_is_stopped_says_of_nobody_that_it_died(capsys):
     with serving() as ((server,), hosts), joined(hosts):
         server.stop()
