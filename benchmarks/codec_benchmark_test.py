@@ -11,6 +11,7 @@ except library.UnavailableError as error:
     pytest.skip(str(error), allow_module_level=True)
 
 
+@pytest.mark.slow
 def test_ratios_are_those_of_the_times(run, tmp_path):
     picture = tmp_path / "codec.png"
     options = ("--rounds=2", "--num_threads=0", f"--png={picture}")

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 
+@pytest.mark.slow
 def test_the_ratio_is_the_median_over_the_rounds(run, digits, tmp_path):
     picture = tmp_path / "times.png"
     options = ("--rounds=2", "--slice_secs=0", f"--png={picture}")

@@ -6,7 +6,7 @@ import pytest
 @pytest.mark.slow
 @pytest.mark.parametrize("bits", [1, 32])
 def test_cpu_time_and_time_of_a_step_are_told(run, bits):
-    flags = ("--net=lenet_slim", "--rounds=20", f"--bits={bits}")
+    flags = ("--net=lenet_slim", "--rounds=3", f"--bits={bits}")
     figures = run("ps_benchmark", *flags)["figures"]
     assert figures["values"] == 3_274_634
     assert figures["ps_cpu_ns_by_value_and_worker"] > 0

@@ -11,7 +11,7 @@ def test_killed_processes_change_no_bit_and_all_is_told(run, digits, tmp_path):
     picture = tmp_path / "figure.png"
     found = run(
         *("soak", f"--data_dir={digits}", f"--output_dir={tmp_path / 'runs'}", f"--png={picture}"),
-        *("--workers=2", "--minutes=0.6", "--every_secs=15", "--batch_size=4"),
+        *("--workers=2", "--minutes=0.4", "--every_secs=10", "--batch_size=4"),
     )
     figures = found["figures"]
     assert figures["kills"] == len(found["kills"]) >= 1

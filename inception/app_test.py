@@ -143,7 +143,7 @@ def test_a_signal_runs_the_cleanup_and_ends_with_a_line_instead_of_a_traceback(
     program = tmp_path / "program.py"
     program.write_text(
         "import os, signal, time\n"
-        "from inception import app, app_test\n"
+        "from inception import app\n"
         "def main(values):\n"
         "    with app.telling_stop('nothing is lost.'):\n"
         "        try:\n"
@@ -151,7 +151,7 @@ def test_a_signal_runs_the_cleanup_and_ends_with_a_line_instead_of_a_traceback(
         "            time.sleep(60)\n"
         "        finally:\n"
         "            print('cleaned up')\n"
-        "app.run(main, app_test.define)\n"
+        "app.run(main, lambda values: None)\n"
     )
     done = subprocess.run(
         [sys.executable, program],
@@ -179,6 +179,7 @@ def test_a_quiet_import_drops_infos_and_keeps_the_rest_even_of_a_crash(tmp_path)
     assert done.stderr == "W0000 00:00:1 gpu.cc:1] none\nI0000 after\nF0000 no AVX\n"
 
 
+@pytest.mark.slow
 def test_tensorflow_is_loaded_without_pyplot_which_can_be_loaded_later():
     code = (
         "import gc, sys\n"

@@ -47,7 +47,7 @@ sys.exit(launch.main(arguments))
 
 
 class Launcher:
-    """A launcher of workers that run `program`, in `folder`."""
+    """A launcher of workers that run `program`, in `folder`; started by the fixture `launch`."""
 
     def __init__(self, folder, program, workers=2, options=(), run=("-m", "inception.launch")):
         self.folder = folder
@@ -272,7 +272,10 @@ def test_workers_end_by_themselves_after_a_killed_launcher(launch):
         (["2", "--max_restarts=1", "program"], "PROGRAM is '--max_restarts=1'; launch's own flags"),
         (["--max_restarts", "x", "2", "program"], "--max_restarts is 'x'; allowed are whole"),
         (["two", "program"], "WORKERS is 'two'; allowed are whole numbers"),
+        (["--max_restarts=-1", "1", "program"], "--max_restarts is '-1'; allowed are whole"),
+        (["0", "program"], "WORKERS is '0'; allowed are whole numbers"),
         (["2"], "needs the number of workers and a program"),
+        ([], "needs the number of workers and a program"),
     ],
 )
 def test_law_10_wrong_arguments_are_told(arguments, told):
@@ -298,14 +301,16 @@ sys.exit(launch.main([*{options!r}, *sys.argv[1:]]))
 
 
 @pytest.mark.parametrize(("options", "goes_on"), [(["--ps=1"], True), ([], False)])
-def test_with_parameter_servers_the_others_decide_whether_they_go_on(tmp_path, options, goes_on):
+def test_with_parameter_servers_the_others_decide_whether_they_go_on(
+    launch, tmp_path, options, goes_on
+):
     program = """
     if index == 0:
         sys.exit(3)
     time.sleep(4)
     (folder / "ended").touch()
     """
-    launcher = Launcher(tmp_path, program, run=("-c", IMPATIENT.format(options=options)))
+    launcher = launch(program, run=("-c", IMPATIENT.format(options=options)))
     status, output, errors = launcher.finish()
     assert status == 3, output + errors
     assert (tmp_path / "ended").exists() == goes_on

@@ -6,15 +6,25 @@ import sys
 
 import pytest
 
+# A checkpoint takes seconds to evaluate; at its end the program evaluates 10 of each run.
+WITH_TWO_CHECKPOINTS = """
+import functools
+from inception import app, quickstart
+from inception.flags import table
+quickstart._CHECKPOINTS = 2
+app.run(quickstart.main, functools.partial(table.define, quickstart._Options))
+"""
 
-def quickstart(*flags):
-    command = [sys.executable, "-m", "inception.quickstart", *map(str, flags)]
+
+def quickstart(*flags, program=("-m", "inception.quickstart")):
+    command = [sys.executable, *program, *map(str, flags)]
     return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
 
 
 @pytest.mark.slow
 def test_both_gradients_are_trained_compared_and_drawn(tmp_path):
-    done = quickstart(f"--output_dir={tmp_path / 'results'}", "--max_steps=10")
+    flags = f"--output_dir={tmp_path / 'results'}", "--max_steps=10"
+    done = quickstart(*flags, program=("-c", WITH_TWO_CHECKPOINTS))
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count(": step 10, ") == 2
     rows = dict(re.findall(r"^\W*(float|ternary)\W.*?([\d.]+ x)", done.stdout, re.MULTILINE))

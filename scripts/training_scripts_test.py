@@ -1,21 +1,18 @@
 """The training scripts run from records to an evaluated model, with few steps."""
 
-import contextlib
-import os
 import pathlib
 import re
 import signal
-import subprocess
 import sys
-import time
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
-from slim.datasets import cifar10, convert
+from slim.datasets import cifar10, convert, mnist
+from terngrad.testing.processes import Started
 
 _REPO = pathlib.Path(__file__).parents[1]
+_IMAGES = 512  # of each split
 _LENET = "scripts/run_multi_gpus_lenet.sh"
 _SHORT = {"MAX_STEPS": "20", "SAVE_ITER": "10", "EVAL_INTERVAL_SECS": "0.5"}
 _PRECISION = re.compile(r"precision @ 1 = (0\.\d+) recall @ 5 = 0\.\d+ \[\d+ examples\]")
@@ -24,12 +21,15 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="session")
-def mnist(made_once) -> pathlib.Path:
-    """Makes records of the repository's sample, in a folder whose name has a space."""
-    sample = str(_REPO / "slim/datasets/mnist_sample")
-    return made_once(
-        "mnist data", lambda folder: convert.convert("mnist", str(folder), source_dir=sample)
-    )
+def digits(made_once) -> pathlib.Path:
+    """Records of some of the repository's digits, in a folder whose name has a space."""
+
+    def fill(folder: pathlib.Path) -> None:
+        for split, (images, labels) in mnist.load(f"{_REPO}/slim/datasets/mnist_sample").items():
+            path = str(folder / f"{split}-mnist.tfrecord")
+            convert.write_records({path: np.arange(_IMAGES)}, images, labels, mnist.INFO)
+
+    return made_once("some digits", fill)
 
 
 @pytest.fixture(scope="session")
@@ -44,44 +44,18 @@ def noise(tmp_path_factory) -> pathlib.Path:
     return pathlib.Path(folder)
 
 
-@contextlib.contextmanager
-def _started(script: str, **settings) -> Iterator[subprocess.Popen]:
-    settings = {"TERNGRAD_VENV": sys.prefix} | {k: str(v) for k, v in settings.items()}
-    process = subprocess.Popen(
-        ["bash", _REPO / script],
-        env=os.environ | settings,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        yield process
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+def _started(script: str, **settings) -> Started:
+    env = {"TERNGRAD_VENV": sys.prefix} | {key: str(value) for key, value in settings.items()}
+    return Started(["bash", str(_REPO / script)], env, in_own_group=True)
 
 
 def _run(script: str, **settings) -> tuple[int, str]:
-    with _started(script, **settings) as process:
-        output, _ = process.communicate()
-        return process.returncode, output
+    with _started(script, **settings) as run:
+        return run.finish(), run.output
 
 
-def _assert_ended(process: subprocess.Popen) -> None:
-    """Asserts that the script left no process behind."""
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        try:
-            os.killpg(process.pid, 0)
-        except ProcessLookupError:
-            return
-        time.sleep(0.1)
-    pytest.fail("a process outlives the script")
-
-
-def test_lenet_is_trained_and_evaluated_under_the_name_of_its_settings(mnist, tmp_path):
-    code, output = _run(_LENET, DATA_DIR=mnist, ROOT_WORKSPACE=tmp_path, **_SHORT)
+def test_lenet_is_trained_and_evaluated_under_the_name_of_its_settings(digits, tmp_path):
+    code, output = _run(_LENET, DATA_DIR=digits, ROOT_WORKSPACE=tmp_path, **_SHORT)
     assert code == 0, output
     assert float(_PRECISION.search(output.splitlines()[-1])[1]) > 0.2
     (run,) = (tmp_path / "mnist_training_data").iterdir()
@@ -103,25 +77,21 @@ def test_the_cifar10_net_is_trained_and_evaluated_with_settings_of_the_environme
     assert run.name.startswith("cifar10_cifar10_alexnet_24_adam_32_0.0002_2.5_0_0.004_0.9_1_128_2_")
 
 
-@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_training_with_a_checkpoint_and_evaluation(mnist, tmp_path, signal_number):
-    with _started(_LENET, DATA_DIR=mnist, ROOT_WORKSPACE=tmp_path) as process:
-        for line in process.stdout:
-            if "step 10," in line:
-                break
-        process.send_signal(signal_number)
-        process.communicate(timeout=60)
-        _assert_ended(process)
+def test_a_signal_ends_training_with_a_checkpoint_and_evaluation(digits, tmp_path):
+    with _started(_LENET, DATA_DIR=digits, ROOT_WORKSPACE=tmp_path) as run:
+        run.wait_for("step 10,")
+        run.process.send_signal(signal.SIGINT)
+        run.finish()
+        assert not run.outlived()
     assert list(tmp_path.glob("mnist_training_data/*/model.ckpt-*.index"))
 
 
-def test_a_training_that_fails_gives_its_exit_code_and_ends_the_evaluation(mnist, tmp_path):
-    settings = {"DATA_DIR": mnist, "ROOT_WORKSPACE": tmp_path, "OPTIMIZER": "newton"}
-    with _started(_LENET, **settings) as process:
-        output, _ = process.communicate(timeout=60)
-        assert process.returncode == 1
-        assert "newton" in output
-        _assert_ended(process)
+def test_a_training_that_fails_gives_its_exit_code_and_ends_the_evaluation(digits, tmp_path):
+    settings = {"DATA_DIR": digits, "ROOT_WORKSPACE": tmp_path, "OPTIMIZER": "newton"}
+    with _started(_LENET, **settings) as run:
+        assert run.finish() == 1, run.output
+        assert "newton" in run.output
+        assert not run.outlived()
 
 
 def test_missing_records_are_named_with_the_command_that_makes_them(tmp_path):
@@ -135,7 +105,7 @@ def test_missing_records_are_named_with_the_command_that_makes_them(tmp_path):
 
 @pytest.mark.parametrize(
     ("script", "records"),
-    [("train_lenet_on_mnist", "mnist"), ("train_cifarnet_on_cifar10", "noise")],
+    [("train_lenet_on_mnist", "digits"), ("train_cifarnet_on_cifar10", "noise")],
 )
 def test_the_recipes_of_tf_slim_run_to_an_evaluation(script, records, tmp_path, request):
     settings = {"DATASET_DIR": request.getfixturevalue(records), "TRAIN_DIR": tmp_path}

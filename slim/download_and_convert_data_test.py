@@ -5,8 +5,10 @@ import pathlib
 import subprocess
 import sys
 
+import pytest
+
 from slim.datasets.dataset_factory import get_dataset
-from slim.datasets.mnist_test import write_source
+from slim.testing import write_mnist
 
 _REPO = pathlib.Path(__file__).parents[1]
 
@@ -21,8 +23,9 @@ def _run(*arguments):
     )
 
 
+@pytest.mark.slow
 def test_converts_into_shards(tmp_path):
-    write_source(tmp_path, num_images=7, suffix=".gz")
+    write_mnist(tmp_path, num_images=7, suffix=".gz")
     flags = ["--dataset_name", "mnist", "--shard", "True", "--num_shards", "3"]
     run = _run(*flags, "--dataset_dir", tmp_path / "out", "--source_dir", tmp_path)
     assert run.returncode == 0, run.stderr
@@ -30,8 +33,9 @@ def test_converts_into_shards(tmp_path):
     assert get_dataset("mnist", "train", str(tmp_path / "out")).counts == (3, 2, 2)
 
 
+@pytest.mark.slow
 def test_bad_source_is_one_line_and_writes_nothing(tmp_path):
-    write_source(tmp_path)
+    write_mnist(tmp_path)
     os.truncate(tmp_path / "t10k-labels-idx1-ubyte", 13)
     run = _run(
         "--dataset_name=mnist", f"--dataset_dir={tmp_path / 'out'}", f"--source_dir={tmp_path}"

@@ -31,6 +31,7 @@ def run(program: str, *arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run([*command, *arguments], capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_a_net_is_trained_evaluated_and_tuned(data_dir, tmp_path):
     data, trained, tuned = f"--dataset_dir={data_dir}", tmp_path / "trained", tmp_path / "tuned"
     start = ["--optimizer=sgd", "--batch_size=16", "--max_number_of_steps=4"]
@@ -87,6 +88,7 @@ def test_a_net_that_does_not_exist_is_one_line(data_dir):
     assert done.stderr.startswith("train_image_classifier: unknown net 'inception_v9'")
 
 
+@pytest.mark.slow
 def test_an_offset_that_a_label_does_not_fit_is_one_line(data_dir, tmp_path):
     done = run(
         "train_image_classifier",

@@ -12,37 +12,39 @@ import tensorflow as tf
 from tensorflow.core.util import event_pb2
 
 from inception.cluster import members
-from inception.cluster.distributed_test import parameters, refusal
-from inception.cluster.parameter_server_test import ENDLESS
 from inception.flags.checks import refuse_what_needs_all_workers
-from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import TrainConfig
 from inception.results.report import read_scalars
+from inception.testing.runs import (
+    ENDLESS,
+    Run,
+    flags_of,
+    paced_flags_of,
+    parameters,
+    processes,
+    refusal,
+)
 from inception.training import asynchronous as asynchronous_program
-from inception.worker_runs import Run, flags_of, processes
 from terngrad.asynchronous.chief import Chief
 from terngrad.asynchronous.pulled import Pulled
 from terngrad.asynchronous.run_file import RunFile
-from terngrad.asynchronous.server_test import PLAN
 from terngrad.asynchronous.status import RunStatus
+from terngrad.testing.plans import PLAN
 from terngrad.training import checkpoints
 from terngrad.training.loop import StopRequest
 from terngrad.training.summaries import SummaryWriter
 
 SNAPSHOT_STEPS = 50
-GOES_ON = r"Worker {}: .* step \d+"
 
 
-def asynchronous(folder, steps=ENDLESS, timeout_secs=90, **options):
-    """A program and its flags; the net is small, so that a step is quick."""
-    program, flags = flags_of(folder, steps=steps, batch_size=8, **options)
+def asynchronous(folder, steps=ENDLESS, timeout_secs=90):
+    """A program and its flags; the net is small, and a step takes little of the processor."""
     own = [
         "--cross_replica_sync=False",
-        "--net=mlp",
         f"--ps_snapshot_steps={SNAPSHOT_STEPS}",
         f"--worker_timeout_secs={timeout_secs}",
     ]
-    return program, [*flags, *own]
+    return paced_flags_of(folder, *own, steps=steps, batch_size=8)
 
 
 @contextlib.contextmanager
@@ -52,8 +54,9 @@ def cluster(folder, workers, servers=1, **options):
     processes_of = members.members(workers, servers)
     with contextlib.ExitStack() as stack:
 
-        def start(index):
-            (run,) = stack.enter_context(processes(program, flags, [processes_of[index]]))
+        def start(index, *more):
+            member = processes_of[index]
+            (run,) = stack.enter_context(processes(program, [*flags, *more], [member]))
             return run
 
         yield [start(i) for i in range(len(processes_of))], start
@@ -68,8 +71,8 @@ def wait_for_step(run, step):
     run.wait_for(r"Worker \d: .* step")
     deadline = time.monotonic() + 200
     while max(steps_of(run)) < step:
-        assert time.monotonic() < deadline, "\n".join(run.lines)
-        assert run.process.poll() is None, "\n".join(run.lines)
+        assert time.monotonic() < deadline, run.output
+        assert run.process.poll() is None, run.output
         time.sleep(0.05)
 
 
@@ -92,10 +95,10 @@ def end(runs):
 @pytest.mark.timeout(600)
 def test_workers_train_without_waiting_until_the_run_has_its_updates(tmp_path):
     servers = 2
-    program, flags = asynchronous(tmp_path, 600, summary_secs=1)
-    run = Run(2, program, [*flags, "--max_staleness=20"], [f"--ps={servers}"])
-    assert run.finish() == 0, "\n".join(run.lines)
-    lines = "\n".join(run.lines)
+    program, flags = flags_of(tmp_path, net="mlp", steps=600, summary_secs=1)
+    own = ["--cross_replica_sync=False", "--max_staleness=20"]
+    with Run(2, program, [*flags, *own], [f"--ps={servers}"]) as run:
+        lines = run.succeed()
     assert re.search(r"^\[0\] PS hosts are: \['127.0.0.1:\d+'", lines, re.MULTILINE)
     assert "SyncReplicas" not in lines
     assert "Worker 0: " in lines and "Worker 1: " in lines
@@ -112,77 +115,94 @@ def test_workers_train_without_waiting_until_the_run_has_its_updates(tmp_path):
     assert {"losses/total_loss", "bytes_sent_per_step", "learning_rate_plan"} <= scalars.keys()
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_the_others_go_on_without_a_worker_that_was_killed_until_it_is_back(tmp_path):
-    with cluster(tmp_path, 2) as (runs, start):
+@pytest.fixture(scope="module", name="restarted")
+def _restarted(tmp_path_factory):
+    """What was seen while a worker, the chief and the ps of a run were killed and came back."""
+    seen = SimpleNamespace()
+    with cluster(tmp_path_factory.mktemp("restarted"), 2) as (runs, start):
         for run in runs[:2]:
-            wait_for_step(run, 50)
+            wait_for_step(run, 20)
         kill(runs[1])
-        seen = max(steps_of(runs[0]))
-        wait_for_step(runs[0], seen + 200)
-        runs[1] = start(1)
-        wait_for_step(runs[1], seen + 200)
-        assert end(runs) > seen
+        seen.wrong = start(1, "--pull_bits=16")
+        assert seen.wrong.finish() == 1
+        wait_for_step(runs[0], max(steps_of(runs[0])) + 50)
+        seen.before_worker, seen.worker = max(steps_of(runs[0])), start(1)
+        runs[1] = seen.worker
+        wait_for_step(runs[1], seen.before_worker + 20)
 
+        kill(runs[0])
+        seen.before_chief = max(steps_of(runs[1]))
+        runs[0] = seen.chief = start(0)
+        wait_for_step(runs[0], seen.before_chief + 20)
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_a_ps_that_was_killed_is_found_again_and_has_lost_no_more_than_a_snapshot(tmp_path):
-    with cluster(tmp_path, 2) as (runs, start):
         for run in runs[:2]:
             wait_for_step(run, 3 * SNAPSHOT_STEPS)
         kill(runs[2])
-        reached = max(max(steps_of(run)) for run in runs[:2])
-        runs[2] = start(2)
-        held = runs[2].wait_for(r"Holds .*snapshot-\d+, for the workers of its run")
-        # A worker's last line may be of some steps before.
-        assert int(re.search(r"snapshot-(\d+)", held)[1]) > reached - SNAPSHOT_STEPS
+        seen.before_ps = max(max(steps_of(run)) for run in runs[:2])
+        runs[2] = seen.ps = start(2)
+        seen.ps.wait_for("Holds ")
         for run in runs[:2]:
-            run.wait_for(
-                r"^ps 0 \(.*\) died or cannot be reached: .*; trying to reach it again for 90 s"
-            )
             run.wait_for(r"^ps 0 \(.*\) is back")
-            wait_for_step(run, reached + 100)
-        assert end(runs) > reached
+            wait_for_step(run, seen.before_ps + 50)
+        seen.last = end(runs)
+    return seen
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_others_go_on_without_a_worker_that_was_killed_until_it_is_back(restarted):
+    assert max(steps_of(restarted.worker)) >= restarted.before_worker + 20
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_law_10_workers_with_other_flags_are_named_and_the_others_go_on(restarted):
+    why = r"refused this worker: .*pull_bits is 16 on worker 1 .* and 32 on worker 0"
+    restarted.wrong.wait_for(why)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_chief_that_was_killed_takes_up_what_the_ps_hold(restarted):
+    line = restarted.chief.wait_for("The run goes on with what the ps hold, step")
+    assert int(re.search(r"step (\d+)", line)[1]) >= restarted.before_chief
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_ps_that_was_killed_is_found_again_and_has_lost_no_more_than_a_snapshot(restarted):
+    held = restarted.ps.wait_for(r"Holds .*snapshot-\d+, for the workers of its run")
+    # A worker's last line may be of some steps before.
+    assert int(re.search(r"snapshot-(\d+)", held)[1]) > restarted.before_ps - SNAPSHOT_STEPS
+    for run in (restarted.worker, restarted.chief):
+        run.wait_for(
+            r"^ps 0 \(.*\) died or cannot be reached: .*; trying to reach it again for 90 s"
+        )
+    assert restarted.last > restarted.before_ps
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_worker_that_stands_still_is_not_missed_and_a_ps_that_does_is_found_again(tmp_path):
-    timeout_secs = 20
+    timeout_secs = 14
     with cluster(tmp_path, 2, timeout_secs=timeout_secs) as (runs, _):
         for run in runs[:2]:
-            wait_for_step(run, 50)
+            wait_for_step(run, 20)
         runs[1].process.send_signal(signal.SIGSTOP)
         seen = max(steps_of(runs[0]))
-        wait_for_step(runs[0], seen + 100)
+        wait_for_step(runs[0], seen + 50)
         time.sleep(0.75 * timeout_secs)  # no line tells that the ps has ended its stream
         runs[1].process.send_signal(signal.SIGCONT)
         runs[1].wait_for(r"^ps 0 \(.*\) is back")
         runs[2].process.send_signal(signal.SIGSTOP)
         for run in runs[:2]:
             run.wait_for(
-                r"^ps 0 \(.*\) does not answer any more: .*; trying to reach it again for 20 s"
+                r"^ps 0 \(.*\) does not answer any more: .*; trying to reach it again for 14 s"
             )
         seen = max(max(steps_of(run)) for run in runs[:2])
         runs[2].process.send_signal(signal.SIGCONT)
         for run in runs[:2]:
-            wait_for_step(run, seen + 100)
-        assert end(runs) > seen
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_a_chief_that_was_killed_takes_up_what_the_ps_hold(tmp_path):
-    with cluster(tmp_path, 2) as (runs, start):
-        wait_for_step(runs[1], 100)
-        kill(runs[0])
-        seen = max(steps_of(runs[1]))
-        runs[0] = start(0)
-        line = runs[0].wait_for("The run goes on with what the ps hold, step")
-        assert int(re.search(r"step (\d+)", line)[1]) >= seen
-        wait_for_step(runs[0], seen + 50)
+            wait_for_step(run, seen + 50)
         assert end(runs) > seen
 
 
@@ -190,14 +210,14 @@ def test_a_chief_that_was_killed_takes_up_what_the_ps_hold(tmp_path):
 @pytest.mark.timeout(600)
 def test_a_stopped_run_goes_on_from_the_chiefs_checkpoint(tmp_path):
     with cluster(tmp_path, 1) as (runs, _):
-        runs[0].wait_for(r": step 100,")
+        runs[0].wait_for(r": step 40,")
         step = end(runs)
     assert checkpoints.step_of(checkpoints.latest_checkpoint(str(tmp_path))) == step
     with cluster(tmp_path, 1, steps=step + 50) as (runs, _):
         runs[0].wait_for(rf"Succesfully loaded model from .*ckpt-{step} at step={step}")
         runs[0].wait_for(rf"A run begins at step {step}, ")
         for run in runs:
-            assert run.finish() == 0, "\n".join(run.lines)
+            assert run.finish() == 0, run.output
     assert parameters(tmp_path, step + 50)
 
 
@@ -212,28 +232,13 @@ def test_workers_wait_for_a_ps_that_starts_later_and_a_signal_ends_it(tmp_path):
         with processes(program, flags, [ps]) as (server,):
             runs[0].wait_for(r": step 20,")
             server.process.send_signal(signal.SIGTERM)
-            assert server.finish() == 128 + signal.SIGTERM, "\n".join(server.lines)
+            assert server.finish() == 128 + signal.SIGTERM, server.output
             server.wait_for(r"SIGTERM: ps 0 \(.*\) left 1 workers at step \d+")
         with processes(program, flags, [ps]) as (server,):
             server.wait_for("Holds .*snapshot")
             seen = max(steps_of(runs[0]))
             runs[0].wait_for(rf": step {seen + 10},")
             assert end([*runs, server]) > seen
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_law_10_workers_with_other_flags_are_named_and_the_others_go_on(tmp_path):
-    program, flags = asynchronous(tmp_path)
-    *workers, ps = members.members(2, 1)
-    workers[1].flags.append("--pull_bits=16")
-    with processes(program, flags, [*workers, ps]) as runs:
-        runs[1].wait_for(
-            r"refused this worker: .*pull_bits is 16 on worker 1 .* and 32 on worker 0"
-        )
-        assert runs[1].finish() == 1
-        wait_for_step(runs[0], 100)
-        end([runs[0], runs[2]])
 
 
 @pytest.mark.slow
@@ -258,7 +263,7 @@ def test_a_signal_is_heard_while_a_ps_is_away_and_two_ps_share_no_folder(tmp_pat
         runs[0].wait_for(r": step 20,")
         with processes(program, flags, [other]) as (second,):
             assert second.finish() == 1
-            said = "\n".join(second.lines)
+            said = second.output
             folder = re.escape(str(tmp_path / "ps_0"))
             assert re.search(rf"{folder}: another ps, process {runs[1].process.pid}, writes", said)
             assert "Traceback" not in said
@@ -340,25 +345,3 @@ def test_law_10_flags_that_need_all_workers_are_named(flags, text):
     refuse_what_needs_all_workers(TrainConfig(dataset_name="mnist", net="lenet"))
     with pytest.raises(ValueError, match=text):
         refuse_what_needs_all_workers(TrainConfig(dataset_name="mnist", net="lenet", **flags))
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [
-        {"worker_hosts": ("a:1", "b:1")},
-        {"variable_update": "mpi"},
-    ],
-)
-def test_law_10_without_parameter_servers_all_workers_step_together(flags):
-    with pytest.raises(ValueError, match="--cross_replica_sync=False: needs --ps_hosts"):
-        ClusterConfig(cross_replica_sync=False, **flags)
-
-
-def test_flags_of_asynchronous_training_are_inert_without_it():
-    hosts = {"worker_hosts": ("a:1",), "ps_hosts": ("p:1",)}
-    inert = {"max_staleness", "pull_bits", "ps_snapshot_steps"}
-    assert ClusterConfig(**hosts).inert_flags.keys() == inert
-    asynchronous = {**hosts, "cross_replica_sync": False}
-    assert ClusterConfig(**asynchronous).inert_flags.keys() == {"ps_snapshot_steps"}
-    of_a_ps = ClusterConfig(**asynchronous, job_name="ps").inert_flags
-    assert of_a_ps.keys() == {"max_staleness", "pull_bits"}

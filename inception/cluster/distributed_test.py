@@ -1,10 +1,8 @@
 """Training on several workers: laws 4 and 8, and what happens when one of them is lost."""
 
-import importlib.util
 import os
 import re
 import signal
-import subprocess
 import sys
 import textwrap
 import time
@@ -12,99 +10,67 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from inception import launch
 from inception.cluster import members
-from inception.flags.cluster import ClusterConfig
-from inception.worker_runs import (
+from inception.testing.runs import (
+    LONGER,
     STEPS,
-    TIMEOUT_SECS,
     HorovodRun,
+    MpiRun,
     Run,
-    finished,
+    assert_equal_parameters,
+    commands_of,
     flags_of,
+    paced_flags_of,
+    parameters,
+    refusal,
+    train,
     worker_pids,
 )
 from slim.datasets import convert, mnist
+from terngrad.testing.processes import Started, finished, unread_after
 from terngrad.training import checkpoints
-
-
-def parameters(folder, step=STEPS):
-    path = os.path.join(str(folder), f"model.ckpt-{step}")
-    reader = checkpoints.tf.train.load_checkpoint(path)
-    names = [n for n in reader.get_variable_to_shape_map() if "variables" in n or "averages" in n]
-    return {name: reader.get_tensor(name) for name in sorted(names)}
-
-
-def assert_equal_parameters(left, right):
-    assert left.keys() == right.keys()
-    for name in left:
-        np.testing.assert_array_equal(left[name], right[name], err_msg=name)
-
-
-def train(workers, folder, **settings):
-    run = Run(workers, *flags_of(folder, **settings))
-    assert run.finish() == 0, "\n".join(run.lines)
-    return parameters(folder, settings.get("steps", STEPS))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("net", ["lenet", "cifar10_alexnet"])
-def test_law_4_the_spread_of_nodes_over_workers_changes_no_bit(tmp_path, net):
-    alone = train(1, tmp_path / "1x4", net=net, batch_size=8, nodes=4)
-    for workers, summary_secs in ((2, 0), (4, 0.02)):  # nor do the chief's summaries
-        spread = train(
-            workers,
-            tmp_path / f"{workers}",
-            net=net,
-            batch_size=8 // workers,
-            nodes=4 // workers,
-            summary_secs=summary_secs,
-        )
-        assert_equal_parameters(alone, spread)
+@pytest.mark.parametrize(("workers", "summary_secs"), [(2, 0), (4, 0.02)])
+def test_law_4_the_spread_of_nodes_over_workers_changes_no_bit(
+    tmp_path, four_nodes, workers, summary_secs
+):
+    settings = {"batch_size": 8 // workers, "nodes": 4 // workers}
+    # Nor do the chief's summaries change any.
+    spread = train(workers, tmp_path, summary_secs=summary_secs, **settings)
+    assert_equal_parameters(four_nodes, spread)
 
 
 @pytest.mark.slow
-def test_the_script_launches_workers_on_this_machine(tmp_path):
-    script = Path(__file__).parents[2] / "scripts" / "launch_local.sh"
-    program, flags = flags_of(tmp_path, batch_size=2, steps=10)
-    done = subprocess.run(
-        ["bash", str(script), "2", program, *flags],
-        env=os.environ | {"TERNGRAD_VENV": sys.prefix},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_SECS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    for worker in (0, 1):
-        line = rf"^\[{worker}\] .*Worker {worker}: .* step 10,"
-        assert re.search(line, done.stdout, re.MULTILINE), done.stdout
-    assert parameters(tmp_path, 10)
+@pytest.mark.timeout(900)
+def test_law_4_holds_for_the_net_of_cifar10(tmp_path):
+    settings = {"net": "cifar10_alexnet", "steps": 10}
+    alone = train(1, tmp_path / "alone", batch_size=4, nodes=2, **settings)
+    assert_equal_parameters(alone, train(2, tmp_path / "spread", batch_size=2, **settings))
 
 
 @pytest.mark.slow
-def test_a_worker_whose_lines_nobody_reads_any_more_ends_all_and_nothing_is_lost(tmp_path):
-    program, flags = flags_of(tmp_path, batch_size=2, steps=100_000)
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", program, *flags, *who], stdout=subprocess.PIPE, text=True
-        )
-        for who in members.worker_flags(2)
-    ]
-    try:
-        while "step 10," not in (line := processes[1].stdout.readline()):
-            assert line
-        processes[1].stdout.close()
-        told, _ = processes[0].communicate(timeout=TIMEOUT_SECS)
-        codes = [process.wait(TIMEOUT_SECS) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert codes == [128 + signal.SIGTERM, 128 + signal.SIGPIPE], told
-    saved = re.search(r"another worker was asked to stop: saved (\S+);", told)[1]
-    assert checkpoints.latest_checkpoint(str(tmp_path)) == saved
+@pytest.mark.timeout(600)
+def test_law_4_mpi_gives_the_bits_of_one_process(tmp_path, four_nodes):
+    with MpiRun(2, *flags_of(tmp_path, batch_size=4, nodes=2)) as run:
+        run.succeed()
+    assert_equal_parameters(four_nodes, parameters(tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("launcher", ["horovodrun", "mpirun"])
+def test_law_4_horovod_gives_the_bits_of_one_process(
+    tmp_path, horovod_command, launcher, four_nodes
+):
+    program, flags = flags_of(tmp_path, batch_size=4, nodes=2)
+    with HorovodRun(horovod_command(launcher, 2), program, flags) as run:
+        run.succeed()
+    assert_equal_parameters(four_nodes, parameters(tmp_path))
 
 
 @pytest.mark.slow
@@ -116,12 +82,12 @@ def test_law_6_float_gradients_of_workers_equal_those_of_the_whole_batch(tmp_pat
     def after_a_step(workers, bits=32):
         folder = tmp_path / f"{workers}x{bits}"
         program, flags = flags_of(folder, batch_size=16 // workers, bits=bits, steps=1)
-        run = Run(workers, program, [*flags, *alike, "--optimizer=gd"])
-        assert run.finish() == 0, "\n".join(run.lines)
+        with Run(workers, program, [*flags, *alike, "--optimizer=gd"]) as run:
+            run.succeed()
         found = parameters(folder, 1)
         return {name: found[name] for name in found if "/variables." in name}
 
-    whole, spread, ternary = after_a_step(1), after_a_step(4), after_a_step(4, bits=1)
+    whole, spread, ternary = after_a_step(1), after_a_step(2), after_a_step(1, bits=1)
     for name, value in whole.items():
         tolerance = 1e-5 * np.abs(value).max()
         np.testing.assert_allclose(spread[name], value, rtol=0, atol=tolerance, err_msg=name)
@@ -131,30 +97,26 @@ def test_law_6_float_gradients_of_workers_equal_those_of_the_whole_batch(tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_law_4_mpi_gives_the_bits_of_one_process(tmp_path):
-    mpirun = os.path.join(os.path.dirname(sys.executable), "mpirun")
-    if importlib.util.find_spec("mpi4py") is None or not os.path.exists(mpirun):
-        pytest.skip("mpi4py and mpich are not installed: pip install '.[mpi]'")
-    program, flags = flags_of(tmp_path / "mpi", batch_size=4, nodes=2)
-    command = [mpirun, "-np", "2", sys.executable, "-m", program, "--variable_update=mpi"]
-    done = subprocess.run(
-        [*command, *flags], capture_output=True, text=True, timeout=TIMEOUT_SECS, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    alone = train(1, tmp_path / "alone", batch_size=8, nodes=4)
-    assert_equal_parameters(alone, parameters(tmp_path / "mpi"))
+def test_the_script_launches_workers_on_this_machine(tmp_path):
+    script = Path(__file__).parents[2] / "scripts" / "launch_local.sh"
+    program, flags = flags_of(tmp_path, batch_size=2, steps=10)
+    command = ["bash", str(script), "2", program, *flags]
+    with Started(command, {"TERNGRAD_VENV": sys.prefix}) as run:
+        run.succeed()
+    for worker in (0, 1):
+        run.wait_for(rf"^\[{worker}\] .*Worker {worker}: .* step 10,")
+    assert parameters(tmp_path, 10)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("launcher", ["horovodrun", "mpirun"])
-def test_law_4_horovod_gives_the_bits_of_one_process(tmp_path, horovod_command, launcher):
-    program, flags = flags_of(tmp_path / "horovod", batch_size=4, nodes=2)
-    run = HorovodRun(horovod_command(launcher, 2), program, flags)
-    assert run.finish() == 0, "\n".join(run.lines)
-    alone = train(1, tmp_path / "alone", batch_size=8, nodes=4)
-    assert_equal_parameters(alone, parameters(tmp_path / "horovod"))
+def test_a_worker_whose_lines_nobody_reads_any_more_ends_all_and_nothing_is_lost(tmp_path):
+    program, flags = paced_flags_of(tmp_path)
+    chief, other = commands_of(program, flags, members.worker_flags(2))
+    with Started(chief) as run, Started(unread_after("step 10,", other)) as piped:
+        assert piped.finish() == 128 + signal.SIGPIPE, piped.output
+        assert run.finish() == 128 + signal.SIGTERM, run.output
+    saved = re.search(r"another worker was asked to stop: saved (\S+);", run.output)[1]
+    assert checkpoints.latest_checkpoint(str(tmp_path)) == saved
 
 
 @pytest.mark.slow
@@ -162,7 +124,7 @@ def test_law_4_horovod_gives_the_bits_of_one_process(tmp_path, horovod_command, 
 @pytest.mark.parametrize("launcher", ["horovodrun", "mpirun"])
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_killed_worker_ends_horovod(tmp_path, horovod_command, launcher, victim):
-    program, flags = flags_of(tmp_path, batch_size=2, steps=100_000)
+    program, flags = paced_flags_of(tmp_path)
     with HorovodRun(horovod_command(launcher, 2), program, flags) as run:
         run.wait_for(r"Worker 0: .* step 10,")
         pids = worker_pids(tmp_path)
@@ -182,7 +144,7 @@ def test_a_killed_worker_ends_horovod(tmp_path, horovod_command, launcher, victi
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_worker_that_hangs_ends_horovod(tmp_path, horovod_command):
-    program, flags = flags_of(tmp_path, batch_size=2, steps=100_000)
+    program, flags = paced_flags_of(tmp_path)
     command = horovod_command("horovodrun", 2)
     with HorovodRun(command, program, [*flags, "--worker_timeout_secs=4"]) as run:
         run.wait_for(r"Worker 0: .* step 10,")
@@ -206,24 +168,8 @@ def test_law_10_workers_of_horovod_with_other_flags_are_named(tmp_path, horovod_
     command = [*horovod_command(launcher, 2), str(tmp_path / "other.py")]
     run = HorovodRun(command, program, flags, module=())
     assert run.finish() != 0
-    output = "\n".join(run.lines)
+    output = run.output
     assert re.search(r"batch_size is 8 on worker 1 \(.*\) and 4 on worker 0", output), output
-
-
-def refusal(*flags, **environment):
-    """What a program says that ends at once, in one line."""
-    command = [sys.executable, "-m", "inception.mnist_distributed_train", *flags]
-    done = subprocess.run(
-        command,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_SECS,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert done.stderr.count("\n") == 1, done.stderr
-    return done.stderr
 
 
 @pytest.mark.slow
@@ -260,23 +206,16 @@ def test_law_10_horovod_without_a_launcher_is_named(horovod_command):
     assert "flag --variable_update=horovod: must be started by horovodrun or mpirun" in said
 
 
-@pytest.mark.parametrize(("engine", "launcher"), [("mpi", "mpirun"), ("horovod", "horovodrun")])
-def test_law_10_hosts_are_refused_where_a_launcher_names_them(engine, launcher):
-    with pytest.raises(ValueError, match=f"worker_hosts=a:1: {launcher} names the workers"):
-        ClusterConfig(variable_update=engine, worker_hosts=("a:1",))
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("victim", [0, 1, 2])
+@pytest.mark.parametrize("victim", [0, 1])
 def test_law_8_a_killed_worker_ends_the_others_by_name_and_a_restart_loses_nothing(
-    tmp_path, victim
+    tmp_path, victim, undisturbed
 ):
-    steps = 60
-    program, flags = flags_of(tmp_path / "killed", batch_size=2, steps=steps)
-    with Run(3, program, [*flags, "--save_iter=10"], ["--max_restarts=1"]) as run:
+    program, flags = paced_flags_of(tmp_path, "--save_iter=10", steps=LONGER)
+    with Run(3, program, flags, ["--max_restarts=1"]) as run:
         run.wait_for(r"Worker 0: .* step 20,")
-        os.kill(worker_pids(tmp_path / "killed")[victim], signal.SIGKILL)
+        os.kill(worker_pids(tmp_path)[victim], signal.SIGKILL)
         start = time.monotonic()
         for other in {0, 1, 2} - {victim}:
             run.wait_for(
@@ -284,16 +223,14 @@ def test_law_8_a_killed_worker_ends_the_others_by_name_and_a_restart_loses_nothi
             )
         assert time.monotonic() - start < 60
         run.wait_for("Restart 1 of 1")
-        assert run.finish() == 0, "\n".join(run.lines)
-    undisturbed = train(3, tmp_path / "undisturbed", batch_size=2, steps=steps)
-    assert_equal_parameters(parameters(tmp_path / "killed", steps), undisturbed)
+        run.succeed()
+    assert_equal_parameters(undisturbed, parameters(tmp_path, LONGER))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_worker_that_hangs_is_named_and_ends_the_others(tmp_path):
-    program, flags = flags_of(tmp_path, batch_size=2, steps=100_000)
-    with Run(2, program, [*flags, "--worker_timeout_secs=4"]) as run:
+    with Run(2, *paced_flags_of(tmp_path, "--worker_timeout_secs=4")) as run:
         run.wait_for(r"Worker 0: .* step 10,")
         hanging = worker_pids(tmp_path)[1]
         os.kill(hanging, signal.SIGSTOP)
@@ -305,11 +242,10 @@ def test_a_worker_that_hangs_is_named_and_ends_the_others(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_signal_ends_all_workers_at_the_same_step_with_a_checkpoint(tmp_path):
-    program, flags = flags_of(tmp_path, batch_size=2, steps=100_000)
-    with Run(2, program, flags) as run:
+    with Run(2, *paced_flags_of(tmp_path)) as run:
         run.wait_for(r"Worker 1: .* step 10,")
         run.process.send_signal(signal.SIGTERM)
-        assert run.finish() == 128 + signal.SIGTERM, "\n".join(run.lines)
+        assert run.finish() == 128 + signal.SIGTERM, run.output
     assert any("saved" in line and "model.ckpt-" in line for line in run.lines), run.lines
 
 
@@ -325,18 +261,21 @@ def _unequal_shares(tmp_path_factory):
     return folders
 
 
+def owners(folders):
+    """Flags of two workers, each with records of its own."""
+    both = zip(folders, members.worker_flags(2), strict=True)
+    return [[*who, f"--data_dir={folder}"] for folder, who in both]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_law_4_workers_with_unequal_shares_stay_copies_of_each_other(tmp_path, unequal_shares):
-    program, flags = flags_of(tmp_path, batch_size=8, steps=18)
+    program, flags = flags_of(tmp_path, net="mlp", steps=18)
     flags.remove("--benchmark_mode=True")
     # An epoch of both shares has 6 steps; the rate and the kind of gradients follow from it.
     flags += ["--split_data=False", "--optimizer=momentum", "--learning_rate_decay_factor=0.94"]
     flags += ["--num_epochs_per_decay=1", "--floating_grad_epoch=2"]
-    ran = finished(
-        [sys.executable, "-m", program, *flags, f"--data_dir={folder}", *who]
-        for folder, who in zip(unequal_shares, members.worker_flags(2), strict=True)
-    )
+    ran = finished(commands_of(program, flags, owners(unequal_shares)))
     for output, status in ran:
         assert status == 0, output
         assert "Finished training at step 18" in output
@@ -349,12 +288,10 @@ def test_workers_that_hold_the_same_records_do_not_train_on_the_same_batches(
     tmp_path, unequal_shares
 ):
     def losses(workers):
-        program, flags = flags_of(tmp_path / f"{workers}", batch_size=8, bits=32, steps=10)
+        program, flags = flags_of(tmp_path / f"{workers}", net="mlp", bits=32, steps=10)
         flags.remove("--benchmark_mode=True")
         flags += ["--split_data=False", f"--data_dir={unequal_shares[0]}"]
-        ran = finished(
-            [sys.executable, "-m", program, *flags, *who] for who in members.worker_flags(workers)
-        )
+        ran = finished(commands_of(program, flags, members.worker_flags(workers)))
         assert [status for _, status in ran] == [0] * workers, ran
         return re.search(r"step 10, entropy_loss = (\S+),", ran[0][0])[1]
 
@@ -367,10 +304,7 @@ def test_law_10_workers_that_should_share_records_but_have_others_are_named(
 ):
     program, flags = flags_of(tmp_path, batch_size=8)
     flags.remove("--benchmark_mode=True")
-    ran = finished(
-        [sys.executable, "-m", program, *flags, f"--data_dir={folder}", *who]
-        for folder, who in zip(unequal_shares, members.worker_flags(2), strict=True)
-    )
+    ran = finished(commands_of(program, flags, owners(unequal_shares)))
     for output, status in ran:
         assert status == 1
         assert re.search(r"data_dir is 32 images, .* on worker 1 .* and 64 images", output), output
@@ -378,33 +312,19 @@ def test_law_10_workers_that_should_share_records_but_have_others_are_named(
 
 @pytest.mark.slow
 def test_nothing_is_left_to_train_for_a_worker_alone(tmp_path):
-    train(1, tmp_path)
-    run = Run(1, *flags_of(tmp_path))
-    assert run.finish() == 0, "\n".join(run.lines)
+    checkpoints.save(str(tmp_path), {"step": tf.Variable(STEPS)}, STEPS)
+    with Run(1, *flags_of(tmp_path)) as run:
+        run.succeed()
     assert any("nothing left to train" in line for line in run.lines)
 
 
 @pytest.mark.slow
 def test_law_10_workers_with_other_flags_are_named(tmp_path):
-    commands = []
-    for who, batch_size in zip(members.worker_flags(2), (4, 8), strict=True):
-        program, flags = flags_of(tmp_path, batch_size=batch_size)
-        commands.append([sys.executable, "-m", program, *flags, *who])
-    for output, status in finished(commands):
+    program, flags = flags_of(tmp_path)
+    sizes = [
+        [*who, f"--batch_size={n}"] for who, n in zip(members.worker_flags(2), (4, 8), strict=True)
+    ]
+    for output, status in finished(commands_of(program, flags, sizes)):
         assert status == 1
         assert re.search(r"batch_size is 8 on worker 1 \(.*\) and 4 on worker 0", output), output
         assert "Traceback" not in output
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ([], "needs the number of workers"),
-        (["two", "inception.mnist_distributed_train"], "WORKERS is 'two'"),
-        (["0", "inception.mnist_distributed_train"], "WORKERS is '0'"),
-        (["--max_restarts=-1", "1", "x"], "--max_restarts is '-1'"),
-    ],
-)
-def test_law_10_what_launch_cannot_start_is_named(arguments, text):
-    with pytest.raises(SystemExit, match=text):
-        launch.main(arguments)

@@ -4,16 +4,22 @@ import os
 import re
 import signal
 import socket
-import sys
 import textwrap
 import time
 
 import pytest
 
 from inception.cluster import members
-from inception.worker_runs import MpiRun, Run, finished, flags_of, worker_pids
-
-ENDLESS = 100_000  # steps
+from inception.testing.runs import (
+    ENDLESS,
+    MpiRun,
+    Run,
+    commands_of,
+    flags_of,
+    paced_flags_of,
+    worker_pids,
+)
+from terngrad.testing.processes import finished
 
 
 def module_in(folder, monkeypatch, source):
@@ -25,17 +31,16 @@ def module_in(folder, monkeypatch, source):
 
 @pytest.mark.slow
 def test_a_worker_that_pauses_for_less_than_the_time_out_loses_nobody(tmp_path):
-    program, flags = flags_of(tmp_path, batch_size=2, steps=ENDLESS)
-    with Run(2, program, flags) as run:
+    with Run(2, *paced_flags_of(tmp_path)) as run:
         run.wait_for(r"Worker 0: .* step 10,")
         paused = worker_pids(tmp_path)[1]
         os.kill(paused, signal.SIGSTOP)
-        time.sleep(25.0)  # TensorFlow by itself has enough after 10 s
+        time.sleep(15.0)  # TensorFlow by itself has enough after 10 s
         os.kill(paused, signal.SIGCONT)
-        step = max(int(n) for n in re.findall(r"Worker 0: .* step (\d+),", "\n".join(run.lines)))
-        run.wait_for(rf"Worker 0: .* step {step + 200},")
+        step = max(int(n) for n in re.findall(r"Worker 0: .* step (\d+),", run.output))
+        run.wait_for(rf"Worker 0: .* step {step + 50},")
         run.process.send_signal(signal.SIGTERM)
-        assert run.finish() == 128 + signal.SIGTERM, "\n".join(run.lines)
+        assert run.finish() == 128 + signal.SIGTERM, run.output
 
 
 BLOCKED = """
@@ -69,7 +74,7 @@ BLOCKED = """
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_worker_whose_input_blocks_is_named(tmp_path, monkeypatch, victim):
     module = module_in(tmp_path, monkeypatch, BLOCKED.format(index=victim))
-    _, flags = flags_of(tmp_path / "train", batch_size=2, steps=ENDLESS)
+    _, flags = flags_of(tmp_path / "train", net="mlp", batch_size=2, steps=ENDLESS)
     with Run(2, module, [*flags, "--worker_timeout_secs=4"]) as run:
         run.wait_for(r"Worker 0: .* step 30,")
         start = time.monotonic()
@@ -89,7 +94,8 @@ SLOW_SAVES = """
     original = train.checkpoints.save
 
     def save(*arguments):
-        time.sleep(12)
+        time.sleep(7)
+        train.checkpoints.save = original
         return original(*arguments)
 
     train.checkpoints.save = save
@@ -101,18 +107,15 @@ SLOW_SAVES = """
 @pytest.mark.slow
 def test_a_chief_that_saves_for_longer_than_the_time_out_loses_nobody(tmp_path, monkeypatch):
     module = module_in(tmp_path, monkeypatch, SLOW_SAVES)
-    _, flags = flags_of(tmp_path / "train", batch_size=2, steps=30)
-    run = Run(2, module, [*flags, "--worker_timeout_secs=6", "--save_iter=20"])
-    assert run.finish() == 0, "\n".join(run.lines)
+    _, flags = flags_of(tmp_path / "train", net="mlp", batch_size=2, steps=30)
+    with Run(2, module, [*flags, "--worker_timeout_secs=4", "--save_iter=20"]) as run:
+        run.succeed()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("how", "victim"), [(signal.SIGKILL, 0), (signal.SIGSTOP, 1), (signal.SIGKILL, 2)]
-)
+@pytest.mark.parametrize(("how", "victim"), [(signal.SIGKILL, 0), (signal.SIGSTOP, 1)])
 def test_a_lost_process_of_mpi_is_named_and_ends_the_others(tmp_path, how, victim):
-    program, flags = flags_of(tmp_path, batch_size=2, steps=ENDLESS)
-    with MpiRun(3, program, [*flags, "--worker_timeout_secs=5"]) as run:
+    with MpiRun(2, *paced_flags_of(tmp_path, "--worker_timeout_secs=5")) as run:
         run.wait_for(r"Worker 0: .* step 10,")
         os.kill(worker_pids(tmp_path)[victim], how)
         start = time.monotonic()
@@ -127,10 +130,7 @@ def test_a_lost_process_of_mpi_is_named_and_ends_the_others(tmp_path, how, victi
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("number", "name"), [(signal.SIGTERM, "SIGTERM"), (signal.SIGINT, "SIGINT")]
-)
-def test_a_signal_before_the_first_step_of_mpi_is_one_line(tmp_path, monkeypatch, number, name):
+def test_a_signal_before_the_first_step_of_mpi_is_one_line(tmp_path, monkeypatch):
     source = """
         import sys, time
         from inception import programs
@@ -148,10 +148,10 @@ def test_a_signal_before_the_first_step_of_mpi_is_one_line(tmp_path, monkeypatch
     _, flags = flags_of(tmp_path / "train", batch_size=2)
     with MpiRun(2, module, flags) as run:
         run.wait_for("setting up")
-        os.kill(worker_pids(tmp_path / "train")[1], number)
-        run.wait_for(rf"worker 1 \(.*\) ends: stopped by {name}")
+        os.kill(worker_pids(tmp_path / "train")[1], signal.SIGTERM)
+        run.wait_for(r"worker 1 \(.*\) ends: stopped by SIGTERM")
         assert run.finish() != 0
-        assert "Traceback" not in "\n".join(run.lines)
+        assert "Traceback" not in run.output
 
 
 @pytest.mark.slow
@@ -161,7 +161,7 @@ def test_law_10_a_port_that_tensorflow_cannot_have_is_named_to_all(tmp_path, vic
     both = members.worker_flags(2)
     address = both[0][0].partition("=")[2].split(",")[victim]
     with socket.create_server(("", int(address.rpartition(":")[2]))):
-        found = finished([sys.executable, "-m", program, *flags, *own] for own in both)
+        found = finished(commands_of(program, flags, both))
     for output, status in found:
         assert status == 1
         assert f"must name free ports of the workers: {address}" in output, output

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from inception.cluster.network import security
-from terngrad.exchange.parameter_server.server.server_test import make_certificates
+from inception.flags.cluster import ClusterConfig
+from terngrad.testing.certificates import make_certificates
 
 
 @pytest.fixture(scope="module", name="tls")
@@ -42,3 +43,11 @@ def test_law_10_a_file_that_is_not_there_is_named(tls, tmp_path, flag):
     none = str(tmp_path / "none")
     with pytest.raises(ValueError, match=rf"--{flag}={none}.*cannot be read: No such file"):
         security(cluster_of(tls, **{flag: none}))
+
+
+@pytest.mark.parametrize("job", ["ps", "worker"])
+def test_law_10_without_certificates_a_ps_on_another_machine_is_refused(job):
+    hosts = {"ps_hosts": ("192.0.2.1:2222",), "worker_hosts": ("192.0.2.2:2222",)}
+    why = "192.0.2.1:2222 is not on this machine: needs --tls_ca, --tls_cert and --tls_key"
+    with pytest.raises(ValueError, match=why):
+        security(ClusterConfig(**hosts, job_name=job))

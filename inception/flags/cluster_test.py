@@ -1,4 +1,4 @@
-"""What a worker's flags may be."""
+"""What the flags of workers and ps may be."""
 
 import pytest
 
@@ -58,3 +58,91 @@ def test_law_10_flags_that_cannot_be_are_named_with_what_is_allowed(flags, text)
 def test_the_chief_hears_of_the_others_at_its_own_host(host, control_port, address):
     cluster = ClusterConfig(worker_hosts=(host, "b:1"), control_port=control_port)
     assert cluster.control_address == address
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        ({"ps_hosts": ()}, "flag --ps_hosts=: must list HOST:PORT of each ps"),
+        ({"ps_hosts": ("a",)}, "flag --ps_hosts=a: 'a' must be host:port"),
+        ({"worker_hosts": ()}, "flag --worker_hosts=: must list HOST:PORT of each worker"),
+        (
+            {"job_name": "ps", "task_id": 1},
+            "flag --task_id=1: must be 0 to 0, an index of ps_hosts",
+        ),
+        ({"task_id": 2}, "flag --task_id=2: must be 0 to 1, an index of worker_hosts"),
+        ({"control_port": 7}, "flag --control_port=7: must not be set with --ps_hosts"),
+        ({"tls_ca": "ca.pem"}, "flag --tls_cert=: must be set"),
+        (
+            {"num_replicas_to_aggregate": 3},
+            "flag --num_replicas_to_aggregate=3: must be 1 to 2, the number of worker_hosts",
+        ),
+        (
+            {"cross_replica_sync": False, "elastic": True},
+            "flag --elastic=True: needs --cross_replica_sync=True",
+        ),
+        (
+            {"variable_update": "collective", "ps_hosts": (), "elastic": True},
+            "flag --elastic=True: needs --ps_hosts",
+        ),
+        ({"variable_update": "collective"}, "flag --ps_hosts=p:1: needs --ps_hosts and"),
+        (
+            {"variable_update": "collective", "ps_hosts": (), "tls_key": "k"},
+            "flag --tls_key=k: needs --ps_hosts",
+        ),
+        (
+            {"variable_update": "mpi", "ps_hosts": (), "worker_hosts": (), "elastic": True},
+            "--elastic=True: needs --ps_hosts and --variable_update=parameter_server, not mpi",
+        ),
+        (
+            {"variable_update": None, "ps_hosts": (), "allow_insecure_network": True},
+            "flag --allow_insecure_network=True: needs --ps_hosts",
+        ),
+        (
+            {"variable_update": None, "ps_hosts": (), "num_replicas_to_aggregate": 1},
+            "flag --num_replicas_to_aggregate=1: needs --ps_hosts",
+        ),
+        (
+            {"variable_update": None, "ps_hosts": (), "job_name": "ps"},
+            "flag --job_name=ps: needs --ps_hosts and --variable_update=parameter_server, not",
+        ),
+    ],
+)
+def test_law_10_flags_of_parameter_servers_that_cannot_be_are_named(flags, text):
+    good = {"variable_update": "parameter_server", "ps_hosts": ("p:1",)}
+    with pytest.raises(ValueError, match=text):
+        ClusterConfig(**good | {"worker_hosts": ("a:1", "b:1")} | flags)
+
+
+def test_parameter_server_is_the_engine_where_there_are_ps_hosts():
+    hosts = {"worker_hosts": ("a:1", "b:1")}
+    assert ClusterConfig(**hosts, ps_hosts=("p:1",)).engine == "parameter_server"
+    assert ClusterConfig(**hosts).engine == "collective"
+
+
+@pytest.mark.parametrize(("engine", "launcher"), [("mpi", "mpirun"), ("horovod", "horovodrun")])
+def test_law_10_hosts_are_refused_where_a_launcher_names_them(engine, launcher):
+    with pytest.raises(ValueError, match=f"worker_hosts=a:1: {launcher} names the workers"):
+        ClusterConfig(variable_update=engine, worker_hosts=("a:1",))
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"worker_hosts": ("a:1", "b:1")},
+        {"variable_update": "mpi"},
+    ],
+)
+def test_law_10_without_parameter_servers_all_workers_step_together(flags):
+    with pytest.raises(ValueError, match="--cross_replica_sync=False: needs --ps_hosts"):
+        ClusterConfig(cross_replica_sync=False, **flags)
+
+
+def test_flags_of_asynchronous_training_are_inert_without_it():
+    hosts = {"worker_hosts": ("a:1",), "ps_hosts": ("p:1",)}
+    inert = {"max_staleness", "pull_bits", "ps_snapshot_steps"}
+    assert ClusterConfig(**hosts).inert_flags.keys() == inert
+    asynchronous = {**hosts, "cross_replica_sync": False}
+    assert ClusterConfig(**asynchronous).inert_flags.keys() == {"ps_snapshot_steps"}
+    of_a_ps = ClusterConfig(**asynchronous, job_name="ps").inert_flags
+    assert of_a_ps.keys() == {"max_staleness", "pull_bits"}

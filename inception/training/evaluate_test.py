@@ -79,6 +79,7 @@ def scalars(folder: str) -> dict[str, tuple[int, float]]:
     return found
 
 
+@pytest.mark.slow
 def test_the_program_prints_the_lines_that_tools_read_and_writes_them(data_dir, train_dir):
     path = save(train_dir, 40)
     arguments = mnist_arguments(data_dir, train_dir, "--run_once", "True", "--batch_size=2")

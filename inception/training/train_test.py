@@ -19,6 +19,7 @@ from inception.results import report
 from inception.training import runtime, train
 from slim.datasets import convert
 from terngrad.cluster.channel import DifferenceError
+from terngrad.testing.processes import Started, unread_after
 from terngrad.training import checkpoints
 
 REPO = Path(__file__).parents[2]
@@ -78,21 +79,21 @@ def _run_here(monkeypatch, capsys):
     return run_program
 
 
-def start(digits, train_dir, until, **flags):
-    """Starts a training and returns it once it has printed a line that contains `until`."""
-    process = subprocess.Popen(
-        command(digits, train_dir, **flags),
-        cwd=REPO,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    lines = []
-    for line in process.stdout:
-        lines.append(line)
-        if until in line:
-            return process
-    raise AssertionError(f"{until!r} never came:\n{''.join(lines)}")
+@pytest.fixture(name="refusal")
+def _refusal(run_here):
+    """Runs the program in this process; returns the line with which it ends."""
+
+    def refused(*args, **flags):
+        with pytest.raises(SystemExit) as ended:
+            run_here(*args, **flags)
+        assert "\n" not in ended.value.code
+        return ended.value.code
+
+    return refused
+
+
+def start(digits, train_dir, **flags):
+    return Started(command(digits, train_dir, **flags))
 
 
 def content(train_dir, step):
@@ -143,32 +144,39 @@ def test_event_files_hold_losses_speed_bytes_and_zeros(undisturbed):
     assert all(0 < share < 1 for share in zeros)
 
 
-@pytest.mark.slow
-def test_law_8_killed_and_started_again_equals_undisturbed(digits, undisturbed, tmp_path):
-    for kill_after in ("step 10,", "step 40,"):
-        process = start(digits, tmp_path, until=kill_after)
-        process.kill()
-        process.wait()
-    again = run(digits, tmp_path)
-    assert again.returncode == 0, again.stderr
-    assert "other settings" not in again.stdout
-    assert_same_checkpoint(undisturbed, tmp_path)
-
-
-@pytest.mark.slow
-def test_a_signal_saves_and_exits_and_the_run_goes_on(digits, undisturbed, tmp_path):
+@pytest.fixture(scope="module", name="interrupted")
+def _interrupted(digits, tmp_path_factory):
+    """A run that two signals and a kill ended: its folder and, by signal, what it printed then."""
+    folder, printed = tmp_path_factory.mktemp("interrupted"), {}
     for number in (signal.SIGTERM, signal.SIGINT):
-        process = start(digits, tmp_path, until=": step ", save_iter=0)
-        process.send_signal(number)
-        output, _ = process.communicate(timeout=TIMEOUT_SECS)
-        assert process.returncode == 128 + number, output
-        saved = checkpoints.latest_checkpoint(str(tmp_path))
-        assert f"{number.name}: saved {saved}; the same command goes on from there." in output
-        assert "Traceback" not in output
-    again = run(digits, tmp_path, save_iter=0)
+        with start(digits, folder, save_iter=0) as training:
+            training.wait_for(": step ")
+            training.process.send_signal(number)
+            status = training.finish()
+        saved = checkpoints.latest_checkpoint(str(folder))
+        printed[number] = status, saved, training.output
+    with start(digits, folder) as training:
+        training.wait_for("step 40,")  # and is killed
+    again = run(digits, folder)
     assert again.returncode == 0, again.stderr
-    assert f"Succesfully loaded model from {saved} at step=" in again.stdout
-    assert_same_checkpoint(undisturbed, tmp_path)
+    return folder, printed, again.stdout
+
+
+@pytest.mark.slow
+def test_law_8_killed_and_started_again_equals_undisturbed(undisturbed, interrupted):
+    folder, _, again = interrupted
+    assert "Succesfully loaded model from " in again
+    assert "other settings" not in again
+    assert_same_checkpoint(undisturbed, folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_exits_and_the_run_goes_on(interrupted, number):
+    status, saved, output = interrupted[1][number]
+    assert status == 128 + number, output
+    assert f"{number.name}: saved {saved}; the same command goes on from there." in output
+    assert "Traceback" not in output
 
 
 @pytest.mark.slow
@@ -186,8 +194,8 @@ def test_a_run_that_goes_on_with_other_settings_names_them(digits, undisturbed, 
 
 @pytest.mark.slow
 def test_packing_gives_the_same_checkpoint(digits, undisturbed, tmp_path, run_here):
-    run_here(digits, tmp_path, use_encoding=False)
-    assert_same_checkpoint(undisturbed, tmp_path)
+    run_here(digits, tmp_path, use_encoding=False, max_steps=20)
+    assert_same_checkpoint(undisturbed, tmp_path, step=20)
 
 
 @pytest.mark.slow
@@ -255,15 +263,13 @@ def test_towers_run_on_logical_cpu_devices(digits, tmp_path):
 
 
 @pytest.mark.slow
-def test_law_10_a_checkpoint_of_another_net_is_named(digits, undisturbed):
-    done = run(digits, undisturbed, net="mlp", max_steps=STEPS + 1)
-    assert done.returncode == 1
-    assert "was it written with another net?" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+def test_law_10_a_checkpoint_of_another_net_is_named(digits, undisturbed, refusal):
+    said = refusal(digits, undisturbed, net="mlp", max_steps=STEPS + 1)
+    assert "was it written with another net?" in said
 
 
 @pytest.mark.slow
-def test_law_10_a_damaged_record_is_named(digits, tmp_path):
+def test_law_10_a_damaged_record_is_named(digits, tmp_path, refusal):
     broken = tmp_path / "broken"
     broken.mkdir()
     for file in digits.iterdir():
@@ -271,38 +277,31 @@ def test_law_10_a_damaged_record_is_named(digits, tmp_path):
         if file.name.startswith("train"):
             data[len(data) // 20] ^= 0xFF  # within the pool of the first steps
         (broken / file.name).write_bytes(data)
-    done = run(broken, tmp_path / "train", net="mlp")
-    assert done.returncode == 1
-    assert len(done.stderr.splitlines()) == 1, done.stderr
-    assert re.search(r"train-mnist\.tfrecord: record \d+ at byte \d+ is damaged", done.stderr)
+    said = refusal(broken, tmp_path / "train", net="mlp")
+    assert re.search(r"train-mnist\.tfrecord: record \d+ at byte \d+ is damaged", said)
 
 
-def test_missing_records_are_named_with_the_command_that_makes_them(tmp_path):
-    done = run(tmp_path, tmp_path / "train")
-    assert done.returncode == 1
-    assert f"{tmp_path} holds neither train-mnist.tfrecord nor" in done.stderr
-    assert "slim.download_and_convert_data" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+def test_missing_records_are_named_with_the_command_that_makes_them(tmp_path, refusal):
+    said = refusal(tmp_path, tmp_path / "train")
+    assert f"{tmp_path} holds neither train-mnist.tfrecord nor" in said
+    assert "slim.download_and_convert_data" in said
     assert not (tmp_path / "train").exists()
 
 
 @pytest.mark.slow
-def test_two_trainings_do_not_share_a_folder(digits, tmp_path):
+def test_two_trainings_do_not_share_a_folder(digits, tmp_path, refusal):
     flags = {"net": "mlp", "max_steps": 1_000_000, "save_iter": 0}
-    first = start(digits, tmp_path, until="step 10,", **flags)
-    second = run(digits, tmp_path, **flags)
-    first.terminate()
-    first.communicate(timeout=TIMEOUT_SECS)
-    assert second.returncode == 1
-    assert f"another training, process {first.pid}, writes there" in second.stderr
-    assert len(second.stderr.splitlines()) == 1
+    with start(digits, tmp_path, **flags) as first:
+        first.wait_for("step 10,")
+        said = refusal(digits, tmp_path, **flags)
+    assert f"another training, process {first.process.pid}, writes there" in said
 
 
 @pytest.mark.slow
 def test_a_closed_pipe_ends_the_run_but_loses_nothing(digits, tmp_path):
-    process = start(digits, tmp_path, until="step 10,", save_iter=0, max_steps=1_000_000, net="mlp")
-    process.stdout.close()
-    assert process.wait(timeout=TIMEOUT_SECS) == 128 + signal.SIGPIPE
+    training = command(digits, tmp_path, save_iter=0, max_steps=1_000_000, net="mlp")
+    with Started(unread_after("step 10,", training)) as piped:
+        assert piped.finish() == 128 + signal.SIGPIPE, piped.output
     assert checkpoints.step_of(checkpoints.latest_checkpoint(str(tmp_path))) >= 10
 
 
@@ -315,13 +314,18 @@ def test_a_profile_is_written_whichever_comes_first(digits, tmp_path, steps, run
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_gpus", [1, 2])
-def test_law_8_summaries_change_no_bit(digits, tmp_path, num_gpus, run_here):
+def test_law_8_summaries_change_no_bit(digits, undisturbed, tmp_path, run_here):
+    run_here(digits, tmp_path, max_steps=10, save_summaries_secs=0)
+    assert not list(tmp_path.glob("events*"))
+    assert_same_checkpoint(undisturbed, tmp_path, step=10)
+
+
+@pytest.mark.slow
+def test_law_8_summaries_of_each_step_on_two_devices_change_no_bit(digits, tmp_path, run_here):
     for secs in (0, 1e-6):
-        flags = {"num_gpus": num_gpus, "max_steps": 10, "save_summaries_secs": secs}
+        flags = {"num_gpus": 2, "max_steps": 5, "save_summaries_secs": secs}
         run_here(digits, tmp_path / f"{secs}", **flags)
-    assert not list((tmp_path / "0").glob("events*"))
-    assert_same_checkpoint(tmp_path / "0", tmp_path / "1e-06", step=10)
+    assert_same_checkpoint(tmp_path / "0", tmp_path / "1e-06", step=5)
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from slim.datasets import convert, mnist, records
 from slim.datasets.dataset_factory import get_dataset
-from slim.datasets.mnist_test import write_source
+from slim.testing import write_mnist
 
 
 def _read(paths):
@@ -20,7 +20,7 @@ def _read(paths):
 def _source(tmp_path):
     folder = tmp_path / "source"
     folder.mkdir()
-    return folder, write_source(folder, num_images=23)
+    return folder, write_mnist(folder, num_images=23)
 
 
 def _convert(source, target, **options):

@@ -1,6 +1,5 @@
 """Laws of reading MNIST: IDX files are read exactly, and whatever is wrong with one is named."""
 
-import gzip
 import os
 import pathlib
 
@@ -11,28 +10,15 @@ from hypothesis import strategies as st
 
 from slim.datasets import mnist
 from slim.datasets.make_mnist_sample import make_sample
+from slim.testing import write_mnist
 
 _SAMPLE = pathlib.Path(__file__).parent / "mnist_sample"
 _COMPLETE = pathlib.Path(__file__).parents[3] / "shared" / "data" / "mnist"
 
 
-def write_source(folder, num_images=12, suffix=""):
-    """Four IDX files with random images; returns what they hold."""
-    rng = np.random.default_rng(0)
-    splits = {}
-    for split, names in mnist.FILES.items():
-        images = rng.integers(0, 256, (num_images, 28, 28), np.uint8)
-        labels = (np.arange(num_images) % 10).astype(np.uint8)
-        for name, array in zip(names, (images, labels), strict=True):
-            content = mnist.format_idx(array)
-            (folder / f"{name}{suffix}").write_bytes(gzip.compress(content) if suffix else content)
-        splits[split] = images[..., np.newaxis], labels
-    return splits
-
-
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_plain_and_gzipped_files_give_what_was_written(tmp_path, suffix):
-    written = write_source(tmp_path, suffix=suffix)
+    written = write_mnist(tmp_path, suffix=suffix)
     for split, (images, labels) in mnist.load(str(tmp_path)).items():
         np.testing.assert_array_equal(images, written[split][0])
         np.testing.assert_array_equal(labels, written[split][1])
@@ -62,7 +48,7 @@ def test_wrong_magic_number_is_named(content):
 def test_missing_file_and_truncated_gzip_are_named(tmp_path):
     with pytest.raises(ValueError, match=r"neither train-images-idx3-ubyte nor .*gz is there"):
         mnist.load(str(tmp_path))
-    write_source(tmp_path, suffix=".gz")
+    write_mnist(tmp_path, suffix=".gz")
     os.truncate(tmp_path / "t10k-images-idx3-ubyte.gz", 3000)
     with pytest.raises(ValueError, match=r"t10k-images-idx3-ubyte.gz: damaged gzip file"):
         mnist.load(str(tmp_path))
@@ -77,14 +63,14 @@ def test_missing_file_and_truncated_gzip_are_named(tmp_path):
     ],
 )
 def test_contents_that_are_not_mnist_are_named(tmp_path, name, array, message):
-    write_source(tmp_path)
+    write_mnist(tmp_path)
     (tmp_path / name).write_bytes(mnist.format_idx(array.astype(np.uint8)))
     with pytest.raises(ValueError, match=message):
         mnist.load(str(tmp_path))
 
 
 def test_another_data_set_in_the_same_format_is_taken_with_a_warning(tmp_path, caplog):
-    write_source(tmp_path)
+    write_mnist(tmp_path)
     assert set(mnist.load(str(tmp_path))) == {"train", "test"}
     assert "train-images-idx3-ubyte is not MNIST's own" in caplog.text
 

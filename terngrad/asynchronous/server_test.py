@@ -17,39 +17,21 @@ from terngrad.asynchronous.server import Server
 from terngrad.asynchronous.store import Store
 from terngrad.asynchronous.updates import state_bytes
 from terngrad.exchange.parameter_server.operations import PIECE_BYTES
-from terngrad.exchange.parameter_server.server.server_test import WORKERS, hello_of, stranger
-from terngrad.exchange.two_shot_test import free_hosts
-from terngrad.layout import Policy
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.service.messages import HELLO_KEY, SERVICE, Call, join_frame
 from terngrad.service.streams import WELCOME, Outbox, identity
+from terngrad.testing.addresses import free_addresses
+from terngrad.testing.plans import FACTS, PLAN, gradient
+from terngrad.testing.strangers import WORKERS, hello_of, stranger
 from terngrad.training import schedules
 
 SECS = 60.0
-FACTS = {"layout": "this one", "batch_size": "8"}
-PLAN = Plan(
-    run="a run",
-    names=("a/kernel", "a/bias"),
-    shapes=((40, 3), (3,)),
-    policy=Policy(grad_bits=1),
-    bucket_elements=64,
-    statistics=0,
-    nodes=1,
-    optimizer="gd",
-    momentum=0.0,
-    averages_decay=0.0,
-    max_steps=100,
-    max_staleness=-1,
-    pull_bits=32,
-    schedule="",
-    facts=FACTS,
-)
 
 
 @pytest.fixture
 def served(tmp_path):
     """A ps that holds the parameters of PLAN, and its address."""
-    (host,) = free_hosts(1)
+    (host,) = free_addresses(1)
     keeping = Keeping(str(tmp_path), 10)
     make = lambda text: schedules.fixed(0.1)
     store = Store(0, 1, WORKERS, ReferenceKernels(), make, keeping, print)
@@ -64,11 +46,6 @@ def served(tmp_path):
 def entry(worker=1, facts=FACTS, run=""):
     content = json.dumps({"run": run, "facts": facts}).encode()
     return [*frames(Call(act=ENTER, incarnation=7 + worker), content)]
-
-
-def gradient(scale=1.0, word=0, sign=0):
-    """A push's content: two scales, codes of 123 elements in 4 groups."""
-    return np.float32([scale] * 2).tobytes() + np.array([word, sign] * 4, "<u4").tobytes()
 
 
 def push(content, sequence=1, version=0):

@@ -11,10 +11,10 @@ import pytest
 from terngrad.asynchronous import snapshots
 from terngrad.asynchronous.keeping import Keeping
 from terngrad.asynchronous.proposal import CallError
-from terngrad.asynchronous.server_test import FACTS, PLAN, gradient
 from terngrad.asynchronous.store import OtherRunError, Pushed, Store
 from terngrad.asynchronous.updates import Updates
 from terngrad.ops.reference import ReferenceKernels
+from terngrad.testing.plans import FACTS, PLAN, gradient
 from terngrad.training import schedules
 
 WORKERS = ["one:1", "two:2"]

@@ -24,17 +24,18 @@ from terngrad.asynchronous.updates import state_bytes, state_groups
 from terngrad.cluster.channel import MembershipError
 from terngrad.codecs.factory import make_codecs
 from terngrad.exchange.local import LocalExchange
-from terngrad.exchange.parameter_server.server.server_test import make_certificates
-from terngrad.exchange.two_shot_test import free_hosts
 from terngrad.layout import Policy, make_layout
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.service.security import Tls
+from terngrad.testing.addresses import free_addresses
+from terngrad.testing.certificates import make_certificates
+from terngrad.testing.nets import make_batches, make_model
+from terngrad.testing.threads import in_threads
 from terngrad.training import schedules
 from terngrad.training.averages import MovingAverages
 from terngrad.training.classifier import Classifier
 from terngrad.training.optimizers import make_optimizer
 from terngrad.training.step import TrainStep
-from terngrad.training.step_test import make_batches, make_model
 
 SECS, RATE, DECAY = 60.0, 0.05, 0.99
 KERNELS = ReferenceKernels()
@@ -160,7 +161,7 @@ def state_of(classifier, optimizer, averages):
 @contextlib.contextmanager
 def serving(folder, count=1, workers=1, steps=1000, at=None, tls=None, secs=SECS):
     """Servers, and their addresses."""
-    hosts = at or free_hosts(count)
+    hosts = at or free_addresses(count)
     servers = []
     for i in range(count):
         keeping = Keeping(str(folder / f"ps_{i}"), steps)
@@ -199,6 +200,7 @@ def trained_alone(steps, optimizer, nodes, policy, model):
     return {name: v.numpy() for name, v in state_of(classifier, update, averages).items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("optimizer", "policy", "servers", "nodes"),
     [
@@ -236,24 +238,6 @@ def test_parameters_are_pulled_rounded_to_half_precision(tmp_path):
             np.testing.assert_array_equal(variable.numpy(), halves)
 
 
-def in_threads(*acts):
-    """Runs functions at once; raises what one of them raised."""
-    failed = []
-
-    def run(act):
-        try:
-            act()
-        except BaseException as error:
-            failed.append(error)
-
-    threads = [threading.Thread(target=run, args=(act,), daemon=True) for act in acts]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(SECS)
-    assert not failed and not any(thread.is_alive() for thread in threads), failed
-
-
 def test_workers_end_after_exactly_as_many_updates_and_none_is_staler_than_the_bound(tmp_path):
     bound, steps = 1, 40
     with serving(tmp_path, 2, workers=3) as (servers, hosts):
@@ -271,7 +255,8 @@ def test_workers_end_after_exactly_as_many_updates_and_none_is_staler_than_the_b
             worker.client.bye(done=True)
             worker.client.close()
 
-        in_threads(*(lambda worker=worker: train(worker) for worker in workers))
+        trained = in_threads(*(lambda worker=worker: train(worker) for worker in workers))
+        assert trained == [None] * len(workers)
         staleness = servers[0].store.take_staleness()
         assert [server.store.version for server in servers] == [steps, steps]
         assert staleness.count == steps - 3
@@ -280,7 +265,7 @@ def test_workers_end_after_exactly_as_many_updates_and_none_is_staler_than_the_b
 
 
 def test_a_ps_that_is_found_again_goes_on_from_its_snapshot_with_each_push_once(tmp_path):
-    hosts = free_hosts(1)
+    hosts = free_addresses(1)
     batches = iter(make_batches())
     with serving(tmp_path, at=hosts, steps=4):
         worker = Worker(hosts)
@@ -293,7 +278,7 @@ def test_a_ps_that_is_found_again_goes_on_from_its_snapshot_with_each_push_once(
             again.append(worker.client.push(worker.gradient(pulled, *next(batches)), (7,)))
             again.append(servers[0].store.version)
 
-    in_threads(restart)
+    assert in_threads(restart) == [None]
     # The first ended in order, so that its last snapshot has all of the 7.
     assert (again[0].version, again[1]) == (8, 8)
     worker.client.close()
@@ -573,6 +558,7 @@ def test_an_error_of_a_ps_is_told_and_not_tried_again(tmp_path, capfd):
     assert "Traceback" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_who_has_certificates_trains_and_who_has_others_cannot(tmp_path):
     ours = make_certificates(tmp_path, "ours", "ps")
     theirs = make_certificates(tmp_path, "theirs", "stranger")

@@ -11,36 +11,9 @@ import pytest
 
 from terngrad.cluster import admission
 from terngrad.cluster.channel import MembershipError, split_address
-from terngrad.cluster.ports import free_ports
-
-TIMEOUT = 20.0
-
-
-def free_address(host="127.0.0.1"):
-    return f"{f'[{host}]' if ':' in host else host}:{free_ports(1, host)[0]}"
-
-
-def hosts_of(count):
-    return [f"host{i}:2222" for i in range(count)]
-
-
-def in_threads(*calls):
-    """What each call returns or raises."""
-    results = [None] * len(calls)
-
-    def run(i):
-        try:
-            results[i] = calls[i]()
-        except Exception as error:
-            results[i] = error
-
-    threads = [threading.Thread(target=run, args=(i,), daemon=True) for i in range(len(calls))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(2 * TIMEOUT)
-        assert not thread.is_alive()
-    return results
+from terngrad.testing.addresses import free_address
+from terngrad.testing.meeting import TIMEOUT, assert_met, hosts_of
+from terngrad.testing.threads import in_threads
 
 
 def joining(rank, address, hosts=None, timeout_secs=TIMEOUT):
@@ -56,14 +29,6 @@ def connected(address):
         except ConnectionRefusedError:
             assert time.monotonic() < deadline
             time.sleep(0.01)
-
-
-def assert_met(results):
-    """All are connected: the chief with each, each with the chief."""
-    assert all(isinstance(r, dict) for r in results), results
-    assert sorted(results[0]) == list(range(1, len(results)))
-    for result in results[1:]:
-        assert sorted(result) == [0]
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])

@@ -8,7 +8,8 @@ import threading
 import pytest
 
 from terngrad.cluster import launched
-from terngrad.cluster.admission_test import TIMEOUT, assert_met, in_threads
+from terngrad.testing.meeting import TIMEOUT, assert_met
+from terngrad.testing.threads import in_threads
 
 
 class Gathering:

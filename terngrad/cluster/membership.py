@@ -68,8 +68,8 @@ class Membership(contextlib.AbstractContextManager):
         Args:
           hosts: the host of each process, for messages.
           rank: index of this process.
-          peers: connections by rank: the chief (0) has one to each other process, the others have one
-            to the chief.
+          peers: connections by rank: the chief (0) has one to each other process, and each other
+            process has one to the chief.
           timeout_secs: a process is lost after this long without a sign of life, or if the others
             have waited this long for its next batch.
           on_loss: called once, from a thread, with a message about the lost process.

@@ -12,10 +12,12 @@ import time
 import pytest
 
 from terngrad.cluster.admission import join
-from terngrad.cluster.admission_test import TIMEOUT, free_address, hosts_of, in_threads
 from terngrad.cluster.channel import MembershipError
 from terngrad.cluster.membership import Membership
 from terngrad.cluster.pulse import Pulse
+from terngrad.testing.addresses import free_address
+from terngrad.testing.meeting import TIMEOUT, hosts_of
+from terngrad.testing.threads import in_threads
 
 
 def join_all(count, timeout_secs=TIMEOUT, pulses=None, doors=None):

@@ -1,14 +1,14 @@
 """Starting TensorFlow's collective runtime, and what its errors say."""
 
-import os
-import subprocess
+import contextlib
 import sys
 
 import pytest
 import tensorflow as tf
 
-from terngrad.cluster.admission_test import free_address
 from terngrad.exchange.operation_errors import reason
+from terngrad.testing.addresses import free_address
+from terngrad.testing.processes import Started
 
 TIMEOUT_SECS = 100.0
 HOSTS = ["one:1", "two:2"]
@@ -32,16 +32,6 @@ time.sleep(TIMEOUT)
 """.replace("TIMEOUT", str(TIMEOUT_SECS))
 
 
-def lines_until(process, last):
-    """The lines up to one; fails with them if it does not come."""
-    found = []
-    for line in process.stdout:
-        found.append(line.strip())
-        if found[-1] == last:
-            return found
-    pytest.fail("\n".join(found))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_a_process_that_waits_for_the_others_still_runs_and_keeps_its_signals(host):
@@ -49,25 +39,14 @@ def test_a_process_that_waits_for_the_others_still_runs_and_keeps_its_signals(ho
         hosts = ",".join(free_address(host) for _ in range(2))
     except OSError:
         pytest.skip(f"this machine has no {host}")
-    make = lambda rank: subprocess.Popen(
-        [sys.executable, "-u", "-c", STARTER, hosts, str(rank)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3"),
-    )
-    processes = [make(0)]
-    try:
-        lines_until(processes[0], "alive 30")  # alone, it waits by now
-        processes.append(make(1))
-        for process in processes:
-            lines_until(process, "started")
-            lines_until(process, "SIGTERM")
-            assert process.wait(TIMEOUT_SECS) == 0
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
+    command = [sys.executable, "-u", "-c", STARTER, hosts]
+    with contextlib.ExitStack() as stack:
+        runs = [stack.enter_context(Started([*command, "0"]))]
+        runs[0].wait_for("alive 30$")  # alone, it waits by now
+        runs.append(stack.enter_context(Started([*command, "1"])))
+        for run in runs:
+            run.succeed()
+            assert run.lines[-2:] == ["started", "SIGTERM"]
 
 
 @pytest.mark.parametrize(

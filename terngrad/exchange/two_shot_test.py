@@ -1,55 +1,31 @@
 """Laws 4 to 7 across processes on this machine, beside a single one and beside NumPy."""
 
 import contextlib
-import importlib.util
-import os
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from terngrad.cluster.ports import free_ports
 from terngrad.exchange.parameter_server.coordination.coordinator import Rules
 from terngrad.exchange.parameter_server.server.reduction import Reduction
 from terngrad.exchange.parameter_server.server.server import Server
 from terngrad.ops.reference import ReferenceKernels
+from terngrad.testing.addresses import free_addresses
 from terngrad.testing.conformance import POLICIES, SHAPES, STEPS, gradients_of
+from terngrad.testing.processes import TIMEOUT_SECS, finished, mpirun
 
-_TIMEOUT_SECS = 240
+_PROGRAM = "terngrad.testing.conformance"
 _PLANES_UP, _PLANES_DOWN = 5, 5  # at most, of the sums of a process' nodes and of all 4
 
 
-def free_hosts(count):
-    return [f"127.0.0.1:{port}" for port in free_ports(count)]
-
-
 def run_processes(kind, count, hosts, nodes, folder):
-    """What each process of an exchange delivers; a time-out or an error shows the logs."""
+    """What each process of an exchange delivers; a time-out or an error shows the output."""
     files = [folder / f"{kind}{count}_{rank}.npz" for rank in range(count)]
-    logs = [file.with_suffix(".log") for file in files]
-    processes = []
-    try:
-        for rank, (file, log) in enumerate(zip(files, logs, strict=True)):
-            command = [sys.executable, "-m", "terngrad.testing.conformance", kind, str(rank)]
-            with open(log, "wb") as output:
-                processes.append(
-                    subprocess.Popen(
-                        [*command, hosts, str(nodes), str(file)],
-                        stdout=output,
-                        stderr=subprocess.STDOUT,
-                        env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL="2"),
-                    )
-                )
-        codes = [process.wait(_TIMEOUT_SECS) for process in processes]
-        assert not any(codes), "\n".join(log.read_text()[-3000:] for log in logs)
-    except subprocess.TimeoutExpired:
-        pytest.fail("\n".join(log.read_text()[-3000:] for log in logs))
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+    command = [sys.executable, "-m", _PROGRAM, kind]
+    ends = [[str(rank), hosts, str(nodes), str(file)] for rank, file in enumerate(files)]
+    for output, status in finished([[*command, *end] for end in ends]):
+        assert status == 0, output
     return [dict(np.load(file)) for file in files]
 
 
@@ -60,46 +36,18 @@ def alone(tmp_path_factory):
     return found
 
 
-def run_by_mpi(count, nodes, folder):
-    """The same of processes that mpirun starts."""
-    mpirun = os.path.join(os.path.dirname(sys.executable), "mpirun")
-    if importlib.util.find_spec("mpi4py") is None or not os.path.exists(mpirun):
-        pytest.skip("mpi4py and mpich are not installed: pip install '.[mpi]'")
-    command = [mpirun, "-np", str(count), sys.executable, "-m", "terngrad.testing.conformance"]
-    done = subprocess.run(
-        [*command, "mpi", "0", "-", str(nodes), str(folder / "mpi")],
-        capture_output=True,
-        text=True,
-        timeout=_TIMEOUT_SECS,
-        env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3"),
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return [dict(np.load(folder / f"mpi_{rank}.npz")) for rank in range(count)]
-
-
-def run_by_horovod(command, count, nodes, folder):
-    """The same of processes that Horovod joins."""
-    program = ["-m", "terngrad.testing.conformance", "horovod", "0", "-"]
-    process = subprocess.Popen(
-        [*command, *program, str(nodes), str(folder / "horovod")],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3"),
-    )
-    try:
-        output, _ = process.communicate(timeout=_TIMEOUT_SECS)
-    finally:
-        process.terminate()  # the launcher then ends what it started
-    assert process.returncode == 0, output[-6000:]
-    return [dict(np.load(folder / f"horovod_{rank}.npz")) for rank in range(count)]
+def run_by(launcher, kind, count, nodes, folder):
+    """The same of processes that a launcher starts."""
+    program = ["-m", _PROGRAM, kind, "0", "-", str(nodes), str(folder / kind)]
+    ((output, status),) = finished([[*launcher, *program]])
+    assert status == 0, output
+    return [dict(np.load(folder / f"{kind}_{rank}.npz")) for rank in range(count)]
 
 
 def run_by_parameter_servers(servers, count, nodes, folder):
     """The same of workers of parameter servers, which run here."""
-    ps_hosts, worker_hosts = free_hosts(servers), [f"worker{i}:1" for i in range(count)]
-    rules = Rules(count, False, _TIMEOUT_SECS)
+    ps_hosts, worker_hosts = free_addresses(servers), [f"worker{i}:1" for i in range(count)]
+    rules = Rules(count, False, TIMEOUT_SECS)
     with contextlib.ExitStack() as stack:
         for i, host in enumerate(ps_hosts):
             reduce = Reduction(ReferenceKernels()).reduce
@@ -131,12 +79,13 @@ def together(request, tmp_path_factory, horovod_command):
     kind, count = request.param
     folder = tmp_path_factory.mktemp(kind.replace(" ", "_"))
     if kind == "mpi":
-        return run_by_mpi(count, 4, folder)
+        return run_by(mpirun(count), "mpi", count, 4, folder)
     if "horovod" in kind:
-        return run_by_horovod(horovod_command(kind.split()[-1], count), count, 4, folder)
+        launcher = horovod_command(kind.split()[-1], count)
+        return run_by(launcher, "horovod", count, 4, folder)
     if kind.endswith(" ps"):
         return run_by_parameter_servers(int(kind.split()[0]), count, 4, folder)
-    return run_processes(kind, count, ",".join(free_hosts(count)), 4, folder)
+    return run_processes(kind, count, ",".join(free_addresses(count)), 4, folder)
 
 
 @pytest.mark.slow

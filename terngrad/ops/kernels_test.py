@@ -57,6 +57,7 @@ def encode(kernels, gradients, variables, bounds, scales, key, firsts=()):
     return run(arguments, *vectors).numpy()
 
 
+@pytest.mark.slow
 @given(st.lists(sizes, min_size=1, max_size=4), st.data(), seeds)
 @settings(max_examples=40, deadline=None)
 def test_law_3_codes_equal_the_references(native, lengths, data, seed):

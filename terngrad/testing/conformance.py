@@ -23,7 +23,7 @@ from terngrad.exchange.connection import Connection
 from terngrad.exchange.exchange import Exchange
 from terngrad.exchange.local import LocalExchange
 from terngrad.layout import Policy, make_layout
-from terngrad.ops.reference import ReferenceKernels
+from terngrad.ops.choice import choose_kernels
 from terngrad.training.memory import Memory
 from terngrad.training.step import exchange_gradients
 
@@ -95,12 +95,13 @@ def main() -> None:
     kind, rank, hosts, nodes, path, *names = sys.argv[1:]
     tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
     tf.config.threading.set_inter_op_parallelism_threads(2)
+    kernels = choose_kernels().kernels
     connection = CONNECTIONS[kind](int(rank), hosts)
     step = tf.Variable(0, dtype=tf.int64, trainable=False)
     exchange = (
-        connection.exchange(int(nodes) // connection.size, ReferenceKernels(), step)
+        connection.exchange(int(nodes) // connection.size, kernels, step)
         if connection
-        else LocalExchange(int(nodes), ReferenceKernels())
+        else LocalExchange(int(nodes), kernels)
     )
     if connection:
         connection.synchronize([step])
@@ -109,7 +110,7 @@ def main() -> None:
     for name, policy in policies.items():
         before = int(exchange.bytes_sent)
         layout = make_layout(NAMES, SHAPES, policy, _BUCKET_ELEMENTS)
-        codecs = make_codecs(layout, ReferenceKernels())
+        codecs = make_codecs(layout, kernels)
         result = _run(exchange, codecs, step)
         for i in range(len(SHAPES)):
             found[f"{name} {i}"] = result.means[i].numpy()

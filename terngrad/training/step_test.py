@@ -1,6 +1,5 @@
 """Laws of the training step on real nets' mechanics: nodes, devices, determinism."""
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -10,6 +9,7 @@ from terngrad.draws import DrawKey
 from terngrad.exchange.local import LocalExchange
 from terngrad.layout import Policy, make_layout
 from terngrad.ops.reference import ReferenceKernels
+from terngrad.testing.nets import BATCH, CLASSES, SIDE, make_batches, make_model
 from terngrad.training import schedules
 from terngrad.training.averages import MovingAverages
 from terngrad.training.classifier import Classifier
@@ -19,33 +19,9 @@ from terngrad.training.optimizers import Momentum
 from terngrad.training.runner import Runner
 from terngrad.training.step import TrainStep
 
-BATCH, CLASSES, SIDE = 16, 5, 8
 TERNARY = Policy(grad_bits=1, clip_factor=2.5)
 RESIDUAL = Policy(codec="terngrad.testing.residual_codec:ResidualCodec", clip_factor=2.5)
 DEVICES = ("/CPU:0", "/CPU:1")
-
-
-def make_model(batch_norm=False, penalty=0.0):
-    """A small convolutional net with seeded weights."""
-    seeds = iter(range(10, 20))
-    init = lambda: keras.initializers.TruncatedNormal(stddev=0.1, seed=next(seeds))
-    images = keras.Input((SIDE, SIDE, 1))
-    x = keras.layers.Conv2D(4, 3, activation="relu", kernel_initializer=init(), name="conv")(images)
-    if batch_norm:
-        x = keras.layers.BatchNormalization(momentum=0.5, name="norm")(x)
-    x = keras.layers.Flatten(name="flat")(x)
-    decay = keras.regularizers.L2(penalty) if penalty else None
-    logits = keras.layers.Dense(
-        CLASSES, kernel_initializer=init(), kernel_regularizer=decay, name="logits"
-    )
-    return keras.Model(images, logits(x))
-
-
-def make_batches(seed=1):
-    """Batches indexed by step."""
-    images = tf.random.stateless_normal([8, BATCH, SIDE, SIDE, 1], [seed, 0])
-    labels = tf.random.stateless_uniform([8, BATCH], [seed, 1], 0, CLASSES, tf.int32)
-    return tf.data.Dataset.from_tensor_slices((images, labels)).repeat()
 
 
 class Training:
@@ -104,6 +80,7 @@ def test_law_6_float_gradients_of_n_nodes_equal_those_of_the_whole_batch(nodes):
         np.testing.assert_allclose(split, whole, rtol=1e-6, atol=1e-6 * np.abs(whole).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "policy", [Policy(), TERNARY, RESIDUAL], ids=["float", "ternary", "residual"]
 )
@@ -136,6 +113,7 @@ def test_nodes_are_spread_over_the_devices():
     assert {op.device[-5:] for op in drawn} == {"CPU:0", "CPU:1"}
 
 
+@pytest.mark.slow
 def test_law_2_equal_seeds_give_equal_parameters_and_others_do_not():
     first, again = (parameters_after(5, TERNARY, 2, seed=3) for _ in range(2))
     assert_same_bits(first, again)
@@ -143,6 +121,7 @@ def test_law_2_equal_seeds_give_equal_parameters_and_others_do_not():
     assert any(not np.array_equal(a, b) for a, b in zip(first, other, strict=True))
 
 
+@pytest.mark.slow
 def test_packing_gives_the_same_parameters_bit_for_bit():
     plain = Policy(grad_bits=1, clip_factor=2.5, use_encoding=False)
     assert_same_bits(parameters_after(8, TERNARY, 4), parameters_after(8, plain, 4))
@@ -172,6 +151,7 @@ def test_a_request_to_save_ends_a_call_after_the_step_that_tells_all():
     assert (int(outcome.done), bool(outcome.save)) == (8, False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [DEVICES[:1], DEVICES], ids=len)
 def test_law_8_steps_in_one_call_equal_steps_one_by_one_and_observed(devices):
     whole = parameters_after(6, TERNARY, 2, devices)

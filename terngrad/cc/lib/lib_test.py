@@ -74,7 +74,7 @@ def compiled(cxx, flags, sources, folder, flags_of=build.flags_of):
     return objects
 
 
-@pytest.fixture(scope="module", params=BUILDS)
+@pytest.fixture(scope="module", params=["users", pytest.param("sanitized", marks=pytest.mark.slow)])
 def laws(request, tmp_path_factory):
     """The program that checks the laws, compiled as users do and with sanitizers."""
     folder = tmp_path_factory.mktemp(request.param)

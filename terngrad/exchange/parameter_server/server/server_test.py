@@ -5,7 +5,6 @@ import os
 import queue
 import re
 import socket
-import subprocess
 import threading
 import time
 from concurrent import futures
@@ -23,14 +22,12 @@ from terngrad.exchange.parameter_server.operations import PIECE_BYTES, Kind, Ope
 from terngrad.exchange.parameter_server.server.reduction import Reduction
 from terngrad.exchange.parameter_server.server.server import Server
 from terngrad.exchange.parameter_server.worker.client import Client
-from terngrad.exchange.two_shot_test import free_hosts
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.planes import plane_count
 from terngrad.service.messages import (
     HELLO_KEY,
     SERVICE,
     Header,
-    Hello,
     Order,
     Report,
     View,
@@ -39,16 +36,18 @@ from terngrad.service.messages import (
 )
 from terngrad.service.security import Tls, is_loopback, listening_address
 from terngrad.service.streams import Outbox, identity
+from terngrad.testing.addresses import free_addresses
+from terngrad.testing.certificates import make_certificates
+from terngrad.testing.strangers import WORKERS, hello_of, stranger
 
 SECS = 60.0
-WORKERS = ["one:1", "two:2"]
 RULES = Rules(2, False, SECS)
 
 
 @contextlib.contextmanager
 def serving(count=1, tls=None, workers=WORKERS, at=None, needed=None, secs=SECS):
     """Servers, and their addresses."""
-    hosts = at or free_hosts(count)
+    hosts = at or free_addresses(count)
     rules = Rules(needed or len(workers), False, secs)
     reduce = Reduction(ReferenceKernels()).reduce
     servers = [Server(i, hosts, workers, reduce, rules, tls) for i in range(count)]
@@ -119,28 +118,6 @@ def assert_it_works(clients):
         np.testing.assert_array_equal(result.view("<f4"), [4, 6])
 
 
-def stranger(host, hello=None, method="Exchange", credentials=None, messages=()):
-    """What a client of its own making is told."""
-    make = grpc.secure_channel if credentials else grpc.insecure_channel
-    with make(host, *([credentials] if credentials else [])) as channel:
-        outbox = Outbox()
-        for message in messages:
-            outbox.put(message)
-        metadata = [(HELLO_KEY, hello)] if hello is not None else []
-        stream = channel.stream_stream(f"/{SERVICE}/{method}", identity, identity)
-        call = stream(iter(outbox), metadata=metadata, timeout=SECS)
-        with contextlib.suppress(grpc.RpcError):
-            for _ in call:
-                pass
-        outbox.close()
-        return call.code(), call.details()
-
-
-def hello_of(host, worker=1, **other):
-    fields = {"version": 1, "worker": worker, "ps": 0, "ps_hosts": [host]}
-    return Hello(**fields | {"worker_hosts": WORKERS} | other).SerializeToString()
-
-
 @pytest.mark.parametrize("servers", [1, 3])
 def test_operations_of_many_pieces_are_joined_over_several_ps(servers):
     rng = np.random.default_rng(0)
@@ -151,6 +128,7 @@ def test_operations_of_many_pieces_are_joined_over_several_ps(servers):
                 np.testing.assert_array_equal(result.view("<f4"), contents[0] + contents[1])
 
 
+@pytest.mark.slow
 def test_law_7_the_bytes_counted_are_2_bits_up_and_ceil_log2_of_2n_plus_1_down(monkeypatch):
     counted = {"up": 0, "down": 0}
     take, deliver = Server._take, Server._deliver
@@ -189,6 +167,7 @@ def test_workers_that_are_done_end_the_ps():
         assert [thread.result(SECS) for thread in waiting] == ["", ""]
 
 
+@pytest.mark.slow
 def test_a_lost_worker_ends_the_others_and_the_ps_with_its_name():
     secs = 2.0
     said = queue.Queue()
@@ -267,6 +246,7 @@ def test_a_late_answer_of_a_round_that_was_given_up_does_not_take_the_place_of_t
             assert asked.result(SECS) == {0: b"a"}
 
 
+@pytest.mark.slow
 def test_a_ps_that_is_stopped_says_of_nobody_that_it_died(capsys):
     with serving() as ((server,), hosts), joined(hosts):
         server.stop()
@@ -440,7 +420,7 @@ def test_values_that_are_given_in_turns_wait_for_all_each_time():
 
 
 def test_a_worker_who_comes_before_its_ps_waits_for_it():
-    hosts = free_hosts(1)
+    hosts = free_addresses(1)
     made = queue.Queue()
     early = threading.Thread(target=lambda: made.put(Client(hosts, ["one:1"], 0, SECS)))
     early.start()
@@ -451,7 +431,7 @@ def test_a_worker_who_comes_before_its_ps_waits_for_it():
 
 
 def test_law_10_a_ps_that_cannot_be_reached_is_named():
-    (host,) = free_hosts(1)
+    (host,) = free_addresses(1)
     with pytest.raises(MembershipError, match=rf"ps 0 \({host}\) cannot be reached within 1 s: "):
         Client([host], WORKERS, 0, 1.0)
 
@@ -630,24 +610,6 @@ def test_a_state_of_one_who_is_not_the_donor_reaches_nobody():
         clients[1].meeting.give_state(View(number=1), [memoryview(b"evil")])
         assert_it_works(clients)
         assert not clients[0].interrupted
-
-
-def make_certificates(folder, ca, name):
-    """Files of `name`, at 127.0.0.1, that an authority of another name signed."""
-
-    def openssl(*words):
-        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
-
-    if not (folder / f"{ca}.pem").exists():
-        files = ("-keyout", f"{ca}.key", "-out", f"{ca}.pem", "-days", "2", "-nodes")
-        openssl("req", "-x509", "-newkey", "rsa:2048", *files, "-subj", f"/CN={ca}")
-    files = ("-keyout", f"{name}.key", "-out", f"{name}.csr", "-nodes")
-    openssl("req", "-newkey", "rsa:2048", *files, "-subj", f"/CN={name}")
-    (folder / "names").write_text("subjectAltName=IP:127.0.0.1\n")
-    signed = ("-CA", f"{ca}.pem", "-CAkey", f"{ca}.key", "-CAcreateserial", "-days", "2")
-    out = ("-out", f"{name}.pem", "-extfile", "names")
-    openssl("x509", "-req", "-in", f"{name}.csr", *signed, *out)
-    return Tls(*(str(folder / file) for file in (f"{ca}.pem", f"{name}.pem", f"{name}.key")))
 
 
 def test_who_has_certificates_trains_and_who_has_none_or_others_cannot(tmp_path):

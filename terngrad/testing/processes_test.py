@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from inception.worker_runs import Started
+from terngrad.testing.processes import Started, unread_after
 
 FAMILY = """
 import subprocess, sys, time
@@ -45,3 +45,26 @@ def test_a_program_that_has_ended_is_left_as_it_is():
         assert program.finish() == 3
     assert program.process.returncode == 3
     assert program.lines == ["done"]
+
+
+def test_the_output_of_a_program_is_closed_after_a_line():
+    program = "import time\nwhile True: print('a line', flush=True); time.sleep(0.01)"
+    with Started(unread_after("line", [sys.executable, "-c", program])) as run:
+        assert run.finish() == 1  # BrokenPipeError
+    assert run.lines[0] == "a line"
+    assert run.lines[-1].startswith("BrokenPipeError")
+
+
+def test_a_program_whose_line_never_comes_shows_what_it_printed_instead():
+    with (
+        Started([sys.executable, "-c", "print('another line')"]) as run,
+        pytest.raises(AssertionError, match="no line 'that one' in\nanother line"),
+    ):
+        run.wait_for("that one")
+
+
+def test_a_process_that_outlives_its_program_is_seen_and_ended_with_its_group():
+    with Started(["bash", "-c", "sleep 600 > /dev/null 2>&1 &"], in_own_group=True) as run:
+        run.process.wait()
+        assert run.outlived(0.1)
+    assert not run.outlived()

@@ -1,0 +1,123 @@
+"""Training through parameter servers: how a process that does not come back ends the others."""
+
+import re
+import signal
+import time
+
+import pytest
+
+from inception.testing.cluster import Cluster
+from inception.testing.runs import LONGER, Run, paced_flags_of, parameters
+from terngrad.training import checkpoints
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def test_a_killed_chief_that_does_not_come_back_is_named_and_ends_all(tmp_path):
+    with Cluster(2, 1, *paced_flags_of(tmp_path, "--worker_timeout_secs=6")) as cluster:
+        cluster.wait_for("0", r"Worker 0: .* step 10,")
+        cluster.kill("0")
+        lost = r"worker 0 \(.*\) died: its stream ended, and did not come back within 6 s"
+        saved = r"; saved .*/model.ckpt-\d+$"  # in the chief's place
+        cluster.wait_for("1", rf"^worker 1 \(.*\) ends: {lost}{saved}")
+        cluster.wait_for("ps 0", rf"ps 0 \(.*\) ends: {lost}")
+        assert [cluster.status(label) for label in ("1", "ps 0")] == [1] * 2
+        assert "Traceback" not in cluster.lines()
+
+
+def test_a_worker_that_hangs_is_named_and_ends_all(tmp_path):
+    with Cluster(2, 1, *paced_flags_of(tmp_path, "--worker_timeout_secs=6")) as cluster:
+        cluster.wait_for("0", r"Worker 0: .* step 10,")
+        cluster.kill("0", signal.SIGSTOP)
+        cluster.wait_for("1", r"^worker 1 .* ends: worker 0 \(.*\)(:| died)")
+        cluster.wait_for("ps 0", r"ps 0 \(.*\) ends: worker 0")
+        assert cluster.status("1") == cluster.status("ps 0") == 1
+
+
+@pytest.mark.parametrize(("victim", "how"), [("ps 0", signal.SIGKILL), ("ps 1", signal.SIGSTOP)])
+def test_a_ps_that_does_not_come_back_is_named_and_ends_all(tmp_path, victim, how):
+    with Cluster(2, 2, *paced_flags_of(tmp_path, "--worker_timeout_secs=8")) as cluster:
+        cluster.wait_for("0", r"Worker 0: .* step 10,")
+        cluster.kill(victim, how)
+        for worker in ("0", "1"):
+            lost = rf"^worker {worker} .* ends: {victim} \(.*did not come back"
+            saved = r".*; saved .*/model.ckpt-\d+$" if worker == "0" else ""
+            cluster.wait_for(worker, lost + saved)
+            assert cluster.status(worker) == 1
+        other = "ps 1" if victim == "ps 0" else "ps 0"
+        assert cluster.status(other) == 1, cluster.lines()
+        assert "Traceback" not in cluster.lines()
+
+
+def test_with_backup_workers_the_run_goes_on_when_one_is_killed_and_another_hangs(tmp_path):
+    flags = ("--worker_timeout_secs=8", "--num_replicas_to_aggregate=2")
+    with Cluster(4, 1, *paced_flags_of(tmp_path, *flags, steps=LONGER)) as cluster:
+        cluster.wait_for("3", r"Worker 3: .* step \d+,")
+        cluster.kill("0")
+        cluster.kill("1", signal.SIGSTOP)
+        for victim in ("0", "1"):
+            cluster.wait_for("ps 0", rf"^worker {victim} \(.*\) died: its stream ended")
+        cluster.wait_for("ps 0", r"^Workers 2 and 3 train from step \d+ on")
+        for worker in ("2", "3"):
+            cluster.wait_for(worker, f"Finished training at step {LONGER}")
+        cluster.finish("2", "3", "ps 0")
+    assert parameters(tmp_path, LONGER)
+
+
+@pytest.fixture(scope="module", name="late")
+def _late(tmp_path_factory):
+    """The cluster of a run of two workers that took the gradients of one at each step."""
+    flags = paced_flags_of(tmp_path_factory.mktemp("late"), "--num_replicas_to_aggregate=1")
+    with Cluster(2, 1, *flags) as cluster:
+        for worker in ("0", "1"):
+            cluster.wait_for(worker, rf"Worker {worker}: .* step \d+,")
+        for _ in range(25):  # at some of these within a step, which the other makes without it
+            cluster.kill("1", signal.SIGSTOP)
+            time.sleep(0.2)
+            cluster.kill("1", signal.SIGCONT)
+            time.sleep(0.1)
+        cluster.kill("1", signal.SIGTERM)
+        for worker in ("0", "1"):
+            assert cluster.status(worker) == 128 + signal.SIGTERM, cluster.lines()
+        cluster.finish("ps 0")
+    return cluster
+
+
+def test_gradients_that_come_too_late_are_dropped_and_counted_and_copies_stay_the_same(late):
+    lines = late.lines()
+    assert "Warning" not in lines  # which tells of copies that differ
+    assert ", times 0.1 every 500000 steps." in lines  # of 2 images, not 4
+    assert re.search(r"Workers 0 and 1 train from step 0 on, 1 of them at each", lines)
+    assert re.search(r"ps 0 .*; gradients that came too late: ", lines)
+
+
+def test_a_signal_to_a_worker_whose_gradients_are_never_wanted_ends_all(late):
+    late.wait_for("0", r"another worker was asked to stop: saved .*model.ckpt-\d+")
+
+
+def test_who_is_given_the_state_of_a_run_that_was_stopped_ends_too(tmp_path):
+    flags = ("--num_replicas_to_aggregate=1", "--worker_timeout_secs=240")
+    with Cluster(2, 1, *paced_flags_of(tmp_path, *flags)) as cluster:
+        cluster.wait_for("1", r"Worker 1: .* step \d+,")
+        step = cluster.freeze_outside_the_steps("1", "0")
+        cluster.wait_for("0", rf"Worker 0: .* step {step + 100},")  # a ps keeps fewer results
+        cluster.kill("0", signal.SIGTERM)
+        deadline = time.monotonic() + 60
+        while not checkpoints.latest_checkpoint(str(tmp_path)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        cluster.kill("1", signal.SIGCONT)
+        for worker in ("0", "1"):
+            assert cluster.status(worker) == 128 + signal.SIGTERM, cluster.lines()
+        cluster.finish("ps 0")
+        cluster.wait_for("ps 0", r"from step [1-9]\d* on.*; worker 0 gives its state to worker 1")
+        cluster.wait_for("1", r"another worker was asked to stop: the chief saved")
+        assert "Warning" not in cluster.lines()
+
+
+def test_a_signal_ends_all_at_the_same_step_with_a_checkpoint(tmp_path):
+    with Run(2, *paced_flags_of(tmp_path), ["--ps=1"]) as run:
+        run.wait_for(r"Worker 1: .* step 10,")
+        run.process.send_signal(signal.SIGTERM)
+        assert run.finish() == 128 + signal.SIGTERM, run.output
+    assert any("saved" in line and "model.ckpt-" in line for line in run.lines), run.lines
+    assert any("all workers are done" in line for line in run.lines), run.lines

@@ -1,0 +1,94 @@
+"""Training through parameter servers: who waits for whom, and who is refused (law 10)."""
+
+import dataclasses
+import signal
+import time
+
+import pytest
+
+from inception.testing.cluster import Cluster
+from inception.testing.runs import STEPS, paced_flags_of, parameters, refusal
+from terngrad.testing.certificates import make_certificates
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module", name="alone")
+def _alone(tmp_path_factory):
+    """A cluster without worker 0: a worker with other rules came, then a signal to the ps."""
+    folder = tmp_path_factory.mktemp("alone")
+    with Cluster(2, 1, *paced_flags_of(folder), absent=["0", "1"]) as cluster:
+        cluster.wait_for("ps 0", "waits for 2 workers on this machine")
+        cluster.start("1", "--num_replicas_to_aggregate=1")
+        assert cluster.status("1") == 1, cluster.lines()
+        cluster.kill("ps 0", signal.SIGTERM)
+        cluster.status("ps 0")
+    return cluster
+
+
+def test_law_10_a_ps_with_other_rules_is_named(alone):
+    rules = "its flags are num_replicas_to_aggregate=1, .*those of this ps num_replicas_t"
+    alone.wait_for("1", rules)
+
+
+def test_a_signal_ends_a_ps_without_workers_cleanly(alone):
+    alone.wait_for("ps 0", r"ps 0 \(.*\) ends: SIGTERM\.")
+    assert alone.status("ps 0") == 0, alone.lines()
+
+
+def test_law_10_workers_with_other_flags_are_named(tmp_path):
+    with Cluster(2, 1, *paced_flags_of(tmp_path, batch_size=4), absent=["1"]) as cluster:
+        cluster.start("1", "--batch_size=8")
+        for worker in ("0", "1"):
+            cluster.wait_for(worker, r"batch_size is 8 on worker 1 \(.*\) and 4 on worker 0")
+            assert cluster.status(worker) == 1
+        cluster.status("ps 0")
+        assert "Traceback" not in cluster.lines()
+
+
+def test_law_10_a_worker_that_does_not_come_is_named(tmp_path):
+    flags = paced_flags_of(tmp_path, "--worker_timeout_secs=15")
+    with Cluster(2, 1, *flags, absent=["1"]) as cluster:
+        cluster.wait_for("0", r"worker 1 \(127.0.0.1:\d+\) did not come within 15 s")
+        assert [cluster.status(label) for label in cluster.runs] == [1, 1]
+
+
+REFUSED = "Refused somebody whose TLS handshake failed: certificate verify failed"
+
+
+@pytest.fixture(scope="module", name="encrypted")
+def _encrypted(tmp_path_factory):
+    """A training with certificates: its folder and cluster, and what a stranger was told.
+
+    Worker 0 starts first, then the ps, then the stranger, then worker 1.
+    """
+    folder = tmp_path_factory.mktemp("encrypted")
+    ours, theirs = (make_certificates(folder, ca, f"of {ca}") for ca in ("ours", "theirs"))
+    tls = lambda files: [f"--tls_{k}={v}" for k, v in dataclasses.asdict(files).items()]
+    waiting = "--worker_timeout_secs=200"
+    program, flags = paced_flags_of(folder / "train", *tls(ours), waiting, steps=STEPS)
+    with Cluster(2, 1, program, flags, absent=["1", "ps 0"]) as cluster:
+        cluster.wait_for("0", "Worker hosts are")
+        time.sleep(3.0)  # nobody says that it has tried to reach the ps
+        cluster.start("ps 0")
+        cluster.wait_for("ps 0", "waits for 2 workers who have certificates")
+        foreign = dataclasses.replace(theirs, ca=ours.ca)  # it would trust the ps
+        own = cluster.members["1"].flags
+        said = refusal(*flags, *own, *tls(foreign), "--worker_timeout_secs=2")
+        cluster.wait_for("ps 0", REFUSED)
+        cluster.start("1")
+        cluster.finish()
+    return folder / "train", cluster, said
+
+
+def test_workers_wait_for_a_ps_that_starts_later(encrypted):
+    folder, *_ = encrypted
+    assert parameters(folder, STEPS)
+
+
+def test_workers_with_certificates_train_and_one_of_another_authority_does_not(encrypted):
+    folder, cluster, said = encrypted
+    assert parameters(folder, STEPS)
+    assert "cannot be reached within 2 s" in said
+    assert cluster.lines().count(REFUSED) == 1
+    assert "Handshake failed" not in cluster.lines()

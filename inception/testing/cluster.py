@@ -1,0 +1,101 @@
+"""A cluster with parameter servers whose processes a test kills and starts again."""
+
+import contextlib
+import re
+import signal
+import time
+from collections.abc import Iterable, Sequence
+
+from inception.cluster import members
+from inception.testing.runs import commands_of
+from terngrad.testing.processes import Started
+
+
+class Cluster(contextlib.AbstractContextManager):
+    """The processes of a cluster by what their lines begin with: "0", "1", "ps 0".
+
+    The processes that still run at the end are killed. What is waited for in vain fails the test
+    with the lines of all processes.
+    """
+
+    def __init__(
+        self,
+        workers: int,
+        servers: int,
+        program: str,
+        flags: Sequence[str],
+        absent: Iterable[str] = (),
+    ) -> None:
+        """Starts all but the absent ones."""
+        self.members = {m.label: m for m in members.members(workers, servers)}
+        self.runs: dict[str, Started] = {}
+        self._program, self._flags = program, list(flags)
+        for label in self.members:
+            if label not in absent:
+                self.start(label)
+
+    def start(self, label: str, *flags: str) -> Started:
+        """Starts a process, also one that was killed, with more flags."""
+        own = [*self.members[label].flags, *flags]
+        (command,) = commands_of(self._program, self._flags, [own])
+        self.runs[label] = Started(command)
+        return self.runs[label]
+
+    def kill(self, label: str, how: signal.Signals = signal.SIGKILL) -> None:
+        """Sends a signal; after SIGKILL the process is gone."""
+        self.runs[label].process.send_signal(how)
+        if how == signal.SIGKILL:
+            self.runs[label].process.wait()
+            self.runs[label].reader.join(10)
+
+    def freeze_outside_the_steps(self, label: str, other: str) -> int:
+        """Stops a worker at a moment at which no step of another needs it any more.
+
+        Within a step for which it was chosen, the other would wait until it counts as dead.
+
+        Returns:
+          The last step of which the other told.
+        """
+        for _ in range(20):
+            self.kill(label, signal.SIGSTOP)
+            lines = self.runs[other].lines
+            enough = len(lines) + 3  # some may have been on their way
+            deadline = time.monotonic() + 5
+            while time.monotonic() < deadline:
+                if len(lines) >= enough:
+                    return int(re.search(r" step (\d+),", lines[-1])[1])
+                time.sleep(0.05)
+            self.kill(label, signal.SIGCONT)
+            time.sleep(0.1)
+        raise AssertionError(f"{other} does not go on without {label}\n{self.lines()}")
+
+    def wait_for(self, label: str, pattern: str) -> str:
+        """Waits for a line of a process; returns the line."""
+        with self._showing_all(label):
+            return self.runs[label].wait_for(pattern)
+
+    def status(self, label: str) -> int:
+        """Waits for the end of a process; returns its exit status."""
+        with self._showing_all(label):
+            return self.runs[label].finish()
+
+    def finish(self, *labels: str) -> None:
+        """Waits for some processes, or all, and checks that all is well with them."""
+        for label in labels or self.runs:
+            assert self.status(label) == 0, self.lines()
+        assert "Traceback" not in self.lines()
+
+    def lines(self) -> str:
+        """What all processes have printed, with their labels."""
+        return "\n".join(f"[{label}] {line}" for label, r in self.runs.items() for line in r.lines)
+
+    @contextlib.contextmanager
+    def _showing_all(self, label: str):
+        try:
+            yield
+        except AssertionError as error:
+            raise AssertionError(f"{label}: {error}\n{self.lines()}") from None
+
+    def __exit__(self, *exception: object) -> None:
+        for run in self.runs.values():
+            run.end()

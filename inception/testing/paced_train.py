@@ -1,0 +1,43 @@
+"""mnist_distributed_train with steps that take at least 20 ms.
+
+A test that kills a worker and starts it again has to wait until TensorFlow is loaded once more. The
+other workers then do not compete with it for the processor.
+"""
+
+import functools
+import time
+from collections.abc import Callable
+
+from inception import app, programs
+
+_STEP_SECS = 0.02
+
+
+def paced(run: Callable[..., None], *arguments: object) -> None:
+    """Runs a worker whose batches come one by one, with a pause before each."""
+    with app.quiet_import():
+        import tensorflow as tf
+
+        from inception.training import train
+
+    original = train.training_batches
+
+    def pause() -> bool:
+        time.sleep(_STEP_SECS)
+        return True
+
+    def training_batches(*arguments: object) -> tf.data.Dataset:
+        def delayed(*batch: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            with tf.control_dependencies([tf.numpy_function(pause, [], tf.bool)]):
+                return tuple(map(tf.identity, batch))
+
+        return original(*arguments).map(delayed)
+
+    train.training_batches = training_batches
+    run(*arguments)
+
+
+if __name__ == "__main__":
+    programs.run_worker = functools.partial(paced, programs.run_worker)
+    programs.run_asynchronous_worker = functools.partial(paced, programs.run_asynchronous_worker)
+    programs.train_distributed("mnist", __doc__)

@@ -1,0 +1,180 @@
+"""Short trainings that tests start, and what became of them."""
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from inception.cluster import members
+from terngrad.testing.processes import TIMEOUT_SECS, Started, mpirun
+
+Parameters = Mapping[str, np.ndarray]
+
+STEPS = 20
+LONGER = 150  # steps; more than are made until a test has killed a process
+ENDLESS = 100_000  # steps
+_DATASETS = {"lenet": "mnist", "mlp": "mnist", "cifar10_alexnet": "cifar10"}
+_INDEX = re.compile(rb"(?:--task_id|PMI_RANK|HOROVOD_RANK|COMM_WORLD_RANK)=(\d+)")
+
+
+def flags_of(
+    folder: Path,
+    net: str = "lenet",
+    batch_size: int = 8,
+    nodes: int = 1,
+    bits: int = 1,
+    steps: int = STEPS,
+    summary_secs: float = 0,
+) -> tuple[str, list[str]]:
+    """Returns the program and the flags of a training on random images.
+
+    Args:
+      folder: for its checkpoints.
+      net: of the table of nets.
+      batch_size: images a worker and step.
+      nodes: of each worker.
+      bits: of a gradient's value.
+      steps: until the end.
+      summary_secs: between summaries; 0 = none.
+    """
+    program = f"inception.{_DATASETS[net]}_distributed_train"
+    return program, [
+        f"--net={net}",
+        f"--train_dir={folder}",
+        f"--batch_size={batch_size}",
+        f"--num_nodes={nodes}",
+        f"--grad_bits={bits}",
+        f"--max_steps={steps}",
+        "--clip_factor=2.5",
+        "--benchmark_mode=True",
+        "--num_intra_threads=1",
+        "--num_inter_threads=2",
+        f"--save_summaries_secs={summary_secs}",
+    ]
+
+
+def paced_flags_of(folder: Path, *more: str, **settings: object) -> tuple[str, list[str]]:
+    """Returns program and flags of a small net's training that leaves the processor to others.
+
+    Args:
+      folder: for its checkpoints.
+      more: flags.
+      settings: of flags_of; without `steps` there is no end.
+    """
+    defaults = {"net": "mlp", "batch_size": 2, "steps": ENDLESS}
+    _, flags = flags_of(folder, **defaults | settings)
+    return "inception.testing.paced_train", [*flags, *more]
+
+
+class Run(Started):
+    """A training that inception.launch starts on this machine."""
+
+    def __init__(
+        self, workers: int, program: str, flags: Sequence[str], options: Sequence[str] = ()
+    ) -> None:
+        """Starts so many workers; `options` are the launcher's own."""
+        command = [sys.executable, "-u", "-m", "inception.launch", *options, str(workers)]
+        super().__init__([*command, program, *flags])
+
+
+class HorovodRun(Started):
+    """A training whose workers Horovod joins."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        program: str,
+        flags: Sequence[str],
+        module: Sequence[str] = ("-m",),
+    ) -> None:
+        """Starts it with the command of the fixture `horovod_command`."""
+        # horovodrun takes --net for one of its own, and looks for these everywhere.
+        flags = [re.sub("^--net=", "-net=", flag) for flag in flags]
+        super().__init__([*command, *module, program, "--variable_update=horovod", *flags])
+
+
+class MpiRun(Started):
+    """A training that mpirun starts; skips the test where MPI is not installed."""
+
+    def __init__(self, workers: int, program: str, flags: Sequence[str]) -> None:
+        """Starts so many workers."""
+        super().__init__([*mpirun(workers), "-m", program, "--variable_update=mpi", *flags])
+
+
+def commands_of(
+    program: str, flags: Sequence[str], members: Sequence[Sequence[str]]
+) -> list[list[str]]:
+    """Returns one command for each process of a cluster, given the flags of each one."""
+    return [[sys.executable, "-u", "-m", program, *flags, *own] for own in members]
+
+
+@contextlib.contextmanager
+def processes(
+    program: str, flags: Sequence[str], members: Sequence[members.Member]
+) -> Iterator[list[Started]]:
+    """Runs each process of a cluster as a program of its own, until the block ends."""
+    with contextlib.ExitStack() as stack:
+        commands = commands_of(program, flags, [member.flags for member in members])
+        yield [stack.enter_context(Started(command)) for command in commands]
+
+
+def worker_pids(folder: Path, job: str = "worker") -> dict[int, int]:
+    """Returns the ids of the workers that train in a folder, or of their ps, by index."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (process / "cmdline").read_bytes().split(b"\0")
+            index = _INDEX.search(b"\0".join(words) + (process / "environ").read_bytes())
+            is_ps = b"--job_name=ps" in words
+            if index and is_ps == (job == "ps") and f"--train_dir={folder}".encode() in words:
+                found[int(index[1])] = int(process.name)
+    return found
+
+
+def train(workers: int, folder: Path, **settings: object) -> Parameters:
+    """Trains to the end with so many workers; returns the parameters (see flags_of)."""
+    with Run(workers, *flags_of(folder, **settings)) as run:
+        run.succeed()
+    return parameters(folder, settings.get("steps", STEPS))
+
+
+def parameters(folder: Path, step: int = STEPS) -> Parameters:
+    """Reads the variables and their moving averages from a step's checkpoint, by name."""
+    reader = tf.train.load_checkpoint(os.path.join(str(folder), f"model.ckpt-{step}"))
+    names = [n for n in reader.get_variable_to_shape_map() if "variables" in n or "averages" in n]
+    return {name: reader.get_tensor(name) for name in sorted(names)}
+
+
+def assert_equal_parameters(
+    left: Mapping[str, np.ndarray], right: Mapping[str, np.ndarray]
+) -> None:
+    """Asserts that two trainings came to the same bits."""
+    assert left.keys() == right.keys()
+    for name in left:
+        np.testing.assert_array_equal(left[name], right[name], err_msg=name)
+
+
+def refusal(*flags: str, **environment: str) -> str:
+    """Starts a program that must end with one line of errors; returns that line.
+
+    Args:
+      flags: of the program.
+      environment: variables to set beside those of this process.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", "inception.mnist_distributed_train", *flags],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECS,
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    return done.stderr

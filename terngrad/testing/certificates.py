@@ -1,0 +1,30 @@
+"""Certificates for tests of encrypted connections."""
+
+import subprocess
+from pathlib import Path
+
+from terngrad.service.security import Tls
+
+
+def make_certificates(folder: Path, authority: str, name: str) -> Tls:
+    """Makes a key and a certificate for 127.0.0.1 and signs the certificate.
+
+    Args:
+      folder: where the files go.
+      authority: name of the authority that signs; made at its first use in a folder.
+      name: of the certificate's owner.
+    """
+
+    def openssl(*words: str) -> None:
+        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
+
+    if not (folder / f"{authority}.pem").exists():
+        files = ("-keyout", f"{authority}.key", "-out", f"{authority}.pem", "-days", "2", "-nodes")
+        openssl("req", "-x509", "-newkey", "rsa:2048", *files, "-subj", f"/CN={authority}")
+    files = ("-keyout", f"{name}.key", "-out", f"{name}.csr", "-nodes")
+    openssl("req", "-newkey", "rsa:2048", *files, "-subj", f"/CN={name}")
+    (folder / "names").write_text("subjectAltName=IP:127.0.0.1\n")
+    signed = ("-CA", f"{authority}.pem", "-CAkey", f"{authority}.key", "-CAcreateserial")
+    out = ("-days", "2", "-out", f"{name}.pem", "-extfile", "names")
+    openssl("x509", "-req", "-in", f"{name}.csr", *signed, *out)
+    return Tls(*(str(folder / file) for file in (f"{authority}.pem", f"{name}.pem", f"{name}.key")))

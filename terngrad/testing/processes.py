@@ -1,0 +1,161 @@
+"""Programs that a test starts, watches and ends."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+TIMEOUT_SECS = 280.0
+
+
+class Started(contextlib.AbstractContextManager):
+    """A program that runs until it ends by itself, or until its `with` block ends.
+
+    A time-out ends the program and fails the test with all lines that it printed.
+
+    Attributes:
+      process: the program.
+      lines: what the program and its children have printed so far, errors included.
+      reader: the thread that reads these lines.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        env: Mapping[str, str] | None = None,
+        in_own_group: bool = False,
+    ) -> None:
+        """Starts it.
+
+        Args:
+          command: program and arguments.
+          env: variables to set beside those of this process.
+          in_own_group: the program leads a process group; what is left of it ends with it, too.
+        """
+        self.process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, **(env or {})},
+            start_new_session=in_own_group,
+        )
+        self._leads_group = in_own_group
+        self.lines: list[str] = []
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def _read(self) -> None:
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip())
+
+    @property
+    def output(self) -> str:
+        """All lines so far, as one text."""
+        return "\n".join(self.lines)
+
+    def wait_for(self, pattern: str) -> str:
+        """Waits for a line in which a regular expression is found; returns the line."""
+        deadline = time.monotonic() + TIMEOUT_SECS
+        while time.monotonic() < deadline:
+            for line in list(self.lines):
+                if re.search(pattern, line):
+                    return line
+            if self.process.poll() is not None and not self.reader.is_alive():
+                break
+            time.sleep(0.05)
+        self.end()
+        raise AssertionError(f"no line {pattern!r} in\n{self.output}")
+
+    def finish(self) -> int:
+        """Waits for the program; returns its exit status."""
+        try:
+            status = self.process.wait(TIMEOUT_SECS)
+            self.reader.join(10)
+            return status
+        except subprocess.TimeoutExpired:
+            self.end()
+            raise AssertionError(f"still running:\n{self.output}") from None
+
+    def succeed(self) -> str:
+        """Waits for the program, which must exit with status 0; returns what it printed."""
+        status = self.finish()
+        assert status == 0, self.output
+        return self.output
+
+    def outlived(self, secs: float = 10.0) -> bool:
+        """Waits for the end of the program's group; returns whether a process of it still runs."""
+        deadline = time.monotonic() + secs
+        while time.monotonic() < deadline:
+            try:
+                os.killpg(self.process.pid, 0)
+            except ProcessLookupError:
+                return False
+            time.sleep(0.1)
+        return True
+
+    def end(self) -> None:
+        """Kills what still runs of the program, of all that it started, and of its group."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGSTOP)  # it starts no more
+            for process in [*descendants(self.process.pid), self.process.pid]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+        if self._leads_group:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self.reader.join(10)
+
+    def __exit__(self, *exception: object) -> None:
+        self.end()
+
+
+def descendants(process: int) -> list[int]:
+    """Returns the ids of a process' children, of their children, and so on."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            after_name = stat.read_text(errors="replace").rpartition(")")[2].split()
+            parents[int(stat.parent.name)] = int(after_name[1])
+    found, generation = [], {process}
+    while generation:
+        generation = {child for child, parent in parents.items() if parent in generation}
+        found += generation
+    return found
+
+
+def finished(
+    commands: Sequence[Sequence[str]], env: Mapping[str, str] | None = None
+) -> list[tuple[str, int]]:
+    """Runs programs at the same time; returns each one's output and exit status."""
+    with contextlib.ExitStack() as stack:
+        runs = [stack.enter_context(Started(command, env)) for command in commands]
+        statuses = [run.finish() for run in runs]
+    return [(run.output, status) for run, status in zip(runs, statuses, strict=True)]
+
+
+def unread_after(text: str, command: Sequence[str]) -> list[str]:
+    """Returns a command that runs another one and closes its output after a line with a text.
+
+    Its exit status is that of the other one.
+    """
+    script = f'"$@" | sed "/{text}/q"; exit ${{PIPESTATUS[0]}}'
+    return ["bash", "-c", script, "-", *command]
+
+
+def mpirun(processes: int) -> list[str]:
+    """Returns the start of a command that MPI runs in so many processes; skips without MPI."""
+    program = Path(sys.executable).with_name("mpirun")
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed: pip install '.[mpi]'")
+    if not program.exists():
+        pytest.skip("mpich is not installed: pip install '.[mpi]'")
+    return [str(program), "-np", str(processes), sys.executable, "-u"]

@@ -1,0 +1,45 @@
+"""Callers of a ps that a test makes by hand, to send what no worker of ours sends."""
+
+import contextlib
+from collections.abc import Iterable
+
+import grpc
+
+from terngrad.service.messages import HELLO_KEY, SERVICE, Hello
+from terngrad.service.streams import Outbox, identity
+
+WORKERS = ("one:1", "two:2")
+_TIMEOUT_SECS = 60.0
+
+
+def hello_of(host: str, worker: int = 1, **other: object) -> bytes:
+    """Returns the greeting of one of WORKERS to the only ps, with some fields set otherwise."""
+    fields = {"version": 1, "worker": worker, "ps": 0, "ps_hosts": [host]}
+    return Hello(**fields | {"worker_hosts": WORKERS} | other).SerializeToString()
+
+
+def stranger(
+    host: str,
+    hello: bytes | None = None,
+    method: str = "Exchange",
+    credentials: grpc.ChannelCredentials | None = None,
+    messages: Iterable[bytes] = (),
+) -> tuple[grpc.StatusCode, str]:
+    """Calls a ps and sends it messages.
+
+    Returns:
+      Status and text with which the ps ends the call.
+    """
+    make = grpc.secure_channel if credentials else grpc.insecure_channel
+    with make(host, *([credentials] if credentials else [])) as channel:
+        outbox = Outbox()
+        for message in messages:
+            outbox.put(message)
+        metadata = [(HELLO_KEY, hello)] if hello is not None else []
+        stream = channel.stream_stream(f"/{SERVICE}/{method}", identity, identity)
+        call = stream(iter(outbox), metadata=metadata, timeout=_TIMEOUT_SECS)
+        with contextlib.suppress(grpc.RpcError):
+            for _ in call:
+                pass
+        outbox.close()
+        return call.code(), call.details()

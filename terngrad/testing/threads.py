@@ -1,0 +1,25 @@
+"""Calls that a test makes at the same time."""
+
+import threading
+from collections.abc import Callable
+
+_TIMEOUT_SECS = 60.0
+
+
+def in_threads(*calls: Callable[[], object]) -> list[object]:
+    """Runs each call in a thread of its own; returns what each one returned or raised."""
+    results: list[object] = [None] * len(calls)
+
+    def run(i: int) -> None:
+        try:
+            results[i] = calls[i]()
+        except BaseException as error:
+            results[i] = error
+
+    threads = [threading.Thread(target=run, args=(i,), daemon=True) for i in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(_TIMEOUT_SECS)
+        assert not thread.is_alive(), f"a call has not returned within {_TIMEOUT_SECS:g} s"
+    return results
