@@ -51,7 +51,7 @@ class PsReport:
             self._figures.write(self._scalars(found), found.step)
 
     def _line(self, found: Report) -> str:
-        held = f"{self._server.rounds.held_bytes / _MEGA:.1f} MB are held"
+        held = f"{self._server.aggregator.held_bytes / _MEGA:.1f} MB are held"
         rate = lambda octets: f"{octets / _MEGA / found.seconds:.2f}"
         workers = (
             f"worker {i}: {rate(worker.bytes_in)} MB/s in, {rate(worker.bytes_out)} out, "
@@ -74,7 +74,7 @@ class PsReport:
     def _scalars(self, found: Report) -> dict[str, float]:
         scalars = {
             "ps/steps_per_sec": found.steps / found.seconds,
-            "ps/held_mb": self._server.rounds.held_bytes / _MEGA,
+            "ps/held_mb": self._server.aggregator.held_bytes / _MEGA,
         }
         for i, worker in enumerate(found.workers):
             scalars[f"ps/bytes_in_per_step/{i}"] = worker.bytes_in / found.steps

@@ -97,7 +97,7 @@ def split_frame(data: bytes, kind: Any = Header) -> tuple[Any, memoryview]:
     try:
         header = kind.FromString(view[start : start + size])
     except DecodeError:
-        raise FrameError("a frame whose header is none") from None
+        raise FrameError("a frame with a header that cannot be read") from None
     end = start + size
     if end == len(data):  # as other implementations leave out what is empty
         return header, view[end:]
@@ -107,7 +107,7 @@ def split_frame(data: bytes, kind: Any = Header) -> tuple[Any, memoryview]:
         if size >= _ALIGNMENT:
             raise FrameError(f"a frame with {size} bytes of padding")
     if data[end : end + 1] != _PAYLOAD_TAG:
-        raise FrameError("a frame whose header is not followed by its payload")
+        raise FrameError("a frame without a payload after its header")
     size, start = _read_varint(data, end + 1)
     if start + size != len(data):
         raise FrameError(f"a payload of {size} bytes where {len(data) - start} are left")

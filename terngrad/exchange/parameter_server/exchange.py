@@ -30,7 +30,7 @@ class ParameterServerConnection(Connection):
         self.size = client.size
         self._client = client
         self._is_live = False
-        self._turns: collections.Counter[str] = collections.Counter()
+        self._rounds: collections.Counter[str] = collections.Counter()
 
     def exchange(
         self, local_nodes: int, kernels: Kernels, step: tf.Variable
@@ -40,9 +40,9 @@ class ParameterServerConnection(Connection):
 
     def all_gather(self, part: tf.Tensor, name: str) -> tf.Tensor:
         """See base class; at most 64 KB a worker."""
-        turn = self._turns[name]
-        self._turns[name] += 1
-        found = self._client.meeting.gather(f"tensor:{name}", part.numpy().tobytes(), turn)
+        round_ = self._rounds[name]
+        self._rounds[name] += 1
+        found = self._client.meeting.gather(f"tensor:{name}", part.numpy().tobytes(), round_)
         arrays = [np.frombuffer(found[rank], part.dtype.as_numpy_dtype) for rank in sorted(found)]
         return tf.reshape(tf.constant(np.stack(arrays)), [len(arrays), *part.shape])
 
@@ -78,7 +78,7 @@ class ParameterServerConnection(Connection):
 
     @property
     def leads(self) -> bool:
-        """See base class; who only joins has no state to save."""
+        """See base class; a worker that only joins has no state to save."""
         return self._is_live and self._client.leads
 
     @property
@@ -162,7 +162,7 @@ class ParameterServerExchange(Exchange):
         commit = lambda step: np.bool_(self._client.commit(int(step)))
         with tf.control_dependencies(results):
             may_go_on = tf.numpy_function(commit, [self._step.read_value()], tf.bool)
-        check = tf.debugging.Assert(may_go_on, ["the step was given up: a worker comes or goes"])
+        check = tf.debugging.Assert(may_go_on, ["the step was given up: the workers change"])
         with tf.control_dependencies([check]):
             yield
 
