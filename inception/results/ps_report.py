@@ -85,7 +85,7 @@ def adding_told(server: AddingServer, worker_hosts: Sequence[str]) -> Told | Non
     found = server.figures.report()
     if not found.steps:
         return None
-    held_mb = server.rounds.held_bytes / _MEGA
+    held_mb = server.aggregator.held_bytes / _MEGA
     rate = lambda octets: f"{octets / _MEGA / found.seconds:.2f}"
     workers = (
         f"worker {i}: {rate(worker.bytes_in)} MB/s in, {rate(worker.bytes_out)} out, "

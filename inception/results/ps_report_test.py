@@ -39,8 +39,8 @@ def server(clock):
             figures.pushed(worker, step, 0.01 * worker)
             figures.sent(worker, 2_000_000)
         figures.made(step)
-    rounds = SimpleNamespace(held_bytes=5_000_000)
-    return SimpleNamespace(figures=figures, rounds=rounds, dropped={1: 4}, coordinator=True)
+    aggregator = SimpleNamespace(held_bytes=5_000_000)
+    return SimpleNamespace(figures=figures, aggregator=aggregator, dropped={1: 4}, coordinator=True)
 
 
 def test_a_line_tells_the_traffic_the_straggler_and_what_is_held(server, clock, capsys):

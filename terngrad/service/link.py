@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 
 import grpc
 
 from terngrad.cluster.channel import MembershipError
 from terngrad.service.calls import RefusedError, open_stream, ps_name, why_ended
 from terngrad.service.messages import Hello
+from terngrad.service.network import LinkEvents
 
 
-class Link:
-    """One stream at a time, over one channel.
-
-    What is sent while there is none is lost: who uses a link says anew, when it is open again,
-    what the ps has to know.
-    """
+class GrpcLink:
+    """A `Link` that is a stream at a time, over one channel."""
 
     def __init__(
         self,
@@ -26,13 +21,7 @@ class Link:
         method: str,
         introduction: Hello,
         timeout_secs: float,
-        *,
-        lock: AbstractContextManager,
-        on_message: Callable[[bytes], None],
-        on_break: Callable[[], None],
-        on_open: Callable[[], None],
-        on_loss: Callable[[str], None],
-        on_refusal: Callable[[str], None],
+        events: LinkEvents,
     ) -> None:
         """Opens the first stream; waits for a ps that does not listen yet.
 
@@ -41,13 +30,7 @@ class Link:
           method: of the service.
           introduction: of this worker.
           timeout_secs: to open a stream in.
-          lock: its user's; held while another stream takes the place of one that broke, so that
-            nothing is sent before what `on_open` says.
-          on_message: takes what comes; it and the others are called from one thread.
-          on_break: called when a stream broke.
-          on_open: called when another one is open.
-          on_loss: called, instead of that, with the reason for which there is none.
-          on_refusal: the same, where the ps said the reason.
+          events: what is told to the user of this link.
 
         Raises:
           MembershipError: the ps refuses this worker, or cannot be reached in time.
@@ -55,9 +38,7 @@ class Link:
         self._open = lambda: open_stream(channel, method, introduction, timeout_secs)
         self._name = ps_name(introduction.ps, introduction.ps_hosts)
         self._timeout_secs = timeout_secs
-        self._lock = lock
-        self._on_message, self._on_break = on_message, on_break
-        self._on_open, self._on_loss, self._on_refusal = on_open, on_loss, on_refusal
+        self._events = events
         self._over = False
         self._is_up = threading.Event()
         call, self._outbox = self._open()
@@ -65,36 +46,36 @@ class Link:
         self._thread = threading.Thread(target=self._run, args=(call,), daemon=True)
 
     def start(self) -> None:
-        """Begins to read."""
+        """See `Link`."""
         self._thread.start()
 
     def send(self, message: bytes) -> None:
-        """Sends, if a stream is open; never waits."""
+        """See `Link`."""
         self._outbox.put(message)
 
     @property
     def is_up(self) -> bool:
-        """Whether a stream is open."""
+        """See `Link`."""
         return self._is_up.is_set()
 
     def wait_until_up(self, secs: float) -> bool:
-        """Waits so long for a stream; returns whether one is open."""
+        """See `Link`."""
         return self._is_up.wait(secs)
 
     @property
     def unsent(self) -> int:
-        """Messages that wait to be sent."""
+        """See `Link`."""
         return len(self._outbox)
 
     def end(self, last_message: bytes | None = None) -> None:
-        """Ends this half of the stream after what was sent and this; opens no other stream."""
+        """See `Link`."""
         self._over = True
         if last_message is not None:
             self._outbox.put(last_message)
         self._outbox.close()
 
     def join(self, timeout_secs: float) -> None:
-        """Waits until the ps has ended its half, too."""
+        """See `Link`."""
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout_secs)
 
@@ -102,7 +83,7 @@ class Link:
         try:
             self._follow(call)
         except Exception as error:  # nobody else would notice that nothing is read any more
-            self._on_loss(f"{self._name}: what came cannot be taken: {error!r}")
+            self._events.on_loss(f"{self._name}: its message cannot be read: {error!r}")
             raise
 
     def _follow(self, call: grpc.Call) -> None:
@@ -110,7 +91,7 @@ class Link:
         while True:
             try:
                 for message in call:
-                    self._on_message(message)
+                    self._events.on_message(message)
             except grpc.RpcError:
                 pass
             self._outbox.close()
@@ -119,16 +100,16 @@ class Link:
             self._is_up.clear()
             why = why_ended(call, self._name)
             if call.code() == grpc.StatusCode.FAILED_PRECONDITION:
-                self._on_refusal(why)
+                self._events.on_refusal(why)
                 return
-            self._on_break()
+            self._events.on_break()
             try:
                 call, outbox = self._open()
             except RefusedError as error:
-                self._on_refusal(str(error))
+                self._events.on_refusal(str(error))
                 return
             except MembershipError as error:
-                self._on_loss(
+                self._events.on_loss(
                     f"{why}; it did not come back within {self._timeout_secs:g} s: {error}"
                 )
                 return
@@ -136,7 +117,7 @@ class Link:
                 if self._over:  # the channel is closed
                     return
                 raise
-            with self._lock:
+            with self._events.lock:
                 self._outbox = outbox
-                self._on_open()
+                self._events.on_open()
             self._is_up.set()

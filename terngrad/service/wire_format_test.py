@@ -18,9 +18,9 @@ from terngrad.draws import DrawKey
 from terngrad.exchange.parameter_server.coordination.coordinator import Rules
 from terngrad.exchange.parameter_server.exchange import ParameterServerConnection
 from terngrad.exchange.parameter_server.operations import Kind
+from terngrad.exchange.parameter_server.server.aggregator import Aggregator
 from terngrad.exchange.parameter_server.server.catalogue import PushError
 from terngrad.exchange.parameter_server.server.reduction import Reduction
-from terngrad.exchange.parameter_server.server.rounds import Rounds
 from terngrad.exchange.parameter_server.server.server import Server
 from terngrad.exchange.parameter_server.worker.client import Client
 from terngrad.layout import Policy, make_layout
@@ -174,27 +174,27 @@ def test_numbers_of_every_payload_are_aligned(traveled):
         assert (len(data) - split_frame(data)[1].nbytes) % 4 == 0
 
 
-def rounds_with_codes():
+def aggregator_with_codes():
     """A ps whose 2 workers have declared the sum of 3 groups of codes, and a push of it."""
-    rounds = Rounds(2, Reduction(ReferenceKernels()).reduce, lambda worker, frame: None)
+    aggregator = Aggregator(2, Reduction(ReferenceKernels()).reduce, lambda worker, frame: None)
     for worker in range(2):
         message = OperationMessage(name="sum", kind=int(Kind.CODES), items=3, local_nodes=1)
-        rounds.declare(worker, message)
+        aggregator.declare(worker, message)
     header = Header(step=5, view=1, contributors=b"\x03")
-    return rounds, join_frame(header, bytes.fromhex(CODES[0]))
+    return aggregator, join_frame(header, bytes.fromhex(CODES[0]))
 
 
 @given(st.lists(st.tuples(st.integers(0, 39), st.integers(1, 255)), min_size=1, max_size=6))
 @settings(max_examples=300, deadline=None)
 def test_law_10_a_changed_push_is_refused_or_has_the_operations_size(changes):
-    rounds, frame = rounds_with_codes()
+    aggregator, frame = aggregator_with_codes()
     data = bytearray(frame)
     for place, value in changes:
         data[place % len(data)] ^= value
     try:
         header, payload = split_frame(bytes(data))
-        rounds.push(0, header, payload)
+        aggregator.push(0, header, payload)
     except (FrameError, PushError):
         return
     assert payload.nbytes in (0, 24)
-    assert rounds.held_bytes in (0, len(data))
+    assert aggregator.held_bytes in (0, len(data))

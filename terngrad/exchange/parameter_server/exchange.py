@@ -28,7 +28,7 @@ class ParameterServerConnection(Connection):
         self.size = client.size
         self._client = client
         self._is_live = False
-        self._turns: collections.Counter[str] = collections.Counter()
+        self._rounds: collections.Counter[str] = collections.Counter()
 
     def exchange(
         self, local_nodes: int, kernels: Kernels, step: tf.Variable
@@ -38,9 +38,9 @@ class ParameterServerConnection(Connection):
 
     def all_gather(self, part: tf.Tensor, name: str) -> tf.Tensor:
         """See base class; at most 64 KB a worker."""
-        turn = self._turns[name]
-        self._turns[name] += 1
-        found = self._client.meeting.gather(f"tensor:{name}", part.numpy().tobytes(), turn)
+        round_ = self._rounds[name]
+        self._rounds[name] += 1
+        found = self._client.meeting.gather(f"tensor:{name}", part.numpy().tobytes(), round_)
         arrays = [np.frombuffer(found[rank], part.dtype.as_numpy_dtype) for rank in sorted(found)]
         return tf.reshape(tf.constant(np.stack(arrays)), [len(arrays), *part.shape])
 

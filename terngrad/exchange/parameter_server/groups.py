@@ -21,5 +21,5 @@ def unpack(content: bytes, workers: int | None = None) -> tuple[int, ...]:
     """
     bits = int.from_bytes(content[: None if workers is None else workers // 8 + 1], "little")
     if workers is not None and (bits >> workers or len(content) > workers // 8 + 1):
-        raise ValueError(f"a set of workers that has others than the {workers} there are")
+        raise ValueError(f"a set names workers that do not exist; allowed are 0 to {workers - 1}")
     return tuple(i for i in range(bits.bit_length()) if bits >> i & 1)

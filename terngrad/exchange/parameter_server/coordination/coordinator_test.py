@@ -30,7 +30,7 @@ class Cluster:
 
     def begin(self, *workers, steps=0):
         for worker in workers:
-            self.coordinator.come(worker)
+            self.coordinator.connect(worker)
         for worker in workers:
             self.stand(worker, steps if worker == 0 else 0)
         return self.taken()
@@ -45,9 +45,9 @@ class Cluster:
     def tell(self, worker, **what):
         self.coordinator.hear(worker, Report(**what))
 
-    def give(self, worker, name, content, turn=0):
+    def give(self, worker, name, content, round_=0):
         report = Report()
-        report.value.name, report.value.content, report.value.round = name, content, turn
+        report.value.name, report.value.content, report.value.round = name, content, round_
         self.coordinator.hear(worker, report)
 
     def progress(self, worker, batches):
@@ -90,7 +90,7 @@ def test_training_begins_with_all_from_the_chiefs_state():
     cluster = Cluster()
     for worker in (2, 0, 1):
         assert cluster.taken() == {}
-        cluster.coordinator.come(worker)
+        cluster.coordinator.connect(worker)
         cluster.stand(worker, 40 if worker == 0 else 0)
     views = cluster.taken()
     assert sorted(views) == [0, 1, 2]
@@ -114,10 +114,10 @@ def test_a_worker_that_does_not_come_ends_all_by_name():
 def test_a_lost_worker_that_comes_back_gets_the_state_of_a_live_one_not_of_the_chief():
     cluster = Cluster()
     (first,) = cluster.begin(0, 1, 2)[0]
-    cluster.coordinator.leave(0, "died")
+    cluster.coordinator.disconnect(0, "died")
     cluster.pass_secs(SECS - 1)
     assert cluster.taken() == {}  # the step waits
-    cluster.coordinator.come(0)
+    cluster.coordinator.connect(0)
     cluster.stand(0, 5)  # from its checkpoint
     assert cluster.taken() == {1: ["freeze"], 2: ["freeze"]}
     cluster.stand(1, 7, is_live=True, view=first)
@@ -137,7 +137,7 @@ def test_a_lost_worker_that_comes_back_gets_the_state_of_a_live_one_not_of_the_c
 def test_a_lost_worker_that_does_not_come_back_ends_all_by_name():
     cluster = Cluster()
     cluster.begin(0, 1, 2)
-    cluster.coordinator.leave(1, "died: its stream ended")
+    cluster.coordinator.disconnect(1, "died: its stream ended")
     cluster.pass_secs(SECS + 1)
     died = "worker 1 (host1:1) died: its stream ended"
     assert cluster.outcome == f"{died}, and did not come back within 10 s"
@@ -147,14 +147,14 @@ def test_a_lost_worker_that_does_not_come_back_ends_all_by_name():
 def test_elastic_training_goes_on_without_and_takes_in_again():
     cluster = Cluster(elastic=True)
     (first,) = cluster.begin(0, 1, 2)[0]
-    cluster.coordinator.leave(0, "died")
+    cluster.coordinator.disconnect(0, "died")
     cluster.pass_secs(SECS + 1)
     assert cluster.taken() == {1: ["freeze"], 2: ["freeze"]}
     for worker in (1, 2):
         cluster.stand(worker, 3, is_live=True, view=first)
     (second,) = cluster.taken()[1]
     assert (members(second), second.needed, receivers(second)) == ((1, 2), 2, ())
-    cluster.coordinator.come(0)
+    cluster.coordinator.connect(0)
     cluster.stand(0, 0)
     for worker in (1, 2):
         cluster.stand(worker, 9, is_live=True, view=second)
@@ -165,13 +165,13 @@ def test_elastic_training_goes_on_without_and_takes_in_again():
 def test_who_made_other_steps_than_the_last_view_gets_the_state_of_that_view():
     cluster = Cluster(needed=2)
     (first,) = cluster.begin(0, 1, 2)[0]
-    cluster.coordinator.leave(2, "cannot be reached")
+    cluster.coordinator.disconnect(2, "cannot be reached")
     cluster.taken()
     for worker in (0, 1):
         cluster.stand(worker, 5, is_live=True, view=first)
     (second,) = cluster.taken()[0]
     assert members(second) == (0, 1)
-    cluster.coordinator.come(2)
+    cluster.coordinator.connect(2)
     cluster.stand(2, 6, is_live=True, view=first)  # it had the result of step 5, they had not
     for worker in (0, 1):
         cluster.stand(worker, 6, is_live=True, view=second)
@@ -191,8 +191,8 @@ def test_what_is_said_twice_makes_one_view():
 @pytest.mark.parametrize("what", [{"view": 1 << 63}, {"steps": 1 << 63}, {"members": b"\xff"}])
 def test_law_10_standings_that_cannot_be_are_refused(what):
     cluster = Cluster(workers=2)
-    cluster.coordinator.come(0)
-    with pytest.raises(ValueError, match=r"cannot be|others than the 2"):
+    cluster.coordinator.connect(0)
+    with pytest.raises(ValueError, match=r"allowed (is up to|are 0 to 1)"):
         cluster.tell(0, standing=what)
     cluster.coordinator.watch()
     assert cluster.outcome is None
@@ -203,7 +203,7 @@ def test_who_comes_after_the_end_is_told_why():
     cluster.begin(0, 1)
     cluster.tell(0, failed="diverged")
     cluster.taken()
-    cluster.coordinator.come(1)
+    cluster.coordinator.connect(1)
     assert cluster.taken() == {1: ["end"]}
 
 
@@ -211,8 +211,8 @@ def test_the_last_of_several_that_blinks_when_all_is_done_is_told_so():
     cluster = Cluster(workers=2)
     (view,) = cluster.begin(0, 1)[0]
     cluster.tell(0, bye=True)
-    cluster.coordinator.leave(1, "blinked")
-    cluster.coordinator.come(1)
+    cluster.coordinator.disconnect(1, "blinked")
+    cluster.coordinator.connect(1)
     cluster.taken()
     cluster.stand(1, 9, is_live=True, view=view)
     assert cluster.taken() == {1: ["finished"]}
@@ -231,13 +231,13 @@ def test_backup_workers_go_on_at_once_when_one_is_lost():
     cluster = Cluster(needed=2)
     (first,) = cluster.begin(0, 1, 2)[0]
     assert first.needed == 2
-    cluster.coordinator.leave(0, "died")
+    cluster.coordinator.disconnect(0, "died")
     assert cluster.taken() == {1: ["freeze"], 2: ["freeze"]}
     for worker in (1, 2):
         cluster.stand(worker, 6, is_live=True, view=first)
     (view,) = cluster.taken()[2]
     assert (members(view), view.needed, view.steps) == ((1, 2), 2, 6)
-    cluster.coordinator.leave(1, "died")  # now there are too few
+    cluster.coordinator.disconnect(1, "died")  # now there are too few
     cluster.pass_secs(SECS + 1)
     assert "worker 1 (host1:1) died, and did not come back within 10 s" in cluster.outcome
 
@@ -267,7 +267,7 @@ def test_after_a_restart_the_views_of_live_workers_count_and_the_lost_are_not_wa
     view.members, view.number = groups.pack((0, 2)), view.number + (1 << 30)
     cluster = Cluster(elastic=True)
     for worker in (0, 2):
-        cluster.coordinator.come(worker)
+        cluster.coordinator.connect(worker)
         cluster.stand(worker, 12, is_live=True, view=view)
     (found,) = cluster.taken()[0]
     assert (members(found), found.steps, receivers(found)) == ((0, 2), 12, ())
@@ -277,7 +277,7 @@ def test_after_a_restart_the_views_of_live_workers_count_and_the_lost_are_not_wa
 def test_values_are_seen_when_all_have_given_them_and_later_at_once():
     cluster = Cluster()
     for worker in range(3):
-        cluster.coordinator.come(worker)
+        cluster.coordinator.connect(worker)
     cluster.give(0, "facts", b"a")
     cluster.give(1, "facts", b"b")
     assert cluster.taken() == {}
@@ -286,8 +286,8 @@ def test_values_are_seen_when_all_have_given_them_and_later_at_once():
     for worker in range(3):
         cluster.stand(worker)
     cluster.taken()
-    cluster.coordinator.leave(1, "died")
-    cluster.coordinator.come(1)
+    cluster.coordinator.disconnect(1, "died")
+    cluster.coordinator.connect(1)
     cluster.give(1, "facts", b"other")
     assert [o.values.contents for o in cluster.orders[1]] == [[b"a", b"other", b"c"]]
     assert sorted(cluster.taken()) == [1]
@@ -300,7 +300,7 @@ def test_who_comes_when_the_others_have_seen_their_values_sees_the_same():
         cluster.give(worker, "examples", b"100")
     cluster.pass_secs(SECS + 1)
     assert list(cluster.orders[1][0].values.contents) == [b"100", b"100"]
-    cluster.coordinator.come(2)
+    cluster.coordinator.connect(2)
     cluster.give(2, "examples", b"100")
     (order,) = cluster.orders[2]
     assert list(order.values.workers) == [0, 1]
@@ -308,20 +308,20 @@ def test_who_comes_when_the_others_have_seen_their_values_sees_the_same():
 
 def test_values_of_too_many_bytes_or_names_are_refused():
     cluster = Cluster(workers=1)
-    cluster.coordinator.come(0)
-    with pytest.raises(ValueError, match="a value of 65537 bytes; allowed are 65536"):
+    cluster.coordinator.connect(0)
+    with pytest.raises(ValueError, match="value long: it has 65537 bytes; allowed are 65536"):
         cluster.give(0, "long", bytes(65537))
     for i in range(64):
         cluster.give(0, f"{i}", b"")
-    with pytest.raises(ValueError, match="one value too many"):
+    with pytest.raises(ValueError, match="value more: it is one too many; allowed are 64"):
         cluster.give(0, "more", b"")
 
 
 def test_rounds_that_are_over_or_of_views_that_cannot_be_are_not_answered():
     cluster = Cluster(workers=1)
     (view,) = cluster.begin(0)[0]
-    for turn, answers in ((5, {0: ["values"]}), (3, {}), (4, {0: ["values"]})):
-        cluster.give(0, "facts", b"", turn)
+    for round_, answers in ((5, {0: ["values"]}), (3, {}), (4, {0: ["values"]})):
+        cluster.give(0, "facts", b"", round_)
         assert cluster.taken() == answers
     cluster.give(0, "facts", b"", view.number + 1)
     assert cluster.taken() == {}
@@ -332,13 +332,13 @@ def test_rounds_that_are_over_or_of_views_that_cannot_be_are_not_answered():
 def test_what_processes_gave_that_are_all_gone_is_not_told_to_those_who_come_after_them():
     cluster = Cluster(workers=2)
     for worker in (0, 1):
-        cluster.coordinator.come(worker)
+        cluster.coordinator.connect(worker)
         cluster.give(worker, "facts", b"before")
     for worker in (0, 1):
-        cluster.coordinator.leave(worker, "died")
+        cluster.coordinator.disconnect(worker, "died")
     cluster.taken()
     for worker in (0, 1):
-        cluster.coordinator.come(worker)
+        cluster.coordinator.connect(worker)
     cluster.give(0, "facts", b"after")
     assert cluster.taken() == {}
     cluster.give(1, "facts", b"after")
@@ -349,10 +349,10 @@ def test_what_is_agreed_upon_waits_for_a_member_that_may_come_back():
     cluster = Cluster(workers=2)
     cluster.begin(0, 1)
     cluster.taken()
-    cluster.coordinator.leave(0, "died")
+    cluster.coordinator.disconnect(0, "died")
     cluster.give(1, "at the end", b"1")
     assert cluster.taken() == {}
-    cluster.coordinator.come(0)
+    cluster.coordinator.connect(0)
     cluster.give(0, "at the end", b"1")
     assert cluster.taken() == {0: ["values"], 1: ["values"]}
 
@@ -360,14 +360,14 @@ def test_what_is_agreed_upon_waits_for_a_member_that_may_come_back():
 def test_what_one_gave_that_did_not_fit_is_forgotten_with_it():
     cluster = Cluster(workers=2)
     cluster.begin(0, 1)
-    cluster.coordinator.leave(1, "died")
+    cluster.coordinator.disconnect(1, "died")
     cluster.give(0, "facts", b"right")
-    cluster.coordinator.come(1)
+    cluster.coordinator.connect(1)
     cluster.give(1, "facts", b"wrong")
     cluster.tell(1, failed="it does not fit")
-    cluster.coordinator.leave(1, "ended")
+    cluster.coordinator.disconnect(1, "ended")
     cluster.orders[1].clear()
-    cluster.coordinator.come(1)
+    cluster.coordinator.connect(1)
     cluster.give(1, "facts", b"right")
     (order,) = cluster.orders[1]
     assert list(order.values.contents) == [b"right", b"right"]
@@ -375,8 +375,8 @@ def test_what_one_gave_that_did_not_fit_is_forgotten_with_it():
 
 def test_elastic_training_ends_when_all_are_lost_before_it_began():
     cluster = Cluster(workers=2, elastic=True)
-    cluster.coordinator.come(0)
-    cluster.coordinator.leave(0, "died")
+    cluster.coordinator.connect(0)
+    cluster.coordinator.disconnect(0, "died")
     cluster.pass_secs(SECS + 1)
     assert "worker 0 (host0:1) died" in cluster.outcome
 
@@ -384,8 +384,8 @@ def test_elastic_training_ends_when_all_are_lost_before_it_began():
 def test_who_only_connects_and_goes_fills_no_log():
     cluster = Cluster(workers=2)
     for _ in range(3):
-        cluster.coordinator.come(1)
-        cluster.coordinator.leave(1, "died")
+        cluster.coordinator.connect(1)
+        cluster.coordinator.disconnect(1, "died")
     assert cluster.lines == []
 
 
@@ -402,8 +402,8 @@ def test_one_that_waits_for_a_state_has_none_though_it_was_training():
 def test_a_worker_that_fails_ends_all_but_not_one_that_only_wants_to_join():
     cluster = Cluster(elastic=True)
     cluster.begin(0, 1, 2)
-    cluster.coordinator.leave(1, "died")
-    cluster.coordinator.come(1)
+    cluster.coordinator.disconnect(1, "died")
+    cluster.coordinator.connect(1)
     cluster.tell(1, failed="batch_size is 8")
     assert cluster.outcome is None
     cluster.tell(2, failed="diverged")
@@ -413,7 +413,7 @@ def test_a_worker_that_fails_ends_all_but_not_one_that_only_wants_to_join():
 def test_a_training_is_over_when_all_who_are_here_are_done():
     cluster = Cluster(elastic=True)
     cluster.begin(0, 1, 2)
-    cluster.coordinator.leave(1, "died")
+    cluster.coordinator.disconnect(1, "died")
     cluster.tell(0, bye=True)
     assert cluster.outcome is None
     cluster.tell(2, bye=True)
@@ -424,9 +424,9 @@ def test_who_comes_when_the_others_are_done_is_told_so():
     cluster = Cluster(elastic=True)
     cluster.begin(0, 1, 2)
     cluster.taken()
-    cluster.coordinator.leave(1, "died")
+    cluster.coordinator.disconnect(1, "died")
     cluster.tell(0, bye=True)
-    cluster.coordinator.come(1)
+    cluster.coordinator.connect(1)
     cluster.tell(2, bye=True)
     cluster.stand(1)
     assert cluster.taken() == {1: ["finished"]}
@@ -447,7 +447,7 @@ def test_one_that_hangs_is_named_or_left_behind():
         if elastic:
             assert cluster.dropped == [1]
             assert cluster.taken()[0] == ["freeze"]
-            cluster.coordinator.come(1)  # its threads live, and open another stream
+            cluster.coordinator.connect(1)  # its threads live, and open another stream
             cluster.stand(0, 5, is_live=True)
             (view,) = cluster.taken()[0]
             assert members(view) == (0,)
@@ -487,7 +487,7 @@ def test_who_hangs_in_a_step_is_left_behind_and_who_compiles_or_saves_is_waited_
     cluster = Cluster(workers=3, **rules)
     (view,) = cluster.begin(0, 1, 2)[0]
     cluster.progress(1, batches)
-    cluster.coordinator.leave(2, "died")
+    cluster.coordinator.disconnect(2, "died")
     cluster.taken()
     cluster.stand(0, 1, is_live=True, view=view)
     cluster.pass_secs(SECS + 1)
@@ -506,7 +506,7 @@ def test_nobody_is_left_behind_for_a_worker_that_has_no_state():
     cluster.pass_secs(SECS + 1)
     for worker in (0, 1):
         cluster.progress(worker, 3)
-    cluster.coordinator.come(2)
+    cluster.coordinator.connect(2)
     cluster.stand(2)
     cluster.pass_secs(SECS + 1)
     assert (cluster.outcome, cluster.dropped) == (None, [])
@@ -524,11 +524,11 @@ def test_at_the_end_the_first_member_that_is_left_saves(lost, saver):
     cluster.begin(0, 1, 2)
     for worker in range(3):
         cluster.progress(worker, 1)
-    cluster.coordinator.leave(lost, "died")
+    cluster.coordinator.disconnect(lost, "died")
     cluster.pass_secs(SECS + 1)
     assert end_of(cluster, 1).saver == saver
     cluster.taken()
-    cluster.coordinator.come(1)  # it is told again
+    cluster.coordinator.connect(1)  # it is told again
     assert end_of(cluster, 1).saver == saver
 
 
@@ -551,8 +551,8 @@ def test_who_has_only_been_started_does_not_save():
     cluster = Cluster(workers=3)
     (view,) = cluster.begin(0, 1, 2)[0]
     for worker in (0, 2):
-        cluster.coordinator.leave(worker, "died")
-    cluster.coordinator.come(0)
+        cluster.coordinator.disconnect(worker, "died")
+    cluster.coordinator.connect(0)
     cluster.stand(0)
     cluster.stand(1, 5, is_live=True, view=view)
     cluster.pass_secs(SECS + 1)
@@ -562,13 +562,13 @@ def test_who_has_only_been_started_does_not_save():
 def test_who_was_not_given_the_state_yet_does_not_save():
     cluster = Cluster(workers=3)
     (view,) = cluster.begin(0, 1, 2)[0]
-    cluster.coordinator.leave(0, "died")
-    cluster.coordinator.come(0)
+    cluster.coordinator.disconnect(0, "died")
+    cluster.coordinator.connect(0)
     cluster.stand(0)
     for worker in (1, 2):
         cluster.stand(worker, 100, is_live=True, view=view)
     assert receivers(cluster.taken()[0][-1]) == (0,)
-    cluster.coordinator.leave(1, "died")  # which was to give it
+    cluster.coordinator.disconnect(1, "died")  # which was to give it
     cluster.pass_secs(SECS + 1)
     assert end_of(cluster, 0).saver == end_of(cluster, 2).saver == 2
 
@@ -576,12 +576,12 @@ def test_who_was_not_given_the_state_yet_does_not_save():
 def test_who_was_given_the_state_and_makes_its_first_step_saves_where_no_other_can():
     cluster = Cluster(workers=2)
     (view,) = cluster.begin(0, 1)[0]
-    cluster.coordinator.leave(1, "died")
-    cluster.coordinator.come(1)
+    cluster.coordinator.disconnect(1, "died")
+    cluster.coordinator.connect(1)
     cluster.stand(1)
     cluster.stand(0, 5000, is_live=True, view=view)
     assert receivers(cluster.taken()[1][-1]) == (1,)
-    cluster.coordinator.leave(0, "died")
+    cluster.coordinator.disconnect(0, "died")
     cluster.pass_secs(SECS + 1)
     assert end_of(cluster, 1).saver == 1
 
@@ -590,13 +590,13 @@ def one_lost_and_one_about_to_join():
     """Of a view of 0 and 1, 1 is lost for good and 0 says where it stands; 2 builds its net."""
     cluster = Cluster(workers=3, needed=2)
     for worker in (0, 1):
-        cluster.coordinator.come(worker)
+        cluster.coordinator.connect(worker)
         cluster.stand(worker)
     cluster.pass_secs(SECS + 1)
     (view,) = cluster.taken()[0]
     assert members(view) == (0, 1)
-    cluster.coordinator.come(2)
-    cluster.coordinator.leave(1, "died")
+    cluster.coordinator.connect(2)
+    cluster.coordinator.disconnect(1, "died")
     cluster.pass_secs(SECS + 1)
     cluster.stand(0, 30, is_live=True, view=view)
     return cluster
@@ -617,13 +617,13 @@ def test_who_is_behind_is_left_behind_although_another_comes_and_goes():
     cluster = Cluster(workers=4, needed=2)
     (view,) = cluster.begin(0, 1, 2, 3)[0]
     cluster.progress(1, 5)
-    cluster.coordinator.leave(3, "died")
+    cluster.coordinator.disconnect(3, "died")
     for worker in (0, 2):
         cluster.stand(worker, 9, is_live=True, view=view)
     for _ in range(12):  # while 1 hangs in a step
-        cluster.coordinator.come(3)
+        cluster.coordinator.connect(3)
         cluster.stand(3)
-        cluster.coordinator.leave(3, "died")
+        cluster.coordinator.disconnect(3, "died")
         cluster.progress(1, 5)
         cluster.pass_secs(SECS / 4)
     view = next(order for order in cluster.taken()[0] if order != "freeze")
@@ -640,7 +640,7 @@ def test_who_is_only_about_to_join_is_waited_for_where_the_others_are_too_few():
 
 def test_a_ps_that_knows_of_no_steps_leaves_it_to_the_workers_who_saves():
     cluster = Cluster(workers=2)
-    cluster.coordinator.come(1)
+    cluster.coordinator.connect(1)
     cluster.pass_secs(SECS + 1)
     assert not end_of(cluster, 1).HasField("saver")
 
@@ -664,7 +664,7 @@ def test_one_that_hangs_keeps_no_ps_from_ending_with_the_others():
             cluster.progress(worker, batches)
         cluster.pass_secs(SECS + 1)
     assert cluster.dropped == [1]
-    cluster.coordinator.come(1)
+    cluster.coordinator.connect(1)
     cluster.taken()
     cluster.tell(0, bye=True)
     assert cluster.outcome == ""
@@ -675,7 +675,7 @@ def test_a_finished_training_whose_last_worker_dies_is_finished():
     cluster = Cluster(workers=2)
     cluster.begin(0, 1)
     cluster.tell(0, bye=True)
-    cluster.coordinator.leave(1, "died")
+    cluster.coordinator.disconnect(1, "died")
     assert cluster.outcome is None
     cluster.pass_secs(SECS + 1)
     assert cluster.outcome == ""
@@ -687,3 +687,46 @@ def test_a_member_that_never_says_where_it_stands_is_named():
     cluster.stand(0, 1, is_live=True, view=view)
     cluster.pass_secs(10 * SECS + 1)
     assert cluster.outcome.startswith("worker 1 (host1:1): hangs")
+
+
+def test_an_elastic_training_whose_last_worker_dies_when_all_is_done_is_finished():
+    cluster = Cluster(workers=2, elastic=True)
+    cluster.begin(0, 1)
+    cluster.tell(0, bye=True)
+    cluster.coordinator.disconnect(1, "died")
+    assert cluster.outcome is None
+    cluster.pass_secs(SECS + 1)
+    assert cluster.outcome == ""
+
+
+def test_a_worker_that_says_it_is_done_while_it_stands_is_in_no_view():
+    cluster = Cluster(workers=3, needed=1)
+    (view,) = cluster.begin(0, 1, 2)[0]
+    cluster.stand(0, 5, is_live=True, view=view)
+    cluster.tell(0, bye=True)
+    for worker in (1, 2):
+        cluster.stand(worker, 5, is_live=True, view=view)
+    assert members(cluster.taken()[1][-1]) == (1, 2)
+
+
+def test_a_worker_that_finished_and_is_started_again_is_answered():
+    cluster = Cluster(workers=2, elastic=True)
+    (view,) = cluster.begin(0, 1)[0]
+    cluster.tell(0, bye=True)
+    cluster.coordinator.connect(0)
+    cluster.stand(0)
+    cluster.stand(1, 5, is_live=True, view=view)
+    assert receivers(cluster.taken()[0][-1]) == (0,)
+
+
+def test_backup_workers_wait_for_a_chief_that_was_lost_before_it_gave_its_state():
+    cluster = Cluster(workers=3, needed=2)
+    (view,) = cluster.begin(0, 1, 2)[0]
+    cluster.coordinator.disconnect(0, "died")
+    for worker in (1, 2):
+        cluster.stand(worker, view=view)
+    assert cluster.outcome is None
+    cluster.coordinator.connect(0)
+    cluster.stand(0, is_live=True, view=view)
+    after = cluster.taken()[1][-1]
+    assert (members(after), after.donor, receivers(after)) == ((0, 1, 2), 0, (1, 2))

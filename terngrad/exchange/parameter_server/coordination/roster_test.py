@@ -1,4 +1,4 @@
-"""Who is here, who may come back, and what is said of those who did not."""
+"""Which workers are here, which may come back, and what is said of those that did not."""
 
 import pytest
 
@@ -14,36 +14,37 @@ def _now():
 
 @pytest.fixture(name="roster")
 def _roster(now):
-    """Of three workers, of whom two have come."""
+    """Of three workers, of which two have connected."""
     roster = Roster(["a:1", "b:2", "c:3"], SECS, lambda: now[0])
-    assert not roster.come(0)
-    assert not roster.come(1)
+    assert not roster.connect(0)
+    assert not roster.connect(1)
     return roster
 
 
-def test_who_is_away_may_come_back_within_the_time_out(roster, now):
+def test_a_worker_that_is_away_may_come_back_within_the_time_out(roster, now):
     now[0] = SECS - 1
     roster.lose(1, "died")
-    assert (roster.present, roster.recently_lost(), roster.gone()) == ({0}, {1, 2}, [])
+    assert (roster.here, roster.recently_lost(), roster.gone()) == ({0}, {1, 2}, set())
     now[0] = SECS
-    assert (roster.recently_lost(), roster.gone(), roster.away) == ({1}, [2], [2, 1])
-    assert roster.come(1)
-    assert (roster.present, roster.recently_lost()) == ({0, 1}, set())
+    assert (roster.recently_lost(), roster.gone(), roster.away) == ({1}, {2}, {1, 2})
+    assert roster.connect(1)
+    assert (roster.here, roster.recently_lost()) == ({0, 1}, set())
 
 
-def test_who_is_lost_for_good_is_gone_at_once_and_may_come_all_the_same(roster):
-    roster.lose(1, "hung", for_good=True)
-    assert roster.gone() == [1]
-    assert roster.come(1)
-    assert roster.gone() == []
+def test_a_worker_that_hangs_is_gone_at_once_and_may_connect_all_the_same(roster):
+    roster.abandon(1)
+    assert roster.gone() == {1}
+    assert roster.connect(1)
+    assert roster.gone() == set()
+    assert (roster.here, roster.able) == ({0, 1}, {0})
 
 
-def test_who_has_finished_is_neither_here_nor_away(roster):
+def test_a_worker_that_has_finished_is_neither_here_nor_away(roster):
     roster.finish(1)
-    assert (roster.present, roster.away) == ({0}, [2])
+    assert (roster.here, roster.away) == ({0}, {2})
 
 
-def test_what_happened_to_workers_is_said_by_name(roster):
+def test_messages_tell_by_name_what_happened_to_workers(roster):
     roster.lose(1, "died")
     died = "worker 1 (b:2) died, and did not come back within 10 s"
     assert roster.missing([2, 1]) == f"{died}, worker 2 (c:3) did not come within 10 s"

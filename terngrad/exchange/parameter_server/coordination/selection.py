@@ -1,4 +1,4 @@
-"""Which workers make a step where there are more than it needs: SyncReplicas' backup workers."""
+"""Which workers make a step where there are more than it needs (SyncReplicas' backup workers)."""
 
 from __future__ import annotations
 

@@ -7,11 +7,32 @@ from collections.abc import Mapping, Sequence
 from terngrad.exchange.parameter_server import groups
 from terngrad.service.messages import Standing, View
 
-CHIEF = 0  # has the state where nobody is live
+CHIEF = 0  # has the state where no worker is live
+_MOST_AHEAD = 10**11  # numbers of views, which are milliseconds: some years
+_MOST_STEPS = 1 << 62
+
+
+def check(standing: Standing, number: int, workers: int) -> None:
+    """Checks what a worker says of where it stands.
+
+    Args:
+      standing: what it says.
+      number: of the last view that this ps made.
+      workers: of the training.
+
+    Raises:
+      ValueError: a number is out of range.
+    """
+    if standing.view > number + _MOST_AHEAD:
+        highest = number + _MOST_AHEAD
+        raise ValueError(f"standing: view is {standing.view}; allowed is up to {highest}")
+    if standing.steps > _MOST_STEPS:
+        raise ValueError(f"standing: steps is {standing.steps}; allowed is up to 2^62")
+    groups.unpack(standing.members, workers)
 
 
 def next_view(standings: Mapping[int, Standing], needed: int, number: int) -> View:
-    """The view of all workers that stand somewhere; the chief does, or a live one.
+    """The view of all workers that stand somewhere, among them the chief or a live one.
 
     Args:
       standings: by worker.
@@ -20,7 +41,7 @@ def next_view(standings: Mapping[int, Standing], needed: int, number: int) -> Vi
     """
     members = sorted(standings)
     live = [worker for worker in members if standings[worker].is_live]
-    # Who was not in the last view may have made other steps than those who were.
+    # A worker that missed the last view may have made other steps than its members.
     newest = max((standings[w].view for w in live), default=0)
     sources = [w for w in live if standings[w].view == newest] or [CHIEF]
     steps = max(standings[w].steps for w in sources)

@@ -45,7 +45,7 @@ class Attendance:
             empty_secs = 0.0 if self._present else self._clock() - self._empty_since
             if self._some_are_done or self._failure:
                 over = "" if self._some_are_done else self._failure
-                # Who hangs does not know that the others are done.
+                # A worker that hangs does not know that the others are done.
                 alone_secs = self._clock() - self._done_at if self._some_are_done else 0.0
                 is_over = empty_secs >= _BLINK_SECS or alone_secs >= self._timeout_secs
                 return over if is_over else None

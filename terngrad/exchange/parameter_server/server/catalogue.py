@@ -17,7 +17,7 @@ class PushError(ValueError):
 
 
 @dataclasses.dataclass
-class _Declared:
+class _WorkerOperations:
     """Of one worker: its operations by index, their names, and the number of their pieces."""
 
     operations: list[Operation] = dataclasses.field(default_factory=list)
@@ -34,7 +34,7 @@ class Catalogue:
     def __init__(self, workers: int) -> None:
         """Starts with no operations."""
         self._known: dict[str, Operation] = {}
-        self._workers = [_Declared() for _ in range(workers)]
+        self._workers = [_WorkerOperations() for _ in range(workers)]
 
     @property
     def piece_count(self) -> int:
@@ -43,7 +43,7 @@ class Catalogue:
 
     def clear(self, worker: int) -> Container[str]:
         """Forgets a worker's operations; returns the names of those that others have declared."""
-        self._workers[worker] = _Declared()
+        self._workers[worker] = _WorkerOperations()
         names = set().union(*(other.names for other in self._workers))
         self._known = {name: each for name, each in self._known.items() if name in names}
         return names
@@ -61,7 +61,7 @@ class Catalogue:
             raise PushError(str(error)) from None
         declared = self._workers[worker]
         if message.index != (index := len(declared.operations)):
-            raise PushError(f"operation {message.index} is declared where {index} is next")
+            raise PushError(f"operation index is {message.index}; allowed is {index}, the next one")
         if operation.name in declared.names:
             raise PushError(f"{operation.name} is declared twice")
         if (pieces := declared.pieces + operation.pieces) > MAX_PIECES:
@@ -82,7 +82,9 @@ class Catalogue:
         """
         operations = self._workers[worker].operations
         if header.operation >= len(operations):
-            raise PushError(f"operation {header.operation} was not declared")
+            raise PushError(
+                f"operation {header.operation} was not declared; declared are {len(operations)}"
+            )
         operation = operations[header.operation]
         if header.piece >= operation.pieces:
             last = operation.pieces - 1

@@ -44,7 +44,7 @@ def test_law_10_operations_of_another_layout_are_named_until_nobody_has_them(ope
 def test_law_10_declarations_out_of_order_or_impossible_are_named():
     catalogue = catalogue_of(SUM)
     message = Operation("later", Kind.FLOATS, 4, 1, 2).message(5)
-    with pytest.raises(PushError, match="operation 5 is declared where 1 is next"):
+    with pytest.raises(PushError, match="operation index is 5; allowed is 1, the next one"):
         catalogue.declare(0, message)
     with pytest.raises(PushError, match="kind is 0"):
         catalogue.declare(0, OperationMessage(index=1, name="x"))

@@ -1,4 +1,4 @@
-"""A ps: admits workers, reads what they push, and sends them the results."""
+"""A ps over gRPC: admits workers, reads what they push, and sends them the results."""
 
 from __future__ import annotations
 
@@ -13,31 +13,20 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from terngrad.exchange.parameter_server.coordination.coordinator import Coordinator, Rules
+from terngrad.exchange.parameter_server.server.aggregator import Aggregator, Reduce
 from terngrad.exchange.parameter_server.server.attendance import Attendance
-from terngrad.exchange.parameter_server.server.catalogue import PushError
-from terngrad.exchange.parameter_server.server.rounds import Reduce, Rounds
+from terngrad.exchange.parameter_server.server.service import Service, UnreadError
 from terngrad.service.figures import Figures
 from terngrad.service.gate import GRACE_SECS, Gate, Listener
-from terngrad.service.messages import Header, Order, Report, split_frame
+from terngrad.service.messages import Header
 from terngrad.service.security import Tls
 from terngrad.service.streams import WELCOME, Outbox
 
 _LONGEST_BEAT_SECS = 0.5
-_UNSENT_STEPS = 2  # results that a worker may leave unread
-_MOST_UNREAD = 64  # parts of a state
-_MOST_ORDERS, _MOST_ORDER_BYTES = 1 << 16, 1 << 26  # that a worker may leave unread
-_KEPT_STEPS = 16  # results for workers that are behind, where a step needs fewer than all
 
 
 class Server:
-    """A gRPC server of one ps.
-
-    Attributes:
-      attendance: of the workers' Exchange streams.
-      coordinator: of the workers; None but at ps 0.
-      rounds: what they push.
-      figures: of what passes here.
-    """
+    """A gRPC server of one ps."""
 
     def __init__(
         self,
@@ -57,33 +46,43 @@ class Server:
           ps_hosts: "host:port" of each ps; the workers must know the same.
           worker_hosts: of each worker, for messages; the workers must know the same.
           reduce: see `Reduction`.
-          rules: who makes a step; a connection that is silent for the time-out is lost.
+          rules: which workers make a step; a connection that is silent for the time-out is lost.
           tls: None = anybody who reaches it may connect, in plain text.
           tell: takes lines of the log.
-          most_bytes: see `Rounds`.
+          most_bytes: see `Aggregator`.
         """
-        workers = len(worker_hosts)
         self._ps = ps
         self._gate = Gate(ps, ps_hosts, worker_hosts, str(rules))
         self._admit, self._refuse = self._gate.admit, self._gate.refuse
-        self._outboxes: dict[int, Outbox] = {}
-        self._met: dict[int, Outbox] = {}
-        self._lock = threading.Lock()
+        self._service = Service(ps, worker_hosts, reduce, rules, tell, most_bytes)
         self._beat_secs = min(_LONGEST_BEAT_SECS, rules.timeout_secs / 4)
         self._stop = threading.Event()
-        self.attendance = Attendance(worker_hosts, rules.timeout_secs)
-        self.coordinator = (
-            Coordinator(worker_hosts, rules, self._order, self._drop, tell) if ps == 0 else None
-        )
-        kept = 0 if rules.needed == workers else _KEPT_STEPS
-        self.figures = Figures(workers)
-        self.rounds = Rounds(workers, reduce, self._deliver, kept, self.figures, most_bytes)
         methods = {"Exchange": self._exchange, "Meet": self._meet}
-        self._listener = Listener(workers, rules.timeout_secs, tls, methods)
+        self._listener = Listener(len(worker_hosts), rules.timeout_secs, tls, methods)
 
     def start(self, address: str) -> int:
         """Listens at "host:port"; see `Listener.start`."""
         return self._listener.start(address)
+
+    @property
+    def attendance(self) -> Attendance:
+        """Of the workers' Exchange streams."""
+        return self._service.attendance
+
+    @property
+    def aggregator(self) -> Aggregator:
+        """Joins what the workers push."""
+        return self._service.aggregator
+
+    @property
+    def figures(self) -> Figures:
+        """Of what passes here."""
+        return self._service.figures
+
+    @property
+    def coordinator(self) -> Coordinator | None:
+        """Decides which workers train together; None but at ps 0."""
+        return self._service.coordinator
 
     @property
     def dropped(self) -> Mapping[int, int]:
@@ -95,8 +94,7 @@ class Server:
 
         Calls `on_beat` every now and then.
         """
-        source = self.coordinator or self.attendance
-        while (outcome := source.outcome) is None:
+        while (outcome := self._service.outcome) is None:
             if self._stop.wait(self._beat_secs):
                 return None
             on_beat()
@@ -117,113 +115,36 @@ class Server:
         self._listener.close()
 
     def _exchange(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator:
-        worker = self._admit(context)
-        if not self.attendance.come(worker):
+        worker, outbox = self._admit(context), Outbox(context.cancel)
+        if not self._service.open_exchange(worker, outbox):
             self._gate.refuse_second(context, worker)
-        self.rounds.leave(worker)  # its last stream's reader may have said more since it ended
-        outbox = self._outboxes[worker] = Outbox(context.cancel)
         stream = _Stream(outbox, context)
-        take = functools.partial(self._take, worker, outbox)
         try:
             context.send_initial_metadata(WELCOME)
-            stream.start(requests, take)
+            stream.start(requests, functools.partial(self._service.take, worker, outbox))
             yield from outbox
         finally:
-            with self._lock:
-                self._outboxes.pop(worker, None)
-            bye = stream.last
-            why = bye.failed if bye else stream.ending
-            self.rounds.leave(worker)
             if stream.error:  # which a stream that was cut cannot be told any more
                 self._gate.complain(context, stream.error)
-            self.attendance.leave(worker, is_done=bye is not None, why=why)
+            self._service.close_exchange(worker, stream.last, stream.ending)
         if stream.error:
             self._refuse(context, stream.error)
 
     def _meet(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator:
-        worker = self._admit(context)
+        worker, outbox = self._admit(context), Outbox(context.cancel)
         if self.coordinator is None:
             self._refuse(context, f"workers meet at ps 0; this is ps {self._ps}")
-        with self._lock:
-            is_second = worker in self._met
-            outbox = self._met.setdefault(worker, Outbox(context.cancel))
-        if is_second:
+        if not self._service.open_meeting(worker, outbox):
             self._gate.refuse_second(context, worker)
         stream = _Stream(outbox, context)
-        self.coordinator.come(worker)
         try:
             context.send_initial_metadata(WELCOME)
-            stream.start(requests, functools.partial(self._hear, worker))
+            stream.start(requests, functools.partial(self._service.hear, worker))
             yield from outbox
         finally:
-            if not self._stop.is_set():  # else it is this ps that ends the stream
-                self.coordinator.leave(worker, stream.ending)
-            with self._lock:  # only now may it come again
-                self._met.pop(worker, None)
+            self._service.close_meeting(worker, None if self._stop.is_set() else stream.ending)
         if stream.error:
             self._refuse(context, stream.error)
-
-    def _take(self, worker: int, outbox: Outbox, message: bytes) -> Header | None:
-        """Takes a frame; returns its header if it is the worker's last."""
-        self.figures.received(worker, len(message))
-        header, payload = split_frame(message)
-        if header.bye:
-            return header
-        if header.HasField("declared"):
-            self.rounds.declare(worker, header.declared)
-        else:
-            self.rounds.push(worker, header, payload)
-        most_frames = _UNSENT_STEPS * self.rounds.piece_count
-        if len(outbox) > most_frames or outbox.waiting_bytes > self.rounds.most_pushed:
-            raise _UnreadError("it does not take its results")
-        return None
-
-    def _hear(self, worker: int, message: bytes) -> None:
-        """Takes what a worker tells; passes its state on to those who need it."""
-        report = Report.FromString(message)
-        if report.WhichOneof("what") != "state":
-            self.coordinator.hear(worker, report)
-            return
-        part = Order(state=report.state).SerializeToString()
-        for receiver in self.coordinator.receivers(worker, report.state.view):
-            outbox = self._met.get(receiver)
-            if outbox is None:
-                continue
-            while len(outbox) > _MOST_UNREAD and self._takes(receiver, outbox, worker, report):
-                time.sleep(0.01)  # nothing more is read of the donor's stream meanwhile
-            outbox.put(part)
-
-    def _takes(self, receiver: int, outbox: Outbox, donor: int, report: Report) -> bool:
-        """Whether a worker still waits, on the same stream, for a donor's state."""
-        waiting = self.coordinator.receivers(donor, report.state.view)
-        return receiver in waiting and self._met.get(receiver) is outbox
-
-    def _deliver(self, worker: int, frame: bytes) -> None:
-        with self._lock:
-            outbox = self._outboxes.get(worker)
-        if outbox is not None:
-            outbox.put(frame)
-            self.figures.sent(worker, len(frame))
-
-    def _order(self, worker: int, order: Order) -> None:
-        with self._lock:
-            outbox = self._met.get(worker)
-        if outbox is not None:
-            outbox.put(order.SerializeToString())
-            # Who does not read must come anew.
-            if len(outbox) > _MOST_ORDERS or outbox.waiting_bytes > _MOST_ORDER_BYTES:
-                outbox.cut()
-
-    def _drop(self, worker: int) -> None:
-        with self._lock:
-            outboxes = [self._met.get(worker), self._outboxes.get(worker)]
-        for outbox in outboxes:
-            if outbox is not None:
-                outbox.cut()
-
-
-class _UnreadError(PushError):
-    """Too much waits for a worker."""
 
 
 class _Stream:
@@ -251,10 +172,10 @@ class _Stream:
                 if last := take(message):
                     self.last = last
                     break
-        except _UnreadError as error:  # what is put behind all that would not be read, either
+        except UnreadError as error:  # what is put behind all that would not be read, either
             self._object(error)
             self._outbox.cut()
-        except (ValueError, DecodeError) as error:  # frames, pushes and reports that cannot be
+        except (ValueError, DecodeError) as error:  # wrong frames, pushes and reports
             self._object(error)
         except grpc.RpcError:  # the worker is gone
             pass
@@ -267,6 +188,6 @@ class _Stream:
             self._outbox.close()
 
     def _object(self, error: Exception) -> None:
-        """Notes that the worker sent what cannot be."""
+        """Notes that the worker sent something wrong."""
         self.error = str(error)
-        self.ending = f"sent what cannot be: {error}"
+        self.ending = f"sent something wrong: {error}"

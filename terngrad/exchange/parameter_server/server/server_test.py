@@ -21,6 +21,7 @@ from terngrad.exchange.parameter_server.coordination.coordinator import Rules
 from terngrad.exchange.parameter_server.operations import PIECE_BYTES, Kind, Operation
 from terngrad.exchange.parameter_server.server.reduction import Reduction
 from terngrad.exchange.parameter_server.server.server import Server
+from terngrad.exchange.parameter_server.server.service import Service
 from terngrad.exchange.parameter_server.worker.client import Client
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.planes import plane_count
@@ -131,7 +132,7 @@ def test_operations_of_many_pieces_are_joined_over_several_ps(servers):
 @pytest.mark.slow
 def test_law_7_the_bytes_counted_are_2_bits_up_and_ceil_log2_of_2n_plus_1_down(monkeypatch):
     counted = {"up": 0, "down": 0}
-    take, deliver = Server._take, Server._deliver
+    take, deliver = Service.take, Service._deliver
 
     def count_up(self, worker, outbox, message):
         header, _ = split_frame(message)
@@ -142,8 +143,8 @@ def test_law_7_the_bytes_counted_are_2_bits_up_and_ceil_log2_of_2n_plus_1_down(m
         counted["down"] += len(frame)
         return deliver(self, worker, frame)
 
-    monkeypatch.setattr(Server, "_take", count_up)
-    monkeypatch.setattr(Server, "_deliver", count_down)
+    monkeypatch.setattr(Service, "take", count_up)
+    monkeypatch.setattr(Service, "_deliver", count_down)
     values = 20_000_000
     codes = np.zeros(2 * values // 32, "<u4")
     with serving(2) as (_, hosts), joined(hosts) as clients:
@@ -186,7 +187,7 @@ def test_an_error_of_a_ps_ends_the_training_and_is_told(capfd):
         raise MemoryError("no room")
 
     with serving(2) as (servers, hosts), joined(hosts) as clients:
-        servers[1].rounds._reduce = fail
+        servers[1].aggregator._reduce = fail
         operations = Operations(clients, "sum", Kind.FLOATS, PIECE_BYTES)  # pieces on both
         for worker in (0, 1):
             operations.push(worker, 0, np.zeros(PIECE_BYTES, "<f4"))
@@ -202,10 +203,10 @@ def test_a_result_of_other_workers_than_those_that_make_the_step_is_not_taken():
     with serving() as ((server,), hosts), joined(hosts) as clients:
         operations = Operations(clients, "sum", Kind.FLOATS, 1)
         operations.push(0, 3, np.float32([1]))
-        header = Header(step=3, view=clients[0]._view.number, contributors=groups.pack([1]))
-        clients[0]._take(join_frame(header, bytes(4)))  # as if worker 1 had pushed it as alone
+        header = Header(step=3, view=clients[0].steps.view.number, contributors=groups.pack([1]))
+        clients[0].steps.take(join_frame(header, bytes(4)))  # as if worker 1 had pushed it as alone
         assert operations.cancelled.wait(SECS)
-        why = "sum: a result of step 3 is of workers [1]; expected are [0, 1]"
+        why = "sum: the result of step 3 is of workers [1]; allowed are [0, 1]"
         assert clients[0].failure == why
         assert server.wait() == f"worker 0 (one:1) failed: {why}"
 
@@ -234,12 +235,12 @@ def test_a_late_answer_of_a_round_that_was_given_up_does_not_take_the_place_of_t
         meeting = clients[0].meeting
         with futures.ThreadPoolExecutor() as pool:
             asked = pool.submit(meeting.gather, "facts", b"a", 7)
-            while "facts" not in meeting._own_values:
+            while "facts" not in meeting.conversation._own_values:
                 time.sleep(0.01)
             with meeting.changed:  # both come before who waits is awake
-                for turn in (7, 6):
+                for round_ in (7, 6):
                     order = Order()
-                    order.values.name, order.values.round = "facts", turn
+                    order.values.name, order.values.round = "facts", round_
                     order.values.workers.append(0)
                     order.values.contents.append(b"a")
                     meeting.take(order.SerializeToString())
@@ -409,14 +410,14 @@ def test_values_are_gathered():
         assert [g.result(SECS) for g in given] == [{0: b"\0", 1: b"\1"}] * 2
 
 
-def test_values_that_are_given_in_turns_wait_for_all_each_time():
+def test_values_that_are_given_in_rounds_wait_for_all_each_time():
     with serving() as (_, hosts), joined(hosts) as clients, futures.ThreadPoolExecutor() as pool:
-        for turn in range(5):
-            first = pool.submit(clients[0].meeting.gather, "name", bytes([turn]), turn)
+        for round_ in range(5):
+            first = pool.submit(clients[0].meeting.gather, "name", bytes([round_]), round_)
             time.sleep(0.05)
             assert not first.done()
-            clients[1].meeting.gather("name", bytes([9]), turn)
-            assert first.result(SECS) == {0: bytes([turn]), 1: bytes([9])}
+            clients[1].meeting.gather("name", bytes([9]), round_)
+            assert first.result(SECS) == {0: bytes([round_]), 1: bytes([9])}
 
 
 def test_a_worker_who_comes_before_its_ps_waits_for_it():
@@ -492,13 +493,13 @@ def test_a_worker_that_sends_what_cannot_be_is_told(capfd, message, text):
         first = Client([host], WORKERS, 0, SECS)
         Operations([first], "sum", Kind.FLOATS, 2)
         deadline = time.monotonic() + SECS
-        while not server.rounds.piece_count and time.monotonic() < deadline:
+        while not server.aggregator.piece_count and time.monotonic() < deadline:
             time.sleep(0.01)
         code, details = stranger(host, hello_of(host), messages=[message])
         assert code == grpc.StatusCode.FAILED_PRECONDITION
         assert re.search(text, details), details
         assert not first.failure
-        assert server.rounds.held_bytes == 0
+        assert server.aggregator.held_bytes == 0
         first.close(is_done=True)
     assert capfd.readouterr().err.count("Refused ") == 1
 
@@ -508,7 +509,7 @@ def test_a_message_of_a_huge_length_is_not_read():
         huge = bytes(64 << 20)
         code, _ = stranger(host, hello_of(host), messages=[huge])
         assert code == grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert server.rounds.held_bytes == 0
+        assert server.aggregator.held_bytes == 0
 
 
 def test_replayed_pushes_change_nothing():
@@ -560,7 +561,10 @@ def test_random_bytes_at_the_port_disturb_nobody():
     ("message", "text"),
     [
         (os.urandom(1000), "."),
-        (Report(value={"name": "a" * 300}).SerializeToString(), "a value whose name has 300"),
+        (
+            Report(value={"name": "a" * 300}).SerializeToString(),
+            "its name has 300 characters",
+        ),
     ],
     ids=["noise", "name"],
 )
@@ -579,9 +583,11 @@ def test_who_does_not_read_what_it_is_told_loses_its_stream_and_may_come_anew():
             call = make(iter(outbox), metadata=[(HELLO_KEY, hello_of(host))], timeout=SECS)
             assert call.initial_metadata()
             deadline = time.monotonic() + SECS / 2
-            while server._met and time.monotonic() < deadline:
-                server._order(1, Order(end="x" * 60_000))  # some go into gRPC's own buffers
-            assert not server._met
+            while server._service._meeting and time.monotonic() < deadline:
+                server._service._order(
+                    1, Order(end="x" * 60_000)
+                )  # some go into gRPC's own buffers
+            assert not server._service._meeting
             outbox.close()
 
 
@@ -600,9 +606,9 @@ def test_who_does_not_take_its_results_is_refused_and_nothing_of_it_is_kept(capf
         deadline = time.monotonic() + SECS / 2
         while server.attendance.present and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert (server.attendance.present, server.rounds.held_bytes) == (0, 0)
+        assert (server.attendance.present, server.aggregator.held_bytes) == (0, 0)
         outbox.close()
-    assert "it does not take its results" in capfd.readouterr().err
+    assert "the worker does not read its results" in capfd.readouterr().err
 
 
 def test_a_state_of_one_who_is_not_the_donor_reaches_nobody():

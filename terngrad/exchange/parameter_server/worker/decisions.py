@@ -1,4 +1,4 @@
-"""Who makes which step, where a step needs fewer than all workers: what a worker knows of it."""
+"""What a worker knows of which workers make a step, where a step needs fewer than all."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ class Decisions(Generic[_T]):
         self._held.clear()
 
     def contributors(self, step: int) -> tuple[int, ...] | None:
-        """Who makes a step; None if it is not decided."""
+        """The workers that make a step; None if they are not decided."""
         return self._going.get(step)
 
     def follows(self, step: int) -> bool:
         """Whether a step is made without this worker, which then computes nothing for it.
 
-        It is noted: whose gradients were never computed does not tell that they come too late.
+        It is noted: gradients that were never computed do not count as late.
         """
         is_over = self._rank not in self._going.get(step, (self._rank,))
         self._followed = step if is_over else self._followed
         return is_over
 
     def is_forgotten(self, step: int) -> bool:
-        """Whether it was decided so long ago who makes a step that it is not known any more."""
+        """Whether a step was decided so long ago that its contributors are forgotten."""
         return self.spares and step < min(self._going, default=step)
 
     def hold(self, step: int, what: _T) -> None:
-        """Keeps what cannot be sent before it is decided who takes part in the step."""
+        """Keeps what cannot be sent before the contributors to the step are decided."""
         if step not in self._held:
             self._held[step] = []
             self._tell_ready(step)
@@ -69,7 +69,7 @@ class Decisions(Generic[_T]):
             self._tell_ready(step)
 
     def decide(self, step: int, contributors: tuple[int, ...]) -> list[_T]:
-        """Notes who makes a step; returns what waited for that."""
+        """Notes the contributors to a step; returns what waited for that."""
         self._going[step] = contributors
         if len(self._going) > _REMEMBERED_STEPS:
             del self._going[min(self._going)]

@@ -5,25 +5,24 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
 
-from terngrad.cluster.channel import FinishedError, MembershipError
 from terngrad.cluster.pulse import Pulse
-from terngrad.exchange.connection import InterruptionError
-from terngrad.exchange.parameter_server import groups
-from terngrad.service.link import Link
-from terngrad.service.messages import Order, Report, Values, View
+from terngrad.exchange.parameter_server.worker.conversation import Conversation
+from terngrad.service.messages import Order, Report, View
+from terngrad.service.network import Link
 
 _PART_BYTES = 1 << 19
 _MOST_UNSENT = 64  # parts of a state
-_NO_VIEW = View()
+
+_T = TypeVar("_T")
 
 
 class Meeting:
-    """What this worker and ps 0 say to each other.
+    """Waits for what ps 0 says; any thread may call.
 
     Attributes:
-      ended: why the training ends; "" while it goes on.
-      saver: the worker that then saves; None if nobody says so.
+      conversation: what was said; to be used while `changed` is held.
       changed: held where any of it changes.
     """
 
@@ -42,43 +41,37 @@ class Meeting:
           on_go: called with a step and its contributors.
           on_end: called with the reason why the training ends.
         """
-        self._on = {"view": on_view, "freeze": on_freeze, "go": on_go, "end": on_end}
-        self.ended = ""
-        self.saver: int | None = None
-        self._finished = False
+        self._on_end = on_end
         self._link: Link | None = None
-        self._over = threading.Event()
         self.changed = threading.Condition()
-        self._view = _NO_VIEW
-        self._is_frozen = False
-        self._standing: Report | None = None  # that was not answered yet
-        self._own_values: dict[str, Report] = {}
-        self._values: dict[str, tuple[int, dict[int, bytes]]] = {}  # with the turn
-        self._parts: list[bytes] = []
+        self.conversation = Conversation(self._send, on_view, on_freeze, on_go)
 
-    def use(self, link: Link, pulse: Pulse, beat_secs: float) -> None:
-        """Talks over a link, and says there every now and then how far this worker is."""
+    @property
+    def saver(self) -> int | None:
+        """The worker that saves when the training ends for a reason; None if nobody says so."""
+        return self.conversation.saver
+
+    def use(self, link: Link) -> None:
+        """Talks over a link."""
         self._link = link
         link.start()
 
-        def tell() -> None:
-            while not self._over.wait(beat_secs):
-                report = Report()
-                report.progress.is_stepping = pulse.batches is not None
-                report.progress.batches = pulse.batches or 0
-                self._send(report)
+    def tell_progress(self, pulse: Pulse) -> None:
+        """Says how far this worker is."""
+        report = Report()
+        report.progress.is_stepping = pulse.batches is not None
+        report.progress.batches = pulse.batches or 0
+        self._send(report)
 
-        threading.Thread(target=tell, daemon=True).start()
-
-    def gather(self, name: str, content: bytes, turn: int | None = None) -> Mapping[int, bytes]:
+    def gather(self, name: str, content: bytes, round_: int | None = None) -> Mapping[int, bytes]:
         """Gives a value, and returns those of all workers when they are there.
 
-        Who comes when others have seen theirs gets the same, perhaps without its own.
+        A worker that joins when others have seen theirs gets the same, perhaps without its own.
 
         Args:
           name: of the value.
           content: at most 64 KB.
-          turn: counts the calls of this name, the same on all workers; None = what was given in
+          round_: counts the calls of this name, the same on all workers; None = what was given in
             this view counts, and nothing that processes gave which are gone.
 
         Raises:
@@ -86,14 +79,8 @@ class Meeting:
           MembershipError: the training ends.
         """
         with self.changed:
-            turn = self._view.number if turn is None else turn
-            own = Report()
-            own.value.name, own.value.content, own.value.round = name, content, turn
-            self._own_values[name] = own
-            self._values.pop(name, None)
-            self._send(own)
-            self._wait_for(lambda: self._values.get(name, (-1, {}))[0] == turn)
-            return self._values[name][1]
+            asked = self.conversation.give(name, content, round_)
+            return self._wait_for(lambda: self.conversation.values(name, asked))
 
     def stand(self, steps: int, *, is_live: bool) -> View:
         """Says where this worker stands, and returns the next view.
@@ -106,14 +93,8 @@ class Meeting:
           MembershipError: the training ends.
         """
         with self.changed:
-            before = self._view.number
-            report = Report()
-            report.standing.steps, report.standing.is_live = steps, is_live
-            report.standing.view, report.standing.members = before, self._view.members
-            self._standing, self._is_frozen = report, False
-            self._send(report)
-            self._wait_for(lambda: self._view.number > before)
-            return self._view
+            before = self.conversation.stand(steps, is_live=is_live)
+            return self._wait_for(lambda: self.conversation.view_after(before))
 
     def give_state(self, view: View, contents: Iterable[memoryview]) -> None:
         """Gives this worker's state to the view's receivers."""
@@ -122,7 +103,7 @@ class Meeting:
             report.state.view, report.state.content = view.number, part
             while self._link.unsent > _MOST_UNSENT:
                 with self.changed:
-                    self._check()
+                    self.conversation.check()
                     self.changed.wait(0.01)
             self._send(report)
 
@@ -134,9 +115,7 @@ class Meeting:
           MembershipError: the training ends.
         """
         with self.changed:
-            self._wait_for(lambda: self._parts and not self._parts[-1])
-            content, self._parts = b"".join(self._parts), []
-            return content
+            return self._wait_for(self.conversation.take_state)
 
     def ready(self, step: int) -> None:
         """Says that there are gradients of a step."""
@@ -156,7 +135,6 @@ class Meeting:
 
     def end(self, timeout_secs: float) -> None:
         """Ends this half of the stream, and waits until all that was said has arrived."""
-        self._over.set()
         if self._link:
             self._link.end()
             self._link.join(timeout_secs)
@@ -164,73 +142,34 @@ class Meeting:
     def lose(self, why: str) -> None:
         """Ends what waits, because ps 0 or another ps is lost."""
         with self.changed:
-            self.ended = self.ended or why
+            self.conversation.lose(why)
             self.changed.notify_all()
 
     def broken(self) -> None:
         """The link is: a new view is needed."""
         with self.changed:
-            self._is_frozen = True
+            self.conversation.broken()
             self.changed.notify_all()
 
     def opened(self) -> None:
         """The link is open again, perhaps to a ps that knows nothing."""
         with self.changed:
-            for own in self._own_values.values():
-                self._send(own)
-            if self._standing:
-                self._is_frozen = False
-                self._send(self._standing)
+            self.conversation.opened()
 
     def take(self, message: bytes) -> None:
         """Takes an order."""
         order = Order.FromString(message)
-        what = order.WhichOneof("what")
         with self.changed:
-            if what == "view":
-                self._view, self._standing, self._parts = order.view, None, []
-                self._is_frozen = False
-                self._on["view"](order.view)
-            elif what == "freeze":
-                self._is_frozen = True
-                self._on["freeze"]()
-            elif what == "go":
-                self._on["go"](order.go.step, groups.unpack(order.go.contributors))
-            elif what == "values":
-                self._take_values(order.values)
-            elif what == "state" and order.state.view == self._view.number:
-                self._parts.append(order.state.content)
-            elif what == "finished":
-                self._finished = True
-            elif what == "end":
-                self.ended = order.end
-                self.saver = order.saver if order.HasField("saver") else None
+            self.conversation.take(order)
             self.changed.notify_all()
-        if what == "end":
-            self._on["end"](order.end)
+        if order.WhichOneof("what") == "end":
+            self._on_end(order.end)
 
-    def _take_values(self, given: Values) -> None:
-        """Notes what all gave, unless it is of another round than the last one asked for.
-
-        One that was given up is answered late, when a worker leaves for which it waited.
-        """
-        own = self._own_values.get(given.name)
-        if own is not None and own.value.round == given.round:
-            contents = dict(zip(given.workers, given.contents, strict=True))
-            self._values[given.name] = given.round, contents
-
-    def _wait_for(self, condition: Callable[[], object]) -> None:
-        while not condition():
-            self._check()
+    def _wait_for(self, find: Callable[[], _T | None]) -> _T:
+        while (found := find()) is None:
+            self.conversation.check()
             self.changed.wait()
-
-    def _check(self) -> None:
-        if self._finished:
-            raise FinishedError("the training is done; there is nothing left to join")
-        if self.ended:
-            raise MembershipError(self.ended)
-        if self._is_frozen and self._view.number and not self._standing:
-            raise InterruptionError
+        return found
 
     def _send(self, report: Report) -> None:
         self._link.send(report.SerializeToString())

@@ -1,4 +1,4 @@
-"""Values that each worker gives and all see: the facts that they compare."""
+"""An all-gather: each worker gives a value, and all see the values of all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LONGEST_VALUE = 1 << 16  # bytes
 Key = tuple[str, int]  # name, round
 
 
-class Values:
+class AllGather:
     """What the workers gave, by name and round; not safe for threads."""
 
     def __init__(self, send: Callable[[int, Order], None]) -> None:
@@ -36,12 +36,16 @@ class Values:
         """
         if len(value.name) > _LONGEST_NAME:
             size = len(value.name)
-            raise ValueError(f"a value whose name has {size} characters; allowed {_LONGEST_NAME}")
+            raise ValueError(f"value: its name has {size} characters; allowed are {_LONGEST_NAME}")
         if (size := len(value.content)) > _LONGEST_VALUE:
-            raise ValueError(f"a value of {size} bytes; allowed are {_LONGEST_VALUE}")
+            raise ValueError(
+                f"value {value.name}: it has {size} bytes; allowed are {_LONGEST_VALUE}"
+            )
         if value.name not in self._names and len(self._names) == _MOST_VALUES:
-            raise ValueError(f"{value.name} is one value too many; allowed are {_MOST_VALUES}")
-        newest = max((turn for name, turn in self._given if name == value.name), default=0)
+            raise ValueError(
+                f"value {value.name}: it is one too many; allowed are {_MOST_VALUES} names"
+            )
+        newest = max((number for name, number in self._given if name == value.name), default=0)
         if value.round <= newest - _KEPT_ROUNDS:
             return  # said again on a new stream: nobody waits for it any more
         self._names.add(value.name)
@@ -53,7 +57,7 @@ class Values:
         self._forget(value.name, max(newest, value.round) - _KEPT_ROUNDS)
 
     def clear(self) -> None:
-        """Forgets all: who comes next may be of another training."""
+        """Forgets all: the next workers may be of another training."""
         self._names.clear()
         self._given.clear()
         self._asking.clear()
@@ -66,12 +70,12 @@ class Values:
             self._asking[key].discard(worker)
 
     def share(self, present: set[int], required: set[int] | None) -> None:
-        """Shows what is to be seen to those who are present.
+        """Shows values to the workers that ask for them and are here.
 
         Args:
           present: workers that are here.
-          required: who must have given a value before it is shown for the first time; None = also
-            some who are not here.
+          required: workers that must have given a value before it is shown for the first time;
+            None = also some that are not here.
         """
         for key, asking in self._asking.items():
             given = self._given[key]

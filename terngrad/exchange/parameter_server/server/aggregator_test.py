@@ -1,4 +1,4 @@
-"""Rounds: results equal what other exchanges compute, pushes are idempotent, memory is bounded."""
+"""Results equal those of other exchanges, pushes are idempotent, memory is bounded."""
 
 import threading
 
@@ -7,30 +7,30 @@ import pytest
 
 from terngrad.exchange.parameter_server import groups, operations
 from terngrad.exchange.parameter_server.operations import Kind, Operation
+from terngrad.exchange.parameter_server.server.aggregator import Aggregator
 from terngrad.exchange.parameter_server.server.catalogue import PushError
 from terngrad.exchange.parameter_server.server.reduction import Reduction
-from terngrad.exchange.parameter_server.server.rounds import Rounds
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.planes import plane_count
 from terngrad.service.messages import Header, split_frame
 
 
 class Served:
-    """Rounds and what they delivered, by worker."""
+    """An aggregator and what it delivered, by worker."""
 
     def __init__(self, workers=2, kind=Kind.FLOATS, items=4, reduce=None, kept_steps=1, **limits):
         self.delivered = {i: [] for i in range(workers)}
         reduce = reduce or Reduction(ReferenceKernels()).reduce
         deliver = lambda worker, frame: self.delivered[worker].append(frame)
-        self.rounds = Rounds(workers, reduce, deliver, kept_steps, **limits)
+        self.aggregator = Aggregator(workers, reduce, deliver, kept_steps, **limits)
         self.operation = Operation("sum", kind, items, 1, workers)
         for worker in range(workers):
-            self.rounds.declare(worker, self.operation.message(0))
+            self.aggregator.declare(worker, self.operation.message(0))
 
     def push(self, worker, step, values=(), piece=0, operation=0, view=1, by=()):
         header = Header(step=step, operation=operation, piece=piece, view=view)
         header.contributors = groups.pack(by or self.delivered)
-        self.rounds.push(worker, header, memoryview(np.asarray(values).tobytes()))
+        self.aggregator.push(worker, header, memoryview(np.asarray(values).tobytes()))
 
     def headers(self, worker):
         return [split_frame(frame)[0] for frame in self.delivered[worker]]
@@ -129,7 +129,7 @@ def test_nobody_trains_on_a_step_of_two_views():
     served.push(0, 7, floats(2, 2, 2, 2), view=4)
     for worker in (0, 1):
         np.testing.assert_array_equal(served.results(worker)[0][1], [7, 7, 7, 7])
-    assert served.rounds.held_bytes == 16
+    assert served.aggregator.held_bytes == 16
 
 
 def test_a_worker_in_a_strange_view_disturbs_nobody_and_may_come_anew():
@@ -139,9 +139,9 @@ def test_a_worker_in_a_strange_view_disturbs_nobody_and_may_come_anew():
         for worker in (0, 1):
             served.push(worker, step, floats(1, 1, 1, 1), view=4, by=(0, 1))
     assert [step for step, _ in served.results(0)] == [7, 8]
-    served.rounds.leave(2)
-    assert served.rounds.held_bytes == 16  # the last result
-    served.rounds.declare(2, served.operation.message(0))
+    served.aggregator.leave(2)
+    assert served.aggregator.held_bytes == 16  # the last result
+    served.aggregator.declare(2, served.operation.message(0))
     for worker in range(3):
         served.push(worker, 9, floats(1, 1, 1, 1), view=5)
     np.testing.assert_array_equal(served.results(2)[0][1], [3, 3, 3, 3])
@@ -153,11 +153,11 @@ def test_of_a_view_that_all_have_left_nothing_is_kept():
         for worker in (0, 1):
             served.push(worker, step, floats(1, 1, 1, 1), view=1)
     served.push(0, 3, floats(1, 1, 1, 1), view=1)
-    assert served.rounds.held_bytes == 4 * 16
-    served.rounds.leave(0)
-    assert served.rounds.held_bytes == 3 * 16
+    assert served.aggregator.held_bytes == 4 * 16
+    served.aggregator.leave(0)
+    assert served.aggregator.held_bytes == 3 * 16
     served.push(1, 3, floats(1, 1, 1, 1), view=2)
-    assert served.rounds.held_bytes == 16
+    assert served.aggregator.held_bytes == 16
 
 
 def test_a_view_may_make_a_step_again():
@@ -170,18 +170,20 @@ def test_a_view_may_make_a_step_again():
 
 def test_law_10_contributors_that_do_not_fit_are_named():
     served = Served()
-    with pytest.raises(PushError, match=r"contributors are a set .* others than the 2"):
+    with pytest.raises(
+        PushError, match="contributors: a set names workers that do not exist; allowed are 0 to 1"
+    ):
         served.push(0, 1, by=(5,))
-    with pytest.raises(PushError, match="contributors are none"):
-        served.rounds.push(0, Header(step=1, view=1, contributors=b"\0"), memoryview(b""))
-    with pytest.raises(PushError, match="it is in no view"):
+    with pytest.raises(PushError, match="contributors: there are none"):
+        served.aggregator.push(0, Header(step=1, view=1, contributors=b"\0"), memoryview(b""))
+    with pytest.raises(PushError, match="a push without a view"):
         served.push(0, 1, floats(1, 2, 3, 4), view=0)
     served.push(0, 1, floats(1, 2, 3, 4), by=(0, 1))
     with pytest.raises(PushError, match=r"contributors of step 1 are \[1\]; others say \[0, 1\]"):
         served.push(1, 1, floats(1, 2, 3, 4), by=(1,))
     with pytest.raises(PushError, match="piece 0 has 16 bytes; allowed is 0"):
         served.push(1, 2, floats(1, 2, 3, 4), by=(0,))
-    assert served.rounds.held_bytes == 16
+    assert served.aggregator.held_bytes == 16
 
 
 def test_what_is_pushed_twice_counts_once_and_is_answered_again():
@@ -221,11 +223,11 @@ def test_a_slow_worker_lets_the_others_be_one_step_ahead_and_no_more():
     served.push(0, 6, floats(1, 2, 3, 4))
     with pytest.raises(PushError, match="sum: step is 7; steps 5 and 6 are under way"):
         served.push(0, 7, floats(1, 2, 3, 4))
-    held = served.rounds.held_bytes
+    held = served.aggregator.held_bytes
     for _ in range(100):
         with pytest.raises(PushError):
             served.push(0, 8, floats(1, 2, 3, 4))
-    assert served.rounds.held_bytes == held == 2 * 16
+    assert served.aggregator.held_bytes == held == 2 * 16
 
 
 def test_memory_is_that_of_one_result_when_all_go_on():
@@ -234,15 +236,15 @@ def test_memory_is_that_of_one_result_when_all_go_on():
     for step in range(50):
         for worker in (0, 1):
             served.push(worker, step, floats(1, 2, 3, 4))
-        held.add(served.rounds.held_bytes)
+        held.add(served.aggregator.held_bytes)
         assert [s for s, _ in served.results(0)] == list(range(step + 1))
     assert held == {16}
 
 
-def test_pieces_are_rounds_of_their_own(monkeypatch):
+def test_pieces_are_joined_on_their_own(monkeypatch):
     monkeypatch.setattr(operations, "PIECE_BYTES", 8)
     served = Served(items=5)
-    assert served.rounds.piece_count == 3
+    assert served.aggregator.piece_count == 3
     served.push(0, 0, floats(1), piece=2)
     served.push(1, 0, floats(2), piece=2)
     assert served.results(0)[0][1] == [3]
@@ -261,10 +263,10 @@ def test_law_10_pushes_that_do_not_fit_are_named_and_nothing_is_kept(push, text)
     served = Served()
     for worker in (0, 1):
         served.push(worker, 5, floats(1, 2, 3, 4))
-    held = served.rounds.held_bytes
+    held = served.aggregator.held_bytes
     with pytest.raises(PushError, match=text):
         served.push(0, **{"step": 6, "values": floats(1, 2, 3, 4)} | push)
-    assert served.rounds.held_bytes == held
+    assert served.aggregator.held_bytes == held
     for worker in (0, 1):
         served.push(worker, 6, floats(1, 1, 1, 1))
     np.testing.assert_array_equal(served.results(0)[-1][1], [2, 2, 2, 2])
@@ -273,9 +275,9 @@ def test_law_10_pushes_that_do_not_fit_are_named_and_nothing_is_kept(push, text)
 def test_operations_meet_by_their_names_in_whatever_order_they_are_declared():
     served = Served(items=1)
     other = Operation("other", Kind.FLOATS, 1, 1, 2)
-    served.rounds.leave(1)
+    served.aggregator.leave(1)
     for index, operation in enumerate([other, served.operation]):
-        served.rounds.declare(1, operation.message(index))
+        served.aggregator.declare(1, operation.message(index))
     served.push(0, 0, floats(1), operation=0)
     served.push(1, 0, floats(2), operation=1)
     for worker, index in ((0, 0), (1, 1)):
@@ -286,7 +288,7 @@ def test_operations_meet_by_their_names_in_whatever_order_they_are_declared():
 def test_a_worker_that_comes_anew_gets_nothing_that_its_earlier_process_asked_for():
     served = Served()
     served.push(1, 4, by=(0,))
-    served.rounds.leave(1)
+    served.aggregator.leave(1)
     served.push(0, 4, floats(1, 2, 3, 4), by=(0,))
     assert len(served.delivered[0]) == 1
     assert not served.delivered[1]
@@ -298,7 +300,7 @@ def test_law_10_who_pushes_more_than_its_share_is_refused_and_the_others_are_not
     text = "the ps holds 0 MB of what this worker pushed; allowed are 0: more ps"
     with pytest.raises(PushError, match=text):
         served.push(0, 6, floats(1, 2, 3, 4), view=1)
-    assert served.rounds.held_bytes == 16
+    assert served.aggregator.held_bytes == 16
     served.push(1, 5, floats(1, 1, 1, 1), view=1)
     np.testing.assert_array_equal(served.results(1)[0][1], [2, 3, 4, 5])
     served.push(0, 6, floats(1, 2, 3, 4), view=1)  # what became a result does not count
@@ -308,7 +310,7 @@ def test_what_a_worker_pushed_in_a_view_that_it_left_does_not_count():
     served = Served(workers=3, kept_steps=0, most_bytes=3 * 24)
     for step in range(6):  # each is begun in a view, and made in the next
         served.push(0, step, floats(1, 2, 3, 4), view=step + 1)
-        assert served.rounds.held_bytes == 16
+        assert served.aggregator.held_bytes == 16
         for worker in range(3):  # of whom 2 comes last
             served.push(worker, step, floats(1, 2, 3, 4), view=step + 2)
     assert [step for step, _ in served.results(0)] == list(range(6))
@@ -318,18 +320,18 @@ def test_a_message_counts_with_all_that_it_keeps_in_memory():
     served = Served(items=0, most_bytes=2 * 100)
     content = bytearray(60)
     header = Header(step=0, contributors=groups.pack([0, 1]), view=1)
-    served.rounds.push(0, header, memoryview(content)[60:])
-    assert served.rounds.held_bytes == 60
+    served.aggregator.push(0, header, memoryview(content)[60:])
+    assert served.aggregator.held_bytes == 60
     header.step = 1
     with pytest.raises(PushError, match="allowed are 0: more ps"):
-        served.rounds.push(0, header, memoryview(content)[60:])
+        served.aggregator.push(0, header, memoryview(content)[60:])
 
 
 def test_where_nobody_can_be_behind_no_result_is_kept():
     served = Served(kept_steps=0)
     for worker in (0, 1):
         served.push(worker, 0, floats(1, 2, 3, 4), view=1)
-    assert served.rounds.held_bytes == 0
+    assert served.aggregator.held_bytes == 0
     assert len(served.results(1)) == 1
 
 
@@ -338,7 +340,7 @@ def test_results_for_who_is_behind_are_dropped_where_memory_is_short():
     for step in range(5):
         for worker in (0, 1):
             served.push(worker, step, floats(1, 2, 3, 4))
-        assert served.rounds.held_bytes <= 4 * 16
+        assert served.aggregator.held_bytes <= 4 * 16
     for step, is_gone in ((3, True), (4, False)):
         served.push(0, step, floats(1, 2, 3, 4))
         assert served.headers(0)[-1].gone == is_gone
@@ -347,14 +349,14 @@ def test_results_for_who_is_behind_are_dropped_where_memory_is_short():
 def test_nothing_is_kept_of_operations_that_nobody_declares_any_more():
     served = Served()
     for i in range(3):  # in no view, so that only a new stream tells that it is over
-        served.rounds.leave(1)
-        served.rounds.declare(1, Operation(f"other {i}", Kind.FLOATS, 4, 1, 2).message(0))
+        served.aggregator.leave(1)
+        served.aggregator.declare(1, Operation(f"other {i}", Kind.FLOATS, 4, 1, 2).message(0))
         served.push(1, 0, floats(1, 2, 3, 4))
-        assert served.rounds.held_bytes == 16
+        assert served.aggregator.held_bytes == 16
     served.push(0, 0, floats(1, 2, 3, 4))
-    served.rounds.leave(1)
-    assert served.rounds.held_bytes == 16  # of what worker 0 has declared
-    served.rounds.declare(1, served.operation.message(0))
+    served.aggregator.leave(1)
+    assert served.aggregator.held_bytes == 16  # of what worker 0 has declared
+    served.aggregator.declare(1, served.operation.message(0))
     served.push(1, 0, floats(1, 1, 1, 1))
     np.testing.assert_array_equal(served.results(0)[0][1], [2, 3, 4, 5])
 
@@ -375,7 +377,7 @@ def test_a_view_that_is_forgotten_while_a_result_is_computed_leaves_nothing_behi
     pushing.start()
     assert reducing.wait(60)
     for worker in (0, 1):
-        served.rounds.leave(worker)
+        served.aggregator.leave(worker)
     go_on.set()
     pushing.join(60)
-    assert served.rounds.held_bytes == 0
+    assert served.aggregator.held_bytes == 0

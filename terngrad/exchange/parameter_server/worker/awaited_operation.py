@@ -15,7 +15,7 @@ Deliver = Callable[[np.ndarray, int], None]
 
 
 @dataclasses.dataclass
-class Declared:
+class AwaitedOperation:
     """An operation and where it stands.
 
     Attributes:

@@ -1,17 +1,15 @@
-"""The rounds of a ps: who has pushed what of which step, and what came of it.
+"""A ps joins what the workers push: it takes their parts of each step, and sends the results.
 
-Its memory is bounded: of a piece there are the pushes of at most two steps, and the results of so
-many steps as slower workers may be behind; a worker's pushes have their share of a limit, and
-results are kept while there is room beside them. All is checked against what the workers declared,
-before anything is kept. Each view is for itself, so that nobody trains on a step of two of them and
-a worker that says to be in a strange one disturbs nobody; what a worker pushed in a view is dropped
-when it leaves it, and the rest when all have.
+Its memory is bounded. Of a piece it holds the pushes of at most two steps, and the results of as
+many steps as slower workers may be behind. A worker's pushes have their share of a limit, and
+results are kept while there is room beside them. Each push is checked against what the workers
+declared before anything is kept. Views do not mix: nobody trains on a step of two of them, and a
+worker with the number of a view that does not exist disturbs nobody. What a worker pushed in a view
+is dropped when the worker leaves the view, and the rest when all have left it.
 """
 
 from __future__ import annotations
 
-import collections
-import dataclasses
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,59 +17,14 @@ from collections.abc import Callable, Sequence
 from terngrad.exchange.parameter_server import groups
 from terngrad.exchange.parameter_server.operations import Operation
 from terngrad.exchange.parameter_server.server.catalogue import Catalogue, PushError
+from terngrad.exchange.parameter_server.server.pieces import Piece, PieceStep, kept_bytes, open_step
 from terngrad.service.figures import Figures
 from terngrad.service.messages import Header, OperationMessage, join_frame
 
-_OPEN_STEPS = 2  # the step under way and the next
-
 Reduce = Callable[[Operation, Sequence[memoryview]], memoryview]
-Address = tuple[int, int]  # a worker, and the index that it gave an operation
 
 
-@dataclasses.dataclass
-class _Step:
-    """What there is of a piece at one step.
-
-    Attributes:
-      contributors: whose parts make the result.
-      parts: that have come, by worker.
-      first_at: when the first of them came.
-      asked: who wants the result.
-      is_reducing: all have come, and the result is being computed.
-    """
-
-    contributors: tuple[int, ...]
-    parts: dict[int, memoryview] = dataclasses.field(default_factory=dict)
-    first_at: float = dataclasses.field(default_factory=time.monotonic)
-    asked: set[Address] = dataclasses.field(default_factory=set)
-    is_reducing: bool = False
-
-
-@dataclasses.dataclass
-class _Piece:
-    """A piece of an operation, in one view.
-
-    Attributes:
-      done: last step of which there is a result.
-      results: last payloads by step, with their contributors.
-      steps: those under way.
-    """
-
-    done: int = -1
-    results: collections.OrderedDict[int, tuple[bytes, memoryview]] = dataclasses.field(
-        default_factory=collections.OrderedDict
-    )
-    steps: dict[int, _Step] = dataclasses.field(default_factory=dict)
-
-    def drop_results(self, kept: int) -> int:
-        """Drops all results but the last so many; returns their bytes."""
-        dropped = 0
-        while len(self.results) > kept:
-            dropped += _kept_bytes(self.results.popitem(last=False)[1][1])
-        return dropped
-
-
-class Rounds:
+class Aggregator:
     """Joins what the workers push; any thread may call."""
 
     def __init__(
@@ -104,7 +57,7 @@ class Rounds:
         self._pushed_bytes = [0] * workers
         self._result_bytes = 0
         self._catalogue = Catalogue(workers)
-        self._pieces: dict[tuple[int, str, int], _Piece] = {}  # by view, operation and index
+        self._pieces: dict[tuple[int, str, int], Piece] = {}  # by view, operation and index
         self._views = [0] * workers  # that each is in; 0: in none
 
     @property
@@ -140,7 +93,7 @@ class Rounds:
             self._catalogue.declare(worker, message)
 
     def push(self, worker: int, header: Header, payload: memoryview) -> None:
-        """Takes a worker's piece of a step; the last one's brings the result to all who asked.
+        """Takes a worker's piece of a step; after the last one, all that asked get the result.
 
         What a worker has pushed before changes nothing; if there is a result of it, the worker
         gets it again. A worker that is no contributor only asks for the result.
@@ -152,7 +105,7 @@ class Rounds:
         with self._lock:
             operation = self._catalogue.find(worker, header)
             if not header.view:
-                raise PushError("it is in no view")
+                raise PushError("a push without a view; views count from 1")
             contributors = self._contributors(header)
             _check_size(operation, worker, contributors, header, payload)
             if header.view < self._views[worker]:
@@ -161,15 +114,15 @@ class Rounds:
             if worker in contributors:
                 self._check_memory(worker, payload)
             key = header.view, operation.name, header.piece
-            piece = self._pieces.setdefault(key, _Piece())
+            piece = self._pieces.setdefault(key, Piece())
             if header.step <= piece.done:
                 self._answer_again(worker, header, piece)
                 return
-            step = _open(operation, piece, header.step, contributors)
+            step = open_step(operation, piece, header.step, contributors)
             step.asked.add((worker, header.operation))
             if worker in contributors and worker not in step.parts:
                 step.parts[worker] = payload
-                self._pushed_bytes[worker] += _kept_bytes(payload)
+                self._pushed_bytes[worker] += kept_bytes(payload)
                 late_secs = time.monotonic() - step.first_at
                 self._figures.pushed(worker, header.step, late_secs)
             if len(step.parts) < len(contributors) or step.is_reducing:
@@ -187,7 +140,7 @@ class Rounds:
             pieces = [piece for key, piece in self._pieces.items() if key[0] == left]
             for step in (step for piece in pieces for step in piece.steps.values()):
                 if worker in step.parts:
-                    self._pushed_bytes[worker] -= _kept_bytes(step.parts.pop(worker))
+                    self._pushed_bytes[worker] -= kept_bytes(step.parts.pop(worker))
 
     def _forget(self, is_past: Callable[[int, str], bool]) -> None:
         """Forgets the pieces of those views and operations."""
@@ -198,17 +151,17 @@ class Rounds:
                 self._release(step)
         self._pieces = kept
 
-    def _release(self, step: _Step) -> None:
+    def _release(self, step: PieceStep) -> None:
         for worker, part in step.parts.items():
-            self._pushed_bytes[worker] -= _kept_bytes(part)
+            self._pushed_bytes[worker] -= kept_bytes(part)
         step.parts = {}
 
     def _finish(
         self,
         operation: Operation,
-        piece: _Piece,
+        piece: Piece,
         header: Header,
-        step: _Step,
+        step: PieceStep,
         parts: Sequence[memoryview],
     ) -> None:
         result = self._reduce(operation, parts)
@@ -226,15 +179,15 @@ class Rounds:
                 frames[index] = join_frame(_answer(header, index), result)
             self._deliver(worker, frames[index])
 
-    def _keep(self, piece: _Piece, header: Header, result: memoryview) -> None:
-        """Keeps a result for those who are behind: of many steps, while there is room."""
+    def _keep(self, piece: Piece, header: Header, result: memoryview) -> None:
+        """Keeps a result for workers that are behind: of many steps, while there is room."""
         piece.results[header.step] = header.contributors, result
-        self._result_bytes += _kept_bytes(result) - piece.drop_results(self._kept_steps)
+        self._result_bytes += kept_bytes(result) - piece.drop_results(self._kept_steps)
         for kept in (1, 0):
             if sum(self._pushed_bytes) + self._result_bytes > self._most_bytes:
                 self._result_bytes -= sum(each.drop_results(kept) for each in self._pieces.values())
 
-    def _answer_again(self, worker: int, header: Header, piece: _Piece) -> None:
+    def _answer_again(self, worker: int, header: Header, piece: Piece) -> None:
         answer = _answer(header, header.operation)
         if header.step in piece.results:
             answer.contributors, result = piece.results[header.step]
@@ -245,7 +198,7 @@ class Rounds:
 
     def _check_memory(self, worker: int, payload: memoryview) -> None:
         held, most = self._pushed_bytes[worker], self.most_pushed
-        if held + _kept_bytes(payload) > most:
+        if held + kept_bytes(payload) > most:
             text = f"the ps holds {held / 1e6:.0f} MB of what this worker pushed"
             raise PushError(f"{text}; allowed are {most / 1e6:.0f}: more ps would share them")
 
@@ -253,15 +206,10 @@ class Rounds:
         try:
             found = groups.unpack(header.contributors, self._workers)
         except ValueError as error:
-            raise PushError(f"contributors are {error}") from None
+            raise PushError(f"contributors: {error}") from None
         if not found:
-            raise PushError("contributors are none")
+            raise PushError("contributors: there are none; at least one worker makes a step")
         return found
-
-
-def _kept_bytes(part: memoryview) -> int:
-    """Bytes that stay in memory with a part: all of the message that it lies in."""
-    return memoryview(part.obj).nbytes
 
 
 def _answer(header: Header, index: int) -> Header:
@@ -272,22 +220,6 @@ def _answer(header: Header, index: int) -> Header:
         view=header.view,
         contributors=header.contributors,
     )
-
-
-def _open(operation: Operation, piece: _Piece, number: int, contributors: tuple[int, ...]) -> _Step:
-    """The step of a piece, which may begin now."""
-    step = piece.steps.get(number)
-    if step is None:
-        if len(piece.steps) == _OPEN_STEPS:
-            under_way = " and ".join(map(str, sorted(piece.steps)))
-            raise PushError(f"{operation.name}: step is {number}; steps {under_way} are under way")
-        step = piece.steps[number] = _Step(contributors)
-    if step.contributors != contributors:
-        raise PushError(
-            f"{operation.name}: contributors of step {number} are {list(contributors)}; "
-            f"others say {list(step.contributors)}"
-        )
-    return step
 
 
 def _check_size(

@@ -1,0 +1,45 @@
+"""What a ps makes of its streams, without a network."""
+
+import pytest
+
+from terngrad.exchange.parameter_server.coordination.situation import Rules
+from terngrad.exchange.parameter_server.server.service import Service
+from terngrad.service.messages import Header, Report
+from terngrad.testing.simulation.clock import Clock
+from terngrad.testing.simulation.streams import Stream
+
+SECS = 10.0
+
+
+@pytest.fixture(name="clock")
+def _clock():
+    return Clock()
+
+
+@pytest.fixture(name="service")
+def _service(clock):
+    """That of ps 0, and worker 0 trains alone."""
+    service = Service(0, ["a:1"], sum, Rules(1, False, SECS), [].append, clock=clock)
+    assert service.open_meeting(0, Stream(0, "Meet"))
+    assert service.open_exchange(0, Stream(0, "Exchange"))
+    service.hear(0, Report(standing={}).SerializeToString())
+    return service
+
+
+@pytest.mark.parametrize("method", ["meeting", "exchange"])
+def test_a_worker_has_one_stream_of_each_method(service, method):
+    accept = getattr(service, f"open_{method}")
+    assert not accept(0, Stream(0, method))
+    getattr(service, f"close_{method}")(0, **{"exchange": {"bye": None}}.get(method, {}), ending="")
+    assert accept(0, Stream(0, method))
+
+
+@pytest.mark.parametrize(("failed", "is_done"), [("", True), ("diverged", False)])
+def test_a_worker_whose_meet_stream_broke_is_done_if_its_other_stream_says_so(
+    service, clock, failed, is_done
+):
+    service.close_meeting(0, "died")
+    service.close_exchange(0, Header(bye=True, failed=failed), "")
+    clock.now += SECS + 1
+    service.coordinator.watch()
+    assert (service.outcome == "") == is_done

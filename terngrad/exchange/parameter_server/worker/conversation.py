@@ -1,0 +1,146 @@
+"""What a worker and ps 0 have said to each other, and what follows; nothing here waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from terngrad.cluster.channel import FinishedError, MembershipError
+from terngrad.exchange.connection import InterruptionError
+from terngrad.exchange.parameter_server import groups
+from terngrad.service.messages import Order, Report, Values, View
+
+_NO_VIEW = View()
+
+
+class Conversation:
+    """A worker's half of its Meet stream; under its user's lock.
+
+    Attributes:
+      ended: why the training ends; "" while it goes on.
+      saver: the worker that then saves; None if nobody says so.
+      view: the last one that came; number 0 before the first.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[Report], None],
+        on_view: Callable[[View], None],
+        on_freeze: Callable[[], None],
+        on_go: Callable[[int, tuple[int, ...]], None],
+    ) -> None:
+        """Nothing was said yet.
+
+        Args:
+          send: gives ps 0 a report, if a stream is open; must not wait.
+          on_view: called when there is a new view.
+          on_freeze: called when the view does not hold any more.
+          on_go: called with a step and its contributors.
+        """
+        self._send = send
+        self._on_view, self._on_freeze, self._on_go = on_view, on_freeze, on_go
+        self.ended = ""
+        self.saver: int | None = None
+        self.view = _NO_VIEW
+        self._finished = False
+        self._is_frozen = False
+        self._standing: Report | None = None  # that was not answered yet
+        self._own_values: dict[str, Report] = {}
+        self._values: dict[str, tuple[int, dict[int, bytes]]] = {}  # with the round
+        self._parts: list[bytes] = []
+
+    def give(self, name: str, content: bytes, round_: int | None = None) -> int:
+        """Gives a value; returns the round, that of the view if there is none."""
+        round_ = self.view.number if round_ is None else round_
+        own = Report()
+        own.value.name, own.value.content, own.value.round = name, content, round_
+        self._own_values[name] = own
+        self._values.pop(name, None)
+        self._send(own)
+        return round_
+
+    def values(self, name: str, round_: int) -> Mapping[int, bytes] | None:
+        """What all workers gave in a round; None before it is known."""
+        found, values = self._values.get(name, (None, None))
+        return values if found == round_ else None
+
+    def stand(self, steps: int, *, is_live: bool) -> int:
+        """Says where this worker stands; returns the number of the view before."""
+        report = Report()
+        report.standing.steps, report.standing.is_live = steps, is_live
+        report.standing.view, report.standing.members = self.view.number, self.view.members
+        self._standing, self._is_frozen = report, False
+        self._send(report)
+        return self.view.number
+
+    def view_after(self, number: int) -> View | None:
+        """The view that came after one; None if none did."""
+        return self.view if self.view.number > number else None
+
+    def take_state(self) -> bytes | None:
+        """The state that the donor of the last view gave; None before all of it is here."""
+        if not self._parts or self._parts[-1]:
+            return None
+        content, self._parts = b"".join(self._parts), []
+        return content
+
+    def check(self) -> None:
+        """To be called before waiting for anything.
+
+        Raises:
+          InterruptionError: the view does not hold any more: say where this worker stands.
+          MembershipError: the training ends.
+        """
+        if self._finished:
+            raise FinishedError("the training is done; there is nothing left to join")
+        if self.ended:
+            raise MembershipError(self.ended)
+        if self._is_frozen and self.view.number and not self._standing:
+            raise InterruptionError
+
+    def lose(self, why: str) -> None:
+        """Ends what waits, because ps 0 or another ps is lost."""
+        self.ended = self.ended or why
+
+    def broken(self) -> None:
+        """The stream is: a new view is needed."""
+        self._is_frozen = True
+
+    def opened(self) -> None:
+        """The stream is open again, perhaps to a ps that knows nothing."""
+        for own in self._own_values.values():
+            self._send(own)
+        if self._standing:
+            self._is_frozen = False
+            self._send(self._standing)
+
+    def take(self, order: Order) -> None:
+        """Takes an order."""
+        what = order.WhichOneof("what")
+        if what == "view":
+            self.view, self._standing, self._parts = order.view, None, []
+            self._is_frozen = False
+            self._on_view(order.view)
+        elif what == "freeze":
+            self._is_frozen = True
+            self._on_freeze()
+        elif what == "go":
+            self._on_go(order.go.step, groups.unpack(order.go.contributors))
+        elif what == "values":
+            self._take_values(order.values)
+        elif what == "state" and order.state.view == self.view.number:
+            self._parts.append(order.state.content)
+        elif what == "finished":
+            self._finished = True
+        elif what == "end":
+            self.ended = order.end
+            self.saver = order.saver if order.HasField("saver") else None
+
+    def _take_values(self, given: Values) -> None:
+        """Notes what all gave, unless it is of another round than the last one asked for.
+
+        A round that was given up is answered late, when a worker leaves for which it waited.
+        """
+        own = self._own_values.get(given.name)
+        if own is not None and own.value.round == given.round:
+            contents = dict(zip(given.workers, given.contents, strict=True))
+            self._values[given.name] = given.round, contents

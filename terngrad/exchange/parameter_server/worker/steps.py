@@ -1,0 +1,231 @@
+"""A worker's steps: the parts that it pushes, and the results that it puts together."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import numpy as np
+
+from terngrad.exchange.parameter_server import groups
+from terngrad.exchange.parameter_server.operations import Operation, Shares
+from terngrad.exchange.parameter_server.worker.awaited_operation import AwaitedOperation, Deliver
+from terngrad.exchange.parameter_server.worker.decisions import Decisions
+from terngrad.service.messages import Header, View, join_frame, split_frame
+
+_Waiting = tuple[AwaitedOperation, memoryview]
+
+
+class Steps:
+    """A worker's half of its Exchange streams; any thread may call.
+
+    Attributes:
+      lock: held where any of this changes.
+      view: in which steps are made; number 0 before the first.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        servers: int,
+        send: Callable[[int, bytes], None],
+        reaches_servers: Callable[[], bool],
+        tell_ready: Callable[[int], None],
+        refuse: Callable[[str], None],
+    ) -> None:
+        """Makes none until there is a view.
+
+        Args:
+          rank: index of this worker.
+          servers: number of ps.
+          send: gives a ps a frame, if a stream is open; must not wait.
+          reaches_servers: whether there is a stream to each ps.
+          tell_ready: lets ps 0 know that there are gradients of a step.
+          refuse: ends the training for a reason.
+        """
+        self.lock = threading.RLock()
+        self.view = View()
+        self._rank, self._servers = rank, servers
+        self._send, self._reaches_servers, self._refuse = send, reaches_servers, refuse
+        self._awaited: list[AwaitedOperation] = []
+        self._shares = Shares(servers)
+        self._decisions: Decisions[_Waiting] = Decisions(rank, tell_ready)
+        self._interrupted = True
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether no step can be made until there is a new view."""
+        with self.lock:
+            return self._interrupted
+
+    @property
+    def spares(self) -> bool:
+        """Whether a step needs fewer than all members of the view."""
+        with self.lock:
+            return self._decisions.spares
+
+    def follows(self, step: int) -> bool:
+        """See `Decisions`."""
+        with self.lock:
+            return self._decisions.follows(step)
+
+    def declare(self, operation: Operation, deliver: Deliver, cancel: Callable[[], None]) -> int:
+        """Tells all ps about a new operation and returns its index.
+
+        Args:
+          operation: all workers declare the operations of a family in the same order.
+          deliver: called with each result, from a thread.
+          cancel: called once, if no more results will come.
+        """
+        with self.lock:
+            index = len(self._awaited)
+            servers = self._shares.assign(operation)
+            declared = AwaitedOperation(index, operation, servers, deliver, cancel)
+            self._awaited.append(declared)
+            for ps in range(self._servers):
+                self._send(ps, _declaration(declared))
+        return index
+
+    def push(self, index: int, step: int, content: np.ndarray) -> None:
+        """Sends this worker's part of an operation; the result is delivered later.
+
+        In a step that was given up, zeros are delivered: `commit` then tells.
+
+        Args:
+          index: of the operation.
+          step: larger at each push of the operation in a view.
+          content: of any type and shape, with as many bytes as the operation says.
+        """
+        declared = self._awaited[index]
+        view = np.ascontiguousarray(content).reshape(-1).view(np.uint8).data
+        with self.lock:
+            is_forgotten = self._decisions.is_forgotten(step)
+        if is_forgotten:
+            self.interrupt()  # this worker is too far behind: it needs another's state
+        with self.lock:
+            is_given_up = self._interrupted
+            if not is_given_up:
+                declared.expect(step, self.view.number)
+                contributors = declared.contributors = self._contributors(step)
+                if contributors is None:
+                    self._decisions.hold(step, (declared, view))
+                else:
+                    self._decisions.tell_late(step)
+        if is_given_up:
+            declared.deliver_nothing()
+        elif contributors is not None:
+            self._send_pieces(declared, step, contributors, view)
+
+    def commit(self, step: int) -> bool:
+        """Whether the results of a step are what they seem, and may change the parameters."""
+        with self.lock:
+            self._decisions.made(step)
+            return not self._interrupted
+
+    def takes_part(self, step: int) -> bool:
+        """Whether this worker's part is in the results of a step that is not committed yet."""
+        with self.lock:
+            contributors = self._contributors(step)
+        return contributors is not None and self._rank in groups.unpack(contributors)
+
+    def go(self, step: int, contributors: tuple[int, ...]) -> None:
+        """Takes what ps 0 decided: the contributors to a step."""
+        with self.lock:
+            held = self._decisions.decide(step, contributors)
+        packed = groups.pack(contributors)
+        for declared, content in held:
+            declared.contributors = packed
+            self._send_pieces(declared, step, packed, content)
+
+    def take(self, message: bytes) -> None:
+        """Takes a piece of a result."""
+        header, payload = split_frame(message)
+        if header.operation >= len(self._awaited):
+            return  # an earlier process of this worker asked for it
+        declared = self._awaited[header.operation]
+        operation = declared.operation
+        first, end = operation.piece_items(header.piece)
+        start, size = first * operation.result_bytes, (end - first) * operation.result_bytes
+        with self.lock:
+            result = declared.result if declared.awaits(header) else None
+        if result is None:
+            return  # it was asked for twice, or belongs to a step that was given up
+        if header.gone or payload.nbytes != size:
+            self.interrupt()  # this worker is too far behind: it needs another's state
+            return
+        if header.contributors != declared.contributors:
+            others, own = map(groups.unpack, (header.contributors, declared.contributors))
+            self._refuse(
+                f"{operation.name}: the result of step {header.step} is of workers {list(others)}; "
+                f"allowed are {list(own)}"
+            )
+            return
+        result[start : start + size] = payload
+        with self.lock:  # pieces come from several ps
+            if not declared.awaits(header):
+                return
+            declared.missing.discard(header.piece)
+            is_whole = not declared.missing
+        if is_whole:
+            declared.deliver(result, len(groups.unpack(header.contributors)))
+
+    def install(self, view: View) -> None:
+        """There is a new view."""
+        with self.lock:
+            self.view = view
+            self._decisions.begin(spares=view.needed < len(groups.unpack(view.members)))
+            is_amid = any(d.missing for d in self._awaited)  # must not be
+            self._interrupted = is_amid or not self._reaches_servers()
+        if is_amid:
+            self.interrupt()
+
+    def interrupt(self) -> None:
+        """Gives up the step under way."""
+        with self.lock:
+            self._interrupted = True
+            waiting = [d for d in self._awaited if d.missing]
+            for declared in waiting:
+                declared.missing = set()
+            self._decisions.give_up()
+        for declared in waiting:
+            declared.deliver_nothing()
+
+    def declare_again(self, ps: int) -> None:
+        """Tells a ps of all operations: a stream to it is open again."""
+        with self.lock:
+            for declared in self._awaited:
+                self._send(ps, _declaration(declared))
+
+    def cancel(self) -> None:
+        """Tells all that wait for results that there will be none."""
+        for declared in self._awaited:
+            declared.cancel()
+
+    def _contributors(self, step: int) -> bytes | None:
+        """The contributors to a step; None if they are not decided."""
+        if not self._decisions.spares:
+            return self.view.members
+        decided = self._decisions.contributors(step)
+        return None if decided is None else groups.pack(decided)
+
+    def _send_pieces(
+        self, declared: AwaitedOperation, step: int, contributors: bytes, content: memoryview
+    ) -> None:
+        operation, size = declared.operation, declared.operation.pushed_bytes
+        pushes = self._rank in groups.unpack(contributors)
+        for piece, server in enumerate(declared.servers):
+            first, end = operation.piece_items(piece) if pushes else (0, 0)
+            header = Header(
+                step=step,
+                operation=declared.index,
+                piece=piece,
+                view=declared.view,
+                contributors=contributors,
+            )
+            frame = join_frame(header, content[first * size : end * size])
+            with self.lock:  # not between a new stream and the declarations on it
+                self._send(server, frame)
+
+
+def _declaration(declared: AwaitedOperation) -> bytes:
+    return join_frame(Header(declared=declared.operation.message(declared.index)))

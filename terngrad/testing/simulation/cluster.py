@@ -1,0 +1,283 @@
+"""Workers and ps in one process: what may happen to them, and what must hold all the while."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+
+from terngrad.cluster.pulse import HOPELESS
+from terngrad.exchange.parameter_server.coordination.situation import Rules
+from terngrad.testing.simulation.clock import Clock
+from terngrad.testing.simulation.laws import Ledger, require
+from terngrad.testing.simulation.ps import SimulatedPs
+from terngrad.testing.simulation.streams import SimulatedLink, Stream
+from terngrad.testing.simulation.worker import OPERATIONS, STEPS, SimulatedWorker
+
+TIMEOUT_SECS = 10.0
+_TICK_SECS = 1.0
+_LONG_SECS = TIMEOUT_SECS / 2  # of faults in all, from which on somebody may count as lost
+_IDLE_ROUNDS = 3  # in which a main thread comes to where it waits
+_SETTLE_SECS = 4 * HOPELESS * TIMEOUT_SECS
+_FRAME_BYTES = 256  # of a simulated push or result, at most
+_KEPT_STEPS = 16
+
+Event = Callable[[], None]
+
+
+class Cluster:
+    """A training.
+
+    Attributes:
+      servers: all ps.
+      workers: the last process of each worker; None before the first, and of one that was killed.
+    """
+
+    def __init__(self, workers: int, servers: int, needed: int, elastic: bool, seed: int) -> None:
+        """Nothing is started; `seed` decides what arrives first."""
+        self.clock = Clock()
+        self._rules = Rules(needed, elastic, TIMEOUT_SECS)
+        self._random = random.Random(seed)
+        self._ledger = Ledger()
+        self.servers = [SimulatedPs(i, workers, self._rules, self.clock) for i in range(servers)]
+        self.workers: list[SimulatedWorker | None] = [None] * workers
+        self._saved = [b""] * workers
+        self._hung: set[int] = set()  # workers whose main thread does nothing
+        self._stopped: dict[int, float] = {}  # workers of which no thread does anything, since when
+        self._stopped_ps: dict[int, float] = {}
+        self._stuck: dict[tuple[int, int, str], float] = {}  # streams on which nothing arrives
+        self._fault_secs = 0.0
+        self._some_are_done = self._may_fail = False
+
+    def start_worker(self, rank: int) -> None:
+        """Starts a worker, unless it runs."""
+        worker = self.workers[rank]
+        if worker and (not worker.ending or any(link.is_up for link in worker.network.links)):
+            return
+        self.workers[rank] = SimulatedWorker(
+            rank,
+            len(self.workers),
+            self.servers,
+            TIMEOUT_SECS,
+            self.clock,
+            self._ledger,
+            self._saved[rank],
+        )
+
+    def kill_worker(self, rank: int, kept: int, has_saved: bool) -> None:
+        """Kills a worker; so many of its last messages still arrive on each stream."""
+        if (worker := self.workers[rank]) is None or worker.ending:
+            return
+        if has_saved and rank == 0:
+            self._saved[rank] = bytes(worker.state)
+        # It may be the last, and have told some ps that it is done, and others not.
+        self._may_fail |= worker.state.steps == STEPS
+        self._cut(worker, kept)
+        self.workers[rank] = None
+        self.wake(rank)
+
+    def hang(self, rank: int) -> None:
+        """A worker's main thread does nothing any more."""
+        self._hung.add(rank)
+
+    def stop(self, rank: int) -> None:
+        """A worker's process does nothing any more."""
+        self._stopped.setdefault(rank, self.clock())
+
+    def wake(self, rank: int) -> None:
+        """A worker that hung or was stopped goes on."""
+        self._hung.discard(rank)
+        self._stopped.pop(rank, None)
+
+    def start_ps(self, ps: int) -> None:
+        """Starts a ps, unless it runs, or its run is over."""
+        server = self.servers[ps]
+        if server.service is None and server.outcome is None:
+            server.start()
+
+    def kill_ps(self, ps: int, kept: int) -> None:
+        """Kills a ps; so many of its last messages still arrive on each stream."""
+        if self.servers[ps].service is not None:
+            # A new process does not learn of workers that are done, and waits for them in vain.
+            self._may_fail |= any(w and w.state.steps == STEPS for w in self.workers)
+            self.servers[ps].kill(kept)
+            self.wake_ps(ps)
+
+    def stop_ps(self, ps: int) -> None:
+        """A ps does nothing any more."""
+        self._stopped_ps.setdefault(ps, self.clock())
+        self.servers[ps].is_stopped = True
+
+    def wake_ps(self, ps: int) -> None:
+        """A ps that was stopped goes on."""
+        self._stopped_ps.pop(ps, None)
+        self.servers[ps].is_stopped = False
+
+    def stick(self, rank: int, ps: int, method: str) -> None:
+        """Nothing arrives any more on a stream."""
+        self._stuck.setdefault((rank, ps, method), self.clock())
+
+    def release(self) -> None:
+        """What was held up arrives."""
+        self._stuck.clear()
+
+    def cut(self, rank: int, ps: int, method: str, kept_up: int, kept_down: int) -> None:
+        """Breaks a stream; so many messages of each way still arrive."""
+        for stream in self.servers[ps].streams:
+            if (stream.worker, stream.method) == (rank, method):
+                stream.lose(kept_up, kept_down)
+
+    def deliver(self, count: int) -> None:
+        """Lets so many things happen, one after the other and at the same time."""
+        for _ in range(count):
+            if not (events := self._events()):
+                break
+            self._random.choice(events)()
+        self.check()
+
+    def run(self, seconds: float) -> None:
+        """Lets time pass, in which whatever can happen does, for the most part."""
+        end = self.clock() + seconds
+        while self.clock() < end:
+            for _ in range(self._random.randrange(4)):
+                events = self._events()
+                self._random.shuffle(events)
+                for event in events:
+                    event()
+            self._tick()
+            self.check()
+
+    def settle(self, *, restart: bool) -> None:
+        """Ends all faults, and requires that the training comes to an end.
+
+        Args:
+          restart: workers that are not there are started.
+        """
+        self.release()
+        for rank in range(len(self.workers)):
+            self.wake(rank)
+            if restart and self.workers[rank] is None:
+                self.start_worker(rank)
+        for ps in range(len(self.servers)):
+            self.wake_ps(ps)
+            self.start_ps(ps)
+        self._may_fail |= self._fault_secs >= _LONG_SECS or None in self.workers
+        deadline = self.clock() + _SETTLE_SECS
+        while not self._is_over():
+            require(self.clock() < deadline, f"nothing goes on: {self.describe()}")
+            self._do_all()
+            self._tick()
+            self.check()
+        if not self._may_fail:
+            self._check_success()
+
+    def check(self) -> None:
+        """What must hold at any time; what a worker may do is checked where it does it."""
+        workers = len(self.workers)
+        most = OPERATIONS * workers * (2 * workers + _KEPT_STEPS) * _FRAME_BYTES
+        for ps in self.servers:
+            if ps.service is not None:
+                held = ps.service.aggregator.held_bytes
+                require(held <= most, f"ps {ps.index} holds {held} bytes; allowed are {most}")
+                streams = {(stream.worker, stream.method) for stream in ps.streams}
+                require(len(streams) == len(ps.streams), f"ps {ps.index}: a worker is here twice")
+        for worker in self.workers:
+            if worker is not None:
+                self._some_are_done |= worker.ending == "done"
+                # A worker that ends says so once: if that is lost, a ps takes it for dead.
+                self._may_fail |= any(link.lost_goodbye for link in worker.network.links)
+                require("refused" not in worker.ending, f"worker {worker.rank}: {worker.ending}")
+
+    def describe(self) -> str:
+        """How far all are, for messages."""
+        endings = {w.rank: w.ending or f"at step {w.state.steps}" for w in self.workers if w}
+        logs = {f"ps {ps.index}": (ps.outcome, ps.log[-5:]) for ps in self.servers}
+        return f"{self.clock():g} s, workers {endings}, {logs}"
+
+    def _do_all(self) -> None:
+        """Lets happen what can happen at this time."""
+        idle = 0
+        while idle < _IDLE_ROUNDS:
+            arriving = [*self._arriving()]
+            for event in (*arriving, *self._resumable()):
+                event()
+            idle = 0 if arriving else idle + 1
+
+    def _is_over(self) -> bool:
+        ended = all(worker is None or worker.ending for worker in self.workers)
+        # A ps waits for its first worker for as long as it takes.
+        return ended and all(ps.outcome is not None or not ps.was_reached for ps in self.servers)
+
+    def _check_success(self) -> None:
+        told = self.describe()
+        for ps in self.servers:
+            require(not ps.outcome, f"a ps failed, though no fault was long: {told}")
+        require(self._some_are_done, f"nobody is done, though no fault was long: {told}")
+
+    def _events(self) -> list[Event]:
+        """What can happen now, each of it once."""
+        return [*self._arriving(), *self._resumable()]
+
+    def _resumable(self) -> list[Event]:
+        idle = self._hung | self._stopped.keys()
+        return [w.resume for w in self.workers if w and not w.ending and w.rank not in idle]
+
+    def _arriving(self) -> Iterator[Event]:
+        for ps in self.servers:
+            if ps.service is not None and ps.index not in self._stopped_ps:
+                for stream in ps.streams:
+                    if stream.up.waiting and not self._is_stuck(ps.index, stream):
+                        yield lambda ps=ps, stream=stream: self._take_up(ps, stream)
+        for worker in self.workers:
+            if worker is not None and worker.rank not in self._stopped:
+                for link in worker.network.links:
+                    stream = link.stream
+                    if stream and stream.down.waiting and not self._is_stuck(link.ps, stream):
+                        yield lambda link=link, stream=stream: self._take_down(link, stream)
+
+    def _is_stuck(self, ps: int, stream: Stream) -> bool:
+        return (stream.worker, ps, stream.method) in self._stuck
+
+    @staticmethod
+    def _take_up(ps: SimulatedPs, stream: Stream) -> None:
+        if stream in ps.streams and stream.up.waiting:  # else it ended since
+            ps.take(stream)
+
+    @staticmethod
+    def _take_down(link: SimulatedLink, stream: Stream) -> None:
+        if link.stream is stream and stream.down.waiting:
+            link.take()
+
+    def _tick(self) -> None:
+        lost_ps = any(ps.service is None and ps.outcome is None for ps in self.servers)
+        is_held_up = self._hung or self._stopped or self._stopped_ps or self._stuck
+        is_faulty = is_held_up or lost_ps or None in self.workers
+        self.clock.now += _TICK_SECS
+        self._fault_secs += _TICK_SECS if is_faulty else 0.0
+        self._notice_silence()
+        for ps in self.servers:
+            if ps.index not in self._stopped_ps:
+                ps.look()
+        for worker in self.workers:
+            if worker is not None and worker.rank not in self._stopped:
+                worker.network.look()
+
+    def _notice_silence(self) -> None:
+        """Streams on which nothing arrives for the time-out break: keep-alives are not answered."""
+        now = self.clock()
+        for (rank, ps, method), since in [*self._stuck.items()]:
+            if now - since >= TIMEOUT_SECS:
+                self.cut(rank, ps, method, 0, 0)
+                del self._stuck[rank, ps, method]
+        for ps in self.servers:
+            for stream in ps.streams:
+                since = min(
+                    self._stopped.get(stream.worker, now), self._stopped_ps.get(ps.index, now)
+                )
+                if now - since >= TIMEOUT_SECS:
+                    stream.lose(0, 0)
+
+    @staticmethod
+    def _cut(worker: SimulatedWorker, kept: int) -> None:
+        for link in worker.network.links:
+            if link.stream is not None:
+                link.stream.lose(kept, 0)

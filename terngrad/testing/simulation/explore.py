@@ -1,0 +1,142 @@
+"""Explores random histories of clusters, and tells of those that break a law.
+
+    python -m terngrad.testing.simulation.explore --histories=100000 --first=0
+
+A history follows from its number alone: `--histories=1 --first=N` repeats it, and `--verbose` tells
+what happens in it. The same happens in `cluster_state_machine_test.py`, where hypothesis chooses.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Callable
+
+from terngrad.testing.simulation.cluster import TIMEOUT_SECS, Cluster
+
+_SHORT_SECS = (1.0, 1.0, 2.0)
+_LONG_SECS = (0.8 * TIMEOUT_SECS, 1.2 * TIMEOUT_SECS, 11 * TIMEOUT_SECS)
+_MOST_FAULTS = 16
+
+
+class History:
+    """What happens to a cluster, drawn from a number.
+
+    Attributes:
+      told: all that happened so far, one line each.
+    """
+
+    def __init__(self, number: int) -> None:
+        """Starts a cluster of up to three workers and two ps."""
+        self._random = random.Random(number)
+        pick = self._random.randint
+        self._workers, self._servers = self._random.choice((1, 2, 2, 3, 3, 3)), pick(1, 2)
+        needed = max(1, self._workers - self._random.choice((0, 0, 1, 2)))
+        elastic, late = self._random.random() < 0.5, pick(0, 8)
+        self._cluster = Cluster(self._workers, self._servers, needed, elastic, number)
+        for ps in range(self._servers):
+            self._cluster.start_ps(ps)
+        for worker in range(self._workers):
+            if worker != late:
+                self._cluster.start_worker(worker)
+        begun = f"{self._workers} workers, {needed} needed, {self._servers} ps, elastic={elastic}"
+        self.told = [begun]
+
+    def run(self) -> None:
+        """Lets things happen, and then ends all faults.
+
+        Raises:
+          BrokenLawError: a law does not hold.
+          Exception: something failed that must not.
+        """
+        self._do("deliver", self._random.choice((0, 40, 100, 160)))
+        for _ in range(self._random.randrange(_MOST_FAULTS)):
+            name = self._random.choice(_NAMES)
+            self._do(name, *(draw(self) for draw in _ACTIONS[name]))
+        self.told.append("settle")
+        self._cluster.settle(restart=self._random.random() < 0.8)
+
+    def worker(self) -> int:
+        """Any worker."""
+        return self._random.randrange(self._workers)
+
+    def ps(self) -> int:
+        """Any ps."""
+        return self._random.randrange(self._servers)
+
+    def kept(self) -> int:
+        """How many messages still arrive when a stream breaks."""
+        return self._random.choice((0, 0, 1, 2, 5))
+
+    def method(self) -> str:
+        """Which of two streams."""
+        return self._random.choice(("Meet", "Exchange"))
+
+    def has_saved(self) -> bool:
+        """Whether a worker that is killed has just saved a checkpoint."""
+        return self._random.random() < 0.5
+
+    def count(self) -> int:
+        """How many things happen before the next fault."""
+        return self._random.choice((1, 2, 5, 10, 20, 40))
+
+    def short_secs(self) -> float:
+        """Too short a time for anybody to count as lost."""
+        return self._random.choice(_SHORT_SECS)
+
+    def long_secs(self) -> float:
+        """Long enough for faults to be noticed, for the most part."""
+        return self._random.choice(_LONG_SECS)
+
+    def _do(self, name: str, *arguments: int | float | str | bool) -> None:
+        self.told.append(f"{self._cluster.clock():g} s: {name} {arguments}")
+        getattr(self._cluster, name.partition(" ")[0])(*arguments)
+
+
+_Draw = Callable[[History], int | float | str | bool]
+_ACTIONS: dict[str, tuple[_Draw, ...]] = {
+    "deliver": (History.count,),
+    "run": (History.short_secs,),
+    "run long": (History.long_secs,),
+    "start_worker": (History.worker,),
+    "kill_worker": (History.worker, History.kept, History.has_saved),
+    "hang": (History.worker,),
+    "stop": (History.worker,),
+    "wake": (History.worker,),
+    "start_ps": (History.ps,),
+    "kill_ps": (History.ps, History.kept),
+    "stop_ps": (History.ps,),
+    "wake_ps": (History.ps,),
+    "stick": (History.worker, History.ps, History.method),
+    "release": (),
+    "cut": (History.worker, History.ps, History.method, History.kept, History.kept),
+}
+_NAMES = [*_ACTIONS, *["deliver"] * 6, "run", *["stick"] * 2, *["cut"] * 2]
+
+
+def main(arguments: list[str]) -> int:
+    """Explores; returns how many histories broke a law."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--histories", type=int, default=1000, help="how many")
+    parser.add_argument("--first", type=int, default=0, help="number of the first one")
+    parser.add_argument("--verbose", action="store_true", help="tell all that happens")
+    chosen = parser.parse_args(arguments)
+    began, broken = time.monotonic(), 0
+    for number in range(chosen.first, chosen.first + chosen.histories):
+        history = History(number)
+        try:
+            history.run()
+        except Exception as error:  # also what the code under test raises
+            broken += 1
+            print(f"history {number}: {type(error).__name__}: {error}", flush=True)
+        if chosen.verbose:
+            print("\n".join(history.told))
+    secs = time.monotonic() - began
+    print(f"{chosen.histories} histories from {chosen.first} on, {broken} broken, {secs:.0f} s.")
+    return broken
+
+
+if __name__ == "__main__":
+    sys.exit(1 if main(sys.argv[1:]) else 0)

@@ -1,0 +1,20 @@
+"""The program that explores histories."""
+
+from terngrad.testing.simulation import explore
+from terngrad.testing.simulation.laws import BrokenLawError
+
+
+def test_histories_are_explored_and_told(capsys):
+    assert explore.main(["--histories=3", "--verbose"]) == 0
+    told = capsys.readouterr().out
+    assert told.count("settle") == 3
+    assert "3 histories from 0 on, 0 broken" in told
+
+
+def test_a_history_that_breaks_a_law_is_named(monkeypatch, capsys):
+    def settle(self, restart):
+        raise BrokenLawError("nothing goes on")
+
+    monkeypatch.setattr(explore.Cluster, "settle", settle)
+    assert explore.main(["--histories=1", "--first=5"]) == 1
+    assert "history 5: BrokenLawError: nothing goes on" in capsys.readouterr().out

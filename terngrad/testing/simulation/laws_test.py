@@ -1,0 +1,69 @@
+"""What the simulation must find, or it would find nothing."""
+
+import numpy as np
+import pytest
+
+from terngrad.exchange.parameter_server import groups
+from terngrad.service.messages import View
+from terngrad.testing.simulation.laws import (
+    BrokenLawError,
+    Ledger,
+    State,
+    contributors_of,
+    gradient,
+)
+
+WORKERS = 3
+VIEW = View(number=1, members=groups.pack((0, 1, 2)), needed=2)
+
+
+def result(*makers, operation=0, state=None):
+    """The sum of some workers' gradients, as two workers' together."""
+    parts = [gradient(worker, state or State(), operation, WORKERS) for worker in makers]
+    return sum(parts, np.zeros(WORKERS, np.int32)), 2
+
+
+def later():
+    state = State()
+    state.apply((0, 1))
+    return state
+
+
+def test_the_workers_that_made_a_step_are_found_in_its_results():
+    results = [result(0, 2), result(0, 2, operation=1)]
+    assert contributors_of(results, State(), VIEW) == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("results", "text"),
+    [
+        ([result(0, 2, 2)], "worker 2 counts"),
+        ([result(0, 2, state=later())], "worker 0 counts"),
+        ([result(0, 1), result(0, 2, operation=1)], "operations are of different workers"),
+        ([result(0)], "1 workers made it, not 2"),
+    ],
+    ids=["doubled", "of another state", "mixed", "incomplete"],
+)
+def test_a_step_that_is_none_is_found(results, text):
+    with pytest.raises(BrokenLawError, match=text):
+        contributors_of(results, State(), VIEW)
+
+
+def test_a_step_by_strangers_or_by_too_few_is_found():
+    for view in (View(members=groups.pack((0, 1)), needed=2), View(members=b"\7", needed=3)):
+        with pytest.raises(BrokenLawError, match="made by"):
+            contributors_of([result(0, 2)], State(), view)
+
+
+def test_two_states_in_a_view_are_found_and_two_views_with_a_number():
+    ledger = Ledger()
+    ledger.note_state(0, VIEW, later())
+    ledger.note_state(1, VIEW, later())
+    ledger.note_state(1, VIEW, State())
+    other = State()
+    other.apply((0, 2))
+    with pytest.raises(BrokenLawError, match="worker 2, view 1, step 1: the state differs"):
+        ledger.note_state(2, VIEW, other)
+    ledger.note_view(VIEW)
+    with pytest.raises(BrokenLawError, match="view 1 is another"):
+        ledger.note_view(View(number=1))

@@ -1,0 +1,121 @@
+"""A ps as a process that may be killed, stopped and started again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from terngrad.exchange.parameter_server.coordination.situation import Rules
+from terngrad.exchange.parameter_server.operations import Operation
+from terngrad.exchange.parameter_server.server.service import Service
+from terngrad.service.gate import GRACE_SECS
+from terngrad.testing.simulation.clock import Clock
+from terngrad.testing.simulation.streams import End, Stream
+
+_BEAT_SECS = 0.5
+_START_SECS = 1.0  # at least, from one process to the next
+_BEGAN = 1_000_000.0  # seconds since 1970 at which a simulation begins
+
+
+class SimulatedPs:
+    """A ps.
+
+    Attributes:
+      service: what it does; None while there is no process.
+      streams: those that are open here.
+      outcome: of its last process; None if that was killed, or goes on.
+      is_stopped: it does nothing.
+      was_reached: a worker has opened a stream to this process.
+      log: the lines of all its processes.
+    """
+
+    def __init__(self, index: int, workers: int, rules: Rules, clock: Clock) -> None:
+        """Is not started yet."""
+        self.index, self._rules, self._clock = index, rules, clock
+        self._hosts = [f"host{i}:1" for i in range(workers)]
+        self.service: Service | None = None
+        self.streams: list[Stream] = []
+        self.outcome: str | None = None
+        self.is_stopped = False
+        self.was_reached = False
+        self.log: list[str] = []
+        self._looked_at = self._ended_at = 0.0
+        self._starts = 0
+
+    def start(self) -> None:
+        """Starts a process, which knows nothing of those before."""
+        self._starts += 1
+        began = _BEGAN + self._starts * _START_SECS
+        self.service = Service(
+            self.index,
+            self._hosts,
+            _sum,
+            self._rules,
+            tell=self.log.append,
+            clock=self._clock,
+            wall_clock=lambda: began + self._clock(),
+        )
+        self.outcome = None
+        self.was_reached = False
+
+    def kill(self, kept: int = 0) -> None:
+        """Ends the process; on each stream so many of its last messages still arrive."""
+        self.service = None
+        for stream in self.streams:
+            stream.lose(0, kept)
+        self.streams = []
+
+    def accept(self, worker: int, method: str) -> Stream | None:
+        """Opens a stream; None if nobody accepts it, or the worker has such a stream."""
+        if self.service is None or self.is_stopped:
+            return None
+        stream = Stream(worker, method)
+        is_meeting = method == "Meet"
+        accept = self.service.open_meeting if is_meeting else self.service.open_exchange
+        if not accept(worker, stream):
+            return None
+        self.streams.append(stream)
+        self.was_reached = True
+        return stream
+
+    def take(self, stream: Stream) -> None:
+        """What arrives next on a stream is taken."""
+        message = stream.up.waiting.popleft()
+        if message is End.END:
+            self._close(stream)
+        elif stream.method == "Meet":
+            self.service.hear(stream.worker, message)
+        elif last := self.service.take(stream.worker, stream, message):
+            stream.last = last
+            self._close(stream)
+
+    def look(self) -> None:
+        """Acts on the time that has passed."""
+        if self.service is None or self._clock() - self._looked_at < _BEAT_SECS:
+            return
+        self._looked_at = self._clock()
+        if self.service.outcome is None:
+            self._ended_at = self._clock()
+            if self.service.coordinator:
+                self.service.coordinator.watch()
+        waited = self._clock() - self._ended_at
+        if self.service.outcome is not None and (
+            not self.service.attendance.present or waited >= GRACE_SECS
+        ):
+            self.outcome = self.service.outcome
+            self.kill(1 << 30)
+
+    def _close(self, stream: Stream) -> None:
+        self.streams.remove(stream)
+        if stream.method == "Meet":
+            self.service.close_meeting(stream.worker, "died: its stream ended")
+        else:
+            self.service.close_exchange(stream.worker, stream.last, "died: its stream ended")
+        stream.down.end()
+
+
+def _sum(operation: Operation, parts: Sequence[memoryview]) -> memoryview:
+    """Adds integers, whatever kind the operation is of."""
+    del operation
+    return memoryview(sum(np.frombuffer(part, np.int32) for part in parts).tobytes())

@@ -1,0 +1,238 @@
+"""A worker as a process: what training does, in a generator that yields where it waits."""
+
+from __future__ import annotations
+
+import collections
+import functools
+from collections.abc import Callable, Generator, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from terngrad.cluster.channel import FinishedError, MembershipError
+from terngrad.cluster.pulse import Pulse
+from terngrad.exchange.connection import InterruptionError
+from terngrad.exchange.parameter_server import groups
+from terngrad.exchange.parameter_server.operations import Kind, Operation
+from terngrad.exchange.parameter_server.worker.client import END_SECS, Client
+from terngrad.service.messages import View
+from terngrad.service.network import LinkEvents
+from terngrad.testing.simulation.clock import Clock
+from terngrad.testing.simulation.laws import Ledger, Result, State, contributors_of, gradient
+from terngrad.testing.simulation.ps import SimulatedPs
+from terngrad.testing.simulation.streams import SimulatedLink
+
+OPERATIONS = 2
+STEPS = 6
+_T = TypeVar("_T")
+Waits = Generator[None, None, _T]
+
+
+class SimulatedNetwork:
+    """A `Network` of one process of a worker.
+
+    Attributes:
+      links: all that were opened.
+    """
+
+    def __init__(
+        self, rank: int, servers: Sequence[SimulatedPs], timeout_secs: float, clock: Clock
+    ) -> None:
+        """Reaches these ps."""
+        self._rank, self._servers = rank, servers
+        self._timeout_secs, self._clock = timeout_secs, clock
+        self.links: list[SimulatedLink] = []
+        self._beat: Callable[[], None] = lambda: None
+        self._beat_secs, self._beat_at = 0.0, 0.0
+
+    def open(self, ps: int, method: str, events: LinkEvents) -> SimulatedLink:
+        """See `Network`."""
+        connect = lambda: self._servers[ps].accept(self._rank, method)
+        link = SimulatedLink(ps, connect, events, self._timeout_secs, self._clock)
+        self.links.append(link)
+        return link
+
+    def repeat(self, secs: float, call: Callable[[], None]) -> Callable[[], None]:
+        """See `Network`."""
+        self._beat_secs, self._beat = secs, call
+        return lambda: None
+
+    def look(self) -> None:
+        """Acts on the time that has passed."""
+        for link in self.links:
+            link.look()
+        if self._clock() - self._beat_at >= self._beat_secs:
+            self._beat_at = self._clock()
+            self._beat()
+
+    def close(self) -> None:
+        """See `Network`."""
+
+
+class SimulatedWorker:
+    """One process of a worker.
+
+    Attributes:
+      network: its streams.
+      ending: how it ended: "done", "dismissed" where others were done, or why it failed; "" before.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        workers: int,
+        servers: Sequence[SimulatedPs],
+        timeout_secs: float,
+        clock: Clock,
+        ledger: Ledger,
+        saved: bytes,
+    ) -> None:
+        """Starts with the state of a checkpoint."""
+        self.rank, self._workers, self._clock, self._ledger = rank, workers, clock, ledger
+        self._hosts = [[f"host{i}:1" for i in range(n)] for n in (workers, len(servers))]
+        self._servers, self._timeout_secs = servers, timeout_secs
+        self.network = SimulatedNetwork(rank, servers, timeout_secs, clock)
+        self.ending = ""
+        self.state = State(saved) if saved else State()
+        self._view = View()
+        self._is_live = False
+        self._pulse = Pulse()
+        self._has_compiled = False
+        self._results: list[collections.deque[Result]] = []
+        self._program = self._run()
+
+    def resume(self) -> None:
+        """Goes on to where the main thread waits next."""
+        next(self._program, None)
+
+    def _run(self) -> Waits[None]:
+        began = self._clock()
+        while not all(self._can_open(ps) for ps in self._servers):
+            if self._clock() - began > self._timeout_secs:
+                self.ending = "a ps cannot be reached"
+                return
+            yield
+        workers, servers = self._hosts
+        self._client = Client(
+            servers,
+            workers,
+            self.rank,
+            self._timeout_secs,
+            pulse=self._pulse,
+            network=self.network,
+        )
+        self._meeting = self._client.meeting
+        why = ""
+        try:
+            yield from self._train()
+            self._meeting.leave()
+            ending = "done"
+        except FinishedError:
+            self._meeting.leave()
+            ending = "dismissed"
+        except MembershipError as error:
+            ending = why = str(error)
+        yield from self._close(why)
+        self.ending = ending
+
+    def _close(self, why: str) -> Waits[None]:
+        """As `Client.close` waits; streams that are open then still deliver."""
+        began = self._clock()
+        while not (why or self._client.failure or self._client.reaches_servers):
+            if self._clock() - began >= END_SECS:
+                break
+            yield
+        self._client.close(is_done=True, why=why)
+
+    def _can_open(self, ps: SimulatedPs) -> bool:
+        is_there = ps.service is not None and not ps.is_stopped
+        return is_there and all(stream.worker != self.rank for stream in ps.streams)
+
+    def _train(self) -> Waits[None]:
+        yield from self._gather("facts", b"")
+        yield from self._gather("tensor:examples", b"", 0)
+        while (yield from self._synchronize()):
+            try:
+                yield from self._gather("parameters", bytes(self.state))
+                break
+            except InterruptionError:
+                continue
+        self._declare()
+        while self.state.steps < STEPS:
+            if not (yield from self._step()):
+                self._pulse.batches = None
+                yield from self._synchronize()
+        self._pulse.batches = None
+        while True:
+            try:
+                yield from self._gather("parameters at the end", b"")
+                return
+            except InterruptionError:
+                yield from self._synchronize()
+
+    def _gather(self, name: str, content: bytes, round_: int | None = None) -> Waits[None]:
+        asked = self._meeting.conversation.give(name, content, round_)
+        yield from self._wait(lambda: self._meeting.conversation.values(name, asked))
+
+    def _synchronize(self) -> Waits[bool]:
+        """As `ParameterServerConnection.synchronize`."""
+        conversation = self._meeting.conversation
+        while True:
+            while not self._client.failure and not self._client.reaches_servers:
+                yield
+            last = conversation.stand(self.state.steps, is_live=self._is_live)
+            view = yield from self._wait(functools.partial(conversation.view_after, last))
+            self._ledger.note_view(view)
+            receivers = groups.unpack(view.receivers)
+            try:
+                if self.rank == view.donor and receivers:
+                    self._meeting.give_state(view, [memoryview(bytes(self.state))])
+                elif self.rank in receivers:
+                    self._is_live = False
+                    self.state = State((yield from self._wait(conversation.take_state)))
+            except InterruptionError:
+                continue
+            self._is_live, self._view = True, view
+            self._ledger.note_state(self.rank, view, self.state)
+            return view.is_first
+
+    def _wait(self, find: Callable[[], _T | None]) -> Waits[_T]:
+        """As `Meeting` waits."""
+        while (found := find()) is None:
+            self._meeting.conversation.check()
+            yield
+        return found
+
+    def _declare(self) -> None:
+        for i in range(OPERATIONS):
+            box: collections.deque[Result] = collections.deque()
+            self._results.append(box)
+            name, workers = f"family{i}/sum", self._workers
+            self._client.declare(
+                Operation(name, Kind.FLOATS, items=workers, local_nodes=1, workers=workers),
+                lambda result, workers, box=box: box.append((result.view(np.int32), workers)),
+                lambda: None,
+            )
+
+    def _step(self) -> Waits[bool]:
+        step = self.state.steps
+        if self._has_compiled:
+            self._pulse.batches = step
+        self._has_compiled = True
+        self._pulse.tick()
+        yield
+        self._client.follows(step)
+        for operation in range(OPERATIONS):
+            content = gradient(self.rank, self.state, operation, self._workers)
+            self._client.push(operation, step, content)
+            yield
+        while not all(self._results):
+            if self._client.failure:
+                return False
+            yield
+        results = [box.popleft() for box in self._results]
+        if not self._client.commit(step):
+            return False
+        self.state.apply(contributors_of(results, self.state, self._view))
+        self._ledger.note_state(self.rank, self._view, self.state)
+        return True
