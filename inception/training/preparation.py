@@ -83,13 +83,7 @@ def prepare(
     """
     if workers.size == 1 and not holders and is_finished(config):
         return None
-    runtime.configure(
-        intra_threads=config.num_intra_threads,
-        inter_threads=config.num_inter_threads,
-        deterministic=config.deterministic,
-        log_placement=config.log_device_placement,
-    )
-    devices = runtime.towers(config.num_gpus, on_cpu=config.clone_on_cpu)
+    devices = _set_up(config)
     goal = problem.resolve(config)
     if config.codec:
         find_codec(config.codec)  # before anyone waits for a process that cannot have it
@@ -137,6 +131,17 @@ def prepare(
     if workers.is_chief:
         _tell_plan(ready)
     return ready
+
+
+def _set_up(config: TrainConfig) -> Sequence[str]:
+    """Sets this process up, before it computes anything; returns its towers."""
+    runtime.configure(
+        intra_threads=config.num_intra_threads,
+        inter_threads=config.num_inter_threads,
+        deterministic=config.deterministic,
+        log_placement=config.log_device_placement,
+    )
+    return runtime.towers(config.num_gpus, on_cpu=config.clone_on_cpu)
 
 
 def _count_examples(
