@@ -23,7 +23,7 @@ from terngrad.testing.processes import Started, unread_after
 from terngrad.training import checkpoints
 
 REPO = Path(__file__).parents[2]
-STEPS = 60
+STEPS = 100
 TIMEOUT_SECS = 200
 
 
@@ -146,8 +146,10 @@ def test_event_files_hold_losses_speed_bytes_and_zeros(undisturbed):
 
 @pytest.fixture(scope="module", name="interrupted")
 def _interrupted(digits, tmp_path_factory):
-    """A run that two signals and a kill ended: its folder and, by signal, what it printed then."""
+    """A run that a kill and two signals ended: its folder and, by signal, what it printed then."""
     folder, printed = tmp_path_factory.mktemp("interrupted"), {}
+    with start(digits, folder) as training:
+        training.wait_for("step 10,")  # and is killed
     for number in (signal.SIGTERM, signal.SIGINT):
         with start(digits, folder, save_iter=0) as training:
             training.wait_for(": step ")
@@ -155,8 +157,6 @@ def _interrupted(digits, tmp_path_factory):
             status = training.finish()
         saved = checkpoints.latest_checkpoint(str(folder))
         printed[number] = status, saved, training.output
-    with start(digits, folder) as training:
-        training.wait_for("step 40,")  # and is killed
     again = run(digits, folder)
     assert again.returncode == 0, again.stderr
     return folder, printed, again.stdout
