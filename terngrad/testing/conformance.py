@@ -95,8 +95,8 @@ def main() -> None:
     kind, rank, hosts, nodes, path, *names = sys.argv[1:]
     tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
     tf.config.threading.set_inter_op_parallelism_threads(2)
-    kernels = choose_kernels().kernels
     connection = CONNECTIONS[kind](int(rank), hosts)
+    kernels = choose_kernels().kernels  # computes, which no process may before it has joined
     step = tf.Variable(0, dtype=tf.int64, trainable=False)
     exchange = (
         connection.exchange(int(nodes) // connection.size, kernels, step)
