@@ -102,7 +102,7 @@ def test_law_4_every_process_delivers_what_one_process_does(alone, together, pol
 
 @pytest.mark.slow
 def test_law_4_every_node_keeps_what_it_keeps_in_one_process(alone, together):
-    memories = [key for key in alone if "memory/" in key]
+    memories = sorted(key for key in alone if "memory/" in key)
     assert sorted(key for found in together for key in found if "memory/" in key) == memories
     for found in together:
         for key in found.keys() & set(memories):
