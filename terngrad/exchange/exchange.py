@@ -32,7 +32,7 @@ class Exchange(abc.ABC):
     Attributes:
       first_node: global index of this process' first node; it computes a consecutive block.
       local_nodes: nodes that this process computes.
-      size: nodes in the group.
+      num_nodes: nodes in the group, on all processes.
       sums_local_nodes: whether a process hands in what its nodes have together.
       bytes_sent: int64 scalar variable, bytes that left this process since the start.
       bytes_received: int64 scalar variable, bytes that reached it.
@@ -48,14 +48,14 @@ class Exchange(abc.ABC):
         """
         self.local_nodes = local_nodes
         self.first_node = rank * local_nodes
-        self.size = processes * local_nodes
-        if not 1 <= self.size <= MAX_NODES:
-            raise ValueError(f"{self.size} nodes; allowed are 1 to {MAX_NODES}.")
+        self.num_nodes = processes * local_nodes
+        if not 1 <= self.num_nodes <= MAX_NODES:
+            raise ValueError(f"{self.num_nodes} nodes; allowed are 1 to {MAX_NODES}.")
         self.bytes_sent = tf.Variable(0, dtype=tf.int64, trainable=False)
         self.bytes_received = tf.Variable(0, dtype=tf.int64, trainable=False)
         # A variable, which no graph optimizer folds: a division by a constant would become a
         # product with its reciprocal, which rounds differently.
-        self._nodes = tf.Variable(self.size, dtype=tf.int32, trainable=False)
+        self._nodes = tf.Variable(self.num_nodes, dtype=tf.int32, trainable=False)
 
     @abc.abstractmethod
     def max(self, vectors: Sequence[tf.Tensor], name: str) -> tf.Tensor:
@@ -71,7 +71,7 @@ class Exchange(abc.ABC):
           max_code: largest magnitude of a node's code.
 
         Returns:
-          uint32 [M / 32, planes.plane_count(size * max_code)].
+          uint32 [M / 32, planes.plane_count(num_nodes * max_code)].
 
         Raises:
           ValueError: sums could be larger than `limits.MAX_SUM`.
@@ -93,7 +93,7 @@ class Exchange(abc.ABC):
         """Nodes of which `total`, a result of this exchange, was made.
 
         Returns:
-          int32 scalar that no graph optimizer can fold; `size`, unless a step is made without some.
+          int32 scalar that no graph optimizer can fold; at most `num_nodes`.
         """
         del total
         return self._nodes.read_value()
@@ -124,7 +124,7 @@ class Exchange(abc.ABC):
 
     def mean(self, values: Sequence[Sequence[tf.Tensor]], name: str) -> list[tf.Tensor]:
         """Means of float tensors over the nodes; formed in float32, returned in the given type."""
-        if self.size == 1:
+        if self.num_nodes == 1:
             return list(values[0])
         wide = [[tf.cast(value, tf.float32) for value in node] for node in values]
         totals = self.float_sum(wide, name)
@@ -140,10 +140,10 @@ class Exchange(abc.ABC):
         Raises:
           ValueError: it is larger than `limits.MAX_SUM`.
         """
-        largest = self.size * max_code
+        largest = self.num_nodes * max_code
         if largest > MAX_SUM:
             raise ValueError(
-                f"codes up to {max_code} of {self.size} nodes: their sums reach {largest}; "
+                f"codes up to {max_code} of {self.num_nodes} nodes: their sums reach {largest}; "
                 f"allowed is up to {MAX_SUM}."
             )
         return largest

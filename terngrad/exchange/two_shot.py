@@ -75,7 +75,7 @@ class TwoShotExchange(SpreadExchange):
         groups = local.shape[0]
         parts = self._exchange_shares(_as_integers(local), f"{name}/codes")
         received = [tf.bitcast(part, tf.uint32) for part in tf.unstack(parts)]
-        share = self._kernels.sum(received, plane_count(self.size * max_code))
+        share = self._kernels.sum(received, plane_count(self.num_nodes * max_code))
         total = self._gather_shares(_as_integers(share), f"{name}/sums")
         return tf.bitcast(total[:groups], tf.uint32)
 

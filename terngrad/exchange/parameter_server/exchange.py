@@ -99,7 +99,7 @@ class ParameterServerExchange(SpreadExchange):
         super().__init__(client.rank, client.size, local_nodes, kernels)
         self._client = client
         self._step = step
-        self._counted = self.size
+        self._counted = self.num_nodes
         self._operations = _Operations(client, self._count)
         self._unsettled: list[tf.Tensor] = []  # results of the step that is being traced
         self._took_part = tf.constant(True)  # in that step
@@ -110,7 +110,7 @@ class ParameterServerExchange(SpreadExchange):
     def _join_codes(self, local: tf.Tensor, name: str, max_code: int) -> tf.Tensor:
         groups, words = local.shape[0], tf.bitcast(local, tf.int32)
         total = self._run(f"{name}/codes", Kind.CODES, groups, words, max_code)
-        planes = plane_count(self.size * max_code)
+        planes = plane_count(self.num_nodes * max_code)
         return tf.bitcast(tf.reshape(total, [groups, planes]), tf.uint32)
 
     def _join_floats(self, local: tf.Tensor, name: str) -> tf.Tensor:
