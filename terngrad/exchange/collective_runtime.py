@@ -1,4 +1,4 @@
-"""Starts TensorFlow's collective runtime in such a way that a caller can watch the processes.
+"""Starts TensorFlow's collective runtime so that the caller can watch the processes.
 
 Only this module relies on undocumented parts of TensorFlow's runtime.
 """
@@ -91,7 +91,7 @@ def _enabling(library: ctypes.CDLL):
 
 @contextlib.contextmanager
 def _signals_kept() -> Iterator[None]:
-    """Restores the handler of SIGTERM, which TensorFlow replaces with one that does nothing."""
+    """Restores the handler of SIGTERM: TensorFlow's own handler ignores the signal."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -30,7 +30,7 @@ class Gate:
     def __init__(
         self, ps: int, ps_hosts: Sequence[str], worker_hosts: Sequence[str], rules: str = ""
     ) -> None:
-        """Guards ps number `ps`; workers must have the same hosts and rules."""
+        """Guards the ps with index `ps`; workers must have the same hosts and rules."""
         self._rules = rules
         self._ps, self._ps_hosts, self._worker_hosts = ps, ps_hosts, worker_hosts
         self._complaints: set[str] = set()

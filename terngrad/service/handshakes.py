@@ -1,7 +1,7 @@
-"""A filter for the stderr of a ps that logs failed TLS handshakes, each kind at most once a while.
+"""A filter for the stderr of a ps, which logs each kind of failed TLS handshake every 10 minutes.
 
 gRPC has no callback for them: it writes a cryptic line for each attempt, among many other lines.
-The filter runs as a separate process; see `app.filtered_stderr`.
+The filter runs as a separate process; see `filtered_stderr` in inception/app.py.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from terngrad.asynchronous.space import make_shards
 from terngrad.cluster.ports import free_ports
 from terngrad.codecs.factory import make_codecs
 from terngrad.draws import DrawKey
-from terngrad.exchange.parameter_server.coordination.coordinator import Rules
+from terngrad.exchange.parameter_server.coordination.situation import Rules
 from terngrad.exchange.parameter_server.exchange import ParameterServerConnection
 from terngrad.exchange.parameter_server.operations import Kind
 from terngrad.exchange.parameter_server.server.aggregator import Aggregator

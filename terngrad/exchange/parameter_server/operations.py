@@ -53,7 +53,8 @@ class Operation:
     def __post_init__(self) -> None:
         """Raises OperationError if no ps could compute this."""
         if not 0 < len(self.name) <= _LONGEST_NAME:
-            raise OperationError(f"a name of {len(self.name)} characters; allowed are 1 to 256")
+            allowed = f"allowed are 1 to {_LONGEST_NAME}"
+            raise OperationError(f"a name of {len(self.name)} characters; {allowed}")
         if not 1 <= self.local_nodes * self.workers <= MAX_NODES:
             nodes = self.local_nodes * self.workers
             raise OperationError(f"{nodes} nodes; allowed are 1 to {MAX_NODES}")

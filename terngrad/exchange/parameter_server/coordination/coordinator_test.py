@@ -5,7 +5,8 @@ import re
 import pytest
 
 from terngrad.exchange.parameter_server import groups
-from terngrad.exchange.parameter_server.coordination.coordinator import Coordinator, Rules
+from terngrad.exchange.parameter_server.coordination.coordinator import Coordinator
+from terngrad.exchange.parameter_server.coordination.situation import Rules
 from terngrad.service.messages import Report
 
 SECS = 10.0

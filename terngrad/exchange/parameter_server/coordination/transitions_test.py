@@ -3,7 +3,8 @@
 import pytest
 
 from terngrad.exchange.parameter_server.coordination import transitions
-from terngrad.exchange.parameter_server.coordination.coordinator import Coordinator, Rules
+from terngrad.exchange.parameter_server.coordination.coordinator import Coordinator
+from terngrad.exchange.parameter_server.coordination.situation import Rules
 from terngrad.exchange.parameter_server.coordination.transitions import (
     PHASE_AFTER,
     STATUS_AFTER,

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import grpc
 from google.protobuf.message import DecodeError
 
-from terngrad.exchange.parameter_server.coordination.coordinator import Coordinator, Rules
+from terngrad.exchange.parameter_server.coordination.coordinator import Coordinator
+from terngrad.exchange.parameter_server.coordination.situation import Rules
 from terngrad.exchange.parameter_server.server.aggregator import Aggregator, Reduce
 from terngrad.exchange.parameter_server.server.attendance import Attendance
 from terngrad.exchange.parameter_server.server.service import Service, UnreadError
@@ -66,7 +67,7 @@ class Server:
 
     @property
     def attendance(self) -> Attendance:
-        """Attendance on the workers' Exchange streams."""
+        """Which workers have an Exchange stream, and how the others left."""
         return self._service.attendance
 
     @property

@@ -17,7 +17,7 @@ import pytest
 from terngrad.cluster.channel import MembershipError, PortError
 from terngrad.exchange.connection import InterruptionError
 from terngrad.exchange.parameter_server import groups
-from terngrad.exchange.parameter_server.coordination.coordinator import Rules
+from terngrad.exchange.parameter_server.coordination.situation import Rules
 from terngrad.exchange.parameter_server.operations import PIECE_BYTES, Kind, Operation
 from terngrad.exchange.parameter_server.server.reduction import Reduction
 from terngrad.exchange.parameter_server.server.server import Server

@@ -6,7 +6,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from terngrad.exchange.parameter_server.coordination.coordinator import Coordinator, Rules
+from terngrad.exchange.parameter_server.coordination.coordinator import Coordinator
+from terngrad.exchange.parameter_server.coordination.situation import Rules
 from terngrad.exchange.parameter_server.server.aggregator import Aggregator, Reduce
 from terngrad.exchange.parameter_server.server.attendance import Attendance
 from terngrad.exchange.parameter_server.server.catalogue import PushError
@@ -28,7 +29,7 @@ class Service:
     """The two streams of each worker, and the objects that handle them; any thread may call.
 
     Attributes:
-      attendance: attendance on the workers' Exchange streams.
+      attendance: which workers have an Exchange stream, and how the others left.
       coordinator: decides which workers train together; None except on ps 0.
       aggregator: combines the workers' pushes.
       figures: counts of steps and bytes.
