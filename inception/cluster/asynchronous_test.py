@@ -196,9 +196,7 @@ def test_a_worker_that_stands_still_is_not_missed_and_a_ps_that_does_is_found_ag
         runs[1].wait_for(r"^ps 0 \(.*\) is back")
         runs[2].process.send_signal(signal.SIGSTOP)
         for run in runs[:2]:
-            run.wait_for(
-                r"^ps 0 \(.*\) does not answer any more: .*; trying to reach it again for 14 s"
-            )
+            run.wait_for(r"^ps 0 \(.*\) no longer answers: .*; trying to reach it again for 14 s")
         seen = max(max(steps_of(run)) for run in runs[:2])
         runs[2].process.send_signal(signal.SIGCONT)
         for run in runs[:2]:

@@ -15,7 +15,7 @@ from inception.flags.cluster import ClusterConfig
 from terngrad.cluster.channel import FinishedError, name_of
 from terngrad.cluster.membership import compare, end_process, reason_of
 from terngrad.cluster.pulse import HOPELESS, Pulse
-from terngrad.exchange.parameter_server.coordination.coordinator import Rules
+from terngrad.exchange.parameter_server.coordination.situation import Rules
 from terngrad.exchange.parameter_server.exchange import ParameterServerConnection
 from terngrad.exchange.parameter_server.worker.client import Client
 

@@ -27,7 +27,7 @@ def _alone(tmp_path_factory):
 
 
 def test_law_10_a_ps_with_other_rules_is_named(alone):
-    rules = "its flags are num_replicas_to_aggregate=1, .*those of this ps num_replicas_t"
+    rules = "its flags are num_replicas_to_aggregate=1, .*; this ps has num_replicas_t"
     alone.wait_for("1", rules)
 
 
@@ -46,14 +46,14 @@ def test_law_10_workers_with_other_flags_are_named(tmp_path):
         assert "Traceback" not in cluster.lines()
 
 
-def test_law_10_a_worker_that_does_not_come_is_named(tmp_path):
+def test_law_10_a_worker_that_does_not_join_is_named(tmp_path):
     flags = paced_flags_of(tmp_path, "--worker_timeout_secs=15")
     with Cluster(2, 1, *flags, absent=["1"]) as cluster:
-        cluster.wait_for("0", r"worker 1 \(127.0.0.1:\d+\) did not come within 15 s")
+        cluster.wait_for("0", r"worker 1 \(127.0.0.1:\d+\) did not join within 15 s")
         assert [cluster.status(label) for label in cluster.runs] == [1, 1]
 
 
-REFUSED = "Refused somebody whose TLS handshake failed: certificate verify failed"
+REFUSED = "Refused a connection: TLS handshake failed: certificate verify failed"
 
 
 @pytest.fixture(scope="module", name="encrypted")

@@ -63,7 +63,7 @@ class Training:
     @property
     def nodes(self) -> int:
         """Nodes of the run, in all processes."""
-        return self.exchange.size
+        return self.exchange.num_nodes
 
 
 def build_training(

@@ -173,9 +173,9 @@ def test_a_state_of_another_size_than_the_plans_is_refused(served):
 
 def test_who_is_no_worker_of_this_training_is_refused(served):
     _, details = stranger(served[1], hello_of(served[1], 2), "Update", messages=entry())
-    assert "it says to be worker 2 of 2" in details
+    assert "its worker index is 2; allowed are 0 to 1" in details
     _, details = stranger(served[1], None, "Update", messages=entry())
-    assert "it does not say who it is" in details
+    assert "it did not introduce itself" in details
 
 
 def test_a_message_longer_than_a_piece_is_not_even_read(served):

@@ -1,1 +1,1 @@
-"""Exchanges: the largest scale, the exact sum of codes and the mean of floats over nodes."""
+"""Exchanges: largest scale, exact sum of codes and mean of floats over nodes."""

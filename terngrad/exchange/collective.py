@@ -15,16 +15,16 @@ _GROUP = 1  # key of the group of all processes
 
 
 def start(hosts: Sequence[str], rank: int, timeout_secs: float = 60.0) -> CollectiveTransport:
-    """Starts this process' server; returns when those of all processes run.
+    """Starts this process' server; returns when the servers of all processes run.
 
-    Call before TensorFlow computes anything. It waits for ever: who watches the other processes
-    must end this one when one of them is lost.
+    Call it before TensorFlow computes anything. It waits forever: the caller must watch the other
+    processes and end this one when one of them is lost.
 
     Args:
       hosts: "host:port" of each process.
-      rank: index of this one.
-      timeout_secs: after which the caller takes a silent process for lost; TensorFlow itself, which
-        does not say which it was, gets more.
+      rank: index of this process.
+      timeout_secs: time after which the caller counts a silent process as lost. TensorFlow gets a
+        longer time-out, because its error does not name the process.
 
     Raises:
       ValueError: this process' port is taken.
@@ -34,10 +34,10 @@ def start(hosts: Sequence[str], rank: int, timeout_secs: float = 60.0) -> Collec
 
 
 class CollectiveTransport(Transport):
-    """Operations on the collective runtime that `start` started."""
+    """Collectives of the runtime that `start` started."""
 
     def __init__(self, rank: int, size: int) -> None:
-        """Joins `size` processes, of which this is `rank`."""
+        """Joins `size` processes; this one has index `rank`."""
         self.rank = rank
         self.size = size
         self._names: dict[int, str] = {}
@@ -61,7 +61,7 @@ class CollectiveTransport(Transport):
         return tf.raw_ops.CollectiveBcastRecvV2(T=value.dtype, shape=shape, **arguments)
 
     def arguments(self, name: str) -> dict:
-        """What each raw operation of the group takes beside its tensors.
+        """Returns the arguments that each raw operation takes beside its tensors.
 
         Raises:
           ValueError: another name has the same key.

@@ -1,6 +1,6 @@
-"""TensorFlow's collective runtime, started so that others can watch the processes.
+"""Starts TensorFlow's collective runtime so that the caller can watch the processes.
 
-The one place that knows of TensorFlow what it does not document.
+Only this module relies on undocumented parts of TensorFlow's runtime.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ def start(hosts: Sequence[str], rank: int, timeout_secs: float) -> None:
     _be_patient(len(hosts), min(timeout_secs, _LONGEST_SECS))
     try:
         with _python_running(), _signals_kept():
-            # Of the strategy only this is used: creating it starts the collective runtime.
+            # The strategy itself is not used: its constructor starts the collective runtime.
             tf.distribute.MultiWorkerMirroredStrategy(resolver)
     except tf.errors.UnknownError:
-        raise ValueError(f"{hosts[rank]}: TensorFlow cannot listen there: is it taken?") from None
+        raise ValueError(f"TensorFlow cannot listen at {hosts[rank]}: is the port taken?") from None
 
 
 def _be_patient(processes: int, timeout_secs: float) -> None:
-    """Lets TensorFlow take a process for lost only long after its caller does.
+    """Makes TensorFlow wait much longer for a silent process than its caller does.
 
-    By itself it does so after some 10 s of silence, and does not say which process it was.
+    By default TensorFlow gives up after about 10 s and does not name the process.
     """
     context.context().configure_coordination_service(
         service_type="standalone",
@@ -52,14 +52,14 @@ def _be_patient(processes: int, timeout_secs: float) -> None:
 
 @contextlib.contextmanager
 def _python_running() -> Iterator[None]:
-    """Lets this process' other threads run, and say that it lives, while it waits for the others.
+    """Lets this process' other threads run, and send its heartbeat, while it waits for the others.
 
-    TensorFlow's binding keeps Python's lock until all processes have come. The same function of its
-    C library, called by ctypes, does not.
+    TensorFlow's binding holds Python's lock until all processes have joined. The same function of
+    its C library, called through ctypes, does not.
     """
     bindings = context.pywrap_tfe
     original = bindings.TFE_EnableCollectiveOps
-    with contextlib.suppress(OSError, AttributeError):  # of another TensorFlow: then with the lock
+    with contextlib.suppress(OSError, AttributeError):  # another TensorFlow keeps the lock
         bindings.TFE_EnableCollectiveOps = _enabling(ctypes.CDLL(_LIBRARY))
     try:
         yield
@@ -68,7 +68,7 @@ def _python_running() -> Iterator[None]:
 
 
 def _enabling(library: ctypes.CDLL):
-    """TFE_EnableCollectiveOps(context handle, serialized ServerDef) of a library."""
+    """Returns a library's TFE_EnableCollectiveOps(context handle, serialized ServerDef)."""
     address_of = ctypes.pythonapi.PyCapsule_GetPointer
     address_of.restype, address_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     library.TF_NewStatus.restype = ctypes.c_void_p
@@ -91,7 +91,7 @@ def _enabling(library: ctypes.CDLL):
 
 @contextlib.contextmanager
 def _signals_kept() -> Iterator[None]:
-    """Gives SIGTERM back, which TensorFlow takes over and then ignores."""
+    """Restores the handler of SIGTERM: TensorFlow's own handler ignores the signal."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

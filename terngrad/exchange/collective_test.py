@@ -1,4 +1,4 @@
-"""Starting TensorFlow's collective runtime, and what its errors say."""
+"""TensorFlow's collective runtime: its start and its error messages."""
 
 import contextlib
 import sys
@@ -42,7 +42,7 @@ def test_a_process_that_waits_for_the_others_still_runs_and_keeps_its_signals(ho
     command = [sys.executable, "-u", "-c", STARTER, hosts]
     with contextlib.ExitStack() as stack:
         runs = [stack.enter_context(Started([*command, "0"]))]
-        runs[0].wait_for("alive 30$")  # alone, it waits by now
+        runs[0].wait_for("alive 30$")  # by now it waits for the other
         runs.append(stack.enter_context(Started([*command, "1"])))
         for run in runs:
             run.succeed()
@@ -68,5 +68,5 @@ def test_a_process_that_waits_for_the_others_still_runs_and_keeps_its_signals(ho
         ("Graph execution error:\n", "UnavailableError"),
     ],
 )
-def test_the_line_that_says_something_is_told_with_the_workers_names(message, expected):
+def test_the_informative_line_of_an_error_names_the_workers(message, expected):
     assert reason(tf.errors.UnavailableError(None, None, message), HOSTS) == expected

@@ -1,4 +1,4 @@
-"""What a worker needs of an engine: the other processes, and an exchange with them."""
+"""A worker's connection to the other processes: an exchange, and a common state."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from terngrad.ops.kernels import Kernels
 
 
 class InterruptionError(Exception):
-    """The processes must agree on their state before any of them goes on."""
+    """The processes must agree on a state before training can continue."""
 
 
 class Connection(abc.ABC):
@@ -20,7 +20,7 @@ class Connection(abc.ABC):
 
     Attributes:
       rank: index of this process.
-      size: P, their number.
+      size: P, the number of processes.
     """
 
     rank: int
@@ -28,47 +28,47 @@ class Connection(abc.ABC):
 
     @abc.abstractmethod
     def exchange(self, local_nodes: int, kernels: Kernels, step: tf.Variable) -> Exchange:
-        """An exchange of which each process computes `local_nodes` consecutive nodes.
+        """Returns an exchange in which each process computes `local_nodes` consecutive nodes.
 
         Args:
-          local_nodes: of each process.
+          local_nodes: nodes of each process.
           kernels: add codes.
-          step: int64 scalar, of the training: what is exchanged within a step belongs to it.
+          step: the training's step, int64 scalar; each operation belongs to the current step.
         """
 
     @abc.abstractmethod
     def all_gather(self, part: tf.Tensor, name: str) -> tf.Tensor:
-        """Every process' tensor, in the order of the processes: [...] -> [P, ...].
+        """Returns the tensors of all processes, in the order of the processes: [...] -> [P, ...].
 
-        A process that joins late gets the others' tensors, without its own.
+        A process that joins late gets the tensors of the others, without its own.
         """
 
     @abc.abstractmethod
     def synchronize(self, state: Sequence[tf.Variable]) -> bool:
-        """Hands the state of one process to all processes that have another state.
+        """Copies the state of one process to all processes whose state differs.
 
         Args:
-          state: everything that the processes have in common, the step first.
+          state: all variables that the processes have in common, the step first.
 
         Returns:
-          Whether the training begins, with the state that the chief was started with.
+          Whether the training begins now, with the state that the chief loaded.
         """
 
     def was_interrupted(self) -> bool:
-        """Whether the step that failed can be made again after `synchronize`."""
+        """Whether the failed step can be repeated after `synchronize`."""
         return False
 
     def follows(self, step: int) -> bool:
-        """Whether others make a step without this process, which then computes nothing."""
+        """Whether the others make a step without this process, which then skips its batch."""
         del step
         return False
 
     @property
     def leads(self) -> bool:
-        """Whether this process saves: it is the chief, or stands in for a lost chief."""
+        """Whether this process saves: it is the chief, or replaces a lost chief."""
         return self.rank == 0
 
     @property
     def spares(self) -> bool:
-        """Whether a step may be made without this process."""
+        """Whether the others may make a step without this process."""
         return False

@@ -1,9 +1,9 @@
 """The contract of an exchange: three operations on a group of nodes.
 
-A process computes one or more of the group's nodes. Each operation takes what each local node has,
-joins it with that of the other processes, and returns the result that all nodes share. Operations
-of one step may overlap; `name` tells the processes which belong together, and must be the same on
-all of them and unique among a program's operations with different shapes.
+A process computes one or more of the group's nodes. Each operation takes the values of the local
+nodes, combines them with those of the other processes, and returns the result, which all nodes
+share. Operations of one step may overlap: the processes match them by `name`, which must be the
+same on all of them. Operations with different shapes must have different names.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from terngrad.limits import MAX_NODES, MAX_SUM
 
 @dataclasses.dataclass(frozen=True)
 class Payload:
-    """Bytes of one variable that one node sends and receives in a step (headers not counted)."""
+    """Bytes of one variable that one node sends and receives in a step, without headers."""
 
     sent: float
     received: float
@@ -30,101 +30,102 @@ class Exchange(abc.ABC):
     """Operations over all nodes of a training run.
 
     Attributes:
-      first_node: global index of this process' first node; it computes a consecutive block.
+      first_node: global index of this process' first node; its nodes are consecutive.
       local_nodes: nodes that this process computes.
-      size: nodes in the group.
-      sums_local_nodes: whether a process hands in what its nodes have together.
-      bytes_sent: int64 scalar variable, bytes that left this process since the start.
-      bytes_received: int64 scalar variable, bytes that reached it.
+      num_nodes: nodes in the group, on all processes.
+      sums_local_nodes: whether a process sends the sum over its nodes, not each node's codes.
+      bytes_sent: int64 scalar variable, bytes that this process has sent.
+      bytes_received: int64 scalar variable, bytes that it has received.
     """
 
     sums_local_nodes = True
 
     def __init__(self, rank: int, processes: int, local_nodes: int) -> None:
-        """Joins `local_nodes` nodes of each of `processes` processes, of which this is `rank`.
+        """Joins `processes` processes of `local_nodes` nodes each; this one has index `rank`.
 
         Raises:
-          ValueError: there is no node, or there are more than 65536.
+          ValueError: there are no nodes, or more than 65536.
         """
         self.local_nodes = local_nodes
         self.first_node = rank * local_nodes
-        self.size = processes * local_nodes
-        if not 1 <= self.size <= MAX_NODES:
-            raise ValueError(f"{self.size} nodes; allowed are 1 to {MAX_NODES}.")
+        self.num_nodes = processes * local_nodes
+        if not 1 <= self.num_nodes <= MAX_NODES:
+            raise ValueError(f"{self.num_nodes} nodes; allowed are 1 to {MAX_NODES}.")
         self.bytes_sent = tf.Variable(0, dtype=tf.int64, trainable=False)
         self.bytes_received = tf.Variable(0, dtype=tf.int64, trainable=False)
-        # A variable, which no graph optimizer folds: a division by a constant would become a
-        # product with its reciprocal, which rounds differently.
-        self._nodes = tf.Variable(self.size, dtype=tf.int32, trainable=False)
+        # A variable, because graph optimizers turn a division by a constant into a product with
+        # its reciprocal, which rounds differently.
+        self._nodes = tf.Variable(self.num_nodes, dtype=tf.int32, trainable=False)
 
     @abc.abstractmethod
     def max(self, vectors: Sequence[tf.Tensor], name: str) -> tf.Tensor:
-        """Elementwise largest of float32 vectors, one a local node."""
+        """Returns the elementwise largest of float32 vectors, one for each local node."""
 
     @abc.abstractmethod
     def sum(self, codes: Sequence[tf.Tensor], name: str, max_code: int) -> tf.Tensor:
-        """Exact integer sum of the nodes' codes.
+        """Returns the exact integer sum of the nodes' codes.
 
         Args:
-          codes: of each local node, uint32 [M / 32, k] (see planes.py).
+          codes: uint32 [M / 32, k] of each local node (see planes.py).
           name: see above.
           max_code: largest magnitude of a node's code.
 
         Returns:
-          uint32 [M / 32, planes.plane_count(size * max_code)].
+          uint32 [M / 32, planes.plane_count(num_nodes * max_code)].
 
         Raises:
-          ValueError: sums could be larger than `limits.MAX_SUM`.
+          ValueError: a sum could exceed `limits.MAX_SUM`.
         """
 
     @abc.abstractmethod
     def float_sum(self, values: Sequence[Sequence[tf.Tensor]], name: str) -> list[tf.Tensor]:
-        """Sums of float32 tensors over the nodes, added in one binary tree over the global nodes.
+        """Returns sums of float32 tensors, added in one binary tree over the global nodes.
 
         Args:
-          values: of each local node, some tensors.
+          values: tensors of each local node.
           name: see above.
 
         Returns:
-          As many tensors as a node has.
+          One sum for each tensor of a node.
         """
 
     def nodes(self, total: tf.Tensor) -> tf.Tensor:
-        """Nodes of which `total`, a result of this exchange, was made.
+        """Returns the number of nodes in `total`, a result of this exchange.
 
         Returns:
-          int32 scalar that no graph optimizer can fold; `size`, unless a step is made without some.
+          int32 scalar that no graph optimizer can fold. It is `num_nodes`, or less if a step is
+          made without some nodes.
         """
         del total
         return self._nodes.read_value()
 
     def settled(self) -> contextlib.AbstractContextManager[None]:
-        """Operations that are made within change something only when the step's results are final.
+        """Delays the operations made within it until the step's results are final.
 
-        To be entered once in a step, when all that it exchanges has been asked for.
+        Enter it once in a step, after all exchanges of the step are under way.
         """
         return contextlib.nullcontext()
 
     def took_part(self) -> tf.Tensor:
-        """Whether this process' nodes are part of the step's results: bool scalar.
+        """Returns whether this process' nodes are in the step's results: bool scalar.
 
-        To be asked within `settled`.
+        Call it within `settled`.
         """
         return tf.constant(True)
 
-    def insist(self) -> None:  # noqa: B027 (nothing to do where all take part in every step)
-        """Lets this process' next gradients count, where steps are made without some."""
+    def insist(self) -> None:  # noqa: B027 (does nothing if all nodes are in every step)
+        """Makes the next steps wait for this process' gradients, if steps are made without some."""
 
     def traffic(self, payload: Payload) -> Payload:
-        """Bytes that this process sends and receives for a codec's payload.
+        """Returns the bytes that this process sends and receives for a codec's payload.
 
-        In a process alone, where nothing is sent, those of one node.
+        If there is only one process, which sends nothing, these are the bytes of one node.
         """
         return payload
 
     def mean(self, values: Sequence[Sequence[tf.Tensor]], name: str) -> list[tf.Tensor]:
-        """Means of float tensors over the nodes; formed in float32, returned in the given type."""
-        if self.size == 1:
+        """Returns means of float tensors, computed in float32 and cast to their own type."""
+        if self.num_nodes == 1:
             return list(values[0])
         wide = [[tf.cast(value, tf.float32) for value in node] for node in values]
         totals = self.float_sum(wide, name)
@@ -135,24 +136,24 @@ class Exchange(abc.ABC):
         ]
 
     def largest_sum(self, max_code: int) -> int:
-        """Largest magnitude of a sum of codes over all nodes.
+        """Returns the largest magnitude of a sum of codes over all nodes.
 
         Raises:
-          ValueError: it is larger than `limits.MAX_SUM`.
+          ValueError: it exceeds `limits.MAX_SUM`.
         """
-        largest = self.size * max_code
+        largest = self.num_nodes * max_code
         if largest > MAX_SUM:
             raise ValueError(
-                f"codes up to {max_code} of {self.size} nodes: their sums reach {largest}; "
+                f"codes up to {max_code} of {self.num_nodes} nodes: their sums reach {largest}; "
                 f"allowed is up to {MAX_SUM}."
             )
         return largest
 
 
 def tree_sum(values: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Adds neighbours pairwise until one is left, so that aligned blocks of nodes add alike.
+    """Adds neighbours pairwise until one value is left, so that aligned blocks of nodes add alike.
 
-    The order holds only where Grappler's arithmetic optimization is off: it flattens add trees.
+    Grappler's arithmetic optimization must be off, because it flattens trees of additions.
     """
     items = list(values)
     while len(items) > 1:

@@ -1,6 +1,6 @@
 """The exchange over Horovod (Gloo or MPI): processes that horovodrun or mpirun started.
 
-Only Horovod's collectives are used: its optimizer wrapper does not average under Keras 3.
+It uses only Horovod's collectives: Horovod's optimizer wrapper does not average under Keras 3.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ import tensorflow as tf
 from terngrad.cluster import launched
 from terngrad.exchange.two_shot import Transport
 
-_PATIENCE = 3  # which of the processes is lost, the caller knows better than Gloo
+_PATIENCE = 3  # the caller reports a lost process before Gloo does, because it can name it
 
 T = TypeVar("T")
 
 
 def start(timeout_secs: float) -> HorovodTransport:
-    """Meets the other processes; TensorFlow's threads and devices may still be set afterwards.
+    """Joins the other processes; TensorFlow's threads and devices may still be set afterwards.
 
     Args:
-      timeout_secs: after which the caller takes a silent process for lost; Gloo is more patient,
-        unless HOROVOD_GLOO_TIMEOUT_SECONDS is set already.
+      timeout_secs: time after which the caller counts a silent process as lost. Gloo waits longer,
+        unless HOROVOD_GLOO_TIMEOUT_SECONDS is set.
 
     Raises:
-      ValueError: no launcher started this process, or not one that Horovod was built for.
+      ValueError: no launcher that Horovod was built for started this process.
     """
     os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", str(math.ceil(_PATIENCE * timeout_secs)))
     hvd.init()
@@ -42,13 +42,13 @@ def start(timeout_secs: float) -> HorovodTransport:
 class HorovodTransport(Transport):
     """Horovod's collectives.
 
-    Horovod matches operations by name and runs them when all processes have them ready. To
-    TensorFlow they have no side effects: none waits for another, and one whose result nobody needs
-    is left out, so all processes must need the same.
+    Horovod matches operations by name and runs each one when it is ready on all processes. To
+    TensorFlow they have no side effects: none waits for another, and TensorFlow drops an operation
+    whose result is not used. So all processes must use the same results.
     """
 
     def __init__(self) -> None:
-        """Joins the processes that `hvd.init()` met."""
+        """Uses the processes that `hvd.init()` found."""
         self.rank: int = hvd.rank()
         self.size: int = hvd.size()
         self._names: dict[str, str] = {}
@@ -67,12 +67,12 @@ class HorovodTransport(Transport):
         return hvd.broadcast(value, root_rank=0, **self._named(name))
 
     def gather_objects(self, mine: T) -> list[T]:
-        """Every process' object, in the order of the processes; TensorFlow computes for this."""
+        """Returns the objects of all processes, in the order of the processes; uses TensorFlow."""
         return hvd.allgather_object(mine, name="objects")
 
     def _named(self, name: str) -> dict:
-        # The scope of a function or loop, which may differ between processes, is left out; so the
-        # name itself must have none.
+        # The scope of a function or loop may differ between processes, so it is ignored, and the
+        # name must not look as if it had one.
         label = re.sub(r"[^A-Za-z0-9.-]", "_", name.replace("/", "."))
         if self._names.setdefault(label, name) != name:
             raise ValueError(f"operations {name!r} and {self._names[label]!r} get the same name")

@@ -1,4 +1,4 @@
-"""What Horovod is asked to do; what it then does is tested by two_shot_test.py."""
+"""Calls of Horovod; two_shot_test.py tests their results."""
 
 import os
 
@@ -11,7 +11,7 @@ _TIMEOUT = "HOROVOD_GLOO_TIMEOUT_SECONDS"
 
 @pytest.fixture
 def horovod(monkeypatch):
-    """The module in a process that seems to be one of two, started by nobody."""
+    """The module in a process that seems to be one of two; no launcher started it."""
     why = "Horovod is not installed: bash scripts/install_horovod.sh"
     pytest.importorskip("horovod.tensorflow", reason=why)
     from terngrad.exchange import horovod
@@ -21,12 +21,12 @@ def horovod(monkeypatch):
     monkeypatch.setattr(horovod.hvd, "size", lambda: 2)
     monkeypatch.setattr(horovod.hvd.global_process_set, "size", lambda: 2)
     for name in (*_SIZES, _TIMEOUT):
-        monkeypatch.setenv(name, "")  # so that it is put back also where it was not set
+        monkeypatch.setenv(name, "")  # so that it is restored even if it was not set
         monkeypatch.delenv(name)
     return horovod
 
 
-def test_operations_have_the_names_that_were_given_and_wait_for_no_other(horovod):
+def test_operations_have_the_given_names_and_do_not_wait_for_each_other(horovod):
     transport = horovod.HorovodTransport()
 
     @tf.function(autograph=False)
@@ -51,7 +51,7 @@ def test_operations_have_the_names_that_were_given_and_wait_for_no_other(horovod
     assert [tuple(shape) for shape in traced.output_shapes] == [(2, 3)] * 4
 
 
-def test_names_that_would_become_one_are_refused(horovod):
+def test_names_that_would_become_the_same_are_refused(horovod):
     transport = horovod.HorovodTransport()
 
     @tf.function(autograph=False)
@@ -78,7 +78,7 @@ def test_law_10_processes_that_do_not_see_each_other_are_refused(horovod, monkey
     assert (transport.rank, transport.size) == (1, 2)
 
 
-def test_gloo_waits_longer_than_was_asked_unless_the_environment_says_so(horovod, monkeypatch):
+def test_gloo_waits_longer_than_the_time_out_unless_the_environment_sets_it(horovod, monkeypatch):
     horovod.start(2.5)
     assert os.environ[_TIMEOUT] == "8"
     monkeypatch.setenv(_TIMEOUT, "7")

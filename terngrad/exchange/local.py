@@ -1,4 +1,4 @@
-"""The exchange of one process: all nodes are here, sums are formed in memory."""
+"""The exchange of one process: it computes all nodes and adds in memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from terngrad.planes import plane_count
 
 
 class LocalExchange(Exchange):
-    """Towers on the devices of one process, one or more nodes on each; nothing leaves it."""
+    """All nodes on the devices of one process, one or more on each; nothing is sent."""
 
     sums_local_nodes = False
 
@@ -20,7 +20,7 @@ class LocalExchange(Exchange):
         """Joins `nodes` local nodes; `kernels` add their codes.
 
         Raises:
-          ValueError: if `nodes` is not in [1, 65536].
+          ValueError: `nodes` is not in [1, 65536].
         """
         super().__init__(0, 1, nodes)
         self._kernels = kernels

@@ -14,8 +14,8 @@ from terngrad.exchange.two_shot import Transport
 class MpiTransport(Transport):
     """Collectives of an MPI communicator.
 
-    MPI matches collectives by their order, not by name: tf.function keeps the order in which these
-    operations were traced, which is the same in all processes.
+    MPI matches collectives by their order, not by name. tf.function keeps the order in which these
+    operations were traced, and this order is the same in all processes.
     """
 
     def __init__(self, communicator: MPI.Comm) -> None:
@@ -61,6 +61,6 @@ class MpiTransport(Transport):
 def _call(
     function: Callable[[np.ndarray], np.ndarray], tensor: tf.Tensor, shape: tf.TensorShape | list
 ) -> tf.Tensor:
-    # Stateful, so that no call is left out, shared or moved before another.
+    # numpy_function is stateful, so TensorFlow drops, merges or reorders no call.
     contiguous = lambda array: function(np.asarray(array, order="C"))
     return tf.ensure_shape(tf.numpy_function(contiguous, [tensor], tensor.dtype), shape)

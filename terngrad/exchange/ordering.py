@@ -1,16 +1,16 @@
-"""Operations between processes that need not wait for each other."""
+"""Operations between processes that do not wait for each other."""
 
 from __future__ import annotations
 
 import tensorflow as tf
-from tensorflow.python.framework import ops  # the one place that knows the function under way
+from tensorflow.python.framework import ops  # only this module knows the current function
 
 
 def unordered(result: tf.Tensor) -> tf.Tensor:
-    """Lets the operation that yields `result` start as soon as its input is there.
+    """Lets the operation that yields `result` start as soon as its input is ready.
 
-    tf.function would chain such operations in the order in which they were traced, so that none
-    could overlap with another's wait for its gradients.
+    tf.function would run such operations one after the other, in the order in which they were
+    traced, so that none could run while another waits for its gradients.
     """
     graph = ops.get_default_graph()
     dependencies = getattr(graph, "experimental_acd_manager", None)

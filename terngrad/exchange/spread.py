@@ -1,7 +1,7 @@
 """The shared part of all exchanges whose nodes are spread over several processes.
 
-A process first joins its own nodes in memory. The engine then joins one flat tensor of each process
-with those of the others.
+A process first combines its own nodes in memory. The engine then combines one flat tensor from
+each process.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ from terngrad.planes import plane_count
 
 
 class SpreadExchange(Exchange):
-    """Every process computes as many consecutive nodes.
+    """An exchange in which each process computes the same number of consecutive nodes.
 
-    For sums of floats that do not depend on how nodes are spread over processes (law 4), the number
-    of nodes of a process must be a power of two.
+    If this number is a power of two, sums of floats do not depend on how nodes are spread over
+    processes (law 4).
     """
 
     def __init__(self, rank: int, processes: int, local_nodes: int, kernels: Kernels) -> None:
-        """Joins `local_nodes` nodes of each process, whose codes `kernels` add.
+        """Joins `local_nodes` nodes of each process; `kernels` add their codes.
 
         Raises:
-          ValueError: there is no node, or there are more than 65536.
+          ValueError: there are no nodes, or more than 65536.
         """
         super().__init__(rank, processes, local_nodes)
         self._kernels = kernels
 
     @abc.abstractmethod
     def _join_max(self, local: tf.Tensor, name: str) -> tf.Tensor:
-        """Elementwise largest of the processes' float32 [n]."""
+        """Returns the elementwise largest of the processes' float32 [n]."""
 
     @abc.abstractmethod
     def _join_codes(self, local: tf.Tensor, name: str, max_code: int) -> tf.Tensor:
-        """Sum of the processes' uint32 [G, k] over all nodes, whose codes reach `max_code`."""
+        """Returns the sum of the processes' codes, uint32 [G, k]; a node's reach `max_code`."""
 
     @abc.abstractmethod
     def _join_floats(self, local: tf.Tensor, name: str) -> tf.Tensor:
-        """Sum of the processes' float32 [n]."""
+        """Returns the sum of the processes' float32 [n]."""
 
     @abc.abstractmethod
     def _join_halves(self, local: tf.Tensor, name: str) -> tf.Tensor:
-        """Mean of the processes' float32 [n], which is rounded to float16 on each way."""
+        """Returns the mean of the processes' float32 [n], which travel as float16 both ways."""
 
     def max(self, vectors: Sequence[tf.Tensor], name: str) -> tf.Tensor:
         """See base class."""
@@ -64,7 +64,7 @@ class SpreadExchange(Exchange):
         return _like(self._join_floats(_flat(local), name), local)
 
     def mean(self, values: Sequence[Sequence[tf.Tensor]], name: str) -> list[tf.Tensor]:
-        """See base class; float16 also travels as float16, rounded again on each way."""
+        """See base class; float16 travels as float16 and is rounded again on each way."""
         if values[0][0].dtype != tf.float16:
             return super().mean(values, name)
         wide = [[tf.cast(value, tf.float32) for value in node] for node in values]
@@ -78,6 +78,6 @@ def _flat(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def _like(flat: tf.Tensor, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Cuts a flat tensor into tensors of the given ones' shapes."""
+    """Splits a flat tensor into tensors with the shapes of `tensors`."""
     parts = tf.split(flat, [tensor.shape.num_elements() for tensor in tensors])
     return [tf.reshape(part, t.shape) for part, t in zip(parts, tensors, strict=True)]

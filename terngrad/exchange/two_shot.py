@@ -1,10 +1,10 @@
-"""All-reduce in two shots: each process sums its share of what all hold, and hands the sums back.
+"""All-reduce in two shots: each process sums one share of the values and sends the sums to all.
 
     all-to-all of codes -> integer sum of the own share -> all-gather of the packed sums
 
-Nothing is quantized on the way, so the sum is exact. With ternary codes a process sends
-2 (P - 1) / P bits a value in the first shot and ceil(log2(2 N + 1)) (P - 1) / P in the second,
-P processes with a node each, N = P nodes together.
+Nothing is quantized on the way, so the sum is exact. With P processes of one node each (N = P) and
+ternary codes, a process sends 2 (P - 1) / P bits a value in the first shot and
+ceil(log2(2 N + 1)) (P - 1) / P in the second.
 """
 
 from __future__ import annotations
@@ -21,50 +21,50 @@ from terngrad.exchange.spread import SpreadExchange
 from terngrad.ops.kernels import Kernels
 from terngrad.planes import plane_count
 
-_FEW_FLOATS = 8  # such as losses: all processes hand them to all, in one shot
-_LANE = 4  # bytes of what a transport moves: float32 or 32-bit integers
+_FEW_FLOATS = 8  # such as losses: each process sends them to all others, in one shot
+_LANE = 4  # bytes of a value that a transport moves: float32 or 32-bit integer
 
 
 class Transport(Connection):
-    """What a two-shot exchange needs of a network: P processes that move tensors of 4-byte values.
+    """A network of P processes that move tensors of 4-byte values.
 
-    `name` tells the processes which operations belong together, as in `Exchange`.
+    The processes match operations by `name`, as in `Exchange`.
 
     Attributes:
       rank: index of this process.
-      size: P.
+      size: P, the number of processes.
     """
 
     def exchange(self, local_nodes: int, kernels: Kernels, step: tf.Variable) -> Exchange:
         """See base class."""
-        del step  # these operations meet by their order, or by their names
+        del step  # the processes match these operations by their order or by their names
         return TwoShotExchange(self, local_nodes, kernels)
 
     @abc.abstractmethod
     def all_to_all(self, parts: tf.Tensor, name: str) -> tf.Tensor:
-        """Sends row i of [P, ...] to process i; row j of the result came from process j."""
+        """Sends row i of [P, ...] to process i; row j of the result comes from process j."""
 
     @abc.abstractmethod
     def broadcast(self, value: tf.Tensor, name: str) -> tf.Tensor:
-        """The tensor of process 0."""
+        """Returns the tensor of process 0."""
 
     def synchronize(self, state: Sequence[tf.Variable]) -> bool:
-        """See base class; all are started together, so it is the chief's."""
+        """See base class; all processes start together, so they take the chief's state."""
         for i, variable in enumerate(state):
             variable.assign(self.broadcast(variable.read_value(), f"state/{i}"))
         return True
 
 
 class TwoShotExchange(SpreadExchange):
-    """Exchanges over a transport."""
+    """An exchange over a transport."""
 
     def __init__(self, transport: Transport, local_nodes: int, kernels: Kernels) -> None:
-        """Joins `local_nodes` nodes of each process; errors: see base class."""
+        """Joins `local_nodes` nodes of each process; for errors see base class."""
         super().__init__(transport.rank, transport.size, local_nodes, kernels)
         self._transport = transport
 
     def traffic(self, payload: Payload) -> Payload:
-        """See base class; in each of the shots the own share stays here."""
+        """See base class; in each shot a process keeps its own share."""
         octets = (payload.sent + payload.received) * self._others_share
         return Payload(octets, octets)
 
@@ -75,7 +75,7 @@ class TwoShotExchange(SpreadExchange):
         groups = local.shape[0]
         parts = self._exchange_shares(_as_integers(local), f"{name}/codes")
         received = [tf.bitcast(part, tf.uint32) for part in tf.unstack(parts)]
-        share = self._kernels.sum(received, plane_count(self.size * max_code))
+        share = self._kernels.sum(received, plane_count(self.num_nodes * max_code))
         total = self._gather_shares(_as_integers(share), f"{name}/sums")
         return tf.bitcast(total[:groups], tf.uint32)
 
@@ -101,7 +101,7 @@ class TwoShotExchange(SpreadExchange):
         return self._nodes.read_value() // self.local_nodes
 
     def _exchange_shares(self, rows: tf.Tensor, name: str) -> tf.Tensor:
-        """Cuts rows [G, ...] into P shares: [P, ceil(G / P), ...], this process' from everyone."""
+        """Splits rows [G, ...] into P shares; returns this process': [P, ceil(G / P), ...]."""
         processes = self._transport.size
         share = math.ceil(rows.shape[0] / processes)
         padding = [[0, share * processes - rows.shape[0]]] + [[0, 0]] * (rows.shape.rank - 1)
@@ -110,19 +110,19 @@ class TwoShotExchange(SpreadExchange):
         return self._transport.all_to_all(parts, name)
 
     def _gather(self, values: tf.Tensor, name: str) -> tf.Tensor:
-        """Every process' few values [n]: [P, n]. One shot, where time goes into messages."""
+        """Returns the few values [n] of all processes: [P, n]. One shot takes fewer messages."""
         self._count(_LANE * values.shape[0] * (self._transport.size - 1))
         return self._transport.all_gather(values, name)
 
     def _gather_shares(self, share: tf.Tensor, name: str) -> tf.Tensor:
-        """Joins the processes' shares [S, ...] to [P S, ...]."""
+        """Concatenates the processes' shares [S, ...] to [P S, ...]."""
         processes = self._transport.size
         self._count(_LANE * share.shape.num_elements() * (processes - 1))
         gathered = self._transport.all_gather(share, name)
         return tf.reshape(gathered, [processes * share.shape[0], *share.shape[1:]])
 
     def _count(self, octets: float) -> None:
-        """Adds to the counters: what a process sends in these operations it also receives."""
+        """Adds to both counters: a process receives as much as it sends in these operations."""
         whole = tf.constant(round(octets), tf.int64)
         self.bytes_sent.assign_add(whole)
         self.bytes_received.assign_add(whole)
@@ -133,7 +133,7 @@ def _as_integers(words: tf.Tensor) -> tf.Tensor:
 
 
 def _pack_halves(values: tf.Tensor) -> tf.Tensor:
-    """float32 [n] -> int32 [ceil(n / 2)] that holds them as float16."""
+    """Packs float32 [n] as float16 into int32 [ceil(n / 2)]."""
     halves = tf.cast(tf.pad(values, [[0, values.shape[0] % 2]]), tf.float16)
     return tf.bitcast(tf.reshape(halves, [-1, 2]), tf.int32)
 

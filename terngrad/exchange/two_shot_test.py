@@ -1,4 +1,4 @@
-"""Laws 4 to 7 across processes on this machine, beside a single one and beside NumPy."""
+"""Laws 4 to 7 across processes on this machine, compared with one process and with NumPy."""
 
 import contextlib
 import sys
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from terngrad.exchange.parameter_server.coordination.coordinator import Rules
+from terngrad.exchange.parameter_server.coordination.situation import Rules
 from terngrad.exchange.parameter_server.server.reduction import Reduction
 from terngrad.exchange.parameter_server.server.server import Server
 from terngrad.ops.reference import ReferenceKernels
@@ -16,11 +16,11 @@ from terngrad.testing.conformance import POLICIES, SHAPES, STEPS, gradients_of
 from terngrad.testing.processes import TIMEOUT_SECS, finished, mpirun
 
 _PROGRAM = "terngrad.testing.conformance"
-_PLANES_UP, _PLANES_DOWN = 5, 5  # at most, of the sums of a process' nodes and of all 4
+_PLANES_UP, _PLANES_DOWN = 5, 5  # most planes of sums over a process' nodes and over all 4
 
 
 def run_processes(kind, count, hosts, nodes, folder):
-    """What each process of an exchange delivers; a time-out or an error shows the output."""
+    """Returns the results of each process; a time-out or an error shows the output."""
     files = [folder / f"{kind}{count}_{rank}.npz" for rank in range(count)]
     command = [sys.executable, "-m", _PROGRAM, kind]
     ends = [[str(rank), hosts, str(nodes), str(file)] for rank, file in enumerate(files)]
@@ -31,13 +31,13 @@ def run_processes(kind, count, hosts, nodes, folder):
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    """What one process with 4 nodes delivers."""
+    """The results of one process with 4 nodes."""
     (found,) = run_processes("local", 1, "-", 4, tmp_path_factory.mktemp("local"))
     return found
 
 
 def run_by(launcher, kind, count, nodes, folder):
-    """The same of processes that a launcher starts."""
+    """Returns the results of each process that a launcher starts."""
     program = ["-m", _PROGRAM, kind, "0", "-", str(nodes), str(folder / kind)]
     ((output, status),) = finished([[*launcher, *program]])
     assert status == 0, output
@@ -45,7 +45,7 @@ def run_by(launcher, kind, count, nodes, folder):
 
 
 def run_by_parameter_servers(servers, count, nodes, folder):
-    """The same of workers of parameter servers, which run here."""
+    """Returns the results of each worker of parameter servers that run in this process."""
     ps_hosts, worker_hosts = free_addresses(servers), [f"worker{i}:1" for i in range(count)]
     rules = Rules(count, False, TIMEOUT_SECS)
     with contextlib.ExitStack() as stack:
@@ -75,7 +75,7 @@ def run_by_parameter_servers(servers, count, nodes, folder):
     ids=str,
 )
 def together(request, tmp_path_factory, horovod_command):
-    """What so many processes with 4 nodes in all deliver, each of them."""
+    """The results of each of several processes, with 4 nodes in all."""
     kind, count = request.param
     folder = tmp_path_factory.mktemp(kind.replace(" ", "_"))
     if kind == "mpi":
@@ -94,7 +94,7 @@ def test_law_4_every_process_delivers_what_one_process_does(alone, together, pol
     for found in together:
         for i in range(len(SHAPES)):
             got, expected = found[f"{policy} {i}"], alone[f"{policy} {i}"]
-            if policy == "half":  # several nodes of a process are joined before they are rounded
+            if policy == "half":  # a process adds its own nodes before it rounds
                 np.testing.assert_allclose(got, expected, rtol=2e-3, atol=1e-3)
             else:
                 np.testing.assert_array_equal(got, expected)
@@ -111,7 +111,7 @@ def test_law_4_every_node_keeps_what_it_keeps_in_one_process(alone, together):
 
 @pytest.fixture(scope="module", name="gradients")
 def _gradients():
-    """What the nodes had at the last step, of each variable: float64 [4, ...]."""
+    """The nodes' gradients of the last step, by variable: float64 [4, ...]."""
     last = tf.constant(STEPS - 1, tf.int64)
     by_node = [[g.numpy().astype(np.float64) for g in gradients_of(n, last)] for n in range(4)]
     return [np.stack(each) for each in zip(*by_node, strict=True)]
@@ -148,6 +148,6 @@ def test_law_7_the_bytes_reported_are_the_bytes_sent(together, policy, request):
         sent, payload = found[f"{policy} bytes"], found[f"{policy} payload"]
         if processes == 1 and request.node.callspec.params["together"][0] == "collective":
             assert sent == payload == 0
-        # Shares are whole groups of 32 values: a bucket may be padded by one for each process.
+        # Shares are whole groups of 32 values: each process may pad a bucket by one group.
         padding = 4 * processes * (_PLANES_UP + _PLANES_DOWN)
         assert payload - 1 <= sent <= payload + padding * found[f"{policy} buckets"]

@@ -1,1 +1,1 @@
-"""The gRPC service between workers and parameter servers: messages, streams, certificates."""
+"""The gRPC service of parameter servers: messages, streams and certificates."""

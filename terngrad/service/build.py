@@ -1,8 +1,8 @@
-"""Compiles service.proto into a module, which messages.py makes its classes from.
+"""Compiles service.proto into a module, from which messages.py makes its classes.
 
 python -m terngrad.service.build
 
-The module holds the descriptor and no generated code, so that it fits every version of protobuf.
+The module holds a descriptor and no generated code, so that it works with all versions of protobuf.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ DESCRIPTOR = {descriptor!r}
 
 
 class BuildError(RuntimeError):
-    """One line that says what is missing, or the compiler's own words."""
+    """The message is one line: what is missing, or the compiler's error."""
 
 
 def build(folder: str = FOLDER, force: bool = False) -> str:
-    """Writes the module into `folder`, unless it holds this service.proto already.
+    """Writes the module into `folder`, unless it is up to date.
 
     Returns:
       The module's path.
 
     Raises:
-      BuildError: grpcio-tools is missing, or what its compiler says.
+      BuildError: grpcio-tools is missing, its compiler fails, or `folder` is not writable.
     """
     output = os.path.join(folder, f"{MODULE}.py")
     if not force and _holds_this_text(output):
         return output
     try:
-        # Written beside its place: a stopped build leaves nothing under the final name.
+        # Written to a temporary folder first: an interrupted build leaves no unfinished module.
         with tempfile.TemporaryDirectory(prefix=".building-", dir=folder) as unfinished:
             descriptor = _compile(os.path.join(unfinished, "service.pb"))
             written = os.path.join(unfinished, f"{MODULE}.py")
@@ -58,7 +58,7 @@ def _holds_this_text(path: str) -> bool:
 
 
 def _compile(output: str) -> bytes:
-    """Runs the compiler in a process of its own: it crashes in one that has loaded TensorFlow."""
+    """Runs the compiler in its own process: it crashes in a process that has loaded TensorFlow."""
     folder, name = os.path.split(PROTO)
     command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{folder}", name]
     done = subprocess.run(
@@ -74,7 +74,7 @@ def _compile(output: str) -> bytes:
 
 
 def main() -> None:
-    """Builds anew; with --if-needed only where service.proto has changed."""
+    """Builds the module; with --if-needed only if service.proto has changed."""
     if sys.argv[1:] not in ([], ["--if-needed"]):
         sys.exit("usage: python -m terngrad.service.build [--if-needed]")
     try:

@@ -1,4 +1,4 @@
-"""service.proto is compiled once for each text of it; a missing result is named early."""
+"""service.proto is compiled once after each change; a missing result is reported early."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ programs.train_distributed("mnist", "", ["mnist_distributed_train", *sys.argv[1:
 """
 
 
-def test_the_module_is_made_once_for_each_text(tmp_path, monkeypatch):
+def test_the_module_is_made_once_after_each_change(tmp_path, monkeypatch):
     proto = tmp_path / "service.proto"
     proto.write_text('syntax = "proto3"; message One { bool a = 1; }')
     for module in (build, compiled):

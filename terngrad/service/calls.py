@@ -1,4 +1,4 @@
-"""How a worker opens its streams to a ps, which may start later, and learns of its end."""
+"""How a worker opens its streams to a ps, which may start later, and why they end."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ _FATAL = (
     grpc.StatusCode.PERMISSION_DENIED,
 )
 
-# What it means for a worker that a stream ended so; other codes: that the ps is lost.
+# Why a stream ended, by status code; with other codes the ps is lost.
 _ENDINGS = {
     grpc.StatusCode.OK: "{name} ended before this worker",
     grpc.StatusCode.FAILED_PRECONDITION: "{name} refused this worker: {details}",
     grpc.StatusCode.UNIMPLEMENTED: (
         "{name} was started with another --cross_replica_sync than this worker"
     ),
-    grpc.StatusCode.ALREADY_EXISTS: "{name} does not let this worker in yet: {details}",
+    grpc.StatusCode.ALREADY_EXISTS: "{name} does not accept this worker yet: {details}",
     grpc.StatusCode.ABORTED: "{name} ended this worker's stream: {details}",
     grpc.StatusCode.CANCELLED: "{name} ended this worker's stream",
 }
 
 
 def ps_name(ps: int, ps_hosts: Sequence[str]) -> str:
-    """What messages call a ps."""
+    """Returns the name of a ps for messages."""
     return f"ps {ps} ({ps_hosts[ps]})"
 
 
 def open_channel(address: str, tls: Tls | None, timeout_secs: float) -> grpc.Channel:
-    """A channel to "host:port"; nothing is sent yet."""
+    """Opens a channel to "host:port"; sends nothing yet."""
     options = channel_options(timeout_secs)
     if tls:
         return grpc.secure_channel(address, tls.channel_credentials(), options)
@@ -47,33 +47,39 @@ def open_channel(address: str, tls: Tls | None, timeout_secs: float) -> grpc.Cha
 
 
 class RefusedError(MembershipError):
-    """A ps does not take this worker, now or later."""
+    """A ps refuses this worker for good."""
 
 
 class AwayError(Exception):
-    """A ps cannot be reached, or ended a stream, but may be found again."""
+    """A ps cannot be reached or ended a stream; another attempt may succeed."""
 
 
 class Search:
-    """The search for a ps that cannot be reached: how long it goes on, and with which pauses."""
+    """The attempts to reach a ps: how long they continue, and the pauses between them."""
 
     def __init__(self, name: str, timeout_secs: float, *, was_there: bool = False) -> None:
-        """Begins now; `was_there` says that the ps was found before, for messages."""
+        """Starts the search now.
+
+        Args:
+          name: name of the ps, for messages.
+          timeout_secs: time after which the search ends.
+          was_there: whether the ps was reached before, for messages.
+        """
         self._until = time.monotonic() + timeout_secs
         self._name, self._within = name, f"within {timeout_secs:g} s"
         self._what = "did not come back" if was_there else "cannot be reached"
         self._next_secs = _FIRST_PAUSE_SECS
 
     def hurry(self, secs: float) -> None:
-        """Ends it in at most so many seconds, because this worker is to end."""
+        """Ends the search in at most `secs` seconds, because this worker must end."""
         self._until = min(self._until, time.monotonic() + secs)
         self._within = "before this worker had to end"
 
     def pause_secs(self, error: AwayError) -> float:
-        """How long to wait before the next attempt, after one that failed with `error`.
+        """Returns the pause before the next attempt, after one that failed with `error`.
 
         Raises:
-          MembershipError: the search is over.
+          MembershipError: the time is over.
         """
         if time.monotonic() > self._until:
             raise MembershipError(f"{self._name} {self._what} {self._within}: {error}") from None
@@ -82,11 +88,11 @@ class Search:
 
 
 def try_stream(channel: grpc.Channel, method: str, introduction: Hello) -> tuple[grpc.Call, Outbox]:
-    """Opens a stream to a ps that listens; see `open_stream`.
+    """Makes one attempt to open a stream; see `open_stream`.
 
     Raises:
-      AwayError: it cannot be reached now.
-      RefusedError: says why it does not take this worker.
+      AwayError: the ps cannot be reached now.
+      RefusedError: the ps refuses this worker; the message says why.
     """
     outbox = Outbox()
     make = channel.stream_stream(f"/{SERVICE}/{method}", identity, identity)
@@ -105,10 +111,10 @@ def open_stream(
     """Opens a stream; waits for a ps that does not listen yet.
 
     Returns:
-      What comes from the ps, and what goes to it.
+      The messages from the ps, and the outbox for messages to it.
 
     Raises:
-      RefusedError: says why the ps does not take this worker.
+      RefusedError: the ps refuses this worker; the message says why.
       MembershipError: the ps cannot be reached in time.
     """
     search = Search(ps_name(introduction.ps, introduction.ps_hosts), timeout_secs)
@@ -121,11 +127,11 @@ def open_stream(
 
 
 def why_ended(call: grpc.Call, name: str) -> str:
-    """One line on why a stream to a ps ended."""
+    """Says in one line why a stream to a ps ended."""
     details = _details(call)
     if (text := _ENDINGS.get(call.code())) is None:
         is_silent = any(word in details.lower() for word in ("keepalive", "ping timeout"))
-        lost = "does not answer any more" if is_silent else "died or cannot be reached"
+        lost = "no longer answers" if is_silent else "died or cannot be reached"
         text = f"{{name}} {lost}: {{details}}"
     return text.format(name=name, details=details)
 

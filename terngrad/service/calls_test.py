@@ -1,4 +1,4 @@
-"""What a worker says when a stream to a ps has ended."""
+"""The messages of a worker about the end of a stream."""
 
 from types import SimpleNamespace
 
@@ -15,13 +15,13 @@ Code = grpc.StatusCode
     [
         (Code.FAILED_PRECONDITION, "why", "ps 0 refused this worker: why"),
         (Code.OK, "", "ps 0 ended before this worker"),
-        (Code.ALREADY_EXISTS, "worker 1 is here already", "ps 0 does not let this worker in yet"),
+        (Code.ALREADY_EXISTS, "worker 1 has already joined", "ps 0 does not accept this worker"),
         (Code.ABORTED, "another run has begun", "ps 0 ended this worker's stream: another run"),
         (Code.CANCELLED, "", "ps 0 ended this worker's stream"),
         (Code.UNAVAILABLE, "Socket closed", "ps 0 died or cannot be reached: Socket closed"),
-        (Code.UNAVAILABLE, "keepalive timeout", "ps 0 does not answer any more: keepalive"),
+        (Code.UNAVAILABLE, "keepalive timeout", "ps 0 no longer answers: keepalive"),
     ],
 )
-def test_the_end_of_a_stream_is_called_what_it_is(code, details, text):
+def test_the_end_of_a_stream_is_explained(code, details, text):
     call = SimpleNamespace(code=lambda: code, details=lambda: details)
     assert why_ended(call, "ps 0").startswith(text)

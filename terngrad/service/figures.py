@@ -1,4 +1,4 @@
-"""What a ps of either kind does: steps, bytes by worker, and how the workers wait."""
+"""Figures of a ps of either kind: steps, bytes by worker, and how late workers are."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _SHORTEST_SECS = 1e-9  # so that rates are finite
 
 @dataclasses.dataclass
 class WorkerFigures:
-    """Of one worker.
+    """Figures of one worker.
 
     Attributes:
-      bytes_in: that it sent.
-      bytes_out: that it was sent.
-      steps: of which it pushed a gradient that counts.
+      bytes_in: bytes that the worker sent.
+      bytes_out: bytes sent to the worker.
+      steps: steps in which its gradient counted.
       parts: pieces of gradients that it pushed.
-      late_secs: by which these came after the first worker's, in all.
-      dropped: gradients that came after the end of their run.
-      held_secs: in which it was held back, because it was too far ahead.
+      late_secs: sum of the pieces' delays after the first worker's.
+      dropped: gradients that were dropped.
+      held_secs: time for which it was held back because it was too far ahead.
     """
 
     bytes_in: int = 0
@@ -34,19 +34,19 @@ class WorkerFigures:
 
     @property
     def mean_late_secs(self) -> float:
-        """By which a piece comes after the first worker's."""
+        """Mean delay of a piece after the first worker's."""
         return self.late_secs / self.parts if self.parts else 0.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """Figures since the report before.
+    """Figures since the last report.
 
     Attributes:
-      seconds: since then.
-      step: last that the workers made together; -1 if none was.
-      steps: made since then.
-      workers: figures of each.
+      seconds: time since then.
+      step: last step that the workers made together; -1 if there was none.
+      steps: number of steps since then.
+      workers: figures of each worker.
     """
 
     seconds: float
@@ -56,48 +56,48 @@ class Report:
 
     @property
     def dropped(self) -> int:
-        """Gradients of all workers."""
+        """Dropped gradients of all workers."""
         return sum(worker.dropped for worker in self.workers)
 
     @property
     def latest(self) -> int | None:
-        """The worker that comes last; None if none does.
+        """The slowest worker; None if all are alike.
 
-        Where steps are made without some, it is the one that took part in the fewest.
+        If steps are made without some workers, it is the worker that took part in the fewest.
         """
         took_part = [worker.steps for worker in self.workers]
         late = [worker.mean_late_secs for worker in self.workers]
-        if max(took_part) - min(took_part) > 1:  # 1: of the step under way
+        if max(took_part) - min(took_part) > 1:  # 1 may be due to the current step
             return took_part.index(min(took_part))
         return late.index(max(late)) if max(late) > min(late) else None
 
 
 class Figures:
-    """Counts; any thread may call.
+    """Counts steps and bytes; any thread may call.
 
-    Where workers step together, `pushed` and `made` count their steps; else `updated` does.
+    If workers step together, `pushed` and `made` count their steps; otherwise `updated` does.
     """
 
     def __init__(self, workers: int, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begins to count."""
+        """Starts to count."""
         self._clock = clock
         self._lock = threading.Lock()
         self._step = -1
-        self._pushed = [-1] * workers  # last step of each
+        self._pushed = [-1] * workers  # last step of each worker
         self._begin(workers)
 
     def received(self, worker: int, octets: int) -> None:
-        """Bytes came from a worker."""
+        """Counts bytes from a worker."""
         with self._lock:
             self._workers[worker].bytes_in += octets
 
     def sent(self, worker: int, octets: int) -> None:
-        """Bytes went to a worker."""
+        """Counts bytes to a worker."""
         with self._lock:
             self._workers[worker].bytes_out += octets
 
     def pushed(self, worker: int, step: int, late_secs: float) -> None:
-        """A worker pushed a piece of a step so long after the first one did."""
+        """Counts a worker's piece of a step, `late_secs` after the first worker's."""
         with self._lock:
             self._workers[worker].steps += step != self._pushed[worker]
             self._pushed[worker] = step
@@ -105,30 +105,30 @@ class Figures:
             self._workers[worker].late_secs += late_secs
 
     def made(self, step: int) -> None:
-        """There is a result of a step."""
+        """Counts a step when its first result is ready."""
         with self._lock:
-            if step != self._step:  # a smaller one: all have begun again from a checkpoint
+            if step != self._step:  # a smaller one: all workers restarted from a checkpoint
                 self._steps += step - self._step if 0 <= self._step < step else 1
                 self._step = step
 
     def updated(self, worker: int) -> None:
-        """A worker's gradient was applied: a step of its own."""
+        """Counts a step that a worker made on its own."""
         with self._lock:
             self._workers[worker].steps += 1
             self._steps += 1
 
     def dropped(self, worker: int) -> None:
-        """A worker's gradient came too late."""
+        """Counts a worker's dropped gradient."""
         with self._lock:
             self._workers[worker].dropped += 1
 
     def held(self, worker: int, secs: float) -> None:
-        """A worker was held back for so long."""
+        """Adds to the time for which a worker was held back."""
         with self._lock:
             self._workers[worker].held_secs += secs
 
     def report(self) -> Report:
-        """The figures since the last call."""
+        """Returns the figures since the last call."""
         with self._lock:
             seconds = max(self._clock() - self._since, _SHORTEST_SECS)
             report = Report(seconds, self._step, self._steps, self._workers)

@@ -1,11 +1,11 @@
-"""A ps counts what passes, and tells who comes last."""
+"""A ps counts steps and bytes, and finds the slowest worker."""
 
 import pytest
 
 from terngrad.service.figures import Figures
 
 
-def test_a_training_that_begins_again_is_counted_from_there():
+def test_a_training_that_restarts_at_an_earlier_step_is_counted_from_there():
     figures = Figures(1)
     for step in (5000, 100, 101):
         figures.made(step)
@@ -37,7 +37,7 @@ def test_figures_are_those_since_the_last_report():
     assert report.workers[0].bytes_in == 0
 
 
-def test_who_takes_part_in_the_fewest_steps_comes_last_and_nobody_where_all_are_alike():
+def test_the_worker_with_the_fewest_steps_is_the_slowest_and_none_is_if_all_are_alike():
     figures = Figures(3)
     for step in range(20):
         for worker in (0, 2) if step % 10 else (1, 2):

@@ -1,4 +1,4 @@
-"""A worker's channels to all ps."""
+"""A worker's gRPC channels to all ps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from terngrad.service.streams import hello
 
 
 class GrpcNetwork:
-    """A `Network` of gRPC channels, and of threads."""
+    """A `Network` of gRPC channels and threads."""
 
     def __init__(
         self,

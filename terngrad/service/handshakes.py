@@ -1,7 +1,7 @@
-"""A filter of a ps' stderr that tells of failed TLS handshakes: of each kind once in a while.
+"""A filter for the stderr of a ps, which logs each kind of failed TLS handshake every 10 minutes.
 
-gRPC leaves their log to itself: a line in its own words for each attempt, among others that nobody
-needs. Runs as a process of its own, see `app.filtered_stderr`.
+gRPC has no callback for them: it writes a cryptic line for each attempt, among many other lines.
+The filter runs as a separate process; see `filtered_stderr` in inception/app.py.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _GRPC_INFO = re.compile(
 )
 _FAILED = re.compile(r"I\d{4} .*Handshake failed with error (.*)")
 _REASON = re.compile(r".*OPENSSL_internal:([A-Z0-9_]+)")
-_SILENT_SECS = 600.0  # for which the same is not told again
+_SILENT_SECS = 600.0  # between two lines about the same kind
 
 
 def for_users(lines: Iterable[str], clock: Callable[[], float] = time.monotonic) -> Iterator[str]:
-    """The lines that are for users."""
+    """Yields the lines that are useful to users."""
     told_at: dict[str, float] = {}
     untold: dict[str, int] = {}
     for line in lines:
@@ -32,8 +32,8 @@ def for_users(lines: Iterable[str], clock: Callable[[], float] = time.monotonic)
                 untold[why] = untold.get(why, 0) + 1
                 continue
             told_at[why] = now
-            more = f" ({untold.pop(why)} more since this was told last)" if why in untold else ""
-            yield f"Refused somebody whose TLS handshake failed: {why}{more}\n"
+            more = f" ({untold.pop(why)} more since the last such line)" if why in untold else ""
+            yield f"Refused a connection: TLS handshake failed: {why}{more}\n"
         elif not _GRPC_INFO.match(line):
             yield line
 

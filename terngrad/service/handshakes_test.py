@@ -1,4 +1,4 @@
-"""What becomes of gRPC's lines."""
+"""The filter for gRPC's log lines."""
 
 from terngrad.service.handshakes import for_users
 
@@ -11,7 +11,7 @@ NO_CERTIFICATE = (
 )
 
 
-def test_failed_handshakes_are_told_once_by_reason():
+def test_failed_handshakes_are_logged_once_for_each_reason():
     lines = [
         "W1121 21:33:40.761805 12604 log.cc:102] Log level INFO is not suitable for production.\n",
         FAILED + NO_CERTIFICATE,
@@ -21,14 +21,14 @@ def test_failed_handshakes_are_told_once_by_reason():
         "I1121 21:33:41.2   12822 server.cc:1] nobody needs this\n",
     ]
     assert list(for_users(lines)) == [
-        "Refused somebody whose TLS handshake failed: peer did not return a certificate\n",
+        "Refused a connection: TLS handshake failed: peer did not return a certificate\n",
         "Traceback: something else\n",
-        "Refused somebody whose TLS handshake failed: SSL_ERROR_SYSCALL: gone\n",
+        "Refused a connection: TLS handshake failed: SSL_ERROR_SYSCALL: gone\n",
     ]
 
 
-def test_what_goes_on_is_told_again_after_a_while_with_how_often_it_was_not():
+def test_a_repeated_failure_is_logged_again_after_a_while_with_its_count():
     times = iter([0.0, 1.0, 2.0, 601.0, 602.0])
-    first = "Refused somebody whose TLS handshake failed: peer did not return a certificate"
+    first = "Refused a connection: TLS handshake failed: peer did not return a certificate"
     told = for_users([FAILED + NO_CERTIFICATE] * 5, lambda: next(times))
-    assert list(told) == [f"{first}\n", f"{first} (2 more since this was told last)\n"]
+    assert list(told) == [f"{first}\n", f"{first} (2 more since the last such line)\n"]

@@ -1,4 +1,4 @@
-"""A worker's stream to a ps that is opened again when it breaks."""
+"""A worker's stream to a ps, which is opened again when it breaks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from terngrad.service.network import LinkEvents
 
 
 class GrpcLink:
-    """A `Link` that is a stream at a time, over one channel."""
+    """A `Link` over one channel, with one stream at a time."""
 
     def __init__(
         self,
@@ -26,11 +26,11 @@ class GrpcLink:
         """Opens the first stream; waits for a ps that does not listen yet.
 
         Args:
-          channel: to the ps.
-          method: of the service.
-          introduction: of this worker.
-          timeout_secs: to open a stream in.
-          events: what is told to the user of this link.
+          channel: channel to the ps.
+          method: name of a method of the service.
+          introduction: hello of this worker.
+          timeout_secs: time limit for opening a stream.
+          events: calls to the user of this link.
 
         Raises:
           MembershipError: the ps refuses this worker, or cannot be reached in time.
@@ -82,12 +82,12 @@ class GrpcLink:
     def _run(self, call: grpc.Call) -> None:
         try:
             self._follow(call)
-        except Exception as error:  # nobody else would notice that nothing is read any more
-            self._events.on_loss(f"{self._name}: its message cannot be read: {error!r}")
+        except Exception as error:  # otherwise the worker would wait forever
+            self._events.on_loss(f"{self._name} sent a message that cannot be read: {error!r}")
             raise
 
     def _follow(self, call: grpc.Call) -> None:
-        """Reads one stream after the other."""
+        """Reads one stream after another."""
         while True:
             try:
                 for message in call:

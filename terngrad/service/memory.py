@@ -1,4 +1,4 @@
-"""Memory of a ps: what it may hold, and what it keeps because it soon needs as much again."""
+"""Memory of a ps: how much it may hold, and how to reuse freed memory."""
 
 from __future__ import annotations
 
@@ -8,28 +8,29 @@ import os
 import sys
 
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # of glibc's malloc.h
-_LARGEST_KEPT = 1 << 25  # bytes of one piece of memory; glibc takes no more
+_LARGEST_KEPT = 1 << 25  # bytes of one block, the most that glibc allows
 _KEPT = 1 << 30  # bytes
 _CGROUP_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")  # of versions 2 and 1
 
 
 def most_held(root: str = "/sys/fs/cgroup") -> int:
-    """Bytes that a ps may hold of what workers pushed: half of the memory that it can have.
+    """Returns the bytes of pushes that a ps may hold: half of its memory.
 
-    That is the machine's, or what the container's control group under `root` is allowed.
+    The memory is that of the machine or, if smaller, the limit of the container's control group
+    under `root`.
     """
     found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for path in _CGROUP_LIMITS:
         with contextlib.suppress(OSError, ValueError), open(os.path.join(root, path)) as file:
-            found.append(int(file.read()))  # "max" where there is no limit
+            found.append(int(file.read()))  # "max", a ValueError, means no limit
     return min(found) // 2
 
 
 def keep_freed() -> bool:
-    """Lets malloc keep what is freed; returns whether it does.
+    """Makes malloc keep freed memory; returns whether it does.
 
-    Otherwise each message gets memory from the kernel, which clears it first, and returns it: a
-    quarter of what a ps computes. Other C libraries than glibc stay as they are.
+    Otherwise each message takes memory from the kernel, which clears it, and returns it: that is a
+    quarter of the CPU time of a ps. It has no effect on C libraries other than glibc.
     """
     if sys.platform != "linux":
         return False

@@ -1,4 +1,4 @@
-"""What memory a ps may hold, and that it keeps what it frees."""
+"""How much memory a ps may hold, and whether it reuses freed memory."""
 
 import platform
 import subprocess
@@ -8,7 +8,7 @@ import pytest
 
 from terngrad.service import memory
 
-# Faults of the kernel while a message's memory is taken and freed 800 times.
+# Page faults while memory for a message is allocated and freed 800 times.
 FAULTS = """
 import resource, sys
 from terngrad.service import memory
@@ -30,12 +30,12 @@ def faults(how):
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other libraries stay as they are")
-def test_memory_that_is_kept_is_not_asked_for_again():
+def test_kept_memory_is_not_requested_again():
     assert 10 * faults("keep") < faults("do not")
 
 
 @pytest.mark.parametrize(("path", "said"), [("memory.max", "4096\n"), ("memory.max", "max\n")])
-def test_a_ps_holds_half_of_what_its_container_may_have(tmp_path, path, said):
+def test_a_ps_holds_half_of_the_memory_of_its_container(tmp_path, path, said):
     whole = memory.most_held(str(tmp_path))
     assert whole > 1 << 20
     (tmp_path / path).write_text(said)

@@ -1,6 +1,6 @@
-"""The messages of service.proto, and frames that are read and written without copies.
+"""The messages of service.proto, and frames, whose payloads are not copied when read.
 
-The bytes: docs/wire-format.md.
+docs/wire-format.md describes the bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _ALIGNMENT = 4  # bytes of the largest numbers in payloads
 _LONGEST_HEADER = 1 << 14  # bytes; the contributors alone can take half of it
 
 VERSION = 1
-PIECE_BYTES = 1 << 20  # of a push: less costs more time a byte, more delays the first result
+PIECE_BYTES = 1 << 20  # of a push: smaller ones cost more time a byte, larger ones delay results
 SERVICE = "terngrad.ParameterServer"
 HELLO_KEY = "terngrad-hello-bin"
 
@@ -29,7 +29,7 @@ class FrameError(ValueError):
 
 def _make_classes() -> Mapping[str, Any]:
     found = descriptor_pb2.FileDescriptorSet.FromString(compiled.descriptor())
-    pool = descriptor_pool.DescriptorPool()  # its own: other packages have a service.proto, too
+    pool = descriptor_pool.DescriptorPool()  # a private one: other packages have a service.proto
     for file in found.file:
         pool.Add(file)
     return message_factory.GetMessageClassesForFiles([file.name for file in found.file], pool)
@@ -74,7 +74,7 @@ def split_frame(data: bytes, kind: Any = Header) -> tuple[Any, memoryview]:
       kind: class of the header.
 
     Raises:
-      FrameError: names the part of `data` that is not allowed in a frame.
+      FrameError: `data` is not a frame; the message names the invalid part.
     """
     view = memoryview(data)
     if data[:1] != _HEADER_TAG:
@@ -91,7 +91,7 @@ def split_frame(data: bytes, kind: Any = Header) -> tuple[Any, memoryview]:
             f"a frame has a header that is not a valid {kind.DESCRIPTOR.name}"
         ) from None
     end = start + size
-    if end == len(data):  # other implementations leave out empty fields
+    if end == len(data):  # other implementations omit empty fields
         return header, view[end:]
     if data[end : end + 1] == _PADDING_TAG:
         size, start = _read_varint(data, end + 1)
@@ -109,11 +109,11 @@ def split_frame(data: bytes, kind: Any = Header) -> tuple[Any, memoryview]:
 
 
 def _padding(size: int) -> bytes:
-    """The field that aligns what follows `size` bytes; empty if that is aligned already."""
+    """Returns a field that aligns the bytes after the first `size`; b"" if none is needed."""
     missing = -size % _ALIGNMENT
     if not missing:
         return b""
-    filled = (missing - 2) % _ALIGNMENT  # tag and length are bytes, too
+    filled = (missing - 2) % _ALIGNMENT  # tag and length take two bytes
     return _PADDING_TAG + _varint(filled) + bytes(filled)
 
 
@@ -127,7 +127,7 @@ def _varint(value: int) -> bytes:
 
 
 def _read_varint(data: bytes, start: int) -> tuple[int, int]:
-    """The number that begins at `start`, and where it ends."""
+    """Returns the number that begins at `start`, and the index after its end."""
     value = 0
     for i, octet in enumerate(data[start : start + 5]):
         value |= (octet & 0x7F) << 7 * i

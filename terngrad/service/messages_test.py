@@ -1,4 +1,4 @@
-"""Frames are valid protobuf messages, read without copies; errors name what is wrong."""
+"""Frames are valid protobuf messages, read without copies; errors name the invalid part."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ PAYLOADS = [b"", b"a", bytes(127), bytes(range(256)) * 300]
 
 
 @pytest.mark.parametrize("payload", PAYLOADS, ids=len)
-def test_frames_are_what_protobuf_reads_and_writes(payload):
+def test_protobuf_reads_and_writes_the_same_frames(payload):
     data = join_frame(HEADER, payload)
     read = Frame.FromString(data)
     assert (read.header, read.payload) == (HEADER, payload)
@@ -55,12 +55,12 @@ def test_payloads_are_not_copied_and_their_numbers_aligned(name_size, payload_si
         (b"\x0a\x00\x12", "ends within a number"),
     ],
 )
-def test_law_10_what_is_no_frame_is_named(data, text):
+def test_law_10_invalid_frames_are_refused_with_the_reason(data, text):
     with pytest.raises(FrameError, match=text):
         split_frame(data)
 
 
-def test_every_cut_of_a_frame_is_no_frame_or_no_payload():
+def test_a_truncated_frame_is_invalid_or_has_no_payload():
     data = join_frame(HEADER, b"payload")
     whole_header = len(Frame(header=HEADER).SerializeToString())
     for end in set(range(len(data))) - {whole_header}:
@@ -70,7 +70,7 @@ def test_every_cut_of_a_frame_is_no_frame_or_no_payload():
 
 @given(st.binary(max_size=200))
 @settings(max_examples=300, deadline=None)
-def test_law_10_what_is_taken_as_a_frame_protobuf_reads_alike(data):
+def test_law_10_protobuf_reads_each_accepted_frame_alike(data):
     try:
         header, payload = split_frame(b"\x0a" + data)
     except FrameError:

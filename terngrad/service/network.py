@@ -1,4 +1,4 @@
-"""What a worker needs of a network: streams to each ps, and calls that are repeated."""
+"""The network as a worker sees it: streams to each ps, and repeated calls."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Protocol
 
 @dataclasses.dataclass(frozen=True)
 class LinkEvents:
-    """What a link tells its user.
+    """Calls from a link to its user, all from one thread.
 
     Attributes:
-      lock: the user's; held while a stream takes the place of one that broke, so that nothing is
-        sent before what `on_open` says.
-      on_message: takes what arrives; this and the others are called from one thread.
-      on_break: called when a stream broke.
+      lock: the user's lock; held while a stream replaces a broken one, so that the messages of
+        `on_open` are sent first.
+      on_message: called with each message.
+      on_break: called when a stream breaks.
       on_open: called when another stream is open.
-      on_loss: called, instead of that, with the reason for which there is none.
-      on_refusal: called, instead of that, where the ps said the reason.
+      on_loss: called with the reason if no other stream can be opened.
+      on_refusal: called with the reason if the ps refuses this worker.
     """
 
     lock: AbstractContextManager
@@ -31,10 +31,10 @@ class LinkEvents:
 
 
 class Link(Protocol):
-    """A worker's stream to a ps: one at a time, opened again when it breaks.
+    """A worker's stream to a ps, which is opened again when it breaks.
 
-    What is sent while there is none is lost: when it is open again, the user of a link says anew
-    what the ps has to know.
+    Messages sent while no stream is open are lost: the user repeats the necessary ones in
+    `on_open`.
     """
 
     @property
@@ -43,22 +43,22 @@ class Link(Protocol):
 
     @property
     def unsent(self) -> int:
-        """Messages that wait to be sent."""
+        """Number of messages that wait to be sent."""
 
     def start(self) -> None:
-        """Begins to read."""
+        """Starts to read."""
 
     def send(self, message: bytes) -> None:
-        """Sends, if a stream is open; never waits."""
+        """Sends a message if a stream is open; never waits."""
 
     def wait_until_up(self, secs: float) -> bool:
-        """Waits so long for a stream; returns whether one is open."""
+        """Waits at most `secs` seconds for a stream; returns whether one is open."""
 
     def end(self, last_message: bytes | None = None) -> None:
-        """Ends this half of the stream after what was sent and this; opens no other stream."""
+        """Sends a last message and ends this half of the stream; opens no other stream."""
 
     def join(self, timeout_secs: float) -> None:
-        """Waits until the ps has ended its half, too."""
+        """Waits until the ps has also ended its half."""
 
 
 class Network(Protocol):
@@ -68,11 +68,11 @@ class Network(Protocol):
         """Opens a stream to a ps, which may start later.
 
         Raises:
-          MembershipError: names the ps that cannot be reached or that refuses this worker.
+          MembershipError: the ps cannot be reached or refuses this worker.
         """
 
     def repeat(self, secs: float, call: Callable[[], None]) -> Callable[[], None]:
-        """Makes a call again and again, every so many seconds; returns what ends that."""
+        """Makes a call every `secs` seconds; returns a function that ends this."""
 
     def close(self) -> None:
-        """Cuts what is still open."""
+        """Cuts all open streams."""

@@ -1,20 +1,20 @@
-"""How a ps lets gRPC read what the workers send."""
+"""How gRPC reads the workers' messages on a ps."""
 
 from __future__ import annotations
 
 import os
 import sys
 
-# Names of https://github.com/grpc/grpc/blob/master/src/core/lib/experiments/experiments.yaml: reads
-# end with a frame instead of a packet (SO_RCVLOWAT), which the newer event engine does not do.
+# From https://github.com/grpc/grpc/blob/master/src/core/lib/experiments/experiments.yaml: a read
+# returns a whole frame instead of a packet (SO_RCVLOWAT). The newer event engine cannot do this.
 _EXPERIMENTS = "-event_engine_listener,tcp_frame_size_tuning,tcp_rcv_lowat"
 
 
 def wait_for_frames() -> bool:
-    """Lets this process be woken once a frame, not with each packet; returns whether it will be.
+    """Makes gRPC wake this process once a frame, not once a packet; returns whether it does.
 
-    A ps that waits for a network needs a fifth less CPU time so. To be called before grpc is
-    imported, which reads $GRPC_EXPERIMENTS then; what that says already stays.
+    This saves a ps on a slow network a fifth of its CPU time. Call it before grpc is imported,
+    because the import reads $GRPC_EXPERIMENTS. It does not change a value that is set already.
     """
     if "grpc" in sys.modules:
         return False

@@ -1,4 +1,4 @@
-"""Who may reach a ps: who has a certificate, or else who is on this machine."""
+"""Which processes may reach a ps: those with a certificate or, without TLS, those of a machine."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from terngrad.cluster.admission import own_address
 
 @dataclasses.dataclass(frozen=True)
 class Tls:
-    """PEM files of a process: the authority that signed all certificates, and its own.
+    """PEM files of a process: the authority's certificate, its own certificate, and its key.
 
-    Both sides must show a certificate. That of a ps must name its host in --ps_hosts.
+    Both sides must show a certificate. The certificate of a ps must name its host in --ps_hosts.
     """
 
     ca: str
@@ -23,29 +23,29 @@ class Tls:
     key: str
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        """For a ps; OSError names a file that cannot be read."""
+        """Returns the credentials of a ps; OSError names a file that cannot be read."""
         ca, cert, key = (_read(path) for path in (self.ca, self.cert, self.key))
         return grpc.ssl_server_credentials([(key, cert)], ca, require_client_auth=True)
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        """For a worker; OSError names a file that cannot be read."""
+        """Returns the credentials of a worker; OSError names a file that cannot be read."""
         ca, cert, key = (_read(path) for path in (self.ca, self.cert, self.key))
         return grpc.ssl_channel_credentials(ca, key, cert)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether all addresses that a name stands for are reached by this machine alone."""
+    """Whether only this machine can reach all addresses of a host."""
     found = _addresses(host)
     return bool(found) and all(ipaddress.ip_address(address).is_loopback for address in found)
 
 
 def listening_address(host: str, port: int, *, only_here: bool) -> str:
-    """Where a ps listens whose host is known by a name.
+    """Returns the address at which a ps listens.
 
     Args:
-      host: by which the workers reach it.
-      port: there.
-      only_here: for this machine alone; `host` is loopback.
+      host: name or address by which workers reach the ps.
+      port: port of the ps.
+      only_here: whether only this machine may connect; `host` is loopback.
     """
     address = sorted(_addresses(host))[0] if only_here else own_address(host) or "::"
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

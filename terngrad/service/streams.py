@@ -1,4 +1,4 @@
-"""What both ends of the streams share: channel options, and queues that a stream empties."""
+"""The shared parts of both ends of a stream: options, the introduction, and outboxes."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from terngrad.service.messages import HELLO_KEY, PIECE_BYTES, VERSION, Hello
 LONGEST_REPORT = 1 << 20  # bytes
 _LONGEST_HELLO = 1 << 16
 _LONGEST_PUSH = PIECE_BYTES + (1 << 14)
-# A result has more planes than what was pushed: up to 18 where that had 2.
+# A result has more planes than a push: up to 18 instead of 2.
 _LONGEST_RESULT = 9 * PIECE_BYTES + (1 << 14)
-WELCOME = (("terngrad-welcome", "1"),)  # metadata with which a ps begins its half of a stream
-_HANDSHAKE_MS = 10_000  # in which who connects must have said who it is, or lose its place
-_BEATS = 4  # of the keep-alive, in the time after which a process counts as lost
+WELCOME = (("terngrad-welcome", "1"),)  # metadata at the start of the ps' half of a stream
+_HANDSHAKE_MS = 10_000  # in which a caller must finish its handshake, or is disconnected
+_BEATS = 4  # keep-alives in the time after which a process counts as lost
 
 Options = Sequence[tuple[str, int]]
 
 
 def server_options(timeout_secs: float) -> Options:
-    """Options of a ps: nothing that is longer than allowed is even read."""
+    """Returns the gRPC options of a ps, which does not read messages that are too long."""
     return [
         *_common_options(timeout_secs),
         ("grpc.max_receive_message_length", max(_LONGEST_PUSH, LONGEST_REPORT)),
-        ("grpc.so_reuseport", 0),  # or two ps could share a port, and its workers
+        ("grpc.so_reuseport", 0),  # otherwise two ps could share a port and its workers
         ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
         ("grpc.http2.max_ping_strikes", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", 100),
@@ -33,7 +33,7 @@ def server_options(timeout_secs: float) -> Options:
 
 
 def channel_options(timeout_secs: float) -> Options:
-    """Options of a worker."""
+    """Returns the gRPC options of a worker."""
     return [
         *_common_options(timeout_secs),
         ("grpc.max_receive_message_length", _LONGEST_RESULT),
@@ -49,8 +49,8 @@ def channel_options(timeout_secs: float) -> Options:
 
 
 def _common_options(timeout_secs: float) -> Options:
-    # A silent end is noticed before a worker counts as lost, so that a ps that hangs, not the
-    # workers who wait for it, is named.
+    # Keep-alives notice a silent process before the time-out, so that the error names a ps that
+    # hangs, not the workers that wait for it.
     every = max(100, int(1000 * timeout_secs / _BEATS))
     return [
         ("grpc.max_send_message_length", _LONGEST_RESULT),
@@ -65,7 +65,7 @@ def _common_options(timeout_secs: float) -> Options:
 def hello(
     worker: int, ps: int, ps_hosts: Sequence[str], worker_hosts: Sequence[str], rules: str = ""
 ) -> Hello:
-    """How a worker introduces itself to a ps."""
+    """Returns the message with which a worker introduces itself to a ps."""
     return Hello(
         version=VERSION,
         worker=worker,
@@ -77,19 +77,19 @@ def hello(
 
 
 def metadata(introduction: Hello) -> list[tuple[str, bytes]]:
-    """What goes before a stream."""
+    """Returns the metadata of a worker's stream."""
     return [(HELLO_KEY, introduction.SerializeToString())]
 
 
 class Outbox:
-    """What a stream sends next; any thread may put.
+    """A queue of messages that a stream sends; any thread may put.
 
     Attributes:
-      waiting_bytes: of messages that were not taken yet.
+      waiting_bytes: bytes of the waiting messages.
     """
 
     def __init__(self, cancel: Callable[[], object] = lambda: None) -> None:
-        """Empty; `cancel` ends the stream at once."""
+        """Starts empty; `cancel` ends the stream at once."""
         self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._cancel = cancel
@@ -101,20 +101,20 @@ class Outbox:
         self._queue.put(message)
 
     def close(self) -> None:
-        """Ends the stream after what is in here."""
+        """Ends the stream after the waiting messages."""
         self._queue.put(None)
 
     def cut(self) -> None:
-        """Ends the stream without what is in here, which may never be taken."""
+        """Ends the stream at once and drops the waiting messages."""
         self.close()
         self._cancel()
 
     def __len__(self) -> int:
-        """Messages that wait to be sent."""
+        """Number of waiting messages."""
         return self._queue.qsize()
 
     def __iter__(self) -> Iterator[bytes]:
-        """The messages, as they come, until it is closed."""
+        """Yields messages until the outbox is closed."""
         for message in iter(self._queue.get, None):
             self._count(-len(message))
             yield message
@@ -125,5 +125,5 @@ class Outbox:
 
 
 def identity(message: bytes) -> bytes:
-    """Leaves messages as bytes, in the place of what makes or reads them."""
+    """Returns a message as it is: gRPC needs a serializer, and messages are bytes already."""
     return message

@@ -1,4 +1,4 @@
-"""The wire format of docs/wire-format.md: no byte here may change without a new version."""
+"""The wire format of docs/wire-format.md: no byte may change without a new version."""
 
 import re
 from concurrent import futures
@@ -15,7 +15,7 @@ from terngrad.asynchronous.space import make_shards
 from terngrad.cluster.ports import free_ports
 from terngrad.codecs.factory import make_codecs
 from terngrad.draws import DrawKey
-from terngrad.exchange.parameter_server.coordination.coordinator import Rules
+from terngrad.exchange.parameter_server.coordination.situation import Rules
 from terngrad.exchange.parameter_server.exchange import ParameterServerConnection
 from terngrad.exchange.parameter_server.operations import Kind
 from terngrad.exchange.parameter_server.server.aggregator import Aggregator
@@ -74,7 +74,7 @@ DECLARED = {
 
 @pytest.fixture(scope="module")
 def traveled():
-    """All that two workers and a ps send of one step, in hexadecimal, without the view's number."""
+    """All messages of two workers and a ps in a step, in hexadecimal, without the view's number."""
     sent: list[bytes] = []
     put = streams.Outbox.put
     with pytest.MonkeyPatch.context() as patch:
@@ -95,7 +95,7 @@ def traveled():
 
 
 def exchange_once(client):
-    """Exchanges the gradients of a worker's node through a ps."""
+    """Exchanges the gradients of a worker through a ps."""
     connection, step = ParameterServerConnection(client), tf.Variable(STEP, dtype=tf.int64)
     connection.synchronize([step])
     kernels = ReferenceKernels()
@@ -137,7 +137,7 @@ def test_golden_bytes_of_an_introduction():
 
 
 def computed():
-    """What a worker of an asynchronous training has of its batch."""
+    """Returns the gradient of a worker of an asynchronous training."""
     return Computed(
         losses=None,
         scales=tf.ones(2),
@@ -175,7 +175,7 @@ def test_numbers_of_every_payload_are_aligned(traveled):
 
 
 def aggregator_with_codes():
-    """A ps whose 2 workers have declared the sum of 3 groups of codes, and a push of it."""
+    """Returns a ps whose 2 workers have declared a sum of 3 groups of codes, and a push for it."""
     aggregator = Aggregator(2, Reduction(ReferenceKernels()).reduce, lambda worker, frame: None)
     for worker in range(2):
         message = OperationMessage(name="sum", kind=int(Kind.CODES), items=3, local_nodes=1)

@@ -1,1 +1,1 @@
-"""What tests of several modules share: conformance suites, certificates, ports, processes."""
+"""Helpers that tests of several modules share: conformance, certificates, ports, processes."""

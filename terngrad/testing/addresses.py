@@ -1,14 +1,14 @@
-"""Addresses of this machine where a test may listen."""
+"""Addresses of this machine at which a test may listen."""
 
 from terngrad.cluster.ports import free_ports
 
 
 def free_address(host: str = "127.0.0.1") -> str:
-    """Returns HOST:PORT with a free port; raises OSError if this machine has no such host."""
+    """Returns HOST:PORT with a free port; OSError if this machine does not have the host."""
     port = free_ports(1, host)[0]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def free_addresses(count: int) -> list[str]:
-    """Returns 127.0.0.1:PORT with as many different free ports."""
+    """Returns `count` addresses 127.0.0.1:PORT with different free ports."""
     return [f"127.0.0.1:{port}" for port in free_ports(count)]

@@ -10,9 +10,9 @@ def make_certificates(folder: Path, authority: str, name: str) -> Tls:
     """Makes a key and a certificate for 127.0.0.1 and signs the certificate.
 
     Args:
-      folder: where the files go.
-      authority: name of the authority that signs; made at its first use in a folder.
-      name: of the certificate's owner.
+      folder: folder for the files.
+      authority: name of the authority that signs; it is made at its first use in a folder.
+      name: name of the certificate's owner.
     """
 
     def openssl(*words: str) -> None:

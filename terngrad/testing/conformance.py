@@ -1,4 +1,4 @@
-"""Runs an exchange's operations on fixed data, for the tests that compare topologies.
+"""Runs an exchange's operations on fixed data, for tests that compare topologies.
 
 python -m terngrad.testing.conformance local 0 1 NODES FILE
 python -m terngrad.testing.conformance collective RANK HOST:PORT,... NODES FILE
@@ -6,7 +6,7 @@ mpirun -np P python -m terngrad.testing.conformance mpi 0 - NODES FILE
 python -m terngrad.testing.conformance parameter_server RANK PS:PORT,.../WORKER,... NODES FILE
 horovodrun -np P python -m terngrad.testing.conformance horovod 0 - NODES FILE
 
-Names of codecs may follow FILE: then only these run, such as my_module:MyCodec.
+Names of codecs, such as my_module:MyCodec, may follow FILE: then only these run.
 """
 
 import sys
@@ -43,19 +43,19 @@ _BUCKET_ELEMENTS = 100  # several buckets: their operations overlap
 
 
 def local(rank: int, hosts: str) -> None:
-    """All nodes in this process."""
+    """Has no connection: this process computes all nodes."""
     del rank, hosts
 
 
 def collective(rank: int, hosts: str) -> Connection:
-    """A share of the nodes in each process of TensorFlow's collective runtime."""
+    """Connects processes by TensorFlow's collective runtime."""
     from terngrad.exchange.collective import start
 
     return start(hosts.split(","), rank)
 
 
 def mpi(rank: int, hosts: str) -> Connection:
-    """A share of the nodes in each process that mpirun started."""
+    """Connects processes that mpirun started."""
     del rank, hosts
     from mpi4py import MPI
 
@@ -65,7 +65,7 @@ def mpi(rank: int, hosts: str) -> Connection:
 
 
 def horovod(rank: int, hosts: str) -> Connection:
-    """A share of the nodes in each process that horovodrun or mpirun started."""
+    """Connects processes that horovodrun or mpirun started."""
     del rank, hosts
     from terngrad.exchange.horovod import start
 
@@ -73,7 +73,7 @@ def horovod(rank: int, hosts: str) -> Connection:
 
 
 def parameter_server(rank: int, hosts: str) -> Connection:
-    """A share of the nodes in each worker of parameter servers."""
+    """Connects workers to parameter servers."""
     from terngrad.exchange.parameter_server.exchange import ParameterServerConnection
     from terngrad.exchange.parameter_server.worker.client import Client
 
@@ -91,7 +91,7 @@ CONNECTIONS: Mapping[str, Callable[[int, str], Connection | None]] = {
 
 
 def main() -> None:
-    """Saves what this process' exchange delivers."""
+    """Saves the results of this process' exchange."""
     kind, rank, hosts, nodes, path, *names = sys.argv[1:]
     tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
     tf.config.threading.set_inter_op_parallelism_threads(2)
@@ -120,18 +120,18 @@ def main() -> None:
         found[f"{name} bytes"] = int(exchange.bytes_sent) - before
         found[f"{name} payload"] = STEPS * sum(p.sent for p in payloads(codecs, exchange))
         found[f"{name} buckets"] = STEPS * len(codecs)
-    if kind in ("mpi", "horovod"):  # which know the ranks
+    if kind in ("mpi", "horovod"):  # the launcher, not the command, knows the rank
         path = f"{path}_{exchange.first_node // exchange.local_nodes}.npz"
     np.savez(path, **found)
 
 
 class _Result(NamedTuple):
-    """What comes of some steps.
+    """The results of some steps.
 
     Attributes:
-      means: gradients of the last step.
+      means: mean gradients of the last step.
       totals: sums of the means of all steps.
-      memory: after the last step, by name; see `training.memory.Memory`.
+      memory: memory after the last step, by name; see `training.memory.Memory`.
     """
 
     means: list[tf.Tensor]
@@ -140,7 +140,7 @@ class _Result(NamedTuple):
 
 
 def _run(exchange: Exchange, codecs: Sequence[Codec], steps: tf.Variable) -> _Result:
-    """Some steps, in a loop as in training."""
+    """Runs some steps in a loop, as training does."""
     mine = range(exchange.first_node, exchange.first_node + exchange.local_nodes)
     memory = Memory(codecs, exchange.first_node, exchange.local_nodes)
 
@@ -163,7 +163,7 @@ def _run(exchange: Exchange, codecs: Sequence[Codec], steps: tf.Variable) -> _Re
 
 
 def gradients_of(node: int, step: tf.Tensor) -> list[tf.Tensor]:
-    """A node's gradients at a step."""
+    """Returns a node's gradients at a step."""
     seeds = [tf.stack([step, tf.constant(node * len(SHAPES) + i, tf.int64)]) for i in range(5)]
     return [tf.random.stateless_normal(s, k) for s, k in zip(SHAPES, seeds, strict=True)]
 

@@ -1,4 +1,4 @@
-"""What a meeting of processes must come to."""
+"""Checks for a meeting of processes."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,15 +6,15 @@ TIMEOUT = 20.0  # seconds
 
 
 def hosts_of(count: int) -> list[str]:
-    """Returns names of so many workers; nobody listens there."""
+    """Returns the hosts of `count` workers; no process listens there."""
     return [f"host{i}:2222" for i in range(count)]
 
 
 def assert_met(results: Sequence[Mapping[int, object]]) -> None:
-    """Asserts that the chief is connected with each other process, and each one with the chief.
+    """Asserts that the chief is connected to each other process, and each of these to the chief.
 
     Args:
-      results: what each process was given, by rank: connections by the other's rank.
+      results: connections of each process, by rank of the other process.
     """
     assert all(isinstance(r, dict) for r in results), results
     assert sorted(results[0]) == list(range(1, len(results)))

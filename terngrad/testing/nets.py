@@ -14,7 +14,7 @@ def make_model(batch_norm: bool = False, penalty: float = 0.0) -> keras.Model:
       penalty: factor of the last kernel's L2 penalty.
 
     Returns:
-      From images [n, SIDE, SIDE, 1] to logits [n, CLASSES].
+      A model from images [n, SIDE, SIDE, 1] to logits [n, CLASSES].
     """
     seeds = iter(range(10, 20))
     init = lambda: keras.initializers.TruncatedNormal(stddev=0.1, seed=next(seeds))
@@ -31,7 +31,7 @@ def make_model(batch_norm: bool = False, penalty: float = 0.0) -> keras.Model:
 
 
 def make_batches(seed: int = 1) -> tf.data.Dataset:
-    """Returns 8 random batches, again and again: images [BATCH, SIDE, SIDE, 1], labels [BATCH]."""
+    """Returns 8 random batches, repeated forever: images [BATCH, SIDE, SIDE, 1], labels [BATCH]."""
     images = tf.random.stateless_normal([8, BATCH, SIDE, SIDE, 1], [seed, 0])
     labels = tf.random.stateless_uniform([8, BATCH], [seed, 1], 0, CLASSES, tf.int32)
     return tf.data.Dataset.from_tensor_slices((images, labels)).repeat()

@@ -1,4 +1,4 @@
-"""A plan of asynchronous training, and gradients for it, without a net."""
+"""A plan of an asynchronous training without a net, and gradients for it."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Programs that a test starts, watches and ends."""
+"""Programs that tests start, watch and end."""
 
 import contextlib
 import os
@@ -17,13 +17,13 @@ TIMEOUT_SECS = 280.0
 
 
 class Started(contextlib.AbstractContextManager):
-    """A program that runs until it ends by itself, or until its `with` block ends.
+    """A program that runs until it exits or its `with` block ends.
 
-    A time-out ends the program and fails the test with all lines that it printed.
+    A time-out kills the program and fails the test with all lines that it printed.
 
     Attributes:
       process: the program.
-      lines: what the program and its children have printed so far, errors included.
+      lines: output of the program and its children so far, including stderr.
       reader: the thread that reads these lines.
     """
 
@@ -33,12 +33,12 @@ class Started(contextlib.AbstractContextManager):
         env: Mapping[str, str] | None = None,
         in_own_group: bool = False,
     ) -> None:
-        """Starts it.
+        """Starts a program.
 
         Args:
           command: program and arguments.
-          env: variables to set beside those of this process.
-          in_own_group: the program leads a process group; what is left of it ends with it, too.
+          env: variables to set in addition to those of this process.
+          in_own_group: whether the program leads a new process group, which ends with it.
         """
         self.process = subprocess.Popen(
             command,
@@ -63,7 +63,7 @@ class Started(contextlib.AbstractContextManager):
         return "\n".join(self.lines)
 
     def wait_for(self, pattern: str) -> str:
-        """Waits for a line in which a regular expression is found; returns the line."""
+        """Waits for a line that matches a regular expression; returns the line."""
         deadline = time.monotonic() + TIMEOUT_SECS
         while time.monotonic() < deadline:
             for line in list(self.lines):
@@ -76,7 +76,7 @@ class Started(contextlib.AbstractContextManager):
         raise AssertionError(f"no line {pattern!r} in\n{self.output}")
 
     def finish(self) -> int:
-        """Waits for the program; returns its exit status."""
+        """Waits for the program to exit; returns its exit status."""
         try:
             status = self.process.wait(TIMEOUT_SECS)
             self.reader.join(10)
@@ -86,13 +86,13 @@ class Started(contextlib.AbstractContextManager):
             raise AssertionError(f"still running:\n{self.output}") from None
 
     def succeed(self) -> str:
-        """Waits for the program, which must exit with status 0; returns what it printed."""
+        """Waits for the program to exit with status 0; returns its output."""
         status = self.finish()
         assert status == 0, self.output
         return self.output
 
     def outlived(self, secs: float = 10.0) -> bool:
-        """Waits for the end of the program's group; returns whether a process of it still runs."""
+        """Waits for the program's group to end; returns whether a process of it still runs."""
         deadline = time.monotonic() + secs
         while time.monotonic() < deadline:
             try:
@@ -103,9 +103,9 @@ class Started(contextlib.AbstractContextManager):
         return True
 
     def end(self) -> None:
-        """Kills what still runs of the program, of all that it started, and of its group."""
+        """Kills the program, all processes that it started, and its group."""
         if self.process.poll() is None:
-            self.process.send_signal(signal.SIGSTOP)  # it starts no more
+            self.process.send_signal(signal.SIGSTOP)  # so that it starts no more processes
             for process in [*descendants(self.process.pid), self.process.pid]:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
@@ -120,7 +120,7 @@ class Started(contextlib.AbstractContextManager):
 
 
 def descendants(process: int) -> list[int]:
-    """Returns the ids of a process' children, of their children, and so on."""
+    """Returns the ids of all descendants of a process."""
     parents = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -136,7 +136,7 @@ def descendants(process: int) -> list[int]:
 def finished(
     commands: Sequence[Sequence[str]], env: Mapping[str, str] | None = None
 ) -> list[tuple[str, int]]:
-    """Runs programs at the same time; returns each one's output and exit status."""
+    """Runs programs at the same time; returns the output and exit status of each."""
     with contextlib.ExitStack() as stack:
         runs = [stack.enter_context(Started(command, env)) for command in commands]
         statuses = [run.finish() for run in runs]
@@ -146,14 +146,14 @@ def finished(
 def unread_after(text: str, command: Sequence[str]) -> list[str]:
     """Returns a command that runs another one and closes its output after a line with a text.
 
-    Its exit status is that of the other one.
+    The exit status is that of the other command.
     """
     script = f'"$@" | sed "/{text}/q"; exit ${{PIPESTATUS[0]}}'
     return ["bash", "-c", script, "-", *command]
 
 
 def mpirun(processes: int) -> list[str]:
-    """Returns the start of a command that MPI runs in so many processes; skips without MPI."""
+    """Returns the start of a command for MPI with several processes; skips the test without MPI."""
     program = Path(sys.executable).with_name("mpirun")
     pytest.importorskip("mpi4py", reason="mpi4py is not installed: pip install '.[mpi]'")
     if not program.exists():

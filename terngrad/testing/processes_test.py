@@ -1,4 +1,4 @@
-"""What tests start ends with them, however they end."""
+"""Programs that a test starts end with the test, however it ends."""
 
 import sys
 import time
@@ -18,18 +18,18 @@ time.sleep(600)
 
 
 def runs(process):
-    """Whether a process does not only wait to be looked after."""
+    """Returns whether a process runs and is not a zombie."""
     try:
         return bool(Path(f"/proc/{process}/cmdline").read_bytes())
     except OSError:
         return False
 
 
-def test_a_failed_test_leaves_none_of_what_it_started():
+def test_a_failed_test_leaves_no_process_behind():
     command = [sys.executable, "-c", FAMILY, FAMILY, "a child"]
     with pytest.raises(ZeroDivisionError), Started(command) as program:
         program.wait_for(r"started \d+")
-        while len(program.lines) < 2:  # a child and its child, in sessions of their own
+        while len(program.lines) < 2:  # a child and a grandchild, each in its own session
             time.sleep(0.01)
         family = [program.process.pid, *(int(line.split()[1]) for line in program.lines)]
         assert all(map(runs, family))
@@ -55,7 +55,7 @@ def test_the_output_of_a_program_is_closed_after_a_line():
     assert run.lines[-1].startswith("BrokenPipeError")
 
 
-def test_a_program_whose_line_never_comes_shows_what_it_printed_instead():
+def test_a_missing_line_shows_the_output_of_the_program():
     with (
         Started([sys.executable, "-c", "print('another line')"]) as run,
         pytest.raises(AssertionError, match="no line 'that one' in\nanother line"),

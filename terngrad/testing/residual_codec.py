@@ -1,4 +1,4 @@
-"""A codec with several levels and a memory, for the tests of what all codecs have in common."""
+"""A codec with several levels and a memory, for the tests that all codecs share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from terngrad.draws import DrawKey
 
 
 class ResidualCodec(IntegerCodec):
-    """Rounds to 7 levels, and keeps what rounding and clipping take away."""
+    """Rounds to 7 levels and keeps the error of rounding and clipping."""
 
     max_code = 3
 
@@ -22,7 +22,7 @@ class ResidualCodec(IntegerCodec):
         return [tf.zeros(shape) for shape in self.shapes]
 
     def correct(self, gradients: Sequence[tf.Tensor], memory: NodeMemory) -> list[tf.Tensor]:
-        """Gradients and what was kept of those before."""
+        """Adds the kept errors to the gradients."""
         return [g + m for g, m in zip(gradients, memory, strict=True)]
 
     def encode(
@@ -38,6 +38,6 @@ class ResidualCodec(IntegerCodec):
     def update(
         self, corrected: Sequence[tf.Tensor], encoded: Sequence[tf.Tensor], scales: tf.Tensor
     ) -> NodeMemory:
-        """What the codes do not say."""
+        """Returns the error of the codes."""
         sent = self.sent(encoded, scales)
         return [c - s for c, s in zip(corrected, sent, strict=True)]

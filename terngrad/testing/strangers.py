@@ -1,4 +1,4 @@
-"""Callers of a ps that a test makes by hand, to send what no worker of ours sends."""
+"""Handmade callers of a ps, which send messages that no worker sends."""
 
 import contextlib
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ _TIMEOUT_SECS = 60.0
 
 
 def hello_of(host: str, worker: int = 1, **other: object) -> bytes:
-    """Returns the greeting of one of WORKERS to the only ps, with some fields set otherwise."""
+    """Returns the hello of one of WORKERS to the only ps, with some fields changed."""
     fields = {"version": 1, "worker": worker, "ps": 0, "ps_hosts": [host]}
     return Hello(**fields | {"worker_hosts": WORKERS} | other).SerializeToString()
 
@@ -28,7 +28,7 @@ def stranger(
     """Calls a ps and sends it messages.
 
     Returns:
-      Status and text with which the ps ends the call.
+      Status and details with which the ps ends the call.
     """
     make = grpc.secure_channel if credentials else grpc.insecure_channel
     with make(host, *([credentials] if credentials else [])) as channel:

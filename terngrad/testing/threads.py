@@ -7,7 +7,7 @@ _TIMEOUT_SECS = 60.0
 
 
 def in_threads(*calls: Callable[[], object]) -> list[object]:
-    """Runs each call in a thread of its own; returns what each one returned or raised."""
+    """Runs each call in its own thread; returns the result or the exception of each."""
     results: list[object] = [None] * len(calls)
 
     def run(i: int) -> None:

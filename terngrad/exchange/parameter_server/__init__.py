@@ -1,1 +1,1 @@
-"""A parameter server: sums of the workers' gradients over gRPC."""
+"""Parameter servers, which sum the workers' gradients over gRPC."""

@@ -1,4 +1,4 @@
-"""The exchange through parameter servers: pushes, and results that no thread waits for."""
+"""The exchange through parameter servers; no thread waits for a result."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ParameterServerConnection(Connection):
     """A worker's connection to all ps."""
 
     def __init__(self, client: Client) -> None:
-        """Uses a client that has reached them."""
+        """Uses a client that has reached all ps."""
         self.rank = client.rank
         self.size = client.size
         self._client = client
@@ -45,7 +45,7 @@ class ParameterServerConnection(Connection):
         return tf.reshape(tf.constant(np.stack(arrays)), [len(arrays), *part.shape])
 
     def synchronize(self, state: Sequence[tf.Variable]) -> bool:
-        """See base class; if a worker is already training, one of these gives its state.
+        """See base class; if some workers already train, one of them sends its state.
 
         Raises:
           MembershipError: the training ends.
@@ -59,7 +59,7 @@ class ParameterServerConnection(Connection):
                 if self.rank == view.donor and receivers:
                     meeting.give_state(view, (_bytes_of(v) for v in state))
                 elif self.rank in receivers:
-                    self._is_live = False  # until it has that state: nobody may go on from its own
+                    self._is_live = False  # until it has that state: its own is out of date
                     _assign(state, meeting.take_state())
             except InterruptionError:
                 continue
@@ -76,7 +76,7 @@ class ParameterServerConnection(Connection):
 
     @property
     def leads(self) -> bool:
-        """See base class; a worker that only joins has no state to save."""
+        """See base class; a worker that is still joining has no state to save."""
         return self._is_live and self._client.leads
 
     @property
@@ -93,16 +93,16 @@ class ParameterServerExchange(SpreadExchange):
     ) -> None:
         """Joins `local_nodes` nodes of each worker; the operations belong to `step`.
 
-        Errors: see base class. Where a step is made without some workers, `nodes` tells of how many
-        nodes its results are.
+        For errors see base class. If a step is made without some workers, `nodes` returns the
+        number of nodes in its results.
         """
         super().__init__(client.rank, client.size, local_nodes, kernels)
         self._client = client
         self._step = step
-        self._counted = self.size
+        self._counted = self.num_nodes
         self._operations = _Operations(client, self._count)
         self._unsettled: list[tf.Tensor] = []  # results of the step that is being traced
-        self._took_part = tf.constant(True)  # in that step
+        self._took_part = tf.constant(True)  # whether this worker is in that step's results
 
     def _join_max(self, local: tf.Tensor, name: str) -> tf.Tensor:
         return self._run(f"{name}/max", Kind.MAX, local.shape[0], local)
@@ -110,7 +110,7 @@ class ParameterServerExchange(SpreadExchange):
     def _join_codes(self, local: tf.Tensor, name: str, max_code: int) -> tf.Tensor:
         groups, words = local.shape[0], tf.bitcast(local, tf.int32)
         total = self._run(f"{name}/codes", Kind.CODES, groups, words, max_code)
-        planes = plane_count(self.size * max_code)
+        planes = plane_count(self.num_nodes * max_code)
         return tf.bitcast(tf.reshape(total, [groups, planes]), tf.uint32)
 
     def _join_floats(self, local: tf.Tensor, name: str) -> tf.Tensor:
@@ -127,7 +127,7 @@ class ParameterServerExchange(SpreadExchange):
 
     @contextlib.contextmanager
     def settled(self) -> Iterator[None]:
-        """See base class; a step that was given up ends here with an error."""
+        """See base class; an abandoned step ends here with an error."""
         graph = tf.compat.v1.get_default_graph()
         results = [result for result in self._unsettled if result.graph is graph]
         self._unsettled = []
@@ -140,7 +140,7 @@ class ParameterServerExchange(SpreadExchange):
             may_go_on, self._took_part = tf.numpy_function(
                 commit, [self._step.read_value()], [tf.bool, tf.bool]
             )
-        check = tf.debugging.Assert(may_go_on, ["the step was given up: a worker joins or leaves"])
+        check = tf.debugging.Assert(may_go_on, ["the step was abandoned: a worker joins or leaves"])
         with tf.control_dependencies([check]):
             yield
 
@@ -155,7 +155,7 @@ class ParameterServerExchange(SpreadExchange):
     def _run(
         self, name: str, kind: Kind, items: int, local: tf.Tensor, max_code: int = 1
     ) -> tf.Tensor:
-        """Runs an operation of a step, and counts its bytes."""
+        """Runs an operation of the current step and counts its bytes."""
         step = self._step.read_value()
         operation = Operation(name, kind, items, self.local_nodes, self._client.size, max_code)
         self.bytes_sent.assign_add(items * operation.pushed_bytes)
@@ -166,18 +166,18 @@ class ParameterServerExchange(SpreadExchange):
         return result
 
     def _count(self, workers: int) -> None:
-        """Notes how many workers have a part in the results that arrive now."""
+        """Notes how many workers are in the results that arrive now."""
         if workers * self.local_nodes != self._counted:
             self._nodes.assign(workers * self.local_nodes)
-            # Last: a thread that finds the count noted lets its result be divided at once.
+            # Last: when another thread finds this count, its result may be divided at once.
             self._counted = workers * self.local_nodes
 
 
 class _Operations:
-    """Operations by name, each with the queue that takes its results.
+    """Operations by name, each with the queue for its results.
 
-    No thread waits for a result: TensorFlow goes on with other operations until the queue has it.
-    So all exchanges of a step can be under way together, with however few threads.
+    No thread waits for a result: TensorFlow runs other operations until the queue holds it. So a
+    few threads are enough to run all exchanges of a step at the same time.
     """
 
     def __init__(self, client: Client, count: Callable[[int], None]) -> None:
@@ -186,7 +186,7 @@ class _Operations:
         self._known: dict[str, tuple[int, tf.queue.FIFOQueue]] = {}
 
     def run(self, operation: Operation, local: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
-        """Pushes `local` and returns the result, flat and of its type."""
+        """Pushes `local`; returns the result, flat and with the same dtype."""
         index, results = self._find(operation, local.dtype)
 
         def push(at: np.ndarray, content: np.ndarray) -> np.ndarray:
@@ -207,7 +207,7 @@ class _Operations:
                 results = tf.queue.FIFOQueue(2, [dtype])
 
             def deliver(content: np.ndarray, workers: int) -> None:
-                with contextlib.suppress(tf.errors.OpError):  # a ps was lost, the queue is closed
+                with contextlib.suppress(tf.errors.OpError):  # a ps was lost: the queue is closed
                     self._count(workers)
                     results.enqueue(content.view(dtype.as_numpy_dtype))
 
@@ -221,10 +221,14 @@ def _bytes_of(variable: tf.Variable) -> memoryview:
 
 
 def _assign(variables: Sequence[tf.Variable], content: bytes) -> None:
-    """Assigns all of a state; ValueError if it is a state of other variables."""
+    """Assigns a state to all variables.
+
+    Raises:
+      ValueError: the state belongs to other variables.
+    """
     sizes = [variable.dtype.size * variable.shape.num_elements() for variable in variables]
     if sum(sizes) != len(content):
-        raise ValueError(f"a state of {len(content)} bytes came; this worker's has {sum(sizes)}")
+        raise ValueError(f"a received state has {len(content)} bytes; allowed are {sum(sizes)}")
     start = 0
     for variable, size in zip(variables, sizes, strict=True):
         count = variable.shape.num_elements()

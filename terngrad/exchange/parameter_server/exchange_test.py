@@ -1,4 +1,4 @@
-"""How a worker comes to the state of the others."""
+"""How a worker gets the state of the others."""
 
 from types import SimpleNamespace
 
@@ -12,7 +12,7 @@ from terngrad.service.messages import View
 
 
 class Meeting:
-    """Lets the worker receive a state in each view; the first time it is interrupted."""
+    """Sends the worker a state in each view; interrupts the worker in its second view."""
 
     def __init__(self):
         self.said = []
@@ -32,7 +32,7 @@ def meeting():
     return Meeting()
 
 
-def test_who_was_interrupted_before_it_got_a_state_does_not_say_that_it_has_it(meeting):
+def test_a_worker_interrupted_before_it_got_a_state_does_not_report_that_it_has_it(meeting):
     client = SimpleNamespace(rank=0, size=2, meeting=meeting, wait_for_servers=lambda: None)
     connection = ParameterServerConnection(client)
     step = tf.Variable(5, dtype=tf.int64)

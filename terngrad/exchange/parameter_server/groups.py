@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def pack(workers: Iterable[int]) -> bytes:
-    """As bytes, without zeros at the end."""
+    """Returns a set of workers as bytes, without zeros at the end."""
     bits = 0
     for worker in workers:
         bits |= 1 << worker
@@ -14,10 +14,14 @@ def pack(workers: Iterable[int]) -> bytes:
 
 
 def unpack(content: bytes, workers: int | None = None) -> tuple[int, ...]:
-    """In ascending order.
+    """Returns the workers of a set in ascending order.
+
+    Args:
+      content: the set.
+      workers: number of workers that exist; None = unknown.
 
     Raises:
-      ValueError: it names others than the first `workers`, if so many are given.
+      ValueError: the set names a worker that does not exist.
     """
     bits = int.from_bytes(content[: None if workers is None else workers // 8 + 1], "little")
     if workers is not None and (bits >> workers or len(content) > workers // 8 + 1):

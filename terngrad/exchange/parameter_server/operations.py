@@ -1,4 +1,4 @@
-"""Operations of the workers together: their sizes, their pieces, and which ps does which piece."""
+"""Joint operations of the workers: their sizes, their pieces, and the ps of each piece."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from terngrad.planes import plane_count
 from terngrad.service.messages import PIECE_BYTES, OperationMessage
 
 _SMALL_PIECE_BYTES = 1 << 18
-_PIECES_TO_OVERLAP = 4  # at least, unless small: the first come back while the others still go
+_PIECES_TO_OVERLAP = 4  # at least, unless they are small: results return while others are pushed
 _LONGEST_NAME = 256
-_MAX_ITEMS = 1 << 33  # 8 thousand million: more than any net has parameters
+_MAX_ITEMS = 1 << 33  # 8 billion: more than any net has parameters
 
 
 class OperationError(ValueError):
-    """Says what is wrong with an operation."""
+    """The message says what is wrong with an operation."""
 
 
 class Kind(enum.IntEnum):
-    """What is done; see service.proto."""
+    """What an operation computes; see service.proto."""
 
     MAX = 1
     CODES = 2
@@ -32,15 +32,15 @@ class Kind(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """What workers do together at each step.
+    """An operation that the workers do together at each step.
 
     Attributes:
       name: the same on all workers.
-      kind: what is done.
-      items: floats, or groups of 32 codes, that each worker has.
-      local_nodes: of each worker; codes come as sums over so many.
-      workers: that take part.
-      max_code: largest magnitude of a node's code; 1 where there are no codes.
+      kind: what it computes.
+      items: floats, or groups of 32 codes, of each worker.
+      local_nodes: nodes of each worker; a worker pushes sums of codes over them.
+      workers: number of workers.
+      max_code: largest magnitude of a node's code; 1 if there are no codes.
     """
 
     name: str
@@ -51,9 +51,10 @@ class Operation:
     max_code: int = 1
 
     def __post_init__(self) -> None:
-        """Raises OperationError if no ps could do this."""
+        """Raises OperationError if no ps could compute this."""
         if not 0 < len(self.name) <= _LONGEST_NAME:
-            raise OperationError(f"a name of {len(self.name)} characters; allowed are up to 256")
+            allowed = f"allowed are 1 to {_LONGEST_NAME}"
+            raise OperationError(f"a name of {len(self.name)} characters; {allowed}")
         if not 1 <= self.local_nodes * self.workers <= MAX_NODES:
             nodes = self.local_nodes * self.workers
             raise OperationError(f"{nodes} nodes; allowed are 1 to {MAX_NODES}")
@@ -66,7 +67,7 @@ class Operation:
 
     @classmethod
     def read(cls, message: OperationMessage, workers: int) -> Operation:
-        """From its message; OperationError if no ps could do it."""
+        """Reads an operation from its message; OperationError if no ps could compute it."""
         try:
             kind = Kind(message.kind)
         except ValueError:
@@ -76,7 +77,7 @@ class Operation:
         return cls(message.name, kind, message.items, message.local_nodes, workers, max_code)
 
     def message(self, index: int) -> OperationMessage:
-        """For the ps; the worker then calls the operation by this index."""
+        """Returns the declaration for a ps; pushes then name the operation by this index."""
         return OperationMessage(
             index=index,
             name=self.name,
@@ -88,12 +89,12 @@ class Operation:
 
     @property
     def nodes(self) -> int:
-        """Of all workers."""
+        """Nodes of all workers."""
         return self.local_nodes * self.workers
 
     @property
     def pushed_planes(self) -> int:
-        """Planes of the codes that a worker pushes, which are sums over its nodes."""
+        """Planes of a worker's push: a sum of codes over its nodes."""
         return plane_count(self.local_nodes * self.max_code)
 
     @property
@@ -103,7 +104,7 @@ class Operation:
 
     @functools.cached_property
     def pushed_bytes(self) -> int:
-        """Bytes of an item that a worker pushes."""
+        """Bytes of an item of a push."""
         codes = 4 * self.pushed_planes
         return {Kind.MAX: 4, Kind.CODES: codes, Kind.FLOATS: 4, Kind.HALVES: 2}[self.kind]
 
@@ -114,16 +115,16 @@ class Operation:
 
     @functools.cached_property
     def pieces(self) -> int:
-        """Pieces it travels in; at least one, so that workers meet even where it has no items."""
+        """Number of pieces; at least one, so that workers meet even if there are no items."""
         return max(1, -(-self.items // self._items_in_a_piece))
 
     def piece_items(self, piece: int) -> tuple[int, int]:
-        """Index of a piece's first item, and of the item behind its last."""
+        """Returns the index of a piece's first item and one past its last."""
         first = piece * self._items_in_a_piece
         return first, min(first + self._items_in_a_piece, self.items)
 
     def piece_bytes(self, piece: int) -> int:
-        """Bytes that a worker pushes of a piece."""
+        """Returns the bytes of a worker's push of a piece."""
         first, end = self.piece_items(piece)
         return (end - first) * self.pushed_bytes
 
@@ -134,10 +135,10 @@ class Operation:
 
 
 class Shares:
-    """Spreads pieces over several ps: each goes to the one that has the fewest bytes so far.
+    """Spreads pieces over several ps: each goes to the ps with the fewest bytes so far.
 
-    The part of a name before the first slash is its family. All workers declare a family's
-    operations in the same order. So they find the same shares, whichever family comes first.
+    The part of a name before the first slash is its family. All workers declare the operations of
+    a family in the same order, so they compute the same shares, whichever family comes first.
     """
 
     def __init__(self, count: int) -> None:
@@ -146,7 +147,7 @@ class Shares:
         self._bytes: dict[str, list[int]] = {}
 
     def assign(self, operation: Operation) -> list[int]:
-        """The ps of each piece of a new operation."""
+        """Returns the ps of each piece of a new operation."""
         family = operation.name.partition("/")[0]
         held = self._bytes.setdefault(family, [0] * self._count)
         return list(self._assign(operation, held))

@@ -65,7 +65,7 @@ def test_operations_survive_their_message(max_code):
     assert Operation.read(whole.message(3), 2) == whole
 
 
-def test_ternary_operations_have_the_message_that_they_had_before_there_were_others():
+def test_ternary_operations_keep_the_message_of_version_1():
     assert (
         operation().message(3).SerializeToString()
         == b"\x08\x03\x12\x01a\x18\x02\x20\xe8\x07\x28\x01"
@@ -96,7 +96,7 @@ def test_law_10_unknown_kinds_are_named():
         Operation.read(message, 2)
 
 
-def test_several_ps_share_the_bytes_evenly_and_large_operations_too():
+def test_several_ps_share_the_bytes_evenly_even_of_one_large_operation():
     shares = Shares(3)
     sizes = [1_000_000, 3, 17_000_000, 500, 40_000, 900_000]
     held = [0, 0, 0]
@@ -107,7 +107,7 @@ def test_several_ps_share_the_bytes_evenly_and_large_operations_too():
     assert max(held) - min(held) <= PIECE_BYTES
 
 
-def test_shares_of_a_family_do_not_depend_on_when_another_one_came():
+def test_shares_of_a_family_do_not_depend_on_other_families():
     family = [operation(items=items, name=f"one/{items}") for items in (500_000, 3, 900_000)]
     others = [operation(items=700_000, name="two/1"), operation(items=9, name="losses/floats")]
     first, second = Shares(2), Shares(2)

@@ -1,15 +1,15 @@
-"""Time that passes when somebody says so."""
+"""Virtual time."""
 
 from __future__ import annotations
 
 
 class Clock:
-    """Seconds since a simulation began."""
+    """A clock that counts the seconds of a simulation; `now` sets it."""
 
     def __init__(self) -> None:
-        """It begins."""
+        """Starts at 0."""
         self.now = 0.0
 
     def __call__(self) -> float:
-        """The time."""
+        """Returns the time."""
         return self.now

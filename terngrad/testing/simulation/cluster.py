@@ -1,4 +1,4 @@
-"""Workers and ps in one process: what may happen to them, and what must hold all the while."""
+"""Simulated workers and ps in one process: their faults, and the laws that always hold."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from terngrad.testing.simulation.worker import OPERATIONS, STEPS, SimulatedWorke
 
 TIMEOUT_SECS = 10.0
 _TICK_SECS = 1.0
-_LONG_SECS = TIMEOUT_SECS / 2  # of faults in all, from which on somebody may count as lost
-_IDLE_ROUNDS = 3  # in which a main thread comes to where it waits
+_LONG_SECS = TIMEOUT_SECS / 2  # total time of faults after which a process may count as lost
+_IDLE_ROUNDS = 3  # in which each main thread reaches its next wait
 _SETTLE_SECS = 4 * HOPELESS * TIMEOUT_SECS
-_FRAME_BYTES = 256  # of a simulated push or result, at most
+_FRAME_BYTES = 256  # largest simulated push or result
 _KEPT_STEPS = 16
 
 Event = Callable[[], None]
 
 
 class Cluster:
-    """A training.
+    """A simulated training.
 
     Attributes:
       servers: all ps.
-      workers: the last process of each worker; None before the first, and of one that was killed.
+      workers: the last process of each worker; None before the first and after a kill.
     """
 
     def __init__(self, workers: int, servers: int, needed: int, elastic: bool, seed: int) -> None:
-        """Nothing is started; `seed` decides what arrives first."""
+        """Starts no process; `seed` decides the order of events."""
         self.clock = Clock()
         self._rules = Rules(needed, elastic, TIMEOUT_SECS)
         self._random = random.Random(seed)
@@ -41,15 +41,15 @@ class Cluster:
         self.servers = [SimulatedPs(i, workers, self._rules, self.clock) for i in range(servers)]
         self.workers: list[SimulatedWorker | None] = [None] * workers
         self._saved = [b""] * workers
-        self._hung: set[int] = set()  # workers whose main thread does nothing
-        self._stopped: dict[int, float] = {}  # workers of which no thread does anything, since when
+        self._hung: set[int] = set()  # workers whose main thread is blocked
+        self._stopped: dict[int, float] = {}  # workers whose process is stopped, and since when
         self._stopped_ps: dict[int, float] = {}
         self._stuck: dict[tuple[int, int, str], float] = {}  # streams on which nothing arrives
         self._fault_secs = 0.0
         self._some_are_done = self._may_fail = False
 
     def start_worker(self, rank: int) -> None:
-        """Starts a worker, unless it runs."""
+        """Starts a worker unless it runs."""
         worker = self.workers[rank]
         if worker and (not worker.ending or any(link.is_up for link in worker.network.links)):
             return
@@ -64,70 +64,70 @@ class Cluster:
         )
 
     def kill_worker(self, rank: int, kept: int, has_saved: bool) -> None:
-        """Kills a worker; so many of its last messages still arrive on each stream."""
+        """Kills a worker; `kept` of its last messages still arrive on each stream."""
         if (worker := self.workers[rank]) is None or worker.ending:
             return
         if has_saved and rank == 0:
             self._saved[rank] = bytes(worker.state)
-        # It may be the last, and have told some ps that it is done, and others not.
+        # It may be the last worker, and may have said goodbye to some ps only.
         self._may_fail |= worker.state.steps == STEPS
         self._cut(worker, kept)
         self.workers[rank] = None
         self.wake(rank)
 
     def hang(self, rank: int) -> None:
-        """A worker's main thread does nothing any more."""
+        """Blocks a worker's main thread."""
         self._hung.add(rank)
 
     def stop(self, rank: int) -> None:
-        """A worker's process does nothing any more."""
+        """Stops all threads of a worker."""
         self._stopped.setdefault(rank, self.clock())
 
     def wake(self, rank: int) -> None:
-        """A worker that hung or was stopped goes on."""
+        """Lets a worker that hung or was stopped continue."""
         self._hung.discard(rank)
         self._stopped.pop(rank, None)
 
     def start_ps(self, ps: int) -> None:
-        """Starts a ps, unless it runs, or its run is over."""
+        """Starts a ps unless it runs or its run is over."""
         server = self.servers[ps]
         if server.service is None and server.outcome is None:
             server.start()
 
     def kill_ps(self, ps: int, kept: int) -> None:
-        """Kills a ps; so many of its last messages still arrive on each stream."""
+        """Kills a ps; `kept` of its last messages still arrive on each stream."""
         if self.servers[ps].service is not None:
-            # A new process does not learn of workers that are done, and waits for them in vain.
+            # A new process does not know which workers are done, and waits for them in vain.
             self._may_fail |= any(w and w.state.steps == STEPS for w in self.workers)
             self.servers[ps].kill(kept)
             self.wake_ps(ps)
 
     def stop_ps(self, ps: int) -> None:
-        """A ps does nothing any more."""
+        """Stops all threads of a ps."""
         self._stopped_ps.setdefault(ps, self.clock())
         self.servers[ps].is_stopped = True
 
     def wake_ps(self, ps: int) -> None:
-        """A ps that was stopped goes on."""
+        """Lets a stopped ps continue."""
         self._stopped_ps.pop(ps, None)
         self.servers[ps].is_stopped = False
 
     def stick(self, rank: int, ps: int, method: str) -> None:
-        """Nothing arrives any more on a stream."""
+        """Holds back all messages of a stream."""
         self._stuck.setdefault((rank, ps, method), self.clock())
 
     def release(self) -> None:
-        """What was held up arrives."""
+        """Delivers messages that were held back."""
         self._stuck.clear()
 
     def cut(self, rank: int, ps: int, method: str, kept_up: int, kept_down: int) -> None:
-        """Breaks a stream; so many messages of each way still arrive."""
+        """Breaks a stream; `kept_up` and `kept_down` messages of each way still arrive."""
         for stream in self.servers[ps].streams:
             if (stream.worker, stream.method) == (rank, method):
                 stream.lose(kept_up, kept_down)
 
     def deliver(self, count: int) -> None:
-        """Lets so many things happen, one after the other and at the same time."""
+        """Lets `count` events happen, one after another, without passing time."""
         for _ in range(count):
             if not (events := self._events()):
                 break
@@ -135,7 +135,7 @@ class Cluster:
         self.check()
 
     def run(self, seconds: float) -> None:
-        """Lets time pass, in which whatever can happen does, for the most part."""
+        """Lets time pass; most of the possible events happen in it."""
         end = self.clock() + seconds
         while self.clock() < end:
             for _ in range(self._random.randrange(4)):
@@ -147,10 +147,10 @@ class Cluster:
             self.check()
 
     def settle(self, *, restart: bool) -> None:
-        """Ends all faults, and requires that the training comes to an end.
+        """Ends all faults and requires that the training ends.
 
         Args:
-          restart: workers that are not there are started.
+          restart: whether to start killed workers again.
         """
         self.release()
         for rank in range(len(self.workers)):
@@ -163,7 +163,7 @@ class Cluster:
         self._may_fail |= self._fault_secs >= _LONG_SECS or None in self.workers
         deadline = self.clock() + _SETTLE_SECS
         while not self._is_over():
-            require(self.clock() < deadline, f"nothing goes on: {self.describe()}")
+            require(self.clock() < deadline, f"no progress: {self.describe()}")
             self._do_all()
             self._tick()
             self.check()
@@ -171,7 +171,7 @@ class Cluster:
             self._check_success()
 
     def check(self) -> None:
-        """What must hold at any time; what a worker may do is checked where it does it."""
+        """Checks the laws that hold at any time; `Ledger` checks each step of a worker."""
         workers = len(self.workers)
         most = OPERATIONS * workers * (2 * workers + _KEPT_STEPS) * _FRAME_BYTES
         for ps in self.servers:
@@ -179,22 +179,22 @@ class Cluster:
                 held = ps.service.aggregator.held_bytes
                 require(held <= most, f"ps {ps.index} holds {held} bytes; allowed are {most}")
                 streams = {(stream.worker, stream.method) for stream in ps.streams}
-                require(len(streams) == len(ps.streams), f"ps {ps.index}: a worker is here twice")
+                require(len(streams) == len(ps.streams), f"ps {ps.index}: a worker joined twice")
         for worker in self.workers:
             if worker is not None:
                 self._some_are_done |= worker.ending == "done"
-                # A worker that ends says so once: if that is lost, a ps takes it for dead.
+                # A worker says goodbye once: if that is lost, a ps counts the worker as lost.
                 self._may_fail |= any(link.lost_goodbye for link in worker.network.links)
                 require("refused" not in worker.ending, f"worker {worker.rank}: {worker.ending}")
 
     def describe(self) -> str:
-        """How far all are, for messages."""
+        """Describes the progress of all processes, for messages."""
         endings = {w.rank: w.ending or f"at step {w.state.steps}" for w in self.workers if w}
         logs = {f"ps {ps.index}": (ps.outcome, ps.log[-5:]) for ps in self.servers}
         return f"{self.clock():g} s, workers {endings}, {logs}"
 
     def _do_all(self) -> None:
-        """Lets happen what can happen at this time."""
+        """Lets all events happen that can happen without passing time."""
         idle = 0
         while idle < _IDLE_ROUNDS:
             arriving = [*self._arriving()]
@@ -204,17 +204,17 @@ class Cluster:
 
     def _is_over(self) -> bool:
         ended = all(worker is None or worker.ending for worker in self.workers)
-        # A ps waits for its first worker for as long as it takes.
+        # A ps waits for its first worker without a time limit.
         return ended and all(ps.outcome is not None or not ps.was_reached for ps in self.servers)
 
     def _check_success(self) -> None:
         told = self.describe()
         for ps in self.servers:
-            require(not ps.outcome, f"a ps failed, though no fault was long: {told}")
-        require(self._some_are_done, f"nobody is done, though no fault was long: {told}")
+            require(not ps.outcome, f"a ps failed although no fault was long: {told}")
+        require(self._some_are_done, f"no worker is done although no fault was long: {told}")
 
     def _events(self) -> list[Event]:
-        """What can happen now, each of it once."""
+        """Returns all events that can happen now."""
         return [*self._arriving(), *self._resumable()]
 
     def _resumable(self) -> list[Event]:
@@ -239,7 +239,7 @@ class Cluster:
 
     @staticmethod
     def _take_up(ps: SimulatedPs, stream: Stream) -> None:
-        if stream in ps.streams and stream.up.waiting:  # else it ended since
+        if stream in ps.streams and stream.up.waiting:  # else it has ended since
             ps.take(stream)
 
     @staticmethod
@@ -262,7 +262,7 @@ class Cluster:
                 worker.network.look()
 
     def _notice_silence(self) -> None:
-        """Streams on which nothing arrives for the time-out break: keep-alives are not answered."""
+        """Breaks streams that were silent for the time-out, as keep-alives do."""
         now = self.clock()
         for (rank, ps, method), since in [*self._stuck.items()]:
             if now - since >= TIMEOUT_SECS:

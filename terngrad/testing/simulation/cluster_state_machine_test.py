@@ -1,13 +1,13 @@
-"""Random histories of a cluster: what no worker may do, and that those that live go on.
+"""Random histories of a cluster: no worker breaks a law, and live workers make progress.
 
-Workers and ps run in one process and in virtual time (`simulation`). Streams are queues, and
-hypothesis decides what arrives when, and who is killed, hangs, is stopped or started again. The
-machine runs for about a minute here. To explore more, in this folder:
+Workers and ps run in one process and in virtual time. Streams are queues. Hypothesis decides when
+messages arrive, and which processes are killed, hang, stop or start again. This test takes about a
+minute. To explore more, run in this folder:
 
     TERNGRAD_HISTORIES=10000 python -m pytest --timeout=0 cluster_state_machine_test.py
 
-`simulation/explore.py` draws histories of the same kind without hypothesis, in a third of the time:
-with it 100,000 are explored.
+`explore.py` draws histories of the same kind without hypothesis, in a third of the time; it has
+explored 100,000.
 """
 
 import os
@@ -31,7 +31,7 @@ LONG_SECS = st.sampled_from([0.8 * TIMEOUT_SECS, 1.2 * TIMEOUT_SECS, 11 * TIMEOU
 
 
 class ClusterMachine(RuleBasedStateMachine):
-    """Whatever happens to a cluster; indices count modulo its size."""
+    """Events of a cluster; indices count modulo the number of workers or ps."""
 
     @initialize(
         workers=st.integers(1, MOST_WORKERS),

@@ -1,9 +1,9 @@
-"""Explores random histories of clusters, and tells of those that break a law.
+"""Explores random histories of clusters and prints those that break a law.
 
     python -m terngrad.testing.simulation.explore --histories=100000 --first=0
 
-A history follows from its number alone: `--histories=1 --first=N` repeats it, and `--verbose` tells
-what happens in it. The same happens in `cluster_state_machine_test.py`, where hypothesis chooses.
+Its number alone determines a history: `--histories=1 --first=N` repeats it, and `--verbose` prints
+its events. In `cluster_state_machine_test.py` hypothesis chooses the same events.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _MOST_FAULTS = 16
 
 
 class History:
-    """What happens to a cluster, drawn from a number.
+    """The events of a cluster, drawn from a number.
 
     Attributes:
-      told: all that happened so far, one line each.
+      told: the events so far, one line each.
     """
 
     def __init__(self, number: int) -> None:
@@ -45,11 +45,11 @@ class History:
         self.told = [begun]
 
     def run(self) -> None:
-        """Lets things happen, and then ends all faults.
+        """Lets events happen and then ends all faults.
 
         Raises:
           BrokenLawError: a law does not hold.
-          Exception: something failed that must not.
+          Exception: the tested code failed.
         """
         self._do("deliver", self._random.choice((0, 40, 100, 160)))
         for _ in range(self._random.randrange(_MOST_FAULTS)):
@@ -59,35 +59,35 @@ class History:
         self._cluster.settle(restart=self._random.random() < 0.8)
 
     def worker(self) -> int:
-        """Any worker."""
+        """Draws a worker."""
         return self._random.randrange(self._workers)
 
     def ps(self) -> int:
-        """Any ps."""
+        """Draws a ps."""
         return self._random.randrange(self._servers)
 
     def kept(self) -> int:
-        """How many messages still arrive when a stream breaks."""
+        """Draws how many messages still arrive when a stream breaks."""
         return self._random.choice((0, 0, 1, 2, 5))
 
     def method(self) -> str:
-        """Which of two streams."""
+        """Draws one of a worker's two streams."""
         return self._random.choice(("Meet", "Exchange"))
 
     def has_saved(self) -> bool:
-        """Whether a worker that is killed has just saved a checkpoint."""
+        """Draws whether a killed worker has just saved a checkpoint."""
         return self._random.random() < 0.5
 
     def count(self) -> int:
-        """How many things happen before the next fault."""
+        """Draws how many events happen before the next fault."""
         return self._random.choice((1, 2, 5, 10, 20, 40))
 
     def short_secs(self) -> float:
-        """Too short a time for anybody to count as lost."""
+        """Draws a time in which no process counts as lost."""
         return self._random.choice(_SHORT_SECS)
 
     def long_secs(self) -> float:
-        """Long enough for faults to be noticed, for the most part."""
+        """Draws a time in which most faults are noticed."""
         return self._random.choice(_LONG_SECS)
 
     def _do(self, name: str, *arguments: int | float | str | bool) -> None:
@@ -117,18 +117,18 @@ _NAMES = [*_ACTIONS, *["deliver"] * 6, "run", *["stick"] * 2, *["cut"] * 2]
 
 
 def main(arguments: list[str]) -> int:
-    """Explores; returns how many histories broke a law."""
+    """Explores histories; returns how many broke a law."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--histories", type=int, default=1000, help="how many")
-    parser.add_argument("--first", type=int, default=0, help="number of the first one")
-    parser.add_argument("--verbose", action="store_true", help="tell all that happens")
+    parser.add_argument("--histories", type=int, default=1000, help="number of histories")
+    parser.add_argument("--first", type=int, default=0, help="number that names the first history")
+    parser.add_argument("--verbose", action="store_true", help="print all events")
     chosen = parser.parse_args(arguments)
     began, broken = time.monotonic(), 0
     for number in range(chosen.first, chosen.first + chosen.histories):
         history = History(number)
         try:
             history.run()
-        except Exception as error:  # also what the code under test raises
+        except Exception as error:  # also errors of the tested code
             broken += 1
             print(f"history {number}: {type(error).__name__}: {error}", flush=True)
         if chosen.verbose:

@@ -4,7 +4,7 @@ from terngrad.testing.simulation import explore
 from terngrad.testing.simulation.laws import BrokenLawError
 
 
-def test_histories_are_explored_and_told(capsys):
+def test_histories_are_explored_and_printed(capsys):
     assert explore.main(["--histories=3", "--verbose"]) == 0
     told = capsys.readouterr().out
     assert told.count("settle") == 3
@@ -13,8 +13,8 @@ def test_histories_are_explored_and_told(capsys):
 
 def test_a_history_that_breaks_a_law_is_named(monkeypatch, capsys):
     def settle(self, restart):
-        raise BrokenLawError("nothing goes on")
+        raise BrokenLawError("no progress")
 
     monkeypatch.setattr(explore.Cluster, "settle", settle)
     assert explore.main(["--histories=1", "--first=5"]) == 1
-    assert "history 5: BrokenLawError: nothing goes on" in capsys.readouterr().out
+    assert "history 5: BrokenLawError: no progress" in capsys.readouterr().out

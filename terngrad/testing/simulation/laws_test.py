@@ -1,4 +1,4 @@
-"""What the simulation must find, or it would find nothing."""
+"""The simulation finds broken laws."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ VIEW = View(number=1, members=groups.pack((0, 1, 2)), needed=2)
 
 
 def result(*makers, operation=0, state=None):
-    """The sum of some workers' gradients, as two workers' together."""
+    """Returns the sum of some workers' gradients, as if two workers had contributed."""
     parts = [gradient(worker, state or State(), operation, WORKERS) for worker in makers]
     return sum(parts, np.zeros(WORKERS, np.int32)), 2
 
@@ -39,23 +39,23 @@ def test_the_workers_that_made_a_step_are_found_in_its_results():
     [
         ([result(0, 2, 2)], "worker 2 counts"),
         ([result(0, 2, state=later())], "worker 0 counts"),
-        ([result(0, 1), result(0, 2, operation=1)], "operations are of different workers"),
+        ([result(0, 1), result(0, 2, operation=1)], "operations have different workers"),
         ([result(0)], "1 workers made it, not 2"),
     ],
     ids=["doubled", "of another state", "mixed", "incomplete"],
 )
-def test_a_step_that_is_none_is_found(results, text):
+def test_an_invalid_step_is_found(results, text):
     with pytest.raises(BrokenLawError, match=text):
         contributors_of(results, State(), VIEW)
 
 
-def test_a_step_by_strangers_or_by_too_few_is_found():
+def test_a_step_by_strangers_or_by_too_few_workers_is_found():
     for view in (View(members=groups.pack((0, 1)), needed=2), View(members=b"\7", needed=3)):
         with pytest.raises(BrokenLawError, match="made by"):
             contributors_of([result(0, 2)], State(), view)
 
 
-def test_two_states_in_a_view_are_found_and_two_views_with_a_number():
+def test_different_states_in_a_view_and_different_views_with_a_number_are_found():
     ledger = Ledger()
     ledger.note_state(0, VIEW, later())
     ledger.note_state(1, VIEW, later())
@@ -65,5 +65,5 @@ def test_two_states_in_a_view_are_found_and_two_views_with_a_number():
     with pytest.raises(BrokenLawError, match="worker 2, view 1, step 1: the state differs"):
         ledger.note_state(2, VIEW, other)
     ledger.note_view(VIEW)
-    with pytest.raises(BrokenLawError, match="view 1 is another"):
+    with pytest.raises(BrokenLawError, match="view 1 differs"):
         ledger.note_view(View(number=1))

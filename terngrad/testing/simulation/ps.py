@@ -1,4 +1,4 @@
-"""A ps as a process that may be killed, stopped and started again."""
+"""A simulated ps, which may be killed, stopped and started again."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from terngrad.testing.simulation.clock import Clock
 from terngrad.testing.simulation.streams import End, Stream
 
 _BEAT_SECS = 0.5
-_START_SECS = 1.0  # at least, from one process to the next
+_START_SECS = 1.0  # shortest time between the starts of two processes
 _BEGAN = 1_000_000.0  # seconds since 1970 at which a simulation begins
 
 
 class SimulatedPs:
-    """A ps.
+    """A simulated ps.
 
     Attributes:
-      service: what it does; None while there is no process.
-      streams: those that are open here.
-      outcome: of its last process; None if that was killed, or goes on.
-      is_stopped: it does nothing.
-      was_reached: a worker has opened a stream to this process.
-      log: the lines of all its processes.
+      service: its service; None while there is no process.
+      streams: open streams.
+      outcome: outcome of its last process; None if that was killed or still runs.
+      is_stopped: whether the process is stopped.
+      was_reached: whether a worker has opened a stream to this process.
+      log: log lines of all its processes.
     """
 
     def __init__(self, index: int, workers: int, rules: Rules, clock: Clock) -> None:
-        """Is not started yet."""
+        """Starts no process."""
         self.index, self._rules, self._clock = index, rules, clock
         self._hosts = [f"host{i}:1" for i in range(workers)]
         self.service: Service | None = None
@@ -44,7 +44,7 @@ class SimulatedPs:
         self._starts = 0
 
     def start(self) -> None:
-        """Starts a process, which knows nothing of those before."""
+        """Starts a process, which knows nothing about earlier ones."""
         self._starts += 1
         began = _BEGAN + self._starts * _START_SECS
         self.service = Service(
@@ -60,14 +60,14 @@ class SimulatedPs:
         self.was_reached = False
 
     def kill(self, kept: int = 0) -> None:
-        """Ends the process; on each stream so many of its last messages still arrive."""
+        """Ends the process; `kept` of its last messages still arrive on each stream."""
         self.service = None
         for stream in self.streams:
             stream.lose(0, kept)
         self.streams = []
 
     def accept(self, worker: int, method: str) -> Stream | None:
-        """Opens a stream; None if nobody accepts it, or the worker has such a stream."""
+        """Opens a stream; None if no process accepts it or the worker has one already."""
         if self.service is None or self.is_stopped:
             return None
         stream = Stream(worker, method)
@@ -80,7 +80,7 @@ class SimulatedPs:
         return stream
 
     def take(self, stream: Stream) -> None:
-        """What arrives next on a stream is taken."""
+        """Handles the next message of a stream."""
         message = stream.up.waiting.popleft()
         if message is End.END:
             self._close(stream)
@@ -91,7 +91,7 @@ class SimulatedPs:
             self._close(stream)
 
     def look(self) -> None:
-        """Acts on the time that has passed."""
+        """Acts on time-outs."""
         if self.service is None or self._clock() - self._looked_at < _BEAT_SECS:
             return
         self._looked_at = self._clock()
@@ -116,6 +116,6 @@ class SimulatedPs:
 
 
 def _sum(operation: Operation, parts: Sequence[memoryview]) -> memoryview:
-    """Adds integers, whatever kind the operation is of."""
+    """Adds integers, whatever the kind of the operation."""
     del operation
     return memoryview(sum(np.frombuffer(part, np.int32) for part in parts).tobytes())

@@ -1,4 +1,4 @@
-"""Streams whose messages arrive when somebody says so, and links over them."""
+"""Simulated streams, whose messages arrive when the simulation takes them, and their links."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from terngrad.testing.simulation.clock import Clock
 
 
 class End(enum.Enum):
-    """The last thing that arrives on either way of a stream."""
+    """The end of one way of a stream, which arrives after all messages."""
 
     END = "end"
 
 
 class Way:
-    """One way of a stream: messages keep their order, and are lost only at its end.
+    """One way of a stream: messages keep their order, and only the last ones can be lost.
 
     Attributes:
-      waiting: what has not arrived.
-      is_closed: nothing more can be sent.
+      waiting: messages that have not arrived.
+      is_closed: whether no more can be sent.
     """
 
     def __init__(self) -> None:
-        """Nothing was sent."""
+        """Starts empty."""
         self.waiting: collections.deque[bytes | End] = collections.deque()
         self.is_closed = False
 
     def send(self, message: bytes) -> None:
-        """Sends, unless this way was ended."""
+        """Sends a message unless this way is closed."""
         if not self.is_closed:
             self.waiting.append(message)
 
     def end(self) -> None:
-        """Ends this way after what was sent."""
+        """Closes this way after the messages sent so far."""
         if not self.is_closed:
             self.is_closed = True
             self.waiting.append(End.END)
 
     def lose(self, kept: int) -> None:
-        """Ends this way after so many of the messages that have not arrived."""
+        """Closes this way; only the first `kept` of the waiting messages still arrive."""
         kept = min(kept, len(self.waiting) - self.is_closed)
         self.waiting = collections.deque([*self.waiting][:kept])
         self.waiting.append(End.END)
@@ -51,19 +51,19 @@ class Way:
 
 
 class Stream:
-    """A stream of a worker to a ps; to the ps' service it is the outbox.
+    """A stream from a worker to a ps; for the ps' service it is the outbox.
 
     Attributes:
-      worker: whose it is.
+      worker: index of the worker.
       method: "Meet" or "Exchange".
-      up: to the ps.
-      down: to the worker.
-      last: header of the frame with which the worker said that it ends.
-      lost_goodbye: the stream broke before all arrived that the worker said when it ended.
+      up: way to the ps.
+      down: way to the worker.
+      last: header of the worker's goodbye.
+      lost_goodbye: whether the stream broke before the worker's goodbye arrived.
     """
 
     def __init__(self, worker: int, method: str) -> None:
-        """Open."""
+        """Opens the stream."""
         self.worker, self.method = worker, method
         self.up, self.down = Way(), Way()
         self.last: Header | None = None
@@ -87,7 +87,7 @@ class Stream:
         return sum(len(message) for message in self.down.waiting if message is not End.END)
 
     def lose(self, kept_up: int, kept_down: int) -> None:
-        """The stream breaks; so many messages of each way arrive before that is noticed."""
+        """Breaks the stream; `kept_up` and `kept_down` messages of each way still arrive."""
         self.lost_goodbye |= self.up.is_closed
         self.up.lose(kept_up)
         self.down.lose(kept_down)
@@ -97,9 +97,9 @@ class SimulatedLink:
     """A `Link` that opens streams with a function.
 
     Attributes:
-      ps: index of that to which it leads.
-      stream: the one that is open; None while there is none.
-      lost_goodbye: see `Stream`, once it is noticed.
+      ps: index of the ps.
+      stream: the open stream; None while there is none.
+      lost_goodbye: see `Stream`; set when the worker notices.
     """
 
     def __init__(
@@ -113,11 +113,11 @@ class SimulatedLink:
         """Opens the first stream.
 
         Args:
-          ps: index of that to which it leads.
+          ps: index of the ps.
           connect: returns a new stream, or None if the ps cannot be reached now.
-          events: what is told to the user of this link.
-          timeout_secs: to open another stream in.
-          clock: of the simulation.
+          events: calls to the user of this link.
+          timeout_secs: time limit for opening another stream.
+          clock: clock of the simulation.
 
         Raises:
           MembershipError: the ps cannot be reached.
@@ -165,7 +165,7 @@ class SimulatedLink:
         """See `Link`."""
 
     def take(self) -> None:
-        """What arrives next is taken."""
+        """Handles the next message."""
         message = self.stream.down.waiting.popleft()
         if message is not End.END:
             self._events.on_message(message)
@@ -176,7 +176,7 @@ class SimulatedLink:
             self._events.on_break()
 
     def look(self) -> None:
-        """Looks whether another stream can be opened in the place of one that broke."""
+        """Tries to open another stream if the last one broke."""
         if self._over or self.stream is not None:
             return
         if (stream := self._connect()) is not None:

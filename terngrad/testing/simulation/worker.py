@@ -1,4 +1,4 @@
-"""A worker as a process: what training does, in a generator that yields where it waits."""
+"""A simulated worker: its training is a generator that yields where it waits."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class SimulatedNetwork:
     """A `Network` of one process of a worker.
 
     Attributes:
-      links: all that were opened.
+      links: all links that were opened.
     """
 
     def __init__(
         self, rank: int, servers: Sequence[SimulatedPs], timeout_secs: float, clock: Clock
     ) -> None:
-        """Reaches these ps."""
+        """Connects worker `rank` to these ps."""
         self._rank, self._servers = rank, servers
         self._timeout_secs, self._clock = timeout_secs, clock
         self.links: list[SimulatedLink] = []
@@ -58,7 +58,7 @@ class SimulatedNetwork:
         return lambda: None
 
     def look(self) -> None:
-        """Acts on the time that has passed."""
+        """Acts on time-outs."""
         for link in self.links:
             link.look()
         if self._clock() - self._beat_at >= self._beat_secs:
@@ -74,7 +74,7 @@ class SimulatedWorker:
 
     Attributes:
       network: its streams.
-      ending: how it ended: "done", "dismissed" where others were done, or why it failed; "" before.
+      ending: "done", "dismissed" if others were done, or why it failed; "" while it runs.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class SimulatedWorker:
         ledger: Ledger,
         saved: bytes,
     ) -> None:
-        """Starts with the state of a checkpoint."""
+        """Starts with the state of a checkpoint; b"" = none."""
         self.rank, self._workers, self._clock, self._ledger = rank, workers, clock, ledger
         self._hosts = [[f"host{i}:1" for i in range(n)] for n in (workers, len(servers))]
         self._servers, self._timeout_secs = servers, timeout_secs
@@ -102,7 +102,7 @@ class SimulatedWorker:
         self._program = self._run()
 
     def resume(self) -> None:
-        """Goes on to where the main thread waits next."""
+        """Runs the main thread up to its next wait."""
         next(self._program, None)
 
     def _run(self) -> Waits[None]:
@@ -136,7 +136,7 @@ class SimulatedWorker:
         self.ending = ending
 
     def _close(self, why: str) -> Waits[None]:
-        """As `Client.close` waits; streams that are open then still deliver."""
+        """Waits as `Client.close` does; open streams still deliver messages."""
         began = self._clock()
         while not (why or self._client.failure or self._client.reaches_servers):
             if self._clock() - began >= END_SECS:
@@ -175,7 +175,7 @@ class SimulatedWorker:
         yield from self._wait(lambda: self._meeting.conversation.values(name, asked))
 
     def _synchronize(self) -> Waits[bool]:
-        """As `ParameterServerConnection.synchronize`."""
+        """Does the same as `ParameterServerConnection.synchronize`."""
         conversation = self._meeting.conversation
         while True:
             while not self._client.failure and not self._client.reaches_servers:
@@ -197,7 +197,7 @@ class SimulatedWorker:
             return view.is_first
 
     def _wait(self, find: Callable[[], _T | None]) -> Waits[_T]:
-        """As `Meeting` waits."""
+        """Waits as `Meeting` does."""
         while (found := find()) is None:
             self._meeting.conversation.check()
             yield

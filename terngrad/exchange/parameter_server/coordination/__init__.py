@@ -1,1 +1,1 @@
-"""How ps 0 decides which workers make steps together."""
+"""ps 0 as the coordinator: it decides which workers make steps together."""

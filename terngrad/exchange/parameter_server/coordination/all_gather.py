@@ -1,4 +1,4 @@
-"""An all-gather: each worker gives a value, and all see the values of all."""
+"""An all-gather on ps 0: each worker sends a value, and all receive the values of all."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ Key = tuple[str, int]  # name, round
 
 
 class AllGather:
-    """What the workers gave, by name and round; not safe for threads."""
+    """The workers' values by name and round; not safe for threads."""
 
     def __init__(self, send: Callable[[int, Order], None]) -> None:
-        """`send` gives a worker an order; must not wait."""
+        """Starts without values; `send` sends an order to a worker and must not wait."""
         self._send = send
         self._names: set[str] = set()
         self._given: dict[Key, dict[int, bytes]] = {}
         self._asking: dict[Key, set[int]] = {}
-        self._known: dict[Key, frozenset[int]] = {}  # whose values were seen
+        self._known: dict[Key, frozenset[int]] = {}  # workers whose values were sent
 
     def give(self, worker: int, value: ValueMessage) -> None:
-        """Takes a worker's value; it will see all of them.
+        """Adds a worker's value and notes that the worker waits for all values.
 
-        Where others have seen what all gave by then, one that had given nothing adds nothing: the
-        values of all workers stay those of the same ones.
+        After the values have been sent once, no other worker can add one: all workers must get
+        values of the same workers.
 
         Raises:
-          ValueError: there are too many, or it is too long.
+          ValueError: there are too many names, or a name or a value is too long.
         """
         if len(value.name) > _LONGEST_NAME:
             size = len(value.name)
@@ -43,11 +43,11 @@ class AllGather:
             )
         if value.name not in self._names and len(self._names) == _MOST_VALUES:
             raise ValueError(
-                f"value {value.name}: it is one too many; allowed are {_MOST_VALUES} names"
+                f"value {value.name}: there are too many names; allowed are {_MOST_VALUES}"
             )
         newest = max((number for name, number in self._given if name == value.name), default=0)
         if value.round <= newest - _KEPT_ROUNDS:
-            return  # said again on a new stream: nobody waits for it any more
+            return  # repeated on a new stream: no worker waits for it any more
         self._names.add(value.name)
         key = value.name, value.round
         given = self._given.setdefault(key, {})
@@ -57,25 +57,25 @@ class AllGather:
         self._forget(value.name, max(newest, value.round) - _KEPT_ROUNDS)
 
     def clear(self) -> None:
-        """Forgets all: the next workers may be of another training."""
+        """Forgets all values: the next workers may belong to another training."""
         self._names.clear()
         self._given.clear()
         self._asking.clear()
         self._known.clear()
 
     def forget(self, worker: int) -> None:
-        """Drops what a worker gave, which did not fit the others' and is gone."""
+        """Drops the values of a worker that failed to join because they did not fit."""
         for key in self._given:
             self._given[key].pop(worker, None)
             self._asking[key].discard(worker)
 
     def share(self, present: set[int], required: set[int] | None) -> None:
-        """Shows values to the workers that ask for them and are here.
+        """Sends values to the connected workers that wait for them.
 
         Args:
-          present: workers that are here.
-          required: workers that must have given a value before it is shown for the first time;
-            None = also some that are not here.
+          present: connected workers.
+          required: workers whose values must be known before the values are sent for the first
+            time; None = workers that are not connected are required, too.
         """
         for key, asking in self._asking.items():
             given = self._given[key]
@@ -92,7 +92,7 @@ class AllGather:
             asking.clear()
 
     def _forget(self, name: str, last: int) -> None:
-        """Drops the rounds of a name up to the last that nobody can ask for any more."""
+        """Drops the rounds of a name up to `last`; no worker can ask for them any more."""
         for key in [k for k in self._given if k[0] == name and k[1] <= last]:
             del self._given[key], self._asking[key]
             self._known.pop(key, None)

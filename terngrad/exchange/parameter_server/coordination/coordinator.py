@@ -1,12 +1,12 @@
-"""Which workers train together: ps 0 decides it, and decides anew when one joins or is lost.
+"""ps 0 decides which workers train together, and decides again when a worker joins or is lost.
 
-A lost worker may come back within the time-out: its place is kept, and where all workers make a
-step the step waits. Later it is gone for good: the training ends with its name, or goes on without
-it if it is elastic or has enough workers.
+A lost worker may come back within the time-out. Until then its place is kept, and if a step needs
+all workers, the step waits. After the time-out, the training continues without the worker if it is
+elastic or has enough workers; otherwise it ends with an error that names the worker.
 
-What a worker and the training can be is told in `transitions`, with what may become of them. What
-follows from it is decided elsewhere: `quorum` says whether there can be a view, `views` which one,
-`selection` who makes a step of it, `patience` what to do about something that does not happen.
+`transitions` defines the states of a worker and of the training, and their changes. Other modules
+make the decisions: `quorum` whether there can be a view, `views` which one, `selection` who makes
+a step, and `patience` what to do when something takes too long.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Send = Callable[[int, Order], None]
 
 
 class Coordinator:
-    """The workers of a training, as ps 0 knows them; any thread may call."""
+    """Coordinates the workers of a training; any thread may call."""
 
     def __init__(
         self,
@@ -50,48 +50,48 @@ class Coordinator:
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """Nobody has connected yet.
+        """Starts without connected workers.
 
         Args:
-          worker_hosts: of all workers.
+          worker_hosts: "host:port" of all workers.
           rules: which workers make a step.
-          send: gives a worker an order; must not wait.
+          send: sends an order to a worker; must not wait.
           drop: ends a worker's streams; must not wait.
-          tell: takes lines of the log.
-          clock: seconds.
-          wall_clock: seconds since 1970: they go on where an earlier process of this ps was.
+          tell: writes a line to the log.
+          clock: returns seconds.
+          wall_clock: returns seconds since 1970; unlike `clock`, it continues over restarts.
         """
         roster = Roster(worker_hosts, rules.timeout_secs, clock)
-        # Grows over restarts, too, so that what was pushed before one is never taken for new.
+        # The number also grows over restarts, so that pushes from before one never look new.
         self._of = Situation(rules, roster, clock, number=int(1000 * wall_clock()))
-        self._saver: int | None = None  # of the steps made so far, at the end
+        self._saver: int | None = None  # the worker that saves at the end
         self._send, self._drop, self._tell = send, drop, tell
         self._lock = threading.RLock()
         self._all_gather = AllGather(send)
 
     @property
     def outcome(self) -> str | None:
-        """None while the training goes on, "" when it is done, else why it ended."""
+        """None while the training continues, "" when it is done, else why it failed."""
         return self._of.outcome
 
     @property
     def phase(self) -> Phase:
-        """What the training does."""
+        """The phase of the training."""
         return self._of.phase
 
     def status(self, worker: int) -> Status:
-        """What a worker is."""
+        """Returns the status of a worker."""
         with self._lock:
             return self._roster[worker].status
 
     @property
     def dropped(self) -> collections.Counter[int]:
-        """Gradients that came too late for their step, by worker."""
+        """Number of late gradients by worker."""
         with self._lock:
             return self._of.dropped
 
     def connect(self, worker: int) -> None:
-        """A worker's stream has begun."""
+        """Notes that a worker's stream has begun."""
         with self._lock:
             was_lost = self._roster.connect(worker)
             record = self._roster[worker]
@@ -101,7 +101,7 @@ class Coordinator:
                 self._tell(f"{self._roster.name(worker)} came back.")
 
     def disconnect(self, worker: int, why: str) -> None:
-        """A worker's stream has ended, for a reason that continues its name."""
+        """Notes that a worker's stream has ended; in messages, `why` follows the worker's name."""
         with self._lock:
             record = self._roster[worker]
             if not record.is_here:
@@ -110,17 +110,17 @@ class Coordinator:
             if not self._roster.here:
                 self._all_gather.clear()
             if self.outcome is None:
-                if record.has_stood:  # a worker that only connects and goes fills no log
+                if record.has_stood:  # a worker that only connects and leaves is not logged
                     self._tell(f"{self._roster.name(worker)} {why}.")
                 if self._of.selection and worker in self._of.members and not self._is_forming:
                     self._ask()
             self._go_on()
 
     def hear(self, worker: int, report: Report) -> None:
-        """Takes what a worker reports, other than its state.
+        """Handles a worker's report, unless it is part of a state.
 
         Raises:
-          ValueError: says what is out of range.
+          ValueError: a number is out of range.
         """
         with self._lock:
             if self.outcome is not None or not self._roster[worker].is_here:
@@ -129,7 +129,7 @@ class Coordinator:
             if what == "standing":
                 self._stand(worker, report.standing)
             elif what == "value":
-                if report.value.round <= self._of.number:  # else of a view that there is not
+                if report.value.round <= self._of.number:  # later views do not exist
                     self._all_gather.give(worker, report.value)
             elif what == "ready":
                 self._note_ready(worker, report.ready)
@@ -145,12 +145,12 @@ class Coordinator:
             self._go_on()
 
     def note_done(self) -> None:
-        """All is done for some worker, which may not be able to say so itself."""
+        """Notes that a worker is done whose own report may be lost."""
         with self._lock:
             self._of.some_are_done = True
 
     def receivers(self, donor: int, view: int) -> list[int]:
-        """Workers that take the state that a donor gives in a view; none if that does not hold."""
+        """Returns the workers that receive a donor's state; none if the view is not valid."""
         with self._lock:
             now = self._of.view
             if self._is_forming or now is None or (now.donor, now.number) != (donor, view):
@@ -158,7 +158,7 @@ class Coordinator:
             return [w for w in groups.unpack(now.receivers) if self._roster[w].is_here]
 
     def watch(self) -> None:
-        """Acts on what has not happened for too long; to be called every now and then."""
+        """Acts on time-outs; call it regularly."""
         with self._lock:
             self._go_on()
             remedy = patience.remedy(self._of) if self.outcome is None else None
@@ -180,7 +180,7 @@ class Coordinator:
         record = self._roster[worker]
         is_training = self._of.phase is Phase.STEPPING and record.status is Status.TRAINING
         if is_training and standing.view < self._of.view.number:
-            return  # it said so twice, and has its answer
+            return  # it reported this twice and has its answer
         record.change(WorkerEvent.STAND, standing)
         record.has_stood = True
         if not self._is_forming:
@@ -204,7 +204,7 @@ class Coordinator:
         self._of.standstill.note(worker, batches, self._of.clock())
 
     def _fail(self, worker: int, why: str) -> None:
-        """All end with a worker that fails, unless it only wanted to join them."""
+        """Ends the training because a worker failed, unless the worker was only joining."""
         if self._of.view is None or worker in self._roster.those(JOINED):
             self._end(patience.End(f"{self._roster.name(worker)} failed: {why}", [worker]))
         else:
@@ -213,11 +213,11 @@ class Coordinator:
     def _finish(self, worker: int) -> None:
         self._roster.finish(worker)
         self._of.some_are_done = True
-        if not self._roster.able:  # the training is done, of which those that hang may not know
+        if not self._roster.able:  # workers that hang cannot say that they are done
             self._end(patience.End(""))
 
     def _ask(self) -> None:
-        """Has all members say where they stand, for a new view."""
+        """Asks all members for their standings, for a new view."""
         self._of.move(TrainingEvent.ASK)
         for member in sorted(self._of.members):
             record = self._roster[member]
@@ -225,11 +225,11 @@ class Coordinator:
                 self._send(member, Order(freeze=True))
 
     def _go_on(self) -> None:
-        """Does what can be done now."""
+        """Does all that is possible now."""
         if self.outcome is not None:
             return
-        # Before the first view all are to see the values; later the members, of which one that is
-        # away may come back: what is agreed upon at the end holds for the chief, too.
+        # Before the first view, values are sent when all workers have given theirs. Later they
+        # wait only for members, also for lost ones that may come back, such as the chief.
         here, members = self._roster.here, self._of.members
         if self._of.view is None:
             missed, required = quorum.awaited(self._of), here
@@ -248,7 +248,7 @@ class Coordinator:
         elif verdict is Verdict.TOO_FEW:
             self._end(patience.End(self._roster.missing(self._roster.away)))
         elif verdict is Verdict.NO_STATE:
-            why = f"{self._roster.missing([CHIEF])}, and nobody else has the state"
+            why = f"{self._roster.missing([CHIEF])}, and no other worker has the state"
             self._end(patience.End(why))
 
     def _install(self) -> None:
@@ -265,7 +265,7 @@ class Coordinator:
         self._of.move(TrainingEvent.DISMISS)
 
     def _go_on_without(self, remedy: patience.Ask) -> None:
-        """Makes a new view; workers that are here and hang are left behind, and may come anew."""
+        """Asks for a new view; drops the workers that hang, which may connect again."""
         for worker in sorted(remedy.abandoned):
             self._tell(f"{self._roster.name(worker)}: {remedy.why}.")
             self._roster.abandon(worker)
@@ -275,7 +275,7 @@ class Coordinator:
         self._go_on()
 
     def _end(self, end: patience.End) -> None:
-        """All end; the first of those that have the state, and are well, saves it."""
+        """Ends the training; the first healthy worker that has the state saves it."""
         self._saver = quorum.saver(self._of, end.because_of)
         self._of.outcome = end.why
         self._of.move(TrainingEvent.END)
@@ -283,5 +283,5 @@ class Coordinator:
             self._send(worker, self._last_order())
 
     def _last_order(self) -> Order:
-        """What a worker is told of the outcome."""
+        """Returns the order that tells a worker the outcome."""
         return Order(end=self.outcome, saver=self._saver) if self.outcome else Order(finished=True)

@@ -1,4 +1,4 @@
-"""What is done about something that has not happened for too long."""
+"""What ps 0 does when something takes too long."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from terngrad.exchange.parameter_server.coordination.transitions import Phase, S
 
 @dataclasses.dataclass(frozen=True)
 class End:
-    """The training ends.
+    """The decision to end the training.
 
     Attributes:
-      why: for this reason; "" if it is done.
-      because_of: workers that are at fault, and do not save.
+      why: the reason; "" if the training is done.
+      because_of: workers that caused it and so do not save.
     """
 
     why: str
@@ -26,11 +26,11 @@ class End:
 
 @dataclasses.dataclass(frozen=True)
 class Ask:
-    """All members say where they stand.
+    """The decision to ask all members for their standings.
 
     Attributes:
-      abandoned: workers without which the others go on, because they hang.
-      why: for this reason.
+      abandoned: workers that hang; the others continue without them.
+      why: the reason.
     """
 
     abandoned: Iterable[int] = ()
@@ -41,9 +41,9 @@ Remedy = End | Ask
 
 
 def remedy(of: Situation) -> Remedy | None:
-    """What is to be done now; None if all that should happen may still do so."""
+    """Returns what to do now; None if nothing takes too long."""
     if of.some_are_done and not of.roster.able and not of.roster.recently_lost():
-        return End("")  # the others had only to take their leave
+        return End("")  # the others were done and only had to say goodbye
     if of.view is None and (found := _of_the_start(of)):
         return found
     if of.phase is Phase.FORMING:
@@ -52,7 +52,7 @@ def remedy(of: Situation) -> Remedy | None:
 
 
 def _of_the_start(of: Situation) -> Remedy | None:
-    """Ends what cannot begin any more."""
+    """Ends a training that can no longer begin."""
     gone = of.roster.gone()
     needed = 1 if of.rules.elastic else of.rules.needed
     return End(of.roster.missing(gone)) if gone and len(of.roster) - len(gone) < needed else None
@@ -62,14 +62,14 @@ def _of_members(of: Situation) -> Remedy | None:
     now, roster, rules = of.clock(), of.roster, of.rules
     if gone := roster.gone() & of.members:
         if of.some_are_done and not roster.able:
-            return None  # a worker that was lost since may come back, to learn that all is done
-        enough = len(roster.able) >= rules.needed  # with workers that are about to join
+            return None  # a worker lost since then may come back and learn that all are done
+        enough = len(roster.able) >= rules.needed  # counts workers that are about to join
         may_go_on = rules.elastic or of.selection or enough
         return Ask() if may_go_on else End(roster.missing(gone))
     if of.standstill.is_hopeless(now):
         return End(f"no worker made a step for {of.standstill.hopeless_secs:g} s")
     if late := roster.able & {*of.standstill.late(now)}:
-        why = f"no next batch for {rules.timeout_secs:g} s, for which the others wait"
+        why = f"no next batch for {rules.timeout_secs:g} s while the others wait"
         left = roster.here & of.members - late
         if rules.elastic or len(left) >= rules.needed:
             return Ask(late, why)
@@ -80,10 +80,10 @@ def _of_members(of: Situation) -> Remedy | None:
 def _of_forming(of: Situation) -> Remedy | None:
     waited, limit = of.clock() - of.since, of.rules.timeout_secs
     unsaid, is_hopeless = quorum.unsaid(of), waited > HOPELESS * limit
-    # Workers within a step hang; those that compile or save may take as long as it takes.
+    # A worker that is silent within a step hangs; compiling and saving may take any time.
     behind = unsaid if is_hopeless else unsaid & {*of.standstill.stuck(of.clock())}
     if behind and waited > limit and quorum.enough_could_go_on(of):
-        return Ask(behind, f"does not say where it stands for {waited:.0f} s")
+        return Ask(behind, f"no report of its step for {waited:.0f} s")
     if unsaid and is_hopeless:
         return End(_why_not_formed(of, unsaid, waited), unsaid)
     if not of.roster.here and not quorum.awaited(of):
@@ -97,9 +97,9 @@ def _why_not_formed(of: Situation, unsaid: set[int], secs: float) -> str:
     if lost := of.roster.gone() & of.members - of.roster.those({Status.HUNG}):
         reasons.append(of.roster.missing(lost))
     if hung := unsaid & members:
-        why = f"hangs, nothing was heard of a step for {secs:.0f} s"
-        reasons.append(f"{of.roster.names(hung)}: {why}")
+        why = f"it has not reported its step for {secs:.0f} s"
+        reasons.append(f"{of.roster.names(hung)} hangs: {why}")
     if starting := unsaid - members:
-        why = f"is here, and was not ready within {secs:.0f} s"
+        why = f"has connected but was not ready within {secs:.0f} s"
         reasons.append(f"{of.roster.names(starting)} {why}")
     return "; ".join(reasons)

@@ -1,4 +1,4 @@
-"""Whether there can be a new view: which workers are asked, which are waited for, and who saves."""
+"""Whether there can be a new view, which workers it waits for, and who saves at the end."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from terngrad.exchange.parameter_server.coordination.situation import Situation
 from terngrad.exchange.parameter_server.coordination.transitions import JOINED
 from terngrad.exchange.parameter_server.coordination.views import CHIEF
 
-_GRACE_SECS = 5.0  # for workers to find a ps that was started again
+_GRACE_SECS = 5.0  # for workers to find a restarted ps
 
 
 class Verdict(enum.Enum):
-    """What comes of the workers that say where they stand."""
+    """The decision on a new view of the workers that have reported their standings."""
 
-    WAIT = "not all have said it"
-    INSTALL = "they make a view"
+    WAIT = "some standings are missing"
+    INSTALL = "these workers make a view"
     DISMISS = "others are done, and these are too few or only want to join"
-    TOO_FEW = "they are too few"
-    NO_STATE = "none of them has the state"
+    TOO_FEW = "there are too few workers"
+    NO_STATE = "no worker has the state"
 
 
 def verdict(of: Situation) -> Verdict:
-    """What follows from where the workers stand; in phase FORMING."""
+    """Decides on a new view from the workers' standings, in phase FORMING."""
     if unsaid(of) or awaited(of):
         return Verdict.WAIT
     standings = of.roster.standings
@@ -38,9 +38,9 @@ def verdict(of: Situation) -> Verdict:
 
 
 def unsaid(of: Situation) -> set[int]:
-    """Workers that must say where they stand before there can be a view.
+    """Returns the workers whose standings a view still needs.
 
-    Members must and, where these are too few, also workers that are only about to join them.
+    It needs those of all members and, if these are too few, of the workers that are about to join.
     """
     standing = of.roster.standings.keys()
     too_few = len(standing) < of.rules.needed and not of.rules.elastic
@@ -51,35 +51,35 @@ def unsaid(of: Situation) -> set[int]:
 
 
 def awaited(of: Situation) -> set[int]:
-    """Workers that are away, and for which a view waits."""
+    """Returns the lost workers for which a view waits."""
     standings, recent = of.roster.standings, of.roster.recently_lost()
     live = [standing for standing in standings.values() if standing.is_live]
     if of.view is not None:
-        # Where nobody has the state, a worker that has it may be among the lost.
+        # If no connected worker has the state, a lost one may have it.
         return recent if len(standings) < of.rules.needed or not live else set()
     known = {worker for standing in live for worker in groups.unpack(standing.members)}
     if known and len(live) >= of.rules.needed and of.clock() - of.began >= _GRACE_SECS:
-        return set()  # enough are here, after a restart of this ps
+        return set()  # after a restart of this ps, enough workers are connected
     return recent & known if known else recent
 
 
 def enough_could_go_on(of: Situation) -> bool:
-    """Whether those that stand somewhere have the state, and are enough."""
+    """Whether the workers with a standing are enough and have the state."""
     standings = of.roster.standings
     is_live = any(standing.is_live for standing in standings.values())
     return is_live and (of.rules.elastic or len(standings) >= of.rules.needed)
 
 
 def saver(of: Situation, because_of: Iterable[int]) -> int | None:
-    """The first worker that has the state and is well; it saves when the training ends.
+    """Returns the first healthy worker that has the state; it saves when the training ends.
 
     Args:
       of: the training that ends.
-      because_of: workers that are not well.
+      because_of: workers that are not healthy.
     """
     standings = of.roster.standings
     without = {worker for worker, standing in standings.items() if not standing.is_live}
     joined = of.roster.those(JOINED) - without - {*because_of}
-    # A worker that was only given the state may not have it yet, and does not save then.
+    # A receiver may not have the whole state yet: it saves only if there is no other worker.
     lacking = {w for w in joined - standings.keys() if of.roster[w].lacks_state}
     return min(joined - lacking or joined, default=None)

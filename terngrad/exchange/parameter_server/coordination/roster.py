@@ -1,4 +1,4 @@
-"""One record for each worker of a training: what it is, and since when it is away."""
+"""One record for each worker of a training: its status, its standing, and when it was lost."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from terngrad.service.messages import Standing
 
 @dataclasses.dataclass
 class WorkerRecord:
-    """What ps 0 knows of a worker.
+    """What ps 0 knows about a worker.
 
     Attributes:
-      status: what it is.
-      standing: where it stands, while the status is STANDING.
-      has_stood: it has said at some time where it stands: the log tells what happens to it.
-      lacks_state: the view has it receive a state, and it has made no step since.
-      away_since: seconds of the clock; None while it is here or done, or nobody has connected yet.
-      why: what happened to it when it was lost; "" otherwise.
+      status: state of the worker.
+      standing: its last standing, while the status is STANDING.
+      has_stood: whether it ever reported a standing; only then its losses are logged.
+      lacks_state: whether it is a receiver of the view and has made no step since.
+      away_since: seconds of the clock; None while it is connected or done, and for all workers
+        before the first connection.
+      why: how it was lost; "" if it is not lost.
     """
 
     status: Status = Status.AWAY
@@ -37,11 +38,11 @@ class WorkerRecord:
 
     @property
     def is_here(self) -> bool:
-        """Whether its stream is open."""
+        """Whether the worker's stream is open."""
         return self.status in HERE
 
     def change(self, what: WorkerEvent, standing: Standing | None = None) -> None:
-        """Notes what happens to it; with STAND: where it stands."""
+        """Applies an event; STAND comes with a standing."""
         self.status = STATUS_AFTER[self.status][what]
         self.standing = standing
 
@@ -52,47 +53,47 @@ class Roster:
     def __init__(
         self, hosts: Sequence[str], timeout_secs: float, clock: Callable[[], float]
     ) -> None:
-        """Nobody has connected yet; a worker that is away for `timeout_secs` is gone for good."""
+        """Starts without connected workers; a worker away for `timeout_secs` counts as gone."""
         self._records = [WorkerRecord() for _ in hosts]
         self._hosts, self._timeout_secs, self._clock = hosts, timeout_secs, clock
         self._has_begun = False
 
     def __getitem__(self, worker: int) -> WorkerRecord:
-        """The record of a worker."""
+        """Returns the record of a worker."""
         return self._records[worker]
 
     def __len__(self) -> int:
-        """Workers of the training."""
+        """Number of workers of the training."""
         return len(self._records)
 
     def those(self, statuses: Iterable[Status]) -> set[int]:
-        """Workers that are one of these."""
+        """Returns the workers with one of these statuses."""
         wanted = {*statuses}
         return {i for i, record in enumerate(self._records) if record.status in wanted}
 
     @property
     def here(self) -> set[int]:
-        """Workers whose stream is open."""
+        """Workers with an open stream."""
         return self.those(HERE)
 
     @property
     def able(self) -> set[int]:
-        """Workers that are here and, as far as is known, do not hang."""
+        """Workers with an open stream that are not known to hang."""
         return self.those(HERE - {Status.RECONNECTED})
 
     @property
     def away(self) -> set[int]:
-        """Workers that are lost or, from the first connection of any on, have never connected."""
+        """Lost workers and, after the first connection, workers that have never connected."""
         return {i for i, record in enumerate(self._records) if record.away_since is not None}
 
     @property
     def standings(self) -> dict[int, Standing]:
-        """Where the workers stand that wait for a view."""
+        """Standings of the workers that wait for a view."""
         found = ((i, record.standing) for i, record in enumerate(self._records))
         return {i: standing for i, standing in found if standing is not None}
 
     def connect(self, worker: int) -> bool:
-        """A worker's stream has begun; returns whether the worker was lost before."""
+        """Notes that a worker's stream has begun; returns whether the worker was lost before."""
         if not self._has_begun:
             self._has_begun = True
             for each in self._records:
@@ -105,36 +106,36 @@ class Roster:
         return was_lost
 
     def lose(self, worker: int, why: str) -> None:
-        """A worker's stream has ended; the worker may come back in time."""
+        """Notes that a worker's stream has ended; the worker may come back in time."""
         self._lose(worker, WorkerEvent.DISCONNECT, why, self._clock())
 
     def abandon(self, worker: int) -> None:
-        """A worker hangs: the others go on as if it was away for too long."""
+        """Notes that a worker hangs: it counts as gone at once."""
         self._lose(worker, WorkerEvent.ABANDON, "hung", self._clock() - self._timeout_secs)
 
     def finish(self, worker: int) -> None:
-        """A worker has left because all is done."""
+        """Notes that a worker has left because it is done."""
         self._records[worker].change(WorkerEvent.FINISH)
 
     def recently_lost(self) -> set[int]:
-        """Workers that are away for so short a time that they may come back."""
+        """Returns the workers that are away but may still come back."""
         return self.away - self.gone()
 
     def gone(self) -> set[int]:
-        """Workers that are away for too long."""
+        """Returns the workers that have been away for too long."""
         now = self._clock()
         return {i for i in self.away if now - self._records[i].away_since >= self._timeout_secs}
 
     def missing(self, workers: Iterable[int]) -> str:
-        """What happened to workers that are away, for a message."""
+        """Says in a message why workers are away."""
         return ", ".join(self._missed(worker) for worker in sorted(workers))
 
     def name(self, worker: int) -> str:
-        """What messages call a worker."""
+        """Returns the name of a worker for messages."""
         return name_of(worker, self._hosts)
 
     def names(self, workers: Iterable[int]) -> str:
-        """The names of several."""
+        """Returns the names of workers for messages."""
         return ", ".join(map(self.name, sorted(workers)))
 
     def _lose(self, worker: int, what: WorkerEvent, why: str, since: float) -> None:
@@ -146,4 +147,4 @@ class Roster:
         limit = f"within {self._timeout_secs:g} s"
         if why := self._records[worker].why:
             return f"{self.name(worker)} {why}, and did not come back {limit}"
-        return f"{self.name(worker)} did not come {limit}"
+        return f"{self.name(worker)} did not join {limit}"

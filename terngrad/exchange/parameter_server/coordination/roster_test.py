@@ -1,4 +1,4 @@
-"""Which workers are here, which may come back, and what is said of those that did not."""
+"""Which workers are connected, which may come back, and what messages say about the others."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def _now():
 
 @pytest.fixture(name="roster")
 def _roster(now):
-    """Of three workers, of which two have connected."""
+    """The roster of three workers, of which two have connected."""
     roster = Roster(["a:1", "b:2", "c:3"], SECS, lambda: now[0])
     assert not roster.connect(0)
     assert not roster.connect(1)
@@ -31,7 +31,7 @@ def test_a_worker_that_is_away_may_come_back_within_the_time_out(roster, now):
     assert (roster.here, roster.recently_lost()) == ({0, 1}, set())
 
 
-def test_a_worker_that_hangs_is_gone_at_once_and_may_connect_all_the_same(roster):
+def test_a_worker_that_hangs_is_gone_at_once_but_may_connect_again(roster):
     roster.abandon(1)
     assert roster.gone() == {1}
     assert roster.connect(1)
@@ -44,8 +44,8 @@ def test_a_worker_that_has_finished_is_neither_here_nor_away(roster):
     assert (roster.here, roster.away) == ({0}, {2})
 
 
-def test_messages_tell_by_name_what_happened_to_workers(roster):
+def test_messages_name_workers_and_say_how_they_were_lost(roster):
     roster.lose(1, "died")
     died = "worker 1 (b:2) died, and did not come back within 10 s"
-    assert roster.missing([2, 1]) == f"{died}, worker 2 (c:3) did not come within 10 s"
+    assert roster.missing([2, 1]) == f"{died}, worker 2 (c:3) did not join within 10 s"
     assert roster.names([1, 0]) == "worker 0 (a:1), worker 1 (b:2)"

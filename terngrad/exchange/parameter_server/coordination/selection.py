@@ -1,4 +1,4 @@
-"""Which workers make a step where there are more than it needs (SyncReplicas' backup workers)."""
+"""Selects the workers that make a step, if it needs fewer than all (backup workers)."""
 
 from __future__ import annotations
 
@@ -7,37 +7,37 @@ from collections.abc import Iterable, Iterator
 
 
 class Selection:
-    """Decides step by step: the first members that are ready make it, and no others.
+    """Selects for each step the members that are ready first.
 
     Attributes:
-      dropped: gradients that came too late for their step, by worker.
+      dropped: number of late gradients by worker.
     """
 
     def __init__(self, members: Iterable[int], needed: int, steps: int) -> None:
-        """Begins with the step after so many; `needed` of the members make one."""
+        """Starts after `steps` steps; `needed` of the members make a step."""
         self._needed = needed
         self._next = steps
         self._ready: dict[int, list[int]] = collections.defaultdict(list)
         self._insisting: set[int] = set()
         self._members = frozenset(members)
-        self._counted: dict[int, int] = {}  # last step of a worker that is in `dropped`
+        self._counted: dict[int, int] = {}  # last step counted in `dropped`, by worker
         self.dropped: collections.Counter[int] = collections.Counter()
 
     def insist(self, worker: int) -> None:
-        """No step is made without this worker until it takes part in one."""
+        """Makes the next steps wait for this worker until it takes part in one."""
         if worker in self._members:
             self._insisting.add(worker)
 
     def ready(self, worker: int, step: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """Notes that a member has gradients of a step; yields what is decided by that.
+        """Notes that a member has the gradients of a step; yields the resulting decisions.
 
         Yields:
-          A step, and the workers that make it.
+          A step and the workers that make it.
         """
         if worker not in self._members or step > self._next + 1:
             return
         if step < self._next:
-            if step > self._counted.get(worker, -1):  # else it was told twice
+            if step > self._counted.get(worker, -1):  # else the worker reported it twice
                 self._counted[worker] = step
                 self.dropped[worker] += 1
             return
@@ -50,8 +50,8 @@ class Selection:
             self._next += 1
 
     def _choose(self, ready: list[int]) -> tuple[int, ...] | None:
-        """Of those that are ready, in the order in which they came; None if it is too early."""
+        """Chooses from the ready workers, the earliest first; None if it is too early."""
         if len(ready) < self._needed or not self._insisting.issubset(ready):
             return None
-        first = sorted(ready, key=lambda worker: worker not in self._insisting)  # is stable
+        first = sorted(ready, key=lambda worker: worker not in self._insisting)  # stable
         return tuple(sorted(first[: max(self._needed, len(self._insisting))]))

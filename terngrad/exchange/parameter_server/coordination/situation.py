@@ -1,4 +1,4 @@
-"""All that ps 0 knows of a training, and what decides who makes a step."""
+"""The knowledge of ps 0 about a training, and the rules for who makes a step."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Rules:
     """Which workers make a step.
 
     Attributes:
-      needed: workers whose gradients make a step; the first ones if there are more.
-      elastic: go on with fewer workers when the others do not come back in time.
-      timeout_secs: for which a worker may be away.
+      needed: number of workers that make a step; the first ones if there are more.
+      elastic: whether to continue with fewer workers when lost ones do not come back in time.
+      timeout_secs: longest time for which a worker may be away.
     """
 
     needed: int
@@ -34,7 +34,7 @@ class Rules:
     timeout_secs: float
 
     def __str__(self) -> str:
-        """In the words of the flags that ps and workers must have in common."""
+        """As the flags that must be the same on ps and workers."""
         return (
             f"num_replicas_to_aggregate={self.needed}, elastic={self.elastic}, "
             f"worker_timeout_secs={self.timeout_secs:g}"
@@ -43,23 +43,23 @@ class Rules:
 
 @dataclasses.dataclass
 class Situation:
-    """What decisions are made from; `Coordinator` alone changes it.
+    """The facts behind all decisions; only `Coordinator` changes them.
 
     Attributes:
       rules: which workers make a step.
       roster: a record of each worker.
-      clock: seconds.
-      number: of the last view of this ps.
-      phase: what the training does.
-      since: when the phase began, in seconds of the clock.
-      began: when this ps began.
-      view: the last one; None before the first of this ps.
-      members: of that view.
-      selection: who makes which step; None where all members make each.
-      standstill: how far the members are.
-      dropped_before: gradients that came too late in earlier views, by worker.
-      some_are_done: a worker has said that all is done.
-      outcome: None while the training goes on, "" when it is done, else why it ended.
+      clock: returns seconds.
+      number: number of the last view of this ps.
+      phase: phase of the training.
+      since: start of the phase, in seconds of the clock.
+      began: start of this ps, in seconds of the clock.
+      view: the last view; None before the first of this ps.
+      members: members of that view.
+      selection: selects the workers of each step; None if all members make each step.
+      standstill: progress of the members.
+      dropped_before: number of late gradients in earlier views, by worker.
+      some_are_done: whether a worker has reported that it is done.
+      outcome: None while the training continues, "" when it is done, else why it failed.
     """
 
     rules: Rules
@@ -80,18 +80,18 @@ class Situation:
     outcome: str | None = None
 
     def __post_init__(self) -> None:
-        """Begins now."""
+        """Starts the clocks."""
         self.began = self.since = self.clock()
         self.standstill = Standstill(self.rules.timeout_secs)
 
     @property
     def dropped(self) -> collections.Counter[int]:
-        """Gradients that came too late for their step, by worker."""
+        """Number of late gradients by worker."""
         before = self.dropped_before
         return before + self.selection.dropped if self.selection else before
 
     def install(self, view: View) -> None:
-        """Makes the next view that which holds, of all workers that stand somewhere."""
+        """Installs the next view; all workers with a standing become its members."""
         standings, receivers = self.roster.standings, groups.unpack(view.receivers)
         self.dropped_before = self.dropped
         self.view, self.number, self.members = view, view.number, frozenset(standings)
@@ -105,5 +105,5 @@ class Situation:
         self.move(TrainingEvent.INSTALL)
 
     def move(self, what: TrainingEvent) -> None:
-        """Notes what happens to the training."""
+        """Applies an event to the phase."""
         self.phase, self.since = PHASE_AFTER[self.phase][what], self.clock()

@@ -1,7 +1,8 @@
-"""What a worker and a training can be, and what may become of them: the tables of ps 0.
+"""The states of a worker and of a training on ps 0, with their transition tables.
 
 A row is a state, a column an event, and a cell the state after it. An empty cell means that the
-event does not happen in that state.
+event does not happen in that state. A worker's standing tells ps 0 the number of steps that it has
+made, its last view, and whether it has the state of the training.
 
 A worker (`Status`):
 
@@ -34,47 +35,47 @@ from collections.abc import Mapping
 
 
 class Status(enum.Enum):
-    """What a worker is to ps 0."""
+    """The state of a worker."""
 
-    AWAY = "not here: it has never connected, or was lost and may come back"
-    CONNECTED = "here, and has not said where it stands"
-    STANDING = "has said where it stands, and waits for a view"
+    AWAY = "not connected: it has never connected, or was lost and may come back"
+    CONNECTED = "connected, and has not reported its standing"
+    STANDING = "has reported its standing, and waits for a view"
     TRAINING = "a member of the last view"
-    DISMISSED = "was told that the training is done, and has to leave"
-    HUNG = "was left behind, and its streams were cut"
-    RECONNECTED = "was left behind, and is here again; no view waits for it until it stands"
-    FINISHED = "has said that all is done, and left"
+    DISMISSED = "was told that the training is done, and must leave"
+    HUNG = "was abandoned, and its streams were cut"
+    RECONNECTED = "was abandoned, and is connected again; no view waits for its standing"
+    FINISHED = "has reported that it is done, and left"
 
 
 class WorkerEvent(enum.Enum):
-    """What happens to a worker."""
+    """An event of a worker."""
 
     CONNECT = "its stream begins"
     DISCONNECT = "its stream ends"
-    STAND = "it says where it stands"
+    STAND = "it reports its standing"
     INSTALL = "it is a member of the new view"
     DISMISS = "it is told that the training is done"
-    ABANDON = "the others go on without it: it hangs"
-    FINISH = "it says that all is done"
+    ABANDON = "it hangs, and the others continue without it"
+    FINISH = "it reports that it is done"
 
 
 class Phase(enum.Enum):
-    """What the training does."""
+    """The phase of a training."""
 
-    STARTING = "no worker has said where it stands"
-    FORMING = "the workers say where they stand, for a new view"
+    STARTING = "no worker has reported its standing"
+    FORMING = "the workers report their standings, for a new view"
     STEPPING = "the members of the view make steps"
     CLOSING = "some workers are done, and the others were told so"
     ENDED = "there is an outcome"
 
 
 class TrainingEvent(enum.Enum):
-    """What happens to the training."""
+    """An event of a training."""
 
-    ASK = "a worker wants to join, or a member is lost: all are asked where they stand"
+    ASK = "a worker wants to join, or a member is lost: all members are asked for their standings"
     INSTALL = "there is a new view"
-    DISMISS = "there are not enough workers left for a view, because others are done"
-    END = "it is done, or cannot go on"
+    DISMISS = "too few workers are left for a view, because others are done"
+    END = "it is done, or cannot continue"
 
 
 STATUS_AFTER: Mapping[Status, Mapping[WorkerEvent, Status]] = {

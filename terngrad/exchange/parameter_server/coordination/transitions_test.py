@@ -1,9 +1,10 @@
-"""The tables in the docstring of transitions.py, walked through with a real coordinator."""
+"""The tables in the docstring of transitions.py, checked with a real coordinator."""
 
 import pytest
 
 from terngrad.exchange.parameter_server.coordination import transitions
-from terngrad.exchange.parameter_server.coordination.coordinator import Coordinator, Rules
+from terngrad.exchange.parameter_server.coordination.coordinator import Coordinator
+from terngrad.exchange.parameter_server.coordination.situation import Rules
 from terngrad.exchange.parameter_server.coordination.transitions import (
     PHASE_AFTER,
     STATUS_AFTER,
@@ -18,7 +19,7 @@ SECS = 10.0
 
 
 def tables():
-    """Those of the docstring: by state and event, the state after it."""
+    """Returns the tables of the docstring: the next state, by state and event."""
     found, events = [], []
     for line in transitions.__doc__.splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
@@ -37,12 +38,12 @@ STATUSES, PHASES = tables()
 
 
 @pytest.mark.parametrize(
-    ("told", "used", "events"),
+    ("documented", "used", "events"),
     [(STATUSES, STATUS_AFTER, WorkerEvent), (PHASES, PHASE_AFTER, TrainingEvent)],
     ids=["workers", "training"],
 )
-def test_the_docstring_tells_the_table_that_the_code_uses(told, used, events):
-    assert told == {
+def test_the_docstring_has_the_tables_that_the_code_uses(documented, used, events):
+    assert documented == {
         (state.name, event.name): used[state][event].name if event in used[state] else ""
         for state in used
         for event in events
@@ -50,7 +51,7 @@ def test_the_docstring_tells_the_table_that_the_code_uses(told, used, events):
 
 
 class Training:
-    """A coordinator of workers 0 and 1; worker 1 is looked at, and worker 0 lets things happen."""
+    """A coordinator of workers 0 and 1; worker 1 is observed, and worker 0 causes events."""
 
     def __init__(self):
         self.now, self.view = 0.0, 0
@@ -65,11 +66,11 @@ class Training:
         self.coordinator.hear(worker, Report(**what))
 
     def stand(self, worker):
-        self.coordinator.connect(0)  # so that there is no view before it stands, too
+        self.coordinator.connect(0)  # a view waits for worker 0 as well
         self.hear(worker, standing={"is_live": True, "view": self.view})
 
     def abandon(self):
-        """Worker 0 has waited for very long."""
+        """Lets worker 0 wait for too long."""
         self.stand(0)
         self.now += 10 * SECS + 1
         self.coordinator.watch()
@@ -128,7 +129,7 @@ def walked(way):
     ("status", "event"),
     [key for key, after in STATUSES.items() if after or WorkerEvent[key[1]] in FROM_OUTSIDE],
 )
-def test_a_worker_becomes_what_the_table_says(status, event):
+def test_a_worker_changes_its_status_as_the_table_says(status, event):
     training = walked(WAY_TO_STATUS[Status[status]])
     assert training.coordinator.status(1) is Status[status]
     training.apply(WorkerEvent[event])
@@ -136,7 +137,7 @@ def test_a_worker_becomes_what_the_table_says(status, event):
 
 
 @pytest.mark.parametrize(("phase", "event"), [key for key, after in PHASES.items() if after])
-def test_a_training_goes_through_the_phases_as_the_table_says(phase, event):
+def test_a_training_changes_its_phase_as_the_table_says(phase, event):
     training = walked(WAY_TO_PHASE[Phase[phase]])
     assert training.coordinator.phase is Phase[phase]
     training.coordinator.connect(0)

@@ -1,4 +1,4 @@
-"""The next view, from where the workers stand."""
+"""The next view, made from the workers' standings."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Mapping, Sequence
 from terngrad.exchange.parameter_server import groups
 from terngrad.service.messages import Standing, View
 
-CHIEF = 0  # has the state where no worker is live
-_MOST_AHEAD = 10**11  # numbers of views, which are milliseconds: some years
+CHIEF = 0  # has the state if no worker is live
+_MOST_AHEAD = 10**11  # numbers of views count milliseconds: about three years
 _MOST_STEPS = 1 << 62
 
 
 def check(standing: Standing, number: int, workers: int) -> None:
-    """Checks what a worker says of where it stands.
+    """Checks a worker's standing.
 
     Args:
-      standing: what it says.
-      number: of the last view that this ps made.
-      workers: of the training.
+      standing: the worker's report.
+      number: number of the last view of this ps.
+      workers: number of workers of the training.
 
     Raises:
       ValueError: a number is out of range.
@@ -32,12 +32,12 @@ def check(standing: Standing, number: int, workers: int) -> None:
 
 
 def next_view(standings: Mapping[int, Standing], needed: int, number: int) -> View:
-    """The view of all workers that stand somewhere, among them the chief or a live one.
+    """Returns the view of all workers with a standing.
 
     Args:
-      standings: by worker.
-      needed: members whose gradients make a step, if there are so many.
-      number: of the last view that this ps made.
+      standings: standings by worker; the chief or a live worker is among them.
+      needed: number of members that make a step; fewer if the view is smaller.
+      number: number of the last view of this ps.
     """
     members = sorted(standings)
     live = [worker for worker in members if standings[worker].is_live]
@@ -59,7 +59,7 @@ def next_view(standings: Mapping[int, Standing], needed: int, number: int) -> Vi
 
 
 def in_words(view: View) -> str:
-    """For the log."""
+    """Describes a view for the log."""
     members, receivers = groups.unpack(view.members), groups.unpack(view.receivers)
     verb = "trains" if len(members) == 1 else "train"
     text = f"{_listed(members)} {verb} from step {view.steps} on"

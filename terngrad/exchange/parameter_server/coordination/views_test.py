@@ -1,4 +1,4 @@
-"""Who gives its state to whom."""
+"""Which worker gives its state to which."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def standing(steps, view=0, *, is_live=True):
         ),
     ],
 )
-def test_the_state_is_that_of_who_was_furthest_in_the_newest_view(
+def test_the_donor_is_the_worker_with_most_steps_in_the_newest_view(
     standings, steps, donor, receivers
 ):
     view = next_view(standings, 9, 3)
@@ -39,7 +39,7 @@ def test_the_state_is_that_of_who_was_furthest_in_the_newest_view(
     assert view.needed == len(standings)
 
 
-def test_the_log_tells_who_gives_what_to_whom():
+def test_the_log_says_which_worker_gives_its_state_to_which():
     view = next_view({0: standing(3), 1: standing(3), 2: standing(0, is_live=False)}, 2, 1)
     assert in_words(view) == (
         "Workers 0, 1 and 2 train from step 3 on, 2 of them at each step; worker 0 gives its "

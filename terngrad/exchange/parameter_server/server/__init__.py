@@ -1,1 +1,1 @@
-"""A parameter server: takes what workers push and sends them the results."""
+"""A parameter server: it combines the workers' pushes and sends the results."""

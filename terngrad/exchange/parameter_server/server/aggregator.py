@@ -1,11 +1,13 @@
-"""A ps joins what the workers push: it takes their parts of each step, and sends the results.
+"""Combines the workers' pushes: a ps collects the parts of each step and sends the results.
 
-Its memory is bounded. Of a piece it holds the pushes of at most two steps, and the results of as
-many steps as slower workers may be behind. A worker's pushes have their share of a limit, and
-results are kept while there is room beside them. Each push is checked against what the workers
-declared before anything is kept. Views do not mix: nobody trains on a step of two of them, and a
-worker with the number of a view that does not exist disturbs nobody. What a worker pushed in a view
-is dropped when the worker leaves the view, and the rest when all have left it.
+Memory is bounded. For each piece a ps holds the pushes of at most two steps, and as many results as
+slow workers may still need. Each worker's pushes have a share of a limit; results are kept while
+there is room beside them. A ps checks each push against the workers' declarations before it keeps
+anything.
+
+Views do not mix: no step has pushes from two views, and a worker with the number of a view that
+does not exist disturbs no other. When a worker leaves a view, its unfinished pushes are dropped.
+When all workers have left a view, everything else of the view is dropped.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ Reduce = Callable[[Operation, Sequence[memoryview]], memoryview]
 
 
 class Aggregator:
-    """Joins what the workers push; any thread may call."""
+    """Combines the workers' pushes; any thread may call."""
 
     def __init__(
         self,
@@ -39,13 +41,14 @@ class Aggregator:
         """Starts with no operations.
 
         Args:
-          workers: of the training.
+          workers: number of workers.
           reduce: see `Reduction`.
           deliver: called with a worker and a frame for it; must not wait.
-          kept_steps: whose results are kept, for workers that are behind; 0 where none can be.
-          figures: take down what is done.
-          most_bytes: of pushes that are kept at any time; each worker has a share. Where results
-            and pushes are more, those for workers that are behind are dropped.
+          kept_steps: number of steps whose results are kept for slow workers; 0 if no worker can
+            be behind.
+          figures: counts pushes and results.
+          most_bytes: limit for pushes, of which each worker has a share. If results and pushes
+            together exceed it, old results are dropped.
         """
         self._workers = workers
         self._reduce = reduce
@@ -58,7 +61,7 @@ class Aggregator:
         self._result_bytes = 0
         self._catalogue = Catalogue(workers)
         self._pieces: dict[tuple[int, str, int], Piece] = {}  # by view, operation and index
-        self._views = [0] * workers  # that each is in; 0: in none
+        self._views = [0] * workers  # each worker's view; 0 = none
 
     @property
     def piece_count(self) -> int:
@@ -68,17 +71,17 @@ class Aggregator:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of pushes and results that are kept."""
+        """Bytes of kept pushes and results."""
         with self._lock:
             return sum(self._pushed_bytes) + self._result_bytes
 
     @property
     def most_pushed(self) -> int:
-        """Bytes that a worker's pushes may take, and as many what it does not read."""
+        """Largest number of bytes of a worker's pushes, and of its unread results."""
         return self._most_bytes // self._workers
 
     def leave(self, worker: int) -> None:
-        """A worker's stream has ended; on another it declares its operations from the first on."""
+        """Forgets a worker whose stream ended; on a new stream it declares all operations again."""
         with self._lock:
             self._enter(worker, 0)
             known = self._catalogue.clear(worker)
@@ -88,19 +91,19 @@ class Aggregator:
                     step.asked = {each for each in step.asked if each[0] != worker}
 
     def declare(self, worker: int, message: OperationMessage) -> None:
-        """Takes a worker's next operation; see `Catalogue`."""
+        """Adds a worker's next operation; see `Catalogue`."""
         with self._lock:
             self._catalogue.declare(worker, message)
 
     def push(self, worker: int, header: Header, payload: memoryview) -> None:
-        """Takes a worker's piece of a step; after the last one, all that asked get the result.
+        """Adds a worker's piece of a step; after the last one, all that asked get the result.
 
-        What a worker has pushed before changes nothing; if there is a result of it, the worker
-        gets it again. A worker that is no contributor only asks for the result.
+        A repeated push changes nothing; if the result is kept, the worker gets it again. A worker
+        that is not a contributor only asks for the result.
 
         Raises:
-          PushError: unknown operation or piece, wrong size, strange contributors, a step that is
-            over or too far, or more than may be kept.
+          PushError: the operation or piece is unknown, the size or the contributors are wrong, too
+            many steps are under way, or the worker's pushes exceed its share.
         """
         with self._lock:
             operation = self._catalogue.find(worker, header)
@@ -132,7 +135,7 @@ class Aggregator:
         self._finish(operation, piece, header, step, parts)
 
     def _enter(self, worker: int, view: int) -> None:
-        """Forgets what a worker pushed in the view it was in, and all of that if all have left."""
+        """Moves a worker to a view; drops its pushes of the old one, or all if that is empty."""
         left, self._views[worker] = self._views[worker], view
         if left and left not in self._views:
             self._forget(lambda view, operation: view == left)
@@ -143,7 +146,7 @@ class Aggregator:
                     self._pushed_bytes[worker] -= kept_bytes(step.parts.pop(worker))
 
     def _forget(self, is_past: Callable[[int, str], bool]) -> None:
-        """Forgets the pieces of those views and operations."""
+        """Forgets the pieces whose view and operation are past."""
         kept = {key: each for key, each in self._pieces.items() if not is_past(*key[:2])}
         for key in self._pieces.keys() - kept.keys():
             self._result_bytes -= self._pieces[key].drop_results(0)
@@ -165,7 +168,7 @@ class Aggregator:
         parts: Sequence[memoryview],
     ) -> None:
         result = self._reduce(operation, parts)
-        with self._lock:  # of a view that is over by now nobody takes the result any more
+        with self._lock:  # if the view is over by now, its workers ignore the result
             self._release(piece.steps.pop(header.step))
             piece.done = header.step
             is_current = self._pieces.get((header.view, operation.name, header.piece)) is piece
@@ -173,14 +176,14 @@ class Aggregator:
                 self._keep(piece, header, result)
             asked = sorted(step.asked)
         self._figures.made(header.step)
-        frames: dict[int, bytes] = {}  # those of workers that gave the operation the same index
+        frames: dict[int, bytes] = {}  # by index of the operation, which workers may share
         for worker, index in asked:
             if index not in frames:
                 frames[index] = join_frame(_answer(header, index), result)
             self._deliver(worker, frames[index])
 
     def _keep(self, piece: Piece, header: Header, result: memoryview) -> None:
-        """Keeps a result for workers that are behind: of many steps, while there is room."""
+        """Keeps a result for slow workers; drops the oldest ones if memory is short."""
         piece.results[header.step] = header.contributors, result
         self._result_bytes += kept_bytes(result) - piece.drop_results(self._kept_steps)
         for kept in (1, 0):
@@ -199,8 +202,8 @@ class Aggregator:
     def _check_memory(self, worker: int, payload: memoryview) -> None:
         held, most = self._pushed_bytes[worker], self.most_pushed
         if held + kept_bytes(payload) > most:
-            text = f"the ps holds {held / 1e6:.0f} MB of what this worker pushed"
-            raise PushError(f"{text}; allowed are {most / 1e6:.0f}: more ps would share them")
+            text = f"the ps holds {held / 1e6:.0f} MB of this worker's pushes"
+            raise PushError(f"{text}; allowed are {most / 1e6:.0f}: start more ps to share them")
 
     def _contributors(self, header: Header) -> tuple[int, ...]:
         try:
@@ -208,7 +211,7 @@ class Aggregator:
         except ValueError as error:
             raise PushError(f"contributors: {error}") from None
         if not found:
-            raise PushError("contributors: there are none; at least one worker makes a step")
+            raise PushError("contributors: the set is empty; a step needs at least one worker")
         return found
 
 

@@ -1,4 +1,4 @@
-"""Results equal those of other exchanges, pushes are idempotent, memory is bounded."""
+"""Results equal those of other exchanges, pushes are idempotent, and memory is bounded."""
 
 import threading
 
@@ -16,7 +16,7 @@ from terngrad.service.messages import Header, split_frame
 
 
 class Served:
-    """An aggregator and what it delivered, by worker."""
+    """An aggregator, and its frames by worker."""
 
     def __init__(self, workers=2, kind=Kind.FLOATS, items=4, reduce=None, kept_steps=1, **limits):
         self.delivered = {i: [] for i in range(workers)}
@@ -64,7 +64,7 @@ def test_law_5_sums_of_codes_are_exact(kernels):
 def test_law_4_floats_are_added_in_a_tree_over_the_workers():
     values = np.float32([1.0, 2.0**-24, 2.0**-24, 2.0**-24, 1.0])
     served = Served(workers=5, items=1)
-    for worker in (3, 0, 4, 1, 2):  # whoever comes first
+    for worker in (3, 0, 4, 1, 2):  # in any order
         served.push(worker, 0, floats(values[worker]))
     a, b, c, d, e = values
     assert served.results(2)[0][1] == (((a + b) + (c + d)) + e)
@@ -86,10 +86,10 @@ def test_the_largest_scale_is_infinite_where_one_is():
     np.testing.assert_array_equal(served.results(1)[0][1], floats(2, np.inf, 0))
 
 
-def test_a_step_that_needs_fewer_is_made_by_these_alone_and_all_get_it():
+def test_the_contributors_alone_make_a_step_and_all_workers_get_it():
     served = Served(workers=3, kept_steps=2)
     by = (0, 2)
-    served.push(1, 4, by=by)  # it asks, and gives nothing
+    served.push(1, 4, by=by)  # only asks for the result
     served.push(2, 4, floats(1, 2, 3, 4), by=by)
     assert not any(served.delivered.values())
     served.push(0, 4, floats(1, 1, 1, 1), by=by)
@@ -101,14 +101,14 @@ def test_a_step_that_needs_fewer_is_made_by_these_alone_and_all_get_it():
         assert groups.unpack(header.contributors) == by
 
 
-def test_halves_of_fewer_are_divided_by_their_number():
+def test_halves_are_divided_by_the_number_of_contributors():
     served = Served(workers=3, kind=Kind.HALVES, items=1)
     served.push(0, 0, np.float16([1]), by=(0, 1))
     served.push(1, 0, np.float16([2]), by=(0, 1))
     np.testing.assert_array_equal(served.results(0, "<f2")[0][1], np.float16([1.5]))
 
 
-def test_who_is_behind_gets_the_results_that_are_kept_and_is_told_of_those_that_are_not():
+def test_a_slow_worker_gets_kept_results_and_learns_which_ones_are_gone():
     served = Served(workers=2, kept_steps=2)
     for step in range(4):
         served.push(0, step, floats(step, 0, 0, 0), by=(0,))
@@ -119,12 +119,12 @@ def test_who_is_behind_gets_the_results_that_are_kept_and_is_told_of_those_that_
     assert [result[0] for _, result in served.results(1)[:2]] == [3, 2]
 
 
-def test_nobody_trains_on_a_step_of_two_views():
+def test_no_step_has_pushes_of_two_views():
     served = Served()
     served.push(0, 7, floats(1, 1, 1, 1), view=3)
     served.push(1, 7, floats(5, 5, 5, 5), view=4)
     assert not any(served.delivered.values())
-    served.push(0, 7, floats(9, 9, 9, 9), view=3)  # it does not know yet
+    served.push(0, 7, floats(9, 9, 9, 9), view=3)  # does not know the new view yet
     assert not any(served.delivered.values())
     served.push(0, 7, floats(2, 2, 2, 2), view=4)
     for worker in (0, 1):
@@ -132,7 +132,7 @@ def test_nobody_trains_on_a_step_of_two_views():
     assert served.aggregator.held_bytes == 16
 
 
-def test_a_worker_in_a_strange_view_disturbs_nobody_and_may_come_anew():
+def test_a_worker_in_an_unknown_view_disturbs_no_other_and_may_connect_again():
     served = Served(workers=3)
     served.push(2, 7, floats(9, 9, 9, 9), view=1 << 60)
     for step in (7, 8):
@@ -147,7 +147,7 @@ def test_a_worker_in_a_strange_view_disturbs_nobody_and_may_come_anew():
     np.testing.assert_array_equal(served.results(2)[0][1], [3, 3, 3, 3])
 
 
-def test_of_a_view_that_all_have_left_nothing_is_kept():
+def test_nothing_is_kept_of_a_view_that_all_have_left():
     served = Served(kept_steps=16)
     for step in range(3):
         for worker in (0, 1):
@@ -174,19 +174,19 @@ def test_law_10_contributors_that_do_not_fit_are_named():
         PushError, match="contributors: a set names workers that do not exist; allowed are 0 to 1"
     ):
         served.push(0, 1, by=(5,))
-    with pytest.raises(PushError, match="contributors: there are none"):
+    with pytest.raises(PushError, match="contributors: the set is empty"):
         served.aggregator.push(0, Header(step=1, view=1, contributors=b"\0"), memoryview(b""))
     with pytest.raises(PushError, match="a push without a view"):
         served.push(0, 1, floats(1, 2, 3, 4), view=0)
     served.push(0, 1, floats(1, 2, 3, 4), by=(0, 1))
-    with pytest.raises(PushError, match=r"contributors of step 1 are \[1\]; others say \[0, 1\]"):
+    with pytest.raises(PushError, match=r"contributors of step 1 are \[1\]; other workers have"):
         served.push(1, 1, floats(1, 2, 3, 4), by=(1,))
     with pytest.raises(PushError, match="piece 0 has 16 bytes; allowed is 0"):
         served.push(1, 2, floats(1, 2, 3, 4), by=(0,))
     assert served.aggregator.held_bytes == 16
 
 
-def test_what_is_pushed_twice_counts_once_and_is_answered_again():
+def test_a_repeated_push_counts_once_and_is_answered_again():
     served = Served()
     served.push(0, 7, floats(1, 2, 3, 4))
     served.push(0, 7, floats(9, 9, 9, 9))
@@ -198,7 +198,7 @@ def test_what_is_pushed_twice_counts_once_and_is_answered_again():
             np.testing.assert_array_equal(result, [2, 3, 4, 5])
 
 
-def test_a_result_that_is_being_computed_is_asked_for_again_without_harm():
+def test_a_push_repeated_while_its_result_is_computed_changes_nothing():
     entered, go_on = threading.Event(), threading.Event()
 
     def slow(operation, parts):
@@ -217,7 +217,7 @@ def test_a_result_that_is_being_computed_is_asked_for_again_without_harm():
     assert [len(served.delivered[worker]) for worker in (0, 1)] == [1, 1]
 
 
-def test_a_slow_worker_lets_the_others_be_one_step_ahead_and_no_more():
+def test_workers_are_at_most_one_step_ahead_of_a_slow_one():
     served = Served()
     served.push(0, 5, floats(1, 2, 3, 4))
     served.push(0, 6, floats(1, 2, 3, 4))
@@ -230,7 +230,7 @@ def test_a_slow_worker_lets_the_others_be_one_step_ahead_and_no_more():
     assert served.aggregator.held_bytes == held == 2 * 16
 
 
-def test_memory_is_that_of_one_result_when_all_go_on():
+def test_only_one_result_is_held_while_all_workers_keep_up():
     served = Served()
     held = set()
     for step in range(50):
@@ -285,7 +285,7 @@ def test_operations_meet_by_their_names_in_whatever_order_they_are_declared():
         assert served.headers(worker)[0].operation == index
 
 
-def test_a_worker_that_comes_anew_gets_nothing_that_its_earlier_process_asked_for():
+def test_a_restarted_worker_gets_no_result_that_its_earlier_process_asked_for():
     served = Served()
     served.push(1, 4, by=(0,))
     served.aggregator.leave(1)
@@ -294,40 +294,40 @@ def test_a_worker_that_comes_anew_gets_nothing_that_its_earlier_process_asked_fo
     assert not served.delivered[1]
 
 
-def test_law_10_who_pushes_more_than_its_share_is_refused_and_the_others_are_not():
+def test_law_10_a_worker_that_pushes_more_than_its_share_is_refused_and_no_other():
     served = Served(most_bytes=40)
     served.push(0, 5, floats(1, 2, 3, 4), view=1)
-    text = "the ps holds 0 MB of what this worker pushed; allowed are 0: more ps"
+    text = "the ps holds 0 MB of this worker's pushes; allowed are 0: start more ps"
     with pytest.raises(PushError, match=text):
         served.push(0, 6, floats(1, 2, 3, 4), view=1)
     assert served.aggregator.held_bytes == 16
     served.push(1, 5, floats(1, 1, 1, 1), view=1)
     np.testing.assert_array_equal(served.results(1)[0][1], [2, 3, 4, 5])
-    served.push(0, 6, floats(1, 2, 3, 4), view=1)  # what became a result does not count
+    served.push(0, 6, floats(1, 2, 3, 4), view=1)  # pushes of a finished step do not count
 
 
-def test_what_a_worker_pushed_in_a_view_that_it_left_does_not_count():
+def test_pushes_in_a_view_that_the_worker_left_do_not_count():
     served = Served(workers=3, kept_steps=0, most_bytes=3 * 24)
-    for step in range(6):  # each is begun in a view, and made in the next
+    for step in range(6):  # each step begins in one view and ends in the next
         served.push(0, step, floats(1, 2, 3, 4), view=step + 1)
         assert served.aggregator.held_bytes == 16
-        for worker in range(3):  # of whom 2 comes last
+        for worker in range(3):  # worker 2 pushes last
             served.push(worker, step, floats(1, 2, 3, 4), view=step + 2)
     assert [step for step, _ in served.results(0)] == list(range(6))
 
 
-def test_a_message_counts_with_all_that_it_keeps_in_memory():
+def test_a_push_counts_with_its_whole_message():
     served = Served(items=0, most_bytes=2 * 100)
     content = bytearray(60)
     header = Header(step=0, contributors=groups.pack([0, 1]), view=1)
     served.aggregator.push(0, header, memoryview(content)[60:])
     assert served.aggregator.held_bytes == 60
     header.step = 1
-    with pytest.raises(PushError, match="allowed are 0: more ps"):
+    with pytest.raises(PushError, match="allowed are 0: start more ps"):
         served.aggregator.push(0, header, memoryview(content)[60:])
 
 
-def test_where_nobody_can_be_behind_no_result_is_kept():
+def test_no_result_is_kept_if_no_worker_can_be_behind():
     served = Served(kept_steps=0)
     for worker in (0, 1):
         served.push(worker, 0, floats(1, 2, 3, 4), view=1)
@@ -335,7 +335,7 @@ def test_where_nobody_can_be_behind_no_result_is_kept():
     assert len(served.results(1)) == 1
 
 
-def test_results_for_who_is_behind_are_dropped_where_memory_is_short():
+def test_results_for_slow_workers_are_dropped_if_memory_is_short():
     served = Served(kept_steps=16, most_bytes=4 * 16)
     for step in range(5):
         for worker in (0, 1):
@@ -346,22 +346,22 @@ def test_results_for_who_is_behind_are_dropped_where_memory_is_short():
         assert served.headers(0)[-1].gone == is_gone
 
 
-def test_nothing_is_kept_of_operations_that_nobody_declares_any_more():
+def test_nothing_is_kept_of_operations_that_no_worker_declares_any_more():
     served = Served()
-    for i in range(3):  # in no view, so that only a new stream tells that it is over
+    for i in range(3):  # the view stays, so only a new stream ends the operation
         served.aggregator.leave(1)
         served.aggregator.declare(1, Operation(f"other {i}", Kind.FLOATS, 4, 1, 2).message(0))
         served.push(1, 0, floats(1, 2, 3, 4))
         assert served.aggregator.held_bytes == 16
     served.push(0, 0, floats(1, 2, 3, 4))
     served.aggregator.leave(1)
-    assert served.aggregator.held_bytes == 16  # of what worker 0 has declared
+    assert served.aggregator.held_bytes == 16  # of worker 0's operation
     served.aggregator.declare(1, served.operation.message(0))
     served.push(1, 0, floats(1, 1, 1, 1))
     np.testing.assert_array_equal(served.results(0)[0][1], [2, 3, 4, 5])
 
 
-def test_a_view_that_is_forgotten_while_a_result_is_computed_leaves_nothing_behind():
+def test_a_view_forgotten_while_a_result_is_computed_leaves_nothing_behind():
     reducing, go_on = threading.Event(), threading.Event()
 
     def reduce(operation, parts):

@@ -1,4 +1,4 @@
-"""Which workers' streams a ps has, and whether the run is over."""
+"""Which workers have a stream to a ps, and whether the run is over."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 
 from terngrad.cluster.channel import name_of
 
-_BLINK_SECS = 1.0  # in which streams that broke are open again
+_BLINK_SECS = 1.0  # in which a broken stream is open again
 
 
 class Attendance:
-    """Workers by what became of them; any thread may call."""
+    """The workers that are connected, and how the others left; any thread may call."""
 
     def __init__(
         self,
@@ -20,7 +20,13 @@ class Attendance:
         timeout_secs: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Nobody has come yet; after `timeout_secs` without anybody none will come back."""
+        """Starts without workers.
+
+        Args:
+          worker_hosts: host of each worker, for messages.
+          timeout_secs: time without any worker after which the run is over.
+          clock: returns seconds.
+        """
         self._hosts = worker_hosts
         self._timeout_secs = timeout_secs
         self._clock = clock
@@ -34,18 +40,18 @@ class Attendance:
 
     @property
     def present(self) -> int:
-        """Workers that are here."""
+        """Number of connected workers."""
         with self._lock:
             return len(self._present)
 
     @property
     def outcome(self) -> str | None:
-        """None while the run goes on, "" when it is done, else why it ended."""
+        """None while the run continues, "" when it is done, else why it failed."""
         with self._lock:
             empty_secs = 0.0 if self._present else self._clock() - self._empty_since
             if self._some_are_done or self._failure:
                 over = "" if self._some_are_done else self._failure
-                # A worker that hangs does not know that the others are done.
+                # A worker that hangs cannot say that it is done.
                 alone_secs = self._clock() - self._done_at if self._some_are_done else 0.0
                 is_over = empty_secs >= _BLINK_SECS or alone_secs >= self._timeout_secs
                 return over if is_over else None
@@ -53,7 +59,7 @@ class Attendance:
             return self._last_loss if self._last_loss and late else None
 
     def come(self, worker: int) -> bool:
-        """Notes that a worker has come; False if it is here already."""
+        """Notes that a worker has connected; False if it already was."""
         with self._lock:
             if worker in self._present:
                 return False
@@ -61,12 +67,12 @@ class Attendance:
             return True
 
     def leave(self, worker: int, *, is_done: bool, why: str) -> None:
-        """Notes that a worker has gone.
+        """Notes that a worker's stream has ended.
 
         Args:
-          worker: its index.
-          is_done: it said that it ends.
-          why: what it said was wrong, or how its stream ended.
+          worker: index of the worker.
+          is_done: whether it said goodbye.
+          why: the error in its goodbye, or how its stream ended.
         """
         with self._lock:
             self._present.discard(worker)
@@ -77,5 +83,5 @@ class Attendance:
                 self._some_are_done = True
                 self._done_at = self._clock()
             else:
-                self._failure = ""  # of one that failed, but not the training with it
+                self._failure = ""  # a worker failed earlier, but the training continued
                 self._last_loss = f"{name_of(worker, self._hosts)} {why}"

@@ -1,4 +1,4 @@
-"""When a ps counts a run as over."""
+"""When a ps considers a run over."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def _now():
 
 @pytest.fixture(name="attendance")
 def _attendance(now):
-    """Of two workers that have come."""
+    """The attendance of two connected workers."""
     attendance = Attendance(HOSTS, SECS, lambda: now[0])
     assert attendance.come(0) and attendance.come(1)
     return attendance
@@ -27,7 +27,7 @@ def test_a_worker_has_one_stream(attendance):
     assert attendance.come(1)
 
 
-def test_a_run_is_over_when_all_have_left_and_one_said_that_it_is_done(attendance, now):
+def test_a_run_is_over_when_all_have_left_and_one_is_done(attendance, now):
     attendance.leave(0, is_done=True, why="")
     assert attendance.outcome is None
     attendance.leave(1, is_done=False, why="died")
@@ -35,7 +35,7 @@ def test_a_run_is_over_when_all_have_left_and_one_said_that_it_is_done(attendanc
     assert attendance.outcome == ""
 
 
-def test_a_run_that_is_done_does_not_wait_for_one_that_hangs(attendance, now):
+def test_a_finished_run_does_not_wait_for_a_worker_that_hangs(attendance, now):
     attendance.leave(0, is_done=True, why="")
     now[0] = SECS - 1
     assert attendance.outcome is None
@@ -43,13 +43,13 @@ def test_a_run_that_is_done_does_not_wait_for_one_that_hangs(attendance, now):
     assert attendance.outcome == ""
 
 
-def test_who_fails_to_join_ends_no_run_of_others(attendance, now):
+def test_a_worker_that_fails_to_join_does_not_end_the_run(attendance, now):
     attendance.leave(1, is_done=True, why="other flags")
     now[0] = 5 * SECS
     assert attendance.outcome is None
 
 
-def test_a_run_whose_workers_stay_away_ends_with_what_happened_to_the_last(attendance, now):
+def test_a_run_that_lost_all_workers_ends_with_the_reason_of_the_last(attendance, now):
     for worker in (0, 1):
         attendance.leave(worker, is_done=False, why="died")
     now[0] = SECS - 1

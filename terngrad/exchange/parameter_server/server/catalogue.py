@@ -1,4 +1,4 @@
-"""What the workers of a ps have declared that they will do together."""
+"""The operations that the workers of a ps have declared."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Container
 from terngrad.exchange.parameter_server.operations import Operation, OperationError
 from terngrad.service.messages import Header, OperationMessage
 
-MAX_PIECES = 1 << 16  # of all operations of a worker: 64 GB at each step
+MAX_PIECES = 1 << 16  # of all operations of a worker: 64 GB a step
 _MOST_STEPS = 1 << 62
 
 
 class PushError(ValueError):
-    """Says why something that a worker declared or pushed cannot be taken."""
+    """The message says why a declaration or a push is refused."""
 
 
 @dataclasses.dataclass
 class _WorkerOperations:
-    """Of one worker: its operations by index, their names, and the number of their pieces."""
+    """One worker's operations by index, their names, and the number of their pieces."""
 
     operations: list[Operation] = dataclasses.field(default_factory=list)
     names: set[str] = dataclasses.field(default_factory=set)
@@ -26,9 +26,9 @@ class _WorkerOperations:
 
 
 class Catalogue:
-    """The operations of each worker, in the order of declaration; not for many threads at once.
+    """The operations of each worker, in the order of declaration; not safe for threads.
 
-    An operation is known for as long as a worker is here that declared it.
+    An operation is known while a connected worker has declared it.
     """
 
     def __init__(self, workers: int) -> None:
@@ -38,22 +38,22 @@ class Catalogue:
 
     @property
     def piece_count(self) -> int:
-        """Pieces of the worker that has most; a worker gets at most so many results of a step."""
+        """Largest number of pieces of a worker, which bounds its results in a step."""
         return max(worker.pieces for worker in self._workers)
 
     def clear(self, worker: int) -> Container[str]:
-        """Forgets a worker's operations; returns the names of those that others have declared."""
+        """Forgets a worker's operations; returns the names that other workers have declared."""
         self._workers[worker] = _WorkerOperations()
         names = set().union(*(other.names for other in self._workers))
         self._known = {name: each for name, each in self._known.items() if name in names}
         return names
 
     def declare(self, worker: int, message: OperationMessage) -> None:
-        """Takes a worker's next operation.
+        """Adds a worker's next operation.
 
         Raises:
-          PushError: it is out of order, impossible, or another than that of the other workers, or
-            there are too many.
+          PushError: it is out of order, invalid, differs from that of another worker, or has too
+            many pieces.
         """
         try:
             operation = Operation.read(message, len(self._workers))
@@ -65,7 +65,7 @@ class Catalogue:
         if operation.name in declared.names:
             raise PushError(f"{operation.name} is declared twice")
         if (pieces := declared.pieces + operation.pieces) > MAX_PIECES:
-            text = f"{operation.name} makes it {pieces} pieces a step; allowed are {MAX_PIECES}"
+            text = f"a step has {pieces} pieces with {operation.name}; allowed are {MAX_PIECES}"
             raise PushError(text)
         known = self._known.setdefault(operation.name, operation)
         if operation != known:
@@ -75,7 +75,7 @@ class Catalogue:
         declared.pieces = pieces
 
     def find(self, worker: int, header: Header) -> Operation:
-        """The operation of which a worker pushes a piece.
+        """Returns the operation of a pushed piece.
 
         Raises:
           PushError: there is no such operation, piece or step.
@@ -98,4 +98,4 @@ def _difference(others: Operation, mine: Operation) -> str:
     fields = [f.name for f in dataclasses.fields(Operation)]
     name = next(name for name in fields if getattr(others, name) != getattr(mine, name))
     here, there = getattr(mine, name), getattr(others, name)
-    return f"{name} of {mine.name} is {here}, that of another worker {there}"
+    return f"{name} of {mine.name} is {here}; another worker has {there}"

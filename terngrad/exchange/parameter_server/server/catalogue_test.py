@@ -1,4 +1,4 @@
-"""What workers may declare."""
+"""Operations that workers may declare."""
 
 import pytest
 
@@ -11,7 +11,7 @@ SUM = Operation("sum", Kind.FLOATS, 4, 1, 2)
 
 
 def catalogue_of(*declared):
-    """Of two workers, worker 0 having declared these."""
+    """The catalogue of two workers, of which worker 0 has declared these operations."""
     catalogue = Catalogue(2)
     for index, operation in enumerate(declared):
         catalogue.declare(0, operation.message(index))
@@ -26,13 +26,13 @@ def test_law_10_an_operation_is_declared_once():
 @pytest.mark.parametrize(
     ("operation", "text"),
     [
-        (Operation("sum", Kind.FLOATS, 3, 1, 2), "items of sum is 3, that of another worker 4"),
-        (Operation("sum", Kind.MAX, 4, 1, 2), "kind of sum is 1, that of another worker 3"),
-        (Operation("sum", Kind.FLOATS, 4, 2, 2), "local_nodes of sum is 2, .* worker 1"),
-        (Operation("sum", Kind.FLOATS, 4, 1, 2, 3), "max_code of sum is 3, .* worker 1"),
+        (Operation("sum", Kind.FLOATS, 3, 1, 2), "items of sum is 3; another worker has 4"),
+        (Operation("sum", Kind.MAX, 4, 1, 2), "kind of sum is 1; another worker has 3"),
+        (Operation("sum", Kind.FLOATS, 4, 2, 2), "local_nodes of sum is 2; .* has 1"),
+        (Operation("sum", Kind.FLOATS, 4, 1, 2, 3), "max_code of sum is 3; .* has 1"),
     ],
 )
-def test_law_10_operations_of_another_layout_are_named_until_nobody_has_them(operation, text):
+def test_law_10_operations_of_another_layout_are_refused_while_a_worker_has_them(operation, text):
     catalogue = catalogue_of(SUM)
     with pytest.raises(PushError, match=text):
         catalogue.declare(1, operation.message(0))
@@ -50,18 +50,18 @@ def test_law_10_declarations_out_of_order_or_impossible_are_named():
         catalogue.declare(0, OperationMessage(index=1, name="x"))
 
 
-def test_law_10_a_worker_declares_so_many_pieces_and_no_more(monkeypatch):
+def test_law_10_the_pieces_of_a_worker_are_limited(monkeypatch):
     monkeypatch.setattr(catalogue_module, "MAX_PIECES", 9)
     eight_pieces = Operation("eight pieces", Kind.FLOATS, 2 * PIECE_BYTES, 1, 2)
     catalogue = catalogue_of(SUM, eight_pieces)
     assert catalogue.piece_count == 9
     other = Operation("other", Kind.FLOATS, 0, 1, 2)
-    with pytest.raises(PushError, match="other makes it 10 pieces a step; allowed are 9"):
+    with pytest.raises(PushError, match="a step has 10 pieces with other; allowed are 9"):
         catalogue.declare(0, other.message(2))
-    catalogue.declare(1, other.message(0))  # which another worker may
+    catalogue.declare(1, other.message(0))  # another worker has pieces left
 
 
-def test_what_others_have_declared_stays_when_a_worker_comes_anew():
+def test_operations_of_other_workers_stay_when_a_worker_is_cleared():
     other = Operation("other", Kind.FLOATS, 1, 1, 2)
     catalogue = catalogue_of(SUM, other)
     catalogue.declare(1, other.message(0))

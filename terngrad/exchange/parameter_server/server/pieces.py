@@ -1,4 +1,4 @@
-"""What a ps has of a piece of an operation: the parts of the steps under way, and results."""
+"""What a ps holds of a piece of an operation: parts of the current steps, and results."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import time
 from terngrad.exchange.parameter_server.operations import Operation
 from terngrad.exchange.parameter_server.server.catalogue import PushError
 
-_OPEN_STEPS = 2  # the step under way and the next
+_OPEN_STEPS = 2  # the current step and the next
 
-Address = tuple[int, int]  # a worker, and the index that it gave an operation
+Address = tuple[int, int]  # a worker, and its index of an operation
 
 
 @dataclasses.dataclass
 class PieceStep:
-    """What there is of a piece at one step.
+    """One step of a piece.
 
     Attributes:
-      contributors: whose parts make the result.
-      parts: that have come, by worker.
-      first_at: when the first of them came.
-      asked: who wants the result.
-      is_reducing: all have come, and the result is being computed.
+      contributors: workers whose parts make the result.
+      parts: the parts that have arrived, by worker.
+      first_at: time at which the first part arrived.
+      asked: where the result goes.
+      is_reducing: whether all parts have arrived and the result is being computed.
     """
 
     contributors: tuple[int, ...]
@@ -38,9 +38,9 @@ class Piece:
     """A piece of an operation, in one view.
 
     Attributes:
-      done: last step of which there is a result.
-      results: last payloads by step, with their contributors.
-      steps: those under way.
+      done: last step with a result.
+      results: contributors and payload of the last results, by step.
+      steps: steps under way.
     """
 
     done: int = -1
@@ -50,7 +50,7 @@ class Piece:
     steps: dict[int, PieceStep] = dataclasses.field(default_factory=dict)
 
     def drop_results(self, kept: int) -> int:
-        """Drops all results but the last so many; returns their bytes."""
+        """Drops all results but the last `kept`; returns the dropped bytes."""
         dropped = 0
         while len(self.results) > kept:
             dropped += kept_bytes(self.results.popitem(last=False)[1][1])
@@ -58,17 +58,17 @@ class Piece:
 
 
 def kept_bytes(part: memoryview) -> int:
-    """Bytes that stay in memory with a part: all of the message that it lies in."""
+    """Returns the bytes that a part keeps in memory: those of its whole message."""
     return memoryview(part.obj).nbytes
 
 
 def open_step(
     operation: Operation, piece: Piece, number: int, contributors: tuple[int, ...]
 ) -> PieceStep:
-    """The step of a piece, which may begin now.
+    """Returns a step of a piece; opens it if it is new.
 
     Raises:
-      PushError: there are other contributors, or too many steps are under way.
+      PushError: the contributors differ, or too many steps are under way.
     """
     step = piece.steps.get(number)
     if step is None:
@@ -79,6 +79,6 @@ def open_step(
     if step.contributors != contributors:
         raise PushError(
             f"{operation.name}: contributors of step {number} are {list(contributors)}; "
-            f"others say {list(step.contributors)}"
+            f"other workers have {list(step.contributors)}"
         )
     return step

@@ -1,4 +1,4 @@
-"""What a ps computes: the result of what the workers pushed, bit for bit as other exchanges do."""
+"""The computation of a ps: results of pushes, bit for bit equal to those of other exchanges."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DTYPES = {Kind.MAX: np.float32, Kind.FLOATS: np.float32, Kind.HALVES: np.float1
 
 
 class Reduction:
-    """Reduces whole pieces in kernels and TensorFlow's operations, without a lock on Python."""
+    """Reduces whole pieces in kernels and TensorFlow operations, which release Python's lock."""
 
     def __init__(self, kernels: Kernels) -> None:
         """`kernels` add codes."""
@@ -24,25 +24,25 @@ class Reduction:
         self._compiled = functools.cache(_compile)
 
     def reduce(self, operation: Operation, parts: Sequence[memoryview]) -> memoryview:
-        """The result of a piece.
+        """Returns the result of a piece.
 
         Args:
-          operation: of which it is a piece.
-          parts: what each contributor pushed, in their order and of the right sizes.
+          operation: operation of the piece.
+          parts: push of each contributor, in the order of workers; the sizes are checked already.
         """
         if operation.kind == Kind.CODES:
             planes, count = operation.pushed_planes, operation.result_planes
             return self._kernels.sum_buffers(parts, planes, count)
         arrays = [np.frombuffer(part, _DTYPES[operation.kind]) for part in parts]
-        if operation.kind == Kind.MAX:  # a few numbers: not worth a tensor
+        if operation.kind == Kind.MAX:  # too few numbers to be worth a tensor
             return functools.reduce(np.maximum, arrays).view(np.uint8).data
         compiled = self._compiled(operation.kind, len(parts))
         return np.asarray(compiled(*arrays)).view(np.uint8).data  # .numpy() would copy
 
 
 def _compile(kind: Kind, count: int) -> Callable[..., tf.Tensor]:
-    """The function of so many parts that a kind stands for."""
-    # A tensor: a division by a constant would become another product.
+    """Compiles the reduction of `count` parts."""
+    # A variable: a division by a constant would become a product, which rounds differently.
     divisor = tf.Variable(float(count), trainable=False)
 
     def mean_of_halves(*parts: tf.Tensor) -> tf.Tensor:

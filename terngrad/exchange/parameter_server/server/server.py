@@ -1,4 +1,4 @@
-"""A ps over gRPC: admits workers, reads what they push, and sends them the results."""
+"""A ps over gRPC: it admits workers, reads their pushes and sends the results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import grpc
 from google.protobuf.message import DecodeError
 
-from terngrad.exchange.parameter_server.coordination.coordinator import Coordinator, Rules
+from terngrad.exchange.parameter_server.coordination.coordinator import Coordinator
+from terngrad.exchange.parameter_server.coordination.situation import Rules
 from terngrad.exchange.parameter_server.server.aggregator import Aggregator, Reduce
 from terngrad.exchange.parameter_server.server.attendance import Attendance
 from terngrad.exchange.parameter_server.server.service import Service, UnreadError
@@ -26,7 +27,7 @@ _LONGEST_BEAT_SECS = 0.5
 
 
 class Server:
-    """A gRPC server of one ps."""
+    """The gRPC server of a ps."""
 
     def __init__(
         self,
@@ -42,13 +43,13 @@ class Server:
         """Does not listen yet.
 
         Args:
-          ps: index in `ps_hosts` of this one.
-          ps_hosts: "host:port" of each ps; the workers must know the same.
-          worker_hosts: of each worker, for messages; the workers must know the same.
+          ps: index of this ps in `ps_hosts`.
+          ps_hosts: "host:port" of each ps; workers must have the same list.
+          worker_hosts: "host:port" of each worker; workers must have the same list.
           reduce: see `Reduction`.
           rules: which workers make a step; a connection that is silent for the time-out is lost.
-          tls: None = anybody who reaches it may connect, in plain text.
-          tell: takes lines of the log.
+          tls: certificates; None = plain text, and any process may connect.
+          tell: writes a line to the log.
           most_bytes: see `Aggregator`.
         """
         self._ps = ps
@@ -66,33 +67,34 @@ class Server:
 
     @property
     def attendance(self) -> Attendance:
-        """Of the workers' Exchange streams."""
+        """Which workers have an Exchange stream, and how the others left."""
         return self._service.attendance
 
     @property
     def aggregator(self) -> Aggregator:
-        """Joins what the workers push."""
+        """Combines the workers' pushes."""
         return self._service.aggregator
 
     @property
     def figures(self) -> Figures:
-        """Of what passes here."""
+        """Counts of steps and bytes."""
         return self._service.figures
 
     @property
     def coordinator(self) -> Coordinator | None:
-        """Decides which workers train together; None but at ps 0."""
+        """Decides which workers train together; None except on ps 0."""
         return self._service.coordinator
 
     @property
     def dropped(self) -> Mapping[int, int]:
-        """Gradients that came too late for their step, by worker, as far as this ps knows."""
+        """Late gradients by worker; empty except on ps 0."""
         return self.coordinator.dropped if self.coordinator else {}
 
     def wait(self, on_beat: Callable[[], None] = lambda: None) -> str | None:
-        """Returns when the run is over: "" or why it ended; None after `stop`.
+        """Waits for the end of the run; calls `on_beat` regularly.
 
-        Calls `on_beat` every now and then.
+        Returns:
+          "" if the run is done, else why it failed; None after `stop`.
         """
         while (outcome := self._service.outcome) is None:
             if self._stop.wait(self._beat_secs):
@@ -124,7 +126,7 @@ class Server:
             stream.start(requests, functools.partial(self._service.take, worker, outbox))
             yield from outbox
         finally:
-            if stream.error:  # which a stream that was cut cannot be told any more
+            if stream.error:  # logged here: a stream that was cut does not carry it to the worker
                 self._gate.complain(context, stream.error)
             self._service.close_exchange(worker, stream.last, stream.ending)
         if stream.error:
@@ -133,7 +135,7 @@ class Server:
     def _meet(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator:
         worker, outbox = self._admit(context), Outbox(context.cancel)
         if self.coordinator is None:
-            self._refuse(context, f"workers meet at ps 0; this is ps {self._ps}")
+            self._refuse(context, f"Meet is a method of ps 0 only; this is ps {self._ps}")
         if not self._service.open_meeting(worker, outbox):
             self._gate.refuse_second(context, worker)
         stream = _Stream(outbox, context)
@@ -151,9 +153,9 @@ class _Stream:
     """The reading half of a stream.
 
     Attributes:
-      error: why nothing more is read, though it may come; "" if the stream ended.
-      ending: how it ended, of a worker that did not say that it ends.
-      last: header of the frame with which the worker said that it ends; None if it did not.
+      error: why reading stopped before the stream ended; "" if it did not.
+      ending: how the stream ended, if the worker did not say goodbye.
+      last: header of the worker's goodbye; None if there was none.
     """
 
     def __init__(self, outbox: Outbox, context: grpc.ServicerContext) -> None:
@@ -163,7 +165,7 @@ class _Stream:
         context.add_callback(outbox.close)
 
     def start(self, requests: Iterator[bytes], take: Callable[[bytes], Header | None]) -> None:
-        """Takes messages until the stream ends or one is the last; then the writing half ends."""
+        """Reads messages until the goodbye or the end of the stream; then the writing half ends."""
         threading.Thread(target=self._read, args=(requests, take), daemon=True).start()
 
     def _read(self, requests: Iterator[bytes], take: Callable[[bytes], Header | None]) -> None:
@@ -172,22 +174,22 @@ class _Stream:
                 if last := take(message):
                     self.last = last
                     break
-        except UnreadError as error:  # what is put behind all that would not be read, either
+        except UnreadError as error:  # the worker would not read a last message, either
             self._object(error)
             self._outbox.cut()
-        except (ValueError, DecodeError) as error:  # wrong frames, pushes and reports
+        except (ValueError, DecodeError) as error:  # invalid frames, pushes and reports
             self._object(error)
-        except grpc.RpcError:  # the worker is gone
+        except grpc.RpcError:  # the worker is lost
             pass
-        except Exception as error:  # made anew, the step would fail again, and again
+        except Exception as error:  # not retried: the step would fail again
             self.error = f"this ps failed: {error!r}"
             self.ending = f"was refused: {self.error}"
-            with contextlib.suppress(OSError):  # a full disk: then nobody is told
+            with contextlib.suppress(OSError):  # such as a full disk: then it is not logged
                 traceback.print_exc()
         finally:
             self._outbox.close()
 
     def _object(self, error: Exception) -> None:
-        """Notes that the worker sent something wrong."""
+        """Notes that the worker sent something invalid."""
         self.error = str(error)
-        self.ending = f"sent something wrong: {error}"
+        self.ending = f"sent an invalid message: {error}"

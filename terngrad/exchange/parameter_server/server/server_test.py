@@ -1,4 +1,4 @@
-"""A ps and its clients over real connections: bytes, and clients that are wrong or hostile."""
+"""A ps and its clients over real connections: bytes, and faulty or hostile clients."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ import pytest
 from terngrad.cluster.channel import MembershipError, PortError
 from terngrad.exchange.connection import InterruptionError
 from terngrad.exchange.parameter_server import groups
-from terngrad.exchange.parameter_server.coordination.coordinator import Rules
+from terngrad.exchange.parameter_server.coordination.situation import Rules
 from terngrad.exchange.parameter_server.operations import PIECE_BYTES, Kind, Operation
 from terngrad.exchange.parameter_server.server.reduction import Reduction
 from terngrad.exchange.parameter_server.server.server import Server
@@ -47,7 +47,7 @@ RULES = Rules(2, False, SECS)
 
 @contextlib.contextmanager
 def serving(count=1, tls=None, workers=WORKERS, at=None, needed=None, secs=SECS):
-    """Servers, and their addresses."""
+    """Yields servers and their addresses."""
     hosts = at or free_addresses(count)
     rules = Rules(needed or len(workers), False, secs)
     reduce = Reduction(ReferenceKernels()).reduce
@@ -63,7 +63,7 @@ def serving(count=1, tls=None, workers=WORKERS, at=None, needed=None, secs=SECS)
 
 @contextlib.contextmanager
 def joined(hosts, workers=WORKERS, tls=None, secs=SECS):
-    """A client of each worker, in one view."""
+    """Yields a client of each worker; all are in one view."""
     clients = [Client(hosts, workers, rank, secs, tls) for rank in range(len(workers))]
     try:
         stand(clients)
@@ -74,14 +74,14 @@ def joined(hosts, workers=WORKERS, tls=None, secs=SECS):
 
 
 def stand(clients, steps=0, *, is_live=False):
-    """Has all clients say where they stand; returns the view that each was told."""
+    """Lets all clients report their standings; returns the view that each one receives."""
     with futures.ThreadPoolExecutor(len(clients)) as pool:
         views = [pool.submit(c.meeting.stand, steps, is_live=is_live) for c in clients]
         return [view.result(SECS) for view in views]
 
 
 class Operations:
-    """An operation of some clients, and what comes of it."""
+    """An operation of some clients, and its results."""
 
     def __init__(self, clients, name, kind, items, local_nodes=1):
         self.clients = clients
@@ -105,7 +105,7 @@ class Operations:
 
 
 def run(clients, contents, name="sum", kind=Kind.FLOATS, local_nodes=1, step=0):
-    """What each client receives of an operation."""
+    """Runs an operation; returns the result that each client receives."""
     items = contents[0].nbytes // Operation(name, kind, 0, local_nodes, 1).pushed_bytes
     operations = Operations(clients, name, kind, items, local_nodes)
     for i, content in enumerate(contents):
@@ -120,7 +120,7 @@ def assert_it_works(clients):
 
 
 @pytest.mark.parametrize("servers", [1, 3])
-def test_operations_of_many_pieces_are_joined_over_several_ps(servers):
+def test_several_ps_compute_operations_of_many_pieces(servers):
     rng = np.random.default_rng(0)
     contents = [rng.standard_normal(PIECE_BYTES).astype("<f4") for _ in WORKERS]  # 4 pieces
     with serving(servers) as (_, hosts), joined(hosts) as clients:
@@ -169,7 +169,7 @@ def test_workers_that_are_done_end_the_ps():
 
 
 @pytest.mark.slow
-def test_a_lost_worker_ends_the_others_and_the_ps_with_its_name():
+def test_a_lost_worker_ends_the_others_and_the_ps_and_is_named():
     secs = 2.0
     said = queue.Queue()
     with serving(2, secs=secs) as (servers, hosts), joined(hosts, secs=secs) as clients:
@@ -182,7 +182,7 @@ def test_a_lost_worker_ends_the_others_and_the_ps_with_its_name():
         assert servers[1].wait() == "the other died"
 
 
-def test_an_error_of_a_ps_ends_the_training_and_is_told(capfd):
+def test_an_error_of_a_ps_ends_the_training_and_is_reported(capfd):
     def fail(operation, parts):
         raise MemoryError("no room")
 
@@ -199,19 +199,19 @@ def test_an_error_of_a_ps_ends_the_training_and_is_told(capfd):
     assert "Traceback" in capfd.readouterr().err
 
 
-def test_a_result_of_other_workers_than_those_that_make_the_step_is_not_taken():
+def test_a_result_of_other_workers_than_the_contributors_is_refused():
     with serving() as ((server,), hosts), joined(hosts) as clients:
         operations = Operations(clients, "sum", Kind.FLOATS, 1)
         operations.push(0, 3, np.float32([1]))
         header = Header(step=3, view=clients[0].steps.view.number, contributors=groups.pack([1]))
-        clients[0].steps.take(join_frame(header, bytes(4)))  # as if worker 1 had pushed it as alone
+        clients[0].steps.take(join_frame(header, bytes(4)))  # as if worker 1 made the step alone
         assert operations.cancelled.wait(SECS)
-        why = "sum: the result of step 3 is of workers [1]; allowed are [0, 1]"
+        why = "sum: the result of step 3 has workers [1]; allowed are [0, 1]"
         assert clients[0].failure == why
         assert server.wait() == f"worker 0 (one:1) failed: {why}"
 
 
-def test_a_ps_that_comes_back_with_other_rules_is_named_with_them():
+def test_a_ps_that_comes_back_with_other_rules_is_named_with_the_rules():
     said = queue.Queue()
     rules = str(RULES)
     with serving(2) as (servers, hosts):
@@ -222,22 +222,22 @@ def test_a_ps_that_comes_back_with_other_rules_is_named_with_them():
         other = Rules(2, True, SECS)
         again = Server(1, hosts, WORKERS, Reduction(ReferenceKernels()).reduce, other)
         again.start(hosts[1])
-        flags = f"its flags are {rules}, those of this ps {other}"
+        flags = f"its flags are {rules}; this ps has {other}"
         told = f"ps 1 ({hosts[1]}) refused this worker: {flags}"
-        assert said.get(timeout=SECS).endswith(told)  # or the other says so first
+        assert said.get(timeout=SECS).endswith(told)  # or the other worker reports it first
         again.close()
         for client in clients:
             client.close(is_done=False)
 
 
-def test_a_late_answer_of_a_round_that_was_given_up_does_not_take_the_place_of_the_last():
+def test_a_late_answer_to_an_abandoned_round_does_not_replace_the_current_one():
     with serving() as (_, hosts), joined(hosts) as clients:
         meeting = clients[0].meeting
         with futures.ThreadPoolExecutor() as pool:
             asked = pool.submit(meeting.gather, "facts", b"a", 7)
             while "facts" not in meeting.conversation._own_values:
                 time.sleep(0.01)
-            with meeting.changed:  # both come before who waits is awake
+            with meeting.changed:  # both arrive before the waiting thread wakes up
                 for round_ in (7, 6):
                     order = Order()
                     order.values.name, order.values.round = "facts", round_
@@ -248,7 +248,7 @@ def test_a_late_answer_of_a_round_that_was_given_up_does_not_take_the_place_of_t
 
 
 @pytest.mark.slow
-def test_a_ps_that_is_stopped_says_of_nobody_that_it_died(capsys):
+def test_a_stopped_ps_reports_no_worker_as_dead(capsys):
     with serving() as ((server,), hosts), joined(hosts):
         server.stop()
         assert server.wait() is None
@@ -256,7 +256,7 @@ def test_a_ps_that_is_stopped_says_of_nobody_that_it_died(capsys):
         assert "died" not in capsys.readouterr().out
 
 
-def test_a_ps_whose_workers_are_all_gone_ends():
+def test_a_ps_that_lost_all_workers_ends():
     with serving(2, secs=1.0) as (servers, hosts):
         with joined(hosts, secs=1.0):
             pass
@@ -276,7 +276,7 @@ def test_a_ps_that_does_not_come_back_is_named():
         assert operations.cancelled.wait(SECS)
 
 
-def test_a_step_is_given_up_when_a_ps_is_lost_and_made_again_when_it_is_back():
+def test_a_step_is_abandoned_when_a_ps_is_lost_and_repeated_when_it_is_back():
     with serving(2) as (servers, hosts), joined(hosts) as clients:
         operations = Operations(clients, "sum", Kind.FLOATS, PIECE_BYTES)  # pieces on both
         content = np.arange(PIECE_BYTES, dtype="<f4")
@@ -299,7 +299,7 @@ def test_a_step_is_given_up_when_a_ps_is_lost_and_made_again_when_it_is_back():
         again.close()
 
 
-def test_a_worker_that_comes_back_makes_the_step_again_with_the_state_of_a_live_one():
+def test_a_worker_that_comes_back_gets_the_state_of_a_live_one_and_repeats_the_step():
     with serving() as (_, hosts), joined(hosts) as clients:
         operations = Operations(clients, "sum", Kind.FLOATS, 2)
         operations.push(0, 3, np.float32([1, 2]))
@@ -308,7 +308,7 @@ def test_a_worker_that_comes_back_makes_the_step_again_with_the_state_of_a_live_
         clients[1] = Client(hosts, WORKERS, 1, SECS)
         with futures.ThreadPoolExecutor() as pool:
             back = pool.submit(clients[1].meeting.stand, 0, is_live=False)
-            assert not operations.take(0).any()  # the step is given up
+            assert not operations.take(0).any()  # the step is abandoned
             assert not clients[0].commit(3)
             view = clients[0].meeting.stand(3, is_live=True)
             assert back.result(SECS) == view
@@ -320,7 +320,7 @@ def test_a_worker_that_comes_back_makes_the_step_again_with_the_state_of_a_live_
             assert not client.interrupted
 
 
-def test_a_state_whose_donor_is_lost_is_not_waited_for():
+def test_a_receiver_stops_waiting_when_the_donor_is_lost():
     with serving() as (_, hosts):
         clients = [Client(hosts, WORKERS, rank, SECS) for rank in range(2)]
         stand(clients)
@@ -357,10 +357,10 @@ def test_the_last_of_several_workers_is_dropped_and_gets_the_step_of_the_others(
             operations.push(1, step, np.float32([100, 100]))
             np.testing.assert_array_equal(operations.take(1).view("<f4"), [2, 2])
             assert all_3[1].commit(step)
-        assert not servers[0].dropped  # it computed nothing for steps that were over
+        assert not servers[0].dropped  # worker 1 computed nothing for finished steps
         for i in (2, 0):
             operations.push(i, 3, np.float32([i, 1]))
-        for i in (2, 0):  # so that worker 1 is ready only after these two were chosen
+        for i in (2, 0):  # so that worker 1 is ready only after the choice
             assert operations.take(i).view("<f4").tolist() == [2, 2]
         operations.push(1, 3, np.float32([1, 1]))
         assert operations.take(1).view("<f4").tolist() == [2, 2]
@@ -372,7 +372,7 @@ def test_the_last_of_several_workers_is_dropped_and_gets_the_step_of_the_others(
         assert not all_3[1].interrupted
 
 
-def test_a_worker_that_is_too_far_behind_gives_up_its_step():
+def test_a_worker_that_is_too_far_behind_abandons_its_step():
     with serving(needed=1) as (_, hosts), joined(hosts) as clients:
         operations = Operations(clients, "sum", Kind.FLOATS, 1)
         for step in range(40):
@@ -392,7 +392,7 @@ def test_a_worker_that_is_too_far_behind_gives_up_its_step():
         assert (view.steps, view.donor, groups.unpack(view.receivers)) == (40, 0, (1,))
 
 
-def test_a_worker_whose_steps_are_forgotten_gives_up():
+def test_a_worker_abandons_a_step_whose_contributors_are_forgotten():
     with serving(needed=1) as (_, hosts), joined(hosts) as clients:
         operations = Operations(clients, "sum", Kind.FLOATS, 1)
         for step in range(1030):
@@ -410,7 +410,7 @@ def test_values_are_gathered():
         assert [g.result(SECS) for g in given] == [{0: b"\0", 1: b"\1"}] * 2
 
 
-def test_values_that_are_given_in_rounds_wait_for_all_each_time():
+def test_each_round_of_values_waits_for_all_workers():
     with serving() as (_, hosts), joined(hosts) as clients, futures.ThreadPoolExecutor() as pool:
         for round_ in range(5):
             first = pool.submit(clients[0].meeting.gather, "name", bytes([round_]), round_)
@@ -420,7 +420,7 @@ def test_values_that_are_given_in_rounds_wait_for_all_each_time():
             assert first.result(SECS) == {0: bytes([round_]), 1: bytes([9])}
 
 
-def test_a_worker_who_comes_before_its_ps_waits_for_it():
+def test_a_worker_that_starts_before_its_ps_waits_for_it():
     hosts = free_addresses(1)
     made = queue.Queue()
     early = threading.Thread(target=lambda: made.put(Client(hosts, ["one:1"], 0, SECS)))
@@ -438,7 +438,7 @@ def test_law_10_a_ps_that_cannot_be_reached_is_named():
 
 
 def test_law_10_a_port_that_is_taken_is_named():
-    with serving() as (_, hosts), pytest.raises(PortError, match=f"{hosts[0]} cannot be listened"):
+    with serving() as (_, hosts), pytest.raises(PortError, match=f"cannot listen at {hosts[0]}"):
         Server(0, hosts, WORKERS, lambda operation, parts: parts[0], RULES).start(hosts[0])
 
 
@@ -446,19 +446,19 @@ def test_law_10_a_port_that_is_taken_is_named():
 @pytest.mark.parametrize(
     ("hello", "text"),
     [
-        (lambda host: None, "it does not say who it is"),
-        (lambda host: os.urandom(200), "it does not say who it is|its version|its ps hosts"),
+        (lambda host: None, "it did not introduce itself"),
+        (lambda host: os.urandom(200), "it did not introduce itself|its version|its ps hosts"),
         (lambda host: hello_of(host, version=9), "its version is 9; allowed is 1"),
-        (lambda host: hello_of(host, worker=2), "it says to be worker 2 of 2"),
-        (lambda host: hello_of(host, worker=1 << 31), "it says to be worker 2147483648 of 2"),
-        (lambda host: hello_of(host, ps=1), "it wants ps 1; this is ps 0"),
-        (lambda host: hello_of(host, worker_hosts=["x:1"]), r"its worker hosts are \['x:1'\], th"),
-        (lambda host: hello_of("x:1"), r"its ps hosts are \['x:1'\], those of this ps \["),
-        (hello_of, r"worker 1 \(two:2\) is here already"),
+        (lambda host: hello_of(host, worker=2), "its worker index is 2; allowed are 0 to 1"),
+        (lambda host: hello_of(host, worker=1 << 31), "its worker index is 2147483648; allowed"),
+        (lambda host: hello_of(host, ps=1), "it wants to join ps 1; this is ps 0"),
+        (lambda host: hello_of(host, worker_hosts=["x:1"]), r"its worker hosts are \['x:1'\]; th"),
+        (lambda host: hello_of("x:1"), r"its ps hosts are \['x:1'\]; this ps has \["),
+        (hello_of, r"worker 1 \(two:2\) has already joined"),
     ],
     ids=["nothing", "noise", "version", "worker", "huge", "ps", "workers", "hosts", "second"],
 )
-def test_who_does_not_belong_here_is_told_logged_once_and_disturbs_nobody(
+def test_a_stranger_gets_the_reason_is_logged_once_and_disturbs_no_worker(
     capfd, method, hello, text
 ):
     with serving() as (_, (host,)), joined([host]) as clients:
@@ -479,16 +479,16 @@ def test_who_does_not_belong_here_is_told_logged_once_and_disturbs_nobody(
         (join_frame(Header(step=1, operation=7), b"x"), "operation 7 was not declared"),
         (
             join_frame(Header(declared=Operation("sum", Kind.FLOATS, 3, 1, 2).message(0))),
-            "items of sum is 3, that of another worker 2",
+            "items of sum is 3; another worker has 2",
         ),
         (
             join_frame(Header(declared=Operation("sum", Kind.MAX, 2, 1, 2).message(0))),
-            "kind of sum is 1, that of another worker 3",
+            "kind of sum is 1; another worker has 3",
         ),
     ],
     ids=["random bytes", "nothing", "undeclared", "foreign layout", "other kind"],
 )
-def test_a_worker_that_sends_what_cannot_be_is_told(capfd, message, text):
+def test_a_worker_that_sends_an_invalid_message_gets_the_reason(capfd, message, text):
     with serving() as ((server,), (host,)):
         first = Client([host], WORKERS, 0, SECS)
         Operations([first], "sum", Kind.FLOATS, 2)
@@ -504,7 +504,7 @@ def test_a_worker_that_sends_what_cannot_be_is_told(capfd, message, text):
     assert capfd.readouterr().err.count("Refused ") == 1
 
 
-def test_a_message_of_a_huge_length_is_not_read():
+def test_a_huge_message_is_not_read():
     with serving() as ((server,), (host,)):
         huge = bytes(64 << 20)
         code, _ = stranger(host, hello_of(host), messages=[huge])
@@ -520,14 +520,14 @@ def test_replayed_pushes_change_nothing():
             operations.push(0, 3, np.float32([value]))
         operations.push(1, 3, np.float32([10]))
         assert operations.take(0).view("<f4") == [11]
-        operations.push(0, 3, np.float32([7]))  # of a step that is over, of which nothing is kept
+        operations.push(0, 3, np.float32([7]))  # of a finished step, whose result is not kept
         assert operations.take(0).view("<f4") == [0]
         assert clients[0].interrupted and not clients[1].interrupted
         assert server.attendance.outcome is None
 
 
 def is_closed_in_time(connection):
-    """Whether the other end, which may say something, closes a connection."""
+    """Returns whether the other end closes a connection; it may send something before."""
     try:
         return all(iter(lambda: connection.recv(1 << 10), b""))
     except TimeoutError:
@@ -535,7 +535,7 @@ def is_closed_in_time(connection):
 
 
 @pytest.mark.slow
-def test_who_connects_and_says_nothing_loses_its_place_and_disturbs_nobody():
+def test_a_silent_connection_is_closed_and_disturbs_no_worker():
     with serving() as (_, hosts), joined(hosts) as clients:
         address, port = hosts[0].split(":")
         with socket.create_connection((address, int(port)), timeout=SECS / 2) as silent:
@@ -543,7 +543,7 @@ def test_who_connects_and_says_nothing_loses_its_place_and_disturbs_nobody():
         assert_it_works(clients)
 
 
-def test_random_bytes_at_the_port_disturb_nobody():
+def test_random_bytes_at_the_port_disturb_no_worker():
     with serving() as (_, (host,)), joined([host]) as clients:
         address, port = host.split(":")
         with contextlib.ExitStack() as stack:
@@ -568,14 +568,14 @@ def test_random_bytes_at_the_port_disturb_nobody():
     ],
     ids=["noise", "name"],
 )
-def test_reports_that_cannot_be_are_refused(message, text):
+def test_invalid_reports_are_refused(message, text):
     with serving() as (_, (host,)):
         code, details = stranger(host, hello_of(host), "Meet", messages=[message])
         assert code == grpc.StatusCode.FAILED_PRECONDITION
         assert re.search(text, details), details
 
 
-def test_who_does_not_read_what_it_is_told_loses_its_stream_and_may_come_anew():
+def test_a_worker_that_does_not_read_orders_loses_its_stream_and_may_connect_again():
     with serving() as ((server,), (host,)), grpc.insecure_channel(host) as channel:
         make = channel.stream_stream(f"/{SERVICE}/Meet", identity, identity)
         for _ in range(2):
@@ -591,14 +591,14 @@ def test_who_does_not_read_what_it_is_told_loses_its_stream_and_may_come_anew():
             outbox.close()
 
 
-def test_who_does_not_take_its_results_is_refused_and_nothing_of_it_is_kept(capfd):
+def test_a_worker_that_does_not_read_results_is_refused_and_nothing_is_kept(capfd):
     operation = Operation("sum", Kind.FLOATS, PIECE_BYTES // 4, 1, 2)
     header = Header(view=1, contributors=groups.pack([1]))
     part = join_frame(header, bytes(operation.piece_bytes(0)))
     with serving(needed=1) as ((server,), (host,)), grpc.insecure_channel(host) as channel:
         outbox = Outbox()
         outbox.put(join_frame(Header(declared=operation.message(0))))
-        for _ in range(50):  # answered again and again
+        for _ in range(50):  # each one is answered
             outbox.put(part)
         make = channel.stream_stream(f"/{SERVICE}/Exchange", identity, identity)
         call = make(iter(outbox), metadata=[(HELLO_KEY, hello_of(host))], timeout=SECS)
@@ -611,17 +611,17 @@ def test_who_does_not_take_its_results_is_refused_and_nothing_of_it_is_kept(capf
     assert "the worker does not read its results" in capfd.readouterr().err
 
 
-def test_a_state_of_one_who_is_not_the_donor_reaches_nobody():
+def test_a_state_from_a_worker_that_is_not_the_donor_is_not_forwarded():
     with serving() as (_, hosts), joined(hosts) as clients:
         clients[1].meeting.give_state(View(number=1), [memoryview(b"evil")])
         assert_it_works(clients)
         assert not clients[0].interrupted
 
 
-def test_who_has_certificates_trains_and_who_has_none_or_others_cannot(tmp_path):
+def test_only_workers_with_certificates_of_the_authority_can_train(tmp_path):
     good = make_certificates(tmp_path, "ours", "ps")
     foreign = make_certificates(tmp_path, "theirs", "stranger")
-    mixed = Tls(good.ca, foreign.cert, foreign.key)  # knows the ps, and is not known to it
+    mixed = Tls(good.ca, foreign.cert, foreign.key)  # trusts the ps, but the ps does not trust it
     with serving(tls=good) as ((server,), (host,)), joined([host], tls=good) as clients:
         for wrong in (None, foreign, mixed):
             with pytest.raises(MembershipError, match="cannot be reached within 1 s"):

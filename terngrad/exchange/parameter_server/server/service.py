@@ -1,4 +1,4 @@
-"""What a ps does with what its streams bring, whatever carries them."""
+"""How a ps handles the messages of its streams, independent of the network."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from terngrad.exchange.parameter_server.coordination.coordinator import Coordinator, Rules
+from terngrad.exchange.parameter_server.coordination.coordinator import Coordinator
+from terngrad.exchange.parameter_server.coordination.situation import Rules
 from terngrad.exchange.parameter_server.server.aggregator import Aggregator, Reduce
 from terngrad.exchange.parameter_server.server.attendance import Attendance
 from terngrad.exchange.parameter_server.server.catalogue import PushError
@@ -14,24 +15,24 @@ from terngrad.service.figures import Figures
 from terngrad.service.messages import Header, Order, Report, split_frame
 from terngrad.service.streams import Outbox
 
-_UNSENT_STEPS = 2  # results that a worker may leave unread
+_UNSENT_STEPS = 2  # steps whose results a worker may leave unread
 _MOST_UNREAD = 64  # parts of a state
 _MOST_ORDERS, _MOST_ORDER_BYTES = 1 << 16, 1 << 26  # that a worker may leave unread
-_KEPT_STEPS = 16  # results for workers that are behind, where a step needs fewer than all
+_KEPT_STEPS = 16  # results for slow workers, if a step needs fewer than all
 
 
 class UnreadError(PushError):
-    """Too much waits for a worker."""
+    """A worker leaves too many messages unread."""
 
 
 class Service:
-    """Two streams of each worker, and what joins them; any thread may call.
+    """The two streams of each worker, and the objects that handle them; any thread may call.
 
     Attributes:
-      attendance: of the workers' Exchange streams.
-      coordinator: of the workers; None but at ps 0.
-      aggregator: of what they push.
-      figures: of what passes here.
+      attendance: which workers have an Exchange stream, and how the others left.
+      coordinator: decides which workers train together; None except on ps 0.
+      aggregator: combines the workers' pushes.
+      figures: counts of steps and bytes.
     """
 
     def __init__(
@@ -45,14 +46,14 @@ class Service:
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """No stream is open.
+        """Starts without streams.
 
         Args:
-          ps: index of this one.
-          worker_hosts: of each worker, for messages.
+          ps: index of this ps.
+          worker_hosts: "host:port" of each worker, for messages.
           reduce: see `Reduction`.
           rules: which workers make a step.
-          tell: takes lines of the log.
+          tell: writes a line to the log.
           most_bytes: see `Aggregator`.
           clock: see `Coordinator`.
           wall_clock: see `Coordinator`.
@@ -73,44 +74,44 @@ class Service:
 
     @property
     def outcome(self) -> str | None:
-        """None while the run goes on, "" when it is done, else why it ended."""
+        """None while the run continues, "" when it is done, else why it failed."""
         return (self.coordinator or self.attendance).outcome
 
     def open_exchange(self, worker: int, outbox: Outbox) -> bool:
-        """A worker's Exchange stream begins; False if the worker has one, which must end first."""
+        """Opens a worker's Exchange stream; False if the worker's last one has not ended."""
         if not self.attendance.come(worker):
             return False
-        self.aggregator.leave(worker)  # its last stream's reader may have said more since it ended
+        self.aggregator.leave(worker)  # the last stream's reader may have pushed after its end
         self._exchanging[worker] = outbox
         return True
 
     def close_exchange(self, worker: int, bye: Header | None, ending: str) -> None:
-        """A worker's Exchange stream has ended.
+        """Closes a worker's Exchange stream.
 
         Args:
-          worker: whose.
-          bye: header of the frame with which the worker said that it ends; None if it did not.
-          ending: what happened then.
+          worker: index of the worker.
+          bye: header of the worker's goodbye; None if there was none.
+          ending: how the stream ended in that case.
         """
         with self._lock:
             self._exchanging.pop(worker, None)
         self.aggregator.leave(worker)
         why = bye.failed if bye else ending
         if self.coordinator and bye and not why:
-            self.coordinator.note_done()  # its Meet stream may have broken before it said so
+            self.coordinator.note_done()  # its Meet stream may have broken before its goodbye
         self.attendance.leave(worker, is_done=bye is not None, why=why)
 
     def take(self, worker: int, outbox: Outbox, message: bytes) -> Header | None:
-        """Takes a frame of an Exchange stream; returns its header if it is the worker's last.
+        """Handles a frame of an Exchange stream; returns its header if it is the goodbye.
 
         Args:
-          worker: whose.
-          outbox: of that stream.
+          worker: index of the worker.
+          outbox: outbox of the stream.
           message: the frame.
 
         Raises:
           UnreadError: the worker does not read its results.
-          ValueError: says what is wrong with the frame.
+          ValueError: the frame is invalid.
         """
         self.figures.received(worker, len(message))
         header, payload = split_frame(message)
@@ -126,7 +127,7 @@ class Service:
         return None
 
     def open_meeting(self, worker: int, outbox: Outbox) -> bool:
-        """A worker's Meet stream begins; False if the worker has one, which must end first."""
+        """Opens a worker's Meet stream; False if the worker's last one has not ended."""
         with self._lock:
             if worker in self._meeting:
                 return False
@@ -135,17 +136,17 @@ class Service:
         return True
 
     def close_meeting(self, worker: int, ending: str | None) -> None:
-        """A worker's Meet stream has ended; None = because this ps ends it."""
+        """Closes a worker's Meet stream; `ending` is None if this ps ended it."""
         if ending is not None:
             self.coordinator.disconnect(worker, ending)
-        with self._lock:  # only now may it come again
+        with self._lock:  # last: now the worker may open another
             self._meeting.pop(worker, None)
 
     def hear(self, worker: int, message: bytes) -> None:
-        """Takes a report of a Meet stream; passes a worker's state on to those who need it.
+        """Handles a report of a Meet stream; forwards a worker's state to the receivers.
 
         Raises:
-          ValueError: says what is wrong with the report.
+          ValueError: the report is invalid.
         """
         report = Report.FromString(message)
         if report.WhichOneof("what") != "state":
@@ -157,11 +158,11 @@ class Service:
             if outbox is None:
                 continue
             while len(outbox) > _MOST_UNREAD and self._takes(receiver, outbox, worker, report):
-                time.sleep(0.01)  # nothing more is read of the donor's stream meanwhile
+                time.sleep(0.01)  # meanwhile the donor's stream is not read
             outbox.put(part)
 
     def _takes(self, receiver: int, outbox: Outbox, donor: int, report: Report) -> bool:
-        """Whether a worker still waits, on the same stream, for a donor's state."""
+        """Whether a worker still waits on the same stream for a donor's state."""
         waiting = self.coordinator.receivers(donor, report.state.view)
         return receiver in waiting and self._meeting.get(receiver) is outbox
 
@@ -178,7 +179,7 @@ class Service:
         if outbox is not None:
             outbox.put(order.SerializeToString())
             if len(outbox) > _MOST_ORDERS or outbox.waiting_bytes > _MOST_ORDER_BYTES:
-                outbox.cut()  # it may connect anew
+                outbox.cut()  # the worker may connect again
 
     def _drop(self, worker: int) -> None:
         with self._lock:

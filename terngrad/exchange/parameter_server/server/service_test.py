@@ -1,4 +1,4 @@
-"""What a ps makes of its streams, without a network."""
+"""The streams of a ps, without a network."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def _clock():
 
 @pytest.fixture(name="service")
 def _service(clock):
-    """That of ps 0, and worker 0 trains alone."""
+    """The service of ps 0; worker 0 trains alone."""
     service = Service(0, ["a:1"], sum, Rules(1, False, SECS), [].append, clock=clock)
     assert service.open_meeting(0, Stream(0, "Meet"))
     assert service.open_exchange(0, Stream(0, "Exchange"))
@@ -35,7 +35,7 @@ def test_a_worker_has_one_stream_of_each_method(service, method):
 
 
 @pytest.mark.parametrize(("failed", "is_done"), [("", True), ("diverged", False)])
-def test_a_worker_whose_meet_stream_broke_is_done_if_its_other_stream_says_so(
+def test_a_worker_whose_meet_stream_broke_is_done_if_its_exchange_stream_says_so(
     service, clock, failed, is_done
 ):
     service.close_meeting(0, "died")

@@ -1,4 +1,4 @@
-"""An operation that a worker has declared, and the result that it waits for."""
+"""A declared operation of a worker, and the result that the worker waits for."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ import numpy as np
 from terngrad.exchange.parameter_server.operations import Operation
 from terngrad.service.messages import Header
 
-# Takes the bytes of a result, and how many workers it is of.
+# Takes the bytes of a result, and the number of workers that contributed to it.
 Deliver = Callable[[np.ndarray, int], None]
 
 
 @dataclasses.dataclass
 class AwaitedOperation:
-    """An operation and where it stands.
+    """An operation and its progress.
 
     Attributes:
-      index: in the order of declaration.
-      operation: what it is.
+      index: index in the order of declaration.
+      operation: what is computed.
       servers: index of the ps of each piece.
-      deliver: takes a result; `cancel`: tells that there will be none.
-      step: whose result is awaited.
-      view: in which.
-      contributors: of whose parts it is; None while that is not decided.
-      result: what of it has come.
-      missing: pieces that have not.
+      deliver: takes a result.
+      cancel: called when no more results will arrive.
+      step: step of the awaited result.
+      view: number of the view in which that step is made.
+      contributors: workers that make that step; None until ps 0 decides.
+      result: bytes of the result; pieces fill it as they arrive.
+      missing: pieces that have not arrived.
     """
 
     index: int
@@ -42,17 +43,17 @@ class AwaitedOperation:
     missing: set[int] = dataclasses.field(default_factory=set)
 
     def expect(self, step: int, view: int) -> None:
-        """Waits for a step's result from now on."""
+        """Starts to wait for the result of a step."""
         self.step, self.view = step, view
         self.result = np.empty(self.operation.items * self.operation.result_bytes, np.uint8)
         self.missing = set(range(self.operation.pieces))
 
     def awaits(self, header: Header) -> bool:
-        """Whether a piece is one that has yet to come."""
+        """Whether a piece of the awaited result is missing."""
         is_current = (header.step, header.view) == (self.step, self.view)
         return is_current and header.piece in self.missing
 
     def deliver_nothing(self) -> None:
-        """Lets a step that was given up come to its end."""
+        """Delivers zeros, so that an abandoned step can end."""
         size = self.operation.items * self.operation.result_bytes
         self.deliver(np.zeros(size, np.uint8), self.operation.workers)

@@ -18,9 +18,9 @@ from terngrad.service.messages import Header, join_frame
 from terngrad.service.network import Link, LinkEvents, Network
 from terngrad.service.security import Tls
 
-END_SECS = 5.0  # for a worker that ends to tell all ps, and to hear that they know
+END_SECS = 5.0  # in which a worker tells all ps that it ends, and waits for their answers
 _LONGEST_BEAT_SECS = 1.0
-_BEATS = 4  # at least, in the time-out
+_BEATS = 4  # fewest heartbeats in the time-out
 _LOOK_SECS = 0.2
 
 
@@ -29,10 +29,10 @@ class Client:
 
     Attributes:
       rank: index of this worker.
-      size: workers.
-      meeting: what ps 0 coordinates.
-      steps: what goes to all ps, and comes from them.
-      failure: why the connection cannot be used any more; "" while it can.
+      size: number of workers.
+      meeting: messages to and from ps 0 as the coordinator.
+      steps: pushes to all ps, and their results.
+      failure: why the connection failed; "" while it works.
     """
 
     def __init__(
@@ -46,20 +46,20 @@ class Client:
         rules: str = "",
         network: Network | None = None,
     ) -> None:
-        """Reaches all ps, which may start later.
+        """Connects to all ps; waits for those that start later.
 
         Args:
           ps_hosts: "host:port" of each ps.
-          worker_hosts: of each worker, as the ps know them.
+          worker_hosts: "host:port" of each worker, as the ps know them.
           rank: index of this worker.
-          timeout_secs: for which a ps may be away.
-          tls: None = in plain text.
-          pulse: how far this worker is.
-          rules: the text of the `Rules` that it expects; "" = any.
-          network: opens the streams; None = over gRPC.
+          timeout_secs: longest time for which a ps may be lost.
+          tls: certificates; None = plain text.
+          pulse: progress of this worker.
+          rules: text of the `Rules` that this worker expects; "" = any.
+          network: opens the streams; None = gRPC.
 
         Raises:
-          MembershipError: names the ps that cannot be reached or that refuses this worker.
+          MembershipError: names a ps that cannot be reached or refuses this worker.
         """
         self.rank, self.size = rank, len(worker_hosts)
         self.failure = ""
@@ -90,30 +90,30 @@ class Client:
             link.start()
 
     def watch(self, on_failure: Callable[[str], None]) -> None:
-        """Calls `on_failure`, from any thread, with the reason when the training must end."""
+        """Calls `on_failure` with the reason, from any thread, when the training must end."""
         self._on_failure = on_failure
         if self.failure:
             on_failure(self.failure)
 
     def wait_for_servers(self) -> None:
-        """Returns when there is a stream to each ps, or there will be none."""
+        """Waits until a stream to each ps is open, or the connection has failed."""
         for link in self._links:
             while not self.failure and not link.wait_until_up(_LOOK_SECS):
                 pass
 
     @property
     def reaches_servers(self) -> bool:
-        """Whether there is a stream to each ps."""
+        """Whether a stream to each ps is open."""
         return all(link.is_up for link in self._links)
 
     @property
     def interrupted(self) -> bool:
-        """Whether no step can be made until there is a new view."""
+        """Whether steps must wait for a new view."""
         return self.steps.interrupted
 
     @property
     def leads(self) -> bool:
-        """Whether this worker is the first of the view, or of those that are left at the end."""
+        """Whether this worker saves: ps 0 chose it at the end, or it is the first of the view."""
         if (saver := self.meeting.saver) is not None:
             return saver == self.rank
         with self.steps.lock:
@@ -121,7 +121,7 @@ class Client:
 
     @property
     def spares(self) -> bool:
-        """Whether a step needs fewer than all members of the view."""
+        """Whether a step needs fewer workers than the view has."""
         return self.steps.spares
 
     def follows(self, step: int) -> bool:
@@ -148,23 +148,23 @@ class Client:
         return self.steps.takes_part(step)
 
     def insist(self) -> None:
-        """Has this worker's gradients count soon, where steps are made without some."""
+        """Makes the next steps wait for this worker, if steps are made without some workers."""
         if self.spares:
             self.meeting.insist()
 
     def close(self, *, is_done: bool, why: str = "") -> None:
-        """Ends all streams; the ps then know whether all is well with this worker.
+        """Ends all streams.
 
         Args:
-          is_done: it ends in order.
-          why: not all is well, for this reason; only if it is done.
+          is_done: whether this worker says goodbye; otherwise the ps count it as lost.
+          why: error with which this worker ends; "" = none. Sent only with the goodbye.
         """
         self._over = True
         self._stop_beats()
         bye = join_frame(Header(bye=True, failed=why[:1000])) if is_done else None
         deadline = time.monotonic() + END_SECS
         if is_done and not why and not self.failure:
-            for link in self._links:  # a ps that is not told takes this worker for dead
+            for link in self._links:  # without a goodbye a ps counts this worker as lost
                 link.wait_until_up(max(0.0, deadline - time.monotonic()))
         for link in self._links:
             link.end(bye)
@@ -199,7 +199,7 @@ class Client:
         return self._network.open(ps, "Exchange", events)
 
     def _refuse(self, why: str) -> None:
-        """One ps does not take what this worker sends: the others are told the reason."""
+        """Ends the training for all workers, because a ps refused what this worker sent."""
         self.meeting.fail(why)
         self._lose(why)
 

@@ -1,4 +1,4 @@
-"""What a worker's connection does without a network."""
+"""A worker's connection, without a network."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from terngrad.service.messages import split_frame
 
 
 class Link:
-    """A link whose stream broke, and is open again when somebody waits for it."""
+    """A link whose stream broke; it opens again when the client waits for it."""
 
     def __init__(self):
         self.is_up = False
@@ -33,7 +33,7 @@ class Link:
 
 
 class Network:
-    """Two ps."""
+    """A network of such links."""
 
     def __init__(self):
         self.links = []
@@ -50,7 +50,7 @@ class Network:
 
 
 @pytest.mark.parametrize(("why", "arrived"), [("", 1), ("diverged", 0)])
-def test_a_worker_that_is_done_waits_for_broken_streams_to_say_so(why, arrived):
+def test_a_worker_that_is_done_waits_for_broken_streams_to_send_its_goodbye(why, arrived):
     network = Network()
     client = Client(["ps0:1", "ps1:1"], ["a:1"], 0, 10.0, network=network)
     client.close(is_done=True, why=why)

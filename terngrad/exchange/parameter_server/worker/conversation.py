@@ -1,4 +1,4 @@
-"""What a worker and ps 0 have said to each other, and what follows; nothing here waits."""
+"""The messages between a worker and ps 0, and what follows from them; nothing here waits."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _NO_VIEW = View()
 
 
 class Conversation:
-    """A worker's half of its Meet stream; under its user's lock.
+    """A worker's half of its Meet stream; the caller holds a lock.
 
     Attributes:
-      ended: why the training ends; "" while it goes on.
-      saver: the worker that then saves; None if nobody says so.
-      view: the last one that came; number 0 before the first.
+      ended: why the training ends; "" while it continues.
+      saver: the worker that then saves; None if ps 0 did not choose one.
+      view: the last view received; its number is 0 before the first.
     """
 
     def __init__(
@@ -28,12 +28,12 @@ class Conversation:
         on_freeze: Callable[[], None],
         on_go: Callable[[int, tuple[int, ...]], None],
     ) -> None:
-        """Nothing was said yet.
+        """Starts without messages.
 
         Args:
-          send: gives ps 0 a report, if a stream is open; must not wait.
-          on_view: called when there is a new view.
-          on_freeze: called when the view does not hold any more.
+          send: sends a report to ps 0 if a stream is open; must not wait.
+          on_view: called with each new view.
+          on_freeze: called when the view becomes invalid.
           on_go: called with a step and its contributors.
         """
         self._send = send
@@ -43,13 +43,13 @@ class Conversation:
         self.view = _NO_VIEW
         self._finished = False
         self._is_frozen = False
-        self._standing: Report | None = None  # that was not answered yet
+        self._standing: Report | None = None  # not answered yet
         self._own_values: dict[str, Report] = {}
-        self._values: dict[str, tuple[int, dict[int, bytes]]] = {}  # with the round
+        self._values: dict[str, tuple[int, dict[int, bytes]]] = {}  # by name: round, values
         self._parts: list[bytes] = []
 
     def give(self, name: str, content: bytes, round_: int | None = None) -> int:
-        """Gives a value; returns the round, that of the view if there is none."""
+        """Sends a value; returns its round, which is the view's number if none is given."""
         round_ = self.view.number if round_ is None else round_
         own = Report()
         own.value.name, own.value.content, own.value.round = name, content, round_
@@ -59,12 +59,12 @@ class Conversation:
         return round_
 
     def values(self, name: str, round_: int) -> Mapping[int, bytes] | None:
-        """What all workers gave in a round; None before it is known."""
+        """Returns the values of all workers in a round; None until they arrive."""
         found, values = self._values.get(name, (None, None))
         return values if found == round_ else None
 
     def stand(self, steps: int, *, is_live: bool) -> int:
-        """Says where this worker stands; returns the number of the view before."""
+        """Reports this worker's standing; returns the number of its last view."""
         report = Report()
         report.standing.steps, report.standing.is_live = steps, is_live
         report.standing.view, report.standing.members = self.view.number, self.view.members
@@ -73,21 +73,21 @@ class Conversation:
         return self.view.number
 
     def view_after(self, number: int) -> View | None:
-        """The view that came after one; None if none did."""
+        """Returns the view that followed one; None until it arrives."""
         return self.view if self.view.number > number else None
 
     def take_state(self) -> bytes | None:
-        """The state that the donor of the last view gave; None before all of it is here."""
+        """Returns the state that the donor of the last view sent; None until it is complete."""
         if not self._parts or self._parts[-1]:
             return None
         content, self._parts = b"".join(self._parts), []
         return content
 
     def check(self) -> None:
-        """To be called before waiting for anything.
+        """Checks that waiting makes sense; call it before each wait.
 
         Raises:
-          InterruptionError: the view does not hold any more: say where this worker stands.
+          InterruptionError: the view is no longer valid: this worker must report its standing.
           MembershipError: the training ends.
         """
         if self._finished:
@@ -98,15 +98,15 @@ class Conversation:
             raise InterruptionError
 
     def lose(self, why: str) -> None:
-        """Ends what waits, because ps 0 or another ps is lost."""
+        """Makes all waits fail, because a ps is lost."""
         self.ended = self.ended or why
 
     def broken(self) -> None:
-        """The stream is: a new view is needed."""
+        """Notes that the stream broke: a new view is needed."""
         self._is_frozen = True
 
     def opened(self) -> None:
-        """The stream is open again, perhaps to a ps that knows nothing."""
+        """Repeats this worker's reports on a new stream: the ps may have been restarted."""
         for own in self._own_values.values():
             self._send(own)
         if self._standing:
@@ -114,7 +114,7 @@ class Conversation:
             self._send(self._standing)
 
     def take(self, order: Order) -> None:
-        """Takes an order."""
+        """Handles an order."""
         what = order.WhichOneof("what")
         if what == "view":
             self.view, self._standing, self._parts = order.view, None, []
@@ -136,9 +136,9 @@ class Conversation:
             self.saver = order.saver if order.HasField("saver") else None
 
     def _take_values(self, given: Values) -> None:
-        """Notes what all gave, unless it is of another round than the last one asked for.
+        """Notes the values of all workers, unless this worker now waits for another round.
 
-        A round that was given up is answered late, when a worker leaves for which it waited.
+        An abandoned round is answered late, when the worker for which it waited leaves.
         """
         own = self._own_values.get(given.name)
         if own is not None and own.value.round == given.round:

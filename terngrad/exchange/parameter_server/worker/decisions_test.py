@@ -1,4 +1,4 @@
-"""What a worker knows of who makes which step."""
+"""What a worker knows about who makes which step."""
 
 import pytest
 
@@ -7,19 +7,19 @@ from terngrad.exchange.parameter_server.worker.decisions import _REMEMBERED_STEP
 
 @pytest.fixture
 def ready():
-    """Steps of which ps 0 was told."""
+    """Steps that were reported to ps 0."""
     return []
 
 
 @pytest.fixture
 def decisions(ready):
-    """Of worker 1, of whose view fewer than all make a step."""
+    """Decisions of worker 1, in a view where a step needs fewer than all workers."""
     found = Decisions(1, ready.append)
     found.begin(spares=True)
     return found
 
 
-def test_what_comes_before_the_decision_waits_for_it_and_is_told_once(decisions, ready):
+def test_pushes_wait_for_the_decision_and_are_reported_once(decisions, ready):
     assert decisions.contributors(5) is None
     decisions.hold(5, "a")
     decisions.hold(5, "b")
@@ -29,7 +29,7 @@ def test_what_comes_before_the_decision_waits_for_it_and_is_told_once(decisions,
     assert decisions.contributors(5) == (0, 1)
 
 
-def test_late_gradients_are_told_once_but_not_those_that_were_never_computed(decisions, ready):
+def test_late_gradients_are_reported_once_and_uncomputed_ones_never(decisions, ready):
     decisions.decide(5, (0, 2))
     decisions.decide(6, (0, 2))
     for _ in range(2):
@@ -48,7 +48,7 @@ def test_a_step_that_this_worker_makes_or_that_is_not_decided_is_not_over(decisi
     assert ready == []
 
 
-def test_what_was_made_is_dropped_and_what_was_decided_long_ago_is_forgotten(decisions):
+def test_steps_that_were_made_or_decided_long_ago_are_forgotten(decisions):
     for step in range(_REMEMBERED_STEPS + 1):
         decisions.decide(step, (0, 1))
     assert decisions.is_forgotten(0)
@@ -67,7 +67,7 @@ def test_a_new_view_begins_with_nothing(decisions, ready):
     assert not decisions.is_forgotten(0)
 
 
-def test_nothing_waits_in_a_step_that_was_given_up(decisions):
+def test_nothing_waits_in_an_abandoned_step(decisions):
     decisions.hold(5, "a")
     decisions.give_up()
     assert decisions.decide(5, (0, 1)) == []

@@ -1,4 +1,4 @@
-"""A worker's side of what ps 0 coordinates: values that all see, views, and states handed over."""
+"""A worker's calls to ps 0: gathered values, views, and the transfer of a state."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _T = TypeVar("_T")
 
 
 class Meeting:
-    """Waits for what ps 0 says; any thread may call.
+    """A `Conversation` with ps 0 whose calls wait for its answers; any thread may call.
 
     Attributes:
-      conversation: what was said; to be used while `changed` is held.
-      changed: held where any of it changes.
+      conversation: the messages so far; use it only while `changed` is held.
+      changed: held during each change of the conversation.
     """
 
     def __init__(
@@ -33,13 +33,13 @@ class Meeting:
         on_go: Callable[[int, tuple[int, ...]], None],
         on_end: Callable[[str], None],
     ) -> None:
-        """Needs a link.
+        """Starts without a link. A thread of the link calls all functions.
 
         Args:
-          on_view: called, from a thread as all of these, when there is a new view.
-          on_freeze: called when the view does not hold any more.
+          on_view: called with each new view.
+          on_freeze: called when the view becomes invalid.
           on_go: called with a step and its contributors.
-          on_end: called with the reason why the training ends.
+          on_end: called with the reason for which the training ends.
         """
         self._on_end = on_end
         self._link: Link | None = None
@@ -48,34 +48,35 @@ class Meeting:
 
     @property
     def saver(self) -> int | None:
-        """The worker that saves when the training ends for a reason; None if nobody says so."""
+        """The worker that saves when the training fails; None if ps 0 did not choose one."""
         return self.conversation.saver
 
     def use(self, link: Link) -> None:
-        """Talks over a link."""
+        """Starts a link and sends over it."""
         self._link = link
         link.start()
 
     def tell_progress(self, pulse: Pulse) -> None:
-        """Says how far this worker is."""
+        """Reports the progress of this worker."""
         report = Report()
         report.progress.is_stepping = pulse.batches is not None
         report.progress.batches = pulse.batches or 0
         self._send(report)
 
     def gather(self, name: str, content: bytes, round_: int | None = None) -> Mapping[int, bytes]:
-        """Gives a value, and returns those of all workers when they are there.
+        """Sends a value; waits for the values of all workers and returns them.
 
-        A worker that joins when others have seen theirs gets the same, perhaps without its own.
+        A worker that joins after the others have received the values gets the same ones, perhaps
+        without its own.
 
         Args:
-          name: of the value.
+          name: name of the value.
           content: at most 64 KB.
-          round_: counts the calls of this name, the same on all workers; None = what was given in
-            this view counts, and nothing that processes gave which are gone.
+          round_: number of the call with this name, the same on all workers. None = one round for
+            each view, which excludes values of processes that are gone.
 
         Raises:
-          InterruptionError: the workers are to say where they stand; ask again after that.
+          InterruptionError: all workers must report their standing; call again after that.
           MembershipError: the training ends.
         """
         with self.changed:
@@ -83,11 +84,11 @@ class Meeting:
             return self._wait_for(lambda: self.conversation.values(name, asked))
 
     def stand(self, steps: int, *, is_live: bool) -> View:
-        """Says where this worker stands, and returns the next view.
+        """Reports this worker's standing; waits for the next view and returns it.
 
         Args:
-          steps: it has made.
-          is_live: it has made them in this training.
+          steps: steps that its state has made.
+          is_live: whether it has the state of this training, not only of a checkpoint.
 
         Raises:
           MembershipError: the training ends.
@@ -97,7 +98,7 @@ class Meeting:
             return self._wait_for(lambda: self.conversation.view_after(before))
 
     def give_state(self, view: View, contents: Iterable[memoryview]) -> None:
-        """Gives this worker's state to the view's receivers."""
+        """Sends this worker's state to the view's receivers."""
         for part in itertools.chain(_parts(contents), [b""]):
             report = Report()
             report.state.view, report.state.content = view.number, part
@@ -108,56 +109,56 @@ class Meeting:
             self._send(report)
 
     def take_state(self) -> bytes:
-        """The state that the donor of the last view gives.
+        """Waits for the state that the donor of the last view sends, and returns it.
 
         Raises:
-          InterruptionError: the donor is lost, or the view does not hold any more.
+          InterruptionError: the donor is lost, or the view is no longer valid.
           MembershipError: the training ends.
         """
         with self.changed:
             return self._wait_for(self.conversation.take_state)
 
     def ready(self, step: int) -> None:
-        """Says that there are gradients of a step."""
+        """Reports that this worker has the gradients of a step."""
         self._send(Report(ready=step))
 
     def insist(self) -> None:
-        """Has this worker take part in a step soon."""
+        """Makes the next steps wait for this worker."""
         self._send(Report(insists=True))
 
     def fail(self, reason: str) -> None:
-        """Ends the training for all."""
+        """Ends the training of all workers."""
         self._send(Report(failed=reason))
 
     def leave(self) -> None:
-        """Says that all is done here."""
+        """Reports that this worker is done."""
         self._send(Report(bye=True))
 
     def end(self, timeout_secs: float) -> None:
-        """Ends this half of the stream, and waits until all that was said has arrived."""
+        """Ends this half of the stream; waits until ps 0 has read all messages."""
         if self._link:
             self._link.end()
             self._link.join(timeout_secs)
 
     def lose(self, why: str) -> None:
-        """Ends what waits, because ps 0 or another ps is lost."""
+        """Makes all waits fail, because a ps is lost."""
         with self.changed:
             self.conversation.lose(why)
             self.changed.notify_all()
 
     def broken(self) -> None:
-        """The link is: a new view is needed."""
+        """Notes that the stream broke: a new view is needed."""
         with self.changed:
             self.conversation.broken()
             self.changed.notify_all()
 
     def opened(self) -> None:
-        """The link is open again, perhaps to a ps that knows nothing."""
+        """Repeats this worker's reports on a new stream: the ps may have been restarted."""
         with self.changed:
             self.conversation.opened()
 
     def take(self, message: bytes) -> None:
-        """Takes an order."""
+        """Handles an order."""
         order = Order.FromString(message)
         with self.changed:
             self.conversation.take(order)

@@ -1,4 +1,4 @@
-"""A worker's steps: the parts that it pushes, and the results that it puts together."""
+"""A worker's steps: it pushes parts and assembles results."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Steps:
     """A worker's half of its Exchange streams; any thread may call.
 
     Attributes:
-      lock: held where any of this changes.
-      view: in which steps are made; number 0 before the first.
+      lock: held during each change.
+      view: the current view; its number is 0 before the first.
     """
 
     def __init__(
@@ -33,15 +33,15 @@ class Steps:
         tell_ready: Callable[[int], None],
         refuse: Callable[[str], None],
     ) -> None:
-        """Makes none until there is a view.
+        """Starts without a view; steps wait for the first.
 
         Args:
           rank: index of this worker.
           servers: number of ps.
-          send: gives a ps a frame, if a stream is open; must not wait.
-          reaches_servers: whether there is a stream to each ps.
-          tell_ready: lets ps 0 know that there are gradients of a step.
-          refuse: ends the training for a reason.
+          send: sends a frame to a ps if a stream is open; must not wait.
+          reaches_servers: returns whether a stream to each ps is open.
+          tell_ready: tells ps 0 that this worker has the gradients of a step.
+          refuse: ends the training with a reason.
         """
         self.lock = threading.RLock()
         self.view = View()
@@ -54,13 +54,13 @@ class Steps:
 
     @property
     def interrupted(self) -> bool:
-        """Whether no step can be made until there is a new view."""
+        """Whether steps must wait for a new view."""
         with self.lock:
             return self._interrupted
 
     @property
     def spares(self) -> bool:
-        """Whether a step needs fewer than all members of the view."""
+        """Whether a step needs fewer workers than the view has."""
         with self.lock:
             return self._decisions.spares
 
@@ -70,12 +70,12 @@ class Steps:
             return self._decisions.follows(step)
 
     def declare(self, operation: Operation, deliver: Deliver, cancel: Callable[[], None]) -> int:
-        """Tells all ps about a new operation and returns its index.
+        """Declares a new operation to all ps; returns its index.
 
         Args:
-          operation: all workers declare the operations of a family in the same order.
-          deliver: called with each result, from a thread.
-          cancel: called once, if no more results will come.
+          operation: all workers must declare the operations of a family in the same order.
+          deliver: called with each result, from another thread.
+          cancel: called once, if no more results will arrive.
         """
         with self.lock:
             index = len(self._awaited)
@@ -89,12 +89,12 @@ class Steps:
     def push(self, index: int, step: int, content: np.ndarray) -> None:
         """Sends this worker's part of an operation; the result is delivered later.
 
-        In a step that was given up, zeros are delivered: `commit` then tells.
+        In an abandoned step the result is zeros, and `commit` returns False.
 
         Args:
-          index: of the operation.
-          step: larger at each push of the operation in a view.
-          content: of any type and shape, with as many bytes as the operation says.
+          index: index of the operation.
+          step: must grow with each push of the operation in a view.
+          content: any type and shape, with the number of bytes that the operation needs.
         """
         declared = self._awaited[index]
         view = np.ascontiguousarray(content).reshape(-1).view(np.uint8).data
@@ -117,19 +117,19 @@ class Steps:
             self._send_pieces(declared, step, contributors, view)
 
     def commit(self, step: int) -> bool:
-        """Whether the results of a step are what they seem, and may change the parameters."""
+        """Ends a step; returns whether its results are valid and may change the parameters."""
         with self.lock:
             self._decisions.made(step)
             return not self._interrupted
 
     def takes_part(self, step: int) -> bool:
-        """Whether this worker's part is in the results of a step that is not committed yet."""
+        """Whether this worker's part is in the results of a step that is not yet committed."""
         with self.lock:
             contributors = self._contributors(step)
         return contributors is not None and self._rank in groups.unpack(contributors)
 
     def go(self, step: int, contributors: tuple[int, ...]) -> None:
-        """Takes what ps 0 decided: the contributors to a step."""
+        """Notes the contributors to a step, which ps 0 decided, and sends the waiting pushes."""
         with self.lock:
             held = self._decisions.decide(step, contributors)
         packed = groups.pack(contributors)
@@ -138,10 +138,10 @@ class Steps:
             self._send_pieces(declared, step, packed, content)
 
     def take(self, message: bytes) -> None:
-        """Takes a piece of a result."""
+        """Adds a piece to the result of its operation."""
         header, payload = split_frame(message)
         if header.operation >= len(self._awaited):
-            return  # an earlier process of this worker asked for it
+            return  # an earlier process of this worker declared the operation
         declared = self._awaited[header.operation]
         operation = declared.operation
         first, end = operation.piece_items(header.piece)
@@ -149,19 +149,19 @@ class Steps:
         with self.lock:
             result = declared.result if declared.awaits(header) else None
         if result is None:
-            return  # it was asked for twice, or belongs to a step that was given up
+            return  # a duplicate, or a piece of an abandoned step
         if header.gone or payload.nbytes != size:
             self.interrupt()  # this worker is too far behind: it needs another's state
             return
         if header.contributors != declared.contributors:
             others, own = map(groups.unpack, (header.contributors, declared.contributors))
             self._refuse(
-                f"{operation.name}: the result of step {header.step} is of workers {list(others)}; "
+                f"{operation.name}: the result of step {header.step} has workers {list(others)}; "
                 f"allowed are {list(own)}"
             )
             return
         result[start : start + size] = payload
-        with self.lock:  # pieces come from several ps
+        with self.lock:  # several ps send pieces
             if not declared.awaits(header):
                 return
             declared.missing.discard(header.piece)
@@ -170,17 +170,17 @@ class Steps:
             declared.deliver(result, len(groups.unpack(header.contributors)))
 
     def install(self, view: View) -> None:
-        """There is a new view."""
+        """Starts a new view."""
         with self.lock:
             self.view = view
             self._decisions.begin(spares=view.needed < len(groups.unpack(view.members)))
-            is_amid = any(d.missing for d in self._awaited)  # must not be
+            is_amid = any(d.missing for d in self._awaited)  # a step is still under way: an error
             self._interrupted = is_amid or not self._reaches_servers()
         if is_amid:
             self.interrupt()
 
     def interrupt(self) -> None:
-        """Gives up the step under way."""
+        """Abandons the current step."""
         with self.lock:
             self._interrupted = True
             waiting = [d for d in self._awaited if d.missing]
@@ -191,18 +191,18 @@ class Steps:
             declared.deliver_nothing()
 
     def declare_again(self, ps: int) -> None:
-        """Tells a ps of all operations: a stream to it is open again."""
+        """Declares all operations again, on a new stream to a ps."""
         with self.lock:
             for declared in self._awaited:
                 self._send(ps, _declaration(declared))
 
     def cancel(self) -> None:
-        """Tells all that wait for results that there will be none."""
+        """Cancels all operations: no more results will arrive."""
         for declared in self._awaited:
             declared.cancel()
 
     def _contributors(self, step: int) -> bytes | None:
-        """The contributors to a step; None if they are not decided."""
+        """Returns the contributors to a step; None until they are decided."""
         if not self._decisions.spares:
             return self.view.members
         decided = self._decisions.contributors(step)
@@ -223,7 +223,7 @@ class Steps:
                 contributors=contributors,
             )
             frame = join_frame(header, content[first * size : end * size])
-            with self.lock:  # not between a new stream and the declarations on it
+            with self.lock:  # not between the start of a stream and the declarations on it
                 self._send(server, frame)
 
 
