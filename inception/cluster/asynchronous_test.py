@@ -164,7 +164,7 @@ def test_law_10_workers_with_other_flags_are_named_and_the_others_go_on(restarte
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_chief_that_was_killed_takes_up_what_the_ps_hold(restarted):
-    line = restarted.chief.wait_for("The run goes on with what the ps hold, step")
+    line = restarted.chief.wait_for("The run continues with the state of the ps at step")
     assert int(re.search(r"step (\d+)", line)[1]) >= restarted.before_chief
 
 
