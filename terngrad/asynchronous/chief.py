@@ -59,7 +59,7 @@ class Chief:
         if run and all(status.run == run for status in statuses) and held >= step:
             changed = difference(self._plan.facts, facts, "this worker", "the run before")
             if not changed:
-                self._tell(f"The run goes on with what the ps hold, step {held}.")
+                self._tell(f"The run continues with the state of the ps at step {held}.")
                 return
             self._tell(f"The run of the ps, at step {held}, is not continued: {changed}.")
         packed = self._states.pack()

@@ -132,7 +132,7 @@ class Store:
             plan = self._held.plan if self._held else None
             if plan and run == plan.run and not self._confirmed:
                 self._confirmed = True
-                self._tell(f"Run {run} goes on at step {self.version}.")
+                self._tell(f"Run {run} continues at step {self.version}.")
             # Worker 0 may begin another run with its own facts.
             if plan and worker:
                 names = name_of(0, self._worker_hosts), name_of(worker, self._worker_hosts)

@@ -111,7 +111,7 @@ def test_a_run_that_begins_replaces_another_or_goes_on_is_told(tmp_path):
         "Run a run begins at step 0.",
         "Run another run begins at step 2, in the place of run a run at step 4.",
         f"Loaded {tmp_path}/snapshot-2; waits for the workers of its run.",
-        "Run another run goes on at step 2.",
+        "Run another run continues at step 2.",
     ]
 
 
