@@ -56,7 +56,7 @@ def test_download_gets_its_name_when_it_is_whole_and_is_not_repeated(tmp_path, s
 
 def test_interrupted_download_goes_on_where_it_was_cut_off(tmp_path, server):
     path = str(tmp_path / "file")
-    with pytest.raises(ValueError, match="bytes early; start again to go on"):
+    with pytest.raises(ValueError, match="bytes early; start again to continue"):
         files.download(f"{server.url}/cut", path, _is_content)
     assert not os.path.exists(path)
     files.download(f"{server.url}/file", path, _is_content)
