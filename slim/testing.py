@@ -1,5 +1,7 @@
 """Small data sets in the formats of the real ones."""
 
+from __future__ import annotations
+
 import gzip
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Laws of conversion: all or nothing, spread evenly, and what exists is left alone."""
+"""Laws of conversion: all or nothing, evenly spread, and existing files are kept."""
 
 import os
 

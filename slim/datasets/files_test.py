@@ -1,4 +1,4 @@
-"""Laws of downloads: whole and checked or not there, resumed, and clear without a network."""
+"""Laws of downloads: complete and checked or absent, resumed, with a clear error offline."""
 
 import contextlib
 import http.server
@@ -13,7 +13,7 @@ _CONTENT = bytes(range(256)) * 40
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
-    """Serves _CONTENT, from the byte asked for; /cut ends early, /plain knows no ranges."""
+    """Serves _CONTENT from the requested byte; /cut ends early, /plain ignores ranges."""
 
     def do_GET(self):
         asked = self.headers.get("Range")

@@ -1,4 +1,4 @@
-"""Laws of reading MNIST: IDX files are read exactly, and whatever is wrong with one is named."""
+"""Laws of reading MNIST: IDX files are read exactly, and errors name what is wrong."""
 
 import os
 import pathlib

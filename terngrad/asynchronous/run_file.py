@@ -1,5 +1,7 @@
 """A file beside the chief's checkpoints that names the run in progress."""
 
+from __future__ import annotations
+
 import contextlib
 import json
 import os
