@@ -86,5 +86,6 @@ def _hold_folder(folder: str) -> IO[str]:
         os.makedirs(folder, exist_ok=True)
         return hold_alone(folder, "ps")
     except OSError as error:
-        why = f"no snapshots can be written there ({error.strerror}); --ps_snapshot_steps=0: none"
+        reason = f"snapshots cannot be written there ({error.strerror})"
+        why = f"{reason}; --ps_snapshot_steps=0 turns them off"
         raise refuse("train_dir", os.path.dirname(folder), why) from None

@@ -81,7 +81,7 @@ def test_a_push_is_applied_once_however_often_it_comes(served):
 @pytest.mark.parametrize(
     ("messages", "text"),
     [
-        (push(gradient()), "act is 4 in the first call; allowed is 1 (ENTER)"),
+        (push(gradient()), r"act is 4 in the first call; allowed is 1 \(ENTER\)"),
         ([*entry(), *frames(Call(act=99))], "act is 99; allowed are 1 to 7"),
         ([*entry(), *frames(Call(act=MORE))], "act is 0"),
         ([*entry(), *push(gradient()[:-4])], "36 bytes; allowed are 40"),
