@@ -1,4 +1,4 @@
-"""What all tests need before TensorFlow computes anything."""
+"""Settings and fixtures of all tests, made before TensorFlow computes anything."""
 
 import fcntl
 import importlib.util
@@ -20,7 +20,7 @@ with app.quiet_import():  # before the conftests of the folders, which need Tens
 
 def pytest_configure() -> None:
     """Makes two logical CPU devices and the settings under which the numerics' laws hold."""
-    # A shell ignores SIGINT for what it starts in the background, and children inherit that.
+    # Background jobs of a shell ignore SIGINT, and their children inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     runtime.configure(intra_threads=0, inter_threads=0, deterministic=True, log_placement=False)
     runtime.towers(2, on_cpu=True)
@@ -28,7 +28,7 @@ def pytest_configure() -> None:
 
 @pytest.fixture(scope="session")
 def made_once(tmp_path_factory) -> Callable[[str, Callable[[Path], None]], Path]:
-    """Returns the folder of a name, which the first of all workers that asks for it fills."""
+    """Returns the folder of a name; the first pytest worker that asks for it fills it."""
     own = tmp_path_factory.getbasetemp()
     shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
@@ -48,7 +48,7 @@ def made_once(tmp_path_factory) -> Callable[[str, Callable[[Path], None]], Path]
 
 @pytest.fixture(scope="session")
 def horovod_command() -> Callable[[str, int], list[str]]:
-    """Returns how a launcher starts so many Pythons that Horovod joins; skips where it cannot."""
+    """Returns a launcher's command for several Pythons that Horovod connects; skips without it."""
     horovodrun, mpirun = (
         str(Path(sys.executable).with_name(name)) for name in ("horovodrun", "mpirun")
     )

@@ -44,9 +44,9 @@ def run(tmp_path, monkeypatch) -> Run:
 
 @pytest.fixture(scope="session")
 def has_networks() -> None:
-    """Skips tests that need several hosts if this machine cannot have them."""
+    """Skips tests that need several hosts if this machine cannot simulate them."""
     if not (shutil.which("ip") and shutil.which("tc")):
-        pytest.skip("there is no ip or no tc (iproute2)")
+        pytest.skip("ip or tc (iproute2) is not installed")
     trial = f"trial{os.getpid()}"
     made = subprocess.run(["ip", "netns", "add", trial], capture_output=True, check=False)
     subprocess.run(["ip", "netns", "delete", trial], capture_output=True, check=False)

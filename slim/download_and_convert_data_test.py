@@ -1,4 +1,4 @@
-"""The program as users start it: what it writes, and one line for what goes wrong."""
+"""The program as users start it: its files, and one line for an error."""
 
 import os
 import pathlib

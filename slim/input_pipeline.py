@@ -42,13 +42,13 @@ def training_batches(
     """Returns endless shuffled batches of one worker's share of a data set.
 
     Args:
-      dataset: where the records are.
+      dataset: the data set to read.
       preprocess: applied to each image.
       image_size: side of the preprocessed images in pixels.
       batch_size: images in a batch; a batch may span two epochs.
-      seed: of order and augmentation.
+      seed: seed of order and augmentation.
       start_step: number of batches to skip, because an earlier run has used them. They are not
-        decoded, and files that hold nothing else of their epoch are not read.
+        decoded, and files with no other records for the epoch are not read.
       worker_index: index of the worker's share, in [0, num_workers).
       num_workers: number of shares. Workers share files if there are enough, else records.
       num_readers: files read at once.
@@ -114,7 +114,7 @@ def evaluation_batches(
 def synthetic_batches(
     image_shape: tuple[int, int, int], num_classes: int, batch_size: int, seed: int
 ) -> tf.data.Dataset:
-    """Returns one random batch that repeats for ever: it measures training without reading.
+    """Returns one random batch, endlessly repeated, to measure training without reading.
 
     Returns:
       Dataset of (images float32 [batch_size, *image_shape] in [-1, 1), labels int32 [batch_size]
@@ -133,7 +133,7 @@ class _Share:
     """One worker's records: their numbers in the data set, for each of its files."""
 
     files: tuple[str, ...]
-    firsts: tuple[int, ...]  # number of the first record of each file, the worker's or not
+    firsts: tuple[int, ...]  # number of each file's first record, whether the worker's or not
     numbers: tuple[range, ...]
     stride: int  # of all the ranges
     num_in_dataset: int
@@ -215,9 +215,9 @@ def _read_epoch(
 def _shuffle(
     examples: tf.data.Dataset, pool: int, seed: tf.Tensor, seed2: tf.Tensor
 ) -> tf.data.Dataset:
-    """`examples.shuffle` with a seed of 128 bits, whatever tf.random.set_seed was given.
+    """Shuffles like `examples.shuffle`, with a seed of 128 bits independent of the global seed.
 
-    Within flat_map the method would also create a resource for its seed. Op determinism would then
+    Within flat_map, `shuffle` would also create a resource for its seed. Op determinism would then
     remove all parallelism and prefetching from the pipeline.
     """
     shuffled = tf.raw_ops.ShuffleDataset(
@@ -240,7 +240,7 @@ def _files_done(
 ) -> tf.Tensor:
     """Returns, as bool [files], which files have no records after the epoch's first `consumed`.
 
-    It goes through the epoch's order without opening a file.
+    Follows the epoch's order without opening a file.
     """
     done = np.full(len(share.files), consumed > 0)
     if consumed:
@@ -272,7 +272,7 @@ def _preprocess_batches(
 
     def preprocess_batch(serialized: tf.Tensor, numbers: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         encoded, labels = records.parse_examples(serialized)
-        # One call for a batch: a call for each image would cost more than the image itself.
+        # One call for each batch, since calls for each image would cost more than its decoding.
         images = tf.map_fn(
             lambda image: preprocess_image(*image),
             (encoded, numbers),
@@ -281,7 +281,7 @@ def _preprocess_batches(
         return images, labels
 
     options = tf.data.Options()
-    # More threads than cores only take turns with those that compute the step.
+    # More threads than cores would only delay the threads that compute the step.
     options.threading.private_threadpool_size = min(num_threads, os.cpu_count() or 1)
     options.autotune.enabled = False
     mapped = batches.map(

@@ -18,7 +18,7 @@ _SHAPE = (4, 4, 3)
 
 
 def _make_dataset(folder, counts, shape=_SHAPE):
-    """Images of which every pixel is the image's number in the data set."""
+    """Images whose pixels all hold the image's number in the data set."""
     paths, numbers = [], itertools.count()
     for index, count in enumerate(counts):
         paths.append(str(folder / f"train-{index:05d}-of-{len(counts):05d}"))
@@ -40,7 +40,7 @@ def _train(dataset, preprocess=_as_float, **options):
 
 
 def _numbers(batches, count):
-    """The first `count` images by number, in the order they come in."""
+    """Returns the numbers of the first `count` images, in their order."""
     images = batches.unbatch().take(count).map(lambda image, _: image[0, 0, 0])
     return [int(number) for number in images.as_numpy_iterator()]
 
@@ -216,7 +216,7 @@ for preprocess, batches in (
 
 
 def test_op_determinism_leaves_reading_parallel(tmp_path):
-    """TensorFlow makes pipelines sequential that hold an operation it takes for stateful."""
+    """TensorFlow makes pipelines with an apparently stateful operation sequential."""
     dataset = _make_dataset(tmp_path, [16])
     log = {"TF_CPP_MIN_LOG_LEVEL": "0", "TF_CPP_VMODULE": "make_deterministic=1"}
     run = subprocess.run(

@@ -1,5 +1,7 @@
 """Small data sets in the formats of the real ones."""
 
+from __future__ import annotations
+
 import gzip
 from pathlib import Path
 
@@ -14,9 +16,9 @@ def write_mnist(
     """Writes MNIST's four IDX files with random images.
 
     Args:
-      folder: where the files go.
-      num_images: of each split.
-      suffix: of the files' names; with one, e.g. ".gz", they are compressed.
+      folder: folder for the files.
+      num_images: images in each split.
+      suffix: "" or a suffix of the files' names, e.g. ".gz"; with a suffix they are compressed.
 
     Returns:
       Images uint8 [num_images, 28, 28, 1] and labels uint8 [num_images] of each split.

@@ -13,7 +13,7 @@ from terngrad.training import checkpoints
 
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory):
-    """A folder with both splits of 64 images, whose brightness tells their class."""
+    """A folder with two splits of 64 images, whose brightness depends on the class."""
     folder = tmp_path_factory.mktemp("data")
     labels = np.arange(64) % 10
     images = np.zeros((64, 28, 28, 1), np.uint8) + (25 * labels)[:, None, None, None].astype(
@@ -75,7 +75,7 @@ def test_it_trains_under_mpirun(data_dir, tmp_path):
 
 
 def weights(path) -> dict[str, np.ndarray]:
-    """The weights of mlp in a checkpoint, by name."""
+    """Returns the weights of mlp in a checkpoint, by name."""
     model = nets_factory.build_net("mlp", num_classes=10)
     checkpoints.restore_weights(str(path), model, averages=False)
     return {variable.path: variable.numpy() for variable in model.variables}

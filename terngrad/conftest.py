@@ -1,4 +1,4 @@
-"""One suite, several implementations: a test that takes `kernels` runs on each of them."""
+"""Fixtures that run a test on each implementation of the kernels."""
 
 import os
 
@@ -12,7 +12,7 @@ from terngrad.ops.reference import ReferenceKernels
 
 @pytest.fixture(scope="session", params=["reference", *PATHS])
 def kernels(request):
-    """The reference, and the native kernels of every instruction set that this processor has."""
+    """The reference, and the native kernels of every instruction set of this processor."""
     if request.param == "reference":
         return ReferenceKernels()
     return native_kernels(request.param)
@@ -25,10 +25,10 @@ def native(request):
 
 
 def native_kernels(path):
-    """Kernels of a path; skips where they are not to be had."""
+    """Returns the native kernels of a path; skips if they are not available."""
     try:
         return NativeKernels(path)
     except (library.UnavailableError, ValueError) as error:
         if isinstance(error, library.UnavailableError) and os.environ.get("TERNGRAD_KERNELS"):
-            raise  # they were asked for
+            raise  # TERNGRAD_KERNELS asks for them
         pytest.skip(str(error))

@@ -1,4 +1,4 @@
-"""Layout: which variables are coded, which stay float, and how the coded ones fuse into buckets."""
+"""Layout: which variables are coded, which stay float, and how they are grouped into buckets."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Policy:
       size_to_binarize: variables with fewer elements stay float.
       float_layers: names of layers whose variables stay float (the logits layer by default).
       scaler_sharing: one scale for all nodes, so that codes add as integers.
-      use_encoding: codes travel packed; False keeps them as float32, for comparison.
-      codec: what codes the coded variables, by its name in `codecs.factory`; "" = `grad_bits` says.
+      use_encoding: codes are sent packed; False sends them as float32, for comparison.
+      codec: codec of the coded variables, by its name in `codecs.factory`; "" = by `grad_bits`.
     """
 
     grad_bits: int = 32
@@ -55,12 +55,12 @@ class Policy:
 
     @property
     def is_coded(self) -> bool:
-        """Whether large variables travel as codes."""
+        """Whether large variables are sent as codes."""
         return bool(self.codec) or self.grad_bits == 1
 
     @property
     def float_type(self) -> np.dtype:
-        """The type in which uncoded gradients are sent: float16 or float32."""
+        """Type of the gradients that are sent as floats: float16 or float32."""
         return np.dtype(np.float16 if self.grad_bits == 16 else np.float32)
 
 
@@ -103,8 +103,8 @@ class Layout:
     """All trained variables, in the order of the gradients, and how each is exchanged.
 
     Attributes:
-      names: of all variables.
-      shapes: of all variables.
+      names: names of all variables.
+      shapes: shapes of all variables.
       policy: the policy the layout was made for.
       buckets: the coded variables. The last variables come first, as backpropagation yields them.
       float_buckets: indices of the variables that are exchanged as floats, one tuple per bucket,
@@ -132,7 +132,7 @@ class Layout:
         buckets = [[s.variable for s in bucket.segments] for bucket in self.buckets]
         policy = dataclasses.asdict(self.policy)
         if not self.policy.codec:
-            del policy["codec"]  # older runs, whose checkpoints are still read, had no such field
+            del policy["codec"]  # checkpoints of older versions have no such field
         content = [self.names, self.shapes, policy, buckets]
         content += [self.float_buckets] if self.float_buckets else []
         return hashlib.sha256(json.dumps(content).encode()).digest()[:16]
@@ -144,7 +144,7 @@ def make_layout(
     policy: Policy,
     bucket_elements: int = DEFAULT_BUCKET_ELEMENTS,
 ) -> Layout:
-    """Sorts variables into coded and float ones and the coded ones into buckets.
+    """Returns the layout of variables: which are coded, and the buckets of both kinds.
 
     Args:
       names: a unique name for each variable; the part before the last "/" names its layer.
@@ -164,7 +164,7 @@ def make_layout(
     for layer in policy.float_layers:
         if layer not in layers:
             allowed = ", ".join(sorted(layers))
-            raise ValueError(f"no variable is in layer {layer!r}; layers are {allowed}.")
+            raise ValueError(f"no variable is in layer {layer!r}; allowed are {allowed}.")
     fixed = tuple(tuple(int(d) for d in shape) for shape in shapes)
     coded = [i for i in range(len(names)) if _is_coded(names[i], fixed[i], policy)]
     floats = [i for i in range(len(names)) if i not in set(coded)]

@@ -113,7 +113,7 @@ def test_a_policy_that_cannot_be_honoured_is_refused(policy, text):
 
 
 def test_unknown_float_layer_is_named():
-    with pytest.raises(ValueError, match="no variable is in layer 'fc9'; layers are conv1, fc"):
+    with pytest.raises(ValueError, match="no variable is in layer 'fc9'; allowed are conv1, fc"):
         layout_of(float_layers=("fc9",))
 
 

@@ -1,4 +1,4 @@
-"""Bit planes: small integers of a bucket as uint32 words, and exact sums of them.
+"""Bit planes: small integers of a bucket as uint32 words, and their exact sums.
 
 A bucket of M elements (padded with zeros to a multiple of 32) is uint32 [M / 32, k]: bit i of word
 [g, j] is bit j of element 32 g + i in two's complement. Ternary codes have k = 2 (plane 0:
@@ -18,7 +18,7 @@ GROUP = 32  # elements in a word
 
 
 def plane_count(largest: int) -> int:
-    """Planes of integers in [-L, L]: ceil(log2(2 L + 1)).
+    """Returns the number of planes of integers in [-L, L]: ceil(log2(2 L + 1)).
 
     Codes up to C in magnitude have L = C, and their sums over N nodes have L = N C.
     """
@@ -26,13 +26,13 @@ def plane_count(largest: int) -> int:
 
 
 def padded(elements: int) -> int:
-    """Elements of a bucket after padding."""
+    """Returns the number of elements of a bucket after padding."""
     return -(-elements // GROUP) * GROUP
 
 
 def pack(bits: tf.Tensor) -> tf.Tensor:
     """Packs one plane: bool [M], M a multiple of 32 -> uint32 [M / 32]."""
-    # A float product with powers of two is exact below 2^24 and the fastest reduction there is.
+    # A float product with powers of two is exact below 2^24, and the fastest reduction.
     halves = tf.cast(tf.reshape(bits, [-1, GROUP]), tf.float32) @ _half_weights()
     return tf.bitcast(tf.cast(halves, tf.uint16), tf.uint32)
 
@@ -46,7 +46,7 @@ def pack_integers(values: tf.Tensor, count: int) -> tf.Tensor:
 
 
 def unpack(words: tf.Tensor) -> tf.Tensor:
-    """Unpacks planes to the integers they hold: uint32 [M / 32, k] -> float32 [M]."""
+    """Unpacks planes into integers: uint32 [M / 32, k] -> float32 [M]."""
     planes = words.shape[1]
     octets = tf.cast(tf.bitcast(words, tf.uint8), tf.int32)  # [M / 32, k, 4], lowest byte first
     total = None
@@ -58,7 +58,7 @@ def unpack(words: tf.Tensor) -> tf.Tensor:
 
 
 def add(left: tf.Tensor, right: tf.Tensor, planes: int) -> tf.Tensor:
-    """Sum of two buckets of any plane counts, modulo 2^planes: uint32 [M / 32, planes]."""
+    """Adds two buckets of any plane counts, modulo 2^planes: uint32 [M / 32, planes]."""
     lefts, rights = _sign_extended(left, planes), _sign_extended(right, planes)
     carry = tf.zeros_like(lefts[0])
     total = []
@@ -76,8 +76,8 @@ def fits(words: np.ndarray, elements: int, largest: int) -> bool:
 
     Args:
       words: uint32 [M / 32, plane_count(largest)].
-      elements: of the bucket before padding; what pads it must be zero.
-      largest: magnitude that a sum of codes may have.
+      elements: elements of the bucket before padding; the padding must be zero.
+      largest: largest magnitude that a sum of codes may have.
     """
     *magnitude, sign = words.T
     excess = _compare(magnitude, largest)[0]
@@ -89,7 +89,7 @@ def fits(words: np.ndarray, elements: int, largest: int) -> bool:
 
 
 def _compare(magnitude: Sequence[np.ndarray], limit: int) -> tuple[np.ndarray, np.ndarray]:
-    """Where unsigned planes (lowest first) are above and where they are below `limit`."""
+    """Returns where unsigned planes (lowest first) are above, and where below, `limit`."""
     above = below = np.uint32(0)
     for j in reversed(range(len(magnitude))):
         undecided = ~(above | below)

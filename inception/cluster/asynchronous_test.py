@@ -140,7 +140,7 @@ def _restarted(tmp_path_factory):
         kill(runs[2])
         seen.before_ps = max(max(steps_of(run)) for run in runs[:2])
         runs[2] = seen.ps = start(2)
-        seen.ps.wait_for("Holds ")
+        seen.ps.wait_for("Loaded ")
         for run in runs[:2]:
             run.wait_for(r"^ps 0 \(.*\) is back")
             wait_for_step(run, seen.before_ps + 50)
@@ -164,14 +164,14 @@ def test_law_10_workers_with_other_flags_are_named_and_the_others_go_on(restarte
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_chief_that_was_killed_takes_up_what_the_ps_hold(restarted):
-    line = restarted.chief.wait_for("The run goes on with what the ps hold, step")
+    line = restarted.chief.wait_for("The run continues with the state of the ps at step")
     assert int(re.search(r"step (\d+)", line)[1]) >= restarted.before_chief
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_ps_that_was_killed_is_found_again_and_has_lost_no_more_than_a_snapshot(restarted):
-    held = restarted.ps.wait_for(r"Holds .*snapshot-\d+, for the workers of its run")
+    held = restarted.ps.wait_for(r"Loaded .*snapshot-\d+; waits for the workers of its run")
     # A worker's last line may be of some steps before.
     assert int(re.search(r"snapshot-(\d+)", held)[1]) > restarted.before_ps - SNAPSHOT_STEPS
     for run in (restarted.worker, restarted.chief):
@@ -233,7 +233,7 @@ def test_workers_wait_for_a_ps_that_starts_later_and_a_signal_ends_it(tmp_path):
             assert server.finish() == 128 + signal.SIGTERM, server.output
             server.wait_for(r"SIGTERM: ps 0 \(.*\) left 1 workers at step \d+")
         with processes(program, flags, [ps]) as (server,):
-            server.wait_for("Holds .*snapshot")
+            server.wait_for("Loaded .*snapshot")
             seen = max(steps_of(runs[0]))
             runs[0].wait_for(rf": step {seen + 10},")
             assert end([*runs, server]) > seen

@@ -1,4 +1,4 @@
-"""Trainings that several modules compare theirs with."""
+"""Reference trainings that several test modules share."""
 
 from collections.abc import Callable
 from pathlib import Path

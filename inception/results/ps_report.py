@@ -1,4 +1,4 @@
-"""What a ps says of its work: lines of its log, and figures for TensorBoard."""
+"""Reports of a ps: lines for its log, and figures for TensorBoard."""
 
 import os
 import time
@@ -16,7 +16,7 @@ _MEGA = 1e6
 
 
 class Told(NamedTuple):
-    """What there is to say: a line without the name of the ps, and scalars of a step."""
+    """A report: a line without the name of the ps, and scalars of a step."""
 
     line: str
     step: int
@@ -24,7 +24,7 @@ class Told(NamedTuple):
 
 
 class PsReport:
-    """Reports every now and then, if something was done."""
+    """Reports at regular intervals if something happened."""
 
     def __init__(
         self,
@@ -35,15 +35,16 @@ class PsReport:
         tell: Callable[[str], None] = print,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Reports what `told` returns, of the time since it was last called.
+        """Does not report yet.
 
         Args:
-          told: see `adding_told`, `holding_told`.
-          name: of the ps.
-          every_secs: between two reports.
-          directory: where event files go, from the first report on; None = nowhere.
-          tell: takes lines of the log.
-          clock: tells seconds since some point in time.
+          told: returns a report of the time since it was last called; see `adding_told`,
+            `holding_told`.
+          name: name of the ps.
+          every_secs: seconds between two reports.
+          directory: folder for event files, made at the first report; None = no event files.
+          tell: called with lines for the log.
+          clock: returns the seconds since any fixed moment.
         """
         self._told, self._name, self._every_secs = told, name, every_secs
         self._directory, self._tell, self._clock = directory, tell, clock
@@ -51,7 +52,7 @@ class PsReport:
         self._due = clock() + every_secs
 
     def beat(self) -> None:
-        """To be called often; reports when it is time."""
+        """Reports if a report is due; to be called often."""
         if self._clock() >= self._due:
             self._due = self._clock() + self._every_secs
             self.report()
@@ -63,7 +64,7 @@ class PsReport:
             self._write(found)
 
     def _write(self, found: Told) -> None:
-        """Writes scalars; no more once it could not: a training is worth more."""
+        """Writes scalars; stops writing after an error, which does not end the training."""
         if not self._directory:
             return
         try:
@@ -81,7 +82,7 @@ class PsReport:
 
 
 def adding_told(server: AddingServer, worker_hosts: Sequence[str]) -> Told | None:
-    """The steps of a ps that adds gradients, and which worker the others wait for."""
+    """Returns the steps of a ps that adds gradients, and the worker that the others wait for."""
     found = server.figures.report()
     if not found.steps:
         return None
@@ -106,22 +107,22 @@ def adding_told(server: AddingServer, worker_hosts: Sequence[str]) -> Told | Non
         scalars[f"ps/bytes_out_per_step/{i}"] = worker.bytes_out / found.steps
         scalars[f"ps/late_ms/{i}"] = 1e3 * worker.mean_late_secs
         scalars[f"ps/share_of_steps/{i}"] = min(1.0, worker.steps / found.steps)
-        if server.coordinator:  # which alone knows
+        if server.coordinator:  # only its ps knows them
             scalars[f"ps/dropped_gradients/{i}"] = dropped.get(i, 0)
     return Told(line, found.step, scalars)
 
 
 def _took_part(worker: WorkerFigures, found: Report) -> str:
-    """By how much a worker came after the first, of the steps that it took part in."""
+    """Returns how long after the first worker this one pushed, and its share of the steps."""
     late = f"{1e3 * worker.mean_late_secs:.1f} ms after the first"
-    if found.steps - worker.steps <= 1:  # 1: it is under way
+    if found.steps - worker.steps <= 1:  # 1: its push may be in progress
         return late
     part = f"in {worker.steps} of {found.steps} steps"
     return f"{part}, {late}" if worker.steps else part
 
 
 def holding_told(server: HoldingServer) -> Told | None:
-    """The updates of a ps that holds parameters, how stale they were, and who was held back."""
+    """Returns the updates of a ps that holds parameters, their staleness, and workers' waits."""
     found = server.seats.figures.report()
     staleness = server.store.take_staleness()
     if not (found.steps or found.dropped):

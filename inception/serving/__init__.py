@@ -1,1 +1,1 @@
-"""A ps as a process: what it serves, until when, and what it says."""
+"""A ps as a process: what it serves, when it ends, and what it logs."""

@@ -46,7 +46,7 @@ class AddingPs(Ps):
         self._server.stop()
 
     def wait(self, beat: Callable[[], None]) -> None:
-        """See base class; one worker that is lost for good ends it for all."""
+        """See base class; also returns if a worker is lost for good."""
         self._outcome = self._server.wait(beat)
 
     def told(self) -> Told | None:

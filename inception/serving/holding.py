@@ -31,10 +31,10 @@ class HoldingPs(Ps):
     def __init__(
         self, cluster: ClusterConfig, folder: str, kernels: Kernels, tls: Tls | None
     ) -> None:
-        """Does not listen yet; snapshots go to `folder`.
+        """Does not listen yet; writes snapshots to `folder`.
 
         Raises:
-          ValueError: no snapshots can be written there, or another ps does.
+          ValueError: the folder is not writable, or another ps writes to it.
         """
         ps, hosts, workers = cluster.task_id, cluster.ps_hosts, cluster.worker_hosts
         self._name = ps_name(ps, hosts)
@@ -81,10 +81,11 @@ class HoldingPs(Ps):
 
 
 def _hold_folder(folder: str) -> IO[str]:
-    """Locks the folder of the snapshots, which another ps would remove."""
+    """Locks the folder of the snapshots, since another ps would remove them."""
     try:
         os.makedirs(folder, exist_ok=True)
         return hold_alone(folder, "ps")
     except OSError as error:
-        why = f"no snapshots can be written there: {error.strerror}; --ps_snapshot_steps=0: none"
+        reason = f"snapshots cannot be written there ({error.strerror})"
+        why = f"{reason}; --ps_snapshot_steps=0 turns them off"
         raise refuse("train_dir", os.path.dirname(folder), why) from None

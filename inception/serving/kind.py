@@ -1,4 +1,4 @@
-"""What the two kinds of ps have in common: one adds gradients, the other holds parameters."""
+"""The interface of the two kinds of ps: one adds gradients, the other holds parameters."""
 
 import abc
 import signal
@@ -11,8 +11,8 @@ class Ps(abc.ABC):
     """A ps as its process sees it.
 
     Attributes:
-      task: what it does for its workers, in the words of its first line.
-      use_of_kernels: what it does with codes.
+      task: what it does for its workers, for its first line.
+      use_of_kernels: what it does with codes, for its log.
     """
 
     task: str
@@ -24,15 +24,15 @@ class Ps(abc.ABC):
 
     @abc.abstractmethod
     def stop(self) -> None:
-        """Ends `wait`, from any thread."""
+        """Ends `wait`; any thread may call it."""
 
     @abc.abstractmethod
     def wait(self, beat: Callable[[], None]) -> None:
-        """Returns when no worker needs this ps any more; calls `beat` now and then."""
+        """Waits until no worker needs this ps any more; calls `beat` regularly."""
 
     @abc.abstractmethod
     def told(self) -> Told | None:
-        """What it has done since the last call; None if that is nothing."""
+        """Returns a report of the time since the last call; None if nothing happened."""
 
     @abc.abstractmethod
     def close(self) -> None:
@@ -40,9 +40,9 @@ class Ps(abc.ABC):
 
     @abc.abstractmethod
     def tell_end(self, signals: Sequence[signal.Signals]) -> None:
-        """Prints the last line, after `close`, given the signals that came.
+        """Prints the last line, after `close`, given the received signals.
 
         Raises:
-          ValueError: names the worker that was lost.
-          SystemExit: with the signal's status, if it came while workers were here.
+          ValueError: a worker was lost.
+          SystemExit: with the signal's status, if it arrived while workers were connected.
         """

@@ -1,4 +1,4 @@
-"""A ps as a process, of either kind: its log, and what stops it."""
+"""The log of a ps, and the signals that stop it."""
 
 import contextlib
 import signal
@@ -7,20 +7,20 @@ from collections.abc import Callable, Iterator
 
 
 def say(text: str) -> None:
-    """Logs a line; a full disk or a closed pipe is no reason to end a training."""
+    """Logs a line; a full disk or a closed pipe does not end the training."""
     with contextlib.suppress(OSError):
         print(text, flush=True)
 
 
 @contextlib.contextmanager
 def stopped_by_signals(end: Callable[[], None]) -> Iterator[list[signal.Signals]]:
-    """Calls `end` at SIGTERM or Ctrl-C, unless it is ignored; yields the signals that came."""
+    """Calls `end` at SIGTERM or Ctrl-C, unless ignored; yields the received signals."""
     came: list[signal.Signals] = []
 
     def stop(number: int, frame) -> None:
         del frame
         came.append(signal.Signals(number))
-        threading.Thread(target=end).start()  # this one may hold the lock that `end` needs
+        threading.Thread(target=end).start()  # this thread may hold the lock that `end` needs
 
     wanted = (signal.SIGTERM, signal.SIGINT)
     heard = [number for number in wanted if signal.getsignal(number) is not signal.SIG_IGN]

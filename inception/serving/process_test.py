@@ -1,4 +1,4 @@
-"""What ends a ps."""
+"""The signals that end a ps."""
 
 import os
 import signal

@@ -16,11 +16,11 @@ _REPORT_SECS = 30.0
 
 
 def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
-    """Serves until the workers need no ps any more, or a signal comes.
+    """Serves until the workers need no ps any more, or a signal arrives.
 
     Raises:
-      ValueError: names the worker that was lost, or a flag that cannot be honoured.
-      SystemExit: with the signal's status, if it came while workers were here.
+      ValueError: a worker was lost, or a flag's value is not possible here.
+      SystemExit: with the signal's status, if it arrived while workers were connected.
     """
     tell_hosts(cluster)
     tls = security(cluster)

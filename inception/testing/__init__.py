@@ -1,1 +1,1 @@
-"""Short trainings for tests: how they are started and watched, and what they must leave."""
+"""Short trainings for tests: starts them, watches them, and checks their results."""

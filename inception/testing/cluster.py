@@ -12,10 +12,10 @@ from terngrad.testing.processes import Started
 
 
 class Cluster(contextlib.AbstractContextManager):
-    """The processes of a cluster by what their lines begin with: "0", "1", "ps 0".
+    """The processes of a cluster by the labels of their lines: "0", "1", "ps 0".
 
-    The processes that still run at the end are killed. What is waited for in vain fails the test
-    with the lines of all processes.
+    Processes that still run at the end are killed. If a wait fails, the test fails with the lines
+    of all processes.
     """
 
     def __init__(
@@ -26,7 +26,7 @@ class Cluster(contextlib.AbstractContextManager):
         flags: Sequence[str],
         absent: Iterable[str] = (),
     ) -> None:
-        """Starts all but the absent ones."""
+        """Starts all processes but the absent ones."""
         self.members = {m.label: m for m in members.members(workers, servers)}
         self.runs: dict[str, Started] = {}
         self._program, self._flags = program, list(flags)
@@ -35,31 +35,31 @@ class Cluster(contextlib.AbstractContextManager):
                 self.start(label)
 
     def start(self, label: str, *flags: str) -> Started:
-        """Starts a process, also one that was killed, with more flags."""
+        """Starts a process, perhaps again after a kill, with additional flags."""
         own = [*self.members[label].flags, *flags]
         (command,) = commands_of(self._program, self._flags, [own])
         self.runs[label] = Started(command)
         return self.runs[label]
 
     def kill(self, label: str, how: signal.Signals = signal.SIGKILL) -> None:
-        """Sends a signal; after SIGKILL the process is gone."""
+        """Sends a signal; after SIGKILL waits for the process to end."""
         self.runs[label].process.send_signal(how)
         if how == signal.SIGKILL:
             self.runs[label].process.wait()
             self.runs[label].reader.join(10)
 
     def freeze_outside_the_steps(self, label: str, other: str) -> int:
-        """Stops a worker at a moment at which no step of another needs it any more.
+        """Stops a worker at a moment when no step of another worker needs it.
 
-        Within a step for which it was chosen, the other would wait until it counts as dead.
+        If a step needed it, the other would wait until the stopped worker counts as lost.
 
         Returns:
-          The last step of which the other told.
+          The last step that the other worker reported.
         """
         for _ in range(20):
             self.kill(label, signal.SIGSTOP)
             lines = self.runs[other].lines
-            enough = len(lines) + 3  # some may have been on their way
+            enough = len(lines) + 3  # some of the next lines may be from before the stop
             deadline = time.monotonic() + 5
             while time.monotonic() < deadline:
                 if len(lines) >= enough:
@@ -75,18 +75,18 @@ class Cluster(contextlib.AbstractContextManager):
             return self.runs[label].wait_for(pattern)
 
     def status(self, label: str) -> int:
-        """Waits for the end of a process; returns its exit status."""
+        """Waits until a process ends; returns its exit status."""
         with self._showing_all(label):
             return self.runs[label].finish()
 
     def finish(self, *labels: str) -> None:
-        """Waits for some processes, or all, and checks that all is well with them."""
+        """Waits for some processes, or all, and checks that they succeeded."""
         for label in labels or self.runs:
             assert self.status(label) == 0, self.lines()
         assert "Traceback" not in self.lines()
 
     def lines(self) -> str:
-        """What all processes have printed, with their labels."""
+        """Returns the lines of all processes, with their labels."""
         return "\n".join(f"[{label}] {line}" for label, r in self.runs.items() for line in r.lines)
 
     @contextlib.contextmanager

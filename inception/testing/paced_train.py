@@ -1,7 +1,7 @@
 """mnist_distributed_train with steps that take at least 20 ms.
 
-A test that kills a worker and starts it again has to wait until TensorFlow is loaded once more. The
-other workers then do not compete with it for the processor.
+A test that restarts a worker waits until TensorFlow is loaded again. The pauses keep the other
+workers from competing for the processor meanwhile.
 """
 
 import functools
@@ -14,7 +14,7 @@ _STEP_SECS = 0.02
 
 
 def paced(run: Callable[..., None], *arguments: object) -> None:
-    """Runs a worker whose batches come one by one, with a pause before each."""
+    """Runs a worker with a pause before each batch."""
     with app.quiet_import():
         import tensorflow as tf
 

@@ -1,4 +1,4 @@
-"""Short trainings that tests start, and what became of them."""
+"""Short trainings that tests start, and their results."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ from terngrad.testing.processes import TIMEOUT_SECS, Started, mpirun
 Parameters = Mapping[str, np.ndarray]
 
 STEPS = 20
-LONGER = 150  # steps; more than are made until a test has killed a process
+LONGER = 150  # steps; more than a run makes before a test has killed a process
 ENDLESS = 100_000  # steps
 _DATASETS = {"lenet": "mnist", "mlp": "mnist", "cifar10_alexnet": "cifar10"}
 _INDEX = re.compile(rb"(?:--task_id|PMI_RANK|HOROVOD_RANK|COMM_WORLD_RANK)=(\d+)")
@@ -35,13 +35,13 @@ def flags_of(
     """Returns the program and the flags of a training on random images.
 
     Args:
-      folder: for its checkpoints.
-      net: of the table of nets.
-      batch_size: images a worker and step.
-      nodes: of each worker.
-      bits: of a gradient's value.
-      steps: until the end.
-      summary_secs: between summaries; 0 = none.
+      folder: folder for its checkpoints.
+      net: name of the net.
+      batch_size: images per worker and step.
+      nodes: nodes of each worker.
+      bits: --grad_bits.
+      steps: steps of the run.
+      summary_secs: seconds between summaries; 0 = none.
     """
     program = f"inception.{_DATASETS[net]}_distributed_train"
     return program, [
@@ -60,12 +60,12 @@ def flags_of(
 
 
 def paced_flags_of(folder: Path, *more: str, **settings: object) -> tuple[str, list[str]]:
-    """Returns program and flags of a small net's training that leaves the processor to others.
+    """Returns program and flags of a slow training of a small net.
 
     Args:
-      folder: for its checkpoints.
-      more: flags.
-      settings: of flags_of; without `steps` there is no end.
+      folder: folder for its checkpoints.
+      more: additional flags.
+      settings: arguments of `flags_of`; without `steps` the training does not end.
     """
     defaults = {"net": "mlp", "batch_size": 2, "steps": ENDLESS}
     _, flags = flags_of(folder, **defaults | settings)
@@ -78,13 +78,13 @@ class Run(Started):
     def __init__(
         self, workers: int, program: str, flags: Sequence[str], options: Sequence[str] = ()
     ) -> None:
-        """Starts so many workers; `options` are the launcher's own."""
+        """Starts the workers; `options` are the launcher's own flags."""
         command = [sys.executable, "-u", "-m", "inception.launch", *options, str(workers)]
         super().__init__([*command, program, *flags])
 
 
 class HorovodRun(Started):
-    """A training whose workers Horovod joins."""
+    """A training whose workers Horovod connects."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class HorovodRun(Started):
         module: Sequence[str] = ("-m",),
     ) -> None:
         """Starts it with the command of the fixture `horovod_command`."""
-        # horovodrun takes --net for one of its own, and looks for these everywhere.
+        # horovodrun would read --net as an abbreviation of one of its own flags.
         flags = [re.sub("^--net=", "-net=", flag) for flag in flags]
         super().__init__([*command, *module, program, "--variable_update=horovod", *flags])
 
@@ -103,14 +103,14 @@ class MpiRun(Started):
     """A training that mpirun starts; skips the test where MPI is not installed."""
 
     def __init__(self, workers: int, program: str, flags: Sequence[str]) -> None:
-        """Starts so many workers."""
+        """Starts the workers."""
         super().__init__([*mpirun(workers), "-m", program, "--variable_update=mpi", *flags])
 
 
 def commands_of(
     program: str, flags: Sequence[str], members: Sequence[Sequence[str]]
 ) -> list[list[str]]:
-    """Returns one command for each process of a cluster, given the flags of each one."""
+    """Returns a command for each process of a cluster, given the flags of each."""
     return [[sys.executable, "-u", "-m", program, *flags, *own] for own in members]
 
 
@@ -118,14 +118,14 @@ def commands_of(
 def processes(
     program: str, flags: Sequence[str], members: Sequence[members.Member]
 ) -> Iterator[list[Started]]:
-    """Runs each process of a cluster as a program of its own, until the block ends."""
+    """Runs each process of a cluster as its own program until the block ends."""
     with contextlib.ExitStack() as stack:
         commands = commands_of(program, flags, [member.flags for member in members])
         yield [stack.enter_context(Started(command)) for command in commands]
 
 
 def worker_pids(folder: Path, job: str = "worker") -> dict[int, int]:
-    """Returns the ids of the workers that train in a folder, or of their ps, by index."""
+    """Returns the process ids of the workers (or ps) that train in a folder, by index."""
     found = {}
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -138,7 +138,7 @@ def worker_pids(folder: Path, job: str = "worker") -> dict[int, int]:
 
 
 def train(workers: int, folder: Path, **settings: object) -> Parameters:
-    """Trains to the end with so many workers; returns the parameters (see flags_of)."""
+    """Trains to the end with this many workers; returns the parameters. See `flags_of`."""
     with Run(workers, *flags_of(folder, **settings)) as run:
         run.succeed()
     return parameters(folder, settings.get("steps", STEPS))
@@ -154,18 +154,18 @@ def parameters(folder: Path, step: int = STEPS) -> Parameters:
 def assert_equal_parameters(
     left: Mapping[str, np.ndarray], right: Mapping[str, np.ndarray]
 ) -> None:
-    """Asserts that two trainings came to the same bits."""
+    """Asserts that the parameters of two trainings are bit for bit equal."""
     assert left.keys() == right.keys()
     for name in left:
         np.testing.assert_array_equal(left[name], right[name], err_msg=name)
 
 
 def refusal(*flags: str, **environment: str) -> str:
-    """Starts a program that must end with one line of errors; returns that line.
+    """Starts a program that must end with one line on stderr; returns that line.
 
     Args:
-      flags: of the program.
-      environment: variables to set beside those of this process.
+      flags: flags of the program.
+      environment: additional environment variables.
     """
     done = subprocess.run(
         [sys.executable, "-m", "inception.mnist_distributed_train", *flags],

@@ -1,1 +1,1 @@
-"""Trainings and evaluations as programs run them: prepare, build, train, evaluate."""
+"""Training and evaluation as the programs run them: prepare, build, train, evaluate."""

@@ -32,8 +32,8 @@ def train(config: TrainConfig, cluster: ClusterConfig) -> None:
     """Trains as one worker until the run has `max_steps` updates.
 
     Raises:
-      ValueError: flags, data, net, checkpoint or the workers do not fit; or a ps is lost.
-      SystemExit: with a signal's status, after one stopped this worker or the run.
+      ValueError: flags, data, net, checkpoint or workers do not fit each other, or a ps is lost.
+      SystemExit: with a signal's status, after a signal stopped this worker or the run.
     """
     tell_hosts(cluster)
     tls = security(cluster)
@@ -92,11 +92,11 @@ def _tell(line: str) -> None:
 
 
 def _loop(ready: Ready, client: Client, chief: Chief | None, stop: StopRequest) -> Pulled:
-    """Trains; returns what was pulled last."""
+    """Trains; returns the last pulled parameters."""
     config, training, workers = ready.config, ready.training, ready.workers
     codecs = training.runner.codecs
     pulled = client.pull()
-    # Where a run was left off, each worker had made about as many steps.
+    # In a continued run, each worker has made about as many steps.
     start = pulled.version // workers.size
     stepper = AsynchronousStepper(
         client=client,
@@ -124,7 +124,7 @@ def _loop(ready: Ready, client: Client, chief: Chief | None, stop: StopRequest) 
 
 
 def _traffic(ready: Ready, codecs: Sequence[Codec]) -> list[Payload]:
-    """Bytes of each variable that a worker pushes and pulls in a step."""
+    """Returns the bytes that a worker pushes and pulls in a step, by variable."""
     by_variable: dict[int, Payload] = {}
     for codec in codecs:
         by_variable |= codec.payload(ready.config.nodes, ready.config.nodes)
@@ -134,7 +134,7 @@ def _traffic(ready: Ready, codecs: Sequence[Codec]) -> list[Payload]:
 
 
 def _save(ready: Ready, chief: Chief, *, last: bool = False) -> str:
-    """Writes a checkpoint of what the ps hold; returns its path."""
+    """Writes a checkpoint of the state of the ps; returns its path."""
     config, training = ready.config, ready.training
     step = chief.fetch(last=last)
     training.step.assign(step)
@@ -146,7 +146,7 @@ def _save(ready: Ready, chief: Chief, *, last: bool = False) -> str:
 def _end(
     ready: Ready, client: Client, chief: Chief | None, pulled: Pulled, stop: StopRequest
 ) -> str:
-    """Saves, and tells the ps; returns where the checkpoint is."""
+    """Saves, and tells the ps; returns where the checkpoint is, for the log."""
     if chief is None:
         client.bye(done=pulled.finished)
         return "checkpoints are the chief's"
@@ -158,12 +158,12 @@ def _end(
 
 
 def _tell_end(where: str, is_chief: bool, pulled: Pulled, stop: StopRequest) -> None:
-    """Says why this worker ends."""
+    """Prints why this worker ends."""
     if pulled.finished:
         say(f"Finished training at step {pulled.version}: {where}")
         return
     if stop.signal:
-        rest = how_to_go_on(where) if is_chief else "the others go on"
+        rest = how_to_go_on(where) if is_chief else "the others continue"
         say(f"{stop.signal.name}: {rest}.")
     elif pulled.saved:
         say("The chief was asked to stop and has saved; all workers end.")

@@ -1,4 +1,4 @@
-"""The batches of a training or an evaluation, and the names of bad records."""
+"""Batches for training and evaluation, and errors that name bad records."""
 
 import contextlib
 from collections.abc import Iterator
@@ -95,7 +95,7 @@ def _shift_labels(batches: tf.data.Dataset, offset: int, num_classes: int) -> tf
 
     def shift(images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         shifted = labels - offset
-        # Some losses and all metrics would not notice; `naming_bad_records` words the error.
+        # Some losses and all metrics would accept it. `naming_bad_records` words the error.
         tf.debugging.Assert(tf.reduce_all((shifted >= 0) & (shifted < num_classes)), [labels])
         return images, shifted
 

@@ -18,6 +18,7 @@ from terngrad.exchange.exchange import Exchange
 from terngrad.exchange.local import LocalExchange
 from terngrad.layout import Layout, Policy, make_layout
 from terngrad.ops.choice import Choice
+from terngrad.ops.kernels import Kernels
 from terngrad.training.averages import MovingAverages
 from terngrad.training.bystander import Bystander
 from terngrad.training.classifier import Classifier
@@ -33,14 +34,14 @@ class Training:
 
     Attributes:
       classifier: net and loss.
-      layout: of the gradients when they are exchanged as `grad_bits` says.
-      runner: steps that exchange gradients so.
-      float_runner: steps of a float epoch; the same runner where there are none.
+      layout: layout of the gradients except in float epochs.
+      runner: steps with this layout.
+      float_runner: steps of float epochs; the same runner if there are none.
       step: int64 variable, steps done.
-      state: everything that a checkpoint holds, by name.
-      exchange: joins the nodes of the run.
-      kernel_choice: what writes and reads codes.
-      memory: what codecs keep of the gradients of this process' nodes.
+      state: all variables of a checkpoint, by name.
+      exchange: connects the nodes of the run.
+      kernel_choice: kernels that write and read codes.
+      memory: the codecs' memory of this process' nodes.
     """
 
     classifier: Classifier
@@ -54,15 +55,15 @@ class Training:
     memory: Memory
 
     def traffic(self, codecs: Sequence[Codec]) -> list[Payload]:
-        """Bytes that this process exchanges in a step, by variable in the layout's order.
+        """Returns the bytes that this process exchanges in a step, by variable.
 
-        A process alone tells what each of its nodes would.
+        If there is only one process, they are the bytes of each of its nodes.
         """
         return payloads(codecs, self.exchange)
 
     @property
     def nodes(self) -> int:
-        """Nodes of the run, in all processes."""
+        """Number of nodes in all processes."""
         return self.exchange.num_nodes
 
 
@@ -74,42 +75,26 @@ def build_training(
     connection: Connection | None = None,
     on_batch: Callable[[], None] | None = None,
 ) -> Training:
-    """Builds what `config` describes, with initial weights from its seed.
+    """Builds the training that `config` describes, with initial weights from its seed.
 
     Args:
-      config: of this process.
+      config: settings of this process.
       goal: what the net learns.
       steps_per_epoch: turns epochs into steps.
       devices: towers of this process.
-      connection: to the other processes; None = this one trains alone.
-      on_batch: called, from any thread, for each batch that is taken.
+      connection: connection to the other processes; None = this process trains alone.
+      on_batch: called, from any thread, for each batch.
     """
-    model = nets_factory.build_net(
-        config.net,
-        num_classes=goal.num_classes,
-        image_size=goal.image_size,
-        weight_decay=config.weight_decay,
-        dropout_keep_prob=config.dropout_keep_prob,
-        seed=config.seed,
-    )
-    classifier = Classifier(model, config.label_smoothing, config.trainable_scopes)
+    classifier = _make_classifier(config, goal)
     optimizer = make_optimizer(config.optimizer, classifier.variables, config.momentum)
     decay = config.moving_average_decay
     averages = MovingAverages(classifier.variables, decay) if decay else None
     step = tf.Variable(0, dtype=tf.int64, trainable=False)
-    kernel_choice = runtime.kernels(on_gpu=any("GPU" in device for device in devices))
-    kernels = kernel_choice.kernels
-    exchange = (
-        connection.exchange(config.nodes, kernels, step)
-        if connection
-        else LocalExchange(config.nodes, kernels)
-    )
+    choice = runtime.kernels(on_gpu=any("GPU" in device for device in devices))
+    exchange = _make_exchange(config, connection, choice.kernels, step)
     schedule = learning_rate(config, steps_per_epoch)
-
-    policy = _policy(config, classifier.names)
-    shapes = [v.shape for v in classifier.variables]
-    layout = make_layout(classifier.names, shapes, policy, config.bucket_elements)
-    codecs = make_codecs(layout, kernels)
+    layout = _make_layout(config, classifier, _policy(config, classifier.names))
+    codecs = make_codecs(layout, choice.kernels)
     memory = Memory(codecs, exchange.first_node, exchange.local_nodes)
 
     def make_runner(codecs: Sequence[Codec], held: Memory | None = None) -> Runner:
@@ -123,21 +108,42 @@ def build_training(
 
     runner = float_runner = make_runner(codecs, memory)
     if config.has_float_epochs:
-        plain = dataclasses.replace(policy, grad_bits=32, codec="")
-        plain_layout = make_layout(classifier.names, shapes, plain, config.bucket_elements)
-        float_runner = make_runner(make_codecs(plain_layout, kernels))
+        float_runner = make_runner(_float_codecs(config, classifier, layout, choice.kernels))
     state = _state(classifier, optimizer, averages, step)
-    return Training(
-        classifier,
-        layout,
-        runner,
-        float_runner,
-        step,
-        state,
-        exchange,
-        kernel_choice,
-        memory,
+    return Training(classifier, layout, runner, float_runner, step, state, exchange, choice, memory)
+
+
+def _make_classifier(config: TrainConfig, goal: Problem) -> Classifier:
+    model = nets_factory.build_net(
+        config.net,
+        num_classes=goal.num_classes,
+        image_size=goal.image_size,
+        weight_decay=config.weight_decay,
+        dropout_keep_prob=config.dropout_keep_prob,
+        seed=config.seed,
     )
+    return Classifier(model, config.label_smoothing, config.trainable_scopes)
+
+
+def _make_exchange(
+    config: TrainConfig, connection: Connection | None, kernels: Kernels, step: tf.Variable
+) -> Exchange:
+    if connection:
+        return connection.exchange(config.nodes, kernels, step)
+    return LocalExchange(config.nodes, kernels)
+
+
+def _make_layout(config: TrainConfig, classifier: Classifier, policy: Policy) -> Layout:
+    shapes = [v.shape for v in classifier.variables]
+    return make_layout(classifier.names, shapes, policy, config.bucket_elements)
+
+
+def _float_codecs(
+    config: TrainConfig, classifier: Classifier, layout: Layout, kernels: Kernels
+) -> list[Codec]:
+    """Returns the codecs of float epochs."""
+    policy = dataclasses.replace(layout.policy, grad_bits=32, codec="")
+    return make_codecs(_make_layout(config, classifier, policy), kernels)
 
 
 def _policy(config: TrainConfig, names: Sequence[str]) -> Policy:
@@ -157,7 +163,7 @@ def _policy(config: TrainConfig, names: Sequence[str]) -> Policy:
 def _state(
     classifier: Classifier, optimizer: Optimizer, averages: MovingAverages | None, step: tf.Variable
 ) -> dict[str, tf.Variable]:
-    """What a checkpoint holds: see terngrad/training/checkpoints.py."""
+    """Returns the variables of a checkpoint, see terngrad/training/checkpoints.py."""
     groups = {"variables": dict(zip(classifier.names, classifier.variables, strict=True))}
     groups["variables"] |= classifier.frozen | classifier.state
     if averages:

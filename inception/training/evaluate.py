@@ -101,7 +101,7 @@ def measure_checkpoints(
 
 
 def choose_device(name: str, num_gpus: int) -> str:
-    """Returns TensorFlow's name of /gpu:N or /cpu:0; without a GPU the CPU's, with a log line."""
+    """Returns TensorFlow's name of /gpu:N or /cpu:0; without a GPU the CPU's, and says so."""
     match = re.fullmatch(r"/(?:device:)?(?:cpu:0|gpu:(\d+))", name.lower())
     if not match or (num_gpus and match[1] and int(match[1]) >= num_gpus):
         gpus = "".join(f"/gpu:{i}, " for i in range(max(num_gpus, 1)))

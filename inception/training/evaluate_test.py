@@ -159,7 +159,7 @@ def test_following_evaluates_each_newest_checkpoint_once_up_to_the_last(
     data_dir, train_dir, capsys, monkeypatch
 ):
     os.mkdir(train_dir)
-    events = iter([10, 20, None, 30])  # what a training beside it has saved when it looks again
+    events = iter([10, 20, None, 30])  # what a concurrent training has saved at each look
 
     def sleep(secs):
         step = next(events)
@@ -195,7 +195,7 @@ def test_a_checkpoint_that_is_removed_before_it_is_read_is_passed_over(
 
 
 def error_line(*arguments: str) -> str:
-    """The line with which the program ends."""
+    """Returns the last line of the program."""
     with pytest.raises(SystemExit) as exit_info:
         run_mnist_eval(*arguments)
     return exit_info.value.code

@@ -1,4 +1,4 @@
-"""Locks on folders that only one process may write to."""
+"""Locks for folders that only one process may write to."""
 
 import fcntl
 import os
@@ -9,11 +9,11 @@ def hold_alone(folder: str, kind: str = "training") -> IO[str]:
     """Locks a folder until the returned file is closed or the process ends.
 
     Args:
-      folder: to lock.
-      kind: what the error calls another process that holds the lock.
+      folder: folder to lock.
+      kind: kind of process that holds such a lock, for the error.
 
     Raises:
-      ValueError: names the process that holds the lock.
+      ValueError: another process holds the lock.
     """
     file = open(os.path.join(folder, ".lock"), "a+", encoding="utf-8")  # noqa: SIM115
     try:

@@ -1,4 +1,4 @@
-"""Folders that one process alone writes to."""
+"""Folders that only one process may write to."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""What the ps hold of an asynchronous training, and what its workers must have in common."""
+"""The part of an asynchronous training on the ps, and the facts that its workers must share."""
 
 import dataclasses
 import json
@@ -20,11 +20,11 @@ from terngrad.codecs.factory import largest_code
 
 @dataclasses.dataclass(frozen=True)
 class Held:
-    """The part of a training that the ps have.
+    """The part of a training on the ps.
 
     Attributes:
-      plan: of the run that this worker would begin.
-      shards: of the parameters, one for each ps.
+      plan: plan of the run that this worker would begin.
+      shards: shard of each ps.
     """
 
     plan: Plan
@@ -32,7 +32,7 @@ class Held:
 
 
 def own_settings(cluster: ClusterConfig) -> dict[str, object]:
-    """Settings that decide the result of an asynchronous training only."""
+    """Returns the settings that decide the result of asynchronous trainings only."""
     return {
         "cross_replica_sync": False,
         "max_staleness": cluster.max_staleness,
@@ -48,7 +48,7 @@ def make_held(
     steps_per_epoch: float,
     training: Training,
 ) -> Held:
-    """What the ps hold of `training`; for the arguments see `Ready`."""
+    """Returns the part of `training` on the ps; for the arguments see `Ready`."""
     layout = training.layout
     statistics = sum(v.shape.num_elements() for v in training.classifier.state.values())
     max_code = largest_code(training.runner.codecs)
@@ -92,6 +92,6 @@ def tell_held(config: TrainConfig, workers: Workers, training: Training, held: H
         flush=True,
     )
     if training.memory.variables and int(training.step):
-        tell_cleared(config, "asynchronous workers do not save theirs")
+        tell_cleared(config, "asynchronous workers do not save their memory")
     if layout.coded:
         print(f"Codes are written by {training.kernel_choice}.", flush=True)

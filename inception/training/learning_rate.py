@@ -1,4 +1,4 @@
-"""The learning rate of a training: by step, in words for its log, and as text for a ps."""
+"""The learning rate of a training: by step, in words for the log, and as text for a ps."""
 
 import dataclasses
 import json
@@ -15,7 +15,7 @@ class RateSteps(NamedTuple):
     Attributes:
       warm_up: steps before the full rate.
       decay: steps between two exponential decays.
-      end: step at which polynomial decay ends; None = never.
+      end: step at which the polynomial decay ends; None = never.
     """
 
     warm_up: int
@@ -49,10 +49,10 @@ def learning_rate(rates: Rates, steps_per_epoch: float) -> Schedule:
 
 
 def plan(rates: Rates, steps_per_epoch: float) -> str:
-    """Returns a line that tells the learning rate from the first step to the last.
+    """Returns a line that describes the learning rate from the first step to the last.
 
     Args:
-      rates: as used, after scaling; see `large_batch.apply`.
+      rates: the rates after scaling, see `large_batch.apply`.
       steps_per_epoch: turns epochs into steps.
     """
     parts = []
@@ -71,14 +71,15 @@ def write_schedule(rates: Rates, steps_per_epoch: float) -> str:
 
 
 def read_schedule(text: str) -> Schedule:
-    """Returns the learning rate that `write_schedule` wrote.
+    """Returns the learning rate in a text of `write_schedule`.
 
     Raises:
-      ValueError, TypeError, KeyError: something else wrote the text.
+      ValueError, TypeError, KeyError: the text is not from `write_schedule`.
     """
     said = json.loads(text)
     if not said["steps_per_epoch"] > 0:
-        raise ValueError(f"steps_per_epoch is {said['steps_per_epoch']}; it must be positive")
+        given = said["steps_per_epoch"]
+        raise ValueError(f"steps_per_epoch is {given}; allowed are numbers above 0")
     return learning_rate(Rates(**said["config"]), said["steps_per_epoch"])
 
 

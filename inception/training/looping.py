@@ -1,4 +1,4 @@
-"""A training's loop with what a program adds to it: lines, a progress bar, summaries, a profile."""
+"""The training loop with a program's additions: lines, progress bar, summaries, profile."""
 
 from collections.abc import Callable, Sequence
 
@@ -28,7 +28,7 @@ def run_loop(
 ) -> tuple[str | None, bool]:
     """Trains from the stepper's step on; for arguments and results see `Loop`.
 
-    `traffic` tells what a worker exchanges in a step, by variable.
+    `traffic` returns the bytes that a worker exchanges in a step, by variable.
 
     Raises:
       ValueError: a record is bad, or the training diverged.
@@ -48,7 +48,7 @@ def run_loop(
             saves_last=saves_last,
             writer=_writer(ready, stepper.step, traffic),
             profile_dir=config.train_dir,
-            unsaved=_newest_or_none(config.train_dir) if is_chief else "see what the chief says",
+            unsaved=_newest_or_none(config.train_dir) if is_chief else "see the chief's log",
         )
         with naming_bad_records(config, ready.goal, ready.dataset):
             return loop.run(ready.checkpoint, stop)

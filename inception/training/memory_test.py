@@ -35,7 +35,7 @@ def arguments(train_dir, **flags):
 
 @pytest.fixture(name="train_here")
 def _train_here(monkeypatch, capsys):
-    """Trains in this process; returns what is printed."""
+    """Trains in this process; returns the output."""
     monkeypatch.setattr(runtime, "configure", lambda **_: None)
     monkeypatch.setattr(runtime, "towers", lambda n, on_cpu: ["/CPU:0"])
 
@@ -68,7 +68,7 @@ def test_law_8_a_training_goes_on_with_its_memory_or_says_that_it_has_none(tmp_p
     assert are_equal(variables(whole), variables(parts))
     assert are_equal(variables(whole / "worker_0"), variables(parts / "worker_0"))
     found = re.search(ZERO, train_here(lost, max_steps=8))
-    assert found and found[1] == f"{lost}/worker_0 has none of step 4"
+    assert found and found[1] == f"{lost}/worker_0 has no checkpoint of step 4"
     assert not are_equal(variables(whole), variables(lost))
 
 

@@ -1,4 +1,4 @@
-"""What a training builds and restores before its first step, alone or as one of several workers."""
+"""Builds and restores a training before its first step, alone or as one of several workers."""
 
 import contextlib
 import dataclasses
@@ -23,7 +23,7 @@ from terngrad.exchange.local import LocalExchange
 from terngrad.training import checkpoints
 from terngrad.training.runner import Runner
 
-_SYNTHETIC_EXAMPLES = 50_000  # what an epoch is while nothing is read
+_SYNTHETIC_EXAMPLES = 50_000  # in an epoch of synthetic images
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,18 +31,18 @@ class Ready:
     """A training that is ready for its next step.
 
     Attributes:
-      config, goal, dataset: what is trained; no dataset stands for synthetic images.
+      config, goal, dataset: what is trained; dataset None = synthetic images.
       steps_per_epoch: of the data set.
-      settings: what its checkpoints note.
-      training: its parts.
-      checkpoint: of the step that it stands at, if there is one.
-      workers: who takes part.
-      connection: between them; None if there is but one.
+      settings: settings that its checkpoints note.
+      training: parts of the training.
+      workers: workers of the training.
+      connection: connection between the workers; None if there is only one.
       devices: towers of this process.
-      held: what the ps hold of an asynchronous training; None where all workers step together.
-      lock: keeps other trainings from the folder while it is open; None where the chief writes.
-      stopped: 1 once the run was asked to stop; goes with the state, so that a worker that is given
-        it does not train on alone.
+      held: what the ps hold of an asynchronous training; None if all workers step together.
+      checkpoint: path of the current step's checkpoint, if there is one.
+      lock: keeps other trainings from the folder while it is open; None except in the chief.
+      stopped: int64, 1 after a request to stop the run. It belongs to the shared state, so that a
+        worker that receives the state does not train on alone.
     """
 
     config: TrainConfig
@@ -51,17 +51,19 @@ class Ready:
     steps_per_epoch: float
     settings: str
     training: Training
-    checkpoint: str | None
     workers: Workers
     connection: Connection | None
     devices: Sequence[str]
     held: Held | None
-    lock: IO[str] | None
-    stopped: tf.Variable
+    checkpoint: str | None = None
+    lock: IO[str] | None = None
+    stopped: tf.Variable = dataclasses.field(
+        default_factory=lambda: tf.Variable(0, dtype=tf.int64, trainable=False)
+    )
 
     @property
     def shared(self) -> list[tf.Variable]:
-        """What all workers have in common, the step first."""
+        """The variables that are equal on all workers, the step first."""
         return [*self.training.state.values(), self.stopped]
 
 
@@ -70,13 +72,13 @@ def prepare(
 ) -> Ready | None:
     """Builds a training and restores its newest checkpoint; None if nothing is left to train.
 
-    Of several workers the chief alone has the checkpoint. It gives its contents to the others, or
-    later, in an asynchronous training, to the ps.
+    Only the chief loads the checkpoint. It sends the state to the other workers or, later, in an
+    asynchronous training, to the ps.
 
     Args:
       config: what to train.
-      workers: who takes part.
-      holders: names the ps that hold the parameters; None where all workers step together.
+      workers: workers of the training.
+      holders: names the ps that hold the parameters; None if all workers step together.
 
     Raises:
       ValueError: data, net and checkpoint do not fit each other, or the workers differ.
@@ -86,55 +88,53 @@ def prepare(
     devices = _set_up(config)
     goal = problem.resolve(config)
     if config.codec:
-        find_codec(config.codec)  # before anyone waits for a process that cannot have it
-    dataset = None if config.benchmark_mode else open_dataset(config)
+        find_codec(config.codec)  # an unknown codec fails before other processes wait for this one
+    data = None if config.benchmark_mode else open_dataset(config)
     own = own_settings(holders) if holders else {}
-    noted = settings.describe(config, dataset, workers.size, workers.batches_per_step, own)
-    # Also a place to meet: nobody waits within TensorFlow for one that still counts its records.
-    workers.agree(settings.data_facts(dataset, workers.split_data))
-    connection = workers.connect()
-    examples = _count_examples(dataset, workers, connection)
-    workers.agree({"examples": str(examples)})  # which counts those of others who came
-    steps_per_epoch = examples / (config.batch_size * workers.batches_per_step)
+    noted = settings.describe(config, data, workers.size, workers.batches_per_step, own)
+    connection, examples = _connect(data, workers)
+    epoch = examples / (config.batch_size * workers.batches_per_step)
     on_batch = workers.pulse.tick if workers.size > 1 else None
-    training = build_training(config, goal, steps_per_epoch, devices, connection, on_batch)
-    held = None
-    if holders:
-        held = make_held(config, holders, workers, dataset, steps_per_epoch, training)
-    lock = checkpoint = None
-    if workers.is_chief:
-        lock, checkpoint = restore_chief(config, training, noted)
-    stopped = tf.Variable(0, dtype=tf.int64, trainable=False)
-    if connection:
-        newest = checkpoints.latest_checkpoint(config.train_dir)
-        _share_state(training, stopped, workers, connection)
-        if checkpoint and checkpoints.step_of(checkpoint) != int(training.step):
-            checkpoint = None  # the others are further
-        _tell_if_ahead(newest, training)
-    if not holders:
-        restore_memory(config, training, workers.rank)
-    ready = Ready(
-        config,
-        goal,
-        dataset,
-        steps_per_epoch,
-        noted,
-        training,
-        checkpoint,
-        workers,
-        connection,
-        devices,
-        held,
-        lock,
-        stopped,
+    training = build_training(config, goal, epoch, devices, connection, on_batch)
+    held = make_held(config, holders, workers, data, epoch, training) if holders else None
+    ready = _restore(
+        Ready(config, goal, data, epoch, noted, training, workers, connection, devices, held)
     )
     if workers.is_chief:
         _tell_plan(ready)
     return ready
 
 
+def _connect(dataset: Dataset | None, workers: Workers) -> tuple[Connection | None, int]:
+    """Connects the workers; returns the connection and the number of examples in an epoch."""
+    # All workers have counted their records here, so that none waits for another in TensorFlow.
+    workers.agree(settings.data_facts(dataset, workers.split_data))
+    connection = workers.connect()
+    examples = _count_examples(dataset, workers, connection)
+    # A worker that joined meanwhile may have changed the count.
+    workers.agree({"examples": str(examples)})
+    return connection, examples
+
+
+def _restore(ready: Ready) -> Ready:
+    """Restores the chief's checkpoint, shares it among the workers, and restores memories."""
+    config, training, workers = ready.config, ready.training, ready.workers
+    lock = checkpoint = None
+    if workers.is_chief:
+        lock, checkpoint = restore_chief(config, training, ready.settings)
+    if ready.connection:
+        newest = checkpoints.latest_checkpoint(config.train_dir)
+        _share_state(ready)
+        if checkpoint and checkpoints.step_of(checkpoint) != int(training.step):
+            checkpoint = None  # the others are at a later step
+        _tell_if_ahead(newest, training)
+    if not ready.held:
+        restore_memory(config, training, workers.rank)
+    return dataclasses.replace(ready, checkpoint=checkpoint, lock=lock)
+
+
 def _set_up(config: TrainConfig) -> Sequence[str]:
-    """Sets this process up, before it computes anything; returns its towers."""
+    """Configures this process, before it computes anything; returns its towers."""
     runtime.configure(
         intra_threads=config.num_intra_threads,
         inter_threads=config.num_inter_threads,
@@ -147,7 +147,10 @@ def _set_up(config: TrainConfig) -> Sequence[str]:
 def _count_examples(
     dataset: Dataset | None, workers: Workers, connection: Connection | None
 ) -> int:
-    """Examples of an epoch, the same on all workers: schedules and float epochs follow from it."""
+    """Returns the number of examples in an epoch.
+
+    It is the same on all workers, since schedules and float epochs depend on it.
+    """
     if dataset is None:
         return _SYNTHETIC_EXAMPLES
     if workers.split_data:
@@ -158,10 +161,9 @@ def _count_examples(
     return int(tf.reduce_sum(tf.cast(shares, tf.int64)))
 
 
-def _share_state(
-    training: Training, stopped: tf.Variable, workers: Workers, connection: Connection
-) -> None:
-    """Lets all have the same parameters, slots, averages and step, and checks that they do."""
+def _share_state(ready: Ready) -> None:
+    """Makes parameters, slots, averages and step equal on all workers, and checks them."""
+    training, workers = ready.training, ready.workers
     workers.agree(
         {
             "layout": training.layout.fingerprint().hex(),
@@ -169,7 +171,7 @@ def _share_state(
         }
     )
     variables = list(training.state.values())
-    while connection.synchronize([*variables, stopped]):
+    while ready.connection.synchronize(ready.shared):
         with contextlib.suppress(InterruptionError):
             workers.agree({"parameters": fingerprint([v.numpy() for v in variables])})
             return
@@ -177,17 +179,17 @@ def _share_state(
 
 
 def _tell_if_ahead(own: str | None, training: Training) -> None:
-    """Tells of what a worker once saved in the chief's place, if the others are not so far."""
+    """Reports a checkpoint that this worker saved in the chief's place, if it is newer."""
     if own and checkpoints.step_of(own) > int(training.step):
         print(
-            f"The training goes on from step {int(training.step)}, though this worker has {own}: "
-            "to go on from that, start again with it in the chief's --train_dir.",
+            f"The training continues from step {int(training.step)}, though this worker has {own}: "
+            "to continue from that, start again with it in the chief's --train_dir.",
             flush=True,
         )
 
 
 def open_dataset(config: TrainConfig) -> Dataset:
-    """The records that a config names; ValueError where there are none."""
+    """Returns the records that a config names; ValueError if there are none."""
     dataset = dataset_factory.get_dataset(config.dataset_name, config.subset, config.data_dir)
     if dataset.num_examples == 0:
         raise ValueError(f"--data_dir={config.data_dir}: the {config.subset} files are empty.")

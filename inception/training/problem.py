@@ -1,4 +1,4 @@
-"""What a net has to learn. Data set and net must fit each other."""
+"""The classification problem of a data set and a net, which must fit each other."""
 
 import dataclasses
 
@@ -15,7 +15,7 @@ class Problem:
     Attributes:
       num_classes: number of logits.
       image_size: side length of the net's input in pixels.
-      channels: of the input.
+      channels: channels of the input.
       preprocessing: name of the preprocessing.
     """
 

@@ -1,4 +1,4 @@
-"""What a training takes from checkpoints before its first step."""
+"""Loads checkpoints before the first step of a training."""
 
 import os
 from typing import IO
@@ -12,7 +12,7 @@ from terngrad.training import checkpoints
 
 
 def is_finished(config: TrainConfig) -> bool:
-    """Whether the newest checkpoint is of the last step; says so then."""
+    """Returns whether the newest checkpoint is of the last step; then also prints that."""
     newest = checkpoints.latest_checkpoint(config.train_dir)
     if not newest or not config.max_steps or checkpoints.step_of(newest) < config.max_steps:
         return False
@@ -23,12 +23,13 @@ def is_finished(config: TrainConfig) -> bool:
 def restore_chief(
     config: TrainConfig, training: Training, noted: str
 ) -> tuple[IO[str], str | None]:
-    """Restores the newest checkpoint, or else the pretrained weights; says what differs now.
+    """Restores the newest checkpoint, or else the pretrained weights; prints changed settings.
 
-    `noted` are the settings, as its checkpoints note them.
+    `noted` is the present result of `settings.describe`.
 
     Returns:
-      What keeps other trainings from the folder while it is open, and the checkpoint's path.
+      The lock that keeps other trainings from the folder while it is open, and the checkpoint's
+      path.
 
     Raises:
       ValueError: another training writes to the folder, or the checkpoint does not fit.
@@ -75,21 +76,21 @@ def _tell_differences(checkpoint: str, now: str) -> None:
     """Prints which settings have changed since a checkpoint was written."""
     changed = settings.differences(checkpoints.settings_of(checkpoint), now)
     if changed:
-        print(f"The run goes on with other settings than those of {checkpoint}: {changed}.")
+        print(f"The run continues with other settings than those of {checkpoint}: {changed}.")
 
 
 def memory_folder(config: TrainConfig, rank: int) -> str:
-    """Where a worker saves what its codecs keep of gradients, beside the chief's checkpoints."""
+    """Returns where a worker saves its codecs' memory, beside the chief's checkpoints."""
     return os.path.join(config.train_dir, f"worker_{rank}")
 
 
 def restore_memory(config: TrainConfig, training: Training, rank: int) -> None:
-    """Restores what the codecs of a worker keep at the training's step, or says why it cannot."""
+    """Restores the memory of a worker's codecs at the training's step, or prints why not."""
     step = int(training.step)
     if why := training.memory.restore(memory_folder(config, rank), step):
         tell_cleared(config, why)
 
 
 def tell_cleared(config: TrainConfig, why: str) -> None:
-    """Prints that the codecs of a worker lost what they kept of gradients."""
+    """Prints that the codecs of a worker start without memory, and why."""
     print(f"The memory of --codec={config.codec} starts from zero: {why}.", flush=True)

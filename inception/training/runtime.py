@@ -1,4 +1,4 @@
-"""Settings of the whole process, which a program makes once, before it computes anything."""
+"""Settings of the whole process, made once before it computes anything."""
 
 import os
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What a program takes from its environment."""
+"""Settings from environment variables."""
 
 import pytest
 

@@ -68,7 +68,7 @@ def describe(
 
 
 def facts(config: TrainConfig, workers: int) -> dict[str, str]:
-    """Returns, by name, what must be equal on all workers of a training."""
+    """Returns, by name, the settings that must be equal on all workers of a training."""
     common = json.loads(describe(config, None, workers))
     common |= {"max_steps": config.max_steps, "tensorflow": tf.version.VERSION}
     # These change what is sent, though not the result.
@@ -78,7 +78,7 @@ def facts(config: TrainConfig, workers: int) -> dict[str, str]:
 
 
 def data_facts(dataset: Dataset | None, split_data: bool) -> dict[str, str]:
-    """Returns what must be equal in the data of all workers; see `facts`."""
+    """Returns the facts about the data that must be equal on all workers; see `facts`."""
     facts = {"split_data": str(split_data)}
     return facts | ({"data_dir": _records(dataset)} if split_data else {})
 

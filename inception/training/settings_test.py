@@ -17,7 +17,7 @@ def _dataset(tmp_path) -> Dataset:
 
 
 def differences(dataset: Dataset | None, /, **changed) -> str:
-    """What a run with changed flags tells."""
+    """Returns the settings that a run with changed flags reports."""
     other = dataclasses.replace(CONFIG, **changed)
     return settings.differences(
         settings.describe(CONFIG, dataset), settings.describe(other, dataset)

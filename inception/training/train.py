@@ -1,4 +1,4 @@
-"""What the training programs share: one run, alone or as one of several workers."""
+"""One run of a training program, alone or as one of several workers."""
 
 import contextlib
 import dataclasses
@@ -26,7 +26,7 @@ from terngrad.training.loop import StopRequest
 from terngrad.training.runner import Runner
 from terngrad.training.synchronous import SynchronousStepper
 
-_CHIEF_SAVED = "the chief saved; the same command goes on from there"
+_CHIEF_SAVED = "the chief saved; the same command continues from there"
 
 
 def train(ready: Ready) -> None:
@@ -37,7 +37,7 @@ def train(ready: Ready) -> None:
       SystemExit: with the signal's status, after a signal stopped the run and it was saved.
     """
     training = ready.training
-    # To the end: a worker that is asked to stop while others save must not fail them.
+    # Handles signals to the end, so that a stop while others save does not make them fail.
     with StopRequest() as stop, _saving_at_a_loss(ready):
         checkpoint, stopped = _run(ready, stop)
         ready.stopped.assign(int(stopped))
@@ -71,7 +71,7 @@ def _run(ready: Ready, stop: StopRequest) -> tuple[str | None, bool]:
 
 @contextlib.contextmanager
 def _saving_at_a_loss(ready: Ready) -> Iterator[None]:
-    """Saves the steps made so far where a worker or ps is lost for good within the block."""
+    """Saves the steps made so far if a worker or ps is lost for good within the block."""
     try:
         yield
     except FinishedError:
@@ -87,22 +87,22 @@ def _saving_at_a_loss(ready: Ready) -> Iterator[None]:
 
 
 def _is_finite(ready: Ready) -> bool:
-    """Whether the state is worth to be saved: a worker may be lost since the training diverged."""
+    """Returns whether the state is finite: a worker may be lost because the training diverged."""
     values = (v.numpy() for v in ready.training.state.values() if v.dtype.is_floating)
     return all(np.isfinite(value).all() for value in values)
 
 
 def how_to_go_on(saved: str) -> str:
-    """Says that a checkpoint was saved, and from where the same command goes on."""
+    """Returns a text: a checkpoint was saved, and the same command continues from there."""
     newest = checkpoints.latest_checkpoint(os.path.dirname(saved)) or saved
     is_newest = checkpoints.step_of(newest) == checkpoints.step_of(saved)
     # The state of a ps or of another worker may be older than what was saved before it was lost.
     where = "there" if is_newest else f"{newest}, which is of a later step"
-    return f"saved {saved}; the same command goes on from {where}"
+    return f"saved {saved}; the same command continues from {where}"
 
 
 def say(text: str) -> None:
-    """Prints a last line; that nobody reads it is no failure for other workers to be told of."""
+    """Prints a last line; a closed pipe is no failure that the other workers must know of."""
     try:
         print(text, flush=True)
     except BrokenPipeError:
@@ -112,32 +112,32 @@ def say(text: str) -> None:
 def worker_batches(
     config: TrainConfig, goal: Problem, dataset: Dataset | None, workers: Workers, step: int
 ) -> tf.data.Dataset:
-    """A worker's batches from its step `step` on; synthetic ones where `dataset` is None."""
+    """Returns a worker's batches from step `step` on; synthetic ones if `dataset` is None."""
     if workers.split_data or dataset is None:
         index, count, seed = workers.rank, workers.size, config.seed
-    else:  # where workers hold the same records, they still take them in other orders
+    else:  # each worker reads all its records; with equal records, the order still differs
         index, count, seed = 0, 1, config.seed + (workers.rank << 32)
     config = dataclasses.replace(config, seed=seed)
     return training_batches(config, goal, dataset, step, index, count)
 
 
 def _regained(ready: Ready) -> tuple[int, Iterator] | None:
-    """Goes on after a step that was given up because a worker came or went."""
+    """Continues after a step that was abandoned because a worker joined or left."""
     connection, training = ready.connection, ready.training
     if connection is None or not connection.was_interrupted():
         return None
     before = int(training.step)
     connection.synchronize(ready.shared)
     step = int(training.step)
-    if step != before and training.memory.variables:  # they belong to the step it was at
+    if step != before and training.memory.variables:  # the memory belongs to the earlier step
         training.memory.clear()
-        tell_cleared(ready.config, f"this worker was given the state of step {step}")
+        tell_cleared(ready.config, f"this worker received the state of step {step}")
     batches = worker_batches(ready.config, ready.goal, ready.dataset, ready.workers, step)
     return step, iter(batches)
 
 
 def _compare_copies(ready: Ready) -> None:
-    """Meets the others when the chief has saved, and tells if the copies drifted apart."""
+    """Waits for all workers and the chief's checkpoint; warns if the parameters differ."""
     if ready.connection is None:
         return
     state = ready.training.state
@@ -146,15 +146,15 @@ def _compare_copies(ready: Ready) -> None:
         try:
             ready.workers.agree({"parameters at the end": fingerprint(values)})
             return
-        except DifferenceError as error:  # nothing is wrong with the chief's, which are saved
+        except DifferenceError as error:  # only a warning: the chief's copy is saved
             print(f"Warning: the workers' copies differ: {error}.", flush=True)
             return
-        except InterruptionError:  # one that is behind needs the state of others
+        except InterruptionError:  # a worker that is behind needs the state of the others
             ready.connection.synchronize(ready.shared)
 
 
 def _save(ready: Ready, step: int) -> str | None:
-    """Saves, if nobody else does; the first worker that is left does it in the chief's place.
+    """Saves, if this is the chief or, after its loss, the first worker that is left.
 
     Every worker saves the memory of its own codecs.
     """
@@ -170,7 +170,7 @@ def _save(ready: Ready, step: int) -> str | None:
 
 
 def _runner_at(ready: Ready, step: int) -> tuple[Runner, int]:
-    """The runner of the step after `step`, and the step up to which it serves."""
+    """Returns the runner of the step after `step`, and the step up to which it applies."""
     runner, until = _planned_runner(ready, step)
     if ready.connection is None or not ready.connection.spares:
         return runner, until
@@ -178,7 +178,7 @@ def _runner_at(ready: Ready, step: int) -> tuple[Runner, int]:
 
 
 def _planned_runner(ready: Ready, step: int) -> tuple[Runner, int]:
-    """The same where all workers make all steps."""
+    """Returns the same for a run in which all workers make all steps."""
     training, every = ready.training, ready.config.floating_grad_epoch
     if not every:
         return training.runner, ENDLESS

@@ -68,7 +68,7 @@ def run(digits, train_dir, **flags):
 
 @pytest.fixture(name="run_here")
 def _run_here(monkeypatch, capsys):
-    """Runs the program in this process, for which conftest.py has made the program's settings."""
+    """Runs the program in this process, whose settings conftest.py has made."""
     monkeypatch.setattr(runtime, "configure", lambda **_: None)
     monkeypatch.setattr(runtime, "towers", lambda n, on_cpu: [f"/CPU:{i}" for i in range(n)])
 
@@ -81,7 +81,7 @@ def _run_here(monkeypatch, capsys):
 
 @pytest.fixture(name="refusal")
 def _refusal(run_here):
-    """Runs the program in this process; returns the line with which it ends."""
+    """Runs the program in this process; returns its last line."""
 
     def refused(*args, **flags):
         with pytest.raises(SystemExit) as ended:
@@ -146,10 +146,10 @@ def test_event_files_hold_losses_speed_bytes_and_zeros(undisturbed):
 
 @pytest.fixture(scope="module", name="interrupted")
 def _interrupted(digits, tmp_path_factory):
-    """A run that a kill and two signals ended: its folder and, by signal, what it printed then."""
+    """A run ended by a kill and two signals: its folder, and its output after each signal."""
     folder, printed = tmp_path_factory.mktemp("interrupted"), {}
     with start(digits, folder) as training:
-        training.wait_for("step 10,")  # and is killed
+        training.wait_for("step 10,")  # the end of the block kills it
     for number in (signal.SIGTERM, signal.SIGINT):
         with start(digits, folder, save_iter=0) as training:
             training.wait_for(": step ")
@@ -175,7 +175,7 @@ def test_law_8_killed_and_started_again_equals_undisturbed(undisturbed, interrup
 def test_a_signal_saves_and_exits_and_the_run_goes_on(interrupted, number):
     status, saved, output = interrupted[1][number]
     assert status == 128 + number, output
-    assert f"{number.name}: saved {saved}; the same command goes on from there." in output
+    assert f"{number.name}: saved {saved}; the same command continues from there." in output
     assert "Traceback" not in output
 
 
@@ -186,7 +186,7 @@ def test_a_run_that_goes_on_with_other_settings_names_them(digits, undisturbed, 
         shutil.copy(file, tmp_path)
     again = run_here(digits, tmp_path, max_steps=STEPS + 1, batch_size=32, seed=2, num_nodes=4)
     assert (
-        f"The run goes on with other settings than those of {tmp_path / Path(path).name}: "
+        f"The run continues with other settings than those of {tmp_path / Path(path).name}: "
         "batch_size = 32 (was 16), num_nodes = 4 (was 2), seed = 2 (was 1).\n"
     ) in again
     assert (tmp_path / f"model.ckpt-{STEPS + 1}.index").exists()
@@ -224,9 +224,9 @@ def test_the_learning_rate_is_drawn_before_it_is_used(undisturbed):
 def test_what_was_saved_and_from_where_the_same_command_goes_on(tmp_path):
     (tmp_path / "model.ckpt-40.index").touch()
     saved = f"{tmp_path}/model.ckpt-40"
-    assert train.how_to_go_on(saved) == f"saved {saved}; the same command goes on from there"
-    (tmp_path / "model.ckpt-90.index").touch()  # of a state that was lost with a ps
-    later = f"goes on from {tmp_path}/model.ckpt-90, which is of a later step"
+    assert train.how_to_go_on(saved) == f"saved {saved}; the same command continues from there"
+    (tmp_path / "model.ckpt-90.index").touch()  # its state was lost with a ps
+    later = f"continues from {tmp_path}/model.ckpt-90, which is of a later step"
     assert train.how_to_go_on(saved).endswith(later)
 
 

@@ -90,10 +90,10 @@ def _read_batches(folder: str) -> tuple[str, dict[str, bytes]]:
             return place, _read_folder(place)
     archive = os.path.join(folder, _ARCHIVE)
     if not os.path.isfile(archive):
-        raise ValueError(f"{folder}: neither {_ARCHIVE} nor {_FOLDER} is there")
+        raise ValueError(f"{folder} holds neither {_ARCHIVE} nor {_FOLDER}")
     if files.sha256_of(archive) != _SHA256:
         logging.warning(
-            "%s is not the published archive (other checksum); it is converted all the same",
+            "%s is not the published archive (its checksum differs); converting it anyway",
             archive,
         )
     return archive, _read_archive(archive)

@@ -1,4 +1,4 @@
-"""Laws of reading CIFAR-10: every form of the source gives the same, and nothing else is run."""
+"""Laws of reading CIFAR-10: all forms of the source are equal, and pickles run no code."""
 
 import io
 import os

@@ -43,7 +43,7 @@ def convert(
     kept = {path for path in every if os.path.exists(path) and not overwrite}
     if kept:
         print(
-            f"{len(kept)} record files in {dataset_dir} are left alone; --overwrite replaces them."
+            f"{dataset_dir} keeps its {len(kept)} existing record files; --overwrite replaces them."
         )
     if len(kept) == len(every):
         return
@@ -59,7 +59,7 @@ def convert(
 
 
 def record_paths(folder: str, name: str, split: str, num_shards: int | None) -> list[str]:
-    """Returns the record files of a split: one, or for training as many as there are shards."""
+    """Returns the record files of a split: one, or `num_shards` for training."""
     if num_shards is None:
         return [os.path.join(folder, f"{split}-{name}.tfrecord")]
     total = num_shards if split == "train" else 1
@@ -67,7 +67,7 @@ def record_paths(folder: str, name: str, split: str, num_shards: int | None) -> 
 
 
 def spread(num_images: int, paths: Sequence[str]) -> dict[str, np.ndarray]:
-    """Deals images 0, 1, ... to the files in turn, so that each gets a mix of a sorted source."""
+    """Assigns images 0, 1, ... to the files in turn, so that sorted images are mixed."""
     if num_images < len(paths):
         raise ValueError(
             f"{num_images} images do not fill {len(paths)} shards; --num_shards is too large"
@@ -81,7 +81,7 @@ def write_records(
     """Writes record files with images as PNG; a file gets its name when it is complete.
 
     Args:
-      shares: the indices in `images` of each file's images, by path.
+      shares: indices of each file's images, by path.
       images: uint8 [N, H, W, C].
       labels: int64 [N].
       info: the data set, for the names of its classes.
@@ -103,7 +103,7 @@ def write_records(
 
 
 def write_labels(folder: str, info: DatasetInfo) -> None:
-    """Writes labels.txt: a line id:name for each class."""
+    """Writes labels.txt with a line id:name for each class."""
     with files.replacing_text(os.path.join(folder, "labels.txt")) as file:
         file.writelines(f"{label}:{name}\n" for label, name in enumerate(info.class_names))
 

@@ -1,4 +1,4 @@
-"""Laws of conversion: all or nothing, spread evenly, and what exists is left alone."""
+"""Laws of conversion: all or nothing, evenly spread, and existing files are kept."""
 
 import os
 
@@ -69,9 +69,9 @@ def test_existing_records_are_left_alone_unless_overwrite(source, tmp_path, caps
     capsys.readouterr()
     _convert(source, tmp_path / "out", num_shards=4)
     assert kept.read_bytes() == b"mine" and lost.exists()
-    assert "4 record files" in capsys.readouterr().out
+    assert "4 existing record files" in capsys.readouterr().out
     _convert(source, tmp_path / "out", num_shards=4)
-    assert "5 record files" in capsys.readouterr().out
+    assert "5 existing record files" in capsys.readouterr().out
     _convert(source, tmp_path / "out", num_shards=4, overwrite=True)
     assert kept.read_bytes() == whole
 

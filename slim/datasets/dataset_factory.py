@@ -1,4 +1,4 @@
-"""Data sets by name, as they lie on disk."""
+"""Finds data sets on disk by name."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Dataset:
     """One split of one data set on disk.
 
     Attributes:
-      name: such as "mnist".
-      split: such as "train".
+      name: name of the data set, e.g. "mnist".
+      split: name of the split, e.g. "train".
       files: its record files, sorted.
       counts: the number of records in each file.
       num_classes: number of classes.

@@ -1,4 +1,4 @@
-"""Laws of finding data sets: both layouts are found, whatever is missing is named."""
+"""Laws of finding data sets: both layouts are found, and errors name missing files."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Facts about a data set that need none of its files."""
+"""Facts about data sets, known without their files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and downloads."""
+"""Files that appear complete or not at all, and downloads."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def replacing_text(path: str) -> Iterator[TextIO]:
 
 
 def progress_bar() -> rich.progress.Progress:
-    """Returns a progress bar on stderr, silent where that is not a terminal."""
+    """Returns a progress bar on stderr, which is silent if stderr is no terminal."""
     console = rich.console.Console(stderr=True)
     return rich.progress.Progress(
         *rich.progress.Progress.get_default_columns(),
@@ -64,15 +64,15 @@ def sha256_of(path: str) -> str:
 
 
 def download(url: str, path: str, is_whole: Callable[[str], bool]) -> None:
-    """Downloads `url` to `path`; resumes an attempt that was cut off.
+    """Downloads `url` to `path`; resumes an interrupted download.
 
     Args:
-      url: where the file is.
+      url: address of the file.
       path: final name of the file; nothing happens if it exists.
       is_whole: checks a finished download, given its path, before it gets its final name.
 
     Raises:
-      ValueError: no network, or the download fails the check (it is then removed).
+      ValueError: there is no network, or the download fails the check and was removed.
     """
     if os.path.exists(path):
         return
@@ -82,7 +82,7 @@ def download(url: str, path: str, is_whole: Callable[[str], bool]) -> None:
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
         raise ValueError(
-            f"cannot download {url} ({reason}); give a folder that has it with --source_dir"
+            f"cannot download {url} ({reason}); name a folder that has it with --source_dir"
         ) from None
     if not is_whole(partial):
         os.remove(partial)
@@ -111,4 +111,4 @@ def _append_rest(url: str, path: str) -> None:
                 bar.advance(task, len(chunk))
                 missing -= len(chunk)
     if missing > 0:
-        raise OSError(f"the connection ended {missing} bytes early; start again to go on")
+        raise OSError(f"the connection ended {missing} bytes early; start again to continue")

@@ -1,4 +1,4 @@
-"""Laws of downloads: whole and checked or not there, resumed, and clear without a network."""
+"""Laws of downloads: complete and checked or absent, resumed, with a clear error offline."""
 
 import contextlib
 import http.server
@@ -13,7 +13,7 @@ _CONTENT = bytes(range(256)) * 40
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
-    """Serves _CONTENT, from the byte asked for; /cut ends early, /plain knows no ranges."""
+    """Serves _CONTENT from the requested byte; /cut ends early, /plain ignores ranges."""
 
     def do_GET(self):
         asked = self.headers.get("Range")
@@ -56,7 +56,7 @@ def test_download_gets_its_name_when_it_is_whole_and_is_not_repeated(tmp_path, s
 
 def test_interrupted_download_goes_on_where_it_was_cut_off(tmp_path, server):
     path = str(tmp_path / "file")
-    with pytest.raises(ValueError, match="bytes early; start again to go on"):
+    with pytest.raises(ValueError, match="bytes early; start again to continue"):
         files.download(f"{server.url}/cut", path, _is_content)
     assert not os.path.exists(path)
     files.download(f"{server.url}/file", path, _is_content)

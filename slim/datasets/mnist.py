@@ -48,7 +48,7 @@ _SHA256 = {  # of the files after gunzip
     "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
     "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
 }
-_SAMPLE_SHA256 = {  # the same of the sample in mnist_sample/
+_SAMPLE_SHA256 = {  # of the files of the sample in mnist_sample/, after gunzip
     "train-images-idx3-ubyte": "438ba099335a695db401b4cc1a9ebb5e26f3f6800536cda63de250fa022053bd",
     "train-labels-idx1-ubyte": "cdc933926617e78fa735e9296757e93f869734837ddb53260df98126675ca7c4",
     "t10k-images-idx3-ubyte": "a51e2d3dd51e45c9b4d3696ea77423669135a941d6f9dd0601b1f25118d2faeb",
@@ -86,8 +86,8 @@ def parse_idx(content: bytes, path: str, rank: int) -> np.ndarray:
 
     Args:
       content: the file after gunzip.
-      path: where it came from, for errors.
-      rank: the number of dimensions it must have.
+      path: path of the file, for errors.
+      rank: required number of dimensions.
 
     Returns:
       uint8 array of that rank.
@@ -117,12 +117,12 @@ def _load_idx(folder: str, name: str, rank: int) -> tuple[str, np.ndarray]:
     candidates = [os.path.join(folder, name + suffix) for suffix in ("", ".gz")]
     path = next(filter(os.path.isfile, candidates), None)
     if path is None:
-        raise ValueError(f"{folder}: neither {name} nor {name}.gz is there")
+        raise ValueError(f"{folder} holds neither {name} nor {name}.gz")
     content = _read(path)
     array = parse_idx(content, path, rank)
     if hashlib.sha256(content).hexdigest() not in (_SHA256[name], _SAMPLE_SHA256[name]):
         logging.warning(
-            "%s is not MNIST's own (other checksum); it is converted all the same", path
+            "%s is not MNIST's own file (its checksum differs); converting it anyway", path
         )
     return path, array
 

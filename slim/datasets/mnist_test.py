@@ -1,4 +1,4 @@
-"""Laws of reading MNIST: IDX files are read exactly, and whatever is wrong with one is named."""
+"""Laws of reading MNIST: IDX files are read exactly, and errors name what is wrong."""
 
 import os
 import pathlib
@@ -46,7 +46,7 @@ def test_wrong_magic_number_is_named(content):
 
 
 def test_missing_file_and_truncated_gzip_are_named(tmp_path):
-    with pytest.raises(ValueError, match=r"neither train-images-idx3-ubyte nor .*gz is there"):
+    with pytest.raises(ValueError, match=r"holds neither train-images-idx3-ubyte nor .*gz$"):
         mnist.load(str(tmp_path))
     write_mnist(tmp_path, suffix=".gz")
     os.truncate(tmp_path / "t10k-images-idx3-ubyte.gz", 3000)

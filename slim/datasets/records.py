@@ -1,4 +1,4 @@
-"""TFRecord files of labelled images: the one writer and the one parser of their schema.
+"""TFRecord files of labelled images: the only writer and parser of their schema.
 
 Every record is a `tf.train.Example` with the keys of `ImageRecord.serialize`. `counts.json`, beside
 the record files, holds the number of records in each.
@@ -31,10 +31,10 @@ class ImageRecord:
     Attributes:
       encoded: a file of `format`; for RAW the uint8 pixels, row by row, channels last.
       format: "png", "jpeg" or "RAW".
-      height: of the decoded image, in pixels.
-      width: of the decoded image, in pixels.
-      channels: of the decoded image.
-      label: the class.
+      height: height of the decoded image in pixels.
+      width: width of the decoded image in pixels.
+      channels: channels of the decoded image.
+      label: index of the class.
       text: name of the class.
       synset: WordNet id of the class.
       filename: name of the original file.
@@ -73,7 +73,7 @@ class ImageRecord:
 
 
 class EncodedImage(NamedTuple):
-    """Encoded images: tensors of one shape, [] for an image or [B] for a batch."""
+    """Encoded images: tensors of shape [] for an image, or [B] for a batch."""
 
     encoded: tf.Tensor  # string
     format: tf.Tensor  # string
@@ -89,7 +89,7 @@ def record_writer(path: str) -> Iterator[tf.io.TFRecordWriter]:
 
 
 def store_counts(counts: Mapping[str, int]) -> None:
-    """Notes the number of records of finished files (path to count) in their folders."""
+    """Stores the numbers of records of finished files, by path, in their folders."""
     for folder in {os.path.dirname(path) for path in counts}:
         stored = _stored_counts(folder)
         for path, records in counts.items():
@@ -104,7 +104,7 @@ def count_records(paths: Sequence[str]) -> tuple[int, ...]:
     """Returns the number of records in each file (or link to it): as stored, else counted.
 
     Raises:
-      ValueError: names a file that does not consist of whole records, and the offset.
+      ValueError: a file does not consist of complete records; the text names file and offset.
     """
     paths = [os.path.realpath(path) for path in paths]
     stored = {folder: _stored_counts(folder) for folder in set(map(os.path.dirname, paths))}
@@ -117,12 +117,12 @@ def find_damage(path: str, labels: range | None = None) -> str | None:
     """Reads the whole file with checksums, decodes its images, and looks for the first bad record.
 
     Args:
-      path: of the record file.
+      path: path of the record file.
       labels: allowed labels, from labels_offset on; None allows all.
 
     Returns:
-      One line with file, number of the record, its offset in bytes, and the reason; None for a
-      file without damage.
+      A line with file, number and byte offset of the record, and the reason; None for an undamaged
+      file.
     """
     number = 0
     try:
@@ -141,10 +141,10 @@ def find_damage(path: str, labels: range | None = None) -> str | None:
 
 @contextlib.contextmanager
 def naming_damage(paths: Sequence[str], labels: range | None = None) -> Iterator[None]:
-    """Turns TensorFlow's error about a damaged record, raised in the block, into a ValueError.
+    """Turns TensorFlow's error about a damaged record in the block into a ValueError.
 
     Args:
-      paths: the record files that the block reads; they are searched after an error only.
+      paths: the record files that the block reads; they are searched only after an error.
       labels: see `find_damage`.
     """
     try:
@@ -157,7 +157,7 @@ def naming_damage(paths: Sequence[str], labels: range | None = None) -> Iterator
 
 
 def parse_examples(serialized: tf.Tensor) -> tuple[EncodedImage, tf.Tensor]:
-    """Parses a batch of Examples, also TF-Slim's with fewer keys.
+    """Parses a batch of Examples, also TF-Slim's, which have fewer keys.
 
     Args:
       serialized: string [B].
@@ -202,7 +202,7 @@ def _count(path: str, stored: Mapping[str, int] | None) -> int:
     try:
         return sum(1 for _ in _record_offsets(path))
     except ValueError as error:
-        # A wrong length misleads the count; reading with checksums finds its record.
+        # After a wrong length, the offset is useless; reading with checksums finds the record.
         raise ValueError(find_damage(path) or str(error)) from None
 
 
@@ -212,7 +212,7 @@ def _place(path: str, number: int) -> str:
 
 
 def _record_offsets(path: str) -> Iterator[int]:
-    """Yields the offset of each record, seeking from one to the next."""
+    """Yields the offset of each record, without reading their content."""
     size, end = os.path.getsize(path), 0
     with open(path, "rb") as file:
         while (offset := end) < size:
@@ -224,7 +224,7 @@ def _record_offsets(path: str) -> Iterator[int]:
 
 
 def _stored_counts(folder: str) -> dict[str, dict[str, int]]:
-    """Returns {file: {"records": N, "bytes": size of the file that had them}}."""
+    """Returns {file: {"records": N, "bytes": size of the file when it was counted}}."""
     try:
         with open(os.path.join(folder, _COUNTS_FILE), encoding="utf-8") as file:
             return json.load(file)

@@ -1,4 +1,4 @@
-"""Laws of record files: what is written is read, whole or not at all, and damage is named."""
+"""Laws of record files: complete or absent, read as written, and errors name the damage."""
 
 import json
 import os

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 
 class Dropout(keras.layers.Layer):
-    """Sets a random share of the values to 0 and divides the kept ones by `keep_prob`.
+    """Sets a random share of the values to 0, and divides the others by `keep_prob`.
 
     The draw is a function of `salt` and of the seed that the net is called with. Unlike
     keras.layers.Dropout the layer holds no state, so a step can be repeated.

@@ -35,14 +35,14 @@ class NetBuilder:
     def conv(
         self, net: keras.KerasTensor, filters: int, size: int, name: str, **kwargs: Any
     ) -> keras.KerasTensor:
-        """Appends a `size` x `size` convolution, SAME padding; for the rest see `_options`."""
+        """Appends a `size` x `size` convolution with SAME padding; see also `_options`."""
         options = self._options(name, **kwargs)
         return keras.layers.Conv2D(filters, size, padding="same", **options)(net)
 
     def dense(
         self, net: keras.KerasTensor, units: int, name: str, **kwargs: Any
     ) -> keras.KerasTensor:
-        """Appends a fully connected layer; for the rest see `_options`."""
+        """Appends a fully connected layer; see also `_options`."""
         return keras.layers.Dense(units, **self._options(name, **kwargs))(net)
 
     def dropout(self, net: keras.KerasTensor, name: str) -> keras.KerasTensor:

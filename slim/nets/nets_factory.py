@@ -23,7 +23,7 @@ class NetSpec:
       channels: channels of the images.
       preprocessing: name of the preprocessing the net is trained with.
       has_dropout: whether the model takes a dropout seed beside the images.
-      min_image_size: smallest height and width that the net's pooling does not reduce to nothing.
+      min_image_size: smallest height and width that the net's pooling allows.
       logits_layer: name of the last layer.
     """
 
@@ -69,11 +69,11 @@ def build_net(
       image_size: height and width of the images in pixels; None for the net's default.
       weight_decay: factor of sum(w^2) / 2 over the kernels that the net decays.
       dropout_keep_prob: share of the values that dropout keeps, in (0, 1].
-      seed: of the initial weights.
+      seed: seed of the initial weights.
 
     Returns:
-      A model of [images float32 [B, size, size, channels]], or of [images, dropout seed int32 [2]]
-      if the net has dropout, that returns logits float32 [B, num_classes].
+      A model from images float32 [B, size, size, channels], and a dropout seed int32 [2] if the net
+      has dropout, to logits float32 [B, num_classes].
 
     Raises:
       ValueError: a value is not allowed.

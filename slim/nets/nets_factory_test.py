@@ -1,4 +1,4 @@
-"""Laws of the nets, each shown for every net of the factory."""
+"""Laws of the nets, tested with every net of the factory."""
 
 import numpy as np
 import pytest

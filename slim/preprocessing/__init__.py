@@ -1,1 +1,1 @@
-"""Turns a stored image into the input of a net; one file for each family of nets."""
+"""Turns stored images into the inputs of nets; one file for each family of nets."""

@@ -15,7 +15,7 @@ def preprocess_for_training(image: tf.Tensor, size: int, seed: tf.Tensor) -> tf.
     Args:
       image: uint8 [H, W, C].
       size: side of the crop in pixels.
-      seed: int64 [2]; the five draws depend on nothing else.
+      seed: int64 [2], the only seed of the five draws.
 
     Returns:
       float32 [size, size, C] with mean 0 and variance 1.
@@ -36,14 +36,14 @@ def preprocess_for_evaluation(image: tf.Tensor, size: int, seed: tf.Tensor) -> t
 
 
 def _pad(image: tf.Tensor, size: int) -> tf.Tensor:
-    """Pads with black so that a crop of `size` has room to move."""
+    """Pads with black, so that crops of `size` have several positions."""
     lack = tf.maximum(size - tf.shape(image)[:2], -1)
     padding = tf.where(lack >= 0, (lack + 1) // 2 + _PADDING, 0)
     return tf.pad(image, [[padding[0], padding[0]], [padding[1], padding[1]], [0, 0]])
 
 
 def _crop(image: tf.Tensor, size: int, row: tf.Tensor, column: tf.Tensor) -> tf.Tensor:
-    """Crops [size, size] at the place that two draws from [0, 1) choose."""
+    """Crops [size, size] at a position given by two draws from [0, 1)."""
     room = tf.cast(tf.shape(image)[:2] - size + 1, tf.float32)
     offset = tf.cast(tf.stack([row, column]) * room, tf.int32)
     crop = tf.slice(image, tf.concat([offset, [0]], axis=0), [size, size, -1])

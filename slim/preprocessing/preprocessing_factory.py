@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from slim.preprocessing import cifarnet, lenet, unit
 
-# (image uint8 [H, W, C], size in pixels, seed int64 [2]) to float32 [size, size, C]. All draws come
-# from the seed.
+# (image uint8 [H, W, C], size in pixels, seed int64 [2]) -> float32 [size, size, C]. All draws
+# depend on the seed only.
 Preprocess = Callable[[tf.Tensor, int, tf.Tensor], tf.Tensor]
 
 _PREPROCESSING: dict[str, tuple[Preprocess, Preprocess]] = {  # for training, for evaluation

@@ -1,4 +1,4 @@
-"""Laws of preprocessing: shapes, scales, and draws that come from the seed alone."""
+"""Laws of preprocessing: shapes, scales, and draws that depend on the seed only."""
 
 import numpy as np
 import pytest

@@ -1,1 +1,1 @@
-"""Asynchronous training: parameter servers hold the parameters and apply gradients as they come."""
+"""Asynchronous training: ps hold the parameters and apply each gradient on arrival."""

@@ -1,4 +1,4 @@
-"""How far a worker may run ahead of the slowest."""
+"""The bound on how far a worker may run ahead of the slowest."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _LOOK_SECS = 0.5
 class Bound:
     """Counts the workers' steps, and holds back workers that are too many steps ahead.
 
-    Only workers that take part count: those who made a step in the last `timeout_secs` seconds, or
-    are held back, and have not left. A worker that joins late, or again, starts at the step of the
-    slowest. Let N workers take part, with a bound of S steps. Then ps 0, which holds workers back,
-    applies at most (2 S + 1) (N - 1) updates between a pull and the push of its gradient. There may
-    be more at the other ps, since a worker pulls from them before ps 0 holds it back. There may
-    also be more before the first push of a worker that joins, since nobody waits for it until then.
+    Only active workers count: workers that are held back or made a step in the last `timeout_secs`
+    seconds, and have not left. A worker that joins late or again starts at the step of the slowest.
+    With N active workers and a bound of S steps, ps 0, which holds workers back, applies at most
+    (2 S + 1) (N - 1) updates between a pull and the push of its gradient. The other ps may apply
+    more, since a worker pulls from them before ps 0 holds it back. All ps may apply more before the
+    first push of a worker that joins, since no worker waits for it before that push.
     """
 
     def __init__(self, timeout_secs: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """Nobody takes part yet."""
+        """Starts without workers."""
         self._timeout_secs = timeout_secs
         self._clock = clock
         self._steps: dict[int, int] = {}
@@ -41,18 +41,18 @@ class Bound:
             self._changed.notify_all()
 
     def leave(self, worker: int) -> None:
-        """A worker has gone; nobody waits for it."""
+        """Forgets a worker that has left."""
         with self._changed:
             self._steps.pop(worker, None)
             self._changed.notify_all()
 
     def wait(self, worker: int, steps: int, goes_on: Callable[[], bool]) -> float:
-        """Returns when a worker is at most `steps` ahead of the slowest (-1 = no bound).
+        """Waits until a worker is at most `steps` ahead of the slowest (-1 = no bound).
 
-        It also returns soon after `goes_on` says that there is no reason left to wait.
+        Also returns soon after `goes_on` becomes false.
 
         Returns:
-          The seconds that it was held.
+          The seconds that the worker was held back.
         """
         with self._changed:
             began = self._clock()

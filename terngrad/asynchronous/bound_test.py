@@ -8,7 +8,7 @@ SECS = 30.0
 
 
 def held(bound, worker, steps):
-    """A thread that waits as a worker would."""
+    """A thread that waits like a worker."""
     thread = threading.Thread(target=bound.wait, args=(worker, steps, lambda: True), daemon=True)
     thread.start()
     return thread
@@ -67,7 +67,7 @@ def test_nobody_waits_for_a_worker_that_makes_no_step_for_so_long_nor_is_it_behi
     now[0] = SECS + 1
     bound.step(0)
     assert_goes_on(held(bound, 0, 0))
-    bound.step(1)  # it is back, at the step of the others
+    bound.step(1)  # it joins again, at the step of the others
     assert_goes_on(held(bound, 0, 0))
 
 

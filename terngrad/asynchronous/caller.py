@@ -1,4 +1,4 @@
-"""What a ps of asynchronous training replies to the calls of one worker."""
+"""A ps' replies to the calls of one worker of asynchronous training."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _LONGEST = {ENTER: 1 << 16, BEGIN: 1 << 20}  # bytes of content
 
 
 class Caller:
-    """A worker that calls.
+    """One worker's stream of calls.
 
     Attributes:
-      seat: of the worker.
+      seat: seat of the worker.
     """
 
     def __init__(
@@ -31,19 +31,19 @@ class Caller:
         context: grpc.ServicerContext,
         requests: Iterator[bytes],
     ) -> None:
-        """Of a worker that was let in; nothing is read yet."""
+        """Serves an admitted worker; reads nothing yet."""
         self.seat = Seat(worker, context)
         self._seats, self._store, self._figures = seats, seats.store, seats.figures
         self._requests = requests
-        self._begins: Proposal | None = None  # the run whose state is to come
-        self._count = [0]  # bytes that came
+        self._begins: Proposal | None = None  # the run whose state follows
+        self._count = [0]  # bytes received
 
     def replies(self) -> Iterator[bytes]:
         """Answers calls until the worker ends.
 
         Raises:
-          CallError, PlanError, GradientError, FrameError, DecodeError: say what is wrong with one.
-          OtherRunError, HereAlreadyError: the worker has to enter again.
+          CallError, PlanError, GradientError, FrameError, DecodeError: a call is wrong.
+          OtherRunError, HereAlreadyError: the worker must enter again.
         """
         acts = {
             ENTER: self._enter,
@@ -58,7 +58,7 @@ class Caller:
             call, first = split_frame(message, Call)
             self._count[0], self.seat.is_pushing = len(message), call.act == PUSH
             if call.act != ENTER and not self.seat.incarnation:
-                raise CallError(f"act is {call.act} in the first call; allowed is {ENTER}, ENTER")
+                raise CallError(f"act is {call.act} in the first call; allowed is {ENTER} (ENTER)")
             if call.act == BYE:
                 self._seats.part(self.seat, call)
                 yield from frames(self._seats.reply(self._store.status))
@@ -73,14 +73,14 @@ class Caller:
                 yield frame
 
     def _check_size(self, call: Call) -> None:
-        """Before anything is allocated for the content."""
+        """Checks the announced size before memory is allocated for the content."""
         exact = {PULL: 0, FETCH: 0, STATE: self._begins.state_bytes if self._begins else 0}
         if call.act == PUSH:
             exact[PUSH] = self._store.pushed_bytes(self.seat.run)
         if call.act in _LONGEST and call.size > _LONGEST[call.act]:
-            raise CallError(f"{call.size} bytes; allowed are up to {_LONGEST[call.act]}")
+            raise CallError(f"content: {call.size} bytes; allowed are up to {_LONGEST[call.act]}")
         if call.act in exact and call.size != exact[call.act]:
-            raise CallError(f"{call.size} bytes; allowed are {exact[call.act]}")
+            raise CallError(f"content: {call.size} bytes; allowed are {exact[call.act]}")
         if call.act in (BEGIN, STATE) and self.seat.worker:
             raise CallError("only worker 0 may begin a run")
         if call.last and self.seat.worker:
@@ -134,7 +134,7 @@ class Caller:
         return self._held(*self._store.state())
 
     def _held(self, status: RunStatus, content: bytes) -> Iterator[bytes]:
-        """What is held of the run that the worker is in; it has to enter another one first."""
+        """Replies with what the ps holds; a worker of another run must enter this one first."""
         if not status.waits and status.run != self.seat.run:
             raise OtherRunError
         return self._reply(status, content, self._seats.untold(self.seat.worker))
@@ -142,6 +142,6 @@ class Caller:
     def _reply(
         self, status: RunStatus, content: bytes = b"", untold: Sequence[int] = ()
     ) -> Iterator[bytes]:
-        """Tells where the run is; what comes next is of the run that this tells."""
+        """Replies with the run's status; the worker's next call concerns the run it names."""
         self.seat.run = "" if status.waits else status.run
         return frames(self._seats.reply(status, untold), content)

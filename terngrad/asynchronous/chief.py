@@ -1,9 +1,9 @@
-"""What worker 0 does for a run: begins it, or goes on with it; fetches its state; ends it.
+"""The tasks of worker 0: it begins or continues a run, fetches its state, and ends it.
 
-A run lasts from its beginning, when the chief gives the ps its state, to its end. The chief notes
-the run's name beside its checkpoints meanwhile. If the chief is started again during a run, with
-the same settings, it goes on with what the ps hold, unless its checkpoint is newer; else it begins
-another run from its checkpoint, whatever the ps hold.
+A run begins when the chief sends a state to the ps. While the run lasts, a file beside the chief's
+checkpoints names it. If the chief restarts during a run with the same settings, it continues with
+the state of the ps, unless its checkpoint is newer. Otherwise it begins another run from its
+checkpoint.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from terngrad.asynchronous.states import States
 from terngrad.asynchronous.updates import state_bytes
 from terngrad.cluster.membership import difference
 
-_LAST_UPDATES_SECS = 5.0  # for pushes that are on their way while ps 0 already has its updates
+_LAST_UPDATES_SECS = 5.0  # for pushes to the other ps after ps 0 has all updates
 
 
 class Chief:
@@ -31,24 +31,24 @@ class Chief:
         run_file: RunFile,
         tell: Callable[[str], None],
     ) -> None:
-        """Nothing is sent yet.
+        """Sends nothing yet.
 
         Args:
-          client: of this worker.
-          plan: of the run that it would begin.
-          states: between its variables and what the ps hold.
-          run_file: beside its checkpoints.
+          client: client of this worker.
+          plan: plan of the run that it would begin.
+          states: converts between its variables and the states of the ps.
+          run_file: names the current run, beside its checkpoints.
           tell: called with lines for the log.
         """
         self._client, self._plan, self._states = client, plan, states
         self._run_file, self._tell = run_file, tell
 
     def begin_or_go_on(self, step: int, checkpoint: str | None) -> None:
-        """Gives the variables to the ps, unless these hold a newer state of the same run.
+        """Sends the variables to the ps, unless the ps hold a newer state of the same run.
 
         Args:
-          step: of the variables.
-          checkpoint: from which they were read, if any.
+          step: step of the variables.
+          checkpoint: path from which they were loaded, if any.
 
         Raises:
           MembershipError: a ps cannot be reached, or refuses this worker.
@@ -59,29 +59,28 @@ class Chief:
         if run and all(status.run == run for status in statuses) and held >= step:
             changed = difference(self._plan.facts, facts, "this worker", "the run before")
             if not changed:
-                self._tell(f"The run goes on with what the ps hold, step {held}.")
+                self._tell(f"The run continues with the state of the ps at step {held}.")
                 return
             self._tell(f"The run of the ps, at step {held}, is not continued: {changed}.")
         packed = self._states.pack()
-        # Noted before it begins: a chief that is started again then finds this run, or none, but
-        # no run before it.
+        # Written first, so that a restarted chief finds this run or none, but no earlier run.
         self._run_file.write(self._plan.run, self._plan.facts)
         self._client.begin(self._plan, packed, step)
         self._tell(f"A run begins at step {step}{f', {checkpoint}' if checkpoint else ''}.")
 
     def fetch(self, *, last: bool = False) -> int:
-        """Assigns what the ps hold to the variables; returns its step. For `last` see `Client`."""
+        """Loads the state of the ps into the variables; returns its step. See `Client.fetch`."""
         sizes = [state_bytes(self._plan, shard) for shard in self._states.shards]
         step, contents = self._client.fetch(sizes, last=last)
         self._states.unpack(contents)
         return step
 
     def await_last_updates(self) -> None:
-        """Waits a little until all ps, not only ps 0, have the updates of a finished run."""
+        """Waits up to 5 s until all ps, not only ps 0, have the updates of a finished run."""
         self._client.await_updates(self._plan.max_steps, _LAST_UPDATES_SECS)
 
     def end(self, *, done: bool, stopped: bool) -> None:
-        """Ends the run, whose last state was saved: it is done, or this worker was stopped."""
-        # A ps that did not hear it goes on with the run, and so does a chief started again here.
+        """Ends the run after its last state was saved: it is done, or this worker was stopped."""
+        # If a ps does not know, it continues the run, and a restarted chief must continue it, too.
         if self._client.bye(done=done, stop=stopped, saved=True, looks=True):
             self._run_file.remove()

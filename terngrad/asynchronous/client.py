@@ -20,7 +20,7 @@ from terngrad.service.messages import Call, Reply
 from terngrad.service.security import Tls
 
 _LOOK_SECS = 0.3
-_MOST_UNTAKEN = 1 << 16  # values of staleness; older ones are forgotten
+_MOST_UNTAKEN = 1 << 16  # values of staleness; older ones are dropped
 
 _T = TypeVar("_T")
 
@@ -41,16 +41,16 @@ class Client:
         tell: Callable[[str], None] = lambda line: None,
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Nothing is sent yet.
+        """Sends nothing yet.
 
         Args:
           ps_hosts: "host:port" of each ps; they may start later.
-          worker_hosts: of each worker, for messages.
-          rank: of this worker.
+          worker_hosts: "host:port" of each worker, for messages.
+          rank: index of this worker.
           timeout_secs: how long a ps may be away.
-          shards: what each ps holds.
-          pull_bits: 32 or 16, of a parameter as it is pulled.
-          facts: what all workers must have in common.
+          shards: shard of each ps.
+          pull_bits: bits of a pulled parameter, 32 or 16.
+          facts: settings that must be equal on all workers.
           tls: None = plain text.
           tell: called with a line when a ps is lost, and when it is back.
           stopped: whether this worker was asked to end; it then does not wait for a ps.
@@ -79,10 +79,10 @@ class Client:
         self._threads = futures.ThreadPoolExecutor(len(ps_hosts))
 
     def enter(self, run: str = "") -> list[RunStatus]:
-        """Reaches all ps; `run` is the one in which this worker was before, if any.
+        """Enters at all ps; `run` is the run that this worker was in before, if any.
 
         Raises:
-          MembershipError: names the ps that cannot be reached or that refuses this worker.
+          MembershipError: a ps cannot be reached, or refuses this worker.
         """
         for server in self._servers:
             server.run = run
@@ -90,7 +90,7 @@ class Client:
 
     def begin(self, plan: Plan, states: Sequence[bytes], version: int) -> None:
         """Begins a run at all ps with the state of each shard, at a version."""
-        # On a new stream, perhaps of a ps that was started again, the plan goes before the state.
+        # On a new stream, perhaps of a restarted ps, the plan must precede the state.
         enter = lambda entered: Call(act=ENTER)
 
         def begin_one(ps: int) -> None:
@@ -106,7 +106,7 @@ class Client:
         """Waits until all ps hold the parameters of one run.
 
         Raises:
-          MembershipError: worker 0 did not begin one in time.
+          MembershipError: worker 0 did not begin a run in time.
         """
         deadline = time.monotonic() + self._timeout_secs
         while True:
@@ -120,15 +120,15 @@ class Client:
             self._pause(deadline, f"worker 0 did not begin the run within {secs}")
 
     def pull(self) -> Pulled:
-        """The parameters, as they are."""
+        """Pulls the current parameters."""
         return self._read(self._alike(self._pull_one, self._pull_one))
 
     def push(self, contents: Sequence[bytes], versions: Sequence[int]) -> Pulled:
-        """Pushes a gradient, and pulls what follows; each ps applies its part at most once.
+        """Pushes a gradient, and pulls new parameters; each ps applies its part at most once.
 
         Args:
           contents: the part of each ps, see `Shard`.
-          versions: of the parameters that the gradient is of, at each ps.
+          versions: version of the parameters of each ps that the gradient was computed with.
         """
         self._sequence += 1
         call = lambda ps: Call(act=PUSH, sequence=self._sequence, version=versions[ps])
@@ -136,11 +136,11 @@ class Client:
         return self._read(self._alike(push, self._pull_one))
 
     def fetch(self, sizes: Sequence[int], *, last: bool = False) -> tuple[int, list[bytearray]]:
-        """The global step, and the state that each ps holds.
+        """Returns the global step, and the state of each ps.
 
         Args:
           sizes: bytes of each state.
-          last: pushes wait until this worker says `bye`: nothing comes after this state.
+          last: pushes wait until this worker calls `bye`, so that this state is the last.
         """
         fetch = lambda ps: self._ask(ps, Call(act=FETCH, last=last), sizes[ps])
         replies = self._alike(fetch, fetch)
@@ -149,13 +149,13 @@ class Client:
         return replies[0][0].version, [content for _, content in replies]
 
     def take_staleness(self) -> list[int]:
-        """To worker 0: staleness of all workers' updates since this was last called."""
+        """Returns, in worker 0, the staleness of all updates since this was last called."""
         found = list(self._staleness)
         self._staleness.clear()
         return found
 
     def await_updates(self, version: int, secs: float) -> bool:
-        """Waits at most so long until each ps has so many updates; returns whether each has."""
+        """Waits up to `secs` until each ps has `version` updates; returns whether each has."""
         deadline = time.monotonic() + secs
         while min(status.version for status in self._statuses()) < version:
             if time.monotonic() > deadline or self._stopped():
@@ -166,13 +166,13 @@ class Client:
     def bye(
         self, *, done: bool = False, stop: bool = False, saved: bool = False, looks: bool = False
     ) -> bool:
-        """Tells the ps that this worker ends; returns whether all of them are sure to know.
+        """Tells the ps that this worker ends; returns whether all of them confirmed it.
 
         Args:
-          done: because the run is finished.
-          stop: the others are to end, too.
-          saved: what the ps hold is in a checkpoint.
-          looks: also tells ps that are away now, once they are back.
+          done: it ends because the run is finished.
+          stop: the other workers must end, too.
+          saved: the state of the ps is in a checkpoint.
+          looks: wait for ps that are away, and tell them once they are back.
         """
         call = Call(act=BYE, done=done, stop=stop, saved=saved)
         if looks:
@@ -204,7 +204,7 @@ class Client:
         return self._shards[ps].pulled_bytes(self._pull_bits)
 
     def _ask(self, ps: int, call: Call, size: int, content: bytes = b"") -> tuple[Reply, bytearray]:
-        """Pushes, pulls or fetches; another run's parameters are pulled, and get no gradient."""
+        """Pushes, pulls or fetches; if the ps has another run by now, only pulls."""
         server = self._servers[ps]
         deadline = time.monotonic() + self._timeout_secs
         pull = lambda entered: Call(act=PULL) if entered.run != server.run else None
@@ -217,7 +217,7 @@ class Client:
                 return reply, values
             self._pause(deadline, f"ps {ps} does not hold the parameters of this run")
             server.enter()
-            if call.act == PUSH:  # the ps holds something else than what the gradient is of
+            if call.act == PUSH:  # the gradient does not belong to the parameters of the ps
                 call, content = Call(act=PULL), b""
 
     def _alike(
@@ -225,7 +225,7 @@ class Client:
         ask: Callable[[int], tuple[Reply, bytearray]],
         again: Callable[[int], tuple[Reply, bytearray]],
     ) -> list[tuple[Reply, bytearray]]:
-        """Replies of all ps that tell the same run; else they are asked again."""
+        """Returns the replies of all ps; calls `again` until all replies are of the same run."""
         deadline = time.monotonic() + self._timeout_secs
         replies = self._on_all(ask)
         while len({reply.run for reply, _ in replies}) > 1:
@@ -234,7 +234,7 @@ class Client:
         return replies
 
     def _pause(self, deadline: float, otherwise: str) -> None:
-        """Before the ps are asked again; MembershipError says `otherwise` if that is too late."""
+        """Pauses before the next call; raises MembershipError(otherwise) after the deadline."""
         if time.monotonic() > deadline or self._stopped():
             raise MembershipError(otherwise)
         time.sleep(_LOOK_SECS)

@@ -1,4 +1,4 @@
-"""Frozen dataclasses from JSON that anybody may have written: every type is checked.
+"""Frozen dataclasses from untrusted JSON: the type of every value is checked.
 
 The annotations of the fields say what is allowed: int, float, bool, str, another dataclass,
 tuple[X, ...], or Mapping[X, Y].
@@ -12,26 +12,26 @@ import typing
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
-# JSON writes 1.0 as 1 at times. True is no int here, though Python says so.
+# JSON may write 1.0 as 1. A bool is not allowed as an int here, though it is one in Python.
 _ALLOWED = {int: (int,), float: (int, float), bool: (bool,), str: (str,)}
 
 
 class FieldError(ValueError):
-    """Names a field, the type of its value, and the one that is allowed."""
+    """A field is unknown, missing or of the wrong type."""
 
 
 def check(record: Any, name: str = "") -> None:
-    """Raises FieldError unless every field of a dataclass is of the type that it declares."""
+    """Raises FieldError unless every field of a dataclass has its declared type."""
     hints = typing.get_type_hints(type(record))
     for field in dataclasses.fields(record):
         _check(getattr(record, field.name), hints[field.name], f"{name}{field.name}")
 
 
 def read(kind: type[_T], values: Any, name: str = "") -> _T:
-    """A dataclass from the values of its fields by name, with lists in the place of tuples.
+    """Returns a dataclass from the values of its fields by name, with lists for tuples.
 
     Raises:
-      FieldError: a field is unknown, or of another type, or has neither value nor default.
+      FieldError: a field is unknown or of another type, or has neither value nor default.
     """
     label = name or kind.__name__.lower()
     _expect(values, (dict,), label, "an object")

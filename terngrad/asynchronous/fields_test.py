@@ -1,4 +1,4 @@
-"""Dataclasses from JSON that anybody may have written."""
+"""Dataclasses from untrusted JSON."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from terngrad.asynchronous import fields
 
 @dataclasses.dataclass(frozen=True)
 class Inner:
-    """A part of the outer one."""
+    """A field of the outer dataclass."""
 
     flag: bool = True
     names: tuple[str, ...] = ()

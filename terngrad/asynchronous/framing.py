@@ -1,4 +1,4 @@
-"""Content of any length as frames, and back; nothing longer than announced is kept."""
+"""Content of any length as frames, and back; the receiver accepts only the announced size."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from terngrad.service.messages import PIECE_BYTES, FrameError, join_frame, split
 
 
 def frames(header: Any, content: bytes | memoryview = b"") -> Iterator[bytes]:
-    """A call or reply with its content; sets the header's size."""
+    """Yields the frames of a call or reply with its content; sets the header's size."""
     view = memoryview(content).cast("B")
     header.size = view.nbytes
     yield join_frame(header, view[:PIECE_BYTES])
@@ -21,16 +21,16 @@ def frames(header: Any, content: bytes | memoryview = b"") -> Iterator[bytes]:
 def collect(
     header: Any, first: memoryview, messages: Iterator[bytes], count: list[int] | None = None
 ) -> bytearray:
-    """The content of a call or reply whose first frame has come; its size was checked.
+    """Returns the content of a call or reply, of which the first frame was read.
 
     Args:
-      header: of the first frame.
-      first: what that brought.
-      messages: where the rest comes from.
-      count: gets the bytes of the frames that are read here.
+      header: header of the first frame; the caller has checked its size.
+      first: content of the first frame.
+      messages: the following frames.
+      count: its element is increased by the bytes of the frames that are read here.
 
     Raises:
-      FrameError: less or more comes than the header said.
+      FrameError: there is less or more content than the header announced.
     """
     content = bytearray(header.size)
     done = _put(content, 0, first)

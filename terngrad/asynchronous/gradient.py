@@ -1,4 +1,4 @@
-"""From pulled parameters and a batch to the gradient that each ps gets."""
+"""The gradient that a worker computes from pulled parameters, and the part for each ps."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Computed(NamedTuple):
     Attributes:
       losses: mean over the nodes of this worker.
       scales: float32 [v], of the coded variables.
-      units: float32 [v], what a code of 1 stands for.
+      units: float32 [v], the value of a code of 1.
       words: uint32 [coded / 32, planes], the sums of its nodes' codes.
-      floats: float32 or float16, means of what stays float, padded as the row is.
-      statistics: float32, new values of what is not trained.
-      gradients: the first node's.
-      encoded: the first node's codes, by codec.
+      floats: float32 or float16, means of the float variables, padded like the row.
+      statistics: float32, new values of the moving statistics.
+      gradients: gradients of the first node.
+      encoded: codes of the first node, by codec.
     """
 
     losses: Losses
@@ -47,9 +47,9 @@ class Computed(NamedTuple):
 
 
 class GradientStep:
-    """Computes the gradient of one batch at pulled parameters, compiled.
+    """Computes the gradient of a batch with pulled parameters, compiled.
 
-    The nodes of a worker share their scales. The worker pushes the sums of their codes. Workers
+    The nodes of a worker share their scales, and the worker pushes the sums of their codes. Workers
     share nothing with each other.
     """
 
@@ -63,32 +63,32 @@ class GradientStep:
         first_node: int,
         devices: Sequence[str],
     ) -> None:
-        """Joins the parts.
+        """Combines the parts.
 
         Args:
-          classifier: net and loss; its variables take the pulled values.
-          layout: of the gradients.
-          codecs: of the layout.
-          exchange: joins the nodes of this worker.
-          seed: of codes and dropout.
-          first_node: index of this worker's first node among all workers'.
+          classifier: net and loss, whose variables get the pulled values.
+          layout: layout of the gradients.
+          codecs: codecs of the layout.
+          exchange: connects the nodes of this worker.
+          seed: seed of codes and dropout.
+          first_node: index of this worker's first node among those of all workers.
           devices: towers; consecutive nodes share a tower.
 
         Raises:
-          ValueError: a codec writes something else than integers or floats.
+          ValueError: the codes of a codec are neither integers nor floats.
         """
         for codec in codecs:
             if not isinstance(codec, IntegerCodec | FloatCodec):
                 raise ValueError(
-                    f"codec {layout.policy.codec} is no IntegerCodec, which asynchronous training "
-                    "needs."
+                    f"codec is {layout.policy.codec}; asynchronous training allows only subclasses "
+                    "of IntegerCodec."
                 )
         self._classifier, self._layout, self._codecs = classifier, layout, codecs
         self._space = make_space(layout)
         self._exchange = exchange
         self._seed = seed_of_draws(seed)
         self._first_node, self._devices = first_node, devices
-        # A worker that is started again begins with zeros: no step of the run is its own.
+        # A restarted worker begins with zeros, since its memory would belong to no step of the run.
         self._memory = Memory(codecs, first_node, exchange.local_nodes)
         self._compiled = tf.function(self._compute, autograph=False)
 
@@ -100,14 +100,14 @@ class GradientStep:
         parameters: Sequence[np.ndarray],
         statistics: np.ndarray,
     ) -> Computed:
-        """The gradient of a batch.
+        """Computes the gradient of a batch.
 
         Args:
           images: float32 [B, H, W, C], split over the nodes.
           labels: int32 [B].
-          version: of the parameters; with the seed it selects the random draws.
-          parameters: of each ps, flat float32 or float16.
-          statistics: float32.
+          version: version of the parameters; with the seed it selects the random draws.
+          parameters: parameters of each ps, flat float32 or float16.
+          statistics: moving statistics, float32.
         """
         return self._compiled(
             images, labels, tf.constant(version, tf.int64), list(parameters), statistics
@@ -138,7 +138,7 @@ class GradientStep:
         )
 
     def _encode(self, gradients, keys: Sequence[DrawKey], devices: Sequence[str]):
-        """Scales, units, sums of codes, means of floats, and the first node's codes, by codec."""
+        """Returns scales, units, sums of codes, means of floats, first node's codes, by codec."""
         scales, units, words, floats, encoded, kept = [], [], [], [], [], []
         exchange = self._exchange
         for codec, memories in zip(self._codecs, self._memory.read(), strict=True):
@@ -156,7 +156,7 @@ class GradientStep:
         return scales, units, words, floats, encoded
 
     def _take(self, parameters: Sequence[tf.Tensor], statistics: tf.Tensor) -> None:
-        """Assigns what was pulled to the net."""
+        """Assigns the pulled values to the net."""
         row = tf.concat([tf.cast(part, tf.float32) for part in parameters], 0)
         for place in self._space.places:
             variable = self._classifier.variables[place.variable]
@@ -184,9 +184,9 @@ class GradientStep:
 
 
 def broken_floats(computed: Computed, layout: Layout) -> list[str]:
-    """Names of the variables that stay float and whose gradient is NaN or infinite."""
+    """Returns the names of the float variables whose gradient is NaN or infinite."""
     floats = computed.floats.numpy()
-    if np.isfinite(floats).all():  # as in all steps but a last one
+    if np.isfinite(floats).all():  # the usual case, for speed
         return []
     space, found = make_space(layout), []
     for place in space.places:
@@ -197,7 +197,7 @@ def broken_floats(computed: Computed, layout: Layout) -> list[str]:
 
 
 def contents(computed: Computed, shards: Sequence[Shard]) -> list[bytes]:
-    """What each ps gets of a gradient, see `Shard`."""
+    """Returns the part of a gradient for each ps, see `Shard`."""
     units, words = computed.units.numpy(), computed.words.numpy().reshape(-1)
     floats, statistics = computed.floats.numpy(), computed.statistics.numpy()
     found, word, value = [], 0, 0

@@ -1,4 +1,4 @@
-"""When a ps writes snapshots, and what it reads of them when it starts again."""
+"""When a ps writes snapshots, and how it loads them when it restarts."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Applied = Mapping[int, tuple[int, int]]  # by worker: its process, and the numbe
 
 @dataclasses.dataclass(frozen=True)
 class Keeping:
-    """Where a ps writes snapshots, and after how many updates the next; 0 = none."""
+    """Where a ps writes snapshots, and the number of updates between two; 0 = no snapshots."""
 
     folder: str
     steps: int
 
 
 class Kept(NamedTuple):
-    """A snapshot that fits this ps."""
+    """A snapshot that this ps can load."""
 
     path: str
     proposal: Proposal
@@ -38,22 +38,22 @@ class Keeper:
     def __init__(
         self, keeping: Keeping, ps: int, ps_count: int, tell: Callable[[str], None]
     ) -> None:
-        """For ps `ps` of `ps_count`; `tell` gets lines for the log."""
+        """Keeps snapshots for ps `ps` of `ps_count`; `tell` is called with lines for the log."""
         self._keeping, self._tell = keeping, tell
         self._place = {"ps": ps, "ps_count": ps_count}
         self._kept_version = -1
 
     def begin(self, kept_version: int = -1) -> None:
-        """The ps holds other parameters from now on; of `kept_version` there is a snapshot."""
+        """Notes that the parameters were replaced; `kept_version` has a snapshot (-1: none)."""
         self._kept_version = kept_version
 
     def is_due(self, version: int) -> bool:
-        """Whether there have been enough updates since the last snapshot."""
+        """Returns whether a snapshot is due at `version`."""
         steps = self._keeping.steps
         return bool(steps) and version - self._kept_version >= steps
 
     def keep(self, plan_text: str, applied: Applied, updates: Updates) -> None:
-        """Writes a snapshot, unless there is one of this version, or none are wanted."""
+        """Writes a snapshot, unless this version has one or snapshots are off."""
         version = updates.version
         if not self._keeping.steps or version == self._kept_version:
             return
@@ -68,7 +68,7 @@ class Keeper:
         self._kept_version = version
 
     def newest(self, propose: Callable[[bytes], Proposal]) -> Kept | None:
-        """The newest whole snapshot, if this ps wrote one; `propose` reads its plan."""
+        """Loads the newest undamaged snapshot, if this ps wrote it; `propose` reads its plan."""
         if not self._keeping.steps:
             return None
         path, description, content = snapshots.newest(self._keeping.folder, self._tell)
@@ -78,7 +78,7 @@ class Keeper:
             proposal = propose(description["plan"].encode())
             place = {name: description[name] for name in self._place}
             if place != self._place:
-                raise PlanError(f"ps {place['ps']} of {place['ps_count']} wrote it")
+                raise PlanError(f"it was written by ps {place['ps']} of {place['ps_count']}")
             if len(content) != proposal.state_bytes:
                 allowed = proposal.state_bytes
                 raise PlanError(f"{len(content)} bytes of state; allowed are {allowed}")

@@ -1,4 +1,4 @@
-"""What a ps must know of a training to hold its parameters: the chief tells it as JSON."""
+"""The plan of a run: what a ps must know to hold its parameters. The chief sends it as JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_INT64 = (1 << 63) - 1
 
 
 class PlanError(ValueError):
-    """Says what is wrong with a plan."""
+    """No ps can follow this plan; the text says why."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,23 +25,23 @@ class Plan:
     """A training, as its chief describes it.
 
     Attributes:
-      run: identifies the run; another one begins from other parameters.
-      names: of the trained variables.
-      shapes: of them.
-      policy: how their gradients travel.
+      run: name of the run; each run has another.
+      names: names of the trained variables.
+      shapes: shapes of the trained variables.
+      policy: how gradients are sent.
       bucket_elements: see `make_layout`.
-      statistics: number of floats that are not trained, moving statistics; ps 0 holds them.
-      nodes: of a worker, whose codes come as sums over so many.
-      optimizer: by the name of its flag.
-      momentum: of it.
-      averages_decay: of the moving averages; 0 = none.
+      statistics: number of floats in the moving statistics, which ps 0 holds.
+      nodes: nodes of a worker, which sends the sums of their codes.
+      optimizer: name of the optimizer, as in its flag.
+      momentum: momentum of the optimizer.
+      averages_decay: decay of the moving averages; 0 = no averages.
       max_steps: updates after which the run is finished.
       max_staleness: see `Bound`; -1 = no bound.
-      pull_bits: 32 or 16, of a parameter on its way to a worker.
+      pull_bits: bits of a parameter that is sent to a worker, 32 or 16.
       schedule: text from which the ps' program makes the learning rate.
-      facts: what all workers must have in common, by name.
-      max_code: largest magnitude of a node's code. A ps needs to know no more of the codec, whose
-        name may stand for code that only the workers have.
+      facts: settings that must be equal on all workers, by name.
+      max_code: largest magnitude of a node's code. A ps needs no more of the codec, whose code only
+        the workers may have.
     """
 
     run: str
@@ -62,7 +62,7 @@ class Plan:
     max_code: int = 1
 
     def __post_init__(self) -> None:
-        """Raises PlanError where no ps could follow this plan."""
+        """Raises PlanError if no ps can follow this plan."""
         try:
             fields.check(self)
         except fields.FieldError as error:
@@ -74,11 +74,11 @@ class Plan:
         )
         _expect(
             len(self.names) == len(self.shapes),
-            f"{len(self.names)} names and {len(self.shapes)} shapes; allowed are as many of both",
+            f"{len(self.names)} names and {len(self.shapes)} shapes; the numbers must be equal",
         )
         _expect(
             all(size > 0 for shape in self.shapes for size in shape),
-            "a shape has a size below 1; allowed are 1 and more",
+            "a shape has a dimension below 1; allowed are 1 and more",
         )
         elements = self.statistics + sum(map(_elements, self.shapes))
         most = MAX_ELEMENTS
@@ -102,29 +102,29 @@ class Plan:
         _expect(self.pull_bits in (16, 32), f"pull_bits is {self.pull_bits}; allowed are 16 and 32")
 
     def layout(self) -> Layout:
-        """The variables as they travel; PlanError if they cannot be laid out."""
+        """Returns the layout of the variables; PlanError if there is none."""
         try:
             return make_layout(self.names, self.shapes, self.policy, self.bucket_elements)
         except ValueError as error:
             raise PlanError(str(error)) from None
 
     def to_json(self) -> str:
-        """For a message, or a file."""
+        """Returns the plan as JSON, for a message or a file."""
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Plan:
-        """Reads what `to_json` wrote; PlanError says what is wrong with any other text."""
+        """Reads the text of `to_json`; PlanError for any other text."""
         try:
             return fields.read(cls, json.loads(text))
         except PlanError:
             raise
-        except (ValueError, RecursionError) as error:  # of a field, of its policy, or no JSON
+        except (ValueError, RecursionError) as error:  # a wrong field, policy or JSON
             raise PlanError(f"the plan cannot be read: {error}") from None
 
 
 def _elements(shape: tuple[int, ...]) -> int:
-    """Of a variable; no more than just too many, since a product may have any number of digits."""
+    """Returns a variable's size, at most MAX_ELEMENTS + 1: products may have many digits."""
     found = 1
     for size in shape:
         found = min(found * size, MAX_ELEMENTS + 1)

@@ -1,4 +1,4 @@
-"""What a worker's texts say, before anything is allocated for it: a plan, or whom it joins."""
+"""Reads the texts that workers send, before memory is allocated for their content."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from terngrad.asynchronous.space import Shard, make_shards
 from terngrad.asynchronous.updates import state_bytes
 from terngrad.training.schedules import Schedule
 
-# What reading a text may raise that somebody else wrote.
+# Errors of reading a text that another program wrote.
 UNREADABLE = (
     ValueError,
     TypeError,
@@ -23,16 +23,16 @@ UNREADABLE = (
 
 
 class CallError(ValueError):
-    """Says why a worker cannot have what it asks for."""
+    """A worker's call cannot be answered; the text says why."""
 
 
 class Proposal(NamedTuple):
-    """A run that could begin.
+    """A run that may begin.
 
     Attributes:
-      plan: of the run.
-      shard: what this ps would hold.
-      state_bytes: size of the state with which it would begin.
+      plan: plan of the run.
+      shard: shard of this ps.
+      state_bytes: bytes of the shard's state.
     """
 
     plan: Plan
@@ -59,7 +59,7 @@ def read_proposal(
 
 
 def read_entry(content: bytes | bytearray) -> tuple[str, dict[str, str]]:
-    """The run that a worker was in, and its facts; CallError unless the text is such JSON."""
+    """Returns the run that a worker was in, and its facts; CallError if it is no such JSON."""
     try:
         said = json.loads(bytes(content))
         return str(said["run"]), {str(k): str(v) for k, v in said["facts"].items()}

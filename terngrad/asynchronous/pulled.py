@@ -1,4 +1,4 @@
-"""What a worker pulls of all ps: parameters of one run, and where that run is."""
+"""What a worker pulls from all ps: the parameters of one run, and its status."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from terngrad.service.messages import Reply
 
 @dataclasses.dataclass(frozen=True)
 class Pulled:
-    """What a worker computes its next gradient with.
+    """The parameters for a worker's next gradient.
 
     Attributes:
-      version: updates at ps 0: the global step.
-      versions: updates at each ps.
-      parameters: of each ps, flat float32 or float16.
-      statistics: float32, of ps 0.
-      finished: there are no more steps to make.
-      stopped: worker 0 has ended the run before.
-      saved: what the ps hold then is in a checkpoint.
+      version: number of updates at ps 0, the global step.
+      versions: number of updates at each ps.
+      parameters: parameters of each ps, flat float32 or float16.
+      statistics: moving statistics, float32.
+      finished: whether the run has all its updates.
+      stopped: whether worker 0 has ended the run early.
+      saved: whether worker 0 has saved the run that it ended.
     """
 
     version: int
@@ -38,10 +38,10 @@ class Pulled:
 def read_pulled(
     replies: Sequence[tuple[Reply, bytearray]], shards: Sequence[Shard], pull_bits: int
 ) -> Pulled:
-    """What the replies of all ps say; their parameters have `pull_bits` bits each.
+    """Reads the replies of all ps; a parameter has `pull_bits` bits.
 
     Raises:
-      MembershipError: a ps sends another number of bytes than its shard has.
+      MembershipError: the number of bytes from a ps does not fit its shard.
     """
     first = replies[0][0]
     parameters, statistics = [], []
@@ -62,6 +62,6 @@ def read_pulled(
 
 
 def check_bytes(ps: int, content: bytearray, size: int) -> None:
-    """Raises MembershipError unless a ps has sent so many bytes."""
+    """Raises MembershipError unless a ps has sent `size` bytes."""
     if len(content) != size:
-        raise MembershipError(f"ps {ps} sends {len(content)} bytes; allowed are {size}")
+        raise MembershipError(f"ps {ps} sent {len(content)} bytes; allowed are {size}")

@@ -1,4 +1,4 @@
-"""A worker's calls to one ps, repeated after the ps was lost and came back."""
+"""A worker's calls to one ps, repeated after a lost ps is back."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from terngrad.service.streams import Outbox, hello
 
 # Endings after which no other stream is opened.
 _FINAL = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNIMPLEMENTED)
-_STOP_SECS = 5.0  # in which a ps must come back to a worker that was asked to end
+_STOP_SECS = 5.0  # how long a worker that was asked to end waits for a ps
 _BYE_SECS = 2.0
 
 
@@ -33,7 +33,7 @@ class RemotePs:
     """Calls to one ps, one at a time.
 
     Attributes:
-      run: whose parameters the ps held when it was last heard of; "" for none.
+      run: run of the ps at its last reply; "" for none.
     """
 
     def __init__(
@@ -49,17 +49,17 @@ class RemotePs:
         tell: Callable[[str], None],
         stopped: Callable[[], bool],
     ) -> None:
-        """Nothing is sent yet.
+        """Sends nothing yet.
 
         Args:
           ps: index of the ps to call.
-          ps_hosts: of all ps.
-          worker_hosts: of all workers.
-          rank: of this worker.
-          incarnation: of this process; not 0.
+          ps_hosts: "host:port" of each ps.
+          worker_hosts: "host:port" of each worker.
+          rank: index of this worker.
+          incarnation: number of this process; not 0.
           timeout_secs: how long the ps may be away.
           tls: None = plain text.
-          facts: what all workers must have in common.
+          facts: settings that must be equal on all workers.
           tell: called with a line when the ps is lost, and when it is back.
           stopped: whether this worker was asked to end; it then soon gives up a ps that is away.
         """
@@ -85,10 +85,10 @@ class RemotePs:
 
         Args:
           call: see service.proto.
-          content: of it.
+          content: content of the call.
           size: bytes of the reply's content, if it has any.
-          again: called when a lost ps is back, with its reply to ENTER; returns the call to make
-            instead, without content; None = the same one again.
+          again: called with the reply to ENTER when a lost ps is back; returns another call without
+            content to make instead, or None to repeat this one.
 
         Raises:
           MembershipError: the ps refuses this worker, or is away for too long.
@@ -97,7 +97,7 @@ class RemotePs:
             return self._call(call, content, size, again)
 
     def enter(self) -> Reply:
-        """Tells the ps again which run this worker is in; the reply says where that run is."""
+        """Sends the ps the run of this worker again; returns the reply with that run's status."""
         reply, _ = self.call(self._entry(), self._entry_content())
         return reply
 
@@ -110,7 +110,7 @@ class RemotePs:
                 self._exchange(call, b"", 0)
                 self._drop()
         except (AwayError, MembershipError, FrameError):
-            pass  # it ends anyway
+            pass  # this worker ends anyway
         finally:
             self._using.release()
 
@@ -150,7 +150,7 @@ class RemotePs:
                 raise self._unused()
 
     def _greet(self, entered: Reply, again: Callable[[Reply], Call | None]) -> Call | None:
-        """After a search: what to call in the place of what failed, see `call`."""
+        """Returns the call to make after a search instead of the failed one, see `call`."""
         if not self._was_there:
             return None
         self._tell(f"{self._name} is back.")
@@ -165,7 +165,7 @@ class RemotePs:
         try:
             self._stream = try_stream(self._channel, "Update", self._introduction)
         except ValueError:
-            if self._closed.is_set():  # by another thread, since this one has looked
+            if self._closed.is_set():  # another thread closed it meanwhile
                 raise self._unused() from None
             raise
         self._stream_was_open = True
@@ -188,16 +188,16 @@ class RemotePs:
             if message is None:
                 raise self._lost()
             reply, first = split_frame(message, Reply)
-            if reply.size not in (0, size):  # before anything is allocated for it
+            if reply.size not in (0, size):  # before memory is allocated for it
                 self._drop()
-                text = f"{self._name} sends {reply.size} bytes; allowed are {size}"
+                text = f"{self._name} sent {reply.size} bytes; allowed are {size}"
                 raise MembershipError(text)
             return reply, collect(reply, first, stream)
         except grpc.RpcError:
             raise self._lost() from None
 
     def _lost(self) -> Exception:
-        """The error of a stream that has ended; the next call opens another."""
+        """Returns the error of a stream that has ended; the next call opens another."""
         stream, _ = self._stream
         self._drop()
         text = why_ended(stream, self._name)

@@ -1,4 +1,6 @@
-"""A note beside the chief's checkpoints: which run is in progress."""
+"""A file beside the chief's checkpoints that names the run in progress."""
+
+from __future__ import annotations
 
 import contextlib
 import json
@@ -9,14 +11,14 @@ _NAME = ".asynchronous_run"
 
 
 class RunFile:
-    """The name of the run in progress, and the facts that its workers have in common."""
+    """The name of the run in progress, and the facts that are equal on all its workers."""
 
     def __init__(self, train_dir: str) -> None:
-        """In the folder of the checkpoints."""
+        """Places the file in the folder of the checkpoints."""
         self._path = os.path.join(train_dir, _NAME)
 
     def read(self) -> tuple[str, dict[str, str]]:
-        """The run and its facts; an empty name if none is in progress, or the file is damaged."""
+        """Returns the run and its facts; an empty name if there is no file, or it is damaged."""
         try:
             with open(self._path, encoding="utf-8") as file:
                 said = json.load(file)
@@ -25,13 +27,13 @@ class RunFile:
             return "", {}
 
     def write(self, run: str, facts: Mapping[str, str]) -> None:
-        """Notes a run."""
+        """Writes the file of a run."""
         temporary = f"{self._path}.saving"
         with open(temporary, "w", encoding="utf-8") as file:
             json.dump({"run": run, "facts": dict(facts)}, file)
         os.replace(temporary, self._path)
 
     def remove(self) -> None:
-        """Removes the note of a run that has ended and was saved."""
+        """Removes the file after the run has ended and was saved."""
         with contextlib.suppress(FileNotFoundError):
             os.remove(self._path)

@@ -1,4 +1,4 @@
-"""The note of the run in progress."""
+"""The file that names the run in progress."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Who is at a ps of asynchronous training, who has left, and when its run is over."""
+"""The workers of one ps: which are connected, which have left, and when the run is over."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LOOK_SECS = 0.5
 
 
 class HereAlreadyError(Exception):
-    """Another process of the same worker is here."""
+    """Another process of the same worker is connected."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -30,11 +30,11 @@ class Seat:
     """A worker's stream.
 
     Attributes:
-      worker: at its other end.
-      context: of the stream.
-      incarnation: of the worker's process; 0 until it has entered.
-      run: whose parameters the worker knows to be here; "" for none.
-      is_pushing: it pushes a gradient, which the store has not taken yet.
+      worker: index of the worker.
+      context: context of the stream.
+      incarnation: number of the worker's process; 0 until it has entered.
+      run: run that the last reply named; "" for none.
+      is_pushing: whether a pushed gradient has not reached the store yet.
     """
 
     worker: int
@@ -49,20 +49,20 @@ class Seats:
 
     Attributes:
       store: the parameters.
-      figures: of what passes here.
+      figures: counters of bytes and updates.
     """
 
     def __init__(
         self, store: Store, workers: int, timeout_secs: float, *, holds_back: bool
     ) -> None:
-        """All are empty.
+        """Starts with empty seats.
 
         Args:
-          store: what the workers push to and pull from.
-          workers: number of them.
+          store: the parameters that workers push to and pull from.
+          workers: number of workers.
           timeout_secs: see `is_over`, `Bound`.
-          holds_back: this ps holds back workers that are too far ahead; only one ps does, so
-            that no worker waits twice.
+          holds_back: whether this ps holds back workers that are too far ahead. Only one ps does,
+            so that no worker waits twice.
         """
         self.store = store
         self.figures = Figures(workers)
@@ -71,14 +71,14 @@ class Seats:
         self._changed = threading.Condition()
         self._seats: dict[int, Seat] = {}
         self._arriving: dict[int, grpc.ServicerContext] = {}
-        self._done = False  # a worker has heard that the run has its updates
+        self._done = False  # whether a worker reported that the run has all its updates
         self._parted: set[int] = set()
-        self._end: Call | None = None  # with which worker 0 ended the run
+        self._end: Call | None = None  # the call by which worker 0 ended the run
         self._end_at, self._left_at = 0.0, time.monotonic()
 
     @property
     def present(self) -> list[int]:
-        """Workers that are here."""
+        """The connected workers."""
         with self._changed:
             return sorted(self._seats)
 
@@ -87,17 +87,17 @@ class Seats:
         """Why the run is over, in words."""
         end = self._end
         if end is None or end.done:
-            return "the run has come to its end" if end else "the workers stay away"
+            return "the run is finished" if end else "all workers have been away for too long"
         saved = "has saved" if end.saved else "has not saved"
-        return f"the chief ended the run, and {saved}"
+        return f"the chief ended the run and {saved}"
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody needs this ps any more.
+        """Whether no worker needs this ps any more.
 
-        That is when worker 0, which saves the last checkpoint, has said that it ends the run, and
-        all workers have left, or take `timeout_secs` for that. A run that has its updates is also
-        over when all workers, worker 0 too, have been away for so long.
+        The run is over when worker 0, which saves the last checkpoint, has ended it, and all
+        workers have left or `timeout_secs` have passed. A run with all its updates is also over
+        when all workers have been away for `timeout_secs`.
         """
         with self._changed:
             now = time.monotonic()
@@ -107,16 +107,16 @@ class Seats:
                 return is_done and empty_secs > self._timeout_secs
             if self._seats:
                 return now > self._end_at + self._timeout_secs
-            # A worker that only just looks for this ps again should still find it.
+            # A worker that is reconnecting should still find this ps.
             return len(self._parted) == self._workers or empty_secs > GRACE_SECS
 
     def wait(self, secs: float) -> None:
-        """Waits until a worker leaves, at most so long."""
+        """Waits until a worker leaves, up to `secs`."""
         with self._changed:
             self._changed.wait(min(secs, _LOOK_SECS))
 
     def arrive(self, worker: int, context: grpc.ServicerContext) -> None:
-        """Notes a stream that has not entered; each worker has one, so that all find a place."""
+        """Notes a stream that has not entered; a worker's second one ends its first."""
         with self._changed:
             before = self._arriving.get(worker)
             self._arriving[worker] = context
@@ -124,10 +124,10 @@ class Seats:
             before.cancel()
 
     def take(self, seat: Seat) -> None:
-        """A worker's process sits down, perhaps with a new stream.
+        """Gives a worker's process its seat, perhaps with a new stream.
 
         Raises:
-          HereAlreadyError: another process of this worker is here.
+          HereAlreadyError: another process of this worker is connected.
         """
         worker = seat.worker
         with self._changed:
@@ -138,18 +138,18 @@ class Seats:
             if self._arriving.get(worker) is seat.context:
                 del self._arriving[worker]
             self._parted.discard(worker)
-            if worker == 0:  # so that it has not ended
+            if worker == 0:  # it is back, so the run has not ended
                 self._end = None
                 self.store.go_on()
         if there:
             there.context.cancel()
         if not seat.context.add_callback(lambda: self._leave(seat)):
-            self._leave(seat)  # it has ended already
+            self._leave(seat)  # the stream has ended already
 
     def begin(
         self, chief: Seat, plan: Plan, shard: Shard, content: bytes | bytearray, version: int
     ) -> None:
-        """Begins a run, see `Store`; ends streams of workers in another, so that they enter it."""
+        """Begins a run, see `Store`; ends streams of other runs, so that the workers enter it."""
         with self._changed:
             self._done, self._end = False, None
             self._parted.clear()
@@ -161,7 +161,7 @@ class Seats:
                 other.context.cancel()
 
     def part(self, seat: Seat, call: Call) -> None:
-        """A worker says why it ends."""
+        """Notes that a worker ends, and why."""
         with self._changed:
             self._parted.add(seat.worker)
             if seat.run != self.store.status.run:
@@ -172,7 +172,7 @@ class Seats:
                 self.store.end()
 
     def hold_pushes(self, chief: Seat) -> None:
-        """Lets pushes wait for the end of the run, unless worker 0 has gone by now."""
+        """Makes pushes wait for the end of the run, unless worker 0 has left."""
         with self._changed:
             if self._seats.get(0) is chief:
                 self.store.hold_pushes()
@@ -194,7 +194,7 @@ class Seats:
             self.figures.dropped(worker)
 
     def reply(self, status: RunStatus, untold: Sequence[int] = ()) -> Reply:
-        """Tells a worker where the run is, and the staleness of updates that it has not heard."""
+        """Returns a reply with the run's status, and with staleness not reported before."""
         end = self._end
         return Reply(
             run=status.run,
@@ -207,7 +207,7 @@ class Seats:
         )
 
     def untold(self, worker: int) -> Sequence[int]:
-        """Staleness of updates, of which ps 0 tells worker 0."""
+        """Returns staleness to report: only ps 0 reports it, to worker 0."""
         return self.store.untold_staleness() if worker == 0 and self._holds_back else ()
 
     def _leave(self, seat: Seat) -> None:
@@ -217,6 +217,6 @@ class Seats:
                 del self._seats[worker]
                 self._left_at = time.monotonic()
                 self._bound.leave(worker)
-                if worker == 0 and self._end is None:  # before it could say that it has saved
+                if worker == 0 and self._end is None:  # it was lost before it ended the run
                     self.store.go_on()
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""A ps of asynchronous training: answers the workers' calls, one at a time of each."""
+"""A ps of asynchronous training: answers each worker's calls, one at a time."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from terngrad.service.streams import WELCOME
 
 
 class Server:
-    """A gRPC server of one ps that holds parameters.
+    """The gRPC server of a ps that holds parameters.
 
     Attributes:
       store: the parameters.
-      seats: who is here.
+      seats: the connected workers.
     """
 
     def __init__(
@@ -43,12 +43,12 @@ class Server:
         """Does not listen yet.
 
         Args:
-          ps: index in `ps_hosts` of this one.
-          ps_hosts: "host:port" of each ps; the workers must know the same.
-          worker_hosts: of each worker, for messages; the workers must know the same.
-          store: what the workers push to and pull from; `close` keeps what is in it.
-          timeout_secs: a connection that is silent for so long is lost; see also `Seats`.
-          tls: None = anybody who reaches it may connect, in plain text.
+          ps: index of this ps in `ps_hosts`.
+          ps_hosts: "host:port" of each ps, the same as in the workers.
+          worker_hosts: "host:port" of each worker, the same as in the workers.
+          store: the parameters; `close` writes a last snapshot of them.
+          timeout_secs: a connection counts as lost after this silence; see also `Seats`.
+          tls: None = plain text, and any process may connect.
         """
         self.store = store
         self.seats = Seats(store, len(worker_hosts), timeout_secs, holds_back=ps == 0)
@@ -63,9 +63,9 @@ class Server:
         return self._listener.start(address)
 
     def wait(self, secs: float) -> bool:
-        """Waits at most so long for the end of the run; returns whether it has come.
+        """Waits up to `secs` for the end of the run; returns whether the run is over.
 
-        See `Seats.is_over`; `stop` ends it, too.
+        See `Seats.is_over`; `stop` also ends the wait.
         """
         deadline = time.monotonic() + secs
         while not self._is_over() and (left := deadline - time.monotonic()) > 0:
@@ -73,11 +73,11 @@ class Server:
         return self._is_over()
 
     def stop(self) -> None:
-        """Ends `wait`; only sets a flag, since a signal may call it at any time."""
+        """Ends `wait`; only sets a flag, since a signal handler may call it at any time."""
         self._asked_to_end = True
 
     def close(self) -> None:
-        """Ends all streams; then keeps what was not kept yet."""
+        """Ends all streams, then writes a last snapshot."""
         self._listener.close()
         self.store.keep()
 
@@ -99,9 +99,9 @@ class Server:
             context.abort(grpc.StatusCode.ABORTED, "another run has begun")
         except (FrameError, PlanError, GradientError, CallError, DecodeError) as error:
             self._gate.refuse(context, f"{name_of(worker, self._hosts)}: {error}")
-        except grpc.RpcError:  # the worker is gone
+        except grpc.RpcError:  # the worker has left
             return
-        except Exception as error:  # called again, it would fail again, and again
-            with contextlib.suppress(OSError):  # a full disk: then nobody is told
+        except Exception as error:  # refused for good, since each repeated call would fail again
+            with contextlib.suppress(OSError):  # the log's disk is full
                 traceback.print_exc()
             self._gate.refuse(context, f"this ps failed: {error!r}")

@@ -1,7 +1,7 @@
-"""Snapshots of what a ps holds: whole or absent, and checked when they are read.
+"""Snapshots of the state of a ps: complete or absent, and checked when they are read.
 
-A file is a magic line, the length of its description (8 bytes, little-endian), the description
-(JSON), the content, and the CRC-32 of all of that.
+A file consists of a magic line, the length of its description (8 bytes, little-endian), the
+description (JSON), the content, and the CRC-32 of everything before it.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ _LONGEST_DESCRIPTION = 1 << 24
 
 
 class SnapshotError(ValueError):
-    """Names a file that is not a snapshot, or is damaged."""
+    """A file is not a snapshot, or is damaged."""
 
 
 def save(folder: str, version: int, description: dict, content: bytes) -> str:
-    """Writes a snapshot, and removes all but the newest two of this or smaller versions.
+    """Writes a snapshot; returns its path.
 
-    Returns its path. Newer ones, of another run perhaps, are removed, too.
+    Keeps the newest older one, and removes all others, also those of larger versions, which belong
+    to another run.
 
     Raises:
-      OSError: the folder cannot be written to, or is full; nothing is left of the attempt.
+      OSError: the folder is full or not writable; no files are left behind.
     """
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, f"snapshot-{version}")
-    temporary = os.path.join(folder, "snapshot.saving")  # one name, so that no kill leaves another
+    temporary = os.path.join(folder, "snapshot.saving")  # one name, so that kills leave one file
     text = json.dumps(description).encode()
     head = _MAGIC + _LENGTH.pack(len(text)) + text
     try:
@@ -59,18 +60,18 @@ def save(folder: str, version: int, description: dict, content: bytes) -> str:
 
 
 def all_snapshots(folder: str) -> list[str]:
-    """Paths of a folder's snapshots, oldest first."""
+    """Returns the paths of a folder's snapshots, oldest first."""
     paths = glob.glob(os.path.join(glob.escape(folder), "snapshot-*"))
     return sorted((p for p in paths if re.fullmatch(r".*snapshot-\d+", p)), key=version_of)
 
 
 def version_of(path: str) -> int:
-    """The updates that had been applied when a snapshot was written."""
+    """Returns the number of updates before a snapshot."""
     return int(path.rpartition("-")[2])
 
 
 def load(path: str) -> tuple[dict, bytes]:
-    """Description and content of a snapshot; SnapshotError names a file that is damaged."""
+    """Returns description and content of a snapshot; SnapshotError if the file is damaged."""
     with open(path, "rb") as file:
         data = file.read()
     start = len(_MAGIC) + _LENGTH.size
@@ -86,7 +87,7 @@ def load(path: str) -> tuple[dict, bytes]:
 def newest(
     folder: str, tell: Callable[[str], None]
 ) -> tuple[str, dict, bytes] | tuple[None, None, None]:
-    """Path, description and content of a folder's newest whole snapshot; Nones if there is none.
+    """Returns path, description and content of a folder's newest undamaged snapshot, or Nones.
 
     Calls `tell` with a line for each damaged one.
     """

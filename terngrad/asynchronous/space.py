@@ -1,8 +1,8 @@
-"""All parameters of a net in one row, and the shard of it that each ps holds.
+"""All parameters of a net in one row, and the shard of the row that each ps holds.
 
-The coded variables come first, bucket by bucket. Each bucket is padded to a multiple of 32, as its
-codes are. The variables that stay float follow. The row is cut at multiples of 32 into shards of
-equal length, up to 32 elements, one for each ps. So a ps gets whole words of codes.
+The coded variables come first, bucket by bucket. Each bucket is padded to a multiple of 32, like
+its codes. The float variables follow. The row is cut at multiples of 32 into one shard for each ps,
+so that a ps gets whole words of codes. The lengths of the shards differ by at most 32 elements.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FLOAT_BYTES = 4
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where a variable (by its index in the layout) lies in the row: `size` elements."""
+    """The position of a variable (by its index in the layout) in the row: `size` elements."""
 
     variable: int
     start: int
@@ -31,9 +31,9 @@ class Space:
     """The row.
 
     Attributes:
-      places: of all variables, in the order of the row.
-      coded: elements of the coded part, the first.
-      size: elements of the row.
+      places: places of all variables, in the order of the row.
+      coded: number of elements in the coded part, which comes first.
+      size: number of elements in the row.
     """
 
     places: tuple[Place, ...]
@@ -42,7 +42,7 @@ class Space:
 
 
 def make_space(layout: Layout) -> Space:
-    """The row of a layout's variables."""
+    """Returns the row of a layout's variables."""
     places, end = [], 0
     for bucket in layout.buckets:
         places += [Place(s.variable, end + s.offset, s.size) for s in bucket.segments]
@@ -57,17 +57,17 @@ def make_space(layout: Layout) -> Space:
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """What one ps holds of the row, and what it gets of a gradient: scales, words, floats.
+    """The part of the row on one ps, which gets scales, words and floats of each gradient.
 
     Attributes:
-      first: its first element in the row.
-      size: its elements.
-      coded: how many of them, the first, are coded.
-      scales: indices, in the order of all scales, of those that belong to its codes.
-      lengths: of its coded elements, as many as belong to each of these scales.
-      planes: of its codes.
-      wire_bytes: of a float of a gradient.
-      statistics: floats that follow the parameters; only ps 0 has any.
+      first: index of its first element in the row.
+      size: number of its elements.
+      coded: number of its coded elements, which come first.
+      scales: indices of its scales among all scales.
+      lengths: number of its coded elements for each of these scales.
+      planes: number of bit planes of its codes.
+      wire_bytes: bytes of a float in a gradient.
+      statistics: number of moving statistics, which follow the parameters; 0 except on ps 0.
     """
 
     first: int
@@ -86,7 +86,7 @@ class Shard:
 
     @property
     def floats(self) -> int:
-        """Elements that are not coded."""
+        """Number of elements that are not coded."""
         return self.size - self.coded
 
     @property
@@ -96,14 +96,14 @@ class Shard:
         return len(self.scales) * _FLOAT_BYTES + 4 * self.words + floats
 
     def pulled_bytes(self, pull_bits: int) -> int:
-        """Bytes of its parameters as a worker pulls them."""
+        """Returns the bytes of its parameters as a worker pulls them."""
         return self.size * pull_bits // 8 + self.statistics * _FLOAT_BYTES
 
 
 def make_shards(
     layout: Layout, count: int, nodes: int, statistics: int, max_code: int = 1
 ) -> list[Shard]:
-    """The shard of each of `count` ps; codes up to `max_code` come as sums over `nodes` nodes."""
+    """Returns the shards of `count` ps for sums of codes up to `max_code` over `nodes` nodes."""
     space = make_space(layout)
     groups = space.size // GROUP
     edges = [GROUP * (groups * i // count) for i in range(count + 1)]
@@ -128,8 +128,9 @@ def make_shards(
 
 
 def _cut(coded: list[Place], end: int, first: int, last: int) -> list[tuple[int, int]]:
-    """Scale and length of what [first, last) has of each variable; padding belongs to the one
-    before it, where its codes are 0.
+    """Returns scale and length of each variable's part in [first, last).
+
+    Padding, whose codes are 0, belongs to the variable before it.
     """
     starts = [place.start for place in coded] + [end]
     found = []

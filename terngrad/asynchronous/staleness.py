@@ -1,4 +1,4 @@
-"""How many updates came between the pull of the parameters and the push of their gradient."""
+"""Staleness: the number of updates between the pull of parameters and the push of a gradient."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 
 @dataclasses.dataclass
 class Staleness:
-    """Of the updates since it was last asked for."""
+    """Statistics of the updates since the last report."""
 
     count: int = 0
     total: int = 0
@@ -21,5 +21,5 @@ class Staleness:
 
     @property
     def mean(self) -> float:
-        """0 where there was no update."""
+        """The mean staleness; 0 without updates."""
         return self.total / self.count if self.count else 0.0

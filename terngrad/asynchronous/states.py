@@ -1,4 +1,4 @@
-"""Between a training's variables by name and the states that the ps hold."""
+"""Converts a training's variables into the states of the ps, and back."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from terngrad.layout import Layout
 
 @dataclasses.dataclass(frozen=True)
 class States:
-    """Packs variables into the state of each ps, and back.
+    """Packs variables into the state of each ps, and unpacks them.
 
     Attributes:
-      variables: by "GROUP/NAME", as in checkpoints.
-      statistics: what is not trained.
-      layout: of the trained variables.
-      groups: in the order of a ps' state, see `state_groups`.
-      shards: of the ps.
+      variables: variables by "GROUP/NAME", as in checkpoints.
+      statistics: the moving statistics.
+      layout: layout of the trained variables.
+      groups: groups in the order of a ps' state, see `state_groups`.
+      shards: shard of each ps.
     """
 
     variables: Mapping[str, tf.Variable]
@@ -31,7 +31,7 @@ class States:
     shards: Sequence[Shard]
 
     def pack(self) -> list[bytes]:
-        """The state of each ps."""
+        """Returns the state of each ps."""
         space, rows = make_space(self.layout), []
         for group in self.groups:
             row = np.zeros(space.size, np.float32)

@@ -1,4 +1,4 @@
-"""Where a run is, as one ps knows it."""
+"""The status of a run at one ps."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from terngrad.service.messages import Reply
 
 
 class RunStatus(NamedTuple):
-    """Where a run is.
+    """The status of a run.
 
     Attributes:
-      run: whose parameters the ps holds; "" for none.
-      version: updates that the ps has applied.
-      waits: worker 0 must first begin, or confirm, the run.
-      finished: the run has all its updates.
+      run: name of the run whose parameters the ps holds; "" for none.
+      version: number of updates that the ps has applied.
+      waits: whether worker 0 must first begin or confirm the run.
+      finished: whether the run has all its updates.
     """
 
     run: str
@@ -24,5 +24,5 @@ class RunStatus(NamedTuple):
 
 
 def status_in(reply: Reply) -> RunStatus:
-    """The status that a reply tells."""
+    """Returns the status in a reply."""
     return RunStatus(reply.run, reply.version, reply.waits, reply.finished)

@@ -23,16 +23,18 @@ from terngrad.training.summaries import SummaryWriter
 
 @dataclasses.dataclass
 class AsynchronousStepper(Stepper):
-    """Makes the steps of one worker, until the run has ended or this worker is to stop.
+    """Makes the steps of one worker until the run has ended or this worker must stop.
 
     Attributes:
-      client: the ps.
-      compute: gradients as `layout` says; each ps gets its one of `shards`.
-      codecs: of the layout.
+      client: calls the ps.
+      compute: computes gradients.
+      layout: layout of the gradients.
+      shards: shard of each ps.
+      codecs: codecs of the layout.
       batches: iterator of (images, labels).
       batch_size: images in a batch.
-      schedule: the learning rate that the ps use, for the log.
-      pulled: what the next gradient is computed with.
+      schedule: the ps' learning rate, for the log.
+      pulled: parameters for the next gradient.
       own_step: steps that this worker has made.
     """
 
@@ -60,7 +62,7 @@ class AsynchronousStepper(Stepper):
         return self.pulled.finished or self.pulled.stopped
 
     def select(self) -> int:
-        """See base class; each step needs parameters that are pulled anew."""
+        """See base class; each step needs newly pulled parameters."""
         return 1
 
     def make(self, count: int) -> None:
@@ -82,7 +84,7 @@ class AsynchronousStepper(Stepper):
         return make_progress(self.step, self._losses, rate, seconds, self.batch_size)
 
     def request_stop(self) -> bool:
-        """See base class; the others go on, and need no step to learn of it."""
+        """See base class; the others continue, so that no step must tell them."""
         return False
 
     def summarize(self, writer: SummaryWriter) -> None:

@@ -1,4 +1,4 @@
-"""The training loop over a worker that waits for nobody, with ps that only pretend."""
+"""The training loop with the steps of an asynchronous worker and fake ps."""
 
 import itertools
 
@@ -22,7 +22,7 @@ SHARDS = make_shards(LAYOUT, 1, 1, 0)
 
 
 class PretendedPs:
-    """Counts updates of this worker and two others, which make as many, until it has `most`."""
+    """Counts updates of this worker and of two equally fast ones, up to `most`."""
 
     def __init__(self, most=100):
         self.version, self.pushes, self._most = 0, 0, most
@@ -42,7 +42,7 @@ class PretendedPs:
 
 
 class PretendedWriter:
-    """Notes at which steps it gets what."""
+    """Notes the steps of its summaries."""
 
     def __init__(self):
         self.observed, self.staleness_at = [], []

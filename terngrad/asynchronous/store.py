@@ -1,4 +1,4 @@
-"""What a ps holds of a run, for any thread: it applies each gradient once, and keeps snapshots."""
+"""The part of a run on one ps, for any thread: applies each gradient once, writes snapshots."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from terngrad.cluster.membership import difference
 from terngrad.ops.kernels import Kernels
 from terngrad.training.schedules import Schedule
 
-_UNTOLD = 512  # values of staleness that wait for worker 0 to ask
+_UNTOLD = 512  # values of staleness that wait for worker 0's next call
 
 
 class OtherRunError(Exception):
-    """This ps does not, or no longer, hold the worker's run: the worker has to enter again."""
+    """This ps does not, or no longer, hold the worker's run: the worker must enter again."""
 
 
 class Pushed(enum.Enum):
     """What became of a gradient."""
 
     APPLIED = 1
-    KNOWN = 2  # it was applied when it came before
-    DROPPED = 3  # the run has its updates, or was ended
+    KNOWN = 2  # an earlier copy was applied
+    DROPPED = 3  # the run has all its updates, or has ended
 
 
 class _Held(NamedTuple):
-    """What a run is about; replaced as a whole, so that it may be read without the lock."""
+    """The current run; replaced as a whole, so that it may be read without the lock."""
 
     plan: Plan
     shard: Shard
@@ -44,7 +44,7 @@ class _Held(NamedTuple):
 
 
 class _Pushes(enum.Enum):
-    """What is done with pushes."""
+    """What happens to pushes."""
 
     APPLY = 1
     WAIT = 2
@@ -52,7 +52,7 @@ class _Pushes(enum.Enum):
 
 
 class Store:
-    """The parameters of a ps, from the beginning of a run or from a snapshot."""
+    """The parameters of a ps, from the start of a run or from a snapshot."""
 
     def __init__(
         self,
@@ -67,12 +67,12 @@ class Store:
         """Loads the newest snapshot, if there is one, for the workers of its run.
 
         Args:
-          ps: index of this one.
-          ps_count: number of them, which share the parameters.
-          worker_hosts: of each worker, for messages.
-          kernels: read codes.
-          make_schedule: from a plan's `schedule`; raises ValueError where it cannot be read.
-          keeping: of snapshots.
+          ps: index of this ps.
+          ps_count: number of ps, which share the parameters.
+          worker_hosts: "host:port" of each worker, for messages.
+          kernels: decode gradients.
+          make_schedule: reads a plan's `schedule`; raises ValueError if it cannot.
+          keeping: where and when to write snapshots.
           tell: called with lines for the log.
         """
         self._ps, self._ps_count, self._worker_hosts = ps, ps_count, worker_hosts
@@ -89,11 +89,11 @@ class Store:
             self._load(kept.proposal.plan, kept.proposal.shard, kept.content, kept.version)
             self._keeper.begin(kept.version)
             self._applied = dict(kept.applied)
-            tell(f"Holds {kept.path}, for the workers of its run.")
+            tell(f"Loaded {kept.path}; waits for the workers of its run.")
 
     @property
     def status(self) -> RunStatus:
-        """For any worker."""
+        """The status of the run."""
         with self._lock:
             if self._held is None:
                 return RunStatus("", 0, True, False)
@@ -103,7 +103,7 @@ class Store:
 
     @property
     def version(self) -> int:
-        """Updates that were applied."""
+        """Number of updates that were applied."""
         held = self._held
         return held.updates.version if held else 0
 
@@ -114,26 +114,26 @@ class Store:
 
     @property
     def max_staleness(self) -> int:
-        """Of the run, -1 = no bound."""
+        """Bound on the staleness in the run; -1 = no bound."""
         held = self._held
         return held.plan.max_staleness if held else -1
 
     def pushed_bytes(self, run: str) -> int:
-        """Bytes of a gradient of a run; for the errors see `push`."""
+        """Returns the bytes of a gradient of a run; for the errors see `push`."""
         return self._of(run).shard.pushed_bytes
 
     def enter(self, worker: int, run: str, facts: Mapping[str, str]) -> RunStatus:
-        """A worker enters that was in `run`, if it was in any.
+        """Lets a worker enter; `run` is the run that it was in before, or "".
 
         Raises:
-          CallError: names what the worker does not have in common with the run.
+          CallError: the worker's facts differ from those of the run.
         """
         with self._lock:
             plan = self._held.plan if self._held else None
             if plan and run == plan.run and not self._confirmed:
                 self._confirmed = True
-                self._tell(f"Run {run} goes on at step {self.version}.")
-            # Worker 0 may begin another run, for which its own facts hold.
+                self._tell(f"Run {run} continues at step {self.version}.")
+            # Worker 0 may begin another run with its own facts.
             if plan and worker:
                 names = name_of(0, self._worker_hosts), name_of(worker, self._worker_hosts)
                 if text := difference(plan.facts, facts, *names):
@@ -141,11 +141,11 @@ class Store:
             return self.status
 
     def expect(self, content: bytes | bytearray) -> Proposal:
-        """Reads the plan of a run that may begin; PlanError: it cannot be followed."""
+        """Reads the plan of a run that may begin; PlanError if it cannot be followed."""
         return read_proposal(bytes(content), self._ps, self._ps_count, self._make_schedule)
 
     def begin(self, plan: Plan, shard: Shard, content: bytes | bytearray, version: int) -> None:
-        """Begins a run with a state of the right size, in the place of any before."""
+        """Begins a run with a state of the right size; it replaces the run before."""
         with self._lock:
             text = f"Run {plan.run} begins at step {version}"
             if self._held:
@@ -169,15 +169,15 @@ class Store:
         """Applies a worker's gradient, unless it was applied before or the run has ended.
 
         Args:
-          run: which the worker has entered.
-          worker: whose it is.
-          incarnation: of the worker's process.
-          sequence: larger at each push of a process, the same if it is sent again.
-          version: of the parameters that the gradient is of.
-          content: see `Shard`.
+          run: the run that the worker has entered.
+          worker: index of the worker.
+          incarnation: number of the worker's process.
+          sequence: grows with each push of a process; a repeated push has the same.
+          version: version of the parameters that the gradient was computed with.
+          content: the gradient, see `Shard`.
 
         Raises:
-          CallError, GradientError: it cannot be applied.
+          CallError, GradientError: the gradient cannot be applied.
           OtherRunError: this ps does not hold that run's parameters.
         """
         held = self._of(run)
@@ -200,7 +200,7 @@ class Store:
             return Pushed.APPLIED
 
     def hold_pushes(self) -> None:
-        """Lets pushes wait for `go_on` or `end`."""
+        """Makes pushes wait for `go_on` or `end`."""
         self._let_pushes(_Pushes.WAIT)
 
     def go_on(self) -> None:
@@ -208,36 +208,36 @@ class Store:
         self._let_pushes(_Pushes.APPLY)
 
     def end(self) -> None:
-        """Ends the run, perhaps before it has its updates: no push is applied any more."""
+        """Ends the run, perhaps before it has all its updates; drops later pushes."""
         self._let_pushes(_Pushes.DROP)
 
     def pulled(self) -> tuple[RunStatus, bytes]:
-        """The parameters as workers pull them; nothing while worker 0 must first come."""
+        """Returns the parameters as workers pull them; no bytes while the run waits."""
         with self._lock:
             status = self.status
             return status, b"" if status.waits else self._held.updates.pulled()
 
     def state(self) -> tuple[RunStatus, bytes]:
-        """Everything that belongs into a checkpoint; nothing while worker 0 must first come."""
+        """Returns the state for a checkpoint; no bytes while the run waits."""
         with self._lock:
             status = self.status
             return status, b"" if status.waits else self._held.updates.state()
 
     def untold_staleness(self) -> list[int]:
-        """Of the updates since this was last called, or the last 512 of them."""
+        """Returns the staleness of the updates since the last call, at most the last 512."""
         with self._lock:
             found = list(self._untold)
             self._untold.clear()
             return found
 
     def take_staleness(self) -> Staleness:
-        """Of the updates since this was last called."""
+        """Returns statistics of the updates since the last call."""
         with self._lock:
             found, self._staleness = self._staleness, Staleness()
             return found
 
     def keep(self) -> None:
-        """Writes a snapshot, unless there is nothing new, or none are wanted."""
+        """Writes a snapshot, unless there is nothing new or snapshots are off."""
         with self._lock:
             if self._held and self._confirmed:
                 self._keeper.keep(self._held.plan.to_json(), self._applied, self._held.updates)
@@ -245,7 +245,7 @@ class Store:
     def _of(self, run: str) -> _Held:
         held = self._held
         if held is None and not run:
-            raise CallError("this ps holds no parameters to update; worker 0 has to begin a run")
+            raise CallError("this ps holds no parameters; worker 0 must first begin a run")
         if held is None or run != held.plan.run or not self._confirmed:
             raise OtherRunError
         return held
@@ -260,7 +260,7 @@ class Store:
         self._untold.append(min(value, (1 << 32) - 1))
 
     def _load(self, plan: Plan, shard: Shard, content: bytes | bytearray, version: int) -> None:
-        self._held = None  # before the next is made, so that there are never two
+        self._held = None  # frees its memory before the next run needs its own
         updates = Updates(plan, shard, self._kernels, self._make_schedule(plan.schedule))
         updates.load(content, version)
         self._held = _Held(plan, shard, updates)

@@ -1,4 +1,4 @@
-"""Snapshots: whole or absent, of one run, and what is lost with a ps is bounded."""
+"""Snapshots: complete or absent, of one run; a lost ps loses a bounded number of updates."""
 
 import dataclasses
 import os
@@ -110,8 +110,8 @@ def test_a_run_that_begins_replaces_another_or_goes_on_is_told(tmp_path):
     assert said == [
         "Run a run begins at step 0.",
         "Run another run begins at step 2, in the place of run a run at step 4.",
-        f"Holds {tmp_path}/snapshot-2, for the workers of its run.",
-        "Run another run goes on at step 2.",
+        f"Loaded {tmp_path}/snapshot-2; waits for the workers of its run.",
+        "Run another run continues at step 2.",
     ]
 
 
@@ -170,7 +170,7 @@ def test_a_snapshot_of_another_ps_or_another_number_of_ps_is_named_and_not_used(
     begun(store_in(tmp_path))
     said = []
     assert store_in(tmp_path, ps=1, count=2, tell=said.append).version == 0
-    assert "is not used: ps 0 of 1 wrote it" in said[0]
+    assert "is not used: it was written by ps 0 of 1" in said[0]
 
 
 def test_the_two_newest_snapshots_are_kept(tmp_path):

@@ -43,7 +43,7 @@ TERNARY = Policy(grad_bits=1, clip_factor=2.5, float_layers=("logits",))
 
 
 class Worker:
-    """What a worker has of a net, and its calls."""
+    """A worker's net and its calls."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class Worker:
         return States(self.state, self.statistics, self.layout, groups, self.shards)
 
     def begin_at(self, server, run):
-        """As a ps stands that has begun a run, and told nobody yet."""
+        """Begins a run at the ps, without a reply to any worker."""
         plan, shard, _ = server.store.expect(
             dataclasses.replace(self.plan, run=run).to_json().encode()
         )
@@ -140,7 +140,7 @@ class Worker:
         return contents(self.computed(pulled, images, labels), self.shards)
 
     def fetched(self):
-        """Everything that the ps hold, by name."""
+        """Returns the state of all ps, by name."""
         _, packed = self.client.fetch([state_bytes(self.plan, shard) for shard in self.shards])
         self.states().unpack(packed)
         return {name: v.numpy() for name, v in self.state.items()}
@@ -279,7 +279,7 @@ def test_a_ps_that_is_found_again_goes_on_from_its_snapshot_with_each_push_once(
             again.append(servers[0].store.version)
 
     assert in_threads(restart) == [None]
-    # The first ended in order, so that its last snapshot has all of the 7.
+    # The first ps ended in order, so that its last snapshot has all 7 updates.
     assert (again[0].version, again[1]) == (8, 8)
     worker.client.close()
 
@@ -292,7 +292,7 @@ def test_a_run_begins_though_a_stream_breaks_when_the_state_is_sent(tmp_path, mo
         reply = taken(caller, call, content) if broken or arrives else None
         if not broken:
             broken.append(True)
-            raise grpc.RpcError  # as where the worker cannot be reached any more
+            raise grpc.RpcError  # as if the worker cannot be reached any more
         return reply
 
     monkeypatch.setattr(Caller, "_state", breaking)
@@ -385,13 +385,13 @@ def test_a_worker_that_says_done_too_soon_ends_the_run_for_nobody_else(tmp_path)
         chief, other = Worker(hosts, 0, 2, max_steps=5), Worker(hosts, 1, 2, max_steps=5)
         chief.begin()
         other.client.await_run()
-        # As it does who has heard so from a ps that died, and has come back with less.
+        # A lost ps may have reported the end, and restarted with fewer updates.
         other.client.bye(done=True)
         assert chief.train(make_batches(), 8).version == 5
         assert not servers[0].wait(0.1)
         chief.client.bye(done=True)
         assert servers[0].wait(SECS)
-        assert servers[0].seats.why_over == "the run has come to its end"
+        assert servers[0].seats.why_over == "the run is finished"
 
 
 def test_a_run_that_has_ended_waits_for_a_worker_no_longer_than_the_time_out(tmp_path):
@@ -521,7 +521,7 @@ def test_a_ps_that_would_send_too_much_is_named_before_anything_is_allocated(tmp
         worker = Worker(hosts)
         worker.begin()
         servers[0].store.pulled = lambda: (servers[0].store.status, bytes(1 << 20))
-        with pytest.raises(MembershipError, match="sends 1048576 bytes; allowed are"):
+        with pytest.raises(MembershipError, match="sent 1048576 bytes; allowed are"):
             worker.client.pull()
     assert allocated and not any(allocated)
 
@@ -563,7 +563,7 @@ def test_who_has_certificates_trains_and_who_has_others_cannot(tmp_path):
     ours = make_certificates(tmp_path, "ours", "ps")
     theirs = make_certificates(tmp_path, "theirs", "stranger")
     with serving(tmp_path / "ps", tls=ours) as (_, hosts):
-        mixed = Tls(ours.ca, theirs.cert, theirs.key)  # knows the ps, and is not known to it
+        mixed = Tls(ours.ca, theirs.cert, theirs.key)  # trusts the ps, which does not trust it
         for wrong in (None, theirs, mixed):
             stranger = Worker(hosts, tls=wrong, secs=1.0)
             with pytest.raises(MembershipError, match="within 1 s"):
@@ -575,7 +575,7 @@ def test_who_has_certificates_trains_and_who_has_others_cannot(tmp_path):
 
 
 def in_time(act, secs):
-    """Whether a function returns within so many seconds."""
+    """Returns whether a function returns within `secs` seconds."""
     returned = []
 
     def run():

@@ -1,4 +1,4 @@
-"""The parameters that a ps holds, and what a gradient does to them."""
+"""The parameters that a ps holds, and their updates by gradients."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from terngrad.training.slots import SLOTS
 
 
 class GradientError(ValueError):
-    """Says why a gradient cannot be applied."""
+    """A gradient cannot be applied; the text says why."""
 
 
 class Gradient(NamedTuple):
     """A shard's part of a worker's gradient.
 
     Attributes:
-      units: float32 [v], what a code of 1 stands for.
+      units: float32 [v], the value of a code of 1.
       words: uint32 [coded / 32, planes], sums of codes.
       floats: float32 [floats].
-      statistics: float32, new values of what is not trained.
+      statistics: float32, new values of the moving statistics.
     """
 
     units: np.ndarray
@@ -38,13 +38,13 @@ class Gradient(NamedTuple):
 
 
 def state_groups(plan: Plan) -> list[str]:
-    """What a ps holds of each parameter, in the order of its state's bytes."""
+    """Returns the groups of values in the state of a ps, in their order."""
     averages = ["averages"] if plan.averages_decay else []
     return ["variables", *averages, *(f"slots/{slot}" for slot in SLOTS[plan.optimizer])]
 
 
 def state_bytes(plan: Plan, shard: Shard) -> int:
-    """Bytes of a shard's state: its groups as float32, then the statistics."""
+    """Returns the bytes of a shard's state: its groups as float32, then the statistics."""
     return 4 * (len(state_groups(plan)) * shard.size + shard.statistics)
 
 
@@ -52,11 +52,11 @@ class Updates:
     """A shard's parameters, slots and moving averages. Not for several threads at once.
 
     Attributes:
-      version: updates that were applied.
+      version: number of updates that were applied.
     """
 
     def __init__(self, plan: Plan, shard: Shard, kernels: Kernels, schedule: Schedule) -> None:
-        """All zeros; `schedule` gives the learning rate by version."""
+        """Starts with zeros; `schedule` returns the learning rate by version."""
         self.version = 0
         self._plan, self._shard, self._kernels = plan, shard, kernels
         self._schedule = schedule
@@ -65,7 +65,7 @@ class Updates:
         self._optimizer = make_optimizer(plan.optimizer, [self._parameters], plan.momentum)
         decay = plan.averages_decay
         self._averages = MovingAverages([self._parameters], decay) if decay else None
-        # A tensor: a division by a constant would become another product.
+        # Not a constant: Grappler would turn the division by it into a product.
         self._nodes = tf.Variable(plan.nodes, dtype=tf.int32, trainable=False)
         self._apply = tf.function(self._update, autograph=False)
         self._halves = tf.function(lambda: tf.cast(self._parameters, tf.float16), autograph=False)
@@ -75,14 +75,15 @@ class Updates:
         self._state = [groups[name] for name in state_groups(plan)]
 
     def check(self, content: bytes | bytearray) -> Gradient:
-        """Reads what a worker pushed.
+        """Reads a pushed gradient.
 
         Raises:
-          GradientError: says what is wrong with it.
+          GradientError: the gradient has the wrong size or a value that is not allowed.
         """
         shard = self._shard
         if len(content) != shard.pushed_bytes:
-            raise GradientError(f"{len(content)} bytes; allowed are {shard.pushed_bytes}")
+            size = shard.pushed_bytes
+            raise GradientError(f"the gradient has {len(content)} bytes; allowed are {size}")
         units = np.frombuffer(content, "<f4", len(shard.scales))
         words = np.frombuffer(content, "<u4", shard.words, units.nbytes)
         words = words.reshape(-1, shard.planes)
@@ -90,7 +91,9 @@ class Updates:
         floats = np.frombuffer(content, f"<f{shard.wire_bytes}", shard.floats, start)
         statistics = np.frombuffer(content, "<f4", shard.statistics, start + floats.nbytes)
         if not np.all((units >= 0) & np.isfinite(units)):
-            raise GradientError("a scale is negative or not finite; allowed are finite ones from 0")
+            raise GradientError(
+                "a scale is negative or not finite; allowed are finite values from 0"
+            )
         if not (np.all(np.isfinite(floats)) and np.all(np.isfinite(statistics))):
             raise GradientError("a float gradient or a statistic is not finite")
         most = self._plan.nodes * self._plan.max_code
@@ -99,24 +102,24 @@ class Updates:
         return Gradient(units, words, floats.astype(np.float32), statistics)
 
     def apply(self, gradient: Gradient) -> None:
-        """Applies a gradient that was checked."""
+        """Applies a checked gradient."""
         step = tf.constant(self.version, tf.int64)
         self._apply(gradient.units, gradient.words, gradient.floats, step)
         self._statistics = gradient.statistics
         self.version += 1
 
     def pulled(self) -> bytes:
-        """The parameters as a worker pulls them, and the statistics, float32."""
+        """Returns the parameters as a worker pulls them, then the statistics, float32."""
         halves = self._plan.pull_bits == 16
         values = (self._halves() if halves else self._parameters).numpy()
         return values.tobytes() + self._statistics.tobytes()
 
     def state(self) -> bytes:
-        """Everything, see `state_groups`."""
+        """Returns the whole state, see `state_groups`."""
         return b"".join([*(v.numpy().tobytes() for v in self._state), self._statistics.tobytes()])
 
     def load(self, content: bytes | bytearray, version: int) -> None:
-        """Takes over a state of the right size."""
+        """Loads a state of the right size."""
         values = np.frombuffer(content, "<f4")
         size = self._shard.size
         for i, variable in enumerate(self._state):

@@ -1,1 +1,1 @@
-"""Codecs: how a gradient is written for the exchange, and what it costs in bytes."""
+"""Codecs: how gradients are encoded for the exchange, and how many bytes that takes."""

@@ -1,9 +1,8 @@
-"""The contract of a codec: what one node measures, writes, keeps and reads back.
+"""The contract of a codec: what a node measures, encodes, keeps and decodes.
 
     correct -> measure -> agree on scales -> encode -> update the memory, deliver the mean
 
-The float codec has the full contract too: it is the null object that other codecs are compared
-with.
+The float codec fulfils the whole contract, too. Other codecs are compared with it.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ import tensorflow as tf
 from terngrad.draws import DrawKey
 from terngrad.exchange.exchange import Exchange, Payload
 
-# What a node keeps of its gradients from one step to the next: float32, in the shapes of the
+# The part of its gradients that a node keeps for the next step: float32, in the shapes of the
 # codec's variables. Empty for a codec without a memory.
 NodeMemory = list[tf.Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """What a node knows of its gradients before encoding them.
+    """Statistics of a node's gradients before encoding.
 
     Attributes:
-      bounds: float32 [v], magnitude to which each of v variables is clipped.
+      bounds: float32 [v], magnitude to which each of the v variables is clipped.
       scales: float32 [v], largest clipped magnitude; infinite where a gradient is not finite.
     """
 
@@ -36,15 +35,15 @@ class Measured:
 
 
 class Codec(abc.ABC):
-    """Writes the gradients of a fixed list of v variables for the exchange.
+    """Encodes the gradients of a fixed list of v variables for the exchange.
 
     A codec with a memory overrides `init`, `correct` and `update`. It holds no state itself: the
-    training step passes each node's memory in and takes the next one out.
+    training step passes in each node's memory and gets the next one back.
 
     Attributes:
       variables: indices in the layout, in the order of gradients and scales.
-      name: of its operations on the exchange; unique among the codecs of a program.
-      max_code: largest magnitude of a code; 0 = gradients travel as floats.
+      name: name of its operations on the exchange; unique among the codecs of a program.
+      max_code: largest magnitude of a code; 0 = gradients are sent as floats.
     """
 
     variables: tuple[int, ...]
@@ -57,42 +56,42 @@ class Codec(abc.ABC):
         return len(self.variables)
 
     def init(self) -> NodeMemory:
-        """The memory of a node before its first step: zeros, or nothing for no memory."""
+        """Returns a node's memory before its first step: zeros; empty without a memory."""
         return []
 
     def correct(self, gradients: Sequence[tf.Tensor], memory: NodeMemory) -> list[tf.Tensor]:
-        """What is encoded in the place of a node's gradients, such as gradients + memory.
+        """Returns what is encoded instead of a node's gradients, such as gradients + memory.
 
-        It becomes the memory where a step is made without this node: nothing of it was sent.
+        If the others make the step without this node, nothing is sent, and this becomes its memory.
         """
         del memory
         return list(gradients)
 
     @abc.abstractmethod
     def measure(self, gradients: Sequence[tf.Tensor]) -> Measured:
-        """Statistics of one node's v (corrected) gradients."""
+        """Returns statistics of one node's v (corrected) gradients."""
 
     def agree(self, exchange: Exchange, measured: Sequence[Measured]) -> list[tf.Tensor]:
-        """Scales float32 [v] that each local node encodes with: the largest over all nodes."""
+        """Returns each local node's scales, float32 [v]: the largest over all nodes."""
         return [exchange.max([m.scales for m in measured], self.name)] * len(measured)
 
     @abc.abstractmethod
     def encode(
         self, gradients: Sequence[tf.Tensor], bounds: tf.Tensor, scales: tf.Tensor, key: DrawKey
     ) -> list[tf.Tensor]:
-        """One node's (corrected) gradients as they travel."""
+        """Returns one node's (corrected) gradients as they are sent."""
 
     def update(
         self, corrected: Sequence[tf.Tensor], encoded: Sequence[tf.Tensor], scales: tf.Tensor
     ) -> NodeMemory:
-        """The node's memory after a step that it took part in: what was not sent.
+        """Returns the node's memory after a step that it took part in: what was not sent.
 
-        Law 9: what was sent and what is kept are together the gradient and what was kept before.
+        Law 9: the sent part plus the new memory equal the gradient plus the old memory.
 
         Args:
-          corrected: what `correct` returned.
-          encoded: what `encode` made of it.
-          scales: that it was encoded with.
+          corrected: result of `correct`.
+          encoded: result of `encode`.
+          scales: the scales that `encode` used.
         """
         del corrected, encoded, scales
         return []
@@ -104,25 +103,25 @@ class Codec(abc.ABC):
         encoded: Sequence[Sequence[tf.Tensor]],
         scales: Sequence[tf.Tensor],
     ) -> list[tf.Tensor]:
-        """Mean gradients of the v variables over all nodes.
+        """Returns the mean gradients of the v variables over all nodes.
 
         Args:
-          exchange: joins the local nodes' buckets with those of the others.
-          encoded: what each local node encoded.
-          scales: what each local node encoded with.
+          exchange: combines the buckets of the local nodes with those of the others.
+          encoded: result of `encode` for each local node.
+          scales: scales that each local node encoded with.
         """
 
     @abc.abstractmethod
     def payload(self, nodes: int, local_nodes: int | None = None) -> dict[int, Payload]:
-        """Bytes by variable of what is handed in for a sum over `nodes` nodes, and of the sum.
+        """Returns, by variable, the bytes sent for a sum over `nodes` nodes, and those received.
 
         Args:
-          nodes: of the group.
-          local_nodes: None = a node hands in what it encoded; a number = a process hands in what
-            so many nodes have together.
+          nodes: number of nodes in the group.
+          local_nodes: None = each node sends its own codes; a number = a process sends the sum of
+            this many nodes.
         """
 
     def share_of_zeros(self, encoded: Sequence[tf.Tensor]) -> dict[int, tf.Tensor]:
-        """Share of zeros among one node's codes by variable; empty where there are no codes."""
+        """Returns the share of zeros in one node's codes by variable; empty without codes."""
         del encoded
         return {}

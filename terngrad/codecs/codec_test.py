@@ -46,7 +46,7 @@ def gradients_of(nodes, seed=1):
 
 
 def exchange_of(policy, gradients, kernels, step=3, bucket_elements=1 << 22, seed=9):
-    """Mean gradients, as a train step gets them."""
+    """Returns mean gradients, as a train step gets them."""
     layout = make_layout(NAMES, SHAPES, policy, bucket_elements)
     exchange = LocalExchange(len(gradients), kernels)
 
@@ -245,7 +245,7 @@ def _with_memory(request):
 
 
 def total(memories):
-    """What all nodes keep of each variable, by codec."""
+    """Returns the sum of all nodes' memories of each variable, by codec."""
     return [[np.sum(each, axis=0) for each in zip(*nodes, strict=True)] for nodes in memories]
 
 

@@ -1,4 +1,4 @@
-"""The registry of codecs, and the way from a layout's policy to the codecs that carry it out."""
+"""The registry of codecs, and the codecs that a layout's policy asks for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from terngrad.exchange.exchange import Exchange, Payload
 from terngrad.layout import BITS_OF_CODEC, Layout
 from terngrad.ops.kernels import Kernels
 
-MakeCodec = Callable[[Layout, int, Kernels], Codec]  # of the layout's bucket of this index
+MakeCodec = Callable[[Layout, int, Kernels], Codec]  # the int is the bucket's index in the layout
 
 CODECS: Mapping[str, MakeCodec] = {
     "ternary": ternary_codec,
@@ -22,16 +22,16 @@ CODECS: Mapping[str, MakeCodec] = {
 
 
 def find_codec(name: str) -> MakeCodec:
-    """What makes the codec of a name: one of `CODECS`, or MODULE:CLASS to be imported.
+    """Returns the maker of a codec: one of `CODECS`, or MODULE:CLASS, which is imported.
 
     Raises:
-      ValueError: there is no such codec.
+      ValueError: there is no codec of this name.
     """
     if name in CODECS:
         return CODECS[name]
     module, _, attribute = name.partition(":")
     names = ", ".join(dict.fromkeys([*BITS_OF_CODEC, *CODECS]))
-    allowed = f"allowed are {names} and MODULE:CLASS of a class of your own"
+    allowed = f"allowed are {names}, and MODULE:CLASS for a class of your own"
     if not module or not attribute:
         raise ValueError(f"codec is {name!r}; {allowed}.")
     try:
@@ -44,15 +44,15 @@ def find_codec(name: str) -> MakeCodec:
 
 
 def largest_code(codecs: Sequence[Codec]) -> int:
-    """Largest magnitude of a code of any of them; 1 where there are no codes."""
+    """Returns the largest magnitude of a code over all codecs; 1 if there are no codes."""
     return max((codec.max_code for codec in codecs), default=0) or 1
 
 
 def make_codecs(layout: Layout, kernels: Kernels) -> list[Codec]:
-    """One codec a bucket, of coded or of float variables.
+    """Returns one codec for each bucket of coded variables and each of float variables.
 
     Raises:
-      ValueError: the policy names a codec that there is not.
+      ValueError: the policy names an unknown codec.
     """
     make = find_codec(layout.policy.codec or "ternary")
     codecs: list[Codec] = [make(layout, i, kernels) for i in range(len(layout.buckets))]
@@ -65,7 +65,7 @@ def make_codecs(layout: Layout, kernels: Kernels) -> list[Codec]:
 
 
 def payloads(codecs: Sequence[Codec], exchange: Exchange) -> list[Payload]:
-    """Bytes that a process exchanges in a step, by variable in the layout's order."""
+    """Returns the bytes that a process exchanges in a step, by variable in the layout's order."""
     local_nodes = exchange.local_nodes if exchange.sums_local_nodes else None
     by_variable: dict[int, Payload] = {}
     for codec in codecs:

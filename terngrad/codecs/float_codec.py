@@ -1,4 +1,4 @@
-"""The float codec: gradients travel as they are, or rounded to half precision."""
+"""The float codec: gradients are sent as they are, or rounded to half precision."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from terngrad.exchange.exchange import Exchange, Payload
 class FloatCodec(Codec):
     """The baseline of every comparison.
 
-    With float16 a node rounds what it sends, means are formed in float32, and the mean is rounded
-    again for the way back, as on the wire.
+    With float16, a node rounds the gradients that it sends. Means are formed in float32, and
+    rounded again before they are sent back.
     """
 
     def __init__(
@@ -38,12 +38,12 @@ class FloatCodec(Codec):
         return 0
 
     def measure(self, gradients: Sequence[tf.Tensor]) -> Measured:
-        """Floats need neither bounds nor scales: both are empty."""
+        """Returns empty bounds and scales: floats need neither."""
         del gradients
         return Measured(tf.zeros([0]), tf.zeros([0]))
 
     def agree(self, exchange: Exchange, measured: Sequence[Measured]) -> list[tf.Tensor]:
-        """There is nothing to agree on."""
+        """Returns the empty scales: there is nothing to agree on."""
         del exchange
         return [m.scales for m in measured]
 

@@ -1,4 +1,4 @@
-"""The base of all codecs that write small integers: their sums over the nodes are exact."""
+"""The base of all codecs with small integers as codes, whose sums over nodes are exact."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ SCALE_BYTES = 4
 
 
 class IntegerCodec(Codec):
-    """Codes one bucket of a layout; codes travel packed in bit planes.
+    """Codes one bucket of a layout; codes are sent packed in bit planes.
 
-    A subclass states `max_code` and writes `encode`, which returns one tensor, uint32 [M / 32, k],
-    with the codes of the bucket's M elements in k = `planes.plane_count(max_code)` planes (see
-    `planes.pack_integers`). A code c of a variable stands for c * scale / max_code.
+    A subclass sets `max_code` and implements `encode`, which returns one tensor, uint32
+    [M / 32, k]: the codes of the bucket's M elements in k = `planes.plane_count(max_code)` planes
+    (see `planes.pack_integers`). A code c of a variable stands for c * scale / max_code.
 
-    A bucket's gradients are measured, exchanged and decoded without waiting for another's, so that
-    the exchange of the first overlaps with the backward pass of the rest.
+    Each bucket is measured, exchanged and decoded without waiting for the others. The exchange of
+    the first bucket thus overlaps with the backward pass of the rest.
 
     Attributes:
-      shapes: of the bucket's v variables.
+      shapes: shapes of the bucket's v variables.
       kernels: the arithmetic that all codecs share.
     """
 
@@ -35,7 +35,7 @@ class IntegerCodec(Codec):
         """Codes the layout's bucket of this index with the layout's policy.
 
         Raises:
-          ValueError: the class states no largest code.
+          ValueError: the class does not set `max_code`.
         """
         if self.max_code < 1:
             name = type(self).__name__
@@ -66,22 +66,22 @@ class IntegerCodec(Codec):
         return self.decode(total, scales[0], exchange.nodes(total))
 
     def units(self, scales: tf.Tensor) -> tf.Tensor:
-        """What a code of 1 stands for: float32 [v]."""
-        # A product: Grappler would turn a division by a constant into one, which rounds otherwise.
+        """Returns the value of a code of 1: float32 [v]."""
+        # Grappler would turn a division by a constant into a product, which rounds differently.
         return scales if self.max_code == 1 else scales * np.float32(1.0 / self.max_code)
 
     def decode(self, words: tf.Tensor, scales: tf.Tensor, nodes: tf.Tensor) -> list[tf.Tensor]:
-        """Mean = fl(unit / nodes) * sum, in the shapes of the variables.
+        """Returns the means, fl(unit / nodes) * sum, in the shapes of the variables.
 
         Args:
           words: sums of the codes of `nodes` nodes.
-          scales: float32 [v] that the codes were made with.
+          scales: float32 [v], the scales of the codes.
           nodes: int32 scalar, not a graph constant other than 1 (see `ternary.mean_scale`).
         """
         return self.kernels.decode(words, self.units(scales), nodes, self.shapes)
 
     def sent(self, encoded: Sequence[tf.Tensor], scales: tf.Tensor) -> list[tf.Tensor]:
-        """What one node's codes stand for, in the shapes of the variables."""
+        """Returns the values of one node's codes, in the shapes of the variables."""
         return self.decode(encoded[0], scales, tf.constant(1))
 
     def share_of_zeros(self, encoded: Sequence[tf.Tensor]) -> dict[int, tf.Tensor]:
@@ -91,9 +91,9 @@ class IntegerCodec(Codec):
         return dict(zip(self.variables, shares, strict=True))
 
     def payload(self, nodes: int, local_nodes: int | None = None) -> dict[int, Payload]:
-        """The local sums' planes and four bytes a variable up; the sums' and the scale down.
+        """See base class: the planes of the sums, and a scale of 4 bytes for each variable.
 
-        The few zeros that pad a bucket are shared out by size.
+        The zeros that pad a bucket count in proportion to the variables' sizes.
         """
         up = planes.plane_count((local_nodes or 1) * self.max_code)
         down = planes.plane_count(nodes * self.max_code)

@@ -1,4 +1,4 @@
-"""The ternary codec: one code a value, one scale a variable."""
+"""The ternary codec: one code for each value, one scale for each variable."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from terngrad.ops.reference import scaled_sums, ternarize_all
 
 
 def ternary_codec(layout: Layout, bucket: int, kernels: Kernels) -> Codec:
-    """The ternary codec of a layout's bucket in the form that the layout's policy names."""
+    """Returns the ternary codec of a bucket, in the form that the layout's policy names."""
     if not layout.policy.scaler_sharing:
         return OwnScaleTernaryCodec(layout, bucket, kernels)
     made = TernaryCodec if layout.policy.use_encoding else UnpackedTernaryCodec
@@ -31,12 +31,12 @@ class TernaryCodec(IntegerCodec):
     def encode(
         self, gradients: Sequence[tf.Tensor], bounds: tf.Tensor, scales: tf.Tensor, key: DrawKey
     ) -> list[tf.Tensor]:
-        """Packed codes: one tensor, uint32 [M / 32, 2]."""
+        """Returns packed codes: one tensor, uint32 [M / 32, 2]."""
         return [self.kernels.encode(gradients, self.variables, bounds, scales, key)]
 
 
 class OwnScaleTernaryCodec(TernaryCodec):
-    """Each node scales by its own maximum, for study: without sharing, sums are no integers."""
+    """Each node scales by its own maximum, for study: sums of codes have no meaning then."""
 
     def agree(self, exchange: Exchange, measured: Sequence[Measured]) -> list[tf.Tensor]:
         """See base class."""
@@ -49,7 +49,7 @@ class OwnScaleTernaryCodec(TernaryCodec):
         encoded: Sequence[Sequence[tf.Tensor]],
         scales: Sequence[tf.Tensor],
     ) -> list[tf.Tensor]:
-        """Decodes each node's codes alone, then forms the mean of floats."""
+        """Decodes each node's codes separately, then forms the mean of the floats."""
         nodes = exchange.nodes(scales[0])
         one = nodes // nodes
         pairs = zip(encoded, scales, strict=True)
@@ -57,7 +57,7 @@ class OwnScaleTernaryCodec(TernaryCodec):
         return exchange.mean(decoded, self.name)
 
     def payload(self, nodes: int, local_nodes: int | None = None) -> dict[int, Payload]:
-        """Codes up and floats down; a process hands in floats, as `deliver` decodes first."""
+        """See base class: nodes send codes; processes send floats, as `deliver` decodes first."""
         floats = {i: 4.0 * size for i, size in zip(self.variables, self._sizes, strict=True)}
         if local_nodes is not None:
             return {i: Payload(n, n) for i, n in floats.items()}
@@ -66,12 +66,12 @@ class OwnScaleTernaryCodec(TernaryCodec):
 
 
 class UnpackedTernaryCodec(TernaryCodec):
-    """Keeps codes as float32, as simulations do: the same numbers, sixteen times the bytes."""
+    """Sends codes as float32, as simulations do: the same numbers in sixteen times the bytes."""
 
     def encode(
         self, gradients: Sequence[tf.Tensor], bounds: tf.Tensor, scales: tf.Tensor, key: DrawKey
     ) -> list[tf.Tensor]:
-        """Codes as they are: one tensor, float32 [M]."""
+        """Returns codes as floats: one tensor, float32 [M]."""
         codes = ternarize_all(gradients, self.variables, bounds, scales, key)
         signed = [tf.where(c.negative, -1.0, tf.cast(c.nonzero, tf.float32)) for c in codes]
         return [tf.concat(signed, 0)]
@@ -82,7 +82,7 @@ class UnpackedTernaryCodec(TernaryCodec):
         encoded: Sequence[Sequence[tf.Tensor]],
         scales: Sequence[tf.Tensor],
     ) -> list[tf.Tensor]:
-        """Adds whole numbers, which is exact in float32."""
+        """Decodes the sums of whole numbers, which are exact in float32."""
         (total,) = exchange.float_sum(encoded, self.name)
         return self.decode(total, scales[0], exchange.nodes(total))
 

@@ -1,1 +1,1 @@
-"""Training: the step of Algorithm 1 and the loop, state and records around it."""
+"""Training: the step of Algorithm 1, and the loop, state and summaries around it."""

@@ -1,4 +1,4 @@
-"""What stands in the place of a classifier where a step is made without this process."""
+"""Replaces the classifier in steps that the other processes make without this one."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from terngrad.training.classifier import Classifier, Losses
 
 
 class Bystander:
-    """A classifier that computes nothing: the others' gradients are all that counts."""
+    """A classifier that computes nothing: only the others' gradients count."""
 
     def __init__(self, classifier: Classifier) -> None:
-        """Has the variables of a classifier."""
+        """Shares the variables of a classifier."""
         self.variables = classifier.variables
         self.state = classifier.state
 
     def gradients(
         self, images: tf.Tensor, labels: tf.Tensor, dropout_seed: tf.Tensor
     ) -> tuple[list[tf.Tensor], Losses, list[tf.Tensor]]:
-        """Zeros, and the state as it is; see `Classifier.gradients`."""
+        """Returns zeros and the unchanged state; see `Classifier.gradients`."""
         del images, labels, dropout_seed
         zero = tf.zeros([])
         gradients = [tf.zeros(v.shape) for v in self.variables]

@@ -7,12 +7,12 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Cadence:
-    """When things happen, in steps since the training began or in seconds.
+    """When a loop acts, in steps since the training began or in seconds.
 
     Attributes:
-      max_steps: end of the training.
+      max_steps: last step of the training.
       log_every: steps between reports.
-      save_every: steps between checkpoints; 0 = none but the last.
+      save_every: steps between checkpoints; 0 = only the last.
       save_secs: seconds between checkpoints; 0 = by steps only.
       summary_secs: seconds between histograms of gradients.
       profile: first and last step of a profile, or None.
@@ -26,7 +26,7 @@ class Cadence:
     profile: tuple[int, int] | None = None
 
     def next_stop(self, step: int) -> int:
-        """The first step after `step` at which something happens."""
+        """Returns the first step after `step` at which the loop acts."""
         stops = [self.max_steps, _next_multiple(step, self.log_every)]
         if self.save_every:
             stops.append(_next_multiple(step, self.save_every))
@@ -35,16 +35,16 @@ class Cadence:
         return min(stops)
 
     def reports(self, before: int, step: int) -> bool:
-        """Whether a report is due after the step `before`, up to `step`."""
+        """Returns whether a report is due after the step `before`, up to `step`."""
         return _passes(self.log_every, before, step)
 
     def saves(self, before: int, step: int) -> bool:
-        """Whether a checkpoint is due after the step `before`, up to `step`."""
+        """Returns whether a checkpoint is due after the step `before`, up to `step`."""
         return bool(self.save_every) and _passes(self.save_every, before, step)
 
 
 def _passes(every: int, before: int, step: int) -> bool:
-    """Whether there is a multiple of `every` among the steps after `before` up to `step`."""
+    """Returns whether a multiple of `every` is among the steps after `before` up to `step`."""
     return step // every > before // every
 
 

@@ -1,9 +1,9 @@
-"""Checkpoints: whole or absent, by step, with weights that can be read by name.
+"""Checkpoints: complete or absent, by step, with weights that can be read by name.
 
 A checkpoint holds a flat set of named variables: `step`, `variables/NAME`, `averages/NAME`,
-`slots/SLOT/NAME`; and beside them a text, the settings it was trained with. It is written under a
-temporary name; its index is renamed last, so that a checkpoint whose index stands in the folder is
-complete. What codecs keep of gradients is in checkpoints of their own, see memory.py.
+`slots/SLOT/NAME`. It also holds a text with the settings of the training. Its files are written
+under temporary names, and the index is renamed last: a checkpoint with an index is complete. The
+codecs' memory has its own checkpoints, see memory.py.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ State = Mapping[str, tf.Variable]
 
 
 def save(directory: str, state: State, step: int, keep: int = 5, settings: str = "") -> str:
-    """Writes a checkpoint and removes all but it and the newest `keep` - 1 of the folder.
+    """Writes a checkpoint, and removes all others but the newest `keep` - 1 of the folder.
 
     Args:
-      directory: gets the checkpoint.
+      directory: folder of the checkpoint.
       state: the variables by name.
       step: number of steps done.
       keep: number of checkpoints; 0 keeps all.
@@ -41,8 +41,8 @@ def save(directory: str, state: State, step: int, keep: int = 5, settings: str =
       The checkpoint's path, without the endings of its files.
 
     Raises:
-      NotFiniteError: names the variables that are not finite; nothing is written then.
-      OSError: the folder cannot be written to, or is full; nothing is left of the attempt.
+      NotFiniteError: variables are not finite; nothing is written.
+      OSError: the folder is full or not writable; no files are left behind.
     """
     broken = [name for name, v in state.items() if not _is_finite(v)]
     if broken:
@@ -69,7 +69,7 @@ def save(directory: str, state: State, step: int, keep: int = 5, settings: str =
 
 
 def all_checkpoints(directory: str) -> list[str]:
-    """Paths of the folder's complete checkpoints, oldest first."""
+    """Returns the paths of the folder's complete checkpoints, oldest first."""
     indices = glob.glob(os.path.join(glob.escape(directory), f"{_NAME}-*.index"))
     paths = [index.removesuffix(".index") for index in indices]
     whole = [p for p in paths if re.fullmatch(rf"{_NAME}-\d+", os.path.basename(p))]
@@ -77,24 +77,24 @@ def all_checkpoints(directory: str) -> list[str]:
 
 
 def latest_checkpoint(directory: str) -> str | None:
-    """Path of the folder's newest complete checkpoint; None if there is none."""
+    """Returns the path of the folder's newest complete checkpoint; None if there is none."""
     paths = all_checkpoints(directory)
     return paths[-1] if paths else None
 
 
 def at_step(directory: str, step: int) -> str | None:
-    """Path of the folder's complete checkpoint of a step; None if there is none."""
+    """Returns the path of the folder's complete checkpoint of a step; None if there is none."""
     found = [path for path in all_checkpoints(directory) if step_of(path) == step]
     return found[0] if found else None
 
 
 def step_of(path: str) -> int:
-    """The number of steps that were done when the checkpoint was written."""
+    """Returns the number of steps that were done when the checkpoint was written."""
     return int(path.rpartition("-")[2])
 
 
 def settings_of(path: str) -> str:
-    """The text that the checkpoint was saved with; empty if there is none."""
+    """Returns the text that the checkpoint was saved with; empty if there is none."""
     reader = tf.train.load_checkpoint(path)
     return reader.get_tensor(_SETTINGS).decode() if reader.has_tensor(_SETTINGS) else ""
 
@@ -103,7 +103,7 @@ def restore(path: str, state: State) -> None:
     """Reads every variable of `state` from the checkpoint.
 
     Raises:
-      ValueError: names variables that are missing, left over, or of another shape.
+      ValueError: variables are missing, left over, or of another shape.
     """
     stored = _stored(path)
     _check_shapes(path, stored, state)
@@ -124,20 +124,20 @@ def restore_weights(
     """Reads a model's weights, by variable name, from a training checkpoint.
 
     Args:
-      path: of the checkpoint.
-      model: gets the weights.
-      averages: read the moving averages where a variable has one.
+      path: path of the checkpoint.
+      model: model whose weights are set.
+      averages: read the moving average of each variable that has one.
       exclude: variables whose names begin with one of these keep their values.
-      ignore_missing: so do variables that the checkpoint does not hold.
+      ignore_missing: variables that are not in the checkpoint also keep their values.
 
     Raises:
-      ValueError: names what is missing or has another shape.
+      ValueError: a variable is missing or has another shape.
     """
     stored = _stored(path)
     averaged = {name.removeprefix("averages/") for name in stored if name.startswith("averages/")}
     if averages and not averaged:
         raise ValueError(
-            f"{path} holds no moving averages; take the weights instead (--restore_avg_var=False)."
+            f"{path} holds no moving averages; use the weights instead (--restore_avg_var=False)."
         )
     wanted = {}
     for v in model.variables:
@@ -151,18 +151,18 @@ def restore_weights(
 
 
 def _write(path: str, state: State, settings: str) -> None:
-    with tf.device("/CPU:0"):  # the only one that holds texts
+    with tf.device("/CPU:0"):  # no other device can hold strings
         text = tf.Variable(settings, trainable=False)
     tf.train.Checkpoint(state=dict(state), settings=text).write(path)
 
 
 def _stored(path: str) -> dict[str, tuple[int, ...]]:
-    """Shapes of the stored variables by name."""
+    """Returns the shapes of the stored variables by name."""
     try:
         shapes = tf.train.load_checkpoint(path).get_variable_to_shape_map()
     except (tf.errors.OpError, ValueError) as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(f"{path} is no readable checkpoint: {reason}") from error
+        raise ValueError(f"{path} is not a readable checkpoint: {reason}") from error
     stored = {}
     for key, shape in shapes.items():
         if key.startswith("state/") and key.endswith(_SUFFIX):
@@ -189,7 +189,7 @@ def _read(path: str, state: State) -> None:
         for name, variable in state.items():
             escaped = name.replace(".", "..").replace("/", ".S")
             variable.assign(reader.get_tensor(f"state/{escaped}{_SUFFIX}"))
-    except (tf.errors.OpError, IndexError) as error:  # a file that is too short: IndexError
+    except (tf.errors.OpError, IndexError) as error:  # IndexError: the file is too short
         raise ValueError(f"{path} is damaged: {str(error).splitlines()[0]}") from error
 
 
@@ -200,17 +200,17 @@ def _is_finite(variable: tf.Variable) -> bool:
 
 
 def _rotate(directory: str, keep: int, written: int) -> None:
-    # Those of a run that had come further, and was lost, must not crowd out what was just written.
+    # Newer checkpoints of a lost run must not displace the one that was just written.
     others = [path for path in all_checkpoints(directory) if step_of(path) != written]
     for path in others[: max(0, len(others) - keep + 1)] if keep else []:
-        # The index goes first: without it nobody takes the rest for a checkpoint.
+        # The index is removed first: without it, the rest does not count as a checkpoint.
         for file in sorted(glob.glob(glob.escape(path) + ".*"), reverse=True):
             os.remove(file)
     _write_state_file(directory)
 
 
 def _write_state_file(directory: str) -> None:
-    """The file by which other tools find the newest checkpoint."""
+    """Writes the file by which other tools find the newest checkpoint."""
     names = [os.path.basename(path) for path in all_checkpoints(directory)]
     lines = [f'model_checkpoint_path: "{names[-1]}"']
     lines += [f'all_model_checkpoint_paths: "{name}"' for name in names]

@@ -1,4 +1,4 @@
-"""Laws of checkpoints: whole or absent, read by name, and what does not fit is named."""
+"""Laws of checkpoints: complete or absent, read by name, and errors name what does not fit."""
 
 import os
 
@@ -118,7 +118,7 @@ def test_law_10_a_damaged_checkpoint_is_named(tmp_path, ending, damage):
     path = checkpoints.save(str(tmp_path), make_state(), 1)
     file = tmp_path / f"model.ckpt-1.{ending}"
     file.write_bytes(damage(file.read_bytes()))
-    with pytest.raises(ValueError, match=r"model.ckpt-1 is (damaged|no readable checkpoint)"):
+    with pytest.raises(ValueError, match=r"model.ckpt-1 is (damaged|not a readable checkpoint)"):
         checkpoints.restore(path, make_state())
 
 
@@ -167,7 +167,7 @@ def test_moving_averages_that_were_not_kept_are_named(tmp_path):
 
 
 def test_a_missing_checkpoint_is_named(tmp_path):
-    with pytest.raises(ValueError, match="absent is no readable checkpoint"):
+    with pytest.raises(ValueError, match="absent is not a readable checkpoint"):
         checkpoints.restore_weights(str(tmp_path / "absent"), make_model(), averages=False)
 
 

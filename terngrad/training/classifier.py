@@ -1,4 +1,4 @@
-"""A net with its loss: what one node computes from a batch."""
+"""A net with its loss, which one node computes from a batch."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Classifier:
           trainable_scopes: train only variables whose names begin with one of these; empty = all.
 
         Raises:
-          ValueError: if a scope names no variable.
+          ValueError: a scope names no variable.
         """
         self.model = model
         self._label_smoothing = label_smoothing
@@ -55,7 +55,7 @@ class Classifier:
     def gradients(
         self, images: tf.Tensor, labels: tf.Tensor, dropout_seed: tf.Tensor
     ) -> tuple[list[tf.Tensor], Losses, list[tf.Tensor]]:
-        """One node's gradients of the total loss.
+        """Returns one node's gradients of the total loss.
 
         Args:
           images: float32 [B, H, W, C].
@@ -75,7 +75,7 @@ class Classifier:
         return gradients, losses, state
 
     def logits(self, images: tf.Tensor) -> tf.Tensor:
-        """Logits float32 [B, classes] with the model's current parameters, dropout off."""
+        """Returns logits float32 [B, classes] of the current parameters, without dropout."""
         seed = tf.zeros([2], tf.int32)
         return self.model(self._inputs(images, seed), training=False)
 
@@ -109,5 +109,5 @@ def _indices_in_scopes(variables, scopes: Sequence[str]) -> list[int]:
     for scope in scopes:
         if not any(v.path.startswith(scope) for v in variables):
             allowed = ", ".join(v.path for v in variables)
-            raise ValueError(f"no trainable variable begins with {scope!r}; there are {allowed}.")
+            raise ValueError(f"no trainable variable begins with {scope!r}; allowed are {allowed}.")
     return [i for i, v in enumerate(variables) if v.path.startswith(tuple(scopes))]

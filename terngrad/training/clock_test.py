@@ -1,4 +1,4 @@
-"""Laws of the durations of steps, at times that the tests make up."""
+"""Laws of the durations of steps, with a fake time."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from terngrad.training.clock import Clock
 
 
 class Time:
-    """Passes only when told to."""
+    """A time that passes only on request."""
 
     now = 0.0
 

@@ -1,4 +1,4 @@
-"""How a training ends that diverged."""
+"""The errors of a training that diverged."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from terngrad.training.classifier import Losses
 
 
 class NotFiniteError(ValueError):
-    """Names what is NaN or infinite: a loss, a gradient or a weight."""
+    """A loss, a gradient or a weight is NaN or infinite; the text names it."""
 
 
 class DivergedError(ValueError):
-    """Names what is NaN or infinite, and the last good checkpoint."""
+    """The training diverged; the text names the value and the last good checkpoint."""
 
 
 def not_finite(losses: Losses, scales: tf.Tensor, layout: Layout) -> list[str]:
-    """Says what of a step is NaN or infinite; empty if all is well.
+    """Returns a text for each loss or gradient of a step that is NaN or infinite.
 
     Args:
-      losses: of the step.
+      losses: losses of the step.
       scales: float32 [v], of the coded variables; infinite where a gradient is not finite.
-      layout: names the variables.
+      layout: layout of the variables, for their names.
     """
     values = zip(("entropy_loss", "reg_loss"), map(float, losses), strict=True)
     bad = [f"{name} is {value}" for name, value in values if not np.isfinite(value)]

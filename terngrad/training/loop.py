@@ -1,4 +1,4 @@
-"""The training loop: runs steps, and between them logs, saves, and stops when asked."""
+"""The training loop: runs steps, logs and saves between them, and stops on request."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ class StopRequest(contextlib.AbstractContextManager):
     """Turns SIGTERM, SIGHUP and Ctrl-C into a request to end after the steps under way."""
 
     def __init__(self) -> None:
-        """Nothing is requested yet."""
+        """Starts without a request."""
         self.signal: signal.Signals | None = None
         self._before: dict = {}
 
     def __enter__(self) -> StopRequest:
-        """Listens for signals."""
+        """Installs the signal handlers."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
                 self._before[number] = signal.signal(number, self._request)
         return self
 
     def __exit__(self, *exception) -> None:
-        """Gives the signals back."""
+        """Restores the previous signal handlers."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
     def _request(self, number: int, frame) -> None:
         del frame
-        if self.signal:  # asked twice: give the signals back, so that a third one ends at once
+        if self.signal:  # the second signal restores the handlers, so that a third ends at once
             self.__exit__()
         self.signal = signal.Signals(number)
 
@@ -54,13 +54,13 @@ class Loop:
 
     Attributes:
       stepper: makes the steps.
-      cadence: when to log, save, write summaries.
-      report: called with the progress every `cadence.log_every` steps of the worker's own.
-      save: called with a step; returns the checkpoint's path, None where another process saves.
-      saves_last: whether the last step is saved here, not by the caller.
-      writer: of summaries, or None.
-      profile_dir: where a profile goes.
-      unsaved: what messages say in the place of a checkpoint while there is none.
+      cadence: when to log, save, and write summaries.
+      report: called with the progress every `cadence.log_every` of the worker's own steps.
+      save: called with a step; returns the checkpoint's path, or None if another process saves.
+      saves_last: whether the loop, not the caller, saves the last step.
+      writer: writer of summaries, or None.
+      profile_dir: folder for a profile.
+      unsaved: text for messages while there is no checkpoint.
     """
 
     stepper: Stepper
@@ -76,15 +76,14 @@ class Loop:
         """Trains from the stepper's step on.
 
         Args:
-          checkpoint: of that step, if there is one.
-          stop: looked at between calls into TensorFlow.
+          checkpoint: path of that step's checkpoint, if there is one.
+          stop: checked between calls into TensorFlow.
 
         Returns:
-          The path of the last checkpoint, and whether the end was a request to stop, of this
-          process or another.
+          The path of the last checkpoint, and whether this or another process asked to stop.
 
         Raises:
-          DivergedError: names the step, what is not finite, and the last good checkpoint.
+          DivergedError: the training diverged.
         """
         stepper, cadence = self.stepper, self.cadence
         saved_step = stepper.step if checkpoint else -1
@@ -117,7 +116,7 @@ class Loop:
             if cadence.reports(own_before, stepper.own_step):
                 try:
                     self._report(clock)
-                except BrokenPipeError:  # nobody reads the lines any more: end, but lose nothing
+                except BrokenPipeError:  # the reader of the lines has ended: save and end, too
                     stop.signal = stop.signal or signal.SIGPIPE
             if self._save_due(before, time.monotonic() - saved_at):
                 checkpoint = self._save(checkpoint)

@@ -1,4 +1,4 @@
-"""What ends a training loop, on a runner that only pretends."""
+"""What ends a training loop, with a fake runner."""
 
 import dataclasses
 

@@ -1,8 +1,8 @@
-"""What codecs with a memory keep of each node's gradients, between the steps of a training.
+"""The memory of codecs: the part of each node's gradients that is kept between steps.
 
-The memory is a part of the state of the node's process alone: no other process gets it, and a
-checkpoint of it stands beside those of the training (see `save`). It belongs to a step. A process
-that is given the state of another step starts from a memory of zeros.
+Only the node's own process has the memory. Its checkpoints are beside those of the training (see
+`save`). A memory belongs to a step: a process that receives the state of another step starts with a
+memory of zeros.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ Memories = Sequence[Sequence[NodeMemory]]  # by codec, then by local node
 
 
 def no_memories(codecs: Sequence[Codec], nodes: int) -> list[list[NodeMemory]]:
-    """Memories before the first step."""
+    """Returns the memories before the first step."""
     return [[codec.init() for _ in range(nodes)] for codec in codecs]
 
 
 class Memory:
-    """Variables that hold the memories of a process' nodes; none where no codec has a memory.
+    """Variables with the memories of a process' nodes; empty if no codec has a memory.
 
     Attributes:
-      variables: by name, "memory/NODE/VARIABLE" with the global index of the node and the index of
+      variables: by name, "memory/NODE/VARIABLE", with the global index of the node and the index of
         the variable in the layout.
     """
 
     def __init__(self, codecs: Sequence[Codec], first_node: int, nodes: int) -> None:
-        """Zeros for `nodes` consecutive nodes."""
+        """Starts with zeros for `nodes` consecutive nodes."""
         self.variables: dict[str, tf.Variable] = {}
         self._held: list[list[list[tf.Variable]]] = []
         for codec, memories in zip(codecs, no_memories(codecs, nodes), strict=True):
@@ -43,40 +43,40 @@ class Memory:
                 self.variables |= dict(zip(names, node, strict=True))
 
     def read(self) -> list[list[NodeMemory]]:
-        """The memories before a step."""
+        """Returns the memories before a step."""
         return [[[v.read_value() for v in node] for node in nodes] for nodes in self._held]
 
     def assign(self, memories: Memories) -> None:
-        """Takes the memories after a step."""
+        """Stores the memories after a step."""
         for held, given in zip(self._held, memories, strict=True):
             for variables, values in zip(held, given, strict=True):
                 for variable, value in zip(variables, values, strict=True):
                     variable.assign(value)
 
     def clear(self) -> None:
-        """Sets all to zero."""
+        """Sets all memories to zero."""
         for variable in self.variables.values():
             variable.assign(tf.zeros_like(variable))
 
     def save(self, directory: str, step: int, keep: int) -> None:
-        """Writes a checkpoint of the memory, if there is any; for arguments and errors see there.
+        """Writes a checkpoint of the memory, if there is any; see `checkpoints.save`.
 
-        To be called before the training's own checkpoint of the step is written. One more is kept
-        than of the training: whoever is killed between the two still finds the memory that belongs
-        to the training's newest checkpoint.
+        Call this before writing the training's own checkpoint of the step. It keeps one more than
+        `keep`: a process that is killed between the two calls still has the memory that belongs to
+        the training's newest checkpoint.
         """
         if self.variables and step:
             os.makedirs(directory, exist_ok=True)
             checkpoints.save(directory, self.variables, step, keep + 1 if keep else 0)
 
     def restore(self, directory: str, step: int) -> str:
-        """Reads the memory of a step, or clears it if there is none; returns why it is cleared."""
+        """Loads the memory of a step, or clears it; returns why it was cleared, or ""."""
         self.clear()
         if not self.variables or step == 0:
             return ""
         path = checkpoints.at_step(directory, step)
         if path is None:
-            return f"{directory} has none of step {step}"
+            return f"{directory} has no checkpoint of step {step}"
         try:
             checkpoints.restore(path, self.variables)
         except ValueError as error:

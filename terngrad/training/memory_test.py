@@ -1,4 +1,4 @@
-"""Laws of the memory that codecs have: each node's own, of a step, whole or zero."""
+"""Laws of the codecs' memory: each node has its own, it belongs to a step, complete or zero."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ RESIDUAL = Policy(codec="terngrad.testing.residual_codec:ResidualCodec", size_to
 
 
 def memory_of(policy=RESIDUAL, nodes=2, first_node=4, size=5):
-    """Of a coded and a float variable."""
+    """Returns the codecs of a coded and a float variable."""
     layout = make_layout(["a/kernel", "a/bias"], [(size,), (2,)], policy)
     return Memory(make_codecs(layout, ReferenceKernels()), first_node, nodes)
 
@@ -57,7 +57,7 @@ def test_law_8_the_memory_of_a_step_is_restored(tmp_path):
 def test_it_is_zero_where_there_is_none_of_the_step(tmp_path):
     memory = filled(memory_of())
     memory.save(str(tmp_path), 10, 5)
-    assert memory.restore(str(tmp_path), 20) == f"{tmp_path} has none of step 20"
+    assert memory.restore(str(tmp_path), 20) == f"{tmp_path} has no checkpoint of step 20"
     assert not np.any(list(values(memory).values()))
 
 

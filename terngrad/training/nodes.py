@@ -1,4 +1,4 @@
-"""What the nodes of a process do in a step: the worker's part of the paper's Algorithm 1."""
+"""The work of a process' nodes in a step: the worker's part of the paper's Algorithm 1."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from terngrad.training.classifier import Classifier, Losses
 
 
 class NodeGradients(NamedTuple):
-    """What a node computes from its part of a batch; see `Classifier.gradients`."""
+    """A node's results for its part of a batch; see `Classifier.gradients`."""
 
     gradients: list[tf.Tensor]
     losses: Losses
@@ -23,13 +23,13 @@ class NodeGradients(NamedTuple):
 
 
 class NodeCodes(NamedTuple):
-    """What the nodes encode with one codec, a list element a node.
+    """The results of one codec, with one list element for each node.
 
     Attributes:
-      codes: the node's gradients as they travel.
-      scales: float32 [v], what it encodes with.
+      codes: the node's gradients as they are sent.
+      scales: float32 [v], the scales of its codes.
       kept: the node's memory after a step that it took part in.
-      unsent: its memory after a step that was made without it.
+      unsent: its memory after a step that the others made without it.
     """
 
     codes: list[list[tf.Tensor]]
@@ -39,17 +39,17 @@ class NodeCodes(NamedTuple):
 
 
 def seed_of_draws(seed: int) -> tf.Tensor:
-    """The seed of all draws: uint64, the low 64 bits of `seed`."""
+    """Returns the seed of all draws: uint64, the low 64 bits of `seed`."""
     return tf.constant(seed % (1 << 64), tf.uint64)
 
 
 def draw_keys(seed: tf.Tensor, step: tf.Tensor, first_node: int, nodes: int) -> list[DrawKey]:
-    """Keys of the draws of consecutive nodes at a step."""
+    """Returns the keys of the draws of consecutive nodes at a step."""
     return [DrawKey(seed, step, tf.constant(first_node + i)) for i in range(nodes)]
 
 
 def spread(devices: Sequence[str], nodes: int) -> list[str]:
-    """The device of each node; consecutive nodes share one."""
+    """Returns the device of each node; consecutive nodes share a device."""
     return [devices[i * len(devices) // nodes] for i in range(nodes)]
 
 
@@ -60,20 +60,20 @@ def compute_nodes(
     keys: Sequence[DrawKey],
     devices: Sequence[str],
 ) -> Iterator[NodeGradients]:
-    """Yields what each node computes from its part of the process' batch.
+    """Yields each node's results for its part of the process' batch.
 
     Args:
       classifier: net, loss, parameters.
       images: float32 [B, H, W, C], split over the nodes.
       labels: int32 [B].
-      keys: of each node's draws.
-      devices: of each node.
+      keys: key of each node's draws.
+      devices: device of each node.
     """
     parts = zip(tf.split(images, len(keys)), tf.split(labels, len(keys)), strict=True)
     for (x, y), key, device in zip(parts, keys, devices, strict=True):
         with tf.device(device):
             found = NodeGradients(*classifier.gradients(x, y, dropout_seed(key)))
-        yield found  # not within the device, where the caller would go on
+        yield found  # outside the block: the caller's operations do not belong to this device
 
 
 def encode_nodes(
@@ -84,15 +84,15 @@ def encode_nodes(
     devices: Sequence[str],
     memories: Sequence[NodeMemory],
 ) -> NodeCodes:
-    """Corrects by the memory, clips, agrees on scales, encodes, updates the memory.
+    """Adds the memory, clips, agrees on scales, encodes, and updates the memory.
 
     Args:
-      gradients: of each node, of each variable, of which the codec takes its own.
-      codec: what to measure and encode with.
-      exchange: joins the nodes that agree on scales.
-      keys: of each node's draws.
-      devices: of each node; it measures and encodes there, so that codes leave the device.
-      memories: of each node, before the step.
+      gradients: gradients of all variables, by node; the codec uses those of its own.
+      codec: codec to measure and encode with.
+      exchange: connects the nodes that agree on scales.
+      keys: key of each node's draws.
+      devices: device of each node, which measures and encodes: only codes leave it.
+      memories: memory of each node before the step.
     """
     corrected, measured, codes, kept = [], [], [], []
     for node, memory, device in zip(gradients, memories, devices, strict=True):
@@ -109,7 +109,7 @@ def encode_nodes(
 
 
 def dropout_seed(key: DrawKey) -> tf.Tensor:
-    """Seed of the draws that a node's layers make at a step: int32 [2]."""
+    """Returns the seed of the draws that a node's layers make at a step: int32 [2]."""
     base = tf.bitcast(tf.reshape(key.seed, [1]), tf.int32)[0]
     mixed = tf.random.experimental.stateless_fold_in(base, tf.cast(key.step, tf.int32))
     return tf.random.experimental.stateless_fold_in(mixed, key.node)

@@ -1,7 +1,7 @@
-"""TensorFlow 1's updates, on the kernels that TensorFlow still has for them.
+"""TensorFlow 1's updates, with the kernels that TensorFlow still has for them.
 
-Keras' optimizers differ where recipes notice it: their momentum folds the learning rate into the
-velocity, and their RMSProp starts its mean square at 0.
+The recipes need them, since Keras' optimizers differ: their momentum folds the learning rate into
+the velocity, and their RMSProp starts its mean square at 0.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Optimizer(abc.ABC):
         Args:
           gradients: in the order of the variables.
           rate: learning rate, float32 scalar.
-          step: int64 scalar, updates done before this one.
+          step: int64 scalar, number of updates before this one.
         """
 
 
@@ -141,10 +141,10 @@ class Adam(Optimizer):
 
 
 def make_optimizer(name: str, variables: Sequence[tf.Variable], momentum: float) -> Optimizer:
-    """The optimizer that a flag names.
+    """Returns the optimizer that a flag names.
 
     Raises:
-      ValueError: names the optimizers there are.
+      ValueError: the name is unknown.
     """
     if name not in SLOTS:
         raise ValueError(f"optimizer is {name!r}; allowed are {', '.join(SLOTS)}.")

@@ -1,4 +1,4 @@
-"""Profiles of some steps of a training, for TensorBoard."""
+"""Profiles of a range of steps, for TensorBoard."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import tensorflow as tf
 
 
 class Profiler:
-    """Profiles the steps between two, or to the end of the run if that comes first."""
+    """Profiles a range of steps, or as many of it as the run makes."""
 
     def __init__(self, steps: tuple[int, int] | None, directory: str) -> None:
-        """From the first of `steps` to the second; None = never. Writes to `directory`."""
+        """Profiles from the first of `steps` to the second (None = never), to `directory`."""
         self._first, self._last = steps or (-1, -1)
         self._directory = directory
         self._running = False
 
     def at(self, step: int) -> None:
-        """To be called before each call that makes steps, with the steps done."""
+        """Starts or ends the profile; call it before the next steps with the number done."""
         if not self._running and self._first <= step < self._last:
             tf.profiler.experimental.start(self._directory)
             self._running = True

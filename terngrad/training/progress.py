@@ -1,11 +1,11 @@
-"""What a training loop tells about a step."""
+"""What a training loop reports about a step."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # TensorFlow, which who only shows progress does not need
+if TYPE_CHECKING:  # code that only shows progress does not need TensorFlow
     import tensorflow as tf
 
     from terngrad.training.classifier import Losses
@@ -19,9 +19,9 @@ class Progress:
       step: steps done since the training began, earlier runs included.
       entropy_loss: cross entropy of the step's batch.
       reg_loss: weight decay.
-      learning_rate: of the step.
+      learning_rate: learning rate of the step.
       sec_per_batch: mean duration of the steps since the last report, in seconds.
-      examples_per_sec: images a second in the same time.
+      examples_per_sec: images per second since the last report.
     """
 
     step: int
@@ -33,19 +33,19 @@ class Progress:
 
     @property
     def total_loss(self) -> float:
-        """What the step's gradient belongs to."""
+        """The loss whose gradient the step computed."""
         return self.entropy_loss + self.reg_loss
 
 
 def make_progress(
     step: int, losses: Losses, learning_rate: tf.Tensor, seconds: float, batch_size: int
 ) -> Progress:
-    """The state after a step.
+    """Returns the state after a step.
 
     Args:
       step: steps done.
-      losses: of the step.
-      learning_rate: of the step.
+      losses: losses of the step.
+      learning_rate: learning rate of the step.
       seconds: mean duration of a step since the last report.
       batch_size: images in a step.
     """

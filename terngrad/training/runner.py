@@ -1,4 +1,4 @@
-"""Compiled training steps: many in one call into TensorFlow, or one that shows its inside."""
+"""Compiled training steps: many in one call into TensorFlow, or one with its gradients."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from terngrad.training.step import Losses, StepResult, TrainStep
 
 
 class Outcome(NamedTuple):
-    """The last of a number of steps.
+    """The last of several steps.
 
     Attributes:
-      done: int32 scalar, steps done; fewer than asked for if the last one was not finite, or was
-        the last because of a request to stop or to save.
-      losses: of the last step.
-      stop: bool scalar, a process was asked to stop; no step came after that.
-      learning_rate: of the last step.
+      done: int32 scalar, steps done; fewer than requested if the last one was not finite, or if a
+        process requested to stop or to save.
+      losses: losses of the last step.
+      stop: bool scalar, a process was asked to stop, so that this step was the last.
+      learning_rate: learning rate of the last step.
       scales: float32 [v], of the coded variables in the last step.
-      save: bool scalar, all processes are to save after this step.
+      save: bool scalar, all processes must save after this step.
     """
 
     done: tf.Tensor
@@ -33,7 +33,7 @@ class Outcome(NamedTuple):
 
 
 class Observation(NamedTuple):
-    """One step with what its first local node sent: gradients, and share of zeros by variable."""
+    """One step with its first local node's gradients, and their share of zeros by variable."""
 
     outcome: Outcome
     gradients: list[tf.Tensor]
@@ -44,10 +44,10 @@ class Runner:
     """Runs one kind of step.
 
     Attributes:
-      codecs: with which gradients are exchanged.
-      is_observable: whether `one` shows gradients that were computed; those of a follower are 0.
-      follower: runs the same kind of step where others make it without this process; None if this
-        is such a one, or there are no others.
+      codecs: codecs of the exchanged gradients.
+      is_observable: whether `one` returns computed gradients; those of a follower are 0.
+      follower: runs the same kind of step if the others make it without this process; None for a
+        follower, or if there are no others.
     """
 
     def __init__(
@@ -61,18 +61,18 @@ class Runner:
     ) -> None:
         """Compiles `step`, which exchanges its gradients with `codecs`.
 
-        Calls `on_batch`, from any thread, for each batch that it takes. For the others see class.
+        Calls `on_batch`, from any thread, for each batch. For the other arguments see class.
         """
         self._step = step
         self._on_batch = on_batch
         self.is_observable = is_observable
         self.follower = follower
-        # TensorFlow's collectives tell the turns of a loop apart, and processes do not make the
-        # same number of steps in a call: in a function of its own a step is the same in all turns.
+        # TensorFlow's collectives distinguish the iterations of a loop, but processes make
+        # different numbers of steps per call. In its own function, a step is always the same.
         self._take = tf.function(step, autograph=False, experimental_attributes={"_noinline": True})
         self._scale_count = sum(codec.scale_count for codec in codecs)
         self.codecs = codecs
-        # Steps leave Python only once a call, so that it does not show in the time of a step.
+        # Only one call into TensorFlow for many steps, so that Python does not slow them down.
         self._many = tf.function(self._run_many, autograph=False)
         self._one = tf.function(self._observe, autograph=False)
 
@@ -82,7 +82,7 @@ class Runner:
 
     @property
     def saves_together(self) -> bool:
-        """Whether processes save what each of them has after the same step: see `request_save`."""
+        """Whether all processes save after the same step: see `request_save`."""
         return self._step.saves_together
 
     def request_stop(self) -> None:
@@ -98,7 +98,7 @@ class Runner:
         self.many(batches, 0)
 
     def one(self, batches: Iterator) -> Observation:
-        """Runs one step and shows what was exchanged."""
+        """Runs one step and returns it with its gradients."""
         return self._one(batches)
 
     def _run_many(self, batches, count: tf.Tensor) -> Outcome:
@@ -120,7 +120,7 @@ class Runner:
         return batch
 
     def _observe(self, batches) -> Observation:
-        # In a loop, too: outside of one oneDNN takes other kernels on a second logical CPU, and
+        # Also in a loop: outside of loops, oneDNN uses other kernels on a second logical CPU, and
         # the parameters would depend on when summaries are written.
         start = Observation(self._nothing(), self._step.zeros_like_gradients(), self._no_zeros())
         return tf.while_loop(

@@ -1,6 +1,6 @@
 """Learning rate by step: pure functions from an int64 scalar step to a float32 scalar rate.
 
-Durations arrive in steps. Warm-up and scaling with the batch compose around these.
+All durations are in steps.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ Schedule = Callable[[tf.Tensor], tf.Tensor]
 
 
 def fixed(rate: float) -> Schedule:
-    """The same rate at every step."""
+    """Returns the same rate at every step."""
     return lambda step: tf.constant(rate, tf.float32)
 
 
 def exponential(rate: float, decay_steps: int, factor: float) -> Schedule:
-    """Staircase: rate * factor^floor(step / decay_steps).
+    """Returns a staircase: rate * factor^floor(step / decay_steps).
 
     Raises:
-      ValueError: if `decay_steps` is not positive.
+      ValueError: `decay_steps` is not positive.
     """
     _check_positive("decay_steps", decay_steps)
     return lambda step: rate * tf.pow(factor, tf.cast(step // decay_steps, tf.float32))
 
 
 def polynomial(rate: float, decay_steps: int, power: float, end_rate: float) -> Schedule:
-    """(rate - end_rate) * (1 - step / decay_steps)^power + end_rate, and end_rate after that.
+    """Returns (rate - end_rate) * (1 - step / decay_steps)^power + end_rate; then end_rate.
 
     Raises:
-      ValueError: if `decay_steps` is not positive.
+      ValueError: `decay_steps` is not positive.
     """
     _check_positive("decay_steps", decay_steps)
 
@@ -43,7 +43,7 @@ def polynomial(rate: float, decay_steps: int, power: float, end_rate: float) -> 
 
 
 def linear_warmup(start_rate: float, warmup_steps: int, schedule: Schedule) -> Schedule:
-    """Climbs from start_rate to the schedule's rate over the first `warmup_steps` steps."""
+    """Rises from `start_rate` to the schedule's rate over the first `warmup_steps` steps."""
     if warmup_steps == 0:
         return schedule
 
@@ -55,7 +55,7 @@ def linear_warmup(start_rate: float, warmup_steps: int, schedule: Schedule) -> S
 
 
 def constant_warmup(start_rate: float, warmup_steps: int, schedule: Schedule) -> Schedule:
-    """Stays at start_rate for the first `warmup_steps` steps, then follows the schedule."""
+    """Stays at `start_rate` for the first `warmup_steps` steps, then follows the schedule."""
     return lambda step: tf.where(step < warmup_steps, start_rate, schedule(step))
 
 

@@ -1,6 +1,6 @@
-"""Optimizers by the names that flags give them, and what each keeps of every variable.
+"""Optimizers by the names of their flags, and the slots that each keeps for every variable.
 
-Nothing here needs TensorFlow: flags and plans are checked before it is loaded.
+This module does not need TensorFlow: flags and plans are checked before it is loaded.
 """
 
 from __future__ import annotations

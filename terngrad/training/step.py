@@ -20,14 +20,14 @@ from terngrad.training.schedules import Schedule
 
 
 class Aggregate(NamedTuple):
-    """What the exchange of gradients yields.
+    """The results of an exchange of gradients.
 
     Attributes:
       means: mean gradient of each variable.
       scales: float32 [v], scale of each coded variable; infinite if a gradient is not finite.
       encoded: the first local node's encoded buckets, by codec.
       kept: memories after a step that this process took part in, by codec and local node.
-      unsent: memories after a step that was made without this process.
+      unsent: memories after a step that the others made without this process.
     """
 
     means: list[tf.Tensor]
@@ -38,18 +38,18 @@ class Aggregate(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """What one step tells: losses averaged over all nodes, rate, gradients exchanged."""
+    """The results of a step: losses averaged over all nodes, rate, gradients exchanged."""
 
     losses: Losses
     stop: tf.Tensor  # bool, a process was asked to stop
-    save: tf.Tensor  # bool, a process asked all to save what they have after this step
+    save: tf.Tensor  # bool, a process asked all processes to save after this step
     learning_rate: tf.Tensor
     gradients: list[tf.Tensor]  # the first local node's
     aggregate: Aggregate
 
 
 class TrainStep:
-    """Local gradients -> shared mean gradient -> update, with everything it needs named."""
+    """Local gradients -> shared mean gradient -> update."""
 
     def __init__(
         self,
@@ -66,20 +66,20 @@ class TrainStep:
         *,
         saves_together: bool = False,
     ) -> None:
-        """Joins the parts.
+        """Combines the parts.
 
         Args:
           classifier: net, loss, parameters.
-          codecs: cover every trained variable once.
-          exchange: joins this process' nodes with the others'.
-          optimizer: of the classifier's variables.
+          codecs: together cover every trained variable once.
+          exchange: connects this process' nodes with the others'.
+          optimizer: optimizer of the classifier's variables.
           schedule: learning rate by step.
-          averages: of the classifier's variables, or None.
-          step: int64 scalar, number of updates done; counted up here.
-          seed: of codes and dropout, 64 bits.
+          averages: moving averages of the classifier's variables, or None.
+          step: int64 scalar, number of updates done, which each step increments.
+          seed: seed of codes and dropout, 64 bits.
           devices: towers; consecutive local nodes share a tower.
-          memory: of the codecs, of this process' nodes; None = its own, which nobody saves.
-          saves_together: processes tell each other when to save, as each saves its own memory.
+          memory: codecs' memory of this process' nodes; None = a new one, which is not saved.
+          saves_together: all processes save after the same step, as each saves its own memory.
         """
         self._classifier = classifier
         self._codecs = codecs
@@ -96,12 +96,12 @@ class TrainStep:
         self._save = tf.Variable(0.0, trainable=False)
 
     def request_stop(self) -> None:
-        """Lets all processes know, in the next step, that this one is to stop."""
+        """Tells all processes in the next step that this one was asked to stop."""
         self._stop.assign(1.0)
         self._exchange.insist()
 
     def request_save(self) -> None:
-        """Lets all processes save after one of the next steps; needs `saves_together`."""
+        """Makes all processes save after one of the next steps; needs `saves_together`."""
         self._save.assign(1.0)
 
     def __call__(self, images: tf.Tensor, labels: tf.Tensor) -> StepResult:
@@ -131,11 +131,11 @@ class TrainStep:
         return StepResult(shared, stop, save, rate, gradients[0], aggregate)
 
     def zeros_like_gradients(self) -> list[tf.Tensor]:
-        """Zeros in the shapes of the gradients."""
+        """Returns zeros in the shapes of the gradients."""
         return [tf.zeros(v.shape) for v in self._classifier.variables]
 
     def _share(self, losses: Sequence[Losses]) -> tuple[Losses, tf.Tensor, tf.Tensor]:
-        """Mean losses over all nodes, and whether to stop and to save, so that all do it alike."""
+        """Returns the mean losses over all nodes, and whether all nodes stop, and save."""
         told = [self._stop, self._save] if self.saves_together else [self._stop]
         values = [variable.read_value() for variable in told]
         signals = [[tf.stack([*loss, *values])] for loss in losses]
@@ -145,14 +145,14 @@ class TrainStep:
         return Losses(entropy, regularization), heard[0] > 0.0, save
 
     def _remembered(self, aggregate: Aggregate) -> Memories:
-        """The memories after the step; gradients that it was made without are kept whole."""
+        """Returns the memories after the step; gradients that had no part in it are kept whole."""
         took_part = self._exchange.took_part()
         return tf.nest.map_structure(
             lambda kept, unsent: tf.where(took_part, kept, unsent), aggregate.kept, aggregate.unsent
         )
 
     def _mean_statistics(self, states: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
-        """Moving statistics of the net are linear in a node's batch, so their mean is exact."""
+        """Returns the mean moving statistics, which is exact: they are linear in a node's batch."""
         if not self._classifier.state:
             return []
         return self._exchange.mean(states, "moving statistics")
@@ -166,15 +166,15 @@ def exchange_gradients(
     devices: Sequence[str],
     memories: Memories = (),
 ) -> Aggregate:
-    """Clip, scale, encode, exchange, decode.
+    """Clips, scales, encodes, exchanges and decodes.
 
     Args:
-      gradients: of each local node, of each variable.
-      codecs: cover every variable once.
-      exchange: joins the nodes.
-      keys: of each local node's draws.
-      devices: of each local node; it measures and encodes there, so that codes leave the device.
-      memories: before the step, by codec and local node; empty = those before the first step.
+      gradients: gradients of all variables, by local node.
+      codecs: together cover every variable once.
+      exchange: connects the nodes.
+      keys: key of each local node's draws.
+      devices: device of each local node, which measures and encodes: only codes leave it.
+      memories: memories before the step, by codec and local node; empty = before the first step.
     """
     means: dict[int, tf.Tensor] = {}
     scales, encoded, kept, unsent = [], [], [], []

@@ -1,4 +1,4 @@
-"""What makes the steps of a training: all workers together, or each on its own."""
+"""The interface by which a loop makes steps: all workers together, or each on its own."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from terngrad.training.summaries import SummaryWriter
 
 
 class Shown(NamedTuple):
-    """What one step shows: its first local node's gradients, and shares of zeros by variable."""
+    """The first local node's gradients in a step, and their shares of zeros by variable."""
 
     gradients: Sequence[tf.Tensor]
     zeros: Mapping[int, tf.Tensor]
 
 
 class Stepper(abc.ABC):
-    """Makes steps; the loop asks it for some at a time.
+    """Makes steps, several for each call of the loop.
 
     Attributes:
-      step: steps of the run, those of all its workers, since it began. Checkpoints are of them.
-      own_step: steps that this worker reports: the same ones where all workers make steps
-        together, else the worker's own.
-      is_over: no step is left to make: the workers were asked to stop, or have made all.
-      wants_save: all processes are to save after the last step, see `request_save`.
-      is_observable: whether `observe` shows gradients that were computed.
-      codecs: with which the next step exchanges its gradients.
+      step: steps of all workers since the run began, by which checkpoints are named.
+      own_step: steps that this worker reports: `step` if all workers make steps together, else the
+        worker's own.
+      is_over: whether no step is left: the workers were asked to stop, or have made all.
+      wants_save: whether all processes must save after the last step, see `request_save`.
+      is_observable: whether `observe` returns computed gradients.
+      codecs: codecs of the next step's gradients.
     """
 
     step: int
@@ -41,45 +41,48 @@ class Stepper(abc.ABC):
     codecs: Sequence[Codec]
 
     def compile(self) -> None:
-        """Gets ready, so that the first step is as quick as the next."""
+        """Compiles the steps, so that the first is as quick as the next."""
         return
 
     @abc.abstractmethod
     def select(self) -> int:
-        """Chooses the kind of the next steps; returns how many of it a call may make."""
+        """Chooses the kind of the next steps; returns how many of them a call may make."""
 
     @abc.abstractmethod
     def make(self, count: int) -> None:
-        """Makes up to `count` steps; fewer once the training is to stop.
+        """Makes up to `count` steps; fewer after a request to stop.
 
         Raises:
-          NotFiniteError: names the step, and what of it is not finite.
+          NotFiniteError: a loss or a gradient is not finite.
           tf.errors.OpError: a step failed; see `recover`.
         """
 
     @abc.abstractmethod
     def observe(self) -> Shown:
-        """Makes one step and shows what it exchanged; for the errors see `make`."""
+        """Makes one step and returns its gradients; for the errors see `make`."""
 
     @abc.abstractmethod
     def progress(self, seconds: float) -> Progress:
-        """What is reported of the last step; `seconds` is the mean duration of a step."""
+        """Returns the report of the last step; `seconds` is the mean duration of a step."""
 
     @abc.abstractmethod
     def request_stop(self) -> bool:
-        """This process was asked to stop; returns whether one more step tells the others so."""
+        """Requests the end of this process; returns whether one more step must tell the others."""
 
     def request_save(self) -> bool:
-        """It is time to save, by this process' clock; returns whether it may save at once.
+        """Requests a checkpoint; returns whether this process may save at once.
 
         Otherwise all processes save together after one of the next steps.
         """
         return True
 
     def recover(self) -> bool:
-        """After a failed step; returns whether the training goes on, from another step maybe."""
+        """Recovers from a failed step; returns whether the training continues.
+
+        It may continue from another step.
+        """
         return False
 
     def summarize(self, writer: SummaryWriter) -> None:
-        """Writes what only this kind of training has to show."""
+        """Writes the summaries that only this kind of training has."""
         del writer

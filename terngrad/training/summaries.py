@@ -1,4 +1,4 @@
-"""What TensorBoard shows of a training run."""
+"""Summaries of a training run for TensorBoard."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ class SummaryWriter:
         layout: Layout,
         traffic: Callable[[Sequence[Codec]], Sequence[Payload]],
     ) -> None:
-        """Writes to `directory`; `traffic` tells what is exchanged in a step, by variable.
+        """Writes to `directory`; `traffic` returns the bytes of a step, by variable.
 
         Raises:
-          OSError: if the folder cannot be written to.
+          OSError: the folder is not writable.
         """
         try:
             self._writer = tf.summary.create_file_writer(directory)
         except tf.errors.OpError as error:
-            raise OSError(f"{directory}: no summaries can be written: {error.message}") from error
+            raise OSError(f"{directory}: summaries cannot be written: {error.message}") from error
         self._layout = layout
         self._traffic = traffic
 
     def progress(self, progress: Progress) -> None:
-        """Losses, learning rate, speed."""
+        """Writes losses, learning rate and speed."""
         with self._writer.as_default(progress.step):
             tf.summary.scalar("losses/entropy_loss", progress.entropy_loss)
             tf.summary.scalar("losses/reg_loss", progress.reg_loss)
@@ -47,7 +47,7 @@ class SummaryWriter:
     def gradients(
         self, gradients: Sequence[tf.Tensor], zeros: Mapping[int, tf.Tensor], step: int
     ) -> None:
-        """One node's gradients, and the share of zeros among the codes of coded variables."""
+        """Writes one node's gradients, and the share of zeros among its codes by variable."""
         with self._writer.as_default(step):
             for name, gradient in zip(self._layout.names, gradients, strict=True):
                 tf.summary.histogram(f"gradients/{name}", gradient)
@@ -55,7 +55,7 @@ class SummaryWriter:
                 tf.summary.scalar(f"zeros/{self._layout.names[variable]}", share)
 
     def traffic(self, codecs: Sequence[Codec], step: int) -> None:
-        """Bytes exchanged in a step with these codecs."""
+        """Writes the bytes that these codecs exchange in a step."""
         by_variable = self._traffic(codecs)
         with self._writer.as_default(step):
             for name, payload in zip(self._layout.names, by_variable, strict=True):
@@ -67,7 +67,7 @@ class SummaryWriter:
             tf.summary.scalar("bits_per_parameter", bits)
 
     def staleness(self, values: Sequence[int], step: int) -> None:
-        """Of updates: how many others came between the pull of the parameters and each."""
+        """Writes the staleness of updates: how many others came between pull and push."""
         if not values:
             return
         numbers = tf.constant(values, tf.float32)
@@ -77,7 +77,7 @@ class SummaryWriter:
             tf.summary.scalar("staleness/max", tf.reduce_max(numbers))
 
     def plan(self, schedule: Schedule, first: int, last: int) -> None:
-        """The learning rate from step `first` to `last`, before it is used."""
+        """Writes the planned learning rate from step `first` to `last`."""
         for step in sorted(
             {first + (last - first) * i // _PLAN_POINTS for i in range(_PLAN_POINTS + 1)}
         ):
@@ -86,5 +86,5 @@ class SummaryWriter:
                 tf.summary.scalar("learning_rate_plan", rate)
 
     def flush(self) -> None:
-        """Puts everything on disk."""
+        """Writes everything to disk."""
         self._writer.flush()

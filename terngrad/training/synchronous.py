@@ -20,14 +20,15 @@ class SynchronousStepper(Stepper):
     """Runs compiled steps.
 
     Attributes:
-      runner_at: the runner of the step after so many steps, and the step up to which it serves.
+      runner_at: given the number of steps done, returns the next step's runner, and the step up to
+        which it applies.
       batches: iterator of (images, labels).
       batch_size: images in a batch.
-      layout: of the gradients.
-      step: steps done before.
-      pulse: told when steps are under way, for other processes to see.
-      regain: called after a failed step; returns the step at which the training then is and its
-        batches, or None if it cannot go on.
+      layout: layout of the gradients.
+      step: steps done.
+      pulse: shows other processes that steps are in progress.
+      regain: called after a failed step; returns the step from which the training continues and its
+        batches, or None if it cannot continue.
       is_stopped: whether the others had been asked to stop when this process got their state.
     """
 
@@ -100,7 +101,7 @@ class SynchronousStepper(Stepper):
         """See base class."""
         if not self._runner.saves_together:
             return True
-        self._runner.request_save()  # clocks differ: all save after the same step
+        self._runner.request_save()  # clocks differ, but all must save after the same step
         return False
 
     def recover(self) -> bool:
@@ -114,7 +115,7 @@ class SynchronousStepper(Stepper):
     def _pulsing(self, call: Callable) -> contextlib.AbstractContextManager:
         if call in self._called:
             return self.pulse.steps(self.step)
-        self._called.add(call)  # it compiles now, or waits for the first of all batches: for long
+        self._called.add(call)  # the first call takes long: it compiles or fills the pipeline
         return contextlib.nullcontext()
 
     def _take(self, outcome: Outcome) -> None:
