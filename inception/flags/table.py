@@ -1,11 +1,11 @@
 """Dataclass fields that are flags: one line holds name, type, group, default, unit, help and check.
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Config(flag_table.Checked):
+class Config(table.Checked):
     batch_size: int = flag("Data", at_least(1), 32, "images in a step", unit="images")
 
-flag_table.define(Config, values)        # before parsing
-config = flag_table.read(Config, values)   # after parsing
+table.define(Config, values)        # before parsing
+config = table.read(Config, values)   # after parsing
 """
 
 import dataclasses

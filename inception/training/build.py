@@ -96,10 +96,11 @@ def build_training(
     layout = _make_layout(config, classifier, _policy(config, classifier.names))
     codecs = make_codecs(layout, choice.kernels)
     memory = Memory(codecs, exchange.first_node, exchange.local_nodes)
+    save_request = tf.Variable(0.0, trainable=False) if memory.variables else None
 
     def make_runner(codecs: Sequence[Codec], held: Memory | None = None) -> Runner:
         parts = (codecs, exchange, optimizer, schedule, averages, step, config.seed, devices, held)
-        make_step = functools.partial(TrainStep, saves_together=bool(memory.variables))
+        make_step = functools.partial(TrainStep, save_request=save_request)
         follower = None
         if connection:
             bystander = make_step(Bystander(classifier), *parts)

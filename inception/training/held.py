@@ -13,6 +13,7 @@ from inception.training.build import Training
 from inception.training.learning_rate import write_schedule
 from inception.training.restoring import tell_cleared
 from slim.datasets.dataset_factory import Dataset
+from terngrad.asynchronous.gradient import check_codecs
 from terngrad.asynchronous.plan import Plan
 from terngrad.asynchronous.space import Shard, make_shards
 from terngrad.codecs.factory import largest_code
@@ -49,9 +50,10 @@ def make_held(
     training: Training,
 ) -> Held:
     """Returns the part of `training` on the ps; for the arguments see `Ready`."""
-    layout = training.layout
+    layout, codecs = training.layout, training.runner.codecs
+    check_codecs(codecs, config.codec)
     statistics = sum(v.shape.num_elements() for v in training.classifier.state.values())
-    max_code = largest_code(training.runner.codecs)
+    max_code = largest_code(codecs)
     facts = settings.facts(config, workers.size)
     facts |= settings.data_facts(dataset, cluster.split_data)
     facts |= {name: json.dumps(value) for name, value in own_settings(cluster).items()}

@@ -46,6 +46,18 @@ class Computed(NamedTuple):
     encoded: list[list[tf.Tensor]]
 
 
+def check_codecs(codecs: Sequence[Codec], name: str) -> None:
+    """Checks that a ps can apply what codecs write.
+
+    Raises:
+      ValueError: names the codec, which writes neither integers nor floats.
+    """
+    if not all(isinstance(codec, IntegerCodec | FloatCodec) for codec in codecs):
+        raise ValueError(
+            f"codec is {name}; asynchronous training allows only subclasses of IntegerCodec."
+        )
+
+
 class GradientStep:
     """Computes the gradient of a batch with pulled parameters, compiled.
 
@@ -73,16 +85,7 @@ class GradientStep:
           seed: seed of codes and dropout.
           first_node: index of this worker's first node among those of all workers.
           devices: towers; consecutive nodes share a tower.
-
-        Raises:
-          ValueError: the codes of a codec are neither integers nor floats.
         """
-        for codec in codecs:
-            if not isinstance(codec, IntegerCodec | FloatCodec):
-                raise ValueError(
-                    f"codec is {layout.policy.codec}; asynchronous training allows only subclasses "
-                    "of IntegerCodec."
-                )
         self._classifier, self._layout, self._codecs = classifier, layout, codecs
         self._space = make_space(layout)
         self._exchange = exchange

@@ -303,10 +303,13 @@ def test_law_10_sums_that_are_too_large_are_refused():
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("fifth", "codec is 'fifth'; allowed are float, half, ternary and MODULE:CLASS"),
+        ("fifth", "codec is 'fifth'; allowed are float, half, ternary, and MODULE:CLASS"),
         ("no.such:Codec", "'no.such:Codec' cannot be imported: No module named 'no'"),
         ("terngrad.planes:Codec", "has no attribute 'Codec'"),
-        ("terngrad.planes:GROUP", "is a int; allowed is a class"),
+        (".planes:Codec", "'.planes:Codec' cannot be imported: the 'package' argument"),
+        ("terngrad.planes:GROUP", "is not a complete subclass of Codec; allowed are"),
+        ("json:JSONDecoder", "is not a complete subclass of Codec; allowed are"),
+        ("terngrad.codecs.integer_codec:IntegerCodec", "is not a complete subclass of Codec"),
     ],
 )
 def test_law_10_a_codec_that_there_is_not_is_named(name, text):

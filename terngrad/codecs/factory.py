@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
@@ -36,10 +37,10 @@ def find_codec(name: str) -> MakeCodec:
         raise ValueError(f"codec is {name!r}; {allowed}.")
     try:
         made = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # a user's module may raise anything
         raise ValueError(f"codec {name!r} cannot be imported: {error}; {allowed}.") from error
-    if not callable(made):
-        raise ValueError(f"codec {name!r} is a {type(made).__name__}; allowed is a class.")
+    if not (isinstance(made, type) and issubclass(made, Codec)) or inspect.isabstract(made):
+        raise ValueError(f"codec {name!r} is not a complete subclass of Codec; {allowed}.")
     return made
 
 

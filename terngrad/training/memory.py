@@ -39,8 +39,13 @@ class Memory:
             held = [[tf.Variable(value, trainable=False) for value in node] for node in memories]
             self._held.append(held)
             for i, node in enumerate(held):
-                names = [f"memory/{first_node + i}/{v}" for v in codec.variables[: len(node)]]
-                self.variables |= dict(zip(names, node, strict=True))
+                if len(node) not in (0, len(codec.variables)):
+                    raise ValueError(
+                        f"{type(codec).__name__}.init gives {len(node)} tensors; allowed are "
+                        f"{len(codec.variables)}, one for each variable, or none."
+                    )
+                names = [f"memory/{first_node + i}/{v}" for v in codec.variables]
+                self.variables |= dict(zip(names, node, strict=False))
 
     def read(self) -> list[list[NodeMemory]]:
         """Returns the memories before a step."""

@@ -64,7 +64,7 @@ class TrainStep:
         devices: Sequence[str],
         memory: Memory | None = None,
         *,
-        saves_together: bool = False,
+        save_request: tf.Variable | None = None,
     ) -> None:
         """Combines the parts.
 
@@ -79,7 +79,9 @@ class TrainStep:
           seed: seed of codes and dropout, 64 bits.
           devices: towers; consecutive local nodes share a tower.
           memory: codecs' memory of this process' nodes; None = a new one, which is not saved.
-          saves_together: all processes save after the same step, as each saves its own memory.
+          save_request: float32 scalar that all steps of a process share. It is 1 from
+            `request_save` until all processes save, after the same step, each its own memory.
+            None = the processes do not save together.
         """
         self._classifier = classifier
         self._codecs = codecs
@@ -91,14 +93,18 @@ class TrainStep:
         self._seed = seed_of_draws(seed)
         self._devices = devices
         self._memory = memory or Memory(codecs, exchange.first_node, exchange.local_nodes)
-        self.saves_together = saves_together
         self._stop = tf.Variable(0.0, trainable=False)
-        self._save = tf.Variable(0.0, trainable=False)
+        self._save = save_request
 
     def request_stop(self) -> None:
         """Tells all processes in the next step that this one was asked to stop."""
         self._stop.assign(1.0)
         self._exchange.insist()
+
+    @property
+    def saves_together(self) -> bool:
+        """Whether all processes save after the same step."""
+        return self._save is not None
 
     def request_save(self) -> None:
         """Makes all processes save after one of the next steps; needs `saves_together`."""

@@ -46,7 +46,7 @@ class Training:
             seed,
             devices,
             self.memory,
-            saves_together=True,
+            save_request=tf.Variable(0.0, trainable=False),
         )
         self.runner = Runner(self.step, codecs)
 

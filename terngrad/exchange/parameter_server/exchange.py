@@ -108,10 +108,10 @@ class ParameterServerExchange(SpreadExchange):
         return self._run(f"{name}/max", Kind.MAX, local.shape[0], local)
 
     def _join_codes(self, local: tf.Tensor, name: str, max_code: int) -> tf.Tensor:
-        groups, words = local.shape[0], tf.bitcast(local, tf.int32)
-        total = self._run(f"{name}/codes", Kind.CODES, groups, words, max_code)
+        rows, words = local.shape[0], tf.bitcast(local, tf.int32)
+        total = self._run(f"{name}/codes", Kind.CODES, rows, words, max_code)
         planes = plane_count(self.num_nodes * max_code)
-        return tf.bitcast(tf.reshape(total, [groups, planes]), tf.uint32)
+        return tf.bitcast(tf.reshape(total, [rows, planes]), tf.uint32)
 
     def _join_floats(self, local: tf.Tensor, name: str) -> tf.Tensor:
         return self._run(f"{name}/floats", Kind.FLOATS, local.shape[0], local)

@@ -170,6 +170,7 @@ class Client:
             link.end(bye)
         self.meeting.end(END_SECS)
         if is_done:
+            deadline = time.monotonic() + END_SECS  # the wait for one ps takes nothing from others
             for link in self._links:
                 link.join(max(0.0, deadline - time.monotonic()))
         self._network.close()
