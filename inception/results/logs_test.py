@@ -55,7 +55,7 @@ def test_the_bar_is_silent_where_stdout_is_no_terminal(monkeypatch):
 
 def test_the_bar_shows_the_figures_on_a_terminal():
     code = (
-        "from inception import logs\n"
+        "from inception.results import logs\n"
         "from terngrad.training.progress import Progress\n"
         "with logs.ProgressBar(0, 200) as bar:\n"
         f"    bar.update({FIGURES!r})\n"

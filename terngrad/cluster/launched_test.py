@@ -55,7 +55,7 @@ def test_a_machine_whose_name_leads_nowhere_is_found_at_its_addresses(monkeypatc
 
 def test_a_process_that_never_gathers_does_not_keep_the_others_for_ever():
     code = (
-        "import time; from terngrad.exchange import launched; "
+        "import time; from terngrad.cluster import launched; "
         "launched.join(1, lambda mine: time.sleep(1000), 0.5)"
     )
     done = subprocess.run(
