@@ -73,7 +73,7 @@ def _policy(request):
     return POLICIES[request.param]
 
 
-@pytest.mark.parametrize("nodes", [1, 2, 3, 8])
+@pytest.mark.parametrize("nodes", [1, 3, 8])
 def test_law_1_the_mean_over_many_steps_is_the_clipped_mean_gradient(policy, nodes, kernels):
     gradients = gradients_of(nodes)
     steps = 400 // nodes if policy.grad_bits == 1 else 1  # as many draws for each number of nodes
@@ -116,7 +116,7 @@ def test_law_2_bucket_size_does_not_matter(policy, kernels):
     assert_same_bits(one.means, many.means)
 
 
-@pytest.mark.parametrize("nodes", [1, 2, 5])
+@pytest.mark.parametrize("nodes", [1, 5])
 @pytest.mark.parametrize("clip_factor", [0.0, 2.5])
 def test_packing_changes_no_bit(nodes, clip_factor, kernels):
     gradients = gradients_of(nodes)
@@ -129,7 +129,7 @@ def test_packing_changes_no_bit(nodes, clip_factor, kernels):
     assert_same_bits(packed.means, plain.means)
 
 
-@pytest.mark.parametrize("nodes", [1, 2, 3, 6])
+@pytest.mark.parametrize("nodes", [1, 3, 6])
 def test_law_5_the_mean_is_scale_over_nodes_times_an_integer(nodes, kernels):
     gradients = gradients_of(nodes)
     result = exchange_of(Policy(grad_bits=1), gradients, kernels)
@@ -271,7 +271,7 @@ def test_law_9_what_is_sent_and_kept_is_the_gradient_and_what_was_kept(with_memo
         memories = result.kept
 
 
-@pytest.mark.parametrize("nodes", [1, 2, 5])
+@pytest.mark.parametrize("nodes", [1, 5])
 def test_law_5_sums_of_codes_up_to_3_are_exact(nodes, kernels):
     gradients = gradients_of(1) * nodes  # alike, so that the largest codes add up
     result = exchange_of(Policy(codec=RESIDUAL), gradients, kernels)
