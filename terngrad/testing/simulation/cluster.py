@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 
+from terngrad.cluster.channel import name_of
 from terngrad.cluster.pulse import HOPELESS
 from terngrad.exchange.parameter_server.coordination.situation import Rules
 from terngrad.testing.simulation.clock import Clock
@@ -20,6 +21,13 @@ _IDLE_ROUNDS = 3  # in which a main thread comes to where it waits
 _SETTLE_SECS = 4 * HOPELESS * TIMEOUT_SECS
 _FRAME_BYTES = 256  # of a simulated push or result, at most
 _KEPT_STEPS = 16
+_GOOD_ENDINGS = {
+    "done",
+    "dismissed",
+    # All the others were done before it was here again, and the ps have ended.
+    "a ps cannot be reached",
+    *(f"ps {ps} did not come back" for ps in range(2)),
+}
 
 Event = Callable[[], None]
 
@@ -45,7 +53,8 @@ class Cluster:
         self._stopped: dict[int, float] = {}  # workers of which no thread does anything, since when
         self._stopped_ps: dict[int, float] = {}
         self._stuck: dict[tuple[int, int, str], float] = {}  # streams on which nothing arrives
-        self._fault_secs = 0.0
+        self._out_secs = [0.0] * workers  # for which each worker, and each ps, was at fault
+        self._ps_out_secs = [0.0] * servers
         self._some_are_done = self._may_fail = False
 
     def start_worker(self, rank: int) -> None:
@@ -160,15 +169,13 @@ class Cluster:
         for ps in range(len(self.servers)):
             self.wake_ps(ps)
             self.start_ps(ps)
-        self._may_fail |= self._fault_secs >= _LONG_SECS or None in self.workers
         deadline = self.clock() + _SETTLE_SECS
         while not self._is_over():
             require(self.clock() < deadline, f"nothing goes on: {self.describe()}")
             self._do_all()
             self._tick()
             self.check()
-        if not self._may_fail:
-            self._check_success()
+        self._check_ending()
 
     def check(self) -> None:
         """What must hold at any time; what a worker may do is checked where it does it."""
@@ -207,11 +214,26 @@ class Cluster:
         # A ps waits for its first worker for as long as it takes.
         return ended and all(ps.outcome is not None or not ps.was_reached for ps in self.servers)
 
-    def _check_success(self) -> None:
-        told = self.describe()
-        for ps in self.servers:
-            require(not ps.outcome, f"a ps failed, though no fault was long: {told}")
-        require(self._some_are_done, f"nobody is done, though no fault was long: {told}")
+    def _check_ending(self) -> None:
+        """All is done if enough workers were well; else the outcome names one that was lost."""
+        if self._may_fail or any(secs >= _LONG_SECS for secs in self._ps_out_secs):
+            return
+        told, outcome = self.describe(), self.servers[0].outcome
+        lost = {rank for rank, secs in enumerate(self._out_secs) if secs >= _LONG_SECS}
+        lost |= {rank for rank, worker in enumerate(self.workers) if worker is None}
+        well = {*range(len(self.workers))} - lost
+        enough = 1 if self._rules.elastic else self._rules.needed
+        has_state = 0 not in lost or not (outcome or "").endswith("nobody else has the state")
+        if len(well) < enough or not has_state:
+            names = [name_of(rank, self.servers[0].hosts) for rank in lost]
+            is_named = any(name in outcome for name in names) if outcome else True
+            require(is_named, f"the outcome names no worker that was lost: {told}")
+            return
+        failures = [ps.outcome for ps in self.servers if ps.outcome]
+        require(not failures, f"a ps failed, though enough workers were well: {told}")
+        require(self._some_are_done, f"nobody is done, though enough workers were well: {told}")
+        for worker in (self.workers[rank] for rank in well):
+            require(worker.ending in _GOOD_ENDINGS, f"worker {worker.rank} failed: {told}")
 
     def _events(self) -> list[Event]:
         """What can happen now, each of it once."""
@@ -248,11 +270,12 @@ class Cluster:
             link.take()
 
     def _tick(self) -> None:
-        lost_ps = any(ps.service is None and ps.outcome is None for ps in self.servers)
-        is_held_up = self._hung or self._stopped or self._stopped_ps or self._stuck
-        is_faulty = is_held_up or lost_ps or None in self.workers
         self.clock.now += _TICK_SECS
-        self._fault_secs += _TICK_SECS if is_faulty else 0.0
+        for rank in range(len(self.workers)):
+            self._out_secs[rank] += _TICK_SECS * self._is_out(rank)
+        for ps in self.servers:
+            is_lost = ps.service is None and ps.outcome is None
+            self._ps_out_secs[ps.index] += _TICK_SECS * (is_lost or ps.is_stopped)
         self._notice_silence()
         for ps in self.servers:
             if ps.index not in self._stopped_ps:
@@ -260,6 +283,11 @@ class Cluster:
         for worker in self.workers:
             if worker is not None and worker.rank not in self._stopped:
                 worker.network.look()
+
+    def _is_out(self, rank: int) -> bool:
+        worker = self.workers[rank]
+        idle = self._hung | self._stopped.keys() | {stuck for stuck, _, _ in self._stuck}
+        return worker is None or rank in idle or worker.ending not in ("", "done", "dismissed")
 
     def _notice_silence(self) -> None:
         """Streams on which nothing arrives for the time-out break: keep-alives are not answered."""

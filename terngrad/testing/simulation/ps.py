@@ -22,6 +22,7 @@ class SimulatedPs:
     """A ps.
 
     Attributes:
+      hosts: of the workers.
       service: what it does; None while there is no process.
       streams: those that are open here.
       outcome: of its last process; None if that was killed, or goes on.
@@ -33,7 +34,7 @@ class SimulatedPs:
     def __init__(self, index: int, workers: int, rules: Rules, clock: Clock) -> None:
         """Is not started yet."""
         self.index, self._rules, self._clock = index, rules, clock
-        self._hosts = [f"host{i}:1" for i in range(workers)]
+        self.hosts = [f"host{i}:1" for i in range(workers)]
         self.service: Service | None = None
         self.streams: list[Stream] = []
         self.outcome: str | None = None
@@ -49,7 +50,7 @@ class SimulatedPs:
         began = _BEGAN + self._starts * _START_SECS
         self.service = Service(
             self.index,
-            self._hosts,
+            self.hosts,
             _sum,
             self._rules,
             tell=self.log.append,
