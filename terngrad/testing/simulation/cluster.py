@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from terngrad.cluster.channel import name_of
 from terngrad.cluster.pulse import HOPELESS
 from terngrad.exchange.parameter_server.coordination.situation import Rules
+from terngrad.exchange.parameter_server.coordination.transitions import JOINED
 from terngrad.testing.simulation.clock import Clock
 from terngrad.testing.simulation.laws import Ledger, require
-from terngrad.testing.simulation.ps import SimulatedPs
+from terngrad.testing.simulation.ps import KEPT_STEPS, SimulatedPs
 from terngrad.testing.simulation.streams import SimulatedLink, Stream
 from terngrad.testing.simulation.worker import OPERATIONS, STEPS, SimulatedWorker
 
@@ -19,8 +20,8 @@ _TICK_SECS = 1.0
 _LONG_SECS = TIMEOUT_SECS / 2  # of faults in all, from which on somebody may count as lost
 _IDLE_ROUNDS = 3  # in which a main thread comes to where it waits
 _SETTLE_SECS = 4 * HOPELESS * TIMEOUT_SECS
-_FRAME_BYTES = 256  # of a simulated push or result, at most
-_KEPT_STEPS = 16
+_NUMBER_BYTES = 4  # of a result, for each worker
+_HEADER_BYTES = 20  # of a push, at most
 _GOOD_ENDINGS = {
     "done",
     "dismissed",
@@ -179,20 +180,42 @@ class Cluster:
 
     def check(self) -> None:
         """What must hold at any time; what a worker may do is checked where it does it."""
-        workers = len(self.workers)
-        most = OPERATIONS * workers * (2 * workers + _KEPT_STEPS) * _FRAME_BYTES
         for ps in self.servers:
             if ps.service is not None:
-                held = ps.service.aggregator.held_bytes
-                require(held <= most, f"ps {ps.index} holds {held} bytes; allowed are {most}")
+                self._check_memory(ps)
                 streams = {(stream.worker, stream.method) for stream in ps.streams}
                 require(len(streams) == len(ps.streams), f"ps {ps.index}: a worker is here twice")
         for worker in self.workers:
             if worker is not None:
                 self._some_are_done |= worker.ending == "done"
-                # A worker that ends says so once: if that is lost, a ps takes it for dead.
-                self._may_fail |= any(link.lost_goodbye for link in worker.network.links)
+                # A worker that ends says so once: if that is lost, a ps takes it for dead. Only
+                # ps 0 is told so on its Meet stream, too, which is the first.
+                self._may_fail |= any(link.lost_goodbye for link in worker.network.links[1:])
+                if worker.saves_what_it_lacks:
+                    self._check_saver(worker)
                 require("refused" not in worker.ending, f"worker {worker.rank}: {worker.ending}")
+
+    def _check_saver(self, saver: SimulatedWorker) -> None:
+        """A worker without the state may be told to save only if nobody else is known to have it."""
+        coordinator = self.servers[0].service and self.servers[0].service.coordinator
+        for worker in self.workers:
+            if worker and worker.has_state and coordinator:
+                is_well = name_of(worker.rank, self.servers[0].hosts) not in saver.ending
+                is_joined = coordinator.status(worker.rank) in JOINED
+                text = f"worker {saver.rank} saves, not {worker.rank}: {self.describe()}"
+                require(not (is_well and is_joined), text)
+
+    def _check_memory(self, ps: SimulatedPs) -> None:
+        """A worker pushes one step at a time here; in each worker's view the last results stay."""
+        workers, aggregator = len(self.workers), ps.service.aggregator
+        result = workers * _NUMBER_BYTES
+        most_results = OPERATIONS * workers * KEPT_STEPS * result
+        most_pushes = OPERATIONS * workers * (result + _HEADER_BYTES)
+        results = aggregator.result_bytes
+        pushes = aggregator.held_bytes - results
+        text = f"ps {ps.index} keeps {{}} bytes of {{}}; allowed are {{}}".format
+        require(results <= most_results, text(results, "results", most_results))
+        require(pushes <= most_pushes, text(pushes, "pushes", most_pushes))
 
     def describe(self) -> str:
         """How far all are, for messages."""
@@ -226,7 +249,8 @@ class Cluster:
         has_state = 0 not in lost or not (outcome or "").endswith("nobody else has the state")
         if len(well) < enough or not has_state:
             names = [name_of(rank, self.servers[0].hosts) for rank in lost]
-            is_named = any(name in outcome for name in names) if outcome else True
+            # No step within many time-outs: all hang, and none of them alone is named.
+            is_named = any(name in outcome for name in names) if outcome and well else True
             require(is_named, f"the outcome names no worker that was lost: {told}")
             return
         failures = [ps.outcome for ps in self.servers if ps.outcome]

@@ -74,6 +74,7 @@ class SimulatedWorker:
 
     Attributes:
       network: its streams.
+      saves_what_it_lacks: it was told to save the state when all failed, and was given none yet.
       ending: how it ended: "done", "dismissed" where others were done, or why it failed; "" before.
     """
 
@@ -95,11 +96,16 @@ class SimulatedWorker:
         self.ending = ""
         self.state = State(saved) if saved else State()
         self._view = View()
-        self._is_live = False
+        self._is_live = self.saves_what_it_lacks = False
         self._pulse = Pulse()
         self._has_compiled = False
         self._results: list[collections.deque[Result]] = []
         self._program = self._run()
+
+    @property
+    def has_state(self) -> bool:
+        """Whether it has the state without having been given it in its last view."""
+        return self._is_live and self.rank not in groups.unpack(self._view.receivers)
 
     def resume(self) -> None:
         """Goes on to where the main thread waits next."""
@@ -132,6 +138,7 @@ class SimulatedWorker:
             ending = "dismissed"
         except MembershipError as error:
             ending = why = str(error)
+            self.saves_what_it_lacks = not self._is_live and self._meeting.saver == self.rank
         yield from self._close(why)
         self.ending = ending
 
