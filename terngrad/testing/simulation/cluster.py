@@ -196,7 +196,7 @@ class Cluster:
                 require("refused" not in worker.ending, f"worker {worker.rank}: {worker.ending}")
 
     def _check_saver(self, saver: SimulatedWorker) -> None:
-        """A worker without the state may be told to save only if nobody else is known to have it."""
+        """A worker that lacks the state may be told to save only if nobody is known to have it."""
         coordinator = self.servers[0].service and self.servers[0].service.coordinator
         for worker in self.workers:
             if worker and worker.has_state and coordinator:
