@@ -10,6 +10,7 @@ from terngrad.cluster.pulse import HOPELESS
 from terngrad.exchange.parameter_server.coordination.situation import Rules
 from terngrad.exchange.parameter_server.coordination.transitions import JOINED
 from terngrad.testing.simulation.clock import Clock
+from terngrad.testing.simulation.endings import check_ending
 from terngrad.testing.simulation.laws import Ledger, require
 from terngrad.testing.simulation.ps import KEPT_STEPS, SimulatedPs
 from terngrad.testing.simulation.streams import SimulatedLink, Stream
@@ -17,18 +18,11 @@ from terngrad.testing.simulation.worker import OPERATIONS, STEPS, SimulatedWorke
 
 TIMEOUT_SECS = 10.0
 _TICK_SECS = 1.0
-_LONG_SECS = TIMEOUT_SECS / 2  # of faults in all, from which on somebody may count as lost
+_LONG_SECS = TIMEOUT_SECS / 2  # at fault in all, from which on a worker may count as lost
 _IDLE_ROUNDS = 3  # in which a main thread comes to where it waits
 _SETTLE_SECS = 4 * HOPELESS * TIMEOUT_SECS
 _NUMBER_BYTES = 4  # of a result, for each worker
 _HEADER_BYTES = 20  # of a push, at most
-_GOOD_ENDINGS = {
-    "done",
-    "dismissed",
-    # All the others were done before it was here again, and the ps have ended.
-    "a ps cannot be reached",
-    *(f"ps {ps} did not come back" for ps in range(2)),
-}
 
 Event = Callable[[], None]
 
@@ -157,7 +151,7 @@ class Cluster:
             self.check()
 
     def settle(self, *, restart: bool) -> None:
-        """Ends all faults, and requires that the training comes to an end.
+        """Ends all faults, and requires that the training ends as it must.
 
         Args:
           restart: workers that are not there are started.
@@ -238,26 +232,14 @@ class Cluster:
         return ended and all(ps.outcome is not None or not ps.was_reached for ps in self.servers)
 
     def _check_ending(self) -> None:
-        """All is done if enough workers were well; else the outcome names one that was lost."""
         if self._may_fail or any(secs >= _LONG_SECS for secs in self._ps_out_secs):
             return
-        told, outcome = self.describe(), self.servers[0].outcome
+        told = self.describe()
         lost = {rank for rank, secs in enumerate(self._out_secs) if secs >= _LONG_SECS}
         lost |= {rank for rank, worker in enumerate(self.workers) if worker is None}
-        well = {*range(len(self.workers))} - lost
-        enough = 1 if self._rules.elastic else self._rules.needed
-        has_state = 0 not in lost or not (outcome or "").endswith("nobody else has the state")
-        if len(well) < enough or not has_state:
-            names = [name_of(rank, self.servers[0].hosts) for rank in lost]
-            # No step within many time-outs: all hang, and none of them alone is named.
-            is_named = any(name in outcome for name in names) if outcome and well else True
-            require(is_named, f"the outcome names no worker that was lost: {told}")
-            return
-        failures = [ps.outcome for ps in self.servers if ps.outcome]
-        require(not failures, f"a ps failed, though enough workers were well: {told}")
-        require(self._some_are_done, f"nobody is done, though enough workers were well: {told}")
-        for worker in (self.workers[rank] for rank in well):
-            require(worker.ending in _GOOD_ENDINGS, f"worker {worker.rank} failed: {told}")
+        check_ending(self._rules, self.servers, self.workers, lost, told)
+        if len(lost) < len(self.workers):
+            require(self._some_are_done or self.servers[0].outcome, f"nobody is done: {told}")
 
     def _events(self) -> list[Event]:
         """What can happen now, each of it once."""
