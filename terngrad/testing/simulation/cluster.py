@@ -291,9 +291,8 @@ class Cluster:
                 worker.network.look()
 
     def _is_out(self, rank: int) -> bool:
-        worker = self.workers[rank]
-        idle = self._hung | self._stopped.keys() | {stuck for stuck, _, _ in self._stuck}
-        return worker is None or rank in idle or worker.ending not in ("", "done", "dismissed")
+        stuck = {worker for worker, _, _ in self._stuck}
+        return self.workers[rank] is None or rank in self._hung | self._stopped.keys() | stuck
 
     def _notice_silence(self) -> None:
         """Streams on which nothing arrives for the time-out break: keep-alives are not answered."""
