@@ -40,14 +40,16 @@ def verdict(of: Situation) -> Verdict:
 def unsaid(of: Situation) -> set[int]:
     """Workers that must say where they stand before there can be a view.
 
-    Members must and, where these are too few, also workers that are only about to join them.
+    Members must. Where these are too few, or none has the state, so must workers that are only
+    about to join them: one of those may have it.
     """
-    standing = of.roster.standings.keys()
-    too_few = len(standing) < of.rules.needed and not of.rules.elastic
+    standings = of.roster.standings
+    too_few = len(standings) < of.rules.needed and not of.rules.elastic
+    is_live = any(standing.is_live for standing in standings.values())
     asked = of.roster.able
-    if of.view is not None and not too_few:
+    if of.view is not None and is_live and not too_few:
         asked &= of.members
-    return asked - standing
+    return asked - standings.keys()
 
 
 def awaited(of: Situation) -> set[int]:
