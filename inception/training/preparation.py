@@ -170,12 +170,22 @@ def _share_state(ready: Ready) -> None:
             "kernels": training.kernel_choice.kernels.family,
         }
     )
-    variables = list(training.state.values())
+    if not synchronize(ready):
+        print(f"Joined the training at step {int(training.step)}.", flush=True)
+
+
+def synchronize(ready: Ready) -> bool:
+    """Gets the state of the training; returns whether the training begins with it.
+
+    All workers then compare it, also those that have trained before: if the last worker with the
+    state is lost while it sends the state, the training begins again from that of the chief.
+    """
+    variables = list(ready.training.state.values())
     while ready.connection.synchronize(ready.shared):
         with contextlib.suppress(InterruptionError):
-            workers.agree({"parameters": fingerprint([v.numpy() for v in variables])})
-            return
-    print(f"Joined the training at step {int(training.step)}.", flush=True)
+            ready.workers.agree({"parameters": fingerprint([v.numpy() for v in variables])})
+            return True
+    return False
 
 
 def _tell_if_ahead(own: str | None, training: Training) -> None:

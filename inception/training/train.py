@@ -15,7 +15,7 @@ from inception.cluster.workers import Workers, fingerprint
 from inception.flags.configs import TrainConfig
 from inception.training.batches import training_batches
 from inception.training.looping import ENDLESS, run_loop
-from inception.training.preparation import Ready
+from inception.training.preparation import Ready, synchronize
 from inception.training.problem import Problem
 from inception.training.restoring import memory_folder, tell_cleared
 from slim.datasets.dataset_factory import Dataset
@@ -127,7 +127,7 @@ def _regained(ready: Ready) -> tuple[int, Iterator] | None:
     if connection is None or not connection.was_interrupted():
         return None
     before = int(training.step)
-    connection.synchronize(ready.shared)
+    synchronize(ready)
     step = int(training.step)
     if step != before and training.memory.variables:  # the memory belongs to the earlier step
         training.memory.clear()
@@ -150,7 +150,7 @@ def _compare_copies(ready: Ready) -> None:
             print(f"Warning: the workers' copies differ: {error}.", flush=True)
             return
         except InterruptionError:  # a worker that is behind needs the state of the others
-            ready.connection.synchronize(ready.shared)
+            synchronize(ready)
 
 
 def _save(ready: Ready, step: int) -> str | None:

@@ -5,21 +5,24 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 
+from terngrad.cluster.channel import name_of
 from terngrad.cluster.pulse import HOPELESS
 from terngrad.exchange.parameter_server.coordination.situation import Rules
+from terngrad.exchange.parameter_server.coordination.transitions import JOINED
 from terngrad.testing.simulation.clock import Clock
+from terngrad.testing.simulation.endings import check_ending
 from terngrad.testing.simulation.laws import Ledger, require
-from terngrad.testing.simulation.ps import SimulatedPs
+from terngrad.testing.simulation.ps import KEPT_STEPS, SimulatedPs
 from terngrad.testing.simulation.streams import SimulatedLink, Stream
 from terngrad.testing.simulation.worker import OPERATIONS, STEPS, SimulatedWorker
 
 TIMEOUT_SECS = 10.0
 _TICK_SECS = 1.0
-_LONG_SECS = TIMEOUT_SECS / 2  # total time of faults after which a process may count as lost
+_LONG_SECS = TIMEOUT_SECS / 2  # total time at fault after which a worker may count as lost
 _IDLE_ROUNDS = 3  # in which each main thread reaches its next wait
 _SETTLE_SECS = 4 * HOPELESS * TIMEOUT_SECS
-_FRAME_BYTES = 256  # largest simulated push or result
-_KEPT_STEPS = 16
+_NUMBER_BYTES = 4  # of a result, for each worker
+_HEADER_BYTES = 20  # of a push, at most
 
 Event = Callable[[], None]
 
@@ -45,7 +48,8 @@ class Cluster:
         self._stopped: dict[int, float] = {}  # workers whose process is stopped, and since when
         self._stopped_ps: dict[int, float] = {}
         self._stuck: dict[tuple[int, int, str], float] = {}  # streams on which nothing arrives
-        self._fault_secs = 0.0
+        self._out_secs = [0.0] * workers  # for which each worker, and each ps, was at fault
+        self._ps_out_secs = [0.0] * servers
         self._some_are_done = self._may_fail = False
 
     def start_worker(self, rank: int) -> None:
@@ -147,7 +151,7 @@ class Cluster:
             self.check()
 
     def settle(self, *, restart: bool) -> None:
-        """Ends all faults and requires that the training ends.
+        """Ends all faults and requires that the training ends as it must.
 
         Args:
           restart: whether to start killed workers again.
@@ -160,32 +164,52 @@ class Cluster:
         for ps in range(len(self.servers)):
             self.wake_ps(ps)
             self.start_ps(ps)
-        self._may_fail |= self._fault_secs >= _LONG_SECS or None in self.workers
         deadline = self.clock() + _SETTLE_SECS
         while not self._is_over():
             require(self.clock() < deadline, f"no progress: {self.describe()}")
             self._do_all()
             self._tick()
             self.check()
-        if not self._may_fail:
-            self._check_success()
+        self._check_ending()
 
     def check(self) -> None:
         """Checks the laws that hold at any time; `Ledger` checks each step of a worker."""
-        workers = len(self.workers)
-        most = OPERATIONS * workers * (2 * workers + _KEPT_STEPS) * _FRAME_BYTES
         for ps in self.servers:
             if ps.service is not None:
-                held = ps.service.aggregator.held_bytes
-                require(held <= most, f"ps {ps.index} holds {held} bytes; allowed are {most}")
+                self._check_memory(ps)
                 streams = {(stream.worker, stream.method) for stream in ps.streams}
                 require(len(streams) == len(ps.streams), f"ps {ps.index}: a worker joined twice")
         for worker in self.workers:
             if worker is not None:
                 self._some_are_done |= worker.ending == "done"
-                # A worker says goodbye once: if that is lost, a ps counts the worker as lost.
-                self._may_fail |= any(link.lost_goodbye for link in worker.network.links)
+                # A worker says goodbye once: if that is lost, a ps counts the worker as lost. Ps 0
+                # also hears it on the Meet stream, the first link.
+                self._may_fail |= any(link.lost_goodbye for link in worker.network.links[1:])
+                if worker.saves_what_it_lacks:
+                    self._check_saver(worker)
                 require("refused" not in worker.ending, f"worker {worker.rank}: {worker.ending}")
+
+    def _check_saver(self, saver: SimulatedWorker) -> None:
+        """A worker that lacks the state may be told to save only if nobody is known to have it."""
+        coordinator = self.servers[0].service and self.servers[0].service.coordinator
+        for worker in self.workers:
+            if worker and worker.has_state and coordinator:
+                is_well = name_of(worker.rank, self.servers[0].hosts) not in saver.ending
+                is_joined = coordinator.status(worker.rank) in JOINED
+                text = f"worker {saver.rank} saves, not {worker.rank}: {self.describe()}"
+                require(not (is_well and is_joined), text)
+
+    def _check_memory(self, ps: SimulatedPs) -> None:
+        """A worker pushes one step at a time here; in each worker's view the last results stay."""
+        workers, aggregator = len(self.workers), ps.service.aggregator
+        result = workers * _NUMBER_BYTES
+        most_results = OPERATIONS * workers * KEPT_STEPS * result
+        most_pushes = OPERATIONS * workers * (result + _HEADER_BYTES)
+        results = aggregator.result_bytes
+        pushes = aggregator.held_bytes - results
+        text = f"ps {ps.index} keeps {{}} bytes of {{}}; allowed are {{}}".format
+        require(results <= most_results, text(results, "results", most_results))
+        require(pushes <= most_pushes, text(pushes, "pushes", most_pushes))
 
     def describe(self) -> str:
         """Describes the progress of all processes, for messages."""
@@ -207,11 +231,15 @@ class Cluster:
         # A ps waits for its first worker without a time limit.
         return ended and all(ps.outcome is not None or not ps.was_reached for ps in self.servers)
 
-    def _check_success(self) -> None:
+    def _check_ending(self) -> None:
+        if self._may_fail or any(secs >= _LONG_SECS for secs in self._ps_out_secs):
+            return
         told = self.describe()
-        for ps in self.servers:
-            require(not ps.outcome, f"a ps failed although no fault was long: {told}")
-        require(self._some_are_done, f"no worker is done although no fault was long: {told}")
+        lost = {rank for rank, secs in enumerate(self._out_secs) if secs >= _LONG_SECS}
+        lost |= {rank for rank, worker in enumerate(self.workers) if worker is None}
+        check_ending(self._rules, self.servers, self.workers, lost, told)
+        if len(lost) < len(self.workers):
+            require(self._some_are_done or self.servers[0].outcome, f"nobody is done: {told}")
 
     def _events(self) -> list[Event]:
         """Returns all events that can happen now."""
@@ -248,11 +276,12 @@ class Cluster:
             link.take()
 
     def _tick(self) -> None:
-        lost_ps = any(ps.service is None and ps.outcome is None for ps in self.servers)
-        is_held_up = self._hung or self._stopped or self._stopped_ps or self._stuck
-        is_faulty = is_held_up or lost_ps or None in self.workers
         self.clock.now += _TICK_SECS
-        self._fault_secs += _TICK_SECS if is_faulty else 0.0
+        for rank in range(len(self.workers)):
+            self._out_secs[rank] += _TICK_SECS * self._is_out(rank)
+        for ps in self.servers:
+            is_lost = ps.service is None and ps.outcome is None
+            self._ps_out_secs[ps.index] += _TICK_SECS * (is_lost or ps.is_stopped)
         self._notice_silence()
         for ps in self.servers:
             if ps.index not in self._stopped_ps:
@@ -260,6 +289,10 @@ class Cluster:
         for worker in self.workers:
             if worker is not None and worker.rank not in self._stopped:
                 worker.network.look()
+
+    def _is_out(self, rank: int) -> bool:
+        stuck = {worker for worker, _, _ in self._stuck}
+        return self.workers[rank] is None or rank in self._hung | self._stopped.keys() | stuck
 
     def _notice_silence(self) -> None:
         """Breaks streams that were silent for the time-out, as keep-alives do."""

@@ -1,5 +1,7 @@
 """The program that explores histories."""
 
+import pytest
+
 from terngrad.testing.simulation import explore
 from terngrad.testing.simulation.laws import BrokenLawError
 
@@ -18,3 +20,15 @@ def test_a_history_that_breaks_a_law_is_named(monkeypatch, capsys):
     monkeypatch.setattr(explore.Cluster, "settle", settle)
     assert explore.main(["--histories=1", "--first=5"]) == 1
     assert "history 5: BrokenLawError: no progress" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        31429,  # a worker that trained did not compare the state with which the training began anew
+        35173,  # a worker that was about to join had the state, and nobody asked it
+        64552,  # the donor was killed while the chief received its state
+    ],
+)
+def test_histories_that_found_mistakes_break_no_law_any_more(number):
+    explore.History(number).run()

@@ -13,6 +13,7 @@ from terngrad.service.gate import GRACE_SECS
 from terngrad.testing.simulation.clock import Clock
 from terngrad.testing.simulation.streams import End, Stream
 
+KEPT_STEPS = 1  # far fewer than there are, or nobody would notice that results stay
 _BEAT_SECS = 0.5
 _START_SECS = 1.0  # shortest time between the starts of two processes
 _BEGAN = 1_000_000.0  # seconds since 1970 at which a simulation begins
@@ -22,6 +23,7 @@ class SimulatedPs:
     """A simulated ps.
 
     Attributes:
+      hosts: hosts of the workers.
       service: its service; None while there is no process.
       streams: open streams.
       outcome: outcome of its last process; None if that was killed or still runs.
@@ -33,7 +35,7 @@ class SimulatedPs:
     def __init__(self, index: int, workers: int, rules: Rules, clock: Clock) -> None:
         """Starts no process."""
         self.index, self._rules, self._clock = index, rules, clock
-        self._hosts = [f"host{i}:1" for i in range(workers)]
+        self.hosts = [f"host{i}:1" for i in range(workers)]
         self.service: Service | None = None
         self.streams: list[Stream] = []
         self.outcome: str | None = None
@@ -49,12 +51,13 @@ class SimulatedPs:
         began = _BEGAN + self._starts * _START_SECS
         self.service = Service(
             self.index,
-            self._hosts,
+            self.hosts,
             _sum,
             self._rules,
             tell=self.log.append,
             clock=self._clock,
             wall_clock=lambda: began + self._clock(),
+            kept_steps=KEPT_STEPS,
         )
         self.outcome = None
         self.was_reached = False

@@ -74,6 +74,7 @@ class SimulatedWorker:
 
     Attributes:
       network: its streams.
+      saves_what_it_lacks: whether it was told to save the state before it received any.
       ending: "done", "dismissed" if others were done, or why it failed; "" while it runs.
     """
 
@@ -95,11 +96,16 @@ class SimulatedWorker:
         self.ending = ""
         self.state = State(saved) if saved else State()
         self._view = View()
-        self._is_live = False
+        self._is_live = self.saves_what_it_lacks = False
         self._pulse = Pulse()
         self._has_compiled = False
         self._results: list[collections.deque[Result]] = []
         self._program = self._run()
+
+    @property
+    def has_state(self) -> bool:
+        """Whether it has the state without having been given it in its last view."""
+        return self._is_live and self.rank not in groups.unpack(self._view.receivers)
 
     def resume(self) -> None:
         """Runs the main thread up to its next wait."""
@@ -132,6 +138,7 @@ class SimulatedWorker:
             ending = "dismissed"
         except MembershipError as error:
             ending = why = str(error)
+            self.saves_what_it_lacks = not self._is_live and self._meeting.saver == self.rank
         yield from self._close(why)
         self.ending = ending
 
@@ -151,28 +158,32 @@ class SimulatedWorker:
     def _train(self) -> Waits[None]:
         yield from self._gather("facts", b"")
         yield from self._gather("tensor:examples", b"", 0)
-        while (yield from self._synchronize()):
-            try:
-                yield from self._gather("parameters", bytes(self.state))
-                break
-            except InterruptionError:
-                continue
+        yield from self._share_state()
         self._declare()
         while self.state.steps < STEPS:
             if not (yield from self._step()):
                 self._pulse.batches = None
-                yield from self._synchronize()
+                yield from self._share_state()
         self._pulse.batches = None
         while True:
             try:
                 yield from self._gather("parameters at the end", b"")
                 return
             except InterruptionError:
-                yield from self._synchronize()
+                yield from self._share_state()
 
     def _gather(self, name: str, content: bytes, round_: int | None = None) -> Waits[None]:
         asked = self._meeting.conversation.give(name, content, round_)
         yield from self._wait(lambda: self._meeting.conversation.values(name, asked))
+
+    def _share_state(self) -> Waits[None]:
+        """Does the same as `inception.training.preparation.synchronize`."""
+        while (yield from self._synchronize()):
+            try:
+                yield from self._gather("parameters", bytes(self.state))
+                return
+            except InterruptionError:
+                continue
 
     def _synchronize(self) -> Waits[bool]:
         """Does the same as `ParameterServerConnection.synchronize`."""

@@ -731,3 +731,20 @@ def test_backup_workers_wait_for_a_chief_that_was_lost_before_it_gave_its_state(
     cluster.stand(0, is_live=True, view=view)
     after = cluster.taken()[1][-1]
     assert (members(after), after.donor, receivers(after)) == ((0, 1, 2), 0, (1, 2))
+
+
+def test_a_worker_that_has_the_state_is_waited_for_where_no_member_has_it():
+    cluster = Cluster(2, elastic=True)
+    first = cluster.begin(0, 1)[0][0]
+    cluster.coordinator.disconnect(0, "died")
+    cluster.pass_secs(SECS)
+    cluster.stand(1, 2, is_live=True, view=first)  # goes on alone
+    cluster.coordinator.disconnect(1, "died")
+    cluster.coordinator.connect(1)
+    cluster.coordinator.connect(0)
+    cluster.taken()
+    cluster.stand(1)
+    assert cluster.coordinator.outcome is None
+    cluster.stand(0, 1, is_live=True, view=first)
+    view = cluster.taken()[1][-1]
+    assert (view.donor, view.steps, groups.unpack(view.receivers)) == (0, 1, (1,))

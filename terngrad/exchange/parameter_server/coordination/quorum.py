@@ -40,14 +40,16 @@ def verdict(of: Situation) -> Verdict:
 def unsaid(of: Situation) -> set[int]:
     """Returns the workers whose standings a view still needs.
 
-    It needs those of all members and, if these are too few, of the workers that are about to join.
+    It needs those of all members. If these are too few, or none of them has the state, it also
+    needs those of the workers that are about to join: one of these may have the state.
     """
-    standing = of.roster.standings.keys()
-    too_few = len(standing) < of.rules.needed and not of.rules.elastic
+    standings = of.roster.standings
+    too_few = len(standings) < of.rules.needed and not of.rules.elastic
+    is_live = any(standing.is_live for standing in standings.values())
     asked = of.roster.able
-    if of.view is not None and not too_few:
+    if of.view is not None and is_live and not too_few:
         asked &= of.members
-    return asked - standing
+    return asked - standings.keys()
 
 
 def awaited(of: Situation) -> set[int]:

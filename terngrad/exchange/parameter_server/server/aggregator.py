@@ -76,6 +76,12 @@ class Aggregator:
             return sum(self._pushed_bytes) + self._result_bytes
 
     @property
+    def result_bytes(self) -> int:
+        """Bytes of results that are kept for workers that are behind."""
+        with self._lock:
+            return self._result_bytes
+
+    @property
     def most_pushed(self) -> int:
         """Largest number of bytes of a worker's pushes, and of its unread results."""
         return self._most_bytes // self._workers

@@ -45,6 +45,7 @@ class Service:
         most_bytes: int = 1 << 62,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
+        kept_steps: int = _KEPT_STEPS,
     ) -> None:
         """Starts without streams.
 
@@ -57,6 +58,7 @@ class Service:
           most_bytes: see `Aggregator`.
           clock: see `Coordinator`.
           wall_clock: see `Coordinator`.
+          kept_steps: see `Aggregator`; none are kept where all workers make each step.
         """
         workers = len(worker_hosts)
         self._exchanging: dict[int, Outbox] = {}
@@ -68,7 +70,7 @@ class Service:
             if ps == 0
             else None
         )
-        kept = 0 if rules.needed == workers else _KEPT_STEPS
+        kept = 0 if rules.needed == workers else kept_steps
         self.figures = Figures(workers)
         self.aggregator = Aggregator(workers, reduce, self._deliver, kept, self.figures, most_bytes)
 

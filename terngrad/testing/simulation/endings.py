@@ -1,0 +1,54 @@
+"""How a training may end: it is done, unless too many were lost for long."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from terngrad.cluster.channel import name_of
+from terngrad.exchange.parameter_server.coordination.situation import Rules
+from terngrad.testing.simulation.laws import require
+from terngrad.testing.simulation.ps import SimulatedPs
+from terngrad.testing.simulation.worker import SimulatedWorker
+
+_GOOD_ENDINGS = {
+    "done",
+    "dismissed",
+    # All the others were done before it was here again, and the ps have ended.
+    "a ps cannot be reached",
+    *(f"ps {ps} did not come back" for ps in range(2)),
+}
+
+
+def check_ending(
+    rules: Rules,
+    servers: Sequence[SimulatedPs],
+    workers: Sequence[SimulatedWorker | None],
+    lost: set[int],
+    told: str,
+) -> None:
+    """A training is done if enough workers were well; else the outcome names one that was lost.
+
+    Args:
+      rules: of the training.
+      servers: all ps, of which none was lost for long.
+      workers: all, which have ended.
+      lost: those that were at fault for long, or are gone.
+      told: what happened, for messages.
+
+    Raises:
+      BrokenLawError: the training ended otherwise.
+    """
+    outcome, hosts = servers[0].outcome or "", servers[0].hosts
+    well = {*range(len(workers))} - lost
+    enough = 1 if rules.elastic else rules.needed
+    is_stateless = 0 in lost and outcome.endswith("nobody else has the state")
+    if len(well) < enough or is_stateless:
+        # No step within many time-outs: all hang, and none of them alone is named.
+        is_named = not well or any(name_of(rank, hosts) in outcome for rank in lost)
+        require(not outcome or is_named, f"the outcome names no worker that was lost: {told}")
+        return
+    failures = [ps.outcome for ps in servers if ps.outcome]
+    require(not failures, f"a ps failed, though enough workers were well: {told}")
+    endings = {rank: worker.ending for rank, worker in enumerate(workers) if worker}
+    for rank in well:
+        require(endings[rank] in _GOOD_ENDINGS, f"worker {rank} failed, though well: {told}")

@@ -1,0 +1,49 @@
+"""Which endings of a simulated training are mistakes."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from terngrad.exchange.parameter_server.coordination.situation import Rules
+from terngrad.testing.simulation.endings import check_ending
+from terngrad.testing.simulation.laws import BrokenLawError
+
+HOSTS = ["host0:1", "host1:1"]
+ALL_NEEDED, ELASTIC = Rules(2, False, 10.0), Rules(2, True, 10.0)
+LOSS = "worker 1 (host1:1) died, and did not come back within 10 s"
+NO_STATE = "worker 0 (host0:1) did not come, and nobody else has the state"
+
+
+def check(rules, lost, outcome, *endings):
+    servers = [SimpleNamespace(outcome=outcome, hosts=HOSTS)]
+    workers = [ending and SimpleNamespace(ending=ending) for ending in endings]
+    check_ending(rules, servers, workers, lost, "")
+
+
+def test_a_training_is_done_or_names_who_was_lost():
+    check(ALL_NEEDED, set(), "", "done", "dismissed")
+    check(ALL_NEEDED, {1}, LOSS, LOSS, None)
+    check(ELASTIC, {1}, "", "done", None)
+    check(
+        ELASTIC,
+        {0},
+        "worker 0 (host0:1) did not come, and nobody else has the state",
+        None,
+        "failed",
+    )
+    check(ELASTIC, {0, 1}, "no worker made a step for 100 s", "failed", "failed")
+
+
+@pytest.mark.parametrize(
+    ("rules", "lost", "outcome", "endings", "text"),
+    [
+        (ALL_NEEDED, set(), LOSS, (LOSS, LOSS), "though enough workers were well"),
+        (ALL_NEEDED, {0}, LOSS, (None, LOSS), "names no worker that was lost"),
+        (ELASTIC, {1}, LOSS, (LOSS, None), "though enough workers were well"),
+        (ELASTIC, {1}, "", ("refused", None), "worker 0 failed, though well"),
+    ],
+    ids=["nobody was lost", "another was lost", "elastic", "one fails"],
+)
+def test_another_ending_is_a_mistake(rules, lost, outcome, endings, text):
+    with pytest.raises(BrokenLawError, match=text):
+        check(rules, lost, outcome, *endings)

@@ -1,0 +1,90 @@
+"""Mistakes that the laws must find: each is put into the code, and a few histories are explored.
+
+A change of the code may change what happens in a history, and hide a mistake there. Then look for
+another history: with the mistake in the code, `explore.py` names those that break a law.
+"""
+
+import inspect
+import sys
+import textwrap
+
+import pytest
+
+from terngrad.exchange.parameter_server.coordination import patience, quorum
+from terngrad.exchange.parameter_server.server.aggregator import Aggregator
+from terngrad.exchange.parameter_server.server.pieces import Piece
+from terngrad.exchange.parameter_server.server.service import Service
+from terngrad.testing.simulation.explore import History
+from terngrad.testing.simulation.laws import BrokenLawError
+
+HISTORIES = 100  # that are explored for a mistake, at most
+
+# Where the mistake is, the text that it replaces, its own, and the first history to explore.
+MUTANTS = {
+    "nobody goes on without a lost worker": (
+        patience,
+        "_of_members",
+        "rules.elastic or of.selection or enough",
+        "False",
+        190,
+    ),
+    "the others wait for a lost worker without end": (
+        patience,
+        "_of_members",
+        "roster.gone() & of.members",
+        "set()",
+        190,
+    ),
+    "a training that is done begins anew": (
+        quorum,
+        "verdict",
+        "of.some_are_done and (not is_live or too_few)",
+        "False",
+        350,
+    ),
+    "only a Meet stream tells that all is done": (
+        Service,
+        "close_exchange",
+        "self.coordinator.note_done()",
+        "pass",
+        4690,
+    ),
+    "what is left of a view stays": (
+        Aggregator,
+        "_enter",
+        "left and left not in self._views",
+        "False",
+        80,
+    ),
+    "results stay": (Piece, "drop_results", "len(self.results) > kept", "False", 0),
+}
+
+
+def mutated(function, old, new):
+    """The function with another text in place of one of its own."""
+    source = textwrap.dedent(inspect.getsource(function))
+    assert source.count(old) == 1
+    found = {}
+    exec(source.replace(old, new), vars(sys.modules[function.__module__]), found)
+    return found[function.__name__]
+
+
+def breaks_a_law(number):
+    """Whether a law does not hold in a history."""
+    try:
+        History(number).run()
+    except BrokenLawError:
+        return True
+    return False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("owner", "name", "old", "new", "first"), MUTANTS.values(), ids=MUTANTS.keys()
+)
+def test_a_mistake_breaks_a_law(owner, name, old, new, first, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, mutated(getattr(owner, name), old, new))
+        broken = next(filter(breaks_a_law, range(first, first + HISTORIES)), None)
+    assert broken is not None
+    assert not breaks_a_law(broken)
