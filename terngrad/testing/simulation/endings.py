@@ -41,7 +41,7 @@ def check_ending(
     outcome, hosts = servers[0].outcome or "", servers[0].hosts
     well = {*range(len(workers))} - lost
     enough = 1 if rules.elastic else rules.needed
-    is_stateless = 0 in lost and outcome.endswith("nobody else has the state")
+    is_stateless = 0 in lost and outcome.endswith("no other worker has the state")
     if len(well) < enough or is_stateless:
         # No step within many time-outs: all hang, and none of them alone is named.
         is_named = not well or any(name_of(rank, hosts) in outcome for rank in lost)

@@ -11,7 +11,7 @@ from terngrad.testing.simulation.laws import BrokenLawError
 HOSTS = ["host0:1", "host1:1"]
 ALL_NEEDED, ELASTIC = Rules(2, False, 10.0), Rules(2, True, 10.0)
 LOSS = "worker 1 (host1:1) died, and did not come back within 10 s"
-NO_STATE = "worker 0 (host0:1) did not come, and nobody else has the state"
+NO_STATE = "worker 0 (host0:1) did not join, and no other worker has the state"
 
 
 def check(rules, lost, outcome, *endings):
@@ -27,7 +27,7 @@ def test_a_training_is_done_or_names_who_was_lost():
     check(
         ELASTIC,
         {0},
-        "worker 0 (host0:1) did not come, and nobody else has the state",
+        "worker 0 (host0:1) did not join, and no other worker has the state",
         None,
         "failed",
     )
