@@ -103,7 +103,9 @@ def test_workers_train_without_waiting_until_the_run_has_its_updates(tmp_path):
     assert "SyncReplicas" not in lines
     assert "Worker 0: " in lines and "Worker 1: " in lines
     for ps in range(servers):
-        assert re.search(rf"^\[ps {ps}\] .* ends at step 600: the run has", lines, re.MULTILINE)
+        assert re.search(
+            rf"^\[ps {ps}\] .* ends at step 600: the run is finished", lines, re.MULTILINE
+        )
         held = {"ps/steps_per_sec", "ps/held_secs/1", "ps/staleness/max"}
         assert held <= read_scalars(str(tmp_path / f"ps_{ps}")).keys()
     assert re.search(r"Run [0-9a-f]{16} begins at step 0\.", lines)
