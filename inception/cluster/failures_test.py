@@ -164,7 +164,8 @@ def test_law_10_a_port_that_tensorflow_cannot_have_is_named_to_all(tmp_path, vic
         found = finished(commands_of(program, flags, both))
     for output, status in found:
         assert status == 1
-        assert f"must name free ports of the workers: {address}" in output, output
+        why = f"must name free ports of the workers: TensorFlow cannot listen at {address}: "
+        assert why in output, output
         assert "Traceback" not in output
     assert re.search(
         f"worker {1 - victim} .* ends: worker {victim} .* failed: ", found[1 - victim][0]
