@@ -109,7 +109,7 @@ def test_a_chief_that_saves_for_longer_than_the_time_out_loses_nobody(tmp_path, 
     module = module_in(tmp_path, monkeypatch, SLOW_SAVES)
     _, flags = flags_of(tmp_path / "train", net="mlp", batch_size=2, steps=30)
     with Run(2, module, [*flags, "--worker_timeout_secs=4", "--save_iter=20"]) as run:
-        run.succeed()
+        assert "Finished training at step 30" in run.succeed()
 
 
 @pytest.mark.slow

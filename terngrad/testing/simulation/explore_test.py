@@ -31,4 +31,4 @@ def test_a_history_that_breaks_a_law_is_named(monkeypatch, capsys):
     ],
 )
 def test_histories_that_found_mistakes_break_no_law_any_more(number):
-    explore.History(number).run()
+    assert explore.main(["--histories=1", f"--first={number}"]) == 0
