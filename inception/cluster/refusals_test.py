@@ -1,6 +1,7 @@
 """Training through parameter servers: who waits for whom, and who is refused (law 10)."""
 
 import dataclasses
+import re
 import signal
 import time
 
