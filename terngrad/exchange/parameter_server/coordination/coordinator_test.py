@@ -513,6 +513,23 @@ def test_no_worker_is_abandoned_for_a_worker_without_a_state():
     assert (cluster.outcome, cluster.dropped) == (None, [])
 
 
+@pytest.mark.parametrize("rules", [{"elastic": True}, {"needed": 1}], ids=str)
+def test_a_worker_that_hangs_before_the_first_view_is_abandoned_but_not_the_chief(rules):
+    for hanging in (0, 1):
+        cluster = Cluster(workers=2, **rules)
+        for worker in (0, 1):
+            cluster.coordinator.connect(worker)
+        cluster.stand(1 - hanging)
+        cluster.pass_secs(10 * SECS - 1)
+        assert (cluster.outcome, cluster.dropped) == (None, [])
+        cluster.pass_secs(2)
+        if hanging:
+            assert (cluster.outcome, cluster.dropped) == (None, [1])
+            assert members(cluster.taken()[0][-1]) == (0,)
+        else:  # it alone has the state
+            assert cluster.outcome.startswith("worker 0 (host0:1) hangs")
+
+
 def end_of(cluster, worker):
     """Returns the order that ends a worker."""
     (order,) = [order for order in cluster.orders[worker] if order.WhichOneof("what") == "end"]

@@ -82,7 +82,7 @@ def _of_forming(of: Situation) -> Remedy | None:
     unsaid, is_hopeless = quorum.unsaid(of), waited > HOPELESS * limit
     # A worker that is silent within a step hangs; compiling and saving may take any time.
     behind = unsaid if is_hopeless else unsaid & {*of.standstill.stuck(of.clock())}
-    if behind and waited > limit and quorum.enough_could_go_on(of):
+    if behind and waited > limit and quorum.enough_could_go_on(of, anew=is_hopeless):
         return Ask(behind, f"no report of its step for {waited:.0f} s")
     if unsaid and is_hopeless:
         return End(_why_not_formed(of, unsaid, waited), unsaid)

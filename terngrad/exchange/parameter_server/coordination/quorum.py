@@ -65,11 +65,17 @@ def awaited(of: Situation) -> set[int]:
     return recent & known if known else recent
 
 
-def enough_could_go_on(of: Situation) -> bool:
-    """Whether the workers with a standing are enough and have the state."""
+def enough_could_go_on(of: Situation, *, anew: bool) -> bool:
+    """Whether the workers with a standing are enough and have the state.
+
+    Args:
+      of: the training.
+      anew: whether the chief's checkpoint is enough. The others may have a newer state.
+    """
     standings = of.roster.standings
-    is_live = any(standing.is_live for standing in standings.values())
-    return is_live and (of.rules.elastic or len(standings) >= of.rules.needed)
+    has_state = any(standing.is_live for standing in standings.values())
+    has_state |= anew and CHIEF in standings
+    return has_state and (of.rules.elastic or len(standings) >= of.rules.needed)
 
 
 def saver(of: Situation, because_of: Iterable[int]) -> int | None:
