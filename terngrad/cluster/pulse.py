@@ -54,6 +54,11 @@ class Standstill:
         self._batches: dict[int, int | None] = {}
         self._moved_at: dict[int, float] = {}
 
+    @property
+    def most_batches(self) -> int:
+        """Largest number of batches that a process within steps has taken."""
+        return max((count for count in self._batches.values() if count is not None), default=0)
+
     def note(self, rank: int, batches: int | None, now: float) -> None:
         """Records the progress that a process reports; see `Pulse`."""
         if rank not in self._batches or self._batches[rank] != batches:
@@ -65,10 +70,11 @@ class Standstill:
         at_work = self._batches and None not in self._batches.values()
         return bool(at_work) and now - max(self._moved_at.values()) > self.hopeless_secs
 
-    def stuck(self, now: float) -> list[int]:
-        """Returns the processes that have been within the same step for too long."""
+    def stuck(self, now: float, time_outs: int = 1) -> list[int]:
+        """Returns the processes that have been within the same step for so many time-outs."""
+        limit = time_outs * self._timeout_secs
         at_work = [rank for rank, count in self._batches.items() if count is not None]
-        return [rank for rank in at_work if now - self._moved_at[rank] > self._timeout_secs]
+        return [rank for rank in at_work if now - self._moved_at[rank] > limit]
 
     def late(self, now: float) -> list[int]:
         """Returns the processes whose next batch the others have awaited for too long."""

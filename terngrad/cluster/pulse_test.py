@@ -59,6 +59,17 @@ def test_who_is_within_one_step_for_too_long_is_stuck(moments, expected):
     assert after(*moments).stuck(moments[-1][0]) == expected
 
 
+def test_a_process_may_be_within_a_step_for_several_time_outs():
+    standstill = after((0, [5, 6]), (100, [6, 6]))
+    assert standstill.stuck(161, time_outs=2) == [1]
+    assert standstill.stuck(161) == [0, 1]
+
+
+def test_the_process_that_took_most_batches_counts():
+    assert after((0, [5, None, 6])).most_batches == 6
+    assert after((0, [None])).most_batches == 0
+
+
 def test_batches_count_only_within_steps():
     pulse = Pulse()
     pulse.tick()

@@ -270,6 +270,9 @@ class Coordinator:
             self._tell(f"{self._roster.name(worker)}: {remedy.why}.")
             self._roster.abandon(worker)
             self._drop(worker)
+        if remedy.stood_still_at is not None:
+            self._of.stood_still_at = remedy.stood_still_at
+            self._tell(f"{remedy.why}: all report their steps.")
         if not self._is_forming:
             self._ask()
         self._go_on()

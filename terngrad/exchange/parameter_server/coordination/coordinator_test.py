@@ -530,6 +530,46 @@ def test_a_worker_that_hangs_before_the_first_view_is_abandoned_but_not_the_chie
             assert cluster.outcome.startswith("worker 0 (host0:1) hangs")
 
 
+def stand_still(cluster, batches):
+    """Both workers of a cluster are in the same step for ten time-outs."""
+    for _ in range(2):
+        for worker in (0, 1):
+            cluster.progress(worker, batches)
+        cluster.pass_secs(5 * SECS + 1)
+
+
+@pytest.mark.parametrize("rules", [{"elastic": True}, {"needed": 1}, {}], ids=str)
+def test_a_worker_that_hangs_amid_the_step_of_all_is_abandoned_or_named(rules):
+    cluster = Cluster(workers=2, **rules)
+    (view,) = cluster.begin(0, 1)[0]
+    stand_still(cluster, 5)
+    assert (cluster.taken(), cluster.outcome) == ({0: ["freeze"], 1: ["freeze"]}, None)
+    cluster.stand(0, 4, is_live=True, view=view)
+    cluster.progress(0, None)
+    cluster.pass_secs(SECS - 1)
+    assert (cluster.taken(), cluster.outcome) == ({}, None)
+    cluster.pass_secs(2)
+    if rules:
+        assert (cluster.outcome, cluster.dropped) == (None, [1])
+        assert members(cluster.taken()[0][-1]) == (0,)
+    else:
+        assert cluster.outcome == "worker 1 (host1:1) hangs: it has not reported its step for 11 s"
+
+
+def test_a_step_that_all_try_in_vain_a_second_time_ends_the_training_and_another_step_does_not():
+    cluster = Cluster(workers=2)
+    (view,) = cluster.begin(0, 1)[0]
+    for steps in (4, 7):
+        stand_still(cluster, steps + 1)
+        assert cluster.taken() == {0: ["freeze"], 1: ["freeze"]}
+        for worker in (0, 1):
+            cluster.stand(worker, steps, is_live=True, view=view)
+        (view,) = cluster.taken()[0]
+        assert members(view) == (0, 1)
+    stand_still(cluster, 8)
+    assert cluster.outcome == "no worker made a step for 100 s"
+
+
 def end_of(cluster, worker):
     """Returns the order that ends a worker."""
     (order,) = [order for order in cluster.orders[worker] if order.WhichOneof("what") == "end"]

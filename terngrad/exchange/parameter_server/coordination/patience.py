@@ -31,10 +31,12 @@ class Ask:
     Attributes:
       abandoned: workers that hang; the others continue without them.
       why: the reason.
+      stood_still_at: see `Situation`; None if the members make steps.
     """
 
     abandoned: Iterable[int] = ()
     why: str = ""
+    stood_still_at: int | None = None
 
 
 Remedy = End | Ask
@@ -67,7 +69,10 @@ def _of_members(of: Situation) -> Remedy | None:
         may_go_on = rules.elastic or of.selection or enough
         return Ask() if may_go_on else End(roster.missing(gone))
     if of.standstill.is_hopeless(now):
-        return End(f"no worker made a step for {of.standstill.hopeless_secs:g} s")
+        why = f"no worker made a step for {of.standstill.hopeless_secs:g} s"
+        # A worker that hangs within the step reports nothing. If all do, a second try must succeed.
+        at = of.standstill.most_batches
+        return End(why) if at == of.stood_still_at else Ask(why=why, stood_still_at=at)
     if late := roster.able & {*of.standstill.late(now)}:
         why = f"no next batch for {rules.timeout_secs:g} s while the others wait"
         left = roster.here & of.members - late
@@ -84,8 +89,9 @@ def _of_forming(of: Situation) -> Remedy | None:
     behind = unsaid if is_hopeless else unsaid & {*of.standstill.stuck(of.clock())}
     if behind and waited > limit and quorum.enough_could_go_on(of, anew=is_hopeless):
         return Ask(behind, f"no report of its step for {waited:.0f} s")
-    if unsaid and is_hopeless:
-        return End(_why_not_formed(of, unsaid, waited), unsaid)
+    hopeless = unsaid if is_hopeless else unsaid & {*of.standstill.stuck(of.clock(), HOPELESS)}
+    if hopeless and waited > limit:
+        return End(_why_not_formed(of, hopeless, waited), hopeless)
     if not of.roster.here and not quorum.awaited(of):
         return End(of.roster.missing(of.roster.away))
     return None

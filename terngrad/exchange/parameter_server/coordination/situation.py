@@ -57,6 +57,7 @@ class Situation:
       members: members of that view.
       selection: selects the workers of each step; None if all members make each step.
       standstill: progress of the members.
+      stood_still_at: batches taken when they last made no step for very long; None = never.
       dropped_before: number of late gradients in earlier views, by worker.
       some_are_done: whether a worker has reported that it is done.
       outcome: None while the training continues, "" when it is done, else why it failed.
@@ -73,6 +74,7 @@ class Situation:
     members: frozenset[int] = frozenset()
     selection: Selection | None = None
     standstill: Standstill = dataclasses.field(init=False)
+    stood_still_at: int | None = None
     dropped_before: collections.Counter[int] = dataclasses.field(
         default_factory=collections.Counter
     )
