@@ -50,6 +50,7 @@ class Cluster:
         self._stuck: dict[tuple[int, int, str], float] = {}  # streams on which nothing arrives
         self._out_secs = [0.0] * workers  # for which each worker, and each ps, was at fault
         self._ps_out_secs = [0.0] * servers
+        self._live: set[int] | None = None  # workers with the state when ps 0 had a verdict
         self._some_are_done = self._may_fail = False
 
     def start_worker(self, rank: int) -> None:
@@ -179,6 +180,8 @@ class Cluster:
                 self._check_memory(ps)
                 streams = {(stream.worker, stream.method) for stream in ps.streams}
                 require(len(streams) == len(ps.streams), f"ps {ps.index}: a worker joined twice")
+        if self._live is None and self.servers[0].verdict is not None:
+            self._live = {worker.rank for worker in self.workers if worker and worker.is_live}
         for worker in self.workers:
             if worker is not None:
                 self._some_are_done |= worker.ending == "done"
@@ -237,9 +240,9 @@ class Cluster:
         told = self.describe()
         lost = {rank for rank, secs in enumerate(self._out_secs) if secs >= _LONG_SECS}
         lost |= {rank for rank, worker in enumerate(self.workers) if worker is None}
-        check_ending(self._rules, self.servers, self.workers, lost, told)
+        check_ending(self._rules, self.servers, self.workers, lost, self._live or set(), told)
         if len(lost) < len(self.workers):
-            require(self._some_are_done or self.servers[0].outcome, f"nobody is done: {told}")
+            require(self._some_are_done or self.servers[0].verdict, f"nobody is done: {told}")
 
     def _events(self) -> list[Event]:
         """Returns all events that can happen now."""

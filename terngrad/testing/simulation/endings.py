@@ -24,31 +24,40 @@ def check_ending(
     servers: Sequence[SimulatedPs],
     workers: Sequence[SimulatedWorker | None],
     lost: set[int],
+    live: set[int],
     told: str,
 ) -> None:
     """A training is done if enough workers were well; else the outcome names one that was lost.
+
+    The outcome is the first verdict of ps 0. A ps may be killed after its verdict and before it
+    ends. The workers that heard the verdict have ended then, as they must. A ps that starts after
+    that cannot know why they are missing, so its own outcome does not count.
+
+    If the chief was lost and no worker that was well had the state, nobody could go on, however
+    many there were. Then the outcome names the chief.
 
     Args:
       rules: of the training.
       servers: all ps, of which none was lost for long.
       workers: all, which have ended.
       lost: those that were at fault for long, or are gone.
+      live: those that had the state of the training when ps 0 had its verdict.
       told: what happened, for messages.
 
     Raises:
       BrokenLawError: the training ended otherwise.
     """
-    outcome, hosts = servers[0].outcome or "", servers[0].hosts
+    outcome, hosts = servers[0].verdict or "", servers[0].hosts
     well = {*range(len(workers))} - lost
     enough = 1 if rules.elastic else rules.needed
-    is_stateless = 0 in lost and outcome.endswith("no other worker has the state")
+    is_stateless = 0 in lost and not well & live and name_of(0, hosts) in outcome
     if len(well) < enough or is_stateless:
         # No step within many time-outs: all hang, and none of them alone is named.
         is_named = not well or any(name_of(rank, hosts) in outcome for rank in lost)
         require(not outcome or is_named, f"the outcome names no worker that was lost: {told}")
         return
-    failures = [ps.outcome for ps in servers if ps.outcome]
-    require(not failures, f"a ps failed, though enough workers were well: {told}")
+    failures = [outcome, *(ps.outcome for ps in servers)]
+    require(not any(failures), f"a ps failed, though enough workers were well: {told}")
     endings = {rank: worker.ending for rank, worker in enumerate(workers) if worker}
     for rank in well:
         require(endings[rank] in _GOOD_ENDINGS, f"worker {rank} failed, though well: {told}")

@@ -14,24 +14,34 @@ LOSS = "worker 1 (host1:1) died, and did not come back within 10 s"
 NO_STATE = "worker 0 (host0:1) did not join, and no other worker has the state"
 
 
-def check(rules, lost, outcome, *endings):
-    servers = [SimpleNamespace(outcome=outcome, hosts=HOSTS)]
+def check(rules, lost, verdict, *endings, outcome=None, live=()):
+    outcome = verdict if outcome is None else outcome
+    servers = [SimpleNamespace(verdict=verdict, outcome=outcome, hosts=HOSTS)]
     workers = [ending and SimpleNamespace(ending=ending) for ending in endings]
-    check_ending(rules, servers, workers, lost, "")
+    check_ending(rules, servers, workers, lost, {*live}, "")
 
 
 def test_a_training_is_done_or_names_who_was_lost():
     check(ALL_NEEDED, set(), "", "done", "dismissed")
     check(ALL_NEEDED, {1}, LOSS, LOSS, None)
     check(ELASTIC, {1}, "", "done", None)
-    check(
-        ELASTIC,
-        {0},
-        "worker 0 (host0:1) did not join, and no other worker has the state",
-        None,
-        "failed",
-    )
+    for why in (NO_STATE, "worker 0 (host0:1) hangs: it has not reported its step for 101 s"):
+        check(ELASTIC, {0}, why, None, "failed")
     check(ELASTIC, {0, 1}, "no worker made a step for 100 s", "failed", "failed")
+
+
+def test_a_ps_that_starts_after_the_verdict_of_another_may_end_otherwise():
+    check(ALL_NEEDED, {1}, LOSS, LOSS, None, outcome="worker 0 (host0:1) did not join")
+    check(ELASTIC, {0}, NO_STATE, "done", NO_STATE, outcome="")
+    with pytest.raises(BrokenLawError, match="though enough workers were well"):
+        check(ALL_NEEDED, set(), LOSS, "done", "done", outcome="")
+    with pytest.raises(BrokenLawError, match="though enough workers were well"):
+        check(ALL_NEEDED, set(), "", "done", "done", outcome=LOSS)
+
+
+def test_a_training_without_the_chief_goes_on_where_another_worker_has_the_state():
+    with pytest.raises(BrokenLawError, match="though enough workers were well"):
+        check(ELASTIC, {0}, NO_STATE, None, "failed", live={1})
 
 
 @pytest.mark.parametrize(

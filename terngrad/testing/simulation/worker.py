@@ -103,6 +103,11 @@ class SimulatedWorker:
         self._program = self._run()
 
     @property
+    def is_live(self) -> bool:
+        """Whether it has the state of the training, not only that of a checkpoint."""
+        return self._is_live
+
+    @property
     def has_state(self) -> bool:
         """Whether it has the state without having been given it in its last view."""
         return self._is_live and self.rank not in groups.unpack(self._view.receivers)
