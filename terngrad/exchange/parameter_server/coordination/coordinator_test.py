@@ -671,6 +671,19 @@ def test_a_lost_worker_is_named_beside_one_that_does_not_get_ready():
     )
 
 
+def test_a_lost_worker_is_named_beside_one_that_hangs_before_the_first_view():
+    cluster = Cluster(workers=3, elastic=True)
+    for worker in range(3):
+        cluster.coordinator.connect(worker)
+    cluster.coordinator.disconnect(0, "died")
+    cluster.stand(1)
+    cluster.pass_secs(10 * SECS + 1)
+    assert cluster.outcome == (
+        "worker 0 (host0:1) died, and did not come back within 10 s; "
+        "worker 2 (host2:1) hangs: it has not reported its step for 101 s"
+    )
+
+
 def test_a_worker_that_hangs_is_abandoned_although_another_joins_and_leaves():
     cluster = Cluster(workers=4, needed=2)
     (view,) = cluster.begin(0, 1, 2, 3)[0]

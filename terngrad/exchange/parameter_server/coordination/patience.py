@@ -100,7 +100,7 @@ def _of_forming(of: Situation) -> Remedy | None:
 def _why_not_formed(of: Situation, unsaid: set[int], secs: float) -> str:
     members = of.members if of.view else {*range(len(of.roster))}
     reasons = []
-    if lost := of.roster.gone() & of.members - of.roster.those({Status.HUNG}):
+    if lost := of.roster.gone() & members - of.roster.those({Status.HUNG}):
         reasons.append(of.roster.missing(lost))
     if hung := unsaid & members:
         why = f"it has not reported its step for {secs:.0f} s"
