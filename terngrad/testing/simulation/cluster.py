@@ -19,6 +19,7 @@ from terngrad.testing.simulation.worker import OPERATIONS, STEPS, SimulatedWorke
 TIMEOUT_SECS = 10.0
 _TICK_SECS = 1.0
 _LONG_SECS = TIMEOUT_SECS / 2  # total time at fault after which a worker may count as lost
+_VERY_LONG_SECS = (HOPELESS - 1) * TIMEOUT_SECS  # after which no step is made
 _IDLE_ROUNDS = 3  # in which each main thread reaches its next wait
 _SETTLE_SECS = 4 * HOPELESS * TIMEOUT_SECS
 _NUMBER_BYTES = 4  # of a result, for each worker
@@ -50,6 +51,8 @@ class Cluster:
         self._stuck: dict[tuple[int, int, str], float] = {}  # streams on which nothing arrives
         self._out_secs = [0.0] * workers  # for which each worker, and each ps, was at fault
         self._ps_out_secs = [0.0] * servers
+        self._hung_secs = [0.0] * workers  # for which each main thread was blocked
+        self._standstills = 0  # that ps 0 has told
         self._live: set[int] | None = None  # workers with the state when ps 0 had a verdict
         self._some_are_done = self._may_fail = False
 
@@ -182,6 +185,7 @@ class Cluster:
                 require(len(streams) == len(ps.streams), f"ps {ps.index}: a worker joined twice")
         if self._live is None and self.servers[0].verdict is not None:
             self._live = {worker.rank for worker in self.workers if worker and worker.is_live}
+        self._check_standstill()
         for worker in self.workers:
             if worker is not None:
                 self._some_are_done |= worker.ending == "done"
@@ -191,6 +195,21 @@ class Cluster:
                 if worker.saves_what_it_lacks:
                     self._check_saver(worker)
                 require("refused" not in worker.ending, f"worker {worker.rank}: {worker.ending}")
+
+    def _check_standstill(self) -> None:
+        """Only a worker that hangs amid the step of all others holds them up for very long.
+
+        One that is lost, or that takes no next batch, is noticed after a time-out. A ps that was
+        stopped has read no reports.
+        """
+        server = self.servers[0]
+        lines = (*server.log, server.verdict or "")
+        told, self._standstills = self._standstills, sum(map(_tells_standstill, lines))
+        if self._standstills > told and not self._a_ps_was_out():
+            taken = {w.rank: w.batches for w in self.workers if w and w.batches is not None}
+            first = {rank for rank, count in taken.items() if count == max(taken.values())}
+            hung = {rank for rank, secs in enumerate(self._hung_secs) if secs >= _VERY_LONG_SECS}
+            require(first & hung, f"nobody hangs amid the step of the others: {self.describe()}")
 
     def _check_saver(self, saver: SimulatedWorker) -> None:
         """A worker that lacks the state may be told to save only if nobody is known to have it."""
@@ -235,7 +254,7 @@ class Cluster:
         return ended and all(ps.outcome is not None or not ps.was_reached for ps in self.servers)
 
     def _check_ending(self) -> None:
-        if self._may_fail or any(secs >= _LONG_SECS for secs in self._ps_out_secs):
+        if self._may_fail or self._a_ps_was_out():
             return
         told = self.describe()
         lost = {rank for rank, secs in enumerate(self._out_secs) if secs >= _LONG_SECS}
@@ -243,6 +262,9 @@ class Cluster:
         check_ending(self._rules, self.servers, self.workers, lost, self._live or set(), told)
         if len(lost) < len(self.workers):
             require(self._some_are_done or self.servers[0].verdict, f"nobody is done: {told}")
+
+    def _a_ps_was_out(self) -> bool:
+        return any(secs >= _LONG_SECS for secs in self._ps_out_secs)
 
     def _events(self) -> list[Event]:
         """Returns all events that can happen now."""
@@ -282,6 +304,7 @@ class Cluster:
         self.clock.now += _TICK_SECS
         for rank in range(len(self.workers)):
             self._out_secs[rank] += _TICK_SECS * self._is_out(rank)
+            self._hung_secs[rank] += _TICK_SECS * (rank in self._hung)
         for ps in self.servers:
             is_lost = ps.service is None and ps.outcome is None
             self._ps_out_secs[ps.index] += _TICK_SECS * (is_lost or ps.is_stopped)
@@ -317,3 +340,7 @@ class Cluster:
         for link in worker.network.links:
             if link.stream is not None:
                 link.stream.lose(kept, 0)
+
+
+def _tells_standstill(line: str) -> bool:
+    return line.startswith("no worker made a step")

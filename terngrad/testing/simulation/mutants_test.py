@@ -35,6 +35,13 @@ MUTANTS = {
         "set()",
         190,
     ),
+    "no worker is found to be late": (
+        patience,
+        "_of_members",
+        "roster.able & {*of.standstill.late(now)}",
+        "set()",
+        800,
+    ),
     "a training that is done begins anew": (
         quorum,
         "verdict",

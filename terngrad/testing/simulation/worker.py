@@ -103,6 +103,11 @@ class SimulatedWorker:
         self._program = self._run()
 
     @property
+    def batches(self) -> int | None:
+        """See `Pulse`."""
+        return self._pulse.batches
+
+    @property
     def is_live(self) -> bool:
         """Whether it has the state of the training, not only that of a checkpoint."""
         return self._is_live
