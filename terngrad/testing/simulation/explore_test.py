@@ -25,6 +25,9 @@ def test_a_history_that_breaks_a_law_is_named(monkeypatch, capsys):
 @pytest.mark.parametrize(
     "number",
     [
+        3978,  # a worker hung amid the step of the others, and all ended without its name
+        4823,  # nobody began without a worker that hung before the first view
+        13879,  # a chief that was lost before the first view was not named
         31429,  # a worker that trained did not compare the state with which the training began anew
         35173,  # a worker that was about to join had the state, and nobody asked it
         64552,  # the donor was killed while the chief received its state
