@@ -70,7 +70,7 @@ def _of_members(of: Situation) -> Remedy | None:
         return Ask() if may_go_on else End(roster.missing(gone))
     if of.standstill.is_hopeless(now):
         why = f"no worker made a step for {of.standstill.hopeless_secs:g} s"
-        # A worker that hangs within the step reports nothing. If all do, a second try must succeed.
+        # A worker that hangs within the step does not answer. If all do, they try it once more.
         at = of.standstill.most_batches
         return End(why) if at == of.stood_still_at else Ask(why=why, stood_still_at=at)
     if late := roster.able & {*of.standstill.late(now)}:
