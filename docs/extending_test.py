@@ -118,7 +118,7 @@ def test_the_data_set_is_converted_and_read(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("file", "line", "added"),
     [
-        ("slim/datasets/dataset_factory.py", "in (mnist, cifar10)", "in (mnist, cifar10, bars)"),
+        ("slim/datasets/dataset_factory.py", "flowers, images)", "flowers, images, bars)"),
         ("slim/datasets/convert.py", "in (mnist, cifar10)", "in (mnist, cifar10, bars)"),
         (
             "slim/download_and_convert_data.py",

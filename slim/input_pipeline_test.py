@@ -15,6 +15,7 @@ from slim.datasets.dataset_factory import Dataset
 from slim.preprocessing.preprocessing_factory import get_preprocessing
 
 _SHAPE = (4, 4, 3)
+_CLASSES = tuple("0123456789")
 
 
 def _make_dataset(folder, counts, shape=_SHAPE):
@@ -26,7 +27,7 @@ def _make_dataset(folder, counts, shape=_SHAPE):
             for number in itertools.islice(numbers, count):
                 pixels = np.full(shape, number, np.uint8).tobytes()
                 writer.write(records.ImageRecord(pixels, "RAW", *shape, number % 10).serialize())
-    return Dataset("mnist", "train", tuple(paths), tuple(counts), 10, shape)
+    return Dataset("mnist", "train", tuple(paths), tuple(counts), _CLASSES, shape)
 
 
 def _as_float(image, size, seed):
@@ -182,7 +183,7 @@ def test_damaged_record_is_named_with_file_and_offset(dataset):
 
 def test_image_of_another_shape_than_the_data_sets_is_refused(tmp_path):
     dataset = _make_dataset(tmp_path, [4], shape=(5, 4, 3))
-    dataset = Dataset("mnist", "train", dataset.files, dataset.counts, 10, _SHAPE)
+    dataset = Dataset("mnist", "train", dataset.files, dataset.counts, _CLASSES, _SHAPE)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"\[5,4,3\].*\[4,4,3\]"):
         _numbers(_train(dataset), 4)
 
@@ -203,7 +204,7 @@ tf.config.experimental.enable_op_determinism()
 from slim import input_pipeline
 from slim.datasets.dataset_factory import Dataset
 from slim.preprocessing.preprocessing_factory import get_preprocessing
-dataset = Dataset("mnist", "train", (sys.argv[1],), (16,), 10, (4, 4, 3))
+dataset = Dataset("mnist", "train", (sys.argv[1],), (16,), ("a", "b"), (4, 4, 3))
 options = {"image_size": 4, "batch_size": 4}
 for preprocess, batches in (
     (get_preprocessing("cifarnet", True), lambda p: input_pipeline.training_batches(
