@@ -225,8 +225,8 @@ class TrainConfig(_Shared, Trainer, Rates):
         "Training",
         TEXT,
         "",
-        "weights to start from if train_dir has none: a checkpoint of this suite or of TF-Slim, its "
-        "folder, or a .keras or .h5 file",
+        "weights to start from if train_dir has none: a checkpoint of this suite or of TF-Slim, "
+        "its folder, or a .keras or .h5 file",
     )
     fine_tune: bool = flag(
         "Training",

@@ -141,8 +141,8 @@ class TrainFlags(_Shared, configs.Trainer):
         "Training",
         TEXT,
         "",
-        "weights to start from if train_dir has none: a checkpoint of this suite or of TF-Slim, its "
-        "folder, or a .keras or .h5 file",
+        "weights to start from if train_dir has none: a checkpoint of this suite or of TF-Slim, "
+        "its folder, or a .keras or .h5 file",
     )
     save_interval_secs: float = flag(
         "Training", number(), 600, "time between checkpoints", "seconds"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from slim.datasets.labels import read_labels
+from slim.datasets.labels import check_labels, read_labels, write_labels
 
 
 def _write(folder, content):
@@ -36,3 +36,27 @@ def test_a_malformed_file_is_named_with_the_line(tmp_path, content, message):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"labels.txt is missing; it must have a line id:name"):
         read_labels(str(tmp_path))
+
+
+def test_what_was_written_is_read(tmp_path):
+    names = ("background", "rose", "tulip: red")
+    write_labels(str(tmp_path), names)
+    assert read_labels(str(tmp_path)) == names
+    check_labels(str(tmp_path), names, "the records")
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (("rose",), "names 2 classes, the records have 1"),
+        (("rose", "lily"), "label 1 is 'tulip'; in the records it is 'lily'"),
+    ],
+)
+def test_classes_that_differ_are_named(tmp_path, names, message):
+    write_labels(str(tmp_path), ("rose", "tulip"))
+    with pytest.raises(ValueError, match=message):
+        check_labels(str(tmp_path), names, "the records")
+
+
+def test_a_folder_without_labels_differs_from_nothing(tmp_path):
+    check_labels(str(tmp_path), ("rose",), "the records")

@@ -64,9 +64,12 @@ def read_layers(path: str) -> dict[str, list[np.ndarray]]:
     """Returns the arrays of each layer that has any, by the layer's name, in Keras' order."""
     try:
         if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as archive, archive.open("model.weights.h5") as inner:
-                with h5py.File(inner, "r") as file:
-                    return dict(_layers(file))
+            with (
+                zipfile.ZipFile(path) as archive,
+                archive.open("model.weights.h5") as inner,
+                h5py.File(inner, "r") as file,
+            ):
+                return dict(_layers(file))
         with h5py.File(path, "r") as file:
             return dict(_layers(file))
     except (OSError, KeyError, zipfile.BadZipFile) as error:
@@ -124,7 +127,9 @@ def _renamed(path: str, net: str, layers: Layers, ours: Sequence[str]) -> Layers
     """
     family = next((rule for prefix, rule in _FAMILIES.items() if net.startswith(prefix)), None)
     if family is None:
-        raise ValueError(f"{path}: its layers are not those of {net}, e.g. {next(iter(layers), '')}")
+        raise ValueError(
+            f"{path}: its layers are not those of {net}, e.g. {next(iter(layers), '')}"
+        )
     names = family(net, list(layers), ours)
     unknown = [name for name in layers if name not in names]
     if unknown:

@@ -76,7 +76,9 @@ def test_a_bias_without_a_place_moves_into_batch_norm(tmp_path):
 def test_layers_of_another_net_are_named(tmp_path):
     make_model().save_weights(tmp_path / "net.weights.h5")
     shapes = {"conv1/kernel": (5, 5, 1, 20), "conv1/bias": (20,)}
-    with pytest.raises(ValueError, match="its layers are not those of lenet, e.g. Net.Branch_0"):
+    with pytest.raises(
+        ValueError, match=r"its layers are not those of lenet, e\.g\. Net\.Branch_0"
+    ):
         keras_files.read(str(tmp_path / "net.weights.h5"), "lenet", shapes)
 
 

@@ -55,11 +55,11 @@ def test_small_nets_have_no_scope_here(tmp_path):
 def test_a_checkpoint_without_weights_is_named(tmp_path):
     path = str(tmp_path / "other.ckpt")
     write(path, {"global_step"})
-    with pytest.raises(ValueError, match="other.ckpt holds no weights with TF-Slim's names"):
+    with pytest.raises(ValueError, match=r"other\.ckpt holds no weights with TF-Slim's names"):
         tf_slim.read(path, "inception_v3")
 
 
 def test_a_file_that_is_no_checkpoint_is_named(tmp_path):
     (tmp_path / "model.ckpt").write_bytes(b"no weights")
-    with pytest.raises(ValueError, match="model.ckpt is not a readable checkpoint"):
+    with pytest.raises(ValueError, match=r"model\.ckpt is not a readable checkpoint"):
         tf_slim.read(str(tmp_path / "model.ckpt"), "inception_v3")

@@ -134,7 +134,7 @@ def read_weights(path: str, *, averages: bool) -> dict[str, np.ndarray]:
       ValueError: the checkpoint is damaged, or there are no averages.
     """
     keys = _keys_of_weights(path, _stored(path), averages)
-    return {name: array for name, array in zip(keys, _arrays(path, keys.values()), strict=True)}
+    return dict(zip(keys, _arrays(path, keys.values()), strict=True))
 
 
 def restore_weights(path: str, model: keras.Model, *, averages: bool) -> None:

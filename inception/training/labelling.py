@@ -1,0 +1,31 @@
+"""Names what a picture shows."""
+
+import numpy as np
+import tensorflow as tf
+
+from inception.training import trained
+from slim.datasets import picture
+from slim.nets import nets_factory
+from slim.preprocessing import preprocessing_factory
+
+
+def label(location: str, image: str, top_k: int, *, averages: bool) -> list[tuple[str, float]]:
+    """Returns the most probable classes of a picture, with their probabilities.
+
+    Args:
+      location: checkpoint, or folder of checkpoints.
+      image: picture file.
+      top_k: number of classes, if there are so many.
+      averages: use the moving averages of the weights.
+
+    Raises:
+      ValueError: there is no checkpoint, it does not say what it was trained for, or the picture
+        cannot be read.
+    """
+    found = trained.load(location, averages=averages)
+    pixels = picture.pixels(image, nets_factory.get_spec(found.net).channels)
+    preprocess = preprocessing_factory.get_preprocessing(found.preprocessing, is_training=False)
+    batch = preprocess(pixels, found.image_size)[np.newaxis]
+    probabilities = tf.nn.softmax(found.model()(batch))[0].numpy()
+    best = np.argsort(-probabilities, kind="stable")[:top_k]
+    return [(found.class_names[i], float(probabilities[i])) for i in best]
