@@ -39,9 +39,7 @@ _BY_HAND = "hand-written"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Options(timing.Options):
-    nets: tuple[str, ...] = flag(
-        "Training", some_of(*_PROBLEMS), _SMALL, "nets to measure"
-    )
+    nets: tuple[str, ...] = flag("Training", some_of(*_PROBLEMS), _SMALL, "nets to measure")
 
 
 def main(values: FlagValues) -> None:
