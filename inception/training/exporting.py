@@ -3,8 +3,12 @@
 import os
 import shutil
 
+import keras
+import numpy as np
+
 from inception.training import trained
 from slim.datasets import labels
+from slim.nets.layers import LocalResponseNormalization
 
 
 def export(location: str, output: str, format_name: str, *, averages: bool) -> None:
@@ -21,7 +25,7 @@ def export(location: str, output: str, format_name: str, *, averages: bool) -> N
       OSError: the output cannot be written; nothing is left behind.
     """
     found = trained.load(location, averages=averages)
-    model = found.model()
+    model = portable(found.model())
     folder, name = os.path.split(os.path.abspath(output))
     os.makedirs(folder, exist_ok=True)
     temporary = os.path.join(folder, f".{os.getpid()}.{name}")
@@ -40,3 +44,26 @@ def export(location: str, output: str, format_name: str, *, averages: bool) -> N
         f"{found.path} is exported to {output}: {found.net}, {found.image_size} pixels, "
         f"{len(found.class_names)} classes, preprocessing {found.preprocessing}."
     )
+
+
+def portable(model: keras.Model) -> keras.Model:
+    """Returns the same model without layers of this suite's own, so that Keras alone loads it.
+
+    Args:
+      model: a net without dropout.
+    """
+    copy = keras.models.clone_model(model, clone_function=_portable_layer)
+    for theirs, ours in zip(copy.variables, model.variables, strict=True):
+        theirs.assign(ours)
+    return copy
+
+
+def _portable_layer(layer: keras.Layer) -> keras.Layer:
+    if not isinstance(layer, LocalResponseNormalization):
+        return layer.__class__.from_config(layer.get_config())
+    values = keras.Input(layer.input.shape[1:])
+    channels = np.arange(values.shape[-1])
+    near = np.abs(channels[:, np.newaxis] - channels) <= layer.radius
+    sums = keras.ops.matmul(keras.ops.square(values), near.astype(np.float32))
+    divisor = keras.ops.power(layer.bias + layer.alpha * sums, layer.beta)
+    return keras.Model(values, values / divisor, name=layer.name)

@@ -39,7 +39,7 @@ class Trained:
             self.net,
             num_classes=len(self.class_names),
             image_size=self.image_size,
-            for_inference=True,
+            for_training=False,
         )
         for v in model.variables:
             v.assign(self.arrays[nets_factory.variable_name(v)])

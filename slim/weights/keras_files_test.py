@@ -113,7 +113,7 @@ def test_a_net_with_the_weights_of_keras_applications_gives_the_same_logits(
         if not v.path.endswith("kernel"):
             v.assign(rng.uniform(0.5, 1.0, size=v.shape))
     twin.save_weights(tmp_path / "twin.weights.h5")
-    model = nets_factory.build_net(net, num_classes=classes, image_size=size, auxiliary=False)
+    model = nets_factory.build_net(net, num_classes=classes, image_size=size, for_training=False)
     names = {nets_factory.variable_name(v): v for v in model.variables}
     shapes = {name: tuple(v.shape) for name, v in names.items()}
     found = keras_files.read(str(tmp_path / "twin.weights.h5"), net, shapes)
