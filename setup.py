@@ -99,7 +99,7 @@ setuptools.setup(
     python_requires=">=3.10,<3.14",
     packages=setuptools.find_packages(include=["slim*", "terngrad*", "inception*"]),
     package_data={
-        "slim.datasets": ["mnist_sample/*"],
+        "slim.datasets": ["imagenet_synsets.txt", "mnist_sample/*"],
         "terngrad.service": ["service.proto"],
         "terngrad": ["cc/*/*.h", "cc/*/*.cc"],  # another TensorFlow needs them compiled again
     },

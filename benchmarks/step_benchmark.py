@@ -1,10 +1,11 @@
-"""How long does a training step of lenet_slim on several hosts take, with each kind of gradients?
+"""How long does a training step on several hosts take, with each kind of gradients?
 
 If --torch_python names an interpreter that has torch, also measures PyTorch's DDP on the same hosts
 (float32, its float16 hook, its PowerSGD of rank 1). Hosts are network namespaces on this machine
 (network.sh; needs root), with one thread per operation.
 
 python -m benchmarks.step_benchmark --torch_python=DIR/bin/python --json=figures.json
+python -m benchmarks.step_benchmark --net=vgg_16 --dataset=imagenet --batch_size=1 --steps=1
 """
 
 import dataclasses
@@ -44,6 +45,8 @@ class _Options(table.Checked):
     bucket_elements: tuple[str, ...] = flag(
         "Training", NAMES, (str(DEFAULT_BUCKET_ELEMENTS),), "bucket sizes to compare"
     )
+    dataset: str = flag("Data", TEXT, "mnist", "data set of the net")
+    net: str = flag("Training", TEXT, "lenet_slim", "net to train")
     batch_size: int = flag("Training", at_least(1), 32, "images per host and step", "images")
     steps: int = flag("Runtime", at_least(1), 10, "steps per round", "steps")
     rounds: int = flag("Runtime", at_least(1), 7, "rounds for each kind of gradients")
@@ -54,6 +57,8 @@ class _Options(table.Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.torch_python and self.net != "lenet_slim":
+            raise table.refuse("torch_python", self.torch_python, "DDP is for --net=lenet_slim")
         for size in self.bucket_elements:
             if not size.isdecimal() or not int(size):
                 raise table.refuse("bucket_elements", size, "must be integers >= 1")
@@ -78,7 +83,11 @@ def main(values: FlagValues) -> None:
                 found = network.collect(commands, options.timeout_secs)
                 cells += _joined(found, rate, "")
     _print_table(cells)
-    circumstances = report.environment() | {"hosts": options.hosts, "images": options.batch_size}
+    circumstances = report.environment() | {
+        "net": options.net,
+        "hosts": options.hosts,
+        "images": options.batch_size,
+    }
     report.conclude(circumstances, {"cells": cells}, options.json)
     if options.png:
         _draw(cells, options)
@@ -87,6 +96,8 @@ def main(values: FlagValues) -> None:
 def _suite(options: _Options, addresses: Sequence[str], bucket_elements: str) -> list[list[str]]:
     common = [
         *(sys.executable, "-m", "benchmarks.step_worker", *_THREADS, *_common(options)),
+        f"--dataset={options.dataset}",
+        f"--net={options.net}",
         f"--bucket_elements={bucket_elements}",
         f"--worker_hosts={','.join(addresses)}",
     ]
@@ -142,7 +153,7 @@ def _draw(cells: Sequence[dict], options: _Options) -> None:
         axes.bar_label(bars, fmt="%.0f", padding=2)
         axes.invert_yaxis()
         axes.margins(x=0.15)
-        axes.set(title=f"lenet_slim, {options.hosts} hosts, {rate}", xlabel="ms per step")
+        axes.set(title=f"{options.net}, {options.hosts} hosts, {rate}", xlabel="ms per step")
     pictures.save(figure, options.png)
 
 

@@ -12,6 +12,10 @@ from benchmarks.step_worker import ALONE
         ({"rates": ("2mbit",)}, "flag --rates=2mbit: must be of 100mbit, 1gbit, unshaped"),
         ({"bucket_elements": ("0",)}, "flag --bucket_elements=0: must be integers >= 1"),
         ({"hosts": 1}, "flag --hosts=1"),
+        (
+            {"net": "vgg_16", "torch_python": "python"},
+            "flag --torch_python=python: DDP is for --net=lenet_slim",
+        ),
     ],
 )
 def test_law_10_wrong_flags_are_told(flags, told):

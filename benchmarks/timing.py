@@ -115,7 +115,9 @@ def ratio(times: Mapping[str, Sequence[float]], side: str, base: str) -> float:
 
 def _steps_within(seconds: float, side: Side) -> int:
     side(2)  # compiles and fills memory pools
-    wall, _ = ms_per_step(side, 5)
+    wall, _ = ms_per_step(side, 1)
+    if wall < 1000 * seconds:
+        wall, _ = ms_per_step(side, 5)
     return max(1, round(1000 * seconds / wall))
 
 

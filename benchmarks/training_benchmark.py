@@ -25,16 +25,21 @@ from inception.training import train
 from inception.training.problem import resolve
 from slim.nets import nets_factory
 
-_PROBLEMS = {"lenet_slim": ("mnist", 64), "cifar10_alexnet": ("cifar10", 128)}
-_NODES = (1, 2, 4)
+_PROBLEMS = {  # net -> data set, images in a step, numbers of nodes
+    "lenet_slim": ("mnist", 64, (1, 2, 4)),
+    "cifar10_alexnet": ("cifar10", 128, (1, 2, 4)),
+    "alexnet": ("imagenet", 32, (1,)),
+    "vgg_16": ("imagenet", 32, (1,)),
+    "inception_v3": ("imagenet", 32, (1,)),
+    "resnet_v1_50": ("imagenet", 32, (1,)),
+}
+_SMALL = ("lenet_slim", "cifar10_alexnet")
 _BY_HAND = "hand-written"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Options(timing.Options):
-    nets: tuple[str, ...] = flag(
-        "Training", some_of(*_PROBLEMS), tuple(_PROBLEMS), "nets to measure"
-    )
+    nets: tuple[str, ...] = flag("Training", some_of(*_PROBLEMS), _SMALL, "nets to measure")
 
 
 def main(values: FlagValues) -> None:
@@ -44,7 +49,7 @@ def main(values: FlagValues) -> None:
     timing.configure(options)
     comparisons = []
     for net in options.nets:
-        dataset, batch_size = _PROBLEMS[net]
+        dataset, batch_size, nodes = _PROBLEMS[net]
         config = TrainConfig(
             dataset_name=dataset,
             net=net,
@@ -52,16 +57,17 @@ def main(values: FlagValues) -> None:
             clip_factor=2.5,
             quantize_logits=True,
         )
-        times = timing.alternate(_sides(config), options)
-        comparisons.append(Comparison(f"{net}, batch {batch_size}", times, _ratios(times.wall)))
+        times = timing.alternate(_sides(config, nodes), options)
+        ratios = _ratios(times.wall, nodes)
+        comparisons.append(Comparison(f"{net}, batch {batch_size}", times, ratios))
         report.print_comparison(comparisons[-1])
     report.finish(comparisons, options)
 
 
-def _sides(config: TrainConfig) -> dict[str, Side]:
+def _sides(config: TrainConfig, numbers: Sequence[int]) -> dict[str, Side]:
     batches = train.training_batches(config, resolve(config), None, 0)
     sides = {_BY_HAND: _loop_by_hand(config, *next(iter(batches)))}
-    for nodes in _NODES:
+    for nodes in numbers:
         for name, bits in (("float", 32), ("ternary", 1)):
             chosen = dataclasses.replace(config, num_nodes=nodes, grad_bits=bits)
             sides[f"{name} x {nodes}"] = timing.suite_side(chosen, batches)
@@ -75,6 +81,7 @@ def _loop_by_hand(config: TrainConfig, images: tf.Tensor, labels: tf.Tensor) -> 
         weight_decay=config.weight_decay,
         dropout_keep_prob=config.dropout_keep_prob,
     )
+    weights = nets_factory.get_spec(config.net).auxiliary_weights
     entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     optimizer = keras.optimizers.SGD(config.initial_learning_rate, config.momentum)
 
@@ -83,7 +90,10 @@ def _loop_by_hand(config: TrainConfig, images: tf.Tensor, labels: tf.Tensor) -> 
         seed = tf.stack([1, tf.cast(optimizer.iterations, tf.int32)])
         inputs = [images, seed] if len(model.inputs) == 2 else images
         with tf.GradientTape() as tape:
-            loss = entropy(labels, model(inputs, training=True)) + sum(model.losses)
+            logits, *auxiliary = tf.nest.flatten(model(inputs, training=True))
+            loss = entropy(labels, logits) + sum(model.losses)
+            for weight, head in zip(weights, auxiliary, strict=True):
+                loss += weight * entropy(labels, head)
         variables = model.trainable_variables
         optimizer.apply(tape.gradient(loss, variables), variables)
 
@@ -94,9 +104,9 @@ def _loop_by_hand(config: TrainConfig, images: tf.Tensor, labels: tf.Tensor) -> 
     return run
 
 
-def _ratios(times: Mapping[str, Sequence[float]]) -> dict[str, float]:
+def _ratios(times: Mapping[str, Sequence[float]], numbers: Sequence[int]) -> dict[str, float]:
     ratios = {"images/s, float x 1 to hand-written": ratio(times, _BY_HAND, "float x 1")}
-    for nodes in _NODES:
+    for nodes in numbers:
         name = f"ms/step, ternary to float x {nodes}"
         ratios[name] = ratio(times, f"ternary x {nodes}", f"float x {nodes}")
     return ratios

@@ -18,12 +18,23 @@ PAGE = REPO / "docs" / "flags.md"
 
 # Section -> its programs. Programs of one section have the same flags; only defaults may differ.
 SECTIONS = {
-    "Training on one machine": ("inception.mnist_train", "inception.cifar10_train"),
+    "Training on one machine": (
+        "inception.mnist_train",
+        "inception.cifar10_train",
+        "inception.imagenet_train",
+        "inception.flowers_train",
+    ),
     "Training on several machines": (
         "inception.mnist_distributed_train",
         "inception.cifar10_distributed_train",
+        "inception.imagenet_distributed_train",
     ),
-    "Evaluation": ("inception.mnist_eval", "inception.cifar10_eval"),
+    "Evaluation": (
+        "inception.mnist_eval",
+        "inception.cifar10_eval",
+        "inception.imagenet_eval",
+        "inception.flowers_eval",
+    ),
     "Training with TF-Slim's flags": ("slim.train_image_classifier",),
     "Evaluation with TF-Slim's flags": ("slim.eval_image_classifier",),
     "Converting a data set": ("slim.download_and_convert_data",),

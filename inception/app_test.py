@@ -119,6 +119,8 @@ def test_help_lists_the_flags_by_group_with_default_and_unit(flag, capsys, monke
 PROGRAMS = [
     "inception.mnist_eval",
     "inception.cifar10_eval",
+    "inception.flowers_eval",
+    "inception.imagenet_distributed_train",
     "inception.mnist_train",
     "slim.train_image_classifier",
     "slim.eval_image_classifier",

@@ -3,10 +3,16 @@
 
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/recipe.sh"
 export PYTHONUNBUFFERED=1              # so that the logs can be followed
 export TF_FORCE_GPU_ALLOW_GROWTH=true  # the two programs share a GPU
 
 convert="slim.download_and_convert_data --dataset_name ${DATASET_NAME} --dataset_dir '${DATA_DIR}'"
+eval_subset=test
+if [[ "${DATASET_NAME}" == imagenet ]]; then
+  convert="inception.download_and_preprocess_imagenet '${DATA_DIR}'"
+  eval_subset=validation
+fi
 compgen -G "${DATA_DIR}/train-*" > /dev/null \
   || die "no records in ${DATA_DIR}; make them with: ${PYTHON} -m ${convert}"
 
@@ -33,7 +39,7 @@ stop() { kill -TERM "$@" 2> /dev/null || true; }
 
 "${PYTHON}" -m "inception.${DATASET_NAME}_eval" \
   --data_dir "${DATA_DIR}" \
-  --subset test \
+  --subset "${eval_subset}" \
   --net "${NET}" \
   --image_size "${IMAGE_SIZE}" \
   --batch_size "${VAL_BATCH_SIZE}" \
@@ -49,24 +55,7 @@ evaluation=$!
 "${PYTHON}" -m "inception.${DATASET_NAME}_train" \
   --data_dir "${DATA_DIR}" \
   --train_dir "${TRAIN_DIR}" \
-  --pretrained_model_checkpoint_path "${FINETUNED_MODEL_PATH}" \
-  --seed "${SEED}" \
-  --net "${NET}" \
-  --image_size "${IMAGE_SIZE}" \
-  --optimizer "${OPTIMIZER}" \
-  --momentum "${MOMENTUM}" \
-  --initial_learning_rate "${BASE_LR}" \
-  --learning_rate_decay_type "${LR_DECAY_TYPE}" \
-  --weight_decay "${WEIGHT_DECAY}" \
-  --batch_size "${TRAIN_BATCH_SIZE}" \
-  --max_steps "${MAX_STEPS}" \
-  --save_iter "${SAVE_ITER}" \
-  --num_gpus "${NUM_GPUS}" \
-  --num_nodes "${NUM_NODES}" \
-  --grad_bits "${GRAD_BITS}" \
-  --clip_factor "${CLIP_FACTOR}" \
-  --floating_grad_epoch "${FLOATING_GRAD_EPOCH}" \
-  --size_to_binarize "${SIZE_TO_BINARIZE}" \
+  "${RECIPE[@]}" \
   > >(tee -i "${TRAIN_LOG}") 2>&1 &
 training=$!
 stopped=

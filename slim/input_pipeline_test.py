@@ -12,9 +12,14 @@ import tensorflow as tf
 from slim import input_pipeline
 from slim.datasets import records
 from slim.datasets.dataset_factory import Dataset
-from slim.preprocessing.preprocessing_factory import get_preprocessing
+from slim.preprocessing.preprocessing_factory import (
+    Preprocessing,
+    get_preprocessing,
+    whole_image,
+)
 
 _SHAPE = (4, 4, 3)
+_CLASSES = tuple("0123456789")
 
 
 def _make_dataset(folder, counts, shape=_SHAPE):
@@ -26,7 +31,7 @@ def _make_dataset(folder, counts, shape=_SHAPE):
             for number in itertools.islice(numbers, count):
                 pixels = np.full(shape, number, np.uint8).tobytes()
                 writer.write(records.ImageRecord(pixels, "RAW", *shape, number % 10).serialize())
-    return Dataset("mnist", "train", tuple(paths), tuple(counts), 10, shape)
+    return Dataset("mnist", "train", tuple(paths), tuple(counts), _CLASSES, shape)
 
 
 def _as_float(image, size, seed):
@@ -34,9 +39,12 @@ def _as_float(image, size, seed):
     return tf.cast(image, tf.float32)
 
 
-def _train(dataset, preprocess=_as_float, **options):
+_PIXELS = Preprocessing(whole_image, _as_float)
+
+
+def _train(dataset, preprocessing=_PIXELS, **options):
     defaults = {"image_size": 4, "batch_size": 4, "seed": 1, "shuffle_pool": 7, "num_readers": 3}
-    return input_pipeline.training_batches(dataset, preprocess, **(defaults | options))
+    return input_pipeline.training_batches(dataset, preprocessing, **(defaults | options))
 
 
 def _numbers(batches, count):
@@ -78,7 +86,7 @@ def test_image_and_label_stay_together(dataset):
 
 @pytest.mark.parametrize("start_step", [1, 7, 8, 40])
 def test_resuming_at_any_step_gives_the_remaining_batches_bit_for_bit(dataset, start_step):
-    options = {"preprocess": get_preprocessing("cifarnet", is_training=True), "batch_size": 5}
+    options = {"preprocessing": get_preprocessing("cifarnet", is_training=True), "batch_size": 5}
     uninterrupted = _train(dataset, **options).skip(start_step).take(12)
     resumed = _train(dataset, **options, start_step=start_step).take(12)
     for expected, batch in zip(uninterrupted, resumed, strict=True):
@@ -142,7 +150,7 @@ def test_augmentation_depends_on_seed_epoch_and_image_alone(tmp_path):
         return tf.cast(image, tf.float32) * 0 + tf.random.stateless_uniform([4, 4, 3], seed)
 
     def draws(**options):
-        batches = _train(dataset, draw, **options).unbatch().take(72)
+        batches = _train(dataset, Preprocessing(whole_image, draw), **options).unbatch().take(72)
         with_image = zip(_numbers(_train(dataset, **options), 72), batches, strict=True)
         return [(number, image.numpy().tobytes()) for number, (image, _) in with_image]
 
@@ -159,7 +167,7 @@ def test_augmentation_depends_on_seed_epoch_and_image_alone(tmp_path):
 
 def test_evaluation_is_one_pass_with_the_smaller_last_batch(dataset):
     options = {"image_size": 4, "batch_size": 10}
-    batches = input_pipeline.evaluation_batches(dataset, _as_float, **options)
+    batches = input_pipeline.evaluation_batches(dataset, _PIXELS, **options)
     assert [len(labels) for _, labels in batches] == [10, 10, 10, 6]
     numbers = _numbers(batches, 100)
     assert sorted(numbers) == list(range(36))
@@ -182,7 +190,7 @@ def test_damaged_record_is_named_with_file_and_offset(dataset):
 
 def test_image_of_another_shape_than_the_data_sets_is_refused(tmp_path):
     dataset = _make_dataset(tmp_path, [4], shape=(5, 4, 3))
-    dataset = Dataset("mnist", "train", dataset.files, dataset.counts, 10, _SHAPE)
+    dataset = Dataset("mnist", "train", dataset.files, dataset.counts, _CLASSES, _SHAPE)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"\[5,4,3\].*\[4,4,3\]"):
         _numbers(_train(dataset), 4)
 
@@ -203,7 +211,7 @@ tf.config.experimental.enable_op_determinism()
 from slim import input_pipeline
 from slim.datasets.dataset_factory import Dataset
 from slim.preprocessing.preprocessing_factory import get_preprocessing
-dataset = Dataset("mnist", "train", (sys.argv[1],), (16,), 10, (4, 4, 3))
+dataset = Dataset("mnist", "train", (sys.argv[1],), (16,), ("a", "b"), (4, 4, 3))
 options = {"image_size": 4, "batch_size": 4}
 for preprocess, batches in (
     (get_preprocessing("cifarnet", True), lambda p: input_pipeline.training_batches(

@@ -33,6 +33,11 @@ _INERT: tuple[tuple[Callable[[TrainConfig], bool], tuple[str, ...], str], ...] =
         "a decay type other than polynomial",
     ),
     (
+        lambda c: not c.pretrained_model_checkpoint_path,
+        ("checkpoint_exclude_scopes", "ignore_missing_vars"),
+        "no pretrained weights",
+    ),
+    (
         lambda c: c.benchmark_mode,
         ("data_dir", "num_readers", "num_preprocess_threads", "input_queue_memory_factor"),
         "--benchmark_mode",

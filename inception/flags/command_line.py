@@ -9,7 +9,14 @@ from inception.flags.checks import inert_flags, tell_inert
 from inception.flags.configs import EvalConfig, TrainConfig
 from inception.flags.table import refuse
 
-_NET_OF_DATASET = {"mnist": "lenet", "cifar10": "cifar10_alexnet"}
+_NET_OF_DATASET = {
+    "mnist": "lenet",
+    "cifar10": "cifar10_alexnet",
+    "imagenet": "alexnet",
+    "flowers": "inception_v3",
+}
+# "images" are the user's own. Like the flowers, they have a labels.txt.
+_ALSO_READ = {"flowers": ("images",)}
 _ONE_COPY = "a checkpoint holds one copy of the weights, which all towers share."
 
 
@@ -31,7 +38,7 @@ def define_eval(values: FlagValues, dataset_name: str) -> None:
         values,
         dataset_name=dataset_name,
         net=_NET_OF_DATASET[dataset_name],
-        subset="test" if dataset_name in _NET_OF_DATASET else "validation",
+        subset="test" if dataset_name in ("mnist", "cifar10") else "validation",
         checkpoint_dir=f"/tmp/{dataset_name}_train",
         eval_dir=f"/tmp/{dataset_name}_eval",
     )
@@ -63,5 +70,7 @@ def eval_config(values: FlagValues, dataset_name: str) -> EvalConfig:
 
 
 def _check_dataset(values: FlagValues, dataset_name: str) -> None:
-    if values.dataset_name != dataset_name:
-        raise refuse("dataset_name", values.dataset_name, f"this program reads {dataset_name}")
+    allowed = (dataset_name, *_ALSO_READ.get(dataset_name, ()))
+    if values.dataset_name not in allowed:
+        names = " or ".join(allowed)
+        raise refuse("dataset_name", values.dataset_name, f"this program reads {names}")

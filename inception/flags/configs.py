@@ -9,6 +9,7 @@ import re
 from inception.flags.rates import Rates
 from inception.flags.table import (
     BOOLEAN,
+    NAMES,
     TEXT,
     Checked,
     Kind,
@@ -72,6 +73,24 @@ class Trainer(Threads):
     )
     keep_checkpoints: int = flag(
         "Training", at_least(0), 5, "number of newest checkpoints to keep; 0 = all", "checkpoints"
+    )
+    checkpoint_exclude_scopes: tuple[str, ...] = flag(
+        "Training",
+        NAMES,
+        (),
+        "variables whose names begin with one of these start afresh, not from pretrained weights",
+    )
+    ignore_missing_vars: bool = flag(
+        "Training",
+        BOOLEAN,
+        False,
+        "variables that the pretrained weights lack start afresh, too",
+    )
+    trainable_scopes: tuple[str, ...] = flag(
+        "Training",
+        NAMES,
+        (),
+        "train only variables whose names begin with one of these; not set = all",
     )
 
     grad_bits: int = flag("TernGrad", one_of(32, 16, 1), 32, "32 = float, 1 = TernGrad", "bits")
@@ -203,7 +222,11 @@ class TrainConfig(_Shared, Trainer, Rates):
         "moving averages of the weights: decay min(this, (1 + step)/(10 + step)); 0 = none",
     )
     pretrained_model_checkpoint_path: str = flag(
-        "Training", TEXT, "", "checkpoint (or its folder) to start from if train_dir has none"
+        "Training",
+        TEXT,
+        "",
+        "weights to start from if train_dir has none: a checkpoint of this suite or of TF-Slim, "
+        "its folder, or a .keras or .h5 file",
     )
     fine_tune: bool = flag(
         "Training",
@@ -237,9 +260,6 @@ class TrainConfig(_Shared, Trainer, Rates):
     )
 
     label_smoothing: float = 0.0
-    trainable_scopes: tuple[str, ...] = ()  # first parts of variable names; empty: all train
-    checkpoint_exclude_scopes: tuple[str, ...] = ()  # not restored from the pretrained checkpoint
-    ignore_missing_vars: bool = False  # of the pretrained checkpoint
     clone_on_cpu: bool = False  # towers on the CPU though there are GPUs
     log_every_n_steps: int = 10
     save_interval_secs: float = 0.0  # checkpoints by time; 0: by save_iter only

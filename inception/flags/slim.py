@@ -10,7 +10,6 @@ from inception.flags.checks import inert_flags, tell_inert
 from inception.flags.cluster import LAUNCHED, ClusterConfig
 from inception.flags.table import (
     BOOLEAN,
-    NAMES,
     TEXT,
     Checked,
     at_least,
@@ -139,22 +138,11 @@ class TrainFlags(_Shared, configs.Trainer):
         "decay of the moving averages of the weights; not set = no averages",
     )
     checkpoint_path: str = flag(
-        "Training", TEXT, "", "checkpoint (or its folder) to start from if train_dir has none"
-    )
-    checkpoint_exclude_scopes: tuple[str, ...] = flag(
         "Training",
-        NAMES,
-        (),
-        "prefixes of the names of variables that are not restored from checkpoint_path",
-    )
-    ignore_missing_vars: bool = flag(
-        "Training",
-        BOOLEAN,
-        False,
-        "variables that are missing in checkpoint_path keep their initial values",
-    )
-    trainable_scopes: tuple[str, ...] = flag(
-        "Training", NAMES, (), "prefixes of the names of variables to train; not set = all"
+        TEXT,
+        "",
+        "weights to start from if train_dir has none: a checkpoint of this suite or of TF-Slim, "
+        "its folder, or a .keras or .h5 file",
     )
     save_interval_secs: float = flag(
         "Training", number(), 600, "time between checkpoints", "seconds"
@@ -206,9 +194,6 @@ class TrainFlags(_Shared, configs.Trainer):
             label_smoothing=self.label_smoothing,
             moving_average_decay=self.moving_average_decay or 0.0,
             pretrained_model_checkpoint_path=self.checkpoint_path,
-            checkpoint_exclude_scopes=self.checkpoint_exclude_scopes,
-            ignore_missing_vars=self.ignore_missing_vars,
-            trainable_scopes=self.trainable_scopes,
             save_iter=0,
             save_interval_secs=self.save_interval_secs,
             num_gpus=self.num_clones,

@@ -19,7 +19,7 @@ from inception.results.logs import timestamp
 from inception.results.metrics import Metrics
 from inception.training import batches, problem
 from inception.training.problem import Problem
-from slim.datasets import dataset_factory
+from slim.datasets import dataset_factory, labels
 from slim.datasets.dataset_factory import Dataset
 from slim.nets import nets_factory
 from terngrad.training import checkpoints
@@ -65,6 +65,9 @@ def make_task(config: EvalConfig) -> Task:
     """Builds the net and the batches that `config` describes."""
     goal = problem.resolve(config)
     dataset = dataset_factory.get_dataset(config.dataset_name, config.subset, config.data_dir)
+    folder = config.checkpoint_dir
+    trained_in = os.path.dirname(folder) if _exists(folder) else folder
+    labels.check_labels(trained_in, dataset.class_names, f"the records of {config.data_dir}")
     model = nets_factory.build_net(
         config.net, num_classes=goal.num_classes, image_size=goal.image_size
     )

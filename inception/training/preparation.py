@@ -15,7 +15,7 @@ from inception.training.build import Training, build_training
 from inception.training.held import Held, make_held, own_settings, tell_held
 from inception.training.problem import Problem
 from inception.training.restoring import is_finished, restore_chief, restore_memory
-from slim.datasets import dataset_factory
+from slim.datasets import dataset_factory, labels
 from slim.datasets.dataset_factory import Dataset
 from terngrad.codecs.factory import find_codec
 from terngrad.exchange.connection import Connection, InterruptionError
@@ -122,6 +122,8 @@ def _restore(ready: Ready) -> Ready:
     lock = checkpoint = None
     if workers.is_chief:
         lock, checkpoint = restore_chief(config, training, ready.settings)
+        if ready.dataset:
+            _note_classes(config, ready.dataset)
     if ready.connection:
         newest = checkpoints.latest_checkpoint(config.train_dir)
         _share_state(ready)
@@ -131,6 +133,12 @@ def _restore(ready: Ready) -> Ready:
     if not ready.held:
         restore_memory(config, training, workers.rank)
     return dataclasses.replace(ready, checkpoint=checkpoint, lock=lock)
+
+
+def _note_classes(config: TrainConfig, dataset: Dataset) -> None:
+    """Writes the names of the classes beside the checkpoints, which hold numbers only."""
+    labels.check_labels(config.train_dir, dataset.class_names, f"the records of {config.data_dir}")
+    labels.write_labels(config.train_dir, dataset.class_names)
 
 
 def _set_up(config: TrainConfig) -> Sequence[str]:

@@ -4,10 +4,9 @@ import os
 from typing import IO
 
 from inception.flags.configs import TrainConfig
-from inception.training import settings
+from inception.training import pretrained, settings
 from inception.training.build import Training
 from inception.training.folders import hold_alone
-from slim.nets import nets_factory
 from terngrad.training import checkpoints
 
 
@@ -49,27 +48,24 @@ def _restore_or_start(config: TrainConfig, training: Training) -> str | None:
         checkpoints.restore(newest, training.state)
         print(f"Succesfully loaded model from {newest} at step={int(training.step)}.")
         return newest
-    given = config.pretrained_model_checkpoint_path
-    if given:
-        _load_pretrained(config, training, checkpoints.latest_checkpoint(given) or given)
+    if config.pretrained_model_checkpoint_path:
+        _load_pretrained(config, training)
     return None
 
 
-def _load_pretrained(config: TrainConfig, training: Training, path: str) -> None:
-    exclude = config.checkpoint_exclude_scopes
-    if config.fine_tune:
-        exclude += (nets_factory.get_spec(config.net).logits_layer + "/",)
-    checkpoints.restore_weights(
-        path,
-        training.classifier.model,
-        averages=False,
-        exclude=exclude,
-        ignore_missing=config.ignore_missing_vars,
+def _load_pretrained(config: TrainConfig, training: Training) -> None:
+    prefix = "variables/"
+    pretrained.load(
+        config,
+        {
+            name.removeprefix(prefix): variable
+            for name, variable in training.state.items()
+            if name.startswith(prefix)
+        },
     )
     for name, variable in training.state.items():
         if name.startswith("averages/"):
-            variable.assign(training.state[name.replace("averages/", "variables/", 1)])
-    print(f"Succesfully loaded model from {path} to start with.")
+            variable.assign(training.state[name.replace("averages/", prefix, 1)])
 
 
 def _tell_differences(checkpoint: str, now: str) -> None:

@@ -13,7 +13,7 @@ CONFIG = TrainConfig(dataset_name="mnist", net="lenet", batch_size=16, num_nodes
 def _dataset(tmp_path) -> Dataset:
     file = tmp_path / "train-mnist.tfrecord"
     file.write_bytes(b"12345")
-    return Dataset("mnist", "train", (str(file),), (7,), 10, (28, 28, 1))
+    return Dataset("mnist", "train", (str(file),), (7,), tuple("0123456789"), (28, 28, 1))
 
 
 def differences(dataset: Dataset | None, /, **changed) -> str:

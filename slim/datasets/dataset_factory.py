@@ -8,10 +8,12 @@ import re
 
 from absl import logging
 
-from slim.datasets import cifar10, mnist, records
+from slim.datasets import cifar10, flowers, imagenet, images, labels, mnist, records
 from slim.datasets.dataset_info import DatasetInfo
 
-DATASETS: dict[str, DatasetInfo] = {module.INFO.name: module.INFO for module in (mnist, cifar10)}
+DATASETS: dict[str, DatasetInfo] = {
+    module.INFO.name: module.INFO for module in (mnist, cifar10, imagenet, flowers, images)
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,16 +25,21 @@ class Dataset:
       split: name of the split, e.g. "train".
       files: its record files, sorted.
       counts: the number of records in each file.
-      num_classes: number of classes.
-      image_shape: (H, W, C) as stored.
+      class_names: name of each class, by label.
+      image_shape: (H, W, C) as stored; H and W are None if the images differ in size.
     """
 
     name: str
     split: str
     files: tuple[str, ...]
     counts: tuple[int, ...]
-    num_classes: int
-    image_shape: tuple[int, int, int]
+    class_names: tuple[str, ...]
+    image_shape: tuple[int | None, int | None, int]
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes, with the background if there is one."""
+        return len(self.class_names)
 
     @property
     def num_examples(self) -> int:
@@ -47,6 +54,20 @@ def get_info(name: str) -> DatasetInfo:
     return DATASETS[name]
 
 
+def get_class_names(name: str, data_dir: str) -> tuple[str, ...]:
+    """Returns the names of a data set's classes, by label, from labels.txt where it has none.
+
+    Raises:
+      ValueError: unknown data set, or labels.txt is missing or malformed.
+    """
+    info = get_info(name)
+    if info.class_names is not None:
+        return tuple(info.class_names)
+    if not os.path.isdir(data_dir):
+        raise ValueError(f"{data_dir} is no folder; make it with {info.command(data_dir)}")
+    return labels.read_labels(data_dir)
+
+
 def get_dataset(name: str, split: str, data_dir: str) -> Dataset:
     """Finds a split of a data set in a folder, as one record file or as shards.
 
@@ -57,19 +78,19 @@ def get_dataset(name: str, split: str, data_dir: str) -> Dataset:
     if split not in info.splits:
         allowed = ", ".join(info.splits)
         raise ValueError(f"data set {name} has no split {split!r}; allowed: {allowed}")
-    files = _find_files(name, split, data_dir)
+    files = _find_files(info, split, data_dir)
     return Dataset(
         name=name,
         split=split,
         files=files,
         counts=records.count_records(files),
-        num_classes=len(info.class_names),
+        class_names=get_class_names(name, data_dir),
         image_shape=info.image_shape,
     )
 
 
-def _find_files(name: str, split: str, data_dir: str) -> tuple[str, ...]:
-    single = os.path.join(data_dir, f"{split}-{name}.tfrecord")
+def _find_files(info: DatasetInfo, split: str, data_dir: str) -> tuple[str, ...]:
+    single = os.path.join(data_dir, f"{split}-{info.name}.tfrecord")
     if os.path.isfile(single):
         return (single,)
     present = sorted(os.listdir(data_dir)) if os.path.isdir(data_dir) else []
@@ -78,9 +99,8 @@ def _find_files(name: str, split: str, data_dir: str) -> tuple[str, ...]:
     totals = sorted({match[1] for match in shards})
     if not totals:
         raise ValueError(
-            f"{data_dir} holds neither {split}-{name}.tfrecord nor {split}-?????-of-?????; "
-            "make them with python -m slim.download_and_convert_data "
-            f"--dataset_name={name} --dataset_dir={data_dir}"
+            f"{data_dir} holds neither {split}-{info.name}.tfrecord nor {split}-?????-of-?????; "
+            f"make them with {info.command(data_dir)}"
         )
     if len(totals) > 1:
         raise ValueError(

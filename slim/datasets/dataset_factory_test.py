@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from slim.datasets import records
-from slim.datasets.dataset_factory import get_dataset, get_info
+from slim.datasets import imagenet, records
+from slim.datasets.dataset_factory import DATASETS, get_class_names, get_dataset, get_info
 
 
 def _write(path, num_records):
@@ -57,6 +57,33 @@ def test_unknown_names_say_what_is_allowed(tmp_path):
     message = "data set mnist has no split 'validation'; allowed: train, test"
     with pytest.raises(ValueError, match=message):
         get_dataset("mnist", "validation", str(tmp_path))
+
+
+def test_imagenet_has_1000_classes_after_the_background():
+    names = get_class_names("imagenet", "nowhere")
+    assert len(names) == 1001
+    assert (names[0], names[1], names[1000]) == ("background", "tench", "toilet tissue")
+    synsets = list(imagenet.synsets())
+    assert synsets[0] == "n01440764" and synsets == sorted(synsets)
+
+
+@pytest.mark.parametrize("name", [name for name, row in DATASETS.items() if not row.class_names])
+def test_a_data_set_without_names_of_its_own_reads_them_from_its_folder(tmp_path, name):
+    _write(tmp_path / "train-00000-of-00001", 2)
+    with pytest.raises(ValueError, match=r"labels.txt is missing"):
+        get_dataset(name, "train", str(tmp_path))
+    (tmp_path / "labels.txt").write_text("1:rose\n2:tulip\n")
+    dataset = get_dataset(name, "train", str(tmp_path))
+    assert dataset.class_names == ("background", "rose", "tulip")
+    assert dataset.num_classes == 3 and dataset.image_shape == (None, None, 3)
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_the_command_that_makes_missing_records_names_the_folder(tmp_path, name):
+    info = get_info(name)
+    folder = tmp_path / name
+    with pytest.raises(ValueError, match=rf"holds neither .* python -m .*{folder}$"):
+        get_dataset(name, info.splits[0], str(folder))
 
 
 def test_truncated_file_is_named(tmp_path):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
+
+BACKGROUND = "background"  # name of label 0 where the labels of the classes count from 1
 
 # The images (uint8 [N, H, W, C]) and labels (int64 [N]) of each split, by name.
 Splits = dict[str, tuple[np.ndarray, np.ndarray]]
@@ -17,16 +20,24 @@ class DatasetInfo:
     Attributes:
       name: as in --dataset_name.
       splits: names of its splits.
-      class_names: name of each class, by label.
-      image_shape: (H, W, C) as stored.
+      class_names: name of each class, by label; None if labels.txt beside the records names them.
+      image_shape: (H, W, C) as stored; H and W are None if the images differ in size.
+      converter: command that makes the records, with {folder} for their folder; "" stands for
+        slim.download_and_convert_data.
       png_compression: level of the PNG encoder in the conversion, 0 to 9; -1 is PNG's default.
     """
 
     name: str
     splits: tuple[str, ...]
-    class_names: tuple[str, ...]
-    image_shape: tuple[int, int, int]
+    class_names: Sequence[str] | None
+    image_shape: tuple[int | None, int | None, int]
+    converter: str = ""
     png_compression: int = -1
+
+    def command(self, folder: str) -> str:
+        """Returns the command that makes the records in a folder."""
+        default = "slim.download_and_convert_data --dataset_name={name} --dataset_dir={folder}"
+        return "python -m " + (self.converter or default).format(name=self.name, folder=folder)
 
 
 def check_split(info: DatasetInfo, source: str, images: np.ndarray, labels: np.ndarray) -> None:

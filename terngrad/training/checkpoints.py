@@ -12,9 +12,10 @@ import glob
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from terngrad.training.divergence import NotFiniteError
@@ -113,39 +114,43 @@ def restore(path: str, state: State) -> None:
     _read(path, state)
 
 
-def restore_weights(
-    path: str,
-    model: keras.Model,
-    *,
-    averages: bool,
-    exclude: Sequence[str] = (),
-    ignore_missing: bool = False,
-) -> None:
-    """Reads a model's weights, by variable name, from a training checkpoint.
+def is_of_suite(path: str) -> bool:
+    """Returns whether a checkpoint was written by `save`.
+
+    Raises:
+      ValueError: it is not readable.
+    """
+    return "step" in _stored(path)
+
+
+def read_weights(path: str, *, averages: bool) -> dict[str, np.ndarray]:
+    """Returns the weights of a net, by variable name, from a training checkpoint.
+
+    Args:
+      path: path of the checkpoint.
+      averages: return the moving average of each variable that has one.
+
+    Raises:
+      ValueError: the checkpoint is damaged, or there are no averages.
+    """
+    keys = _keys_of_weights(path, _stored(path), averages)
+    return dict(zip(keys, _arrays(path, keys.values()), strict=True))
+
+
+def restore_weights(path: str, model: keras.Model, *, averages: bool) -> None:
+    """Sets a model's weights, by variable name, to those of a training checkpoint.
 
     Args:
       path: path of the checkpoint.
       model: model whose weights are set.
       averages: read the moving average of each variable that has one.
-      exclude: variables whose names begin with one of these keep their values.
-      ignore_missing: variables that are not in the checkpoint also keep their values.
 
     Raises:
-      ValueError: a variable is missing or has another shape.
+      ValueError: a variable is missing or has another shape, or there are no averages.
     """
     stored = _stored(path)
-    averaged = {name.removeprefix("averages/") for name in stored if name.startswith("averages/")}
-    if averages and not averaged:
-        raise ValueError(
-            f"{path} holds no moving averages; use the weights instead (--restore_avg_var=False)."
-        )
-    wanted = {}
-    for v in model.variables:
-        if not v.path.startswith(tuple(exclude)):
-            group = "averages" if averages and v.path in averaged else "variables"
-            wanted[f"{group}/{v.path}"] = v.value
-    if ignore_missing:
-        wanted = {name: v for name, v in wanted.items() if name in stored}
+    keys = _keys_of_weights(path, stored, averages)
+    wanted = {keys.get(v.path, f"variables/{v.path}"): v.value for v in model.variables}
     _check_shapes(path, stored, wanted)
     _read(path, wanted)
 
@@ -183,12 +188,32 @@ def _check_shapes(path: str, stored: Mapping[str, tuple[int, ...]], wanted: Stat
             )
 
 
+def _keys_of_weights(path: str, stored: Iterable[str], averages: bool) -> dict[str, str]:
+    """Returns where each variable's weights stand in the checkpoint, by variable name."""
+    groups: dict[str, dict[str, str]] = {"variables": {}, "averages": {}}
+    for key in stored:
+        group, _, name = key.partition("/")
+        if group in groups:
+            groups[group][name] = key
+    if averages and not groups["averages"]:
+        raise ValueError(
+            f"{path} holds no moving averages; use the weights instead (--restore_avg_var=False)."
+        )
+    return groups["variables"] | (groups["averages"] if averages else {})
+
+
 def _read(path: str, state: State) -> None:
+    for variable, array in zip(state.values(), _arrays(path, state), strict=True):
+        variable.assign(array)
+
+
+def _arrays(path: str, keys: Iterable[str]) -> Iterator[np.ndarray]:
+    """Yields the stored values of each key."""
     reader = tf.train.load_checkpoint(path)
     try:
-        for name, variable in state.items():
-            escaped = name.replace(".", "..").replace("/", ".S")
-            variable.assign(reader.get_tensor(f"state/{escaped}{_SUFFIX}"))
+        for key in keys:
+            escaped = key.replace(".", "..").replace("/", ".S")
+            yield reader.get_tensor(f"state/{escaped}{_SUFFIX}")
     except (tf.errors.OpError, IndexError) as error:  # IndexError: the file is too short
         raise ValueError(f"{path} is damaged: {str(error).splitlines()[0]}") from error
 

@@ -144,20 +144,26 @@ def test_weights_are_read_by_name(tmp_path):
     np.testing.assert_array_equal(model.variables[0], np.full((2, 3), 6.0))
 
 
-def test_weights_can_be_left_out(tmp_path):
-    path = checkpoints.save(str(tmp_path), make_state(5.0), 7)
-    model = make_model()
-    before = model.variables[0].numpy()
-    checkpoints.restore_weights(path, model, averages=False, exclude=["fc/"])
-    np.testing.assert_array_equal(model.variables[0], before)
-
-
-def test_weights_that_are_not_there_are_named_or_ignored(tmp_path):
+def test_weights_that_are_not_there_are_named(tmp_path):
     state = {"variables/other/kernel": tf.Variable(1.0)}
     path = checkpoints.save(str(tmp_path), state, 7)
     with pytest.raises(ValueError, match="lacks variables/fc/kernel"):
         checkpoints.restore_weights(path, make_model(), averages=False)
-    checkpoints.restore_weights(path, make_model(), averages=False, ignore_missing=True)
+
+
+def test_weights_are_returned_without_the_rest_of_the_state(tmp_path):
+    path = checkpoints.save(str(tmp_path), make_state(5.0), 7)
+    (plain,) = checkpoints.read_weights(path, averages=False).items()
+    (averaged,) = checkpoints.read_weights(path, averages=True).items()
+    assert (plain[0], averaged[0]) == ("fc/kernel", "fc/kernel")
+    np.testing.assert_array_equal(plain[1], np.full((2, 3), 5.0))
+    np.testing.assert_array_equal(averaged[1], np.full((2, 3), 6.0))
+
+
+def test_a_checkpoint_of_another_program_is_known(tmp_path):
+    assert checkpoints.is_of_suite(checkpoints.save(str(tmp_path), make_state(5.0), 7))
+    other = tf.train.Checkpoint(kernel=tf.Variable(1.0)).write(str(tmp_path / "other"))
+    assert not checkpoints.is_of_suite(other)
 
 
 def test_moving_averages_that_were_not_kept_are_named(tmp_path):

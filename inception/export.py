@@ -1,0 +1,51 @@
+"""Writes a trained net for plain Keras or TensorFlow, which load it without this suite.
+
+python -m inception.export --checkpoint_dir=/tmp/flowers_train --format=keras --output=flowers.keras
+
+The model maps float32 images [B, H, W, C] to logits [B, classes]. labels.txt beside it names the
+classes.
+"""
+
+import dataclasses
+import functools
+import os
+
+from absl.flags import FlagValues
+
+from inception import app
+from inception.flags import table
+from inception.flags.table import BOOLEAN, TEXT, flag, one_of
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Options(table.Checked):
+    checkpoint_dir: str = flag(
+        "Data", TEXT, None, "folder of checkpoints, or one checkpoint (required)"
+    )
+    output: str = flag(
+        "Data", TEXT, None, "file (keras) or folder (savedmodel) to write (required)"
+    )
+    format: str = flag("Data", one_of("keras", "savedmodel"), "keras", "keras or savedmodel")
+    restore_avg_var: bool = flag("Data", BOOLEAN, True, "export the moving averages of the weights")
+    overwrite: bool = flag("Data", BOOLEAN, False, "replace an output that exists")
+
+
+def main(values: FlagValues) -> None:
+    """Exports the net that the flags name."""
+    options = table.read(_Options, values)
+    for name in ("checkpoint_dir", "output"):
+        if not getattr(options, name):
+            raise table.refuse(name, "", "must be given")
+    if options.format == "keras" and not options.output.endswith(".keras"):
+        raise table.refuse("output", options.output, "must end in .keras with --format=keras")
+    if os.path.exists(options.output) and not options.overwrite:
+        raise table.refuse("output", options.output, "exists; --overwrite=True replaces it")
+    with app.quiet_import():
+        from inception.training import exporting
+    exporting.export(
+        options.checkpoint_dir, options.output, options.format, averages=options.restore_avg_var
+    )
+
+
+if __name__ == "__main__":
+    app.run(main, functools.partial(table.define, _Options))

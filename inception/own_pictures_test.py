@@ -1,0 +1,158 @@
+"""A user's own pictures: convert, train, fine-tune, evaluate, label one picture, and export."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+REPO = Path(__file__).parents[1]
+SIZE = 32  # side of the net's input
+NET = ("--dataset_name=images", "--net=cifarnet")
+TIMEOUT_SECS = 240
+
+pytestmark = pytest.mark.slow
+
+
+def run(module: str, *arguments: object) -> str:
+    """Runs a program to its end; returns what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-m", module, *map(str, arguments)],
+        cwd=REPO,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def draw(folder: Path, classes: dict[str, int], count: int) -> None:
+    """Writes pictures of several sizes, whose class decides which channel is bright."""
+    rng = np.random.default_rng(len(str(folder)))
+    for name, channel in classes.items():
+        (folder / name).mkdir(parents=True)
+        for number in range(count):
+            pixels = rng.integers(0, 100, (36 + number, 48 - number, 3), np.uint8)
+            pixels[..., channel] += 150
+            Image.fromarray(pixels).save(folder / name / f"{number}.jpg")
+
+
+def converted(folder: Path, classes: dict[str, int]) -> Path:
+    """Returns the folder of the records of drawn pictures."""
+    for split, count in (("train", 12), ("validation", 4)):
+        draw(folder / split, classes, count)
+    run(
+        "inception.data.build_image_data",
+        f"--train_directory={folder}/train",
+        f"--validation_directory={folder}/validation",
+        f"--output_directory={folder}/records",
+    )
+    return folder / "records"
+
+
+def train(records: Path, train_dir: Path, steps: int, *flags: object) -> str:
+    return run(
+        "inception.flowers_train",
+        *NET,
+        f"--data_dir={records}",
+        f"--train_dir={train_dir}",
+        f"--max_steps={steps}",
+        "--batch_size=8",
+        "--optimizer=adam",
+        "--initial_learning_rate=0.001",
+        "--moving_average_decay=0.5",
+        *flags,
+    )
+
+
+@pytest.fixture(scope="module", name="red_or_green")
+def _red_or_green(tmp_path_factory) -> tuple[Path, Path]:
+    """Pictures of two classes with their records, and a net that knows them."""
+    folder = tmp_path_factory.mktemp("red or green")
+    records = converted(folder, {"red": 0, "green": 1})
+    train(records, folder / "train_dir", 30)
+    return folder, folder / "train_dir"
+
+
+def test_a_net_learns_the_classes_and_is_evaluated(red_or_green):
+    folder, train_dir = red_or_green
+    told = run(
+        "inception.flowers_eval",
+        *NET,
+        f"--data_dir={folder}/records",
+        f"--checkpoint_dir={train_dir}",
+        f"--eval_dir={folder}/eval",
+        "--run_once",
+    )
+    precision = float(re.search(r"precision @ 1 = (\S+) .*\[8 examples\]", told)[1])
+    assert precision > 0.9
+
+
+def test_a_picture_file_is_labelled(red_or_green):
+    folder, train_dir = red_or_green
+    for name in ("red", "green"):
+        image = folder / "validation" / name / "2.jpg"
+        told = run("inception.label_image", f"--checkpoint_dir={train_dir}", f"--image={image}")
+        probability, best = told.splitlines()[0].split(" ", 1)
+        assert best == name and float(probability) > 0.5
+        assert len(told.splitlines()) == 3  # with the background
+
+
+def test_the_net_is_fine_tuned_on_other_classes(red_or_green, tmp_path):
+    _, train_dir = red_or_green
+    records = converted(tmp_path, {"blue": 2, "green": 1, "red": 0})
+    start = (f"--pretrained_model_checkpoint_path={train_dir}", "--fine_tune=True")
+    told = train(
+        records, tmp_path / "train_dir", 3, *start, "--trainable_scopes=logits", "--grad_bits=1"
+    )
+    assert "8 variables come from a checkpoint of this suite; 2 start afresh: logits/" in told
+    assert re.search(r"cifarnet: 772 parameters in 2 variables", told)
+
+
+@pytest.mark.parametrize("format_name", ["keras", "savedmodel"])
+def test_plain_keras_and_tensorflow_compute_what_the_suite_does(
+    red_or_green, tmp_path, format_name
+):
+    folder, train_dir = red_or_green
+    output = tmp_path / ("net.keras" if format_name == "keras" else "net")
+    run(
+        "inception.export",
+        f"--checkpoint_dir={train_dir}",
+        f"--format={format_name}",
+        f"--output={output}",
+    )
+    labels = output / "labels.txt" if output.is_dir() else tmp_path / "labels.txt"
+    assert labels.read_text() == "0:background\n1:green\n2:red\n"
+    loaded = {
+        "keras": "import keras; model = keras.models.load_model(path)",
+        "savedmodel": "import tensorflow as tf; model = tf.saved_model.load(path).serve",
+    }[format_name]
+    image = folder / "validation" / "red" / "2.jpg"
+    code = f"""
+import sys, numpy as np
+sys.modules.update(dict.fromkeys(("slim", "terngrad", "inception")))  # cannot be imported
+path = r"{output}"
+{loaded}
+import tensorflow as tf
+pixels = tf.io.decode_jpeg(tf.io.read_file(r"{image}"))
+pixels = tf.image.per_image_standardization(tf.image.resize_with_crop_or_pad(pixels, 32, 32))
+print(*np.asarray(tf.nn.softmax(model(pixels[None])))[0])
+"""
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    theirs = sorted(map(float, done.stdout.split()), reverse=True)
+    told = run("inception.label_image", f"--checkpoint_dir={train_dir}", f"--image={image}")
+    ours = [float(line.split()[0]) for line in told.splitlines()]
+    np.testing.assert_allclose(theirs, ours, atol=2e-4)

@@ -1,0 +1,82 @@
+"""A trained net, from its checkpoint alone."""
+
+import dataclasses
+import json
+import os
+
+import keras
+import numpy as np
+
+from inception.flags.table import refuse
+from slim.datasets import dataset_factory, labels
+from slim.nets import nets_factory
+from terngrad.training import checkpoints
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """A net with its weights, and what it was trained for.
+
+    Attributes:
+      path: the checkpoint.
+      net: name of the net.
+      image_size: side length of the images in pixels.
+      preprocessing: name of the preprocessing.
+      class_names: name of each class, by its index in the logits.
+      arrays: the weights by variable name.
+    """
+
+    path: str
+    net: str
+    image_size: int
+    preprocessing: str
+    class_names: tuple[str, ...]
+    arrays: dict[str, np.ndarray]
+
+    def model(self) -> keras.Model:
+        """Returns a model of Keras' own layers, from images to logits, without dropout."""
+        model = nets_factory.build_net(
+            self.net,
+            num_classes=len(self.class_names),
+            image_size=self.image_size,
+            for_training=False,
+        )
+        for v in model.variables:
+            v.assign(self.arrays[nets_factory.variable_name(v)])
+        return model
+
+
+def load(location: str, *, averages: bool) -> Trained:
+    """Reads a checkpoint, or the newest one of a folder.
+
+    Args:
+      location: value of --checkpoint_dir.
+      averages: read the moving averages of the weights.
+
+    Raises:
+      ValueError: there is no checkpoint, or it does not say what it was trained for.
+    """
+    path = checkpoints.find(location)
+    if not path:
+        raise refuse("checkpoint_dir", location, "holds no checkpoint")
+    noted = json.loads(checkpoints.settings_of(path) or "{}")
+    if not {"net", "dataset_name", "image_size"} <= noted.keys():
+        raise ValueError(f"{path} does not say which net it holds; train one step more with it")
+    spec = nets_factory.get_spec(noted["net"])
+    size = noted["image_size"]
+    return Trained(
+        path=path,
+        net=noted["net"],
+        image_size=spec.image_size if size == -1 else size,
+        preprocessing=noted.get("preprocessing_name") or spec.preprocessing,
+        class_names=_class_names(path, noted),
+        arrays=checkpoints.read_weights(path, averages=averages),
+    )
+
+
+def _class_names(path: str, noted: dict) -> tuple[str, ...]:
+    folder = os.path.dirname(path)
+    names = dataset_factory.get_info(noted["dataset_name"]).class_names
+    if names is None:
+        names = labels.read_labels(folder)
+    return tuple(names)[noted.get("labels_offset", 0) :]

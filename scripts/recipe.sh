@@ -1,0 +1,27 @@
+# shellcheck shell=bash
+# Sourced by train_and_eval.sh and single_worker.sh: RECIPE, the flags of a recipe's settings.
+
+RECIPE=(
+  --pretrained_model_checkpoint_path "${FINETUNED_MODEL_PATH}"
+  --seed "${SEED}"
+  --net "${NET}"
+  --image_size "${IMAGE_SIZE}"
+  --optimizer "${OPTIMIZER}"
+  --momentum "${MOMENTUM}"
+  --initial_learning_rate "${BASE_LR}"
+  --learning_rate_decay_type "${LR_DECAY_TYPE}"
+  --weight_decay "${WEIGHT_DECAY}"
+  --batch_size "${TRAIN_BATCH_SIZE}"
+  --max_steps "${MAX_STEPS}"
+  --save_iter "${SAVE_ITER}"
+  --num_gpus "${NUM_GPUS}"
+  --num_nodes "${NUM_NODES}"
+  --grad_bits "${GRAD_BITS}"
+  --clip_factor "${CLIP_FACTOR}"
+  --floating_grad_epoch "${FLOATING_GRAD_EPOCH}"
+  --size_to_binarize "${SIZE_TO_BINARIZE}"
+)
+# Recipes that do not have these settings leave them to the program.
+for setting in DROPOUT_KEEP_PROB NUM_EPOCHS_PER_DECAY LEARNING_RATE_DECAY_FACTOR; do
+  [[ ! "${!setting:-}" ]] || RECIPE+=("--${setting,,}" "${!setting}")
+done

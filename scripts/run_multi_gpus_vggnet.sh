@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Trains VGG-A on ImageNet and evaluates it meanwhile. The paper gives the speed of this net, not its
+# precision; the settings are those of AlexNet in float training.
+# Set any setting in the environment: NET=vgg_16 bash scripts/run_multi_gpus_vggnet.sh
+
+DATASET_NAME=imagenet
+: "${ROOT_WORKSPACE:=${HOME}/terngrad_results/${DATASET_NAME}}" # results and logs
+: "${DATA_DIR:=${HOME}/dataset/${DATASET_NAME}-data}"           # record files
+: "${FINETUNED_MODEL_PATH:=}"   # a checkpoint to start from
+: "${NUM_GPUS:=1}"              # devices; logical CPU devices without a GPU
+: "${NUM_NODES:=2}"             # virtual nodes on these devices
+: "${NET:=vgg_a}"               # or vgg_16, vgg_19
+: "${IMAGE_SIZE:=224}"
+: "${OPTIMIZER:=momentum}"
+: "${MOMENTUM:=0.9}"
+: "${BASE_LR:=0.01}"
+: "${LR_DECAY_TYPE:=exponential}"
+: "${NUM_EPOCHS_PER_DECAY:=20}"
+: "${LEARNING_RATE_DECAY_FACTOR:=0.1}"
+: "${GRAD_BITS:=1}"
+: "${WEIGHT_DECAY:=0.0005}"
+: "${DROPOUT_KEEP_PROB:=0.5}"
+: "${CLIP_FACTOR:=2.5}"         # 0.0 = no clipping
+: "${FLOATING_GRAD_EPOCH:=0}"   # 0 = never
+: "${SIZE_TO_BINARIZE:=1}"      # smaller variables stay float
+: "${TRAIN_BATCH_SIZE:=256}"    # over all nodes
+: "${VAL_BATCH_SIZE:=25}"
+: "${MAX_STEPS:=370000}"
+: "${SAVE_ITER:=5000}"          # steps between checkpoints, each of which is evaluated
+: "${EVAL_INTERVAL_SECS:=900}"
+: "${EVAL_DEVICE:=/gpu:0}"      # uses the CPU if there is no GPU
+: "${RESTORE_AVG_VAR:=True}"    # evaluate the moving averages of the weights
+: "${SEED:=123}"
+
+source "$(dirname "${BASH_SOURCE[0]}")/train_and_eval.sh"

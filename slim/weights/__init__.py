@@ -1,0 +1,1 @@
+"""Weights that other programs wrote, under the suite's names."""
