@@ -94,15 +94,14 @@ def _image_map(
     dct_method = "INTEGER_FAST" if is_training else "INTEGER_ACCURATE"
 
     def preprocess_image(serialized: tf.Tensor, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        encoded, labels = records.parse_examples(serialized[tf.newaxis])
-        encoded = decoding.EncodedImage(*(field[0] for field in encoded))
+        encoded, label = records.parse_examples(serialized)
         key = _key(seed, number)
 
         def window(shape: tf.Tensor) -> tf.Tensor:
             return preprocessing.window(shape, records.parse_boxes(serialized), image_size, key)
 
         image = decoding.decode_window(encoded, window, channels, dct_method)
-        return preprocessing.finish(image, image_size, key), labels[0]
+        return preprocessing.finish(image, image_size, key), label
 
     return preprocess_image
 

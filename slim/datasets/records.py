@@ -161,15 +161,16 @@ def naming_damage(
 
 
 def parse_examples(serialized: tf.Tensor) -> tuple[EncodedImage, tf.Tensor]:
-    """Parses a batch of Examples, also TF-Slim's, which have fewer keys.
+    """Parses a batch of Examples, or one, also TF-Slim's, which have fewer keys.
 
     Args:
-      serialized: string [B].
+      serialized: string [B] or [].
 
     Returns:
-      The images, still encoded, and their labels, int32 [B].
+      The images, still encoded, and their labels, int32 [B] or [].
     """
-    parsed = tf.io.parse_example(
+    parse = tf.io.parse_example if serialized.shape.rank else tf.io.parse_single_example
+    parsed = parse(
         serialized,
         {
             "image/encoded": tf.io.FixedLenFeature([], tf.string),
@@ -200,8 +201,8 @@ def parse_boxes(serialized: tf.Tensor) -> tf.Tensor:
 
 def parse_example(serialized: tf.Tensor, channels: int = 0) -> tuple[tf.Tensor, tf.Tensor]:
     """Parses and decodes one Example: string [] to (image uint8 [H, W, C], label int32 [])."""
-    images, labels = parse_examples(serialized[tf.newaxis])
-    return decoding.decode_image(EncodedImage(*(field[0] for field in images)), channels), labels[0]
+    image, label = parse_examples(serialized)
+    return decoding.decode_image(image, channels), label
 
 
 def _count(path: str, stored: Mapping[str, int] | None) -> int:
