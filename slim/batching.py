@@ -8,7 +8,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from slim.datasets import decoding, records
-from slim.preprocessing.preprocessing_factory import Preprocessing, whole_image
+from slim.preprocessing.preprocessing_factory import Preprocessing
 
 _PREFETCHED_BATCHES = 4
 _PREFETCHED_BIG_BATCHES = 2  # where images differ in size: then they are photographs
@@ -90,22 +90,18 @@ def _batch_map(
 def _image_map(
     preprocessing: Preprocessing, channels: int, image_size: int, seed: int, is_training: bool
 ) -> _Map:
-    # libjpeg's faster transform is off by a grey level at most; it saves 5 % of the decoding.
+    # The fast transform is off by 1.1 grey levels of a photograph's pixel on average.
     dct_method = "INTEGER_FAST" if is_training else "INTEGER_ACCURATE"
 
     def preprocess_image(serialized: tf.Tensor, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        encoded, labels = records.parse_examples(serialized[tf.newaxis])
-        encoded = decoding.EncodedImage(*(field[0] for field in encoded))
+        encoded, label = records.parse_examples(serialized)
         key = _key(seed, number)
 
         def window(shape: tf.Tensor) -> tf.Tensor:
             return preprocessing.window(shape, records.parse_boxes(serialized), image_size, key)
 
-        if preprocessing.window is whole_image:
-            image = decoding.decode_image(encoded, channels)
-        else:
-            image = decoding.decode_window(encoded, window, channels, dct_method)
-        return preprocessing.finish(image, image_size, key), labels[0]
+        image = decoding.decode_window(encoded, window, channels, dct_method)
+        return preprocessing.finish(image, image_size, key), label
 
     return preprocess_image
 

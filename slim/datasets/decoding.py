@@ -6,6 +6,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import tensorflow as tf
+from google.protobuf import message
+
+BOX_SIDES = ("xmin", "ymin", "xmax", "ymax")  # image/object/bbox/...
 
 
 class EncodedImage(NamedTuple):
@@ -34,9 +37,9 @@ def decode_window(
 ) -> tf.Tensor:
     """Decodes a window of one image.
 
-    A JPEG is decoded down to the window's last row, and transformed to pixels in the window only.
-    Beside the window's edges its colours, which are stored at half the resolution, differ by some
-    grey levels from those of the whole image.
+    A JPEG is read down to the window's last row, and turned into pixels in the window only. Its
+    colours may be stored at half the resolution. The window's outermost column then differs by some
+    grey levels from the same column of the whole image, which has a neighbour.
 
     Args:
       image: fields of shape [].
@@ -64,3 +67,25 @@ def crop(image: tf.Tensor, window: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tenso
     """Cuts a window (see `decode_window`) out of a decoded image uint8 [H, W, C]."""
     top, left, height, width = tf.unstack(window(tf.shape(image)[:2]))
     return image[top : top + height, left : left + width]
+
+
+def find_fault(serialized: bytes, channels: int) -> str:
+    """Returns what is wrong with a serialized Example that cannot be parsed or decoded."""
+    try:
+        feature = tf.train.Example.FromString(serialized).features.feature
+    except message.DecodeError:
+        return "it is no tf.train.Example"
+    if not feature["image/class/label"].int64_list.value:
+        return "image/class/label is missing"
+    if len({len(feature[f"image/object/bbox/{side}"].float_list.value) for side in BOX_SIDES}) > 1:
+        return "its bounding boxes have unequal numbers of sides"
+    encoded = b"".join(feature["image/encoded"].bytes_list.value)
+    if list(feature["image/format"].bytes_list.value) != [b"RAW"]:
+        reason = "is neither a JPEG nor a PNG that can be decoded" if encoded else "is missing"
+        return f"image/encoded {reason}"
+    sides = [sum(feature[f"image/{side}"].int64_list.value) for side in ("height", "width")]
+    size = " x ".join(map(str, sides)) + " pixels"
+    if min(sides) <= 0:
+        return f"the image is {size}"
+    of_channels = f" of {channels} channels" if channels else ""
+    return f"image/encoded is RAW with {len(encoded)} bytes, but the image has {size}{of_channels}"

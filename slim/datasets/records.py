@@ -14,14 +14,12 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 
 import tensorflow as tf
-from google.protobuf import message
 
-from slim.datasets import files
-from slim.datasets.decoding import EncodedImage, decode_image
+from slim.datasets import decoding, files
+from slim.datasets.decoding import BOX_SIDES, EncodedImage
 
 _COUNTS_FILE = "counts.json"
 _FRAME_BYTES = 16  # of a record besides its data: length (8), checksums of length and data (4, 4)
-_SIDES = ("xmin", "ymin", "xmax", "ymax")
 _COLORSPACES = {1: "Grayscale", 3: "RGB"}
 
 
@@ -68,7 +66,7 @@ class ImageRecord:
         feature |= {f"image/{key}": _text(name) for key, name in names.items() if name}
         if self.boxes:
             feature["image/object/bbox/label"] = _ints(*[self.label] * len(self.boxes))
-            for side, values in zip(_SIDES, zip(*self.boxes, strict=True), strict=True):
+            for side, values in zip(BOX_SIDES, zip(*self.boxes, strict=True), strict=True):
                 feature[f"image/object/bbox/{side}"] = _floats(*values)
         return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
 
@@ -137,7 +135,7 @@ def find_damage(path: str, labels: range | None = None, channels: int = 0) -> st
         return f"{_place(path, number)} is damaged (checksum or length is wrong)"
     except tf.errors.InvalidArgumentError:
         (serialized,) = tf.data.TFRecordDataset(path).skip(number).take(1).as_numpy_iterator()
-        reason = _fault(serialized, channels)
+        reason = decoding.find_fault(serialized, channels)
         return f"{_place(path, number)} is damaged (content is wrong: {reason})"
     return None
 
@@ -163,15 +161,16 @@ def naming_damage(
 
 
 def parse_examples(serialized: tf.Tensor) -> tuple[EncodedImage, tf.Tensor]:
-    """Parses a batch of Examples, also TF-Slim's, which have fewer keys.
+    """Parses a batch of Examples, or one, also TF-Slim's, which have fewer keys.
 
     Args:
-      serialized: string [B].
+      serialized: string [B] or [].
 
     Returns:
-      The images, still encoded, and their labels, int32 [B].
+      The images, still encoded, and their labels, int32 [B] or [].
     """
-    parsed = tf.io.parse_example(
+    parse = tf.io.parse_example if serialized.shape.rank else tf.io.parse_single_example
+    parsed = parse(
         serialized,
         {
             "image/encoded": tf.io.FixedLenFeature([], tf.string),
@@ -202,8 +201,8 @@ def parse_boxes(serialized: tf.Tensor) -> tf.Tensor:
 
 def parse_example(serialized: tf.Tensor, channels: int = 0) -> tuple[tf.Tensor, tf.Tensor]:
     """Parses and decodes one Example: string [] to (image uint8 [H, W, C], label int32 [])."""
-    images, labels = parse_examples(serialized[tf.newaxis])
-    return decode_image(EncodedImage(*(field[0] for field in images)), channels), labels[0]
+    image, label = parse_examples(serialized)
+    return decoding.decode_image(image, channels), label
 
 
 def _count(path: str, stored: Mapping[str, int] | None) -> int:
@@ -214,28 +213,6 @@ def _count(path: str, stored: Mapping[str, int] | None) -> int:
     except ValueError as error:
         # After a wrong length, the offset is useless; reading with checksums finds the record.
         raise ValueError(find_damage(path) or str(error)) from None
-
-
-def _fault(serialized: bytes, channels: int) -> str:
-    """Says what is wrong with a record that cannot be parsed or decoded."""
-    try:
-        feature = tf.train.Example.FromString(serialized).features.feature
-    except message.DecodeError:
-        return "it is no tf.train.Example"
-    if not feature["image/class/label"].int64_list.value:
-        return "image/class/label is missing"
-    if len({len(feature[f"image/object/bbox/{side}"].float_list.value) for side in _SIDES}) > 1:
-        return "its bounding boxes have unequal numbers of sides"
-    encoded = b"".join(feature["image/encoded"].bytes_list.value)
-    if list(feature["image/format"].bytes_list.value) != [b"RAW"]:
-        reason = "is neither a JPEG nor a PNG that can be decoded" if encoded else "is missing"
-        return f"image/encoded {reason}"
-    sides = [sum(feature[f"image/{side}"].int64_list.value) for side in ("height", "width")]
-    size = " x ".join(map(str, sides)) + " pixels"
-    if min(sides) <= 0:
-        return f"the image is {size}"
-    of_channels = f" of {channels} channels" if channels else ""
-    return f"image/encoded is RAW with {len(encoded)} bytes, but the image has {size}{of_channels}"
 
 
 def _place(path: str, number: int) -> str:

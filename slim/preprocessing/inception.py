@@ -1,8 +1,10 @@
 """Preprocessing of the Inception nets: distorted bounding boxes and colours.
 
 Szegedy et al.: Going Deeper with Convolutions, CVPR 2015, with the constants that TF-Slim trains
-with. Of its colour distortions these are the fast ones, its default: brightness and saturation,
-here in either order. Its other ones, hue and contrast, would halve the speed.
+with. As TF-Slim by default, it distorts brightness and saturation, in either order, but neither hue
+nor contrast. Saturation is what Howard (arXiv 1312.5402), whom that paper follows, made it: the
+distance to the grey of the same luma. TF-Slim's is that of HSV, which takes three times as long and
+would be a third of the whole time of an image.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ _AREA = (0.05, 1.0)  # of the window, as a share of the image
 _ATTEMPTS = 100  # to find such a window; then the window is the whole image
 _MAX_BRIGHTNESS = 32.0  # on the scale of pixels
 _SATURATION = (0.5, 1.5)
+_LUMA = (0.299, 0.587, 0.114)  # ITU-R 601
+_SCALE = 1.0 / 127.5  # from [0, 255] to [0, 2]
 
 
 def training_window(shape: tf.Tensor, boxes: tf.Tensor, size: int, seed: tf.Tensor) -> tf.Tensor:
@@ -47,14 +51,34 @@ def finish_for_training(crop: tf.Tensor, size: int, seed: tf.Tensor) -> tf.Tenso
     # The window was drawn from the seed itself.
     draws = tf.random.stateless_uniform([4], tf.random.fold_in(seed, 1))
     flipped, order, brightness, saturation = tf.unstack(draws)
-    image = resize(flip(crop, flipped), size)
-    added = (2.0 * brightness - 1.0) * _MAX_BRIGHTNESS
-    added_first = tf.where(order < 0.5, added, 0.0)
-    image += added_first
+    low, high = _SATURATION
+    return _distort_colours(
+        resize(flip(crop, flipped), size),
+        brightness_first=order < 0.5,
+        added=(2.0 * brightness - 1.0) * _MAX_BRIGHTNESS,
+        saturation=low + (high - low) * saturation,
+    )
+
+
+def _distort_colours(
+    image: tf.Tensor, brightness_first: tf.Tensor, added: tf.Tensor, saturation: tf.Tensor
+) -> tf.Tensor:
+    """Changes brightness and saturation, clips after each, and scales to [-1, 1]."""
+    added_first = tf.where(brightness_first, added, 0.0)
+    image = _clip(image + added_first, 0.0, 255.0)
     if image.shape[-1] == 3:  # grey has no saturation
-        low, high = _SATURATION
-        image = tf.image.adjust_saturation(image, low + (high - low) * saturation)
-    return _scale(tf.clip_by_value(image + (added - added_first), 0.0, 255.0))
+        grey = tf.constant(_LUMA, shape=[3, 1])  # the same for each of the new channels
+        mixed = _SCALE * (saturation * tf.eye(3) + (1.0 - saturation) * grey)
+        image = tf.reshape(tf.matmul(tf.reshape(image, [-1, 3]), mixed), image.shape)
+    else:
+        image *= _SCALE
+    added_last = (added - added_first) * _SCALE
+    return _clip(_clip(image, 0.0, 2.0) + (added_last - 1.0), -1.0, 1.0)
+
+
+def _clip(image: tf.Tensor, low: float, high: float) -> tf.Tensor:
+    """Clips in one pass; tf.clip_by_value makes two."""
+    return tf.raw_ops.ClipByValue(t=image, clip_value_min=low, clip_value_max=high)
 
 
 def evaluation_window(shape: tf.Tensor, boxes: tf.Tensor, size: int, seed: tf.Tensor) -> tf.Tensor:
@@ -67,8 +91,4 @@ def evaluation_window(shape: tf.Tensor, boxes: tf.Tensor, size: int, seed: tf.Te
 def finish_for_evaluation(crop: tf.Tensor, size: int, seed: tf.Tensor) -> tf.Tensor:
     """Resizes uint8 [h, w, C] to float32 [size, size, C] in [-1, 1]."""
     del seed
-    return _scale(resize(crop, size))
-
-
-def _scale(pixels: tf.Tensor) -> tf.Tensor:
-    return pixels * (1.0 / 127.5) - 1.0
+    return resize(crop, size) * _SCALE - 1.0
