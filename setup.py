@@ -114,6 +114,7 @@ setuptools.setup(
         "grpcio>=1.74,<2",
         "matplotlib>=3.8,<4",
         "numpy>=1.26,<3",
+        "pillow>=11.1,<14",
         "protobuf>=6.31.1,<8",
         "rich>=13,<16",
         "tensorboard~=2.21.0",

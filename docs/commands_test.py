@@ -83,7 +83,7 @@ def test_a_command_names_programs_and_flags_that_exist(block):
             assert importlib.util.find_spec(module), f"{block.place}: no module {module}"
             if module not in _OWN_PARSERS and _ADDED not in block.marker:
                 given = [argument for argument in arguments if argument != "..."]
-                app.parse(write_flags.flags_of(module), given)
+                app.parse(write_flags.flags_of(module), given, write_flags.positional_of(module))
 
 
 @every_block

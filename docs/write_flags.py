@@ -5,8 +5,9 @@ python -m docs.write_flags
 
 import functools
 import runpy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from absl import flags
@@ -38,6 +39,14 @@ SECTIONS = {
     "Training with TF-Slim's flags": ("slim.train_image_classifier",),
     "Evaluation with TF-Slim's flags": ("slim.eval_image_classifier",),
     "Converting a data set": ("slim.download_and_convert_data",),
+    "Converting one's own pictures": ("inception.data.build_image_data",),
+    "Downloading and converting flowers": ("inception.download_and_preprocess_flowers",),
+    "Converting ImageNet's archives": ("inception.download_and_preprocess_imagenet",),
+    "Converting ImageNet's folders": ("inception.data.build_imagenet_data",),
+    "Gathering ImageNet's bounding boxes": ("inception.data.process_bounding_boxes",),
+    "Sorting ImageNet's validation pictures": (
+        "inception.data.preprocess_imagenet_validation_data",
+    ),
     "Quick start": ("inception.quickstart",),
 }
 
@@ -62,16 +71,21 @@ def flags_of(program: str) -> flags.FlagValues:
       program: its module, such as "inception.mnist_train".
     """
     values = flags.FlagValues()
-    _define_of(program)(values)
+    _call_of(program).args[1](values)
     return values
 
 
+def positional_of(program: str) -> Sequence[str]:
+    """Returns the flags of a program that may be given by their values alone."""
+    return _call_of(program).kwargs.get("positional", ())
+
+
 @functools.cache
-def _define_of(program: str) -> Callable[[flags.FlagValues], None]:
-    with mock.patch.object(app, "run") as run:  # to which every program hands its flags
+def _call_of(program: str) -> Any:
+    """Returns the call of app.run, to which every program hands its flags."""
+    with mock.patch.object(app, "run") as run:
         runpy.run_module(program, run_name="__main__")
-    _, define, *_ = run.call_args.args
-    return define
+    return run.call_args
 
 
 def page() -> str:

@@ -25,6 +25,7 @@ def run(
     define: Callable[[flags.FlagValues], None],
     argv: Sequence[str] | None = None,
     *,
+    positional: Sequence[str] = (),
     description: str | None = None,
     log_level: str = "2",
 ) -> None:
@@ -38,6 +39,7 @@ def run(
       main: imports TensorFlow within `quiet_import`, so that help and flag errors are quick.
       define: defines the program's flags.
       argv: the program's name and its arguments; None = those of the process.
+      positional: flags that may also be given by their values alone, in this order.
       description: first part of the help; None = the docstring of main's module.
       log_level: lowest level of TensorFlow's own messages that are shown (0 to 3; 2 = errors,
         3 = fatal errors), unless the environment sets another one.
@@ -51,7 +53,7 @@ def run(
             text = inspect.getmodule(main).__doc__ if description is None else description
             print(help_text(text or "", values), flush=True)
             return
-        parse(values, arguments)
+        parse(values, arguments, positional)
         # TensorFlow logs placements at level INFO; otherwise only errors are of interest.
         placement = "log_device_placement" in values and values.log_device_placement
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0" if placement else log_level)
@@ -157,9 +159,22 @@ def filtered_stderr(command: Sequence[str]) -> Iterator[None]:
             os.close(stderr)
 
 
-def parse(values: flags.FlagValues, arguments: Sequence[str]) -> None:
-    """Parses arguments, without the program's name. The error names the bad argument."""
+def parse(
+    values: flags.FlagValues, arguments: Sequence[str], positional: Sequence[str] = ()
+) -> None:
+    """Parses arguments, without the program's name. The error names the bad argument.
+
+    Args:
+      values: the defined flags.
+      arguments: what follows the program's name.
+      positional: flags that may also be given by their values alone, in this order.
+    """
+    values.set_gnu_getopt(bool(positional))  # such a value may stand before flags
     _, *rest = values(["", *join_booleans(values, arguments)])
+    open_names = [name for name in positional if not values[name].present]
+    given = list(zip(open_names, rest, strict=False))
+    values(["", *(f"--{name}={value}" for name, value in given)])
+    rest = rest[len(given) :]
     if rest:
         raise ValueError(f"unexpected argument '{rest[0]}': flags are written --name=value")
 

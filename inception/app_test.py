@@ -61,6 +61,32 @@ def test_a_word_after_another_flag_stays_its_value():
 
 
 @pytest.mark.parametrize(
+    "arguments",
+    [
+        ["here", "--deep", "True", "4"],
+        ["--deep=True", "here", "4"],
+        ["--steps=4", "--deep=True", "here"],
+        ["--data_dir", "here", "--deep=True", "4"],
+    ],
+)
+def test_positional_flags_may_be_given_by_their_values_alone_before_and_after_others(arguments):
+    given = []
+    app.run(given.append, define, ["program", *arguments], positional=("data_dir", "steps"))
+    (values,) = given
+    assert (values.data_dir, values.steps, values.deep) == ("here", 4, True)
+
+
+def test_a_bad_or_surplus_positional_value_is_named():
+    for words, message in (
+        (["here", "0"], "flag --steps=0: must be an integer >= 1"),
+        (["here", "4", "5"], "unexpected argument '5': flags are written --name=value"),
+    ):
+        with pytest.raises(SystemExit) as exit_info:
+            app.run(pytest.fail, define, ["program", *words], positional=("data_dir", "steps"))
+        assert exit_info.value.code == f"program: {message}"
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--step=3"], "Unknown command line flag 'step'. Did you mean: steps ?"),

@@ -12,24 +12,31 @@ import pytest
 _REPO = pathlib.Path(__file__).parents[1]
 
 
-def _listed(build_file: pathlib.Path) -> list[str]:
-    """Returns the PROGRAMS of a BUILD file, whose language is a part of Python."""
+def _listed(build_file: pathlib.Path, name: str) -> list[str]:
+    """Returns a list of a BUILD file, whose language is a part of Python."""
     (programs,) = (
         node.value
         for node in ast.parse(build_file.read_text()).body
-        if isinstance(node, ast.Assign) and node.targets[0].id == "PROGRAMS"
+        if isinstance(node, ast.Assign) and node.targets[0].id == name
     )
     return ast.literal_eval(programs)
 
 
-@pytest.mark.parametrize("package", ["inception", "slim"])
-def test_the_build_file_lists_every_program(package):
+@pytest.mark.parametrize(
+    ("package", "folder", "name"),
+    [
+        ("inception", "inception", "PROGRAMS"),
+        ("inception", "inception/data", "DATA_PROGRAMS"),
+        ("slim", "slim", "PROGRAMS"),
+    ],
+)
+def test_the_build_file_lists_every_program(package, folder, name):
     programs = [
         path.stem
-        for path in sorted((_REPO / package).glob("*.py"))
+        for path in sorted((_REPO / folder).glob("*.py"))
         if '\nif __name__ == "__main__":' in path.read_text()
     ]
-    assert _listed(_REPO / package / "BUILD") == programs
+    assert _listed(_REPO / package / "BUILD", name) == programs
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ def test_converts_into_shards(tmp_path):
     flags = ["--dataset_name", "mnist", "--shard", "True", "--num_shards", "3"]
     run = _run(*flags, "--dataset_dir", tmp_path / "out", "--source_dir", tmp_path)
     assert run.returncode == 0, run.stderr
-    assert run.stdout == "Finished writing all 7 images in data set.\n" * 2
+    assert run.stdout == "Finished writing all 14 images in data set.\n"
     assert get_dataset("mnist", "train", str(tmp_path / "out")).counts == (3, 2, 2)
 
 

@@ -7,7 +7,8 @@ py_library = native.py_library
 py_runtime = native.py_runtime
 py_runtime_pair = _py_runtime_pair
 
-def py_programs(names, deps):
-    """Builds the program `name` from name.py, for each of `names`."""
+def py_programs(names, deps, folder = ""):
+    """Builds the program `name` from folder + name.py, for each of `names`."""
     for name in names:
-        py_binary(name = name, srcs = [name + ".py"], deps = deps)
+        source = folder + name + ".py"
+        py_binary(name = name, srcs = [source], main = source, deps = deps)

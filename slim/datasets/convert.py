@@ -1,18 +1,18 @@
-"""Converts a data set's original files to record files."""
+"""Converts a data set's original files to record files, by name."""
 
 from __future__ import annotations
 
-import itertools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
-import tensorflow as tf
 
-from slim.datasets import cifar10, files, mnist, records
-from slim.datasets.dataset_info import DatasetInfo
-
-_SOURCES = {module.INFO.name: module for module in (mnist, cifar10)}
+from slim.datasets import catalog, conversion, files, shard_writer
+from slim.datasets.conversion import Job, record_paths
+from slim.datasets.conversion_options import DEFAULT, JPEG, Form, Options
+from slim.datasets.dataset_info import DatasetInfo, Splits
+from slim.datasets.pictures import Pictures
+from slim.datasets.sources import ArraySource, PictureSource, Source
 
 
 def convert(
@@ -20,59 +20,68 @@ def convert(
     dataset_dir: str,
     *,
     source_dir: str | None = None,
-    num_shards: int | None = None,
-    overwrite: bool = False,
+    num_shards: Mapping[str, int] | None = None,
+    form: Form = JPEG,
+    options: Options = DEFAULT,
 ) -> None:
-    """Converts a data set; all its sources are read and checked before anything is written.
+    """Converts a data set; its sources are found and checked before anything is written.
 
     Args:
-      name: "mnist" or "cifar10".
+      name: its name in the catalog.
       dataset_dir: folder for the record files and labels.txt.
       source_dir: folder that has the original files; None downloads to `dataset_dir`/download.
-      num_shards: number of record files for training; None makes one, named after the data set.
-      overwrite: whether to replace record files that exist.
+      num_shards: see `write`.
+      form: how pictures are stored.
+      options: how to convert.
 
     Raises:
       ValueError: the sources are missing or damaged, or the download failed.
     """
-    source = _SOURCES[name]
-    paths = {
-        split: record_paths(dataset_dir, name, split, num_shards) for split in source.INFO.splits
-    }
-    every = list(itertools.chain(*paths.values()))
-    kept = {path for path in every if os.path.exists(path) and not overwrite}
-    if kept:
-        print(
-            f"{dataset_dir} keeps its {len(kept)} existing record files; --overwrite replaces them."
-        )
-    if len(kept) == len(every):
+    module = catalog.MODULES[name]
+    shards = _shards(module.INFO, num_shards)
+    paths = [
+        path
+        for split in module.INFO.splits
+        for path in record_paths(dataset_dir, name, split, shards.get(split))
+    ]
+    if source_dir is None and all(map(os.path.exists, paths)) and not options.overwrite:
+        conversion.tell_end(dataset_dir, paths, len(paths))  # without a download
         return
-    splits = source.load(source_dir or source.download(os.path.join(dataset_dir, "download")))
-    shares = {split: spread(len(splits[split][1]), paths[split]) for split in splits}
-    os.makedirs(dataset_dir, exist_ok=True)
-    write_labels(dataset_dir, source.INFO)
-    for split, (images, labels) in splits.items():
-        missing = {path: share for path, share in shares[split].items() if path not in kept}
-        if missing:
-            write_records(missing, images, labels, source.INFO)
-            print(f"Finished writing all {sum(map(len, missing.values()))} images in data set.")
+    splits = module.load(source_dir or module.download(os.path.join(dataset_dir, "download")))
+    write(module.INFO, splits, dataset_dir, num_shards=shards, form=form, options=options)
 
 
-def record_paths(folder: str, name: str, split: str, num_shards: int | None) -> list[str]:
-    """Returns the record files of a split: one, or `num_shards` for training."""
-    if num_shards is None:
-        return [os.path.join(folder, f"{split}-{name}.tfrecord")]
-    total = num_shards if split == "train" else 1
-    return [os.path.join(folder, f"{split}-{index:05d}-of-{total:05d}") for index in range(total)]
+def write(
+    info: DatasetInfo,
+    splits: Splits,
+    folder: str,
+    *,
+    num_shards: Mapping[str, int] | None = None,
+    form: Form = JPEG,
+    options: Options = DEFAULT,
+) -> None:
+    """Writes the record files of a data set; see `conversion.run`.
 
-
-def spread(num_images: int, paths: Sequence[str]) -> dict[str, np.ndarray]:
-    """Assigns images 0, 1, ... to the files in turn, so that sorted images are mixed."""
-    if num_images < len(paths):
-        raise ValueError(
-            f"{num_images} images do not fill {len(paths)} shards; --num_shards is too large"
+    Args:
+      info: the data set.
+      splits: its images.
+      folder: folder for the record files and labels.txt.
+      num_shards: number of record files of some splits; others have the number in `info`.
+      form: how pictures are stored.
+      options: how to convert.
+    """
+    shards = _shards(info, num_shards)
+    jobs = [
+        Job(
+            split,
+            _source(images, info, form),
+            record_paths(folder, info.name, split, shards.get(split)),
         )
-    return {path: np.arange(i, num_images, len(paths)) for i, path in enumerate(paths)}
+        for split, images in splits.items()
+    ]
+    first = next(iter(splits.values()))
+    class_names = first.class_names if isinstance(first, Pictures) else info.class_names
+    conversion.run(folder, jobs, class_names, options)
 
 
 def write_records(
@@ -86,32 +95,18 @@ def write_records(
       labels: int64 [N].
       info: the data set, for the names of its classes.
     """
-    order = np.concatenate(list(shares.values()))
-    encoded = _encode_png(images[order], info.png_compression)
+    source = ArraySource(images, labels, info)
     with files.progress_bar() as bar:
-        task = bar.add_task(f"writing {len(order)} images", total=len(order))
-        for path, share in shares.items():
-            with records.record_writer(path) as writer:
-                # The share comes first: zip would take one image too many from the stream.
-                for place, png in zip(share, encoded, strict=False):
-                    label = int(labels[place])
-                    text = info.class_names[label]
-                    record = records.ImageRecord(png, "png", *images.shape[1:], label, text)
-                    writer.write(record.serialize())
-                    bar.advance(task)
-    records.store_counts({path: len(share) for path, share in shares.items()})
+        shard_writer.write_shards(shares, source, DEFAULT, bar, lambda shard, lines: None)
 
 
-def write_labels(folder: str, info: DatasetInfo) -> None:
-    """Writes labels.txt with a line id:name for each class."""
-    with files.replacing_text(os.path.join(folder, "labels.txt")) as file:
-        file.writelines(f"{label}:{name}\n" for label, name in enumerate(info.class_names))
+def _shards(info: DatasetInfo, num_shards: Mapping[str, int] | None) -> dict[str, int]:
+    return {**(info.num_shards or {}), **(num_shards or {})}
 
 
-def _encode_png(images: np.ndarray, compression: int) -> Iterator[bytes]:
-    """Encodes in the order of the images, on all cores."""
-    encoded = tf.data.Dataset.from_tensor_slices(images).map(
-        lambda image: tf.io.encode_png(image, compression), num_parallel_calls=os.cpu_count()
-    )
-    for batch in encoded.batch(256).as_numpy_iterator():
-        yield from batch
+def _source(
+    images: tuple[np.ndarray, np.ndarray] | Pictures, info: DatasetInfo, form: Form
+) -> Source:
+    if isinstance(images, Pictures):
+        return PictureSource(images, form)
+    return ArraySource(*images, info)

@@ -1,12 +1,15 @@
-"""Laws of conversion: all or nothing, evenly spread, and existing files are kept."""
+"""Laws of conversion: all or nothing, evenly spread, repeatable, and existing files are kept."""
 
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from slim.datasets import convert, mnist, records
+from slim.datasets import conversion, convert, mnist, records
+from slim.datasets.conversion_options import Options
 from slim.datasets.dataset_factory import get_dataset
 from slim.testing import write_mnist
 
@@ -23,8 +26,15 @@ def _source(tmp_path):
     return folder, write_mnist(folder, num_images=23)
 
 
-def _convert(source, target, **options):
-    convert.convert("mnist", str(target), source_dir=str(source[0]), **options)
+def _convert(source, target, train_shards=None, **options):
+    shards = train_shards and {"train": train_shards, "test": 1}
+    convert.convert(
+        "mnist",
+        str(target),
+        source_dir=str(source[0]),
+        num_shards=shards,
+        options=Options(**options),
+    )
 
 
 def test_records_hold_the_source_and_labels_their_names(source, tmp_path, capsys):
@@ -36,16 +46,17 @@ def test_records_hold_the_source_and_labels_their_names(source, tmp_path, capsys
         assert _read(dataset.files) == expected
     assert (tmp_path / "out" / "labels.txt").read_text().startswith("0:zero\n1:one\n")
     assert sorted(os.listdir(tmp_path / "out")) == [
+        "conversion.json",
         "counts.json",
         "labels.txt",
         "test-mnist.tfrecord",
         "train-mnist.tfrecord",
     ]
-    assert capsys.readouterr().out == "Finished writing all 23 images in data set.\n" * 2
+    assert capsys.readouterr().out == "Finished writing all 46 images in data set.\n"
 
 
 def test_shards_are_spread_evenly_and_mix_a_sorted_source(source, tmp_path):
-    _convert(source, tmp_path / "out", num_shards=4)
+    _convert(source, tmp_path / "out", train_shards=4)
     dataset = get_dataset("mnist", "train", str(tmp_path / "out"))
     assert [os.path.basename(path) for path in dataset.files] == [
         f"train-{index:05d}-of-00004" for index in range(4)
@@ -60,20 +71,86 @@ def test_shards_are_spread_evenly_and_mix_a_sorted_source(source, tmp_path):
     )
 
 
-def test_existing_records_are_left_alone_unless_overwrite(source, tmp_path, capsys):
-    _convert(source, tmp_path / "out", num_shards=4)
-    kept, lost = (tmp_path / "out" / f"train-0000{index}-of-00004" for index in (1, 2))
-    whole = kept.read_bytes()
-    kept.write_bytes(b"mine")
+_CONVERT = """
+from slim.datasets import convert
+from slim.datasets.conversion_options import Options
+convert.convert("mnist", {out!r}, source_dir={source!r}, options=Options(num_threads={threads}))
+"""
+
+
+@pytest.mark.slow
+def test_files_are_equal_byte_for_byte_in_every_process_and_with_any_number_of_threads(
+    source, tmp_path
+):
+    contents = set()
+    for threads in (1, 5):
+        out = tmp_path / str(threads)
+        command = _CONVERT.format(out=str(out), source=str(source[0]), threads=threads)
+        subprocess.run([sys.executable, "-c", command], check=True, capture_output=True)
+        contents.add(tuple((out / name).read_bytes() for name in sorted(os.listdir(out))))
+    assert len(contents) == 1
+
+
+def test_a_stopped_conversion_goes_on_with_the_missing_files(source, tmp_path, capsys):
+    out = tmp_path / "out"
+    _convert(source, out, train_shards=4)
+    whole = {path.name: path.read_bytes() for path in out.iterdir()}
+    kept, lost = (out / f"train-0000{index}-of-00004" for index in (1, 2))
+    before = kept.stat().st_mtime_ns
     lost.unlink()
     capsys.readouterr()
-    _convert(source, tmp_path / "out", num_shards=4)
-    assert kept.read_bytes() == b"mine" and lost.exists()
-    assert "4 existing record files" in capsys.readouterr().out
-    _convert(source, tmp_path / "out", num_shards=4)
+    _convert(source, out, train_shards=4)
+    assert kept.stat().st_mtime_ns == before
+    told = capsys.readouterr().out
+    assert "4 existing record files" in told and "all 46 images" in told
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == whole
+    _convert(source, out, train_shards=4)
     assert "5 existing record files" in capsys.readouterr().out
-    _convert(source, tmp_path / "out", num_shards=4, overwrite=True)
-    assert kept.read_bytes() == whole
+    _convert(source, out, train_shards=4, overwrite=True)
+    assert kept.stat().st_mtime_ns > before
+    assert "existing" not in capsys.readouterr().out
+
+
+def test_nothing_is_downloaded_for_a_complete_folder(source, tmp_path, monkeypatch):
+    _convert(source, tmp_path / "out")
+    monkeypatch.setattr(mnist, "download", None)
+    convert.convert("mnist", str(tmp_path / "out"))
+
+
+def test_records_of_an_earlier_version_without_a_note_are_kept(source, tmp_path):
+    _convert(source, tmp_path / "out")
+    (tmp_path / "out" / "conversion.json").unlink()
+    os.remove(tmp_path / "out" / "test-mnist.tfrecord")
+    _convert(source, tmp_path / "out")
+    assert get_dataset("mnist", "test", str(tmp_path / "out")).num_examples == 23
+
+
+def test_other_images_are_refused_until_the_old_records_are_replaced(source, tmp_path):
+    _convert(source, tmp_path / "out")
+    os.remove(tmp_path / "out" / "train-mnist.tfrecord")
+    write_mnist(source[0], num_images=24)
+    with pytest.raises(ValueError, match=r"test records were made from 23 images .*--overwrite"):
+        _convert(source, tmp_path / "out")
+    assert not (tmp_path / "out" / "train-mnist.tfrecord").exists()
+    _convert(source, tmp_path / "out", overwrite=True)
+    assert get_dataset("mnist", "train", str(tmp_path / "out")).num_examples == 24
+
+
+def test_another_number_of_files_is_refused_until_the_old_records_are_replaced(source, tmp_path):
+    _convert(source, tmp_path / "out", train_shards=4)
+    for other in (None, 3):
+        with pytest.raises(ValueError, match=r"-00000-of-0000[14] belongs to another set"):
+            _convert(source, tmp_path / "out", train_shards=other)
+    _convert(source, tmp_path / "out", train_shards=3, overwrite=True)
+    assert len(get_dataset("mnist", "train", str(tmp_path / "out")).files) == 3
+
+
+def test_a_damaged_note_is_named(source, tmp_path):
+    _convert(source, tmp_path / "out")
+    for content in ("{", "3", '{"train": 3}', '{"train": {}}'):
+        (tmp_path / "out" / "conversion.json").write_text(content)
+        with pytest.raises(ValueError, match=r"conversion\.json: is not the note"):
+            _convert(source, tmp_path / "out")
 
 
 @pytest.mark.parametrize("name", [name for names in mnist.FILES.values() for name in names])
@@ -85,8 +162,8 @@ def test_bad_source_writes_nothing(source, tmp_path, name):
 
 
 def test_more_shards_than_images_write_nothing(source, tmp_path):
-    with pytest.raises(ValueError, match="23 images do not fill 24 shards"):
-        _convert(source, tmp_path / "out", num_shards=24)
+    with pytest.raises(ValueError, match="23 train images do not fill 24 shards"):
+        _convert(source, tmp_path / "out", train_shards=24)
     assert not (tmp_path / "out").exists()
 
 
@@ -101,12 +178,37 @@ def test_stopped_conversion_leaves_no_file_that_looks_whole(source, tmp_path, mo
 
     monkeypatch.setattr(records.ImageRecord, "serialize", stop_at_the_tenth)
     with pytest.raises(KeyboardInterrupt):
-        _convert(source, tmp_path / "out", num_shards=4)
-    assert sorted(os.listdir(tmp_path / "out")) == ["labels.txt", "train-00000-of-00004"]
-    assert records.count_records([str(tmp_path / "out" / "train-00000-of-00004")]) == (6,)
+        _convert(source, tmp_path / "out", train_shards=4, num_threads=1)
+    first = tmp_path / "out" / "train-00000-of-00004"
+    assert [path for path in (tmp_path / "out").iterdir() if "-of-" in path.name] == [first]
+    assert not any("partial" in name for name in os.listdir(tmp_path / "out"))
+    assert records.count_records([str(first)]) == (6,)
+
+
+def test_a_full_disk_leaves_no_file_and_names_the_one_that_did_not_fit(source, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    os.symlink("/dev/full", out / f".train-mnist.tfrecord.{os.getpid()}.partial")
+    with pytest.raises(OSError, match=r"train-mnist\.tfrecord: cannot be written"):
+        _convert(source, out)
+    assert sorted(os.listdir(out)) == ["conversion.json", "labels.txt"]
+
+
+def test_a_damaged_record_file_that_is_kept_is_named(source, tmp_path):
+    _convert(source, tmp_path / "out")
+    os.truncate(tmp_path / "out" / "train-mnist.tfrecord", 1000)
+    with pytest.raises(ValueError, match=r"train-mnist\.tfrecord: .* byte"):
+        _convert(source, tmp_path / "out")
 
 
 def test_every_image_is_dealt_to_one_file():
-    shares = convert.spread(10, ["a", "b", "c"])
-    assert sorted(np.concatenate(list(shares.values()))) == list(range(10))
+    job = conversion.Job("train", np.arange(10), ["a", "b", "c"])
+    shares = job.shares()
+    assert sorted(place for share in shares.values() for place in share) == list(range(10))
     assert [len(share) for share in shares.values()] == [4, 3, 3]
+
+
+def test_a_folder_that_cannot_be_written_is_named(source, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"):
+        _convert(source, tmp_path / "file" / "out")

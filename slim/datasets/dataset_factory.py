@@ -8,12 +8,10 @@ import re
 
 from absl import logging
 
-from slim.datasets import cifar10, flowers, imagenet, images, labels, mnist, records
+from slim.datasets import catalog, labels, records
 from slim.datasets.dataset_info import DatasetInfo
 
-DATASETS: dict[str, DatasetInfo] = {
-    module.INFO.name: module.INFO for module in (mnist, cifar10, imagenet, flowers, images)
-}
+DATASETS: dict[str, DatasetInfo] = {name: module.INFO for name, module in catalog.MODULES.items()}
 
 
 @dataclasses.dataclass(frozen=True)

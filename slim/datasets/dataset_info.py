@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from slim.datasets.pictures import Pictures
+
 BACKGROUND = "background"  # name of label 0 where the labels of the classes count from 1
 
-# The images (uint8 [N, H, W, C]) and labels (int64 [N]) of each split, by name.
-Splits = dict[str, tuple[np.ndarray, np.ndarray]]
+# By name of the split: images uint8 [N, H, W, C] and labels int64 [N], or picture files.
+Splits = Mapping[str, tuple[np.ndarray, np.ndarray] | Pictures]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +26,7 @@ class DatasetInfo:
       image_shape: (H, W, C) as stored; H and W are None if the images differ in size.
       converter: command that makes the records, with {folder} for their folder; "" stands for
         slim.download_and_convert_data.
+      num_shards: record files of each split; None = one, which is named after the data set.
       png_compression: level of the PNG encoder in the conversion, 0 to 9; -1 is PNG's default.
     """
 
@@ -32,6 +35,7 @@ class DatasetInfo:
     class_names: Sequence[str] | None
     image_shape: tuple[int | None, int | None, int]
     converter: str = ""
+    num_shards: Mapping[str, int] | None = None
     png_compression: int = -1
 
     def command(self, folder: str) -> str:

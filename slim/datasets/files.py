@@ -56,7 +56,12 @@ def progress_bar() -> rich.progress.Progress:
 
 def sha256_of(path: str) -> str:
     """Returns the SHA-256 of a file, in hex."""
-    digest = hashlib.sha256()
+    return digest_of(path, "sha256")
+
+
+def digest_of(path: str, algorithm: str) -> str:
+    """Returns a digest of a file, in hex; `algorithm` is one of hashlib's."""
+    digest = hashlib.new(algorithm)
     with open(path, "rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
             digest.update(chunk)

@@ -68,7 +68,8 @@ class ImageRecord:
             feature["image/object/bbox/label"] = _ints(*[self.label] * len(self.boxes))
             for side, values in zip(BOX_SIDES, zip(*self.boxes, strict=True), strict=True):
                 feature[f"image/object/bbox/{side}"] = _floats(*values)
-        return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
+        example = tf.train.Example(features=tf.train.Features(feature=feature))
+        return example.SerializeToString(deterministic=True)  # else keys are in random order
 
 
 @contextlib.contextmanager

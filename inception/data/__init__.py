@@ -1,0 +1,1 @@
+"""Programs that turn pictures into record files."""

@@ -1,0 +1,67 @@
+"""Turns one's own pictures, a folder for each class, into record files for training.
+
+python -m inception.data.build_image_data --train_directory=PICTURES --output_directory=RECORDS
+
+PICTURES/cats and PICTURES/dogs hold the pictures of two classes: JPEG, PNG, BMP, GIF, WebP or TIFF
+files of any size. Without --validation_directory a tenth of each class is set aside to evaluate
+with. A conversion that was stopped goes on with the missing files. labels.txt names the classes.
+"""
+
+import dataclasses
+import functools
+
+from absl.flags import FlagValues
+
+from inception import app
+from inception.flags import table
+from inception.flags.conversion import PicturesConfig
+from inception.flags.table import TEXT, flag, number, refuse
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Config(PicturesConfig):
+    train_directory: str | None = flag("Data", TEXT, None, "folder with a folder for each class")
+    validation_directory: str | None = flag(
+        "Data", TEXT, None, "the same, with other pictures to evaluate with"
+    )
+    output_directory: str | None = flag("Data", TEXT, None, "folder for the record files; required")
+    labels_file: str | None = flag(
+        "Data",
+        TEXT,
+        None,
+        "text file with the name of a folder in each line, in the order of the labels from 1 on; "
+        "not set = all folders by name",
+    )
+    validation_share: float = flag(
+        "Data",
+        number(0, 0.5),
+        0.1,
+        "part of each class to evaluate with if there is no --validation_directory",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.output_directory:
+            raise refuse("output_directory", "", "must name a folder for the record files")
+        if not (self.train_directory or self.validation_directory):
+            raise refuse("train_directory", "", "must name a folder with a folder for each class")
+
+
+def main(values: FlagValues) -> None:
+    """Converts the pictures that the flags name."""
+    config = table.read(_Config, values)
+    if values["validation_share"].present and config.validation_directory:
+        print("--validation_share: has no effect with --validation_directory.")
+    with app.quiet_import():
+        from slim.datasets import convert, images
+    splits = images.find(
+        config.train_directory,
+        config.validation_directory,
+        config.labels_file,
+        config.validation_share,
+    )
+    convert.write(images.INFO, splits, config.output_directory, **config.arguments())
+
+
+if __name__ == "__main__":
+    app.run(main, functools.partial(table.define, _Config))

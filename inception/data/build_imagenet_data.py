@@ -1,0 +1,86 @@
+r"""Turns ImageNet's pictures into record files, as JPEG or as raw pixels.
+
+python -m inception.data.build_imagenet_data --train_directory=TRAIN \
+    --validation_directory=VALIDATION --output_directory=RECORDS --bounding_box_file=BOXES.csv
+
+TRAIN holds a folder for each synset, such as n01440764. VALIDATION does too, or it holds all
+pictures and --validation_labels_file says their synsets. Either may also be the archive as it is
+published. A conversion that was stopped goes on with the missing files.
+"""
+
+import dataclasses
+import functools
+
+from absl.flags import FlagValues
+
+from inception import app
+from inception.flags import table
+from inception.flags.conversion import PicturesConfig
+from inception.flags.table import TEXT, flag, refuse
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Config(PicturesConfig):
+    train_directory: str | None = flag(
+        "Data", TEXT, None, "folder with a folder for each synset, or ILSVRC2012_img_train.tar"
+    )
+    validation_directory: str | None = flag(
+        "Data", TEXT, None, "the same for validation, or a flat folder, or ILSVRC2012_img_val.tar"
+    )
+    output_directory: str | None = flag("Data", TEXT, None, "folder for the record files; required")
+    labels_file: str | None = flag(
+        "Data",
+        TEXT,
+        None,
+        "text file with a synset in each line, in the order of the labels from 1 on; not set = the "
+        "1000 of the challenge",
+    )
+    imagenet_metadata_file: str | None = flag(
+        "Data",
+        TEXT,
+        None,
+        "text file with a synset, a tab and its name in each line; not set = the 1000 of the "
+        "challenge",
+    )
+    bounding_box_file: str | None = flag(
+        "Data",
+        TEXT,
+        None,
+        "CSV file that process_bounding_boxes makes, or the archive or folder of annotations; not "
+        "set = no boxes",
+    )
+    validation_labels_file: str | None = flag(
+        "Data",
+        TEXT,
+        None,
+        "synsets of flat validation pictures: a line for each in the order of their names, or the "
+        "archive or folder of annotations",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.output_directory:
+            raise refuse("output_directory", "", "must name a folder for the record files")
+        if not (self.train_directory or self.validation_directory):
+            raise refuse("train_directory", "", "must name a folder with a folder for each synset")
+
+
+def main(values: FlagValues) -> None:
+    """Converts the pictures that the flags name."""
+    config = table.read(_Config, values)
+    with app.quiet_import():
+        from slim.datasets import convert, imagenet
+    classes = imagenet.read_classes(config.labels_file, config.imagenet_metadata_file)
+    splits = imagenet.find(
+        config.train_directory,
+        config.validation_directory,
+        classes=classes,
+        boxes=[config.bounding_box_file] if config.bounding_box_file else [],
+        validation_labels=config.validation_labels_file,
+    )
+    convert.write(imagenet.INFO, splits, config.output_directory, **config.arguments())
+
+
+if __name__ == "__main__":
+    defaults = {"train_shards": 1024, "validation_shards": 128}
+    app.run(main, functools.partial(table.define, _Config, **defaults))

@@ -1,0 +1,78 @@
+"""The flags that programs which make record files share."""
+
+import dataclasses
+from typing import Any
+
+from inception.flags.table import BOOLEAN, TEXT, Checked, at_least, flag, refuse
+from slim.datasets.conversion_options import Form, Options
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SharedConversionConfig(Checked):
+    """How to convert any data set."""
+
+    num_threads: int = flag(
+        "Data", at_least(1, special=-1), -1, "threads that read images; -1 = one for each core"
+    )
+    skip_broken: bool = flag(
+        "Data",
+        BOOLEAN,
+        False,
+        "leave unreadable images out and list them in broken.txt; without it the first one ends "
+        "the conversion",
+    )
+    overwrite: bool = flag("Data", BOOLEAN, False, "replace record files that exist")
+
+    def options(self) -> Options:
+        """The flags as the converter takes them."""
+        return Options(
+            num_threads=None if self.num_threads == -1 else self.num_threads,
+            skip_broken=self.skip_broken,
+            overwrite=self.overwrite,
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PicturesConfig(SharedConversionConfig):
+    """How pictures become record files; programs may have other defaults of shards."""
+
+    train_shards: int = flag("Data", at_least(1), 2, "record files for training", "files")
+    validation_shards: int = flag("Data", at_least(1), 2, "record files for validation", "files")
+    raw_pixel: bool = flag("Data", BOOLEAN, False, "store uint8 pixels instead of JPEG")
+    resize_dimen: int = flag(
+        "Data",
+        at_least(0),
+        0,
+        "with --raw_pixel: side of the square that pictures are resized to; 0 = as they are",
+        "pixels",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.resize_dimen and not self.raw_pixel:
+            raise refuse("resize_dimen", self.resize_dimen, "needs --raw_pixel=True")
+
+    def arguments(self) -> dict[str, Any]:
+        """The keyword arguments of slim.datasets.convert that the flags set."""
+        return {
+            "num_shards": {"train": self.train_shards, "validation": self.validation_shards},
+            "form": Form(self.raw_pixel, self.resize_dimen),
+            "options": self.options(),
+        }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DownloadConfig(PicturesConfig):
+    """How a program that also downloads makes record files."""
+
+    data_dir: str | None = flag(
+        "Data", TEXT, None, "folder for the record files; also given without a flag; required"
+    )
+    source_dir: str | None = flag(
+        "Data", TEXT, None, "folder with the original files; not set = DATA_DIR/download"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.data_dir:
+            raise refuse("data_dir", "", "must name a folder for the record files")

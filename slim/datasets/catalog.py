@@ -1,0 +1,12 @@
+"""The data sets of the suite, each a module; its facts are known without TensorFlow."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from slim.datasets import cifar10, flowers, imagenet, images, mnist
+
+# A module has INFO, `download` and `load`; docs/extending.md says what they do.
+MODULES: dict[str, ModuleType] = {
+    module.INFO.name: module for module in (mnist, cifar10, imagenet, flowers, images)
+}

@@ -1,0 +1,161 @@
+"""Finds pictures in folders and in archives, and reads lists of classes."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import tarfile
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+
+from slim.datasets.dataset_info import BACKGROUND
+from slim.datasets.pictures import Picture, listed, printable
+
+SUFFIXES = (".jpg", ".jpeg", ".jpe", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+
+
+def class_folders(folder: str) -> list[str]:
+    """Returns the names of the folders in a folder, sorted, without hidden ones; raises OSError."""
+    with os.scandir(folder) as entries:
+        return sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
+
+
+def in_folder(folder: str, label: int, synset: str = "") -> list[Picture]:
+    """Returns the pictures that lie in a folder, sorted by name; other files are left out.
+
+    Raises:
+      ValueError: the folder has folders.
+      OSError: it cannot be read.
+    """
+    with os.scandir(folder) as entries:
+        found = sorted((e.name, e.is_dir()) for e in entries if not e.name.startswith("."))
+    if below := [name for name, is_folder in found if is_folder]:
+        raise ValueError(
+            f"{printable(folder)} has folders ({listed(below)}); "
+            "the pictures must lie in the folder of their class itself"
+        )
+    paths = [os.path.join(folder, name) for name, _ in found if is_picture(name)]
+    return [Picture(path, label, synset) for path in paths]
+
+
+def by_class(folder: str, classes: Sequence[str], is_synset: bool = False) -> list[list[Picture]]:
+    """Returns the pictures of each class, none where it has no folder; labels count from 1.
+
+    Args:
+      folder: holds the folders of the classes.
+      classes: names of the folders.
+      is_synset: whether these are WordNet ids.
+
+    Raises:
+      ValueError: there is no picture at all, or a class folder has folders.
+      OSError: a folder cannot be read.
+    """
+    present = set(class_folders(folder))
+    groups = []
+    for label, name in enumerate(classes, 1):
+        is_here = name in present
+        synset = name if is_synset else ""
+        groups.append(in_folder(os.path.join(folder, name), label, synset) if is_here else [])
+    if not any(groups):
+        raise ValueError(
+            f"{printable(folder)} holds no pictures in a folder for each class"
+            f"{f' (such as {listed(classes[:2])})' if classes else ''}; "
+            f"names of pictures end with {' '.join(SUFFIXES)}"
+        )
+    return groups
+
+
+def is_picture(name: str) -> bool:
+    """Whether a file is one to convert, by its name; hidden files are not."""
+    name = os.path.basename(name).lower()
+    return name.endswith(SUFFIXES) and not name.startswith(".")
+
+
+def label_names(classes: Iterable[str]) -> tuple[str, ...]:
+    """Returns the name of each label: the background, then the classes from label 1 on."""
+    return (BACKGROUND, *map(printable, classes))
+
+
+def members(path: str, offset: int = 0, size: int | None = None) -> Iterator[tarfile.TarInfo]:
+    """Yields the files in an uncompressed archive, or in one that lies within it.
+
+    Args:
+      path: the archive.
+      offset: where the inner archive begins, in bytes.
+      size: its size in bytes; None for all of the file.
+
+    Raises:
+      ValueError: the archive is damaged.
+      OSError: the file is missing or cannot be read.
+    """
+    with open(path, "rb") as file, _naming_damage(path):
+        end = os.path.getsize(path) if size is None else offset + size
+        file.seek(offset)
+        with tarfile.open(fileobj=file, mode="r:") as archive:
+            for member in archive:
+                if member.offset_data + member.size > end:
+                    raise tarfile.ReadError(f"{member.name} is cut off")
+                if member.isfile():
+                    yield member
+
+
+def contents(path: str, suffixes: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
+    """Yields name and content of the files in an archive, which may be compressed.
+
+    Args:
+      path: the archive.
+      suffixes: how the names of the wanted files end, in lower case.
+
+    Raises:
+      ValueError: the archive is damaged.
+      OSError: the file is missing or cannot be read.
+    """
+    with (
+        open(path, "rb") as file,
+        _naming_damage(path),
+        tarfile.open(fileobj=file, mode="r|*") as archive,
+    ):
+        for member in archive:
+            name = os.path.basename(member.name).lower()
+            if member.isfile() and name.endswith(suffixes) and not name.startswith("."):
+                yield member.name, archive.extractfile(member).read()
+
+
+def read_lines(path: str) -> list[str]:
+    """Returns the lines of a text file, without empty ones.
+
+    Raises:
+      ValueError: the file is not UTF-8 or has no lines.
+      OSError: it is missing or cannot be read.
+    """
+    with open(path, encoding="utf-8") as file:
+        try:
+            lines = [line.rstrip("\r\n") for line in file if line.strip()]
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path}: is not text in UTF-8 ({error})") from None
+    if not lines:
+        raise ValueError(f"{path}: is empty, must have a name in each line")
+    return lines
+
+
+def read_classes(path: str) -> list[str]:
+    """Returns the lines of a file that names a class in each line.
+
+    Raises:
+      ValueError: a class is named twice, or the file is not UTF-8 or has no lines.
+      OSError: it is missing or cannot be read.
+    """
+    classes = read_lines(path)
+    if repeated := [name for name, count in collections.Counter(classes).items() if count > 1]:
+        raise ValueError(f"{path}: names {listed(repeated)} more than once")
+    return classes
+
+
+@contextlib.contextmanager
+def _naming_damage(path: str) -> Iterator[None]:
+    """Turns the errors of a damaged archive into a ValueError that names it."""
+    try:
+        yield
+    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{printable(path)}: damaged archive ({error})") from None

@@ -1,0 +1,97 @@
+"""Reads one picture of any common kind, for the records: an RGB JPEG or RGB pixels."""
+
+from __future__ import annotations
+
+import io
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from PIL import Image, ImageOps
+
+from slim.datasets.conversion_options import JPEG, Form
+
+# A closed list: some of Pillow's other formats start programs.
+_FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF")
+_JPEG_FORMATS = ("JPEG", "MPO")  # a camera's MPO is a JPEG followed by more pictures
+_QUALITY = 95
+_ORIENTATION = 0x0112  # key in EXIF
+_UPRIGHT = (None, 1)
+_WIDE_MODES = ("I", "I;16", "I;16B", "I;16L", "I;16N")
+_LARGEST = (1 << 16) - 1
+
+
+class Stored(NamedTuple):
+    """A picture as it is stored: RGB, so with 3 channels."""
+
+    encoded: bytes
+    format: str  # "jpeg" or "RAW"
+    height: int
+    width: int
+
+
+def read(content: bytes, form: Form = JPEG, *, is_upright: bool = True) -> Stored:
+    """Turns a picture file into what is stored.
+
+    An RGB JPEG that TensorFlow can decode stays as it is, byte for byte. Other kinds become an RGB
+    JPEG of quality 95 with full colour resolution: grey, CMYK, palette and 16-bit pictures (of
+    which the high byte is kept), other formats whatever the file's name ends with, and pictures
+    that EXIF turns. Transparent parts become white. Of an animation the first picture is taken.
+
+    Args:
+      content: a JPEG, PNG, BMP, GIF, WebP or TIFF file.
+      form: how it is stored. Raw pixels are resized bilinearly; where they become fewer, each is
+        the weighted mean of all pixels that it covers.
+      is_upright: whether to turn the picture as its EXIF orientation says.
+
+    Raises:
+      ValueError: it is none of these, is damaged, or is larger than Pillow's limit of 179 million
+        pixels; says why.
+    """
+    try:
+        with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
+            is_turned = is_upright and image.getexif().get(_ORIENTATION) not in _UPRIGHT
+            is_rgb_jpeg = image.format in _JPEG_FORMATS and image.mode == "RGB" and not is_turned
+            if is_rgb_jpeg and not form.raw_pixel and _is_decodable(content):
+                return Stored(content, "jpeg", image.height, image.width)
+            rgb = _to_rgb(ImageOps.exif_transpose(image) if is_turned else image)
+    except Image.UnidentifiedImageError:
+        kind = "an empty file" if not content else "no picture of a known format"
+        raise ValueError(f"{kind}; allowed are {', '.join(_FORMATS)}") from None
+    except Exception as error:  # a damaged file can fail in any way
+        raise ValueError(str(error) or type(error).__name__) from None
+    return _store(rgb, form)
+
+
+def _is_decodable(content: bytes) -> bool:
+    """Whether TensorFlow, which the training reads with, decodes the whole JPEG."""
+    try:
+        tf.io.decode_jpeg(content, ratio=8)  # reads all of the file, but computes few pixels
+    except tf.errors.InvalidArgumentError:
+        return False
+    return True
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode == "F":
+        raise ValueError("pixels are floating-point numbers, whose range is unknown")
+    if image.mode in _WIDE_MODES:
+        values = np.asarray(image)
+        if values.max() > _LARGEST:
+            raise ValueError("pixels have more than 16 bits")
+        image = Image.fromarray((values >> 8).astype(np.uint8))
+    if image.has_transparency_data:
+        coloured = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), coloured)
+    return image.convert("RGB")
+
+
+def _store(rgb: Image.Image, form: Form) -> Stored:
+    if form.raw_pixel:
+        if form.resize_dimen:
+            size = (form.resize_dimen, form.resize_dimen)
+            rgb = rgb.resize(size, Image.Resampling.BILINEAR)
+        return Stored(rgb.tobytes(), "RAW", rgb.height, rgb.width)
+    buffer = io.BytesIO()
+    rgb.save(buffer, "JPEG", quality=_QUALITY, subsampling=0)
+    return Stored(buffer.getvalue(), "jpeg", rgb.height, rgb.width)

@@ -1,0 +1,194 @@
+"""Laws of reading pictures: an RGB JPEG stays as it is, and each other kind becomes one."""
+
+import io
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from slim.datasets import picture_reader
+from slim.datasets.conversion_options import Form
+
+_SIZE = (40, 24)  # width, height
+_RED, _WHITE = (200, 30, 40), (255, 255, 255)
+
+
+def _image(mode="RGB", colour=_RED):
+    return Image.new("RGB", _SIZE, colour).convert(mode)
+
+
+def _encode(image, kind="JPEG", **options):
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def _exif(orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return exif
+
+
+def _gradient():
+    """A picture without symmetry: red grows to the right, green downwards."""
+    across, down = np.meshgrid(np.linspace(0, 255, _SIZE[0]), np.linspace(0, 255, _SIZE[1]))
+    return Image.fromarray(np.stack([across, down, 0 * across], -1).astype(np.uint8))
+
+
+def _decode(stored):
+    """Decodes as the training does, and checks that the stored facts are true."""
+    image = tf.io.decode_jpeg(stored.encoded).numpy()
+    assert stored.format == "jpeg" and image.shape == (stored.height, stored.width, 3)
+    return image.astype(int)
+
+
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"subsampling": 0}])
+def test_an_rgb_jpeg_stays_as_it_is(options):
+    content = _encode(_image(), quality=80, **options)
+    stored = picture_reader.read(content)
+    assert stored.encoded == content
+    assert (stored.height, stored.width) == (24, 40)
+
+
+def _wide(mode):
+    """16 bits whose high byte is 100 and whose low byte is large."""
+    return Image.fromarray(np.full(_SIZE[::-1], 100 * 256 + 250, mode))
+
+
+def _with_palette_transparency():
+    image = Image.new("P", _SIZE, 1)
+    image.putpalette([*_RED, *_RED])
+    image.info["transparency"] = 1
+    return image
+
+
+def _animation():
+    first, second = _image(), _image(colour=_WHITE)
+    return _encode(first, "GIF", save_all=True, append_images=[second])
+
+
+def _with_transparent_grey():
+    return _encode(Image.new("LA", _SIZE, (0, 0)), "PNG")
+
+
+_GREY = (82, 82, 82)  # of _RED
+
+_KINDS = {
+    "grey JPEG": (_encode(_image("L")), _GREY),
+    "CMYK JPEG": (_encode(_image("CMYK")), _RED),
+    "PNG": (_encode(_image(), "PNG"), _RED),
+    "palette PNG": (_encode(_image().quantize(), "PNG"), _RED),
+    "black and white PNG": (_encode(_image("1", _WHITE), "PNG"), _WHITE),
+    "transparent PNG": (_encode(Image.new("RGBA", _SIZE, (*_RED, 0)), "PNG"), _WHITE),
+    "opaque PNG with alpha": (_encode(Image.new("RGBA", _SIZE, (*_RED, 255)), "PNG"), _RED),
+    "transparent grey PNG": (_with_transparent_grey(), _WHITE),
+    "transparent palette PNG": (_encode(_with_palette_transparency(), "PNG"), _WHITE),
+    "16-bit PNG": (_encode(_wide(np.uint16), "PNG"), (100, 100, 100)),
+    "16-bit TIFF": (_encode(_wide(np.uint16), "TIFF"), (100, 100, 100)),
+    "BMP": (_encode(_image(), "BMP"), _RED),
+    "GIF": (_encode(_image(), "GIF"), _RED),
+    "animated GIF": (_animation(), _RED),
+    "lossless WebP": (_encode(_image(), "WEBP", lossless=True), _RED),
+}
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_another_kind_becomes_an_rgb_jpeg_of_the_same_colour(kind):
+    content, colour = _KINDS[kind]
+    stored = picture_reader.read(content)
+    assert stored.encoded != content
+    image = _decode(stored)
+    assert image.shape == (24, 40, 3)
+    assert np.abs(image - colour).max() <= 3
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_picture_is_turned_upright_as_exif_says(orientation):
+    upright = np.asarray(_gradient()).astype(int)
+    turned = {  # what a camera stores so that `orientation` makes it upright again
+        1: upright,
+        2: upright[:, ::-1],
+        3: upright[::-1, ::-1],
+        4: upright[::-1],
+        5: upright.transpose(1, 0, 2),
+        6: np.rot90(upright),
+        7: upright.transpose(1, 0, 2)[::-1, ::-1],
+        8: np.rot90(upright, -1),
+    }[orientation]
+    stored_by_camera = Image.fromarray(turned.astype(np.uint8))
+    content = _encode(stored_by_camera, quality=95, subsampling=0, exif=_exif(orientation))
+    image = _decode(picture_reader.read(content))
+    assert image.shape == upright.shape and np.abs(image - upright).mean() < 3
+    kept = picture_reader.read(content, is_upright=False)
+    assert kept.encoded == content and (kept.height, kept.width) == turned.shape[:2]
+
+
+def test_detail_survives_the_change_of_format():
+    pixels = np.random.default_rng(0).integers(0, 256, (24, 40, 3), np.uint8)
+    image = _decode(picture_reader.read(_encode(Image.fromarray(pixels), "PNG")))
+    assert np.abs(image - pixels).mean() < 6
+
+
+def test_raw_pixels_are_the_picture():
+    pixels = np.asarray(_gradient())
+    stored = picture_reader.read(_encode(_gradient(), "PNG"), Form(raw_pixel=True))
+    assert stored[1:] == ("RAW", 24, 40)
+    np.testing.assert_array_equal(
+        np.frombuffer(stored.encoded, np.uint8).reshape(24, 40, 3), pixels
+    )
+
+
+def test_raw_pixels_are_resized_to_a_square_as_means_of_what_they_cover():
+    content = _encode(_gradient(), "PNG")
+    stored = picture_reader.read(content, Form(raw_pixel=True, resize_dimen=8))
+    assert stored[1:] == ("RAW", 8, 8)
+    small = np.frombuffer(stored.encoded, np.uint8).reshape(8, 8, 3).astype(int)
+    means = np.asarray(_gradient()).reshape(8, 3, 8, 5, 3).mean((1, 3))
+    inner = (slice(1, -1), slice(1, -1))  # at the rim less is covered
+    assert np.abs(small - means)[inner].max() <= 2
+
+
+_JPEG = _encode(_gradient())
+_PNG = _encode(_gradient(), "PNG")
+
+
+def _without_size(content, marker, field):
+    at = content.index(marker) + field
+    return content[:at] + bytes(4) + content[at + 4 :]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "an empty file"),
+        (b"hello", "no picture of a known format; allowed are JPEG"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "no picture of a known format"),
+        (_JPEG[:-40], "truncated"),
+        (_JPEG[:-2], "truncated"),
+        (_JPEG[:100], ""),
+        (_PNG[: len(_PNG) // 2], ""),
+        (_without_size(_JPEG, b"\xff\xc0", 5), ""),
+        (_without_size(_PNG, b"IHDR", 4), ""),
+        (_encode(Image.fromarray(np.zeros((4, 4), np.float32)), "TIFF"), "floating-point"),
+        (_encode(Image.fromarray(np.full((4, 4), 1 << 20, np.int32)), "TIFF"), "more than 16 bits"),
+    ],
+)
+@pytest.mark.parametrize("raw_pixel", [False, True])
+def test_a_broken_picture_is_refused_with_a_reason(content, message, raw_pixel):
+    with pytest.raises(ValueError, match=message or ".") as error:
+        picture_reader.read(content, Form(raw_pixel=raw_pixel))
+    assert "\n" not in str(error.value)
+
+
+def test_a_picture_larger_than_the_limit_is_refused(monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    with pytest.raises(ValueError, match="exceeds limit of 200 pixels"):
+        picture_reader.read(_JPEG)
+
+
+def test_a_jpeg_that_only_pillow_decodes_is_encoded_anew(monkeypatch):
+    monkeypatch.setattr(picture_reader, "_is_decodable", lambda content: False)
+    stored = picture_reader.read(_JPEG)
+    assert stored.encoded != _JPEG
+    assert np.abs(_decode(stored) - np.asarray(_gradient())).mean() < 6

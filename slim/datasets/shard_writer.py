@@ -1,0 +1,102 @@
+"""Writes record files on all cores; the result does not depend on the number of threads."""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import contextlib
+import functools
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+import tensorflow as tf
+from rich.progress import Progress
+
+from slim.datasets import records
+from slim.datasets.conversion_options import Options
+from slim.datasets.sources import Source
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+_CALLS_AHEAD = 4  # for each thread, so that none waits while a record is written
+
+
+def write_shards(
+    shares: Mapping[str, Sequence[int]],
+    source: Source,
+    options: Options,
+    bar: Progress,
+    set_broken: Callable[[str, list[str]], None],
+) -> None:
+    """Writes record files; each gets its name and its stored count as soon as it is complete.
+
+    Args:
+      shares: places of each file's images in the source, by path.
+      source: the images.
+      options: how to convert.
+      bar: shows how many images are written.
+      set_broken: takes the name of each file and a line for each image that it is without.
+    """
+    total = sum(map(len, shares.values()))
+    task = bar.add_task(f"writing {total} images", total=total)
+    read = functools.partial(_read, source, options.skip_broken)
+    num_threads = options.num_threads or len(os.sched_getaffinity(0))
+    with concurrent.futures.ThreadPoolExecutor(num_threads) as pool:
+        calls = (call for share in shares.values() for call in _calls(share, source.at_once))
+        results = _in_order(pool, read, calls, _CALLS_AHEAD * num_threads)
+        for path, share in shares.items():
+            count, broken = 0, []
+            with _naming(path), records.record_writer(path) as writer:
+                for call in _calls(share, source.at_once):
+                    for record in next(results):
+                        if isinstance(record, str):
+                            broken.append(record)
+                        else:
+                            writer.write(record)
+                            count += 1
+                    bar.advance(task, len(call))
+                set_broken(os.path.basename(path), broken)
+            records.store_counts({path: count})
+
+
+def _read(source: Source, skip_broken: bool, places: Sequence[int]) -> list[bytes | str]:
+    """Returns the serialized records of some images, or why an image is broken."""
+    try:
+        return [record.serialize() for record in source.records(places)]
+    except ValueError as error:
+        if not skip_broken:
+            raise
+        if len(places) == 1:
+            return [str(error)]
+    return [_read(source, skip_broken, [place])[0] for place in places]
+
+
+def _calls(share: Sequence[int], at_once: int) -> Iterator[Sequence[int]]:
+    return (share[first : first + at_once] for first in range(0, len(share), at_once))
+
+
+def _in_order(
+    pool: concurrent.futures.Executor,
+    function: Callable[[_T], _R],
+    arguments: Iterable[_T],
+    num_ahead: int,
+) -> Iterator[_R]:
+    """Yields the function's results in order, at most `num_ahead` of which wait in memory."""
+    waiting: collections.deque[concurrent.futures.Future[_R]] = collections.deque()
+    for argument in arguments:
+        waiting.append(pool.submit(function, argument))
+        if len(waiting) == num_ahead:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
+
+
+@contextlib.contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """Turns TensorFlow's errors about a file that cannot be written into an OSError."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        raise OSError(f"{path}: cannot be written ({error.message})") from None
