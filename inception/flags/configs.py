@@ -193,7 +193,7 @@ class TrainConfig(_Shared, Trainer, Rates):
         0.0005,
         "weight of the penalty sum(w^2)/2 over the kernels in the loss",
     )
-    dropout_keep_prob: float = flag(
+    dropout_keep_prob: float | None = flag(  # None: the net's own
         "Training", number(0, 1, above=True), 0.5, "fraction of activations that dropout keeps"
     )
     moving_average_decay: float = flag(
@@ -236,7 +236,7 @@ class TrainConfig(_Shared, Trainer, Rates):
         "seconds",
     )
 
-    label_smoothing: float = 0.0
+    label_smoothing: float | None = None  # None: the net's own
     trainable_scopes: tuple[str, ...] = ()  # first parts of variable names; empty: all train
     checkpoint_exclude_scopes: tuple[str, ...] = ()  # not restored from the pretrained checkpoint
     ignore_missing_vars: bool = False  # of the pretrained checkpoint

@@ -66,7 +66,7 @@ def make_task(config: EvalConfig) -> Task:
     goal = problem.resolve(config)
     dataset = dataset_factory.get_dataset(config.dataset_name, config.subset, config.data_dir)
     model = nets_factory.build_net(
-        config.net, num_classes=goal.num_classes, image_size=goal.image_size
+        config.net, num_classes=goal.num_classes, image_size=goal.image_size, auxiliary=False
     )
     count_hits = metrics.hit_counter(Classifier(model).logits)
     examples = batches.evaluation_batches(config, goal, dataset)
@@ -174,7 +174,8 @@ def _open_writer(eval_dir: str) -> tf.summary.SummaryWriter:
 
 
 def _load(path: str, task: Task) -> None:
-    checkpoints.restore_weights(path, task.model, averages=task.config.restore_avg_var)
+    weights = nets_factory.named_variables(task.model)
+    checkpoints.restore_weights(path, weights, averages=task.config.restore_avg_var)
 
 
 def _measure(task: Task, after_batch: Callable[[int], None] = lambda examples: None) -> Metrics:

@@ -58,10 +58,10 @@ def _restore_or_start(config: TrainConfig, training: Training) -> str | None:
 def _load_pretrained(config: TrainConfig, training: Training, path: str) -> None:
     exclude = config.checkpoint_exclude_scopes
     if config.fine_tune:
-        exclude += (nets_factory.get_spec(config.net).logits_layer + "/",)
+        exclude += tuple(f"{layer}/" for layer in nets_factory.get_spec(config.net).logits_layers)
     checkpoints.restore_weights(
         path,
-        training.classifier.model,
+        nets_factory.named_variables(training.classifier.model),
         averages=False,
         exclude=exclude,
         ignore_missing=config.ignore_missing_vars,

@@ -50,6 +50,10 @@ class NetBuilder:
         salt = layer_seed(0, name)
         return layers.Dropout(self.dropout_keep_prob, salt, name=name)(net, self.dropout_seed)
 
+    def decay(self, decay: bool = True) -> layers.WeightDecay | None:
+        """Returns the penalty on a kernel; None if there is none."""
+        return layers.WeightDecay(self.weight_decay) if decay and self.weight_decay else None
+
     def _options(
         self,
         name: str,
@@ -61,11 +65,10 @@ class NetBuilder:
         initializer: type[keras.initializers.Initializer] = keras.initializers.TruncatedNormal,
     ) -> dict[str, Any]:
         """Returns the layer's arguments; `stddev` is the kernel's, `bias` a constant."""
-        decayed = decay and self.weight_decay
         return {
             "name": name,
             "activation": activation,
             "kernel_initializer": initializer(stddev=stddev, seed=layer_seed(self.seed, name)),
             "bias_initializer": keras.initializers.Constant(bias),
-            "kernel_regularizer": layers.WeightDecay(self.weight_decay) if decayed else None,
+            "kernel_regularizer": self.decay(decay),
         }

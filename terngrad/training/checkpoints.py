@@ -14,7 +14,6 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 
-import keras
 import tensorflow as tf
 
 from terngrad.training.divergence import NotFiniteError
@@ -115,17 +114,17 @@ def restore(path: str, state: State) -> None:
 
 def restore_weights(
     path: str,
-    model: keras.Model,
+    weights: State,
     *,
     averages: bool,
     exclude: Sequence[str] = (),
     ignore_missing: bool = False,
 ) -> None:
-    """Reads a model's weights, by variable name, from a training checkpoint.
+    """Reads a model's weights from a training checkpoint.
 
     Args:
       path: path of the checkpoint.
-      model: model whose weights are set.
+      weights: the model's variables by name, which are set.
       averages: read the moving average of each variable that has one.
       exclude: variables whose names begin with one of these keep their values.
       ignore_missing: variables that are not in the checkpoint also keep their values.
@@ -140,10 +139,10 @@ def restore_weights(
             f"{path} holds no moving averages; use the weights instead (--restore_avg_var=False)."
         )
     wanted = {}
-    for v in model.variables:
-        if not v.path.startswith(tuple(exclude)):
-            group = "averages" if averages and v.path in averaged else "variables"
-            wanted[f"{group}/{v.path}"] = v.value
+    for name, variable in weights.items():
+        if not name.startswith(tuple(exclude)):
+            group = "averages" if averages and name in averaged else "variables"
+            wanted[f"{group}/{name}"] = variable
     if ignore_missing:
         wanted = {name: v for name, v in wanted.items() if name in stored}
     _check_shapes(path, stored, wanted)
