@@ -153,7 +153,7 @@ def _whole_codec(nodes: int, rounds: int) -> float:
     model = nets_factory.build_net(_WHOLE_NET, num_classes=10, image_size=28)
     variables = model.trainable_variables
     layout = make_layout(
-        [v.path for v in variables],
+        [nets_factory.variable_name(v) for v in variables],
         [v.shape for v in variables],
         Policy(grad_bits=1, clip_factor=_BOUND),
     )

@@ -41,7 +41,7 @@ def shapes_of(net: str) -> Shapes:
     """Returns the shapes of the variables of one of NETS by name, in the order of the layers."""
     if net in _CIFAR10:
         model = nets_factory.build_net(net, num_classes=_CIFAR10[net])
-        return {v.path: tuple(v.shape) for v in model.trainable_variables}
+        return {nets_factory.variable_name(v): tuple(v.shape) for v in model.trainable_variables}
     kernels = {"alexnet": _ALEXNET, "vgg_a": _VGG_A}[net]
     shapes = {}
     for layer, kernel in kernels.items():

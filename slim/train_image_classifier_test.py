@@ -77,8 +77,9 @@ def test_it_trains_under_mpirun(data_dir, tmp_path):
 def weights(path) -> dict[str, np.ndarray]:
     """Returns the weights of mlp in a checkpoint, by name."""
     model = nets_factory.build_net("mlp", num_classes=10)
-    checkpoints.restore_weights(str(path), model, averages=False)
-    return {variable.path: variable.numpy() for variable in model.variables}
+    variables = nets_factory.named_variables(model)
+    checkpoints.restore_weights(str(path), variables, averages=False)
+    return {name: variable.numpy() for name, variable in variables.items()}
 
 
 def test_a_net_that_does_not_exist_is_one_line(data_dir):

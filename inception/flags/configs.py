@@ -212,7 +212,7 @@ class TrainConfig(_Shared, Trainer, Rates):
         0.0005,
         "weight of the penalty sum(w^2)/2 over the kernels in the loss",
     )
-    dropout_keep_prob: float = flag(
+    dropout_keep_prob: float | None = flag(  # None: the net's own
         "Training", number(0, 1, above=True), 0.5, "fraction of activations that dropout keeps"
     )
     moving_average_decay: float = flag(
@@ -259,7 +259,7 @@ class TrainConfig(_Shared, Trainer, Rates):
         "seconds",
     )
 
-    label_smoothing: float = 0.0
+    label_smoothing: float | None = None  # None: the net's own
     clone_on_cpu: bool = False  # towers on the CPU though there are GPUs
     log_every_n_steps: int = 10
     save_interval_secs: float = 0.0  # checkpoints by time; 0: by save_iter only

@@ -191,6 +191,7 @@ class TrainFlags(_Shared, configs.Trainer):
             warmup_epochs=self.warmup_epochs,
             warmup_learning_rate=self.warmup_learning_rate,
             weight_decay=self.weight_decay,
+            dropout_keep_prob=None,
             label_smoothing=self.label_smoothing,
             moving_average_decay=self.moving_average_decay or 0.0,
             pretrained_model_checkpoint_path=self.checkpoint_path,

@@ -33,6 +33,7 @@ def test_training_keeps_tf_slims_defaults():
         "learning_rate_power": 1.0,
         "polynomial_over_epochs": True,
         "weight_decay": 0.00004,
+        "dropout_keep_prob": None,
         "label_smoothing": 0.0,
         "moving_average_decay": 0.0,
         "log_every_n_steps": 10,

@@ -9,7 +9,7 @@ import tensorflow as tf
 from inception.flags.configs import TrainConfig
 from inception.training import runtime
 from inception.training.learning_rate import learning_rate
-from inception.training.problem import Problem
+from inception.training.problem import Problem, net_settings
 from slim.nets import nets_factory
 from terngrad.codecs.codec import Codec, Payload
 from terngrad.codecs.factory import make_codecs, payloads
@@ -115,15 +115,22 @@ def build_training(
 
 
 def _make_classifier(config: TrainConfig, goal: Problem) -> Classifier:
+    own, spec = net_settings(config), nets_factory.get_spec(config.net)
     model = nets_factory.build_net(
         config.net,
         num_classes=goal.num_classes,
         image_size=goal.image_size,
         weight_decay=config.weight_decay,
-        dropout_keep_prob=config.dropout_keep_prob,
+        dropout_keep_prob=own.dropout_keep_prob,
         seed=config.seed,
     )
-    return Classifier(model, config.label_smoothing, config.trainable_scopes)
+    return Classifier(
+        model,
+        own.label_smoothing,
+        config.trainable_scopes,
+        spec.auxiliary_weights,
+        nets_factory.variable_name,
+    )
 
 
 def _make_exchange(
@@ -148,13 +155,13 @@ def _float_codecs(
 
 
 def _policy(config: TrainConfig, names: Sequence[str]) -> Policy:
-    logits = nets_factory.get_spec(config.net).logits_layer
-    trained = any(name.startswith(f"{logits}/") for name in names)
+    layers = {name.rpartition("/")[0] for name in names}
+    logits = [name for name in nets_factory.get_spec(config.net).logits_layers if name in layers]
     return Policy(
         grad_bits=config.grad_bits,
         clip_factor=config.clip_factor,
         size_to_binarize=config.size_to_binarize,
-        float_layers=(logits,) if trained and not config.quantize_logits else (),
+        float_layers=() if config.quantize_logits else tuple(logits),
         scaler_sharing=config.scaler_sharing,
         use_encoding=config.use_encoding,
         codec=config.codec,

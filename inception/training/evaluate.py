@@ -69,7 +69,7 @@ def make_task(config: EvalConfig) -> Task:
     trained_in = os.path.dirname(folder) if _exists(folder) else folder
     labels.check_labels(trained_in, dataset.class_names, f"the records of {config.data_dir}")
     model = nets_factory.build_net(
-        config.net, num_classes=goal.num_classes, image_size=goal.image_size
+        config.net, num_classes=goal.num_classes, image_size=goal.image_size, for_training=False
     )
     count_hits = metrics.hit_counter(Classifier(model).logits)
     examples = batches.evaluation_batches(config, goal, dataset)
@@ -177,7 +177,8 @@ def _open_writer(eval_dir: str) -> tf.summary.SummaryWriter:
 
 
 def _load(path: str, task: Task) -> None:
-    checkpoints.restore_weights(path, task.model, averages=task.config.restore_avg_var)
+    weights = nets_factory.named_variables(task.model)
+    checkpoints.restore_weights(path, weights, averages=task.config.restore_avg_var)
 
 
 def _measure(task: Task, after_batch: Callable[[int], None] = lambda examples: None) -> Metrics:

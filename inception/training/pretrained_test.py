@@ -19,7 +19,7 @@ LAST = {"logits/kernel", "logits/bias"}
 def variables(num_classes: int = 10, seed: int = 1) -> dict[str, tf.Variable]:
     """Returns the variables of a small net, by name."""
     model = nets_factory.build_net(NET, num_classes=num_classes, seed=seed)
-    return {nets_factory.variable_name(v): v.value for v in model.variables}
+    return nets_factory.named_variables(model)
 
 
 def config(path, **changes) -> TrainConfig:

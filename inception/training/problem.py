@@ -1,6 +1,7 @@
 """The classification problem of a data set and a net, which must fit each other."""
 
 import dataclasses
+from typing import NamedTuple
 
 from inception.flags import configs
 from inception.flags.table import refuse
@@ -23,6 +24,20 @@ class Problem:
     image_size: int
     channels: int
     preprocessing: str
+
+
+class NetSettings(NamedTuple):
+    """Settings of a training that a net brings where the config leaves them open."""
+
+    dropout_keep_prob: float
+    label_smoothing: float
+
+
+def net_settings(config: configs.TrainConfig) -> NetSettings:
+    """Returns the config's values, and the net's published ones for those that are None."""
+    spec = nets_factory.get_spec(config.net)
+    named = {name: getattr(config, name) for name in NetSettings._fields}
+    return NetSettings(**{k: getattr(spec, k) if v is None else v for k, v in named.items()})
 
 
 def resolve(config: configs.TrainConfig | configs.EvalConfig) -> Problem:

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from inception.flags.checks import inert_flags
 from inception.flags.configs import TrainConfig
+from inception.training.problem import net_settings
 from slim.datasets.dataset_factory import Dataset
 
 # Settings that may change between two starts without changing a bit of the result.
@@ -58,6 +59,7 @@ def describe(
     """
     ignored = _WITHOUT_EFFECT | inert_flags(config).keys() | (set() if config.codec else {"codec"})
     settings = {k: v for k, v in dataclasses.asdict(config).items() if k not in ignored}
+    settings |= net_settings(config)._asdict()
     settings["num_nodes"] = config.nodes
     settings["workers"] = workers
     settings["batches_per_step"] = batches_per_step or workers

@@ -24,7 +24,7 @@ class NetBuilder:
       weight_decay: adds weight_decay * sum(w^2) / 2 of every decayed kernel to the model's losses.
       dropout_keep_prob: share of the values that dropout keeps, in (0, 1].
       seed: decides, with the name of a layer, the layer's initial weights.
-      dropout_seed: int32 [2] input of the model; None if the net has no dropout.
+      dropout_seed: int32 [2] input of the model; None leaves dropout out.
     """
 
     weight_decay: float
@@ -46,9 +46,15 @@ class NetBuilder:
         return keras.layers.Dense(units, **self._options(name, **kwargs))(net)
 
     def dropout(self, net: keras.KerasTensor, name: str) -> keras.KerasTensor:
-        """Appends dropout, which draws from the model's dropout_seed."""
+        """Appends dropout, which draws from the model's dropout_seed; nothing without a seed."""
+        if self.dropout_seed is None:
+            return net
         salt = layer_seed(0, name)
         return layers.Dropout(self.dropout_keep_prob, salt, name=name)(net, self.dropout_seed)
+
+    def decay(self, decay: bool = True) -> layers.WeightDecay | None:
+        """Returns the penalty on a kernel; None if there is none."""
+        return layers.WeightDecay(self.weight_decay) if decay and self.weight_decay else None
 
     def _options(
         self,
@@ -61,11 +67,10 @@ class NetBuilder:
         initializer: type[keras.initializers.Initializer] = keras.initializers.TruncatedNormal,
     ) -> dict[str, Any]:
         """Returns the layer's arguments; `stddev` is the kernel's, `bias` a constant."""
-        decayed = decay and self.weight_decay
         return {
             "name": name,
             "activation": activation,
             "kernel_initializer": initializer(stddev=stddev, seed=layer_seed(self.seed, name)),
             "bias_initializer": keras.initializers.Constant(bias),
-            "kernel_regularizer": layers.WeightDecay(self.weight_decay) if decayed else None,
+            "kernel_regularizer": self.decay(decay),
         }

@@ -6,12 +6,15 @@ import tensorflow as tf
 BATCH, CLASSES, SIDE = 16, 5, 8
 
 
-def make_model(batch_norm: bool = False, penalty: float = 0.0) -> keras.Model:
+def make_model(
+    batch_norm: bool = False, penalty: float = 0.0, auxiliary: bool = False
+) -> keras.Model:
     """Makes a small convolutional net with seeded weights.
 
     Args:
       batch_norm: whether a batch normalization follows the convolution.
       penalty: factor of the last kernel's L2 penalty.
+      auxiliary: whether the model has a second output, the logits of a head on the convolution.
 
     Returns:
       A model from images [n, SIDE, SIDE, 1] to logits [n, CLASSES].
@@ -27,7 +30,10 @@ def make_model(batch_norm: bool = False, penalty: float = 0.0) -> keras.Model:
     logits = keras.layers.Dense(
         CLASSES, kernel_initializer=init(), kernel_regularizer=decay, name="logits"
     )
-    return keras.Model(images, logits(x))
+    if not auxiliary:
+        return keras.Model(images, logits(x))
+    head = keras.layers.Dense(CLASSES, kernel_initializer=init(), name="auxiliary.logits")
+    return keras.Model(images, [logits(x), head(x)])
 
 
 def make_batches(seed: int = 1) -> tf.data.Dataset:

@@ -14,7 +14,6 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -137,12 +136,12 @@ def read_weights(path: str, *, averages: bool) -> dict[str, np.ndarray]:
     return dict(zip(keys, _arrays(path, keys.values()), strict=True))
 
 
-def restore_weights(path: str, model: keras.Model, *, averages: bool) -> None:
-    """Sets a model's weights, by variable name, to those of a training checkpoint.
+def restore_weights(path: str, weights: State, *, averages: bool) -> None:
+    """Sets a model's weights to those of a training checkpoint.
 
     Args:
       path: path of the checkpoint.
-      model: model whose weights are set.
+      weights: the model's variables by name, which are set.
       averages: read the moving average of each variable that has one.
 
     Raises:
@@ -150,7 +149,7 @@ def restore_weights(path: str, model: keras.Model, *, averages: bool) -> None:
     """
     stored = _stored(path)
     keys = _keys_of_weights(path, stored, averages)
-    wanted = {keys.get(v.path, f"variables/{v.path}"): v.value for v in model.variables}
+    wanted = {keys.get(name, f"variables/{name}"): v for name, v in weights.items()}
     _check_shapes(path, stored, wanted)
     _read(path, wanted)
 

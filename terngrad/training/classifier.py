@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import keras
@@ -10,7 +11,7 @@ import tensorflow as tf
 
 
 class Losses(NamedTuple):
-    """Float32 scalars: mean cross entropy over the batch, and the weight decay."""
+    """Float32 scalars: mean cross entropy over the batch, of all heads, and the weight decay."""
 
     entropy: tf.Tensor
     regularization: tf.Tensor
@@ -20,7 +21,8 @@ class Classifier:
     """A Keras functional model as a pure function of its parameters.
 
     The model maps images [B, H, W, C], or images and a dropout seed int32 [2] if it has a second
-    input, to logits [B, classes].
+    input, to logits [B, classes]. A model with auxiliary heads has a list of outputs: the logits,
+    and those of each head.
     """
 
     def __init__(
@@ -28,6 +30,8 @@ class Classifier:
         model: keras.Model,
         label_smoothing: float = 0.0,
         trainable_scopes: Sequence[str] = (),
+        auxiliary_weights: Sequence[float] = (),
+        name_of: Callable[[keras.Variable], str] = operator.attrgetter("path"),
     ) -> None:
         """Wraps a model.
 
@@ -35,21 +39,30 @@ class Classifier:
           model: see class.
           label_smoothing: share of each label's weight that is spread over all classes.
           trainable_scopes: train only variables whose names begin with one of these; empty = all.
+          auxiliary_weights: weight in the loss of each auxiliary head's cross entropy.
+          name_of: gives a variable its name in checkpoints, scopes and messages.
 
         Raises:
-          ValueError: a scope names no variable.
+          ValueError: a scope names no variable, or the model has another number of outputs.
         """
+        if len(model.outputs) != 1 + len(auxiliary_weights):
+            raise ValueError(
+                f"the model has {len(model.outputs)} outputs; allowed with "
+                f"{len(auxiliary_weights)} auxiliary weights are {1 + len(auxiliary_weights)}."
+            )
         self.model = model
         self._label_smoothing = label_smoothing
+        self._head_weights = [1.0, *auxiliary_weights]
         self._trainable = model.trainable_variables
-        self._trained = _indices_in_scopes(self._trainable, trainable_scopes)
+        names = [name_of(v) for v in self._trainable]
+        self._trained = _indices_in_scopes(names, trainable_scopes)
         self.variables: list[tf.Variable] = [self._trainable[i].value for i in self._trained]
-        self.names: list[str] = [self._trainable[i].path for i in self._trained]
+        self.names: list[str] = [names[i] for i in self._trained]
         self.frozen: dict[str, tf.Variable] = {
-            v.path: v.value for i, v in enumerate(self._trainable) if i not in self._trained
+            names[i]: v.value for i, v in enumerate(self._trainable) if i not in self._trained
         }
         self.state: dict[str, tf.Variable] = {
-            v.path: v.value for v in model.non_trainable_variables
+            name_of(v): v.value for v in model.non_trainable_variables
         }
 
     def gradients(
@@ -77,17 +90,22 @@ class Classifier:
     def logits(self, images: tf.Tensor) -> tf.Tensor:
         """Returns logits float32 [B, classes] of the current parameters, without dropout."""
         seed = tf.zeros([2], tf.int32)
-        return self.model(self._inputs(images, seed), training=False)
+        return _heads(self.model(self._inputs(images, seed), training=False))[0]
 
     def _losses(self, values, images, labels, dropout_seed):
-        logits, state, penalties = self.model.stateless_call(
+        outputs, state, penalties = self.model.stateless_call(
             values,
             list(self.state.values()),
             self._inputs(images, dropout_seed),
             training=True,
             return_losses=True,
         )
-        entropy = tf.reduce_mean(self._cross_entropy(logits, labels))
+        entropy = tf.add_n(
+            [
+                weight * tf.reduce_mean(self._cross_entropy(logits, labels))
+                for weight, logits in zip(self._head_weights, _heads(outputs), strict=True)
+            ]
+        )
         penalty = tf.add_n(penalties) if penalties else tf.zeros([])
         return Losses(entropy, penalty), state
 
@@ -103,11 +121,15 @@ class Classifier:
         return [images, dropout_seed] if len(self.model.inputs) == 2 else images
 
 
-def _indices_in_scopes(variables, scopes: Sequence[str]) -> list[int]:
+def _heads(outputs: tf.Tensor | list[tf.Tensor]) -> list[tf.Tensor]:
+    return list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
+
+
+def _indices_in_scopes(names: Sequence[str], scopes: Sequence[str]) -> list[int]:
     if not scopes:
-        return list(range(len(variables)))
+        return list(range(len(names)))
     for scope in scopes:
-        if not any(v.path.startswith(scope) for v in variables):
-            allowed = ", ".join(v.path for v in variables)
+        if not any(name.startswith(scope) for name in names):
+            allowed = ", ".join(names)
             raise ValueError(f"no trainable variable begins with {scope!r}; allowed are {allowed}.")
-    return [i for i, v in enumerate(variables) if v.path.startswith(tuple(scopes))]
+    return [i for i, name in enumerate(names) if name.startswith(tuple(scopes))]

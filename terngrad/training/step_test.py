@@ -225,6 +225,58 @@ def test_label_smoothing_spreads_a_share_over_all_classes():
     )
 
 
+def test_auxiliary_heads_add_their_weighted_cross_entropy_in_training_only():
+    images, labels = next(iter(make_batches()))
+    seed = tf.zeros([2], tf.int32)
+    model = make_model(auxiliary=True)
+    classifier = Classifier(model, auxiliary_weights=[0.4])
+    main, auxiliary = model(images)
+    gradients, losses, _ = classifier.gradients(images, labels, seed)
+    heads = [
+        np.mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+        for logits in (main, auxiliary)
+    ]
+    np.testing.assert_allclose(losses.entropy, heads[0] + 0.4 * heads[1], rtol=1e-5)
+    np.testing.assert_array_equal(classifier.logits(images), main)
+    twice = Classifier(model, auxiliary_weights=[0.8]).gradients(images, labels, seed)[0]
+    for name, once, double in zip(classifier.names, gradients, twice, strict=True):
+        if name.startswith("auxiliary"):
+            np.testing.assert_allclose(double, 2 * once, rtol=1e-5)
+        if name.startswith("logits"):
+            np.testing.assert_array_equal(double, once)
+
+
+def test_label_smoothing_holds_for_auxiliary_heads_too():
+    images, labels = next(iter(make_batches()))
+    model = make_model(auxiliary=True)
+    classifier = Classifier(model, label_smoothing=0.1, auxiliary_weights=[0.4])
+    losses = classifier.gradients(images, labels, tf.zeros([2], tf.int32))[1]
+    targets = 0.9 * np.eye(CLASSES)[labels.numpy()] + 0.1 / CLASSES
+    main, auxiliary = (
+        -np.mean(np.sum(targets * tf.nn.log_softmax(logits).numpy(), axis=1))
+        for logits in model(images)
+    )
+    np.testing.assert_allclose(losses.entropy, main + 0.4 * auxiliary, rtol=1e-5)
+
+
+def test_a_model_with_other_outputs_than_heads_is_refused():
+    with pytest.raises(ValueError, match="has 2 outputs; allowed with 0 auxiliary weights are 1"):
+        Classifier(make_model(auxiliary=True))
+
+
+def test_a_classifier_names_its_variables_as_it_is_told():
+    name_of = lambda variable: variable.path.replace(".", "/")
+    classifier = Classifier(
+        make_model(batch_norm=True, auxiliary=True),
+        trainable_scopes=["auxiliary/"],
+        auxiliary_weights=[1.0],
+        name_of=name_of,
+    )
+    assert classifier.names == ["auxiliary/logits/kernel", "auxiliary/logits/bias"]
+    assert "norm/gamma" in classifier.frozen
+    assert "norm/moving_mean" in classifier.state
+
+
 def test_dropout_draws_from_all_64_bits_of_the_seed_from_step_and_from_node():
     keys = [
         (1, 5, 0),

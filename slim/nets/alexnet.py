@@ -1,0 +1,81 @@
+"""AlexNet: the net of the paper, as TernGrad trains it, and TF-Slim's alexnet_v2."""
+
+from __future__ import annotations
+
+import keras
+
+from slim.nets.layers import LocalResponseNormalization
+from slim.nets.net_builder import NetBuilder
+from slim.nets.scope import XAVIER, BatchNorm, Scope, Style, truncated_normal
+
+_BATCH_NORM = BatchNorm(decay=0.9997, epsilon=0.001, scale=False)
+
+
+def alexnet(images: keras.KerasTensor, num_classes: int, add: NetBuilder) -> keras.KerasTensor:
+    """Returns the logits of AlexNet (Krizhevsky et al., NIPS 2012) with batch normalization.
+
+    This is `alexnet` of TernGrad's code: two halves, `conv1_1` and `conv1_2` and so on, which meet
+    before conv3 and before fc6, with response normalization after conv1 and conv2. Convolutions
+    have batch normalization in place of a bias. fc6 sees 6 x 6 positions, those of a 224 x 224
+    image; the features of a larger image's windows are averaged before the last layer.
+    """
+    scope = Scope(add, "alexnet", Style(truncated_normal(0.01), _BATCH_NORM))
+    halves = [_first_layers(images, scope, half) for half in (1, 2)]
+    net = keras.layers.Concatenate(name="alexnet.pool2")(halves)
+    halves = [_last_layers(net, scope, half) for half in (1, 2)]
+    net = keras.layers.Concatenate(name="alexnet.pool5")(halves)
+    top = Scope(add, "alexnet", Style(truncated_normal(0.005), bias=0.1))
+    net = _hidden_layers(net, top, 6)
+    return top.styled(initializer=truncated_normal(0.01), bias=0.0).logits(
+        net, "logits", num_classes
+    )
+
+
+def alexnet_v2(images: keras.KerasTensor, num_classes: int, add: NetBuilder) -> keras.KerasTensor:
+    """Returns the logits of the AlexNet of "One weird trick" (arXiv 1404.5997), as in TF-Slim.
+
+    It has one column and no normalization. fc6 sees 5 x 5 positions, those of a 224 x 224 image;
+    the features of a larger image's windows are averaged before fc8, as with TF-Slim's
+    `global_pool`.
+    """
+    scope = Scope(add, "alexnet_v2", Style(XAVIER, bias=0.1))
+    net = scope.conv(images, "conv1", 64, 11, strides=4, padding="valid")
+    net = scope.max_pool(net, "pool1", 3, 2, "valid")
+    net = scope.conv(net, "conv2", 192, 5)
+    net = scope.max_pool(net, "pool2", 3, 2, "valid")
+    net = scope.conv(net, "conv3", 384, 3)
+    net = scope.conv(net, "conv4", 384, 3)
+    net = scope.conv(net, "conv5", 256, 3)
+    net = scope.max_pool(net, "pool5", 3, 2, "valid")
+    top = scope.styled(initializer=truncated_normal(0.005))
+    net = _hidden_layers(net, top, 5)
+    return top.styled(bias=0.0).logits(net, "fc8", num_classes)
+
+
+def _first_layers(images: keras.KerasTensor, scope: Scope, half: int) -> keras.KerasTensor:
+    net = scope.conv(images, f"conv1_{half}", 48, 11, strides=4)
+    net = _normalize_responses(net, f"alexnet.lrn1_{half}")
+    net = scope.max_pool(net, f"pool1_{half}", 3, 2, "valid")
+    net = scope.conv(net, f"conv2_{half}", 128, 5)
+    net = _normalize_responses(net, f"alexnet.lrn2_{half}")
+    return scope.max_pool(net, f"pool2_{half}", 3, 2, "valid")
+
+
+def _last_layers(net: keras.KerasTensor, scope: Scope, half: int) -> keras.KerasTensor:
+    net = scope.conv(net, f"conv3_{half}", 192, 3)
+    net = scope.conv(net, f"conv4_{half}", 192, 3)
+    net = scope.conv(net, f"conv5_{half}", 128, 3)
+    return scope.max_pool(net, f"pool5_{half}", 3, 2, "valid")
+
+
+def _hidden_layers(net: keras.KerasTensor, scope: Scope, size: int) -> keras.KerasTensor:
+    """Appends fc6, which sees `size` x `size` positions, and fc7, each with dropout."""
+    net = scope.conv(net, "fc6", 4096, size, padding="valid")
+    net = scope.dropout(net, "dropout6")
+    net = scope.conv(net, "fc7", 4096, 1)
+    net = scope.global_pool(net, "global_pool")
+    return scope.dropout(net, "dropout7")
+
+
+def _normalize_responses(net: keras.KerasTensor, name: str) -> keras.KerasTensor:
+    return LocalResponseNormalization(radius=2, bias=2.0, alpha=1e-4, beta=0.75, name=name)(net)
