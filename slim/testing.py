@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import tarfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 from slim.datasets import mnist
 
@@ -33,3 +36,47 @@ def write_mnist(
             (folder / f"{name}{suffix}").write_bytes(gzip.compress(content) if suffix else content)
         splits[split] = images[..., np.newaxis], labels
     return splits
+
+
+def write_pictures(folder: Path, counts: Mapping[str, int], suffix: str = ".jpg") -> None:
+    """Writes pictures of one colour, which differ in width, into a folder for each class.
+
+    Args:
+      folder: gets the folders.
+      counts: number of pictures by the name of the class.
+      suffix: of the files' names; it decides their format.
+    """
+    for number, (name, count) in enumerate(counts.items()):
+        (folder / name).mkdir(parents=True)
+        for index in range(count):
+            image = Image.new("RGB", (20 + index, 16), (40 * number, 200, 100))
+            image.save(folder / name / f"{name}_{index}{suffix}")
+
+
+def write_imagenet(folder: Path, counts: Mapping[str, int], num_validation: int) -> None:
+    """Writes ImageNet's archives of training and validation pictures, and the list of labels.
+
+    Args:
+      folder: gets the three files, and the folders train and validation of their content.
+      counts: number of training pictures by synset.
+      num_validation: number of validation pictures, whose synsets take turns.
+    """
+    write_pictures(folder / "train", counts, ".JPEG")
+    synsets = sorted(counts)
+    (folder / "validation").mkdir()
+    for number in range(num_validation):
+        name = f"ILSVRC2012_val_{number + 1:08d}.JPEG"
+        Image.new("RGB", (30, 20 + number), (200, 90, 10)).save(folder / "validation" / name)
+    labels = "".join(f"{synsets[n % len(synsets)]}\n" for n in range(num_validation))
+    (folder / "imagenet_2012_validation_synset_labels.txt").write_text(labels)
+    with tarfile.open(folder / "ILSVRC2012_img_val.tar", "w") as archive:
+        for path in sorted((folder / "validation").iterdir()):
+            archive.add(path, path.name)
+    with tarfile.open(folder / "ILSVRC2012_img_train.tar", "w") as archive:
+        for synset in synsets:
+            inner_path = folder / f"{synset}.tar"
+            with tarfile.open(inner_path, "w") as inner:
+                for path in sorted((folder / "train" / synset).iterdir()):
+                    inner.add(path, path.name)
+            archive.add(inner_path, inner_path.name)
+            inner_path.unlink()

@@ -37,7 +37,7 @@ class _Config(table.Checked):
 def main(values: FlagValues) -> None:
     """Moves the pictures and says how many."""
     config = table.read(_Config, values)
-    synsets = [line.strip() for line in picture_files.read_lines(config.labels_file)]
+    synsets = picture_files.read_lines(config.labels_file)
     moved = imagenet_files.sort_into_folders(config.directory, synsets, config.labels_file)
     print(f"Moved {moved} of {len(synsets)} pictures into the folders of their synsets.")
 

@@ -55,7 +55,7 @@ class Counts:
         self.dropped += annotation.num_dropped
 
 
-def parse_annotation(content: bytes, path: str) -> Annotation:
+def parse_annotation(content: bytes, name: str, place: str) -> Annotation:
     """Parses an XML file.
 
     Boxes are clipped to the picture, and exchanged corners are put in order. Boxes that are then
@@ -64,18 +64,19 @@ def parse_annotation(content: bytes, path: str) -> Annotation:
 
     Args:
       content: the file.
-      path: its path, whose last part names the picture.
+      name: its name, which is the picture's but for the suffix.
+      place: where it is, for errors.
 
     Raises:
       ValueError: it is not such a file.
     """
-    name = os.path.basename(path).removesuffix(".xml")
+    name = name.removesuffix(".xml")
     try:
         root = ElementTree.fromstring(content)
         width, height = (float(root.findtext(f"size/{side}")) for side in ("width", "height"))
         objects = [(_class(found), _box(found, width, height)) for found in root.iter("object")]
     except (ElementTree.ParseError, TypeError, ValueError, ZeroDivisionError) as error:
-        raise ValueError(f"{printable(path)}: not an annotation of a picture ({error})") from None
+        raise ValueError(f"{printable(place)}: not an annotation of a picture ({error})") from None
     own = _SYNSET.match(name)
     boxes, num_mended = [], 0
     for synset, raw in objects:
@@ -97,7 +98,7 @@ def annotations(source: str) -> Iterator[Annotation]:
     """
     if not os.path.isdir(source):
         for name, content in picture_files.contents(source, (".xml",)):
-            yield parse_annotation(content, name)
+            yield parse_annotation(content, os.path.basename(name), f"{source}: {name}")
         return
     for folder, folders, names in os.walk(source):
         folders.sort()
@@ -105,7 +106,7 @@ def annotations(source: str) -> Iterator[Annotation]:
             if name.endswith(".xml"):
                 path = os.path.join(folder, name)
                 with open(path, "rb") as file:
-                    yield parse_annotation(file.read(), path)
+                    yield parse_annotation(file.read(), name, path)
 
 
 def csv_lines(annotation: Annotation) -> Iterator[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
+import tarfile
 from collections.abc import Iterable, Mapping, Sequence
 
 from slim.datasets import bounding_boxes, files, imagenet_files, picture_files
@@ -61,7 +62,7 @@ def download(folder: str) -> str:
 
 
 def download_archives(urls: Mapping[str, str], folder: str) -> None:
-    """Downloads archives, given by address under their names, and checks those that are known."""
+    """Downloads archives, given by their addresses under their names; see `files.download`."""
     for name, url in urls.items():
         is_whole = functools.partial(_is_whole, md5=_MD5.get(name))
         files.download(url, os.path.join(folder, name), is_whole)
@@ -155,7 +156,7 @@ def read_classes(synsets_file: str | None, metadata_file: str | None) -> dict[st
     """
     chosen, names = list(synsets()), synsets()
     if synsets_file is not None:
-        chosen = [line.split("\t")[0].strip() for line in picture_files.read_classes(synsets_file)]
+        chosen = picture_files.read_classes(synsets_file)
     if metadata_file is not None:
         parts = (line.partition("\t") for line in picture_files.read_lines(metadata_file))
         names = {synset.strip(): name.strip() for synset, _, name in parts}
@@ -181,4 +182,4 @@ def _first(folder: str, *names: str) -> str | None:
 
 
 def _is_whole(path: str, md5: str | None) -> bool:
-    return md5 is None or files.digest_of(path, "md5") == md5
+    return tarfile.is_tarfile(path) if md5 is None else files.digest_of(path, "md5") == md5

@@ -10,7 +10,7 @@ import os
 import tarfile
 from collections.abc import Iterable, Mapping, Sequence
 
-from slim.datasets import bounding_boxes, picture_files
+from slim.datasets import bounding_boxes, files, picture_files
 from slim.datasets.pictures import Box, Picture, listed, printable
 
 
@@ -30,13 +30,7 @@ def by_synset(place: str, synsets: Sequence[str]) -> list[Picture]:
         present = picture_files.class_folders(place)
     else:
         inner = {_stem(member.name): member for member in picture_files.members(place)}
-        found = {s: m for s, m in inner.items() if s in synsets}
-        groups = [_in_archive(place, s, label, found.get(s)) for label, s in enumerate(synsets, 1)]
-        present = list(inner)
-        if not any(groups):
-            raise ValueError(
-                f"{place} holds no archives of pictures named after synsets ({synsets[0]}.tar)"
-            )
+        groups, present = _in_archives(place, synsets, inner), list(inner)
     if others := sorted(set(present).difference(synsets)):
         print(f"{place}: leaves out {listed(others)}, which are no synsets of the classes.")
     if empty := [synset for synset, group in zip(synsets, groups, strict=True) if not group]:
@@ -88,10 +82,9 @@ def sort_into_folders(folder: str, synsets: Sequence[str], labels: str) -> int:
       ValueError: there are more or fewer pictures than synsets, or one lies in a wrong folder.
       OSError: a picture cannot be moved.
     """
-    below = sorted(set(picture_files.class_folders(folder)).intersection(synsets))
     where = {
         name: place
-        for place in ("", *below)
+        for place in ("", *picture_files.class_folders(folder))
         for name in os.listdir(os.path.join(folder, place))
         if picture_files.is_picture(name)
     }
@@ -123,11 +116,27 @@ def with_boxes(pictures: Iterable[Picture], boxes: Mapping[str, tuple[Box, ...]]
     ]
 
 
-def _in_archive(path: str, synset: str, label: int, inner: tarfile.TarInfo | None) -> list[Picture]:
-    """Returns the pictures of an archive in an archive, or none without one."""
-    if inner is None:
-        return []
-    found = picture_files.members(path, inner.offset_data, inner.size)
+def _in_archives(
+    path: str, synsets: Sequence[str], inner: Mapping[str, tarfile.TarInfo]
+) -> list[list[Picture]]:
+    """Returns the pictures of each synset, from the archives in an archive."""
+    groups: list[list[Picture]] = []
+    with files.progress_bar() as bar:
+        for synset in bar.track(synsets, description=f"listing {os.path.basename(path)}"):
+            archive = inner.get(synset)
+            found = (
+                picture_files.members(path, archive.offset_data, archive.size) if archive else ()
+            )
+            groups.append(_pictures(path, found, len(groups) + 1, synset))
+    if not any(groups):
+        raise ValueError(f"{path} holds no archives of pictures such as {synsets[0]}.tar")
+    return groups
+
+
+def _pictures(
+    path: str, found: Iterable[tarfile.TarInfo], label: int = 0, synset: str = ""
+) -> list[Picture]:
+    """Returns those members of an archive that are pictures."""
     return [
         Picture(path, label, synset, member=m.name, offset=m.offset_data, size=m.size)
         for m in found
@@ -138,18 +147,14 @@ def _in_archive(path: str, synset: str, label: int, inner: tarfile.TarInfo | Non
 def _flat(place: str) -> list[Picture]:
     if os.path.isdir(place):
         return picture_files.in_folder(place, label=0)
-    return [
-        Picture(place, 0, member=m.name, offset=m.offset_data, size=m.size)
-        for m in picture_files.members(place)
-        if picture_files.is_picture(m.name)
-    ]
+    return _pictures(place, picture_files.members(place))
 
 
 def _synset_of(names: Sequence[str], labels: str) -> dict[str, str]:
     """Returns the synset of each picture by name, from a list or from annotations."""
     if os.path.isdir(labels) or not labels.endswith(".txt"):
         return {found.picture: found.synset for found in bounding_boxes.annotations(labels)}
-    lines = [line.strip() for line in picture_files.read_lines(labels)]
+    lines = picture_files.read_lines(labels)
     if len(lines) != len(names):
         raise ValueError(
             f"{labels}: {len(lines)} lines for {len(names)} pictures; must have a line for each"

@@ -73,8 +73,18 @@ def is_picture(name: str) -> bool:
 
 
 def label_names(classes: Iterable[str]) -> tuple[str, ...]:
-    """Returns the name of each label: the background, then the classes from label 1 on."""
-    return (BACKGROUND, *map(printable, classes))
+    """Returns the name of each label: the background, then the classes from label 1 on.
+
+    Raises:
+      ValueError: a name does not fit in a line of labels.txt.
+    """
+    names = (BACKGROUND, *map(printable, classes))
+    if unfit := [name for name in names if not name.isprintable() or name != name.strip()]:
+        raise ValueError(
+            f"{unfit[0]!r} cannot be the name of a class: it has spaces around it or characters "
+            "that cannot be printed"
+        )
+    return names
 
 
 def members(path: str, offset: int = 0, size: int | None = None) -> Iterator[tarfile.TarInfo]:
@@ -123,15 +133,15 @@ def contents(path: str, suffixes: tuple[str, ...]) -> Iterator[tuple[str, bytes]
 
 
 def read_lines(path: str) -> list[str]:
-    """Returns the lines of a text file, without empty ones.
+    """Returns the lines of a text file without the spaces around them, and without empty ones.
 
     Raises:
       ValueError: the file is not UTF-8 or has no lines.
       OSError: it is missing or cannot be read.
     """
-    with open(path, encoding="utf-8") as file:
+    with open(path, encoding="utf-8-sig") as file:
         try:
-            lines = [line.rstrip("\r\n") for line in file if line.strip()]
+            lines = [line.strip() for line in file if line.strip()]
         except UnicodeDecodeError as error:
             raise ValueError(f"{path}: is not text in UTF-8 ({error})") from None
     if not lines:

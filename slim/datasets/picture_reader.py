@@ -59,7 +59,7 @@ def read(content: bytes, form: Form = JPEG, *, is_upright: bool = True) -> Store
         kind = "an empty file" if not content else "no picture of a known format"
         raise ValueError(f"{kind}; allowed are {', '.join(_FORMATS)}") from None
     except Exception as error:  # a damaged file can fail in any way
-        raise ValueError(str(error) or type(error).__name__) from None
+        raise ValueError(" ".join(str(error).split()) or type(error).__name__) from None
     return _store(rgb, form)
 
 

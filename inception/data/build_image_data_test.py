@@ -1,0 +1,101 @@
+"""One's own pictures become records by the program's flags, and faults are one line."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from inception.testing.programs import run_program
+from slim.datasets.dataset_factory import get_dataset
+from slim.testing import write_pictures
+
+_PROGRAM = "inception.data.build_image_data"
+
+
+@pytest.fixture(name="pictures")
+def _pictures(tmp_path):
+    write_pictures(tmp_path / "pictures", {"cats": 20, "dogs": 20}, ".png")
+    return tmp_path / "pictures"
+
+
+def test_pictures_become_records_with_a_tenth_set_aside(pictures, tmp_path, capsys):
+    run_program(_PROGRAM, f"--train_directory={pictures}", f"--output_directory={tmp_path / 'out'}")
+    assert capsys.readouterr().out == "Finished writing all 40 images in data set.\n"
+    counts = [
+        get_dataset("images", s, str(tmp_path / "out")).counts for s in ("train", "validation")
+    ]
+    assert counts == [(18, 18), (2, 2)]
+    assert (tmp_path / "out/labels.txt").read_text() == "0:background\n1:cats\n2:dogs\n"
+
+
+def test_flags_choose_classes_shards_and_validation(pictures, tmp_path, capsys):
+    (tmp_path / "labels").write_text("dogs\n")
+    run_program(
+        _PROGRAM,
+        *("--train_directory", pictures, "--validation_directory", pictures),
+        *("--output_directory", tmp_path / "out", "--labels_file", tmp_path / "labels"),
+        *("--train_shards", 3, "--validation_shards", 1, "--num_threads", 2),
+        *("--validation_share", 0.2),
+    )
+    told = capsys.readouterr().out.splitlines()
+    assert told[0] == "--validation_share: has no effect with --validation_directory."
+    assert told[-1] == "Finished writing all 40 images in data set."
+    dataset = get_dataset("images", "train", str(tmp_path / "out"))
+    assert dataset.class_names == ("background", "dogs") and dataset.counts == (7, 7, 6)
+    assert get_dataset("images", "validation", str(tmp_path / "out")).counts == (20,)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--output_directory=out"], "--train_directory=: must name a folder with a folder for"),
+        (["--train_directory=in"], "--output_directory=: must name a folder for the record files"),
+        (["--train_shards=0"], "--train_shards=0: must be an integer >= 1"),
+        (["--num_threads=0"], "--num_threads=0: must be an integer >= 1, or -1"),
+        (["--validation_share=0.9"], "--validation_share=0.9: must be a number >= 0 and <= 0.5"),
+        (["--resize_dimen=9"], "--resize_dimen=9: needs --raw_pixel=True"),
+        (["--train_directory=/nowhere", "--output_directory=out"], "No such file.*'/nowhere'"),
+    ],
+)
+def test_a_fault_of_the_flags_is_one_line(flags, message):
+    with pytest.raises(SystemExit, match=f"^build_image_data: .*{message}[^\n]*$"):
+        run_program(_PROGRAM, *flags)
+
+
+def test_fewer_pictures_than_shards_are_refused(pictures, tmp_path):
+    with pytest.raises(SystemExit, match="36 train images do not fill 99 shards; ask for at most"):
+        run_program(
+            _PROGRAM,
+            f"--train_directory={pictures}",
+            f"--output_directory={tmp_path / 'out'}",
+            "--train_shards=99",
+        )
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_a_broken_picture_is_one_line_and_a_second_run_goes_on_without_it(pictures, tmp_path):
+    os.truncate(pictures / "dogs" / "dogs_4.png", 30)
+    command = [
+        sys.executable,
+        "-m",
+        _PROGRAM,
+        "--validation_share=0",
+        f"--train_directory={pictures}",
+    ]
+    command.append(f"--output_directory={tmp_path / 'out'}")
+    repository = Path(__file__).parents[2]
+    run = lambda *more: subprocess.run(
+        [*command, *more], cwd=repository, capture_output=True, text=True, check=False
+    )
+    first, second = run(), run("--skip_broken")
+    (line,) = first.stderr.splitlines()
+    assert first.returncode == 1
+    assert line.startswith(f"build_image_data: {pictures}/dogs/dogs_4.png: ")
+    assert (second.returncode, second.stderr) == (0, "")
+    assert second.stdout.splitlines()[-2:] == [
+        f"Left out 1 broken images; {tmp_path}/out/broken.txt names them.",
+        "Finished writing all 39 images in data set.",
+    ]

@@ -1,0 +1,58 @@
+"""ImageNet's folders and archives become records by the program's flags."""
+
+import pytest
+
+from inception.testing.programs import run_program
+from slim.datasets.dataset_factory import get_dataset
+from slim.testing import write_imagenet
+
+_PROGRAM = "inception.data.build_imagenet_data"
+_LABELS = "imagenet_2012_validation_synset_labels.txt"
+
+
+@pytest.fixture(name="source")
+def _source(tmp_path):
+    write_imagenet(tmp_path / "in", {"n01440764": 4, "n01443537": 2}, num_validation=4)
+    return tmp_path / "in"
+
+
+@pytest.mark.parametrize("raw", [False, True])
+def test_folders_and_archives_become_equal_records(source, tmp_path, capsys, raw):
+    flags = ["--train_shards=2", "--validation_shards=2", f"--raw_pixel={raw}"]
+    flags += [f"--validation_labels_file={source / _LABELS}"]
+    flags += ["--resize_dimen=16"] if raw else []
+    folders = ("train", "validation"), ("ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar")
+    contents = []
+    for number, (train, validation) in enumerate(folders):
+        out = tmp_path / str(number)
+        places = {"train": source / train, "validation": source / validation, "output": out}
+        run_program(_PROGRAM, *flags, *(f"--{k}_directory={v}" for k, v in places.items()))
+        told = capsys.readouterr().out
+        assert told.endswith("Finished writing all 10 images in data set.\n")
+        contents.append({path.name: path.read_bytes() for path in out.iterdir()})
+    assert contents[0] == contents[1]
+    dataset = get_dataset("imagenet", "train", str(tmp_path / "0"))
+    assert dataset.num_classes == 1001 and dataset.counts == (3, 3)
+
+
+def test_1024_and_128_shards_are_the_default(source, tmp_path):
+    for name, directory in (("train", "train_directory"), ("validation", "validation_directory")):
+        with pytest.raises(SystemExit, match=f"{name} images do not fill (1024|128) shards"):
+            run_program(
+                _PROGRAM,
+                f"--{directory}={source / name}",
+                f"--validation_labels_file={source / _LABELS}",
+                f"--output_directory={tmp_path / 'out'}",
+            )
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--output_directory=out"], "--train_directory=: must name a folder with a folder for"),
+        (["--train_directory=in"], "--output_directory=: must name a folder for the record files"),
+    ],
+)
+def test_a_missing_flag_is_named(flags, message):
+    with pytest.raises(SystemExit, match=message):
+        run_program(_PROGRAM, *flags)

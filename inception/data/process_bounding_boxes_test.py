@@ -1,0 +1,48 @@
+"""Boxes go to the output, counts to stderr."""
+
+import pytest
+
+from inception.testing.programs import run_program
+
+_PROGRAM = "inception.data.process_bounding_boxes"
+_XML = """<annotation><size><width>200</width><height>100</height></size><object>
+<name>{}</name><bndbox><xmin>{}</xmin><ymin>25</ymin><xmax>150</xmax><ymax>120</ymax></bndbox>
+</object></annotation>"""
+
+
+@pytest.fixture(name="folder")
+def _folder(tmp_path):
+    for synset, xmin in (("n00007846", 20), ("n01440764", 150)):
+        (tmp_path / "boxes" / synset).mkdir(parents=True)
+        path = tmp_path / "boxes" / synset / f"{synset}_1.xml"
+        path.write_text(_XML.format(synset, xmin))
+    return tmp_path / "boxes"
+
+
+def test_boxes_become_lines_and_odd_ones_are_counted(folder, capsys):
+    run_program(_PROGRAM, folder)
+    told = capsys.readouterr()
+    assert told.out == "n00007846_1.JPEG,0.1000,0.2500,0.7500,1.0000\n"
+    assert told.err == (
+        "Finished processing 2 XML files: 1 boxes, of which 1 were mended; "
+        "1 boxes were empty or of another class.\n"
+    )
+
+
+def test_only_the_synsets_of_the_file_are_taken(folder, tmp_path, capsys):
+    (tmp_path / "synsets").write_text("n01440764\n")
+    run_program(_PROGRAM, folder, tmp_path / "synsets")
+    told = capsys.readouterr()
+    assert told.out == "" and told.err.startswith("Finished processing 1 XML files: 0 boxes")
+
+
+def test_faults_are_one_line(folder, tmp_path):
+    (tmp_path / "empty").mkdir()
+    for words, message in (
+        ([], "--annotations=: must name a folder or tar archive of XML files"),
+        ([tmp_path / "empty"], "empty: has no annotations"),
+        ([tmp_path / "nowhere"], "No such file.*nowhere"),
+        ([folder, folder / "n00007846" / "n00007846_1.xml", "more"], "unexpected argument 'more'"),
+    ):
+        with pytest.raises(SystemExit, match=f"^process_bounding_boxes: .*{message}"):
+            run_program(_PROGRAM, *words)

@@ -1,0 +1,84 @@
+"""ImageNet: archives from the disk or from the user's addresses become records, in several runs."""
+
+import os
+
+import pytest
+
+from inception.testing.archive_server import serving
+from inception.testing.programs import run_program
+from slim.datasets import files, imagenet
+from slim.datasets.dataset_factory import get_dataset
+from slim.testing import write_imagenet
+
+_PROGRAM = "inception.download_and_preprocess_imagenet"
+_SHARDS = ("--train_shards=3", "--validation_shards=2")
+
+
+@pytest.fixture(name="source")
+def _source(tmp_path):
+    write_imagenet(tmp_path / "source", {"n01440764": 4, "n01443537": 2}, num_validation=4)
+    return tmp_path / "source"
+
+
+def _check(out, told):
+    assert told.endswith("Finished writing all 10 images in data set.\n")
+    counts = [get_dataset("imagenet", split, out).counts for split in ("train", "validation")]
+    assert counts == [(2, 2, 2), (2, 2)]
+
+
+def test_archives_on_the_disk_are_converted_without_being_unpacked(source, tmp_path, capsys):
+    out = tmp_path / "out"
+    run_program(_PROGRAM, out, f"--source_dir={source}", *_SHARDS)
+    _check(str(out), capsys.readouterr().out)
+    assert not [path for path in out.rglob("*") if path.suffix in (".JPEG", ".tar")]
+
+
+def test_archives_in_the_download_folder_are_found(source, tmp_path, capsys):
+    (tmp_path / "out").mkdir()
+    source.rename(tmp_path / "out" / "download")
+    run_program(_PROGRAM, tmp_path / "out", *_SHARDS)
+    _check(str(tmp_path / "out"), capsys.readouterr().out)
+
+
+def test_a_stopped_download_and_a_stopped_conversion_go_on(source, tmp_path, monkeypatch, capsys):
+    out = str(tmp_path / "out")
+    train, validation = imagenet.TRAIN_ARCHIVE, imagenet.VALIDATION_ARCHIVE
+    digests = {name: files.digest_of(str(source / name), "md5") for name in (train, validation)}
+    os.makedirs(f"{out}/download")
+    (source / imagenet.VALIDATION_LABELS_FILE).rename(
+        f"{out}/download/{imagenet.VALIDATION_LABELS_FILE}"
+    )
+    with serving(source) as address:
+        urls = [f"--train_url={address}/{train}", f"--validation_url={address}/{validation}"]
+        with pytest.raises(SystemExit, match="checksum of the download is wrong"):
+            run_program(_PROGRAM, out, *urls, *_SHARDS)
+        monkeypatch.setattr(imagenet, "_MD5", digests)
+        with pytest.raises(SystemExit, match="bytes early; start again to continue"):
+            run_program(_PROGRAM, out, urls[0], f"{urls[1]}?cut", *_SHARDS)
+        run_program(_PROGRAM, out, *urls, *_SHARDS)
+    _check(out, capsys.readouterr().out)
+    os.remove(f"{out}/train-00001-of-00003")
+    run_program(_PROGRAM, out, *urls, *_SHARDS)  # without the server
+    told = capsys.readouterr().out
+    _check(out, told)
+    assert "keeps its 4 existing record files" in told
+
+
+def test_a_web_page_in_the_place_of_boxes_is_not_kept(source, tmp_path):
+    (source / "login.html").write_text("<html>Please log in</html>")
+    with serving(source) as address, pytest.raises(SystemExit, match=r"login\.html: .* is wrong"):
+        run_program(_PROGRAM, tmp_path, f"--train_boxes_url={address}/login.html")
+    assert not list((tmp_path / "download").iterdir())
+
+
+def test_faults_are_one_line(tmp_path):
+    for words, message in (
+        ([], "--data_dir=: must name a folder for the record files"),
+        ([tmp_path], "holds neither ILSVRC2012_img_train.tar nor .* your account at image-net.org"),
+        (
+            [tmp_path, "--source_dir=x", "--train_url=y"],
+            "--source_dir=x: leaves nothing to download from addresses",
+        ),
+    ):
+        with pytest.raises(SystemExit, match=f"^download_and_preprocess_imagenet: .*{message}"):
+            run_program(_PROGRAM, *words)
