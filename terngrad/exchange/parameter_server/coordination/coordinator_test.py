@@ -760,6 +760,16 @@ def test_a_ps_ends_with_the_other_workers_although_one_hangs():
     assert cluster.taken() == {1: ["finished"]}
 
 
+def test_a_finished_training_whose_last_worker_hangs_on_a_new_stream_is_finished():
+    cluster = Cluster(workers=2, needed=1)
+    cluster.begin(0, 1)
+    cluster.coordinator.disconnect(1, "died")
+    cluster.coordinator.connect(1)
+    cluster.tell(0, bye=True)
+    cluster.pass_secs(10 * SECS + 1)
+    assert cluster.outcome == ""
+
+
 def test_a_finished_training_whose_last_worker_dies_is_finished():
     cluster = Cluster(workers=2)
     cluster.begin(0, 1)

@@ -91,7 +91,8 @@ def _of_forming(of: Situation) -> Remedy | None:
         return Ask(behind, f"no report of its step for {waited:.0f} s")
     is_hopeless |= waited > limit and unsaid <= {*of.standstill.stuck(of.clock(), HOPELESS)}
     if unsaid and is_hopeless and not quorum.awaited(of):
-        return End(_why_not_formed(of, unsaid, waited), unsaid)
+        # Where others are done, there is nothing left that these could hold up.
+        return End("" if of.some_are_done else _why_not_formed(of, unsaid, waited), unsaid)
     if not of.roster.here and not quorum.awaited(of):
         return End(of.roster.missing(of.roster.away))
     return None
