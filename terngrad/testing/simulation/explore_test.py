@@ -31,6 +31,9 @@ def test_a_history_that_breaks_a_law_is_named(monkeypatch, capsys):
         31429,  # a worker that trained did not compare the state with which the training began anew
         35173,  # a worker that was about to join had the state, and nobody asked it
         64552,  # the donor was killed while the chief received its state
+        105910,  # the worker that was well blinked when another that hung was to be left behind
+        127482,  # ps 0 had seen only the Exchange stream of the last worker, and waited without end
+        149658,  # a worker hung after another was done, and ps 0 failed
     ],
 )
 def test_histories_that_found_mistakes_break_no_law_any_more(number):

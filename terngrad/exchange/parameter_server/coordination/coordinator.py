@@ -100,6 +100,11 @@ class Coordinator:
             elif was_lost and record.has_stood and record.status is not Status.RECONNECTED:
                 self._tell(f"{self._roster.name(worker)} came back.")
 
+    def expect_workers(self) -> None:
+        """Notes that a worker has reached this ps, perhaps with its Exchange stream only."""
+        with self._lock:
+            self._roster.begin()
+
     def disconnect(self, worker: int, why: str) -> None:
         """Notes that a worker's stream has ended; in messages, `why` follows the worker's name."""
         with self._lock:

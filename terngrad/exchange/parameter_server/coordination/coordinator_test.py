@@ -556,6 +556,24 @@ def test_a_worker_that_hangs_amid_the_step_of_all_is_abandoned_or_named(rules):
         assert cluster.outcome == "worker 1 (host1:1) hangs: it has not reported its step for 11 s"
 
 
+def test_a_worker_whose_stream_breaks_is_awaited_before_another_that_hangs_ends_the_training():
+    cluster = Cluster(workers=2, needed=1)
+    (view,) = cluster.begin(0, 1)[0]
+    stand_still(cluster, 5)
+    cluster.stand(0, 4, is_live=True, view=view)
+    cluster.progress(0, None)
+    cluster.pass_secs(SECS - 1)
+    cluster.coordinator.disconnect(0, "died")
+    cluster.pass_secs(2)
+    assert cluster.outcome is None
+    cluster.coordinator.connect(0)
+    cluster.pass_secs(0)
+    assert cluster.outcome is None
+    cluster.stand(0, 4, is_live=True, view=view)
+    cluster.pass_secs(0)
+    assert members(cluster.taken()[0][-1]) == (0,)
+
+
 def test_a_step_that_all_try_in_vain_a_second_time_ends_the_training_and_another_step_does_not():
     cluster = Cluster(workers=2)
     (view,) = cluster.begin(0, 1)[0]
@@ -740,6 +758,16 @@ def test_a_ps_ends_with_the_other_workers_although_one_hangs():
     cluster.tell(0, bye=True)
     assert cluster.outcome == ""
     assert cluster.taken() == {1: ["finished"]}
+
+
+def test_a_finished_training_whose_last_worker_hangs_on_a_new_stream_is_finished():
+    cluster = Cluster(workers=2, needed=1)
+    cluster.begin(0, 1)
+    cluster.coordinator.disconnect(1, "died")
+    cluster.coordinator.connect(1)
+    cluster.tell(0, bye=True)
+    cluster.pass_secs(10 * SECS + 1)
+    assert cluster.outcome == ""
 
 
 def test_a_finished_training_whose_last_worker_dies_is_finished():

@@ -89,9 +89,10 @@ def _of_forming(of: Situation) -> Remedy | None:
     behind = unsaid if is_hopeless else unsaid & {*of.standstill.stuck(of.clock())}
     if behind and waited > limit and quorum.enough_could_go_on(of, anew=is_hopeless):
         return Ask(behind, f"no report of its step for {waited:.0f} s")
-    hopeless = unsaid if is_hopeless else unsaid & {*of.standstill.stuck(of.clock(), HOPELESS)}
-    if hopeless and waited > limit:
-        return End(_why_not_formed(of, hopeless, waited), hopeless)
+    is_hopeless |= waited > limit and unsaid <= {*of.standstill.stuck(of.clock(), HOPELESS)}
+    if unsaid and is_hopeless and not quorum.awaited(of):
+        # Where others are done, there is nothing left that these could hold up.
+        return End("" if of.some_are_done else _why_not_formed(of, unsaid, waited), unsaid)
     if not of.roster.here and not quorum.awaited(of):
         return End(of.roster.missing(of.roster.away))
     return None

@@ -92,12 +92,16 @@ class Roster:
         found = ((i, record.standing) for i, record in enumerate(self._records))
         return {i: standing for i, standing in found if standing is not None}
 
-    def connect(self, worker: int) -> bool:
-        """Notes that a worker's stream has begun; returns whether the worker was lost before."""
+    def begin(self) -> None:
+        """Notes that a worker is there: from now on, those that are not count as away."""
         if not self._has_begun:
             self._has_begun = True
             for each in self._records:
                 each.away_since = self._clock()
+
+    def connect(self, worker: int) -> bool:
+        """Notes that a worker's stream has begun; returns whether the worker was lost before."""
+        self.begin()
         record = self._records[worker]
         was_lost = bool(record.why)
         if not record.is_here:

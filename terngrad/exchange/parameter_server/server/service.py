@@ -83,6 +83,8 @@ class Service:
         """Opens a worker's Exchange stream; False if the worker's last one has not ended."""
         if not self.attendance.come(worker):
             return False
+        if self.coordinator:
+            self.coordinator.expect_workers()  # it may be lost before its Meet stream is open
         self.aggregator.leave(worker)  # the last stream's reader may have pushed after its end
         self._exchanging[worker] = outbox
         return True

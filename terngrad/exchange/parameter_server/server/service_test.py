@@ -34,6 +34,18 @@ def test_a_worker_has_one_stream_of_each_method(service, method):
     assert accept(0, Stream(0, method))
 
 
+def test_a_worker_that_is_lost_with_one_stream_open_is_missed(clock):
+    service = Service(0, ["a:1"], sum, Rules(1, False, SECS), [].append, clock=clock)
+    clock.now += SECS + 1
+    service.coordinator.watch()
+    assert service.outcome is None  # the first worker may start at any time
+    assert service.open_exchange(0, Stream(0, "Exchange"))
+    service.close_exchange(0, None, "died")
+    clock.now += SECS + 1
+    service.coordinator.watch()
+    assert service.outcome == "worker 0 (a:1) did not join within 10 s"
+
+
 @pytest.mark.parametrize(("failed", "is_done"), [("", True), ("diverged", False)])
 def test_a_worker_whose_meet_stream_broke_is_done_if_its_exchange_stream_says_so(
     service, clock, failed, is_done
