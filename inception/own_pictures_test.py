@@ -130,7 +130,7 @@ def test_plain_keras_and_tensorflow_compute_what_the_suite_does(
     assert labels.read_text() == "0:background\n1:green\n2:red\n"
     loaded = {
         "keras": "import keras; model = keras.models.load_model(path)",
-        "savedmodel": "import tensorflow as tf; model = tf.saved_model.load(path).serve",
+        "savedmodel": "import tensorflow as tf; net = tf.saved_model.load(path); model = net.serve",
     }[format_name]
     image = folder / "validation" / "red" / "2.jpg"
     code = f"""

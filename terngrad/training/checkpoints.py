@@ -82,6 +82,11 @@ def latest_checkpoint(directory: str) -> str | None:
     return paths[-1] if paths else None
 
 
+def find(location: str) -> str | None:
+    """Returns a checkpoint given by its path, or the newest one of a folder; None if none is."""
+    return location if os.path.isfile(f"{location}.index") else latest_checkpoint(location)
+
+
 def at_step(directory: str, step: int) -> str | None:
     """Returns the path of the folder's complete checkpoint of a step; None if there is none."""
     found = [path for path in all_checkpoints(directory) if step_of(path) == step]

@@ -44,6 +44,14 @@ def test_the_newest_is_found_by_step_not_by_name(tmp_path):
     assert tf.train.latest_checkpoint(str(tmp_path)).endswith("model.ckpt-1000")
 
 
+def test_a_checkpoint_is_found_by_its_path_or_by_its_folder(tmp_path):
+    first = checkpoints.save(str(tmp_path), make_state(), 1)
+    second = checkpoints.save(str(tmp_path), make_state(), 2)
+    assert checkpoints.find(first) == first
+    assert checkpoints.find(str(tmp_path)) == second
+    assert checkpoints.find(str(tmp_path / "absent")) is None
+
+
 def test_the_oldest_are_removed(tmp_path):
     for step in range(6):
         checkpoints.save(str(tmp_path), make_state(), step, keep=2)
