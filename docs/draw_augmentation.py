@@ -3,7 +3,6 @@
 python -m docs.draw_augmentation    # writes docs/augmentation.png
 """
 
-import sys
 from pathlib import Path
 
 import matplotlib.figure
@@ -83,4 +82,4 @@ def _visible(kind: str, values: np.ndarray) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    draw(sys.argv[1] if len(sys.argv) > 1 else str(PATH))
+    draw(str(PATH))
