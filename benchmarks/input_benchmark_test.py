@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 
 @pytest.mark.slow
@@ -18,5 +19,29 @@ def test_the_ratio_is_the_median_over_the_rounds(run, digits, tmp_path):
 
 
 def test_without_a_folder_it_says_what_is_missing(run):
-    with pytest.raises(SystemExit, match="--mnist_dir=: this or --cifar10_dir must be set"):
+    with pytest.raises(SystemExit, match="--mnist_dir=: this, --cifar10_dir or --jpeg_dir must be"):
         run("input_benchmark")
+
+
+@pytest.mark.slow
+def test_photographs_are_compared_with_bare_decoding(run, tmp_path):
+    rng = np.random.default_rng(0)
+    for index in range(3):
+        pixels = rng.integers(0, 256, (40 + index, 50, 3), np.uint8)
+        path = tmp_path / "source" / f"class{index}" / "a.JPEG"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(tf.io.encode_jpeg(pixels).numpy())
+    options = ("--rounds=2", "--slice_secs=0", "--images=32", "--num_preprocess_threads=2")
+    figures = run("input_benchmark", f"--jpeg_dir={tmp_path / 'source'}", *options)
+    pipelines, decoding = figures["comparisons"]
+    times = pipelines["times"]["wall"]
+    for name in ("JPEG, vgg", "JPEG, inception", "JPEG, evaluation", "raw, inception"):
+        expected = 1 / np.median(np.divide(times[name], times["bare JPEG"]))
+        found = pipelines["ratios"][f"images/s, {name} to bare JPEG"]
+        assert found == pytest.approx(expected)
+    assert len(decoding["ratios"]) == 2 * 3
+
+
+def test_a_folder_without_jpegs_is_named(run, tmp_path):
+    with pytest.raises(SystemExit, match=f"--jpeg_dir={tmp_path}: there is no .jpg or .jpeg below"):
+        run("input_benchmark", f"--jpeg_dir={tmp_path}")

@@ -33,7 +33,13 @@ _ALSO = {  # what makes the processes of a command quick
 }
 _TIMEOUT_SECS = 240
 _ASSIGNMENT = re.compile(r"([A-Z_]+)=")
-_OWN_PARSERS = ("inception.launch", "terngrad.ops.build", "docs.write_flags", "tensorboard.main")
+_OWN_PARSERS = (
+    "inception.launch",
+    "terngrad.ops.build",
+    "docs.draw_augmentation",
+    "docs.write_flags",
+    "tensorboard.main",
+)
 
 
 def _blocks() -> list[markdown.Block]:

@@ -106,11 +106,11 @@ def test_the_data_set_is_converted_and_read(tmp_path, monkeypatch):
 
     convert.convert("bars", str(tmp_path / "records"), source_dir=str(tmp_path))
     found = dataset_factory.get_dataset("bars", "test", str(tmp_path / "records"))
-    preprocess = preprocessing_factory.get_preprocessing("unit", is_training=False)
-    batches = input_pipeline.evaluation_batches(found, preprocess, image_size=28, batch_size=6)
+    unit = preprocessing_factory.get_preprocessing("unit", is_training=False)
+    batches = input_pipeline.evaluation_batches(found, unit, image_size=28, batch_size=6)
     (read, read_labels), *_ = batches.as_numpy_iterator()
     np.testing.assert_array_equal(
-        read, preprocess(tf.constant(images), 28, tf.zeros([2], tf.int64))
+        read, unit.finish(tf.constant(images), 28, tf.zeros([2], tf.int64))
     )
     np.testing.assert_array_equal(read_labels, labels)
 

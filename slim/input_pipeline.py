@@ -10,23 +10,21 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import os
 from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
 
-from slim.datasets import records
+from slim.batching import preprocessed_batches
 from slim.datasets.dataset_factory import Dataset
-from slim.preprocessing.preprocessing_factory import Preprocess
+from slim.preprocessing.preprocessing_factory import Preprocessing
 
-_PREFETCHED_BATCHES = 4
 _NUMBERS_AT_ONCE = 1 << 16
 
 
 def training_batches(
     dataset: Dataset,
-    preprocess: Preprocess,
+    preprocessing: Preprocessing,
     *,
     image_size: int,
     batch_size: int,
@@ -43,7 +41,7 @@ def training_batches(
 
     Args:
       dataset: the data set to read.
-      preprocess: applied to each image.
+      preprocessing: applied to each image.
       image_size: side of the preprocessed images in pixels.
       batch_size: images in a batch; a batch may span two epochs.
       seed: seed of order and augmentation.
@@ -52,7 +50,8 @@ def training_batches(
       worker_index: index of the worker's share, in [0, num_workers).
       num_workers: number of shares. Workers share files if there are enough, else records.
       num_readers: files read at once.
-      num_preprocess_threads: batches decoded and augmented at once.
+      num_preprocess_threads: batches decoded and augmented at once; images where they differ in
+        size.
       shuffle_pool: number of encoded images from which the next one is drawn.
       deterministic: False lets a finished batch overtake the one before it.
 
@@ -72,42 +71,48 @@ def training_batches(
     done = _files_done(share, read, epoch, consumed)
     epochs = tf.data.Dataset.range(epoch, tf.int64.max)
     examples = epochs.flat_map(lambda e: read(e, done & (e == epoch))).skip(consumed)
-    return _preprocess_batches(
-        examples.batch(batch_size, drop_remainder=True),
-        preprocess,
+    return preprocessed_batches(
+        examples,
+        preprocessing,
         image_shape=dataset.image_shape,
         image_size=image_size,
+        batch_size=batch_size,
         seed=seed,
         num_threads=num_preprocess_threads,
+        is_training=True,
         deterministic=deterministic,
     )
 
 
 def evaluation_batches(
     dataset: Dataset,
-    preprocess: Preprocess,
+    preprocessing: Preprocessing,
     *,
     image_size: int,
     batch_size: int,
+    num_examples: int | None = None,
     num_readers: int = 4,
     num_preprocess_threads: int = 4,
 ) -> tf.data.Dataset:
     """Returns one pass over a data set, always in the same order; the last batch may be smaller.
 
     Elements and arguments are those of `training_batches`, with B <= batch_size images in a batch.
+    `num_examples` ends the pass early.
     """
     share = _share(dataset, worker_index=0, num_workers=1)
     readers = min(num_readers, len(share.files))
     examples = tf.data.Dataset.range(len(share.files)).interleave(
         lambda file: _read_file(share, 0, file, False), readers, num_parallel_calls=readers
     )
-    return _preprocess_batches(
-        examples.batch(batch_size),
-        preprocess,
+    return preprocessed_batches(
+        examples if num_examples is None else examples.take(num_examples),
+        preprocessing,
         image_shape=dataset.image_shape,
         image_size=image_size,
+        batch_size=batch_size,
         seed=0,
         num_threads=num_preprocess_threads,
+        is_training=False,
     )
 
 
@@ -251,40 +256,3 @@ def _files_done(
             places = numbers % share.num_in_dataset
             done[np.searchsorted(share.firsts, places, side="right") - 1] = False
     return tf.constant(done)
-
-
-def _preprocess_batches(
-    batches: tf.data.Dataset,
-    preprocess: Preprocess,
-    *,
-    image_shape: tuple[int, int, int],
-    image_size: int,
-    seed: int,
-    num_threads: int,
-    deterministic: bool = True,
-) -> tf.data.Dataset:
-    """Maps batches of (record, number) to batches of (image, label)."""
-    channels = image_shape[-1]
-
-    def preprocess_image(encoded: records.EncodedImage, number: tf.Tensor) -> tf.Tensor:
-        image = tf.ensure_shape(records.decode_image(encoded, channels), image_shape)
-        return preprocess(image, image_size, tf.stack([tf.constant(seed, tf.int64), number]))
-
-    def preprocess_batch(serialized: tf.Tensor, numbers: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        encoded, labels = records.parse_examples(serialized)
-        # One call for each batch, since calls for each image would cost more than its decoding.
-        images = tf.map_fn(
-            lambda image: preprocess_image(*image),
-            (encoded, numbers),
-            fn_output_signature=tf.TensorSpec([image_size, image_size, channels], tf.float32),
-        )
-        return images, labels
-
-    options = tf.data.Options()
-    # More threads than cores would only delay the threads that compute the step.
-    options.threading.private_threadpool_size = min(num_threads, os.cpu_count() or 1)
-    options.autotune.enabled = False
-    mapped = batches.map(
-        preprocess_batch, num_parallel_calls=num_threads, deterministic=deterministic
-    )
-    return mapped.prefetch(_PREFETCHED_BATCHES).with_options(options)

@@ -1,5 +1,6 @@
 """Laws of the input pipeline: order, resuming, shares of workers, augmentation."""
 
+import functools
 import itertools
 import os
 import subprocess
@@ -12,7 +13,11 @@ import tensorflow as tf
 from slim import input_pipeline
 from slim.datasets import records
 from slim.datasets.dataset_factory import Dataset
-from slim.preprocessing.preprocessing_factory import get_preprocessing
+from slim.preprocessing.preprocessing_factory import (
+    Preprocessing,
+    get_preprocessing,
+    whole_image,
+)
 
 _SHAPE = (4, 4, 3)
 _CLASSES = tuple("0123456789")
@@ -35,9 +40,12 @@ def _as_float(image, size, seed):
     return tf.cast(image, tf.float32)
 
 
-def _train(dataset, preprocess=_as_float, **options):
+_PIXELS = Preprocessing(whole_image, _as_float)
+
+
+def _train(dataset, preprocessing=_PIXELS, **options):
     defaults = {"image_size": 4, "batch_size": 4, "seed": 1, "shuffle_pool": 7, "num_readers": 3}
-    return input_pipeline.training_batches(dataset, preprocess, **(defaults | options))
+    return input_pipeline.training_batches(dataset, preprocessing, **(defaults | options))
 
 
 def _numbers(batches, count):
@@ -79,7 +87,7 @@ def test_image_and_label_stay_together(dataset):
 
 @pytest.mark.parametrize("start_step", [1, 7, 8, 40])
 def test_resuming_at_any_step_gives_the_remaining_batches_bit_for_bit(dataset, start_step):
-    options = {"preprocess": get_preprocessing("cifarnet", is_training=True), "batch_size": 5}
+    options = {"preprocessing": get_preprocessing("cifarnet", is_training=True), "batch_size": 5}
     uninterrupted = _train(dataset, **options).skip(start_step).take(12)
     resumed = _train(dataset, **options, start_step=start_step).take(12)
     for expected, batch in zip(uninterrupted, resumed, strict=True):
@@ -143,7 +151,7 @@ def test_augmentation_depends_on_seed_epoch_and_image_alone(tmp_path):
         return tf.cast(image, tf.float32) * 0 + tf.random.stateless_uniform([4, 4, 3], seed)
 
     def draws(**options):
-        batches = _train(dataset, draw, **options).unbatch().take(72)
+        batches = _train(dataset, Preprocessing(whole_image, draw), **options).unbatch().take(72)
         with_image = zip(_numbers(_train(dataset, **options), 72), batches, strict=True)
         return [(number, image.numpy().tobytes()) for number, (image, _) in with_image]
 
@@ -160,7 +168,7 @@ def test_augmentation_depends_on_seed_epoch_and_image_alone(tmp_path):
 
 def test_evaluation_is_one_pass_with_the_smaller_last_batch(dataset):
     options = {"image_size": 4, "batch_size": 10}
-    batches = input_pipeline.evaluation_batches(dataset, _as_float, **options)
+    batches = input_pipeline.evaluation_batches(dataset, _PIXELS, **options)
     assert [len(labels) for _, labels in batches] == [10, 10, 10, 6]
     numbers = _numbers(batches, 100)
     assert sorted(numbers) == list(range(36))
@@ -188,6 +196,101 @@ def test_image_of_another_shape_than_the_data_sets_is_refused(tmp_path):
         _numbers(_train(dataset), 4)
 
 
+def _write_photographs(folder, counts, broken=()):
+    """JPEGs of several sizes, in shards, labelled by their number; `broken` ones have no image."""
+    paths, numbers = [], itertools.count()
+    for index, count in enumerate(counts):
+        paths.append(str(folder / f"train-{index:05d}-of-{len(counts):05d}"))
+        with records.record_writer(paths[-1]) as writer:
+            for number in itertools.islice(numbers, count):
+                sides = 16 + number % 7, 16 + number % 5
+                pixels = np.random.default_rng(number).integers(0, 256, (*sides, 3), np.uint8)
+                jpeg = b"broken" if number in broken else tf.io.encode_jpeg(pixels).numpy()
+                boxes = ((0.2, 0.2, 0.9, 0.8),) * (number % 3)
+                record = records.ImageRecord(jpeg, "jpeg", *sides, 3, number, boxes=boxes)
+                writer.write(record.serialize())
+    classes = tuple(map(str, range(sum(counts))))
+    return Dataset("images", "train", tuple(paths), tuple(counts), classes, (None, None, 3))
+
+
+def _train_photographs(dataset, name="inception", **options):
+    defaults = {"image_size": 12, "batch_size": 4, "seed": 1, "shuffle_pool": 7, "num_readers": 3}
+    preprocessing = get_preprocessing(name, is_training=True)
+    return input_pipeline.training_batches(dataset, preprocessing, **(defaults | options))
+
+
+def _contents(batches, count):
+    """Returns (label, pixels) of the first `count` images, in their order."""
+    images = batches.unbatch().take(count).as_numpy_iterator()
+    return [(int(label), image.tobytes()) for image, label in images]
+
+
+@pytest.mark.parametrize("name", ["inception", "vgg"])
+def test_photographs_of_all_sizes_are_a_function_of_seed_epoch_and_image(tmp_path, name):
+    dataset = _write_photographs(tmp_path, [9, 3, 0, 12])
+    read = functools.partial(_train_photographs, dataset, name)
+    two_epochs = _contents(read(), 48)
+    assert _contents(read(batch_size=6, num_preprocess_threads=1), 48) == two_epochs
+    assert _contents(read(start_step=5), 28) == two_epochs[20:]
+    assert sorted(label for label, _ in two_epochs[:24]) == list(range(24))
+    assert len({pixels for _, pixels in two_epochs}) == 48
+    shares = [_contents(read(num_workers=5, worker_index=i, batch_size=1), 4) for i in (0, 4)]
+    assert set(itertools.chain(*shares)) < set(two_epochs[:24])
+    images, labels = next(iter(read()))
+    assert images.shape == (4, 12, 12, 3) and images.dtype == tf.float32
+    assert labels.shape == (4,) and labels.dtype == tf.int32
+
+
+def test_png_raw_and_grey_images_are_read_beside_jpegs(tmp_path):
+    color = np.full((20, 30, 3), (200, 100, 50), np.uint8)
+    grey = np.full((25, 15, 1), 90, np.uint8)
+    encoded = {
+        "png": (tf.io.encode_png(color).numpy(), color.shape),
+        "RAW": (color.tobytes(), color.shape),
+        "jpeg": (tf.io.encode_jpeg(color, chroma_downsampling=False).numpy(), color.shape),
+        "PNG": (tf.io.encode_png(grey).numpy(), grey.shape),
+        "JPEG": (tf.io.encode_jpeg(grey).numpy(), grey.shape),
+    }
+    path = str(tmp_path / "validation-00000-of-00001")
+    with records.record_writer(path) as writer:
+        for label, (image_format, (content, shape)) in enumerate(encoded.items()):
+            writer.write(records.ImageRecord(content, image_format, *shape, label).serialize())
+    dataset = Dataset("images", "validation", (path,), (5,), _CLASSES, (None, None, 3))
+    preprocessing = get_preprocessing("inception", is_training=False)
+    options = {"image_size": 8, "batch_size": 5}
+    ((images, labels),) = input_pipeline.evaluation_batches(dataset, preprocessing, **options)
+    np.testing.assert_array_equal(labels, range(5))
+    expected = np.array([(200, 100, 50)] * 3 + [(90, 90, 90)] * 2) / 127.5 - 1
+    np.testing.assert_allclose(images[:, 4, 4], expected, atol=0.03)
+
+
+def test_evaluation_ends_after_the_examples_asked_for(tmp_path):
+    dataset = _write_photographs(tmp_path, [9, 3])
+    preprocessing = get_preprocessing("vgg", is_training=False)
+    options = {"image_size": 8, "batch_size": 4, "num_examples": 6}
+    batches = input_pipeline.evaluation_batches(dataset, preprocessing, **options)
+    assert [len(labels) for _, labels in batches] == [4, 2]
+
+
+def test_resuming_among_many_shards_opens_few_and_decodes_nothing_that_it_skips(tmp_path):
+    """The rest of the epoch needs few shards; in these, all that comes before is broken."""
+    whole = _write_photographs(tmp_path, [5] * 40)
+    options = {"num_readers": 2, "batch_size": 20, "start_step": 8}
+    rest = _contents(_train_photographs(whole, **options), 40)
+    needed = {label for label, _ in rest}
+    broken = set(range(200)) - needed
+    dataset = _write_photographs(tmp_path, [5] * 40, broken)
+    unneeded = [path for i, path in enumerate(dataset.files) if needed.isdisjoint(_shard(i))]
+    assert len(unneeded) >= 25
+    for path in unneeded:
+        os.remove(path)
+    assert _contents(_train_photographs(dataset, **options), 40) == rest
+
+
+def _shard(index):
+    return range(5 * index, 5 * index + 5)
+
+
 def test_synthetic_batches_are_one_seeded_batch_for_ever():
     batches = input_pipeline.synthetic_batches((8, 8, 3), 10, 4, seed=1)
     (images, labels), (again, _) = batches.take(2)
@@ -198,6 +301,7 @@ def test_synthetic_batches_are_one_seeded_batch_for_ever():
 
 
 _DETERMINISTIC_READER = """
+import dataclasses
 import sys
 import tensorflow as tf
 tf.config.experimental.enable_op_determinism()
@@ -211,6 +315,8 @@ for preprocess, batches in (
         dataset, p, seed=1, **options)),
     (get_preprocessing("cifarnet", False), lambda p: input_pipeline.evaluation_batches(
         dataset, p, **options)),
+    (get_preprocessing("inception", True), lambda p: input_pipeline.training_batches(
+        dataclasses.replace(dataset, image_shape=(None, None, 3)), p, seed=1, **options)),
 ):
     print(len(next(iter(batches(preprocess)))[1]), "images")
 """
@@ -227,5 +333,5 @@ def test_op_determinism_leaves_reading_parallel(tmp_path):
         text=True,
         check=True,
     )
-    assert run.stdout.split() == ["4", "images"] * 2
+    assert run.stdout.split() == ["4", "images"] * 3
     assert "Rewriting node" not in run.stderr

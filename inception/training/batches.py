@@ -59,12 +59,10 @@ def evaluation_batches(config: EvalConfig, goal: Problem, dataset: Dataset) -> t
         preprocessing_factory.get_preprocessing(goal.preprocessing, is_training=False),
         image_size=goal.image_size,
         batch_size=config.batch_size,
+        num_examples=num_evaluated(config, dataset),
         num_readers=config.num_readers,
         num_preprocess_threads=config.num_preprocess_threads,
     )
-    examples = num_evaluated(config, dataset)
-    if examples < dataset.num_examples:
-        batches = batches.unbatch().take(examples).batch(config.batch_size)
     return _shift_labels(batches, config.labels_offset, goal.num_classes)
 
 
@@ -84,14 +82,12 @@ def naming_bad_records(
       ValueError: names the file and the record, what is wrong, and what is allowed.
     """
     labels = range(config.labels_offset, config.labels_offset + goal.num_classes)
-    with records.naming_damage(dataset.files if dataset else (), labels):
+    with records.naming_damage(dataset.files if dataset else (), labels, goal.channels):
         yield
 
 
 def _shift_labels(batches: tf.data.Dataset, offset: int, num_classes: int) -> tf.data.Dataset:
     """Subtracts labels_offset from the labels. A result that is no class is an error."""
-    if not offset:
-        return batches
 
     def shift(images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         shifted = labels - offset

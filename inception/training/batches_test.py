@@ -5,7 +5,7 @@ import pytest
 
 from inception.flags.configs import EvalConfig, TrainConfig
 from inception.training import batches, problem
-from slim.datasets import convert, dataset_factory, mnist
+from slim.datasets import convert, dataset_factory, mnist, records
 from slim.datasets.dataset_factory import Dataset
 
 LABELS = np.array([1, 4, 9, 2, 5, 1, 1])
@@ -52,6 +52,21 @@ def test_an_offset_above_a_label_is_named_with_the_record(dataset, config_class)
     where = re.escape(f"{dataset.files[0]}: record 0 at byte 0 has label 1;")
     with pytest.raises(ValueError, match=f"^{where} with labels_offset 2 it must be 2 to 9$"):
         labels_of(config, dataset, 1)
+
+
+def test_a_label_outside_the_classes_is_named_with_the_record(tmp_path):
+    path = str(tmp_path / "train-00000-of-00001")
+    with records.record_writer(path) as writer:
+        for label in (1, 2, 3):
+            writer.write(records.ImageRecord(bytes(48), "RAW", 4, 4, 3, label).serialize())
+    (tmp_path / "labels.txt").write_text("1:rose\n2:tulip\n")
+    found = dataset_factory.get_dataset("images", "train", str(tmp_path))
+    config = TrainConfig(
+        dataset_name="images", net="cifarnet", batch_size=3, data_dir=str(tmp_path), image_size=4
+    )
+    message = "record 2 at byte .* has label 3; with labels_offset 0 it must be 0 to 2$"
+    with pytest.raises(ValueError, match=message):
+        labels_of(config, found, 1)
 
 
 def test_synthetic_batches_need_no_records():

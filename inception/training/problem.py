@@ -4,7 +4,7 @@ import dataclasses
 
 from inception.flags import configs
 from inception.flags.table import refuse
-from slim.datasets import dataset_factory
+from slim.datasets import dataset_factory, imagenet
 from slim.nets import nets_factory
 
 
@@ -26,7 +26,13 @@ class Problem:
 
 
 def resolve(config: configs.TrainConfig | configs.EvalConfig) -> Problem:
-    """Returns the problem without reading a file. ValueError names the flag at fault."""
+    """Returns the problem; reads labels.txt if only that names the classes.
+
+    Synthetic images of such a data set have as many classes as ImageNet: nothing is read for them.
+
+    Raises:
+      ValueError: names the flag at fault, or the line of labels.txt.
+    """
     info = dataset_factory.get_info(config.dataset_name)
     spec = nets_factory.get_spec(config.net)
     channels = info.image_shape[-1]
@@ -36,7 +42,7 @@ def resolve(config: configs.TrainConfig | configs.EvalConfig) -> Problem:
             f"takes {spec.channels}-channel images, those of {info.name} have {channels}; allowed: "
         )
         raise refuse("net", config.net, why + ", ".join(fitting))
-    num_classes = len(info.class_names) - config.labels_offset
+    num_classes = _count_classes(config) - config.labels_offset
     if num_classes < 2:
         raise refuse("labels_offset", config.labels_offset, f"leaves {num_classes} classes")
     return Problem(
@@ -45,3 +51,10 @@ def resolve(config: configs.TrainConfig | configs.EvalConfig) -> Problem:
         channels=channels,
         preprocessing=config.preprocessing_name or spec.preprocessing,
     )
+
+
+def _count_classes(config: configs.TrainConfig | configs.EvalConfig) -> int:
+    names = dataset_factory.get_info(config.dataset_name).class_names
+    if names is None and isinstance(config, configs.TrainConfig) and config.benchmark_mode:
+        names = imagenet.INFO.class_names
+    return len(names or dataset_factory.get_class_names(config.dataset_name, config.data_dir))

@@ -41,3 +41,24 @@ def test_the_offset_is_taken_from_the_number_of_classes():
 def test_at_least_two_classes_are_left():
     with pytest.raises(ValueError, match=r"^flag --labels_offset=9: leaves 1 classes"):
         resolve("mnist", net="lenet", labels_offset=9)
+
+
+def test_classes_are_counted_in_labels_txt_where_only_that_names_them(tmp_path):
+    (tmp_path / "labels.txt").write_text("1:rose\n2:tulip\n")
+    found = resolve("images", net="cifarnet", data_dir=str(tmp_path))
+    assert (found.num_classes, found.channels) == (3, 3)
+    assert resolve("imagenet", net="cifarnet", data_dir="/nowhere").num_classes == 1001
+
+
+@pytest.mark.parametrize("config_class", [configs.TrainConfig, configs.EvalConfig])
+def test_a_folder_without_labels_txt_is_named(tmp_path, config_class):
+    for folder, why in ((tmp_path, "labels.txt is missing"), (tmp_path / "none", "is no folder")):
+        config = config_class(dataset_name="flowers", net="cifarnet", data_dir=str(folder))
+        with pytest.raises(ValueError, match=f"^{folder}.*{why}"):
+            problem.resolve(config)
+
+
+def test_synthetic_images_have_as_many_classes_as_imagenet_where_nothing_names_them():
+    options = {"net": "cifarnet", "data_dir": "/nowhere", "benchmark_mode": True}
+    assert resolve("images", **options).num_classes == 1001
+    assert resolve("cifar10", **options).num_classes == 10

@@ -59,7 +59,11 @@ def get_class_names(name: str, data_dir: str) -> tuple[str, ...]:
       ValueError: unknown data set, or labels.txt is missing or malformed.
     """
     info = get_info(name)
-    return labels.read_labels(data_dir) if info.class_names is None else tuple(info.class_names)
+    if info.class_names is not None:
+        return tuple(info.class_names)
+    if not os.path.isdir(data_dir):
+        raise ValueError(f"{data_dir} is no folder; make it with {info.command(data_dir)}")
+    return labels.read_labels(data_dir)
 
 
 def get_dataset(name: str, split: str, data_dir: str) -> Dataset:

@@ -20,7 +20,7 @@ def read_labels(folder: str) -> tuple[str, ...]:
         with open(path, encoding="utf-8") as file:
             lines = [line for line in file.read().splitlines() if line.strip()]
     except FileNotFoundError:
-        raise ValueError(f"{path} is missing; it must have a line id:name for each class") from None
+        raise ValueError(f"{path} is missing; it has a line id:name for each class") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: cannot be read ({error})") from None
     if not lines:

@@ -34,5 +34,5 @@ def test_a_malformed_file_is_named_with_the_line(tmp_path, content, message):
 
 
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(ValueError, match=r"labels.txt is missing; it must have a line id:name"):
+    with pytest.raises(ValueError, match=r"labels.txt is missing; it has a line id:name"):
         read_labels(str(tmp_path))

@@ -12,15 +12,14 @@ import itertools
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 import tensorflow as tf
 
-from slim.datasets import files
+from slim.datasets import decoding, files
+from slim.datasets.decoding import BOX_SIDES, EncodedImage
 
 _COUNTS_FILE = "counts.json"
 _FRAME_BYTES = 16  # of a record besides its data: length (8), checksums of length and data (4, 4)
-_SIDES = ("xmin", "ymin", "xmax", "ymax")
 _COLORSPACES = {1: "Grayscale", 3: "RGB"}
 
 
@@ -67,19 +66,10 @@ class ImageRecord:
         feature |= {f"image/{key}": _text(name) for key, name in names.items() if name}
         if self.boxes:
             feature["image/object/bbox/label"] = _ints(*[self.label] * len(self.boxes))
-            for side, values in zip(_SIDES, zip(*self.boxes, strict=True), strict=True):
+            for side, values in zip(BOX_SIDES, zip(*self.boxes, strict=True), strict=True):
                 feature[f"image/object/bbox/{side}"] = _floats(*values)
         example = tf.train.Example(features=tf.train.Features(feature=feature))
         return example.SerializeToString(deterministic=True)  # else keys are in random order
-
-
-class EncodedImage(NamedTuple):
-    """Encoded images: tensors of shape [] for an image, or [B] for a batch."""
-
-    encoded: tf.Tensor  # string
-    format: tf.Tensor  # string
-    height: tf.Tensor  # int64, read for RAW only
-    width: tf.Tensor  # int64, read for RAW only
 
 
 @contextlib.contextmanager
@@ -114,59 +104,74 @@ def count_records(paths: Sequence[str]) -> tuple[int, ...]:
     )
 
 
-def find_damage(path: str, labels: range | None = None) -> str | None:
+def find_damage(path: str, labels: range | None = None, channels: int = 0) -> str | None:
     """Reads the whole file with checksums, decodes its images, and looks for the first bad record.
 
     Args:
       path: path of the record file.
       labels: allowed labels, from labels_offset on; None allows all.
+      channels: channels that the images are decoded to; 0 means as stored.
 
     Returns:
       A line with file, number and byte offset of the record, and the reason; None for an undamaged
       file.
     """
+
+    def read(serialized: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        image, label = parse_example(serialized, channels)
+        # Grappler would leave out what nothing returned depends on.
+        return label, tf.size(image), tf.size(parse_boxes(serialized))
+
     number = 0
+    found = tf.data.TFRecordDataset(path).map(read, os.cpu_count(), deterministic=True)
     try:
-        for _, label in tf.data.TFRecordDataset(path).map(parse_example):
-            if labels is not None and int(label) not in labels:
+        for label, *_ in found.as_numpy_iterator():
+            if labels is not None and label not in labels:
                 return (
                     f"{_place(path, number)} has label {label}; "
                     f"with labels_offset {labels[0]} it must be {labels[0]} to {labels[-1]}"
                 )
             number += 1
-    except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
-        damage = "checksum or length" if isinstance(error, tf.errors.DataLossError) else "content"
-        return f"{_place(path, number)} is damaged ({damage} is wrong)"
+    except tf.errors.DataLossError:
+        return f"{_place(path, number)} is damaged (checksum or length is wrong)"
+    except tf.errors.InvalidArgumentError:
+        (serialized,) = tf.data.TFRecordDataset(path).skip(number).take(1).as_numpy_iterator()
+        reason = decoding.find_fault(serialized, channels)
+        return f"{_place(path, number)} is damaged (content is wrong: {reason})"
     return None
 
 
 @contextlib.contextmanager
-def naming_damage(paths: Sequence[str], labels: range | None = None) -> Iterator[None]:
+def naming_damage(
+    paths: Sequence[str], labels: range | None = None, channels: int = 0
+) -> Iterator[None]:
     """Turns TensorFlow's error about a damaged record in the block into a ValueError.
 
     Args:
       paths: the record files that the block reads; they are searched only after an error.
       labels: see `find_damage`.
+      channels: see `find_damage`.
     """
     try:
         yield
     except (tf.errors.DataLossError, tf.errors.InvalidArgumentError):
-        damages = filter(None, (find_damage(path, labels) for path in paths))
+        damages = filter(None, (find_damage(path, labels, channels) for path in paths))
         if damage := next(damages, None):
             raise ValueError(damage) from None
         raise
 
 
 def parse_examples(serialized: tf.Tensor) -> tuple[EncodedImage, tf.Tensor]:
-    """Parses a batch of Examples, also TF-Slim's, which have fewer keys.
+    """Parses a batch of Examples, or one, also TF-Slim's, which have fewer keys.
 
     Args:
-      serialized: string [B].
+      serialized: string [B] or [].
 
     Returns:
-      The images, still encoded, and their labels, int32 [B].
+      The images, still encoded, and their labels, int32 [B] or [].
     """
-    parsed = tf.io.parse_example(
+    parse = tf.io.parse_example if serialized.shape.rank else tf.io.parse_single_example
+    parsed = parse(
         serialized,
         {
             "image/encoded": tf.io.FixedLenFeature([], tf.string),
@@ -180,21 +185,25 @@ def parse_examples(serialized: tf.Tensor) -> tuple[EncodedImage, tf.Tensor]:
     return image, tf.cast(parsed["image/class/label"], tf.int32)
 
 
-def decode_image(image: EncodedImage, channels: int = 0) -> tf.Tensor:
-    """Decodes one image (fields of shape []) to uint8 [H, W, C]; channels 0 means as stored."""
+def parse_boxes(serialized: tf.Tensor) -> tf.Tensor:
+    """Parses the bounding boxes of one Example, string [].
 
-    def raw() -> tf.Tensor:
-        shape = tf.stack([image.height, image.width, channels or -1])
-        return tf.reshape(tf.io.decode_raw(image.encoded, tf.uint8), shape)
-
-    # decode_png recognises JPEG too.
-    return tf.cond(image.format == "RAW", raw, lambda: tf.io.decode_png(image.encoded, channels))
+    Returns:
+      (ymin, xmin, ymax, xmax) of each box that has an area, float32 [N, 4] in [0, 1].
+    """
+    sides = {
+        side: tf.io.FixedLenSequenceFeature([], tf.float32, allow_missing=True)
+        for side in (f"image/object/bbox/{name}" for name in ("ymin", "xmin", "ymax", "xmax"))
+    }
+    parsed = tf.io.parse_single_example(serialized, sides)
+    boxes = tf.clip_by_value(tf.stack([parsed[side] for side in sides], axis=-1), 0.0, 1.0)
+    return tf.boolean_mask(boxes, tf.reduce_all(boxes[:, 2:] > boxes[:, :2], axis=-1))
 
 
 def parse_example(serialized: tf.Tensor, channels: int = 0) -> tuple[tf.Tensor, tf.Tensor]:
     """Parses and decodes one Example: string [] to (image uint8 [H, W, C], label int32 [])."""
-    images, labels = parse_examples(serialized[tf.newaxis])
-    return decode_image(EncodedImage(*(field[0] for field in images)), channels), labels[0]
+    image, label = parse_examples(serialized)
+    return decoding.decode_image(image, channels), label
 
 
 def _count(path: str, stored: Mapping[str, int] | None) -> int:

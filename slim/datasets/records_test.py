@@ -150,13 +150,54 @@ def test_whole_file_has_no_damage(tmp_path):
     assert records.find_damage(_write(tmp_path / "train-mnist.tfrecord")) is None
 
 
-def test_record_that_is_no_image_is_damage(tmp_path):
-    path = str(tmp_path / "train-mnist.tfrecord")
-    with records.record_writer(path) as writer:
-        writer.write(_record(_image((4, 5, 3))).serialize())
-        writer.write(records.ImageRecord(b"no image", "png", 4, 5, 3, 0).serialize())
-    assert "record 1 at byte" in records.find_damage(path)
-    assert "content" in records.find_damage(path)
+def _without(key):
+    example = tf.train.Example.FromString(_record(_image((4, 5, 3))).serialize())
+    del example.features.feature[key]
+    return example.SerializeToString()
+
+
+def _with_sides(**counts):
+    example = tf.train.Example.FromString(_record(_image((4, 5, 3))).serialize())
+    for side, count in counts.items():
+        feature = example.features.feature[f"image/object/bbox/{side}"]
+        feature.float_list.value.extend([0.5] * count)
+    return example.SerializeToString()
+
+
+_BAD_RECORDS = {
+    "it is no tf.train.Example": lambda: b"record",
+    "image/class/label is missing": lambda: _without("image/class/label"),
+    "image/encoded is missing": lambda: _without("image/encoded"),
+    "its bounding boxes have unequal numbers of sides": lambda: _with_sides(xmin=2, ymin=1),
+    "image/encoded is neither a JPEG nor a PNG that can be decoded": (
+        lambda: records.ImageRecord(b"no image", "png", 4, 5, 3, 0).serialize()
+    ),
+    "the image is 0 x 0 pixels": lambda: records.ImageRecord(b"", "RAW", 0, 0, 3, 0).serialize(),
+    "the image is 0 x 5 pixels": lambda: records.ImageRecord(b"", "RAW", 0, 5, 3, 0).serialize(),
+    "image/encoded is RAW with 59 bytes, but the image has 4 x 5 pixels of 3 channels": (
+        lambda: records.ImageRecord(bytes(59), "RAW", 4, 5, 3, 0).serialize()
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", _BAD_RECORDS)
+def test_a_record_without_a_readable_image_is_named_with_the_reason(tmp_path, reason):
+    path = _write(tmp_path / "good")
+    with records.record_writer(str(tmp_path / "train")) as writer:
+        for serialized in tf.data.TFRecordDataset(path).as_numpy_iterator():
+            writer.write(serialized)
+        writer.write(_BAD_RECORDS[reason]())
+    place = f"{tmp_path / 'train'}: record 5 at byte {os.path.getsize(path)}"
+    expected = f"{place} is damaged (content is wrong: {reason})"
+    assert records.find_damage(str(tmp_path / "train"), channels=3) == expected
+
+
+def test_boxes_are_parsed_clipped_and_kept_where_they_have_an_area():
+    boxes = ((0.1, 0.2, 0.5, 0.75), (-0.5, 0.5, 1.5, 1.0), (0.3, 0.3, 0.3, 0.9), (0.9, 0.1, 0.2, 1))
+    parsed = records.parse_boxes(tf.constant(_record(_image((4, 5, 3)), boxes=boxes).serialize()))
+    expected = [[0.2, 0.1, 0.75, 0.5], [0.5, 0.0, 1.0, 1.0]]
+    np.testing.assert_allclose(parsed, expected, rtol=1e-6)
+    assert records.parse_boxes(tf.constant(_record(_image((4, 5, 3))).serialize())).shape == (0, 4)
 
 
 def test_other_errors_pass_through_naming_damage(tmp_path):

@@ -3,24 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import tensorflow as tf
 
-from slim.preprocessing import cifarnet, lenet, unit
+from slim.datasets import decoding
+from slim.preprocessing import cifarnet, inception, lenet, unit, vgg
 
-# (image uint8 [H, W, C], size in pixels, seed int64 [2]) -> float32 [size, size, C]. All draws
-# depend on the seed only.
-Preprocess = Callable[[tf.Tensor, int, tf.Tensor], tf.Tensor]
 
-_PREPROCESSING: dict[str, tuple[Preprocess, Preprocess]] = {  # for training, for evaluation
-    "cifarnet": (cifarnet.preprocess_for_training, cifarnet.preprocess_for_evaluation),
-    "lenet": (lenet.preprocess, lenet.preprocess),
-    "unit": (unit.preprocess, unit.preprocess),
+def whole_image(shape: tf.Tensor, boxes: tf.Tensor, size: int, seed: tf.Tensor) -> tf.Tensor:
+    """Returns the window that is the whole image."""
+    del boxes, size, seed
+    return tf.concat([tf.zeros_like(shape), shape], axis=0)
+
+
+class Preprocessing(NamedTuple):
+    """Two functions that turn a stored image into a net's input. All draws depend on the seed only.
+
+    Attributes:
+      window: (height and width of the image, int32 [2]; bounding boxes (ymin, xmin, ymax, xmax) as
+        shares of them, float32 [N, 4]; size in pixels; seed int64 [2]) -> the window of the image
+        to decode, (top, left, height, width), int32 [4].
+      finish: (window uint8 [h, w, C], size, seed) -> float32 [size, size, C].
+    """
+
+    window: Callable[[tf.Tensor, tf.Tensor, int, tf.Tensor], tf.Tensor]
+    finish: Callable[[tf.Tensor, int, tf.Tensor], tf.Tensor]
+
+    def apply(
+        self, image: tf.Tensor, size: int, seed: tf.Tensor, boxes: tf.Tensor | None = None
+    ) -> tf.Tensor:
+        """Preprocesses a decoded image uint8 [H, W, C] to float32 [size, size, C]."""
+        if self.window is not whole_image:
+            boxes = tf.zeros([0, 4]) if boxes is None else boxes
+            image = decoding.crop(image, lambda shape: self.window(shape, boxes, size, seed))
+        return self.finish(image, size, seed)
+
+
+_PREPROCESSING: dict[str, tuple[Preprocessing, Preprocessing]] = {  # for training, for evaluation
+    "cifarnet": (
+        Preprocessing(whole_image, cifarnet.preprocess_for_training),
+        Preprocessing(whole_image, cifarnet.preprocess_for_evaluation),
+    ),
+    "inception": (
+        Preprocessing(inception.training_window, inception.finish_for_training),
+        Preprocessing(inception.evaluation_window, inception.finish_for_evaluation),
+    ),
+    "lenet": (Preprocessing(whole_image, lenet.preprocess),) * 2,
+    "unit": (Preprocessing(whole_image, unit.preprocess),) * 2,
+    "vgg": (
+        Preprocessing(vgg.training_window, vgg.finish_for_training),
+        Preprocessing(vgg.evaluation_window, vgg.finish_for_evaluation),
+    ),
 }
 
 
-def get_preprocessing(name: str, is_training: bool) -> Preprocess:
-    """Returns a preprocessing function; ValueError lists the allowed names."""
+def get_preprocessing(name: str, is_training: bool) -> Preprocessing:
+    """Returns the preprocessing of a name; ValueError lists the allowed names."""
     if name not in _PREPROCESSING:
         raise ValueError(f"unknown preprocessing {name!r}; allowed: {', '.join(_PREPROCESSING)}")
     for_training, for_evaluation = _PREPROCESSING[name]

@@ -1,0 +1,91 @@
+"""Decodes stored images, whole or only a window of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import tensorflow as tf
+from google.protobuf import message
+
+BOX_SIDES = ("xmin", "ymin", "xmax", "ymax")  # image/object/bbox/...
+
+
+class EncodedImage(NamedTuple):
+    """Encoded images: tensors of shape [] for an image, or [B] for a batch."""
+
+    encoded: tf.Tensor  # string
+    format: tf.Tensor  # string
+    height: tf.Tensor  # int64, read for RAW only
+    width: tf.Tensor  # int64, read for RAW only
+
+
+def decode_image(image: EncodedImage, channels: int = 0) -> tf.Tensor:
+    """Decodes one image (fields of shape []) to uint8 [H, W, C]; channels 0 means as stored."""
+
+    def raw() -> tf.Tensor:
+        shape = tf.stack([image.height, image.width, channels or -1])
+        tf.debugging.Assert(tf.reduce_all(shape[:2] > 0), [shape])
+        return tf.reshape(tf.io.decode_raw(image.encoded, tf.uint8), shape)
+
+    # decode_png recognises JPEG too.
+    return tf.cond(image.format == "RAW", raw, lambda: tf.io.decode_png(image.encoded, channels))
+
+
+def decode_window(
+    image: EncodedImage, window: Callable[[tf.Tensor], tf.Tensor], channels: int, dct_method: str
+) -> tf.Tensor:
+    """Decodes a window of one image.
+
+    A JPEG is read down to the window's last row, and turned into pixels in the window only. Its
+    colours may be stored at half the resolution. The window's outermost column then differs by some
+    grey levels from the same column of the whole image, which has a neighbour.
+
+    Args:
+      image: fields of shape [].
+      window: (height and width of the image, int32 [2]) -> (top, left, height, width), int32 [4].
+      channels: channels to decode to, 1 or 3.
+      dct_method: of JPEGs, see tf.io.decode_jpeg.
+
+    Returns:
+      uint8 [height, width, channels].
+    """
+
+    def jpeg() -> tf.Tensor:
+        place = window(tf.image.extract_jpeg_shape(image.encoded)[:2])
+        return tf.image.decode_and_crop_jpeg(image.encoded, place, channels, dct_method=dct_method)
+
+    def other() -> tf.Tensor:
+        return crop(decode_image(image, channels), window)
+
+    # Raw pixels could begin as a JPEG does.
+    is_jpeg = tf.io.is_jpeg(image.encoded) & (image.format != "RAW")
+    return tf.cond(is_jpeg, jpeg, other)
+
+
+def crop(image: tf.Tensor, window: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
+    """Cuts a window (see `decode_window`) out of a decoded image uint8 [H, W, C]."""
+    top, left, height, width = tf.unstack(window(tf.shape(image)[:2]))
+    return image[top : top + height, left : left + width]
+
+
+def find_fault(serialized: bytes, channels: int) -> str:
+    """Returns what is wrong with a serialized Example that cannot be parsed or decoded."""
+    try:
+        feature = tf.train.Example.FromString(serialized).features.feature
+    except message.DecodeError:
+        return "it is no tf.train.Example"
+    if not feature["image/class/label"].int64_list.value:
+        return "image/class/label is missing"
+    if len({len(feature[f"image/object/bbox/{side}"].float_list.value) for side in BOX_SIDES}) > 1:
+        return "its bounding boxes have unequal numbers of sides"
+    encoded = b"".join(feature["image/encoded"].bytes_list.value)
+    if list(feature["image/format"].bytes_list.value) != [b"RAW"]:
+        reason = "is neither a JPEG nor a PNG that can be decoded" if encoded else "is missing"
+        return f"image/encoded {reason}"
+    sides = [sum(feature[f"image/{side}"].int64_list.value) for side in ("height", "width")]
+    size = " x ".join(map(str, sides)) + " pixels"
+    if min(sides) <= 0:
+        return f"the image is {size}"
+    of_channels = f" of {channels} channels" if channels else ""
+    return f"image/encoded is RAW with {len(encoded)} bytes, but the image has {size}{of_channels}"

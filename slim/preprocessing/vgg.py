@@ -1,0 +1,64 @@
+"""Preprocessing of VGG, ResNet v1 and AlexNet v2: random sizes and places, and mean subtraction.
+
+Simonyan, Zisserman: Very Deep Convolutional Networks for Large-Scale Image Recognition, ICLR 2015,
+with the constants that TF-Slim trains with: the shorter side becomes 256 to 512 pixels long, and
+224 x 224 pixels are cut out. The same piece of the stored image is cut out first and resized once
+here, so its sides are rounded to whole pixels of the stored image.
+
+For other sizes of the net's input the sides grow or shrink with it. The net then sees the same
+piece of the image, at another resolution.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from slim.preprocessing.resizing import flip, resize
+
+_MEANS = (123.68, 116.78, 103.94)  # of ImageNet's pixels: red, green, blue
+_CROP = 224
+_SHORTER_SIDE = (256, 512)  # when _CROP x _CROP are cut out; evaluation takes the first
+
+
+def training_window(shape: tf.Tensor, boxes: tf.Tensor, size: int, seed: tf.Tensor) -> tf.Tensor:
+    """Draws the shorter side and the place of a square; see `Preprocessing`."""
+    del boxes, size
+    side, row, column = tf.unstack(tf.random.stateless_uniform([3], seed))
+    low, high = _SHORTER_SIDE
+    extent = _extent(shape, low + tf.floor(side * (high - low + 1)))
+    room = tf.cast(shape - extent + 1, tf.float32)
+    return tf.concat([tf.cast(tf.stack([row, column]) * room, tf.int32), extent], axis=0)
+
+
+def finish_for_training(crop: tf.Tensor, size: int, seed: tf.Tensor) -> tf.Tensor:
+    """Flips and resizes uint8 [h, w, C] to float32 [size, size, C], less the mean colour."""
+    # The window was drawn from the seed itself.
+    return _subtract_means(
+        resize(flip(crop, tf.random.stateless_uniform([], tf.random.fold_in(seed, 1))), size)
+    )
+
+
+def evaluation_window(shape: tf.Tensor, boxes: tf.Tensor, size: int, seed: tf.Tensor) -> tf.Tensor:
+    """Returns the central square."""
+    del boxes, size, seed
+    extent = _extent(shape, tf.constant(float(_SHORTER_SIDE[0])))
+    return tf.concat([(shape - extent) // 2, extent], axis=0)
+
+
+def finish_for_evaluation(crop: tf.Tensor, size: int, seed: tf.Tensor) -> tf.Tensor:
+    """Resizes uint8 [h, w, C] to float32 [size, size, C], less the mean colour."""
+    del seed
+    return _subtract_means(resize(crop, size))
+
+
+def _extent(shape: tf.Tensor, shorter_side: tf.Tensor) -> tf.Tensor:
+    """Height and width, int32 [2], of _CROP x _CROP pixels before the image is resized."""
+    extent = _CROP / shorter_side * tf.cast(tf.reduce_min(shape), tf.float32)
+    return tf.repeat(tf.maximum(tf.cast(tf.round(extent), tf.int32), 1), 2)
+
+
+def _subtract_means(image: tf.Tensor) -> tf.Tensor:
+    _, size, channels = image.shape
+    means = (sum(_MEANS) / len(_MEANS),) if channels == 1 else _MEANS
+    # A whole row, because adding three values to each of many pixels takes as long as decoding.
+    return image - tf.constant(means * size, shape=[size, channels])
