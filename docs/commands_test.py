@@ -1,6 +1,7 @@
 """Every command of the pages can be given as it stands there; docs/development.md says how."""
 
 import importlib.util
+import itertools
 import os
 import re
 import subprocess
@@ -61,6 +62,7 @@ def _without_assignments(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _program(words: Sequence[str]) -> tuple[str, list[str]] | None:
     """Returns the module that a command runs, and its arguments; None for other commands."""
+    words = list(itertools.takewhile(lambda word: word != ">", words))
     if "python" in words:
         at = words.index("python") + len(["-m", "MODULE"])
         return words[at], list(words[at + 1 :])

@@ -5,6 +5,8 @@ import io
 import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
 from slim.datasets import picture_reader
@@ -179,6 +181,22 @@ def test_a_broken_picture_is_refused_with_a_reason(content, message, raw_pixel):
     with pytest.raises(ValueError, match=message or ".") as error:
         picture_reader.read(content, Form(raw_pixel=raw_pixel))
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:PIL")
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(sorted(_KINDS)), st.data())
+def test_damage_is_refused_or_leaves_a_picture_that_training_can_decode(kind, data):
+    content = bytearray(_KINDS[kind][0])
+    for place in data.draw(st.lists(st.integers(0, len(content) - 1), min_size=1, max_size=4)):
+        content[place] = data.draw(st.integers(0, 255))
+    del content[data.draw(st.integers(len(content) // 2, len(content))) :]
+    try:
+        stored = picture_reader.read(bytes(content))
+    except ValueError as error:
+        assert str(error) and "\n" not in str(error)
+    else:
+        _decode(stored)
 
 
 def test_a_picture_larger_than_the_limit_is_refused(monkeypatch):
