@@ -8,7 +8,9 @@ import sys
 import numpy as np
 import pytest
 
-from slim.datasets import cifar10, convert, mnist
+from slim.datasets import cifar10, convert, imagenet, images, mnist
+from slim.nets import nets_factory
+from slim.testing import write_pictures
 from terngrad.testing.processes import Started
 
 _REPO = pathlib.Path(__file__).parents[1]
@@ -37,11 +39,24 @@ def noise(tmp_path_factory) -> pathlib.Path:
     """Makes records that look like CIFAR-10's."""
     folder = str(tmp_path_factory.mktemp("cifar10"))
     images = np.random.default_rng(1).integers(0, 256, [256, 32, 32, 3], dtype=np.uint8)
-    for split in cifar10.INFO.splits:
-        paths = convert.record_paths(folder, "cifar10", split, None)
-        shares = convert.spread(len(images), paths)
-        convert.write_records(shares, images, np.arange(256) % 10, cifar10.INFO)
+    splits = {split: (images, np.arange(256) % 10) for split in cifar10.INFO.splits}
+    convert.write(cifar10.INFO, splits, folder)
     return pathlib.Path(folder)
+
+
+@pytest.fixture(scope="session")
+def photographs(made_once) -> pathlib.Path:
+    """Records of a few pictures of two of ImageNet's classes."""
+
+    def fill(folder: pathlib.Path) -> None:
+        classes = {"n01440764": 8, "n01443537": 8}
+        for split in ("train", "validation"):
+            write_pictures(folder / split, classes)
+        splits = imagenet.load(str(folder))
+        shards = {"train": 2, "validation": 1}
+        convert.write(imagenet.INFO, splits, str(folder), num_shards=shards)
+
+    return made_once("photographs", fill)
 
 
 def _started(script: str, **settings) -> Started:
@@ -101,6 +116,82 @@ def test_missing_records_are_named_with_the_command_that_makes_them(tmp_path):
     assert "slim.download_and_convert_data --dataset_name mnist" in output
     assert len(output.splitlines()) == 1
     assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("script", "settings", "name"),
+    [
+        ("alexnet", {"NET": "cifarnet"}, "cifarnet_32_momentum_1_0.01_2.5_0_0.0005_0.9_9217_256_2"),
+        ("googlenet", {}, "googlenet_32_momentum_1_0.04_2.5_0_0.00001_0.9_1_128_2"),
+        ("vggnet", {"NET": "cifarnet"}, "cifarnet_32_momentum_1_0.01_2.5_0_0.0005_0.9_1_256_2"),
+    ],
+)
+def test_the_recipes_for_imagenet_train_and_evaluate(photographs, tmp_path, script, settings, name):
+    settings = settings | {"IMAGE_SIZE": 32, "MAX_STEPS": 2, "SAVE_ITER": 2}
+    code, output = _run(
+        f"scripts/run_multi_gpus_{script}.sh",
+        DATA_DIR=photographs,
+        ROOT_WORKSPACE=tmp_path,
+        EVAL_INTERVAL_SECS="0.5",
+        **settings,
+    )
+    assert code == 0, output
+    assert _PRECISION.search(output.splitlines()[-1])
+    (run,) = (tmp_path / "imagenet_training_data").iterdir()
+    assert run.name.startswith(f"imagenet_{name}_")
+
+
+def test_inception_resnet_v2_is_trained_with_large_batches_under_mpirun(photographs, tmp_path):
+    if not (pathlib.Path(sys.executable).parent / "mpirun").exists():
+        pytest.skip("mpi4py and mpich are not installed: pip install '.[mpi]'")
+    settings = {"TRAIN_BATCH_SIZE": 2, "IMAGE_SIZE": 107, "MAX_STEPS": 1, "BASE_BATCH_SIZE": 1}
+    with Started(
+        ["bash", str(_REPO / "scripts/run_inception_resnet_v2.sh"), "2"],
+        {"TERNGRAD_VENV": sys.prefix, "DATA_DIR": str(photographs), "TRAIN_DIR": str(tmp_path)}
+        | {key: str(value) for key, value in settings.items()},
+        in_own_group=True,
+    ) as run:
+        assert run.finish() == 0, run.output
+        assert "0.09" in run.output  # 0.045 x sqrt(4 / 1)
+    assert (tmp_path / "model.ckpt-1.index").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "arguments", "message"),
+    [
+        ({}, [], "needs the number of WORKERS, got ''"),
+        ({}, ["0"], "needs the number of WORKERS, got '0'"),
+        ({"ENGINE": "ssh"}, ["2"], "ENGINE must be mpi or horovod, got 'ssh'"),
+    ],
+)
+def test_a_bad_setting_of_the_large_batches_is_named(settings, arguments, message):
+    script = str(_REPO / "scripts/run_inception_resnet_v2.sh")
+    with Started(["bash", script, *arguments], settings, in_own_group=True) as run:
+        assert (run.finish(), run.output) == (1, f"run_inception_resnet_v2.sh: {message}\n")
+
+
+def test_a_net_is_fine_tuned_in_two_stages(tmp_path):
+    pictures = tmp_path / "pictures"
+    for split in ("train", "validation"):
+        write_pictures(pictures / split, {"rose": 6, "tulip": 6})
+    splits = images.load(str(pictures))
+    convert.write(
+        images.INFO, splits, str(tmp_path / "data"), num_shards={"train": 1, "validation": 1}
+    )
+    common = {"DATASET_NAME": "images", "DATASET_DIR": tmp_path / "data", "BATCH_SIZE": 4}
+    common |= {"IMAGE_SIZE": 32, "LAST_LAYER_STEPS": 2, "WHOLE_NET_STEPS": 2}
+    script = "slim/scripts/finetune_inception_v1_on_flowers.sh"
+    code, output = _run(script, TRAIN_DIR=tmp_path / "none", **common)
+    assert (code, len(output.splitlines())) == (1, 1)
+    assert "set PRETRAINED_CHECKPOINT" in output and "inception_v1_2016_08_28" in output
+    model = nets_factory.build_net("inception_v1", num_classes=9, image_size=32)
+    model.save_weights(tmp_path / "pretrained.weights.h5")
+    weights = tmp_path / "pretrained.weights.h5"
+    code, output = _run(script, TRAIN_DIR=tmp_path / "run", PRETRAINED_CHECKPOINT=weights, **common)
+    assert code == 0, output
+    assert "InceptionV1/Logits" in output
+    assert len(_PRECISION.findall(output)) == 2
+    assert (tmp_path / "run" / "all" / "model.ckpt-2.index").exists()
 
 
 @pytest.mark.parametrize(
