@@ -62,8 +62,8 @@ def main(values: FlagValues) -> None:
     config = table.read(_Config, values)
     with app.quiet_import():
         from slim.datasets import convert
-    source = config.source_dir or os.path.join(config.data_dir, "download")
-    imagenet.download_archives(config.urls(), source)
+    imagenet.download_archives(config.urls(), os.path.join(config.data_dir, "download"))
+    source = config.source_dir  # None: the download folder, which complete records do not need
     convert.convert("imagenet", config.data_dir, source_dir=source, **config.arguments())
 
 

@@ -1,6 +1,7 @@
 """ImageNet: archives from the disk or from the user's addresses become records, in several runs."""
 
 import os
+import shutil
 
 import pytest
 
@@ -37,6 +38,9 @@ def test_archives_in_the_download_folder_are_found(source, tmp_path, capsys):
     (tmp_path / "out").mkdir()
     source.rename(tmp_path / "out" / "download")
     run_program(_PROGRAM, tmp_path / "out", *_SHARDS)
+    _check(str(tmp_path / "out"), capsys.readouterr().out)
+    shutil.rmtree(tmp_path / "out" / "download")
+    run_program(_PROGRAM, tmp_path / "out", *_SHARDS)  # everything is there
     _check(str(tmp_path / "out"), capsys.readouterr().out)
 
 

@@ -96,6 +96,6 @@ def test_a_broken_picture_is_one_line_and_a_second_run_goes_on_without_it(pictur
     assert line.startswith(f"build_image_data: {pictures}/dogs/dogs_4.png: ")
     assert (second.returncode, second.stderr) == (0, "")
     assert second.stdout.splitlines()[-2:] == [
-        f"Left out 1 broken images; {tmp_path}/out/broken.txt names them.",
+        f"Broken images that were left out: 1; {tmp_path}/out/broken.txt names them.",
         "Finished writing all 39 images in data set.",
     ]

@@ -52,8 +52,8 @@ def main(values: FlagValues) -> None:
     if not counts.files:
         raise ValueError(f"{os.path.abspath(config.annotations)}: has no annotations")
     print(
-        f"Finished processing {counts.files} XML files: {counts.boxes} boxes, of which "
-        f"{counts.mended} were mended; {counts.dropped} boxes were empty or of another class.",
+        f"Finished processing {counts.files} XML files. Boxes: {counts.boxes}; mended ones among "
+        f"them: {counts.mended}; dropped, as empty or of another class: {counts.dropped}.",
         file=sys.stderr,
     )
 

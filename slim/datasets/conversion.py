@@ -110,7 +110,7 @@ def tell_end(folder: str, paths: Sequence[str], num_kept: int) -> None:
         path = os.path.join(folder, _BROKEN_FILE)
         with files.replacing_text(path) as file:
             file.writelines(f"{line}\n" for line in broken)
-        print(f"Left out {len(broken)} broken images; {path} names them.")
+        print(f"Broken images that were left out: {len(broken)}; {path} names them.")
     if not (total := sum(records.count_records(paths))):
         raise ValueError(f"{folder}: none of its record files has an image")
     print(f"Finished writing all {total} images in data set.")

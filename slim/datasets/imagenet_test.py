@@ -16,6 +16,7 @@ from slim.datasets.dataset_factory import get_dataset
 from slim.testing import write_imagenet
 
 _COMPLETE = pathlib.Path(__file__).parents[3] / "shared" / "data" / "imagenet"
+_SIDES = ("xmin", "ymin", "xmax", "ymax")
 _SYNSETS = ("n01440764", "n01443537", "n02105855")  # labels 1, 2 and another
 _COUNTS = dict(zip(_SYNSETS, (3, 2, 1), strict=True))
 _XML = """<annotation><filename>x</filename><size><width>30</width><height>20</height></size>
@@ -94,7 +95,7 @@ def test_boxes_of_a_csv_file_are_stored_in_the_records(archives, tmp_path):
     ).as_numpy_iterator():
         feature = tf.train.Example.FromString(serialized).features.feature
         assert feature["image/class/synset"].bytes_list.value[0].decode() in _SYNSETS
-        sides = [feature[f"image/object/bbox/{s}"].float_list.value for s in records._SIDES]
+        sides = [feature[f"image/object/bbox/{side}"].float_list.value for side in _SIDES]
         boxes[feature["image/filename"].bytes_list.value[0]] = np.array(sides).T
     np.testing.assert_allclose(
         boxes.pop(b"n01440764_1.JPEG"), [[0.1, 0.2, 0.5, 0.75], [0, 0, 1, 1]]

@@ -149,7 +149,7 @@ def test_a_broken_picture_is_named_or_left_out_and_counted(folder, tmp_path, cap
     capsys.readouterr()
     _convert(folder, out, skip_broken=True)
     told = capsys.readouterr().out
-    assert f"Left out 2 broken images; {out}/broken.txt names them.\n" in told
+    assert f"Broken images that were left out: 2; {out}/broken.txt names them.\n" in told
     assert told.endswith("Finished writing all 31 images in data set.\n")
     cats, dogs = sorted((out / "broken.txt").read_text().splitlines())
     assert cats.startswith(f"{folder}/cats/cats_3.jpg: no picture of a known format")
