@@ -34,6 +34,7 @@ def test_a_history_that_breaks_a_law_is_named(monkeypatch, capsys):
         105910,  # the worker that was well blinked when another that hung was to be left behind
         127482,  # ps 0 had seen only the Exchange stream of the last worker, and waited without end
         149658,  # a worker hung after another was done, and ps 0 failed
+        157323,  # the chief could go on anew where another hung, but the training ended
     ],
 )
 def test_histories_that_found_mistakes_break_no_law_any_more(number):

@@ -588,6 +588,21 @@ def test_a_step_that_all_try_in_vain_a_second_time_ends_the_training_and_another
     assert cluster.outcome == "no worker made a step for 100 s"
 
 
+def test_where_the_only_worker_with_the_state_hangs_for_very_long_the_chief_goes_on_anew():
+    cluster = Cluster(workers=2, elastic=True)
+    cluster.begin(0, 1)
+    cluster.progress(1, 3)
+    cluster.pass_secs(5 * SECS)
+    cluster.coordinator.disconnect(0, "died")
+    cluster.coordinator.connect(0)
+    cluster.stand(0)
+    cluster.pass_secs(5 * SECS - 1)
+    assert (cluster.outcome, cluster.dropped) == (None, [])
+    cluster.pass_secs(2)
+    assert (cluster.outcome, cluster.dropped) == (None, [1])
+    assert members(cluster.taken()[0][-1]) == (0,)
+
+
 def end_of(cluster, worker):
     """Returns the order that ends a worker."""
     (order,) = [order for order in cluster.orders[worker] if order.WhichOneof("what") == "end"]

@@ -84,12 +84,13 @@ def _of_members(of: Situation) -> Remedy | None:
 
 def _of_forming(of: Situation) -> Remedy | None:
     waited, limit = of.clock() - of.since, of.rules.timeout_secs
-    unsaid, is_hopeless = quorum.unsaid(of), waited > HOPELESS * limit
+    unsaid, stuck = quorum.unsaid(of), of.standstill.stuck
+    all_hang = waited > limit and unsaid <= {*stuck(of.clock(), HOPELESS)}
+    is_hopeless = all_hang or waited > HOPELESS * limit
     # A worker that is silent within a step hangs; compiling and saving may take any time.
-    behind = unsaid if is_hopeless else unsaid & {*of.standstill.stuck(of.clock())}
+    behind = unsaid if is_hopeless else unsaid & {*stuck(of.clock())}
     if behind and waited > limit and quorum.enough_could_go_on(of, anew=is_hopeless):
         return Ask(behind, f"no report of its step for {waited:.0f} s")
-    is_hopeless |= waited > limit and unsaid <= {*of.standstill.stuck(of.clock(), HOPELESS)}
     if unsaid and is_hopeless and not quorum.awaited(of):
         # Where others are done, there is nothing left that these could hold up.
         return End("" if of.some_are_done else _why_not_formed(of, unsaid, waited), unsaid)
