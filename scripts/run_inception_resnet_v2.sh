@@ -13,6 +13,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 : "${TRAIN_DIR:=${HOME}/terngrad_results/imagenet/inception_resnet_v2}"
 : "${ENGINE:=mpi}"              # or horovod
 : "${MPI_FLAGS:=}"              # more flags of mpirun or horovodrun, separated by spaces
+: "${NET:=inception_resnet_v2}"
 : "${IMAGE_SIZE:=299}"
 : "${TRAIN_BATCH_SIZE:=64}"     # of each worker
 : "${BASE_BATCH_SIZE:=256}"     # global batch that BASE_LR was chosen for
@@ -46,7 +47,7 @@ exec "${path}" -np "$1" "${more_flags[@]}" "${PYTHON}" -m inception.imagenet_dis
   --variable_update="${ENGINE}" \
   --data_dir "${DATA_DIR}" \
   --train_dir "${TRAIN_DIR}" \
-  --net inception_resnet_v2 \
+  --net "${NET}" \
   --image_size "${IMAGE_SIZE}" \
   --batch_size "${TRAIN_BATCH_SIZE}" \
   --max_steps "${MAX_STEPS}" \

@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from slim.nets.scope import HE, BatchNorm, Scope, Style
+from slim.nets.scope import HE, BatchNorm, Initializer, Scope, Style
 
 BATCH_NORM = BatchNorm(decay=0.9997, epsilon=0.001, scale=False)
 STYLE = Style(HE, BATCH_NORM)
@@ -99,7 +99,10 @@ def pooled(net: keras.KerasTensor, scope: Scope) -> keras.KerasTensor:
 
 
 def auxiliary_features(
-    net: keras.KerasTensor, scope: Scope, name: str | None = None
+    net: keras.KerasTensor,
+    scope: Scope,
+    name: str | None = None,
+    initializer: Initializer | None = None,
 ) -> keras.KerasTensor:
     """Returns the features of the auxiliary head, [B, 1, 1, 768].
 
@@ -108,12 +111,14 @@ def auxiliary_features(
 
     Args:
       net: float32 [B, H, W, C], H and W at least 5.
-      scope: the head's scope, `AuxLogits`; its style is that of the last convolution.
+      scope: the head's scope, `AuxLogits`.
       name: name of the last convolution; None = by its size, as `Conv2d_2a_5x5`.
+      initializer: distribution of its kernel; None = that of the scope.
     """
     net = scope.avg_pool(net, "AvgPool_1a_5x5", 5, 3, "valid")
-    net = conv(net, scope.styled(initializer=HE), "Conv2d_1b_1x1", 128)
+    net = conv(net, scope, "Conv2d_1b_1x1", 128)
     size = tuple(min(side, 5) for side in net.shape[1:3])
     name = name or f"Conv2d_2a_{size[0]}x{size[1]}"
-    net = scope.conv(net, name, 768, size, padding="valid")
+    last = scope.styled(initializer=initializer) if initializer else scope
+    net = last.conv(net, name, 768, size, padding="valid")
     return scope.global_pool(net, "global_pool")

@@ -90,23 +90,16 @@ def _mixed_7a(net: keras.KerasTensor, scope: Scope) -> keras.KerasTensor:
 
 def _mixed_7(net: keras.KerasTensor, scope: Scope, second_name: str) -> keras.KerasTensor:
     branches = [scope / f"Branch_{i}" for i in range(4)]
+    ends = [conv(net, branches[0], "Conv2d_0a_1x1", 320)]
     second = conv(net, branches[1], "Conv2d_0a_1x1", 384)
+    ends += [conv(second, branches[1], name, 384) for name in ("Conv2d_0b_1x3", second_name)]
     third = convs(net, branches[2], (("Conv2d_0a_1x1", 448), ("Conv2d_0b_3x3", 384)))
+    ends += [conv(third, branches[2], f"Conv2d_0{end}", 384) for end in ("c_1x3", "d_3x1")]
     pools = branches[3].avg_pool(net, "AvgPool_0a_3x3", 3)
-    return join(
-        [
-            conv(net, branches[0], "Conv2d_0a_1x1", 320),
-            conv(second, branches[1], "Conv2d_0b_1x3", 384),
-            conv(second, branches[1], second_name, 384),
-            conv(third, branches[2], "Conv2d_0c_1x3", 384),
-            conv(third, branches[2], "Conv2d_0d_3x1", 384),
-            conv(pools, branches[3], "Conv2d_0b_1x1", 192),
-        ],
-        scope,
-    )
+    return join([*ends, conv(pools, branches[3], "Conv2d_0b_1x1", 192)], scope)
 
 
 def _auxiliary_logits(net: keras.KerasTensor, scope: Scope, num_classes: int) -> keras.KerasTensor:
-    net = auxiliary_features(net, scope.styled(initializer=truncated_normal(0.01)))
+    net = auxiliary_features(net, scope, initializer=truncated_normal(0.01))
     last = scope.styled(initializer=truncated_normal(0.001))
     return last.logits(net, "Conv2d_2b_1x1", num_classes)

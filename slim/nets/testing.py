@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from slim.nets import nets_factory
@@ -26,7 +26,8 @@ class Published(NamedTuple):
     Attributes:
       parameters: elements of all variables with 1000 classes, moving statistics included and
         auxiliary heads left out; with 10 classes for the nets of small images.
-      names: digest of the names and shapes of all variables with 10 classes; see `digest`.
+      names: digest of the names and shapes of all variables with 10 classes, see `digest`; "" for
+        the nets of SMALL.
       dropouts: number of dropout layers.
       initial: standard deviations of the initial kernels by the end of the layer's name; "" = all
         others. "he" and "xavier" depend on the kernel's shape.
@@ -38,7 +39,10 @@ class Published(NamedTuple):
     initial: Mapping[str, float | str]
 
 
+_ALEXNET = {"": 0.01, "/fc6": 0.005, "/fc7": 0.005}
+_INCEPTION_V4 = {"": "he", "Logits/Logits": "xavier", "Aux_logits": "xavier"}
 _RESNET = {"": "he"}
+_INCEPTION_V1 = {"": 0.01, "Logits/Conv2d_0c_1x1": "he"}
 _XAVIER = {"": "xavier"}
 _TOP = {"/fc6": 0.005, "/fc7": 0.005, "/fc8": 0.005}  # of the nets with hidden layers
 _INCEPTION_V2 = {
@@ -65,26 +69,25 @@ PUBLISHED = {
         1_068_298, "", 0, {"": 0.05, "fc3": 0.04, "fc4": 0.04, "logits": 1 / 192}
     ),
     "mlp": Published(79_510, "", 0, {"": 1.0}),
-    "alexnet": Published(60_967_976, "", 2, {"": 0.01, "/fc6": 0.005, "/fc7": 0.005}),
+    "alexnet": Published(60_967_976, "7ed6c1204acc1a2b", 2, _ALEXNET),
     "alexnet_v2": Published(50_303_912, "0d6b9093a3d930fa", 2, _XAVIER | _TOP),
     "overfeat": Published(145_704_424, "dd55f6a71bf93b0a", 2, _XAVIER | _TOP),
     "vgg_a": Published(132_863_336, "a4025843bd4c1e4a", 2, _XAVIER),
     "vgg_16": Published(138_357_544, "53d970b6090818a2", 2, _XAVIER),
     "vgg_19": Published(143_667_240, "dd6572b802e689e2", 2, _XAVIER),
-    "inception_v1": Published(
-        6_632_184, "a47151c0217c6b29", 1, {"": 0.01, "Logits/Conv2d_0c_1x1": "he"}
-    ),
-    "googlenet": Published(
-        6_632_184, "a47151c0217c6b29", 1, {"": 0.01, "Logits/Conv2d_0c_1x1": "he"}
-    ),
+    "inception_v1": Published(6_632_184, "a47151c0217c6b29", 1, _INCEPTION_V1),
+    "googlenet": Published(6_632_184, "a47151c0217c6b29", 1, _INCEPTION_V1),
     "inception_v2": Published(11_198_112, "312d57ea182a6c8f", 1, _INCEPTION_V2),
     "inception_v3": Published(
         23_851_784, "1359c3809ba5b326", 1, {"": "he", "Conv2d_2a_5x5": 0.01, "Conv2d_2b_1x1": 0.001}
     ),
     "inception_v4": Published(
-        42_711_400, "", 1, {"": "he", "Logits/Logits": "xavier", "Aux_logits": "xavier"}
+        42_711_400,
+        "c63eb8903600afe1",
+        1,
+        _INCEPTION_V4,
     ),
-    "inception_resnet_v2": Published(55_873_736, "", 1, _XAVIER),
+    "inception_resnet_v2": Published(55_873_736, "e6bc9b3eb58b7427", 1, _XAVIER),
     "resnet_v1_50": Published(25_610_152, "6f8ad703eea923d7", 0, _RESNET),
     "resnet_v1_101": Published(44_654_504, "4fc94c2de914b12a", 0, _RESNET),
     "resnet_v1_152": Published(60_344_232, "46ba5149f925860e", 0, _RESNET),
@@ -95,7 +98,14 @@ PUBLISHED = {
     "resnet_v2_200": Published(64_894_440, "33feabd6d8669166", 0, _RESNET),
 }
 
-SMALL = ("lenet", "lenet_slim", "cifarnet", "cifar10_alexnet", "mlp")
+# Layers of the nets for small images, each with a kernel and a bias.
+SMALL = {
+    "lenet": ("conv1", "conv2", "fc3", "logits"),
+    "lenet_slim": ("conv1", "conv2", "fc3", "logits"),
+    "cifarnet": ("conv1", "conv2", "fc3", "fc4", "logits"),
+    "cifar10_alexnet": ("conv1", "conv2", "fc3", "fc4", "logits"),
+    "mlp": ("fc1", "logits"),
+}
 # Layers of a small net whose kernels decay; in the other nets all do but this one.
 DECAYED = {"cifarnet": ("fc3", "fc4"), "cifar10_alexnet": ("fc3", "fc4"), "mlp": ()}
 WITHOUT_DECAY = ("InceptionV2/Conv2d_1a_7x7",)
@@ -133,9 +143,8 @@ class Tried:
       images: its inputs, see `inputs`.
       logits: of each head, in training.
       losses: penalties of the kernels.
-      gradients: of a loss in which all heads and penalties count, by variable.
+      gradients: of a loss in which all heads count, and no penalties, by variable.
       state: moving statistics after the step, by variable.
-      evaluated: of each head, in evaluation.
     """
 
     name: str
@@ -145,9 +154,8 @@ class Tried:
     losses: list[tf.Tensor]
     gradients: dict[str, tf.Tensor]
     state: dict[str, tf.Tensor]
-    evaluated: list[tf.Tensor]
 
-    @property
+    @functools.cached_property
     def variables(self) -> dict[str, tf.Variable]:
         """All variables by name."""
         return nets_factory.named_variables(self.model)
@@ -173,8 +181,7 @@ def try_net(name: str, image_size: int | None = None) -> Tried:
             return_losses=True,
         )
         scores = [tf.reduce_sum(tf.nn.log_softmax(logits)[:, 0]) for logits in heads(outputs)]
-        total = tf.add_n([*scores, *losses])
-    gradients = tape.gradient(total, weights)
+    gradients = tape.gradient(scores, weights)
     names = [variable_name(v) for v in model.trainable_variables]
     states = [variable_name(v) for v in model.non_trainable_variables]
     return Tried(
@@ -185,7 +192,6 @@ def try_net(name: str, image_size: int | None = None) -> Tried:
         losses,
         dict(zip(names, gradients, strict=True)),
         dict(zip(states, state, strict=True)),
-        evaluate(model, images),
     )
 
 
@@ -215,9 +221,3 @@ def expected_stddev(name: str, kernel: str, shape: Sequence[int]) -> float:
         return math.sqrt(2 / (receptive * (shape[-2] + shape[-1])))
     # A normal distribution that is cut at two standard deviations has 0.8796 of the whole one's.
     return rule * (1.0 if name == "mlp" else 0.8796)
-
-
-def relative_spread(name: str, kernel: str, values: np.ndarray) -> float:
-    """Returns how far a kernel's standard deviation is from the published one, in sigmas."""
-    expected = expected_stddev(name, kernel, values.shape)
-    return (values.std() / expected - 1) * math.sqrt(2 * values.size)
