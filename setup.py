@@ -112,6 +112,7 @@ setuptools.setup(
     install_requires=[
         "absl-py>=2.1",
         "grpcio>=1.74,<2",
+        "h5py>=3.11,<4",  # reads weight files of Keras, which brings it
         "matplotlib>=3.8,<4",
         "numpy>=1.26,<3",
         "pillow>=11.1,<14",

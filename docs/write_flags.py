@@ -47,6 +47,8 @@ SECTIONS = {
     "Sorting ImageNet's validation pictures": (
         "inception.data.preprocess_imagenet_validation_data",
     ),
+    "Labelling a picture": ("inception.label_image",),
+    "Exporting a trained net": ("inception.export",),
     "Quick start": ("inception.quickstart",),
 }
 

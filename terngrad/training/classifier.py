@@ -130,6 +130,6 @@ def _indices_in_scopes(names: Sequence[str], scopes: Sequence[str]) -> list[int]
         return list(range(len(names)))
     for scope in scopes:
         if not any(name.startswith(scope) for name in names):
-            allowed = ", ".join(names)
-            raise ValueError(f"no trainable variable begins with {scope!r}; allowed are {allowed}.")
+            allowed = ", ".join(dict.fromkeys(name.rpartition("/")[0] for name in names))
+            raise ValueError(f"no trainable variable begins with {scope!r}; layers are {allowed}.")
     return [i for i, name in enumerate(names) if name.startswith(tuple(scopes))]
