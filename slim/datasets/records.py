@@ -197,7 +197,8 @@ def parse_boxes(serialized: tf.Tensor) -> tf.Tensor:
     }
     parsed = tf.io.parse_single_example(serialized, sides)
     boxes = tf.clip_by_value(tf.stack([parsed[side] for side in sides], axis=-1), 0.0, 1.0)
-    return tf.boolean_mask(boxes, tf.reduce_all(boxes[:, 2:] > boxes[:, :2], axis=-1))
+    has_area = tf.reduce_all(boxes[:, 2:] > boxes[:, :2], axis=-1)
+    return tf.gather(boxes, tf.where(has_area)[:, 0])
 
 
 def parse_example(serialized: tf.Tensor, channels: int = 0) -> tuple[tf.Tensor, tf.Tensor]:

@@ -61,24 +61,26 @@ def finish_for_training(crop: tf.Tensor, size: int, seed: tf.Tensor) -> tf.Tenso
 
 
 def _distort_colours(
-    image: tf.Tensor, brightness_first: tf.Tensor, added: tf.Tensor, saturation: tf.Tensor
+    pixels: tf.Tensor, brightness_first: tf.Tensor, added: tf.Tensor, saturation: tf.Tensor
 ) -> tf.Tensor:
-    """Changes brightness and saturation, clips after each, and scales to [-1, 1]."""
-    added_first = tf.where(brightness_first, added, 0.0)
-    image = _clip(image + added_first, 0.0, 255.0)
-    if image.shape[-1] == 3:  # grey has no saturation
-        grey = tf.constant(_LUMA, shape=[3, 1])  # the same for each of the new channels
-        mixed = _SCALE * (saturation * tf.eye(3) + (1.0 - saturation) * grey)
-        image = tf.reshape(tf.matmul(tf.reshape(image, [-1, 3]), mixed), image.shape)
-    else:
-        image *= _SCALE
-    added_last = (added - added_first) * _SCALE
-    return _clip(_clip(image, 0.0, 2.0) + (added_last - 1.0), -1.0, 1.0)
+    """Scales pixels to [-1, 1] and changes brightness and saturation, clipping after each."""
+    image = _scale(pixels)
+    brighten = lambda image: _clip(image + added * _SCALE)
+    if image.shape[-1] == 1:  # grey has no saturation
+        return brighten(image)
+    grey = tf.constant(_LUMA, shape=[3, 1])  # the same for each of the new channels
+    mixed = saturation * tf.eye(3) + (1.0 - saturation) * grey
+    saturate = lambda image: _clip(
+        tf.reshape(tf.matmul(tf.reshape(image, [-1, 3]), mixed), image.shape)
+    )
+    return tf.cond(
+        brightness_first, lambda: saturate(brighten(image)), lambda: brighten(saturate(image))
+    )
 
 
-def _clip(image: tf.Tensor, low: float, high: float) -> tf.Tensor:
-    """Clips in one pass; tf.clip_by_value makes two."""
-    return tf.raw_ops.ClipByValue(t=image, clip_value_min=low, clip_value_max=high)
+def _clip(image: tf.Tensor) -> tf.Tensor:
+    """Clips to [-1, 1] in one pass; tf.clip_by_value makes two."""
+    return tf.raw_ops.ClipByValue(t=image, clip_value_min=-1.0, clip_value_max=1.0)
 
 
 def evaluation_window(shape: tf.Tensor, boxes: tf.Tensor, size: int, seed: tf.Tensor) -> tf.Tensor:
@@ -91,4 +93,8 @@ def evaluation_window(shape: tf.Tensor, boxes: tf.Tensor, size: int, seed: tf.Te
 def finish_for_evaluation(crop: tf.Tensor, size: int, seed: tf.Tensor) -> tf.Tensor:
     """Resizes uint8 [h, w, C] to float32 [size, size, C] in [-1, 1]."""
     del seed
-    return resize(crop, size) * _SCALE - 1.0
+    return _scale(resize(crop, size))
+
+
+def _scale(pixels: tf.Tensor) -> tf.Tensor:
+    return pixels * _SCALE - 1.0
