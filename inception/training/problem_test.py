@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 
 from inception.flags import configs
@@ -17,6 +19,14 @@ def test_a_net_brings_its_image_size_and_preprocessing():
 def test_flags_replace_them():
     found = resolve("cifar10", net="cifarnet", image_size=24, preprocessing_name="unit")
     assert (found.image_size, found.preprocessing) == (24, "unit")
+
+
+def test_a_net_brings_its_dropout_and_label_smoothing_where_the_config_leaves_them_open():
+    config = configs.TrainConfig(dataset_name="cifar10", net="inception_v3")
+    assert problem.net_settings(config) == (0.5, 0.1)  # --dropout_keep_prob has a default
+    config = dataclasses.replace(config, dropout_keep_prob=None, label_smoothing=0.0)
+    assert problem.net_settings(config) == (0.8, 0.0)
+    assert problem.net_settings(dataclasses.replace(config, net="alexnet")) == (0.5, 0.0)
 
 
 def test_a_net_for_other_images_is_named_with_those_that_fit():
