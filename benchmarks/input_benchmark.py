@@ -27,9 +27,9 @@ from inception.training.problem import resolve
 from slim.datasets import dataset_factory
 
 _PROBLEMS = {"mnist": ("lenet", 64), "cifar10": ("cifar10_alexnet", 128)}
-# Batches that were read during a pause; they would make a slice look faster.
+# Batches before a slice. Those that were read during a pause would make it look faster, and what
+# the other sides still read ahead would make it look slower.
 _READ_AHEAD = 10
-_PHOTOGRAPHS_READ_AHEAD = 4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -99,7 +99,7 @@ def _compare_speeds(
     what: str, sides: Mapping[str, Side], base: str, options: _Options
 ) -> Comparison:
     """Compares images per second, by wall time and by CPU time, with those of a base."""
-    times = timing.alternate(sides, options, _PHOTOGRAPHS_READ_AHEAD)
+    times = timing.alternate(sides, options, _READ_AHEAD)
     ratios = {
         f"images/{unit}, {name} to {base}": 1 / timing.ratio(values, name, base)
         for unit, values in (("s", times.wall), ("CPU s", times.cpu))

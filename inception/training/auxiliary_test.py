@@ -68,7 +68,7 @@ def test_fine_tuning_restores_all_but_the_logits_layers(tmp_path):
 def test_a_net_without_the_auxiliary_head_reads_the_checkpoint(tmp_path):
     _, trained = build(seed=5)
     path = checkpoints.save(str(tmp_path), trained.state, 1)
-    model = nets_factory.build_net("twin", num_classes=10, auxiliary=False)
+    model = nets_factory.build_net("twin", num_classes=10, for_training=False)
     variables = nets_factory.named_variables(model)
     checkpoints.restore_weights(path, variables, averages=True)
     for name, variable in variables.items():
