@@ -8,7 +8,7 @@ import numpy as np
 
 from inception.training import trained
 from slim.datasets import labels
-from slim.nets.layers import LocalResponseNormalization
+from slim.nets.layers import CoveringConv2D, LocalResponseNormalization
 
 
 def export(location: str, output: str, format_name: str, *, averages: bool) -> None:
@@ -59,6 +59,8 @@ def portable(model: keras.Model) -> keras.Model:
 
 
 def _portable_layer(layer: keras.Layer) -> keras.Layer:
+    if isinstance(layer, CoveringConv2D):
+        return keras.layers.Conv2D.from_config(layer.get_config())
     if not isinstance(layer, LocalResponseNormalization):
         return layer.__class__.from_config(layer.get_config())
     values = keras.Input(layer.input.shape[1:])

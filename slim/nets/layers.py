@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import keras
 import tensorflow as tf
+
+
+class CoveringConv2D(keras.layers.Conv2D):
+    """A convolution whose kernel covers the whole input: a fully connected layer.
+
+    On CPUs TensorFlow computes the matrix product much faster than the convolution: the gradients
+    of AlexNet's fc6 (6 x 6 x 256 to 4096, batch 32) take 0.2 s in place of 6.8 s on 2 cores.
+    """
+
+    def convolution_op(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+        """See base class; from [B, H, W, C] and [H, W, C, filters] to [B, 1, 1, filters]."""
+        covered = math.prod(kernel.shape[:-1])
+        product = tf.reshape(inputs, [-1, covered]) @ tf.reshape(kernel, [covered, self.filters])
+        return tf.reshape(product, [-1, 1, 1, self.filters])
 
 
 class Dropout(keras.layers.Layer):

@@ -1,6 +1,8 @@
 """Laws of the layers."""
 
+import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from slim.nets import layers
@@ -28,6 +30,22 @@ def test_both_words_of_the_dropout_seed_count():
     first, second, third = (_drop(0.5, seed=seed, size=64) for seed in ((1, 2), (1, 3), (2, 2)))
     assert not np.array_equal(first, second)
     assert not np.array_equal(first, third)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (2, 3)])
+def test_a_covering_convolution_is_the_convolution(size):
+    images = tf.random.stateless_normal([4, *size, 5], [1, 2])
+    results = []
+    for kind in (layers.CoveringConv2D, keras.layers.Conv2D):
+        layer = kind(7, size, activation="relu", kernel_initializer=keras.initializers.HeNormal(1))
+        layer.build(images.shape)
+        with tf.GradientTape() as tape:
+            outputs = layer(images)
+            loss = tf.reduce_sum(outputs**2)
+        results.append([outputs, *tape.gradient(loss, [layer.kernel.value, layer.bias.value])])
+    assert results[0][0].shape == layer.compute_output_shape(images.shape) == (4, 1, 1, 7)
+    for mine, other in zip(*results, strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-4, atol=1e-5)
 
 
 def test_response_normalization_is_its_formula_and_has_a_gradient():

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import keras
 
+from slim.nets.layers import CoveringConv2D
 from slim.nets.net_builder import NetBuilder, layer_seed
 
 Initializer = Callable[..., keras.initializers.Initializer]  # takes seed=
@@ -80,11 +81,12 @@ class Scope:
     ) -> keras.KerasTensor:
         """Appends a convolution with the scope's style; `normalize=False` gives it a bias."""
         full_name, norm = f"{self.name}.{name}", self.style.batch_norm if normalize else None
-        net = keras.layers.Conv2D(
+        padding = padding or self.style.padding
+        net = _kind_of_conv(net, size, padding)(
             filters,
             size,
             strides,
-            padding or self.style.padding,
+            padding,
             use_bias=norm is None,
             activation=None if norm else activation,
             **self._weights(full_name),
@@ -150,6 +152,12 @@ class Scope:
             "bias_initializer": keras.initializers.Constant(self.style.bias),
             "kernel_regularizer": self.add.decay(),
         }
+
+
+def _kind_of_conv(net: keras.KerasTensor, size: Size, padding: str) -> type[keras.layers.Conv2D]:
+    sides = (size, size) if isinstance(size, int) else size
+    covers = tuple(net.shape[1:3]) == sides and (padding == "valid" or sides == (1, 1))
+    return CoveringConv2D if covers else keras.layers.Conv2D
 
 
 def _normalize(
