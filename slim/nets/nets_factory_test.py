@@ -13,9 +13,17 @@ from slim.nets.net_builder import layer_seed
 from slim.nets.testing import BATCH, CLASSES, DECAYED, PUBLISHED, SMALL, WEIGHT_DECAY
 
 BIG = sorted(set(nets_factory.NETS) - set(SMALL) - {"googlenet"})
-DEEP = [name for name in BIG if name.endswith(("101", "152", "200", "_16", "_19", "_v4"))]
-SIZES = {"inception_v1": 64, "inception_v2": 64} | {  # of the images of a step; else the default
-    name: 33 for name in BIG if name.startswith("resnet")
+DEEP = [
+    name
+    for name in BIG
+    if name.endswith(("101", "152", "200", "_16", "_19", "_v4", "inception_resnet_v2"))
+]
+# Kernels that see all positions of an image of the default size.
+DEFAULT_KERNELS = {
+    "alexnet_v2": {"alexnet_v2/fc6/kernel": (5, 5, 256, 4096)},
+    "inception_v1": {"InceptionV1/Logits/Conv2d_0c_1x1/kernel": (1, 1, 1024, 3)},
+    "inception_v3": {"InceptionV3/AuxLogits/Conv2d_2a_5x5/kernel": (5, 5, 128, 768)},
+    "resnet_v1_50": {"resnet_v1_50/logits/kernel": (1, 1, 2048, 3)},
 }
 with_slow = [*sorted(SMALL), *(pytest.param(name, marks=pytest.mark.slow) for name in BIG)]
 
@@ -23,7 +31,10 @@ with_slow = [*sorted(SMALL), *(pytest.param(name, marks=pytest.mark.slow) for na
 @pytest.fixture(scope="module", params=with_slow)
 def tried(request):
     """A step of each net; pytest runs all tests of a net before it makes the next."""
-    return testing.try_net(request.param, SIZES.get(request.param))
+    spec = nets_factory.get_spec(request.param)
+    # 33 pixels leave the nets that take any size four positions to normalize over.
+    size = spec.image_size if request.param in SMALL else max(33, spec.min_image_size)
+    return testing.try_net(request.param, size)
 
 
 def test_the_table_of_published_nets_covers_every_net():
@@ -72,13 +83,12 @@ def test_the_logits_layers_return_the_outputs(tried):
 
 def test_weight_decay_is_half_the_sum_of_squares_of_exactly_the_published_kernels(tried):
     decayed = [
-        kernel.numpy().reshape(-1, kernel.shape[-1])
+        kernel.numpy()
         for name, kernel in tried.kernels.items()
         if name.startswith(DECAYED.get(tried.name, "")) and "depthwise" not in name
         if not name.startswith(testing.WITHOUT_DECAY)
     ]
-    squares = [math.fsum(np.dot(row, row) for row in kernel) for kernel in decayed]
-    expected = [WEIGHT_DECAY * square / 2 for square in squares]
+    expected = [WEIGHT_DECAY * np.sum(np.square(kernel)) / 2 for kernel in decayed]
     np.testing.assert_allclose(sorted(tried.losses), sorted(expected), rtol=1e-5)
 
 
@@ -147,32 +157,18 @@ def test_small_nets_take_images_of_the_default_size_and_of_the_smallest(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("alexnet", "alexnet_v2", "inception_v1", "inception_v2", "inception_v3", "inception_v4"),
-        *("inception_resnet_v2", "overfeat", "resnet_v1_50", "resnet_v2_50", "vgg_a"),
-    ],
-)
-def test_a_family_takes_its_smallest_image_and_larger_ones_with_any_number_of_classes(
-    name, monkeypatch
-):
+@pytest.mark.parametrize("name", sorted(DEFAULT_KERNELS))
+def test_larger_images_have_the_variables_of_the_default_size(name, monkeypatch):
     """Only shapes are asked for, so the weights are zeros."""
-    monkeypatch.setattr(keras.initializers.Initializer, "__call__", _zeros)
     for kind in ("GlorotUniform", "HeNormal", "TruncatedNormal"):
         monkeypatch.setattr(getattr(keras.initializers, kind), "__call__", _zeros)
     spec = nets_factory.get_spec(name)
-    shapes = []
-    for size in (spec.min_image_size, spec.image_size + 33):
-        model = nets_factory.build_net(name, num_classes=3, image_size=size)
-        assert [output.shape for output in model.outputs] == [(None, 3)] * len(spec.logits_layers)
-        shapes.append({k: v.shape for k, v in nets_factory.named_variables(model).items()})
-        keras.backend.clear_session()
-    if spec.auxiliary_weights:  # the head's kernel fits a small image
-        shapes = [{k: v for k, v in s.items() if "AuxLogits" not in k} for s in shapes]
-    assert shapes[0] == shapes[1]
-    with pytest.raises(ValueError, match=f"of {name} must be at least {spec.min_image_size} pi"):
-        nets_factory.build_net(name, num_classes=3, image_size=spec.min_image_size - 1)
+    larger = spec.image_size + 33
+    model = nets_factory.build_net(name, num_classes=3, image_size=larger)
+    assert [output.shape for output in model.outputs] == [(None, 3)] * len(spec.logits_layers)
+    assert model.inputs[0].shape == (None, larger, larger, 3)
+    shapes = {k: tuple(v.shape) for k, v in nets_factory.named_variables(model).items()}
+    assert DEFAULT_KERNELS[name].items() <= shapes.items()
 
 
 @pytest.mark.slow
@@ -198,6 +194,8 @@ def test_layers_of_one_net_have_different_seeds():
         ({"name": "lenet5"}, r"unknown net 'lenet5': allowed are alexnet, .*, vgg_a"),
         ({"image_size": 3}, r"image_size of lenet must be at least 4 pixels, got 3"),
         ({"name": "vgg_16", "image_size": 223}, r"image_size of vgg_16 must be at least 224 pix"),
+        ({"name": "inception_v4", "image_size": 106}, r"of inception_v4 must be at least 107 pix"),
+        ({"name": "resnet_v2_200", "image_size": 31}, r"resnet_v2_200 must be at least 32 pixels"),
         ({"num_classes": 1}, r"num_classes must be at least 2, got 1"),
         ({"weight_decay": -0.1}, r"weight_decay must not be negative, got -0.1"),
         ({"dropout_keep_prob": 0.0}, r"dropout_keep_prob must be in \(0, 1\], got 0.0"),

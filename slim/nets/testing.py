@@ -26,8 +26,8 @@ class Published(NamedTuple):
     Attributes:
       parameters: elements of all variables with 1000 classes, moving statistics included and
         auxiliary heads left out; with 10 classes for the nets of small images.
-      names: digest of the names and shapes of all variables with 10 classes, see `digest`; "" for
-        the nets of SMALL.
+      names: digest of the names and shapes of all variables with 10 classes and the smallest
+        images, see `digest`; "" for the nets of SMALL.
       dropouts: number of dropout layers.
       initial: standard deviations of the initial kernels by the end of the layer's name; "" = all
         others. "he" and "xavier" depend on the kernel's shape.
@@ -79,15 +79,15 @@ PUBLISHED = {
     "googlenet": Published(6_632_184, "a47151c0217c6b29", 1, _INCEPTION_V1),
     "inception_v2": Published(11_198_112, "312d57ea182a6c8f", 1, _INCEPTION_V2),
     "inception_v3": Published(
-        23_851_784, "1359c3809ba5b326", 1, {"": "he", "Conv2d_2a_5x5": 0.01, "Conv2d_2b_1x1": 0.001}
+        23_851_784, "9cedeeebcbd6e50f", 1, {"": "he", "Conv2d_2a_1x1": 0.01, "Conv2d_2b_1x1": 0.001}
     ),
     "inception_v4": Published(
         42_711_400,
-        "c63eb8903600afe1",
+        "d30fbde1924d0195",
         1,
         _INCEPTION_V4,
     ),
-    "inception_resnet_v2": Published(55_873_736, "e6bc9b3eb58b7427", 1, _XAVIER),
+    "inception_resnet_v2": Published(55_873_736, "9a44c7b5d1d5dee5", 1, _XAVIER),
     "resnet_v1_50": Published(25_610_152, "6f8ad703eea923d7", 0, _RESNET),
     "resnet_v1_101": Published(44_654_504, "4fc94c2de914b12a", 0, _RESNET),
     "resnet_v1_152": Published(60_344_232, "46ba5149f925860e", 0, _RESNET),
