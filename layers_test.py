@@ -27,6 +27,7 @@ _ROWS = (
     ("terngrad.asynchronous",),
     ("terngrad.testing",),
     ("slim",),
+    ("slim.conversion",),
     ("inception.app", "inception.flags"),
     ("inception.results",),
     ("inception.cluster",),

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slim.datasets import convert, mnist
+from slim.conversion import convert
+from slim.datasets import mnist
 
 _IMAGES = 256  # in each split
 

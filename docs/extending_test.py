@@ -15,7 +15,8 @@ import tensorflow as tf
 from docs import markdown
 from inception import programs
 from slim import input_pipeline
-from slim.datasets import catalog, convert, dataset_factory, mnist
+from slim.conversion import convert
+from slim.datasets import catalog, dataset_factory, mnist
 from slim.nets import nets_factory
 from slim.preprocessing import preprocessing_factory
 from terngrad.cluster.ports import free_ports

@@ -21,7 +21,7 @@ def main(values: FlagValues) -> None:
     """Downloads and converts."""
     config = table.read(DownloadConfig, values)
     with app.quiet_import():
-        from slim.datasets import convert
+        from slim.conversion import convert
     convert.convert("flowers", config.data_dir, source_dir=config.source_dir, **config.arguments())
 
 

@@ -61,7 +61,7 @@ def main(values: FlagValues) -> None:
     """Downloads what has an address, and converts."""
     config = table.read(_Config, values)
     with app.quiet_import():
-        from slim.datasets import convert
+        from slim.conversion import convert
     imagenet.download_archives(config.urls(), os.path.join(config.data_dir, "download"))
     source = config.source_dir  # None: the download folder, which complete records do not need
     convert.convert("imagenet", config.data_dir, source_dir=source, **config.arguments())

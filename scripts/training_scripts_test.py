@@ -8,7 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from slim.datasets import cifar10, convert, imagenet, images, mnist
+from slim.conversion import convert
+from slim.datasets import cifar10, imagenet, images, mnist
 from slim.nets import nets_factory
 from slim.testing import write_pictures
 from terngrad.testing.processes import Started

@@ -44,7 +44,7 @@ def main(values: FlagValues) -> None:
     if config.shard:
         shards = {**dict.fromkeys(info.splits, 1), **(shards or {}), "train": config.num_shards}
     with app.quiet_import():
-        from slim.datasets import convert
+        from slim.conversion import convert
     convert.convert(
         config.dataset_name,
         config.dataset_dir,

@@ -6,7 +6,8 @@ import sys
 import numpy as np
 import pytest
 
-from slim.datasets import convert, mnist
+from slim.conversion import convert
+from slim.datasets import mnist
 from slim.nets import nets_factory
 from terngrad.training import checkpoints
 

@@ -28,7 +28,8 @@ from inception.testing.runs import (
     train,
     worker_pids,
 )
-from slim.datasets import convert, mnist
+from slim.conversion import convert
+from slim.datasets import mnist
 from terngrad.testing.processes import Started, finished, unread_after
 from terngrad.training import checkpoints
 

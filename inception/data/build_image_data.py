@@ -53,7 +53,8 @@ def main(values: FlagValues) -> None:
     if values["validation_share"].present and config.validation_directory:
         print("--validation_share: has no effect with --validation_directory.")
     with app.quiet_import():
-        from slim.datasets import convert, images
+        from slim.conversion import convert
+        from slim.datasets import images
     splits = images.find(
         config.train_directory,
         config.validation_directory,

@@ -69,7 +69,8 @@ def main(values: FlagValues) -> None:
     """Converts the pictures that the flags name."""
     config = table.read(_Config, values)
     with app.quiet_import():
-        from slim.datasets import convert, imagenet
+        from slim.conversion import convert
+        from slim.datasets import imagenet
     classes = imagenet.read_classes(config.labels_file, config.imagenet_metadata_file)
     splits = imagenet.find(
         config.train_directory,

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from inception.flags.table import BOOLEAN, TEXT, Checked, at_least, flag, refuse
-from slim.datasets.conversion_options import Form, Options
+from slim.conversion.options import Form, Options
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class PicturesConfig(SharedConversionConfig):
             raise refuse("resize_dimen", self.resize_dimen, "needs --raw_pixel=True")
 
     def arguments(self) -> dict[str, Any]:
-        """The keyword arguments of slim.datasets.convert that the flags set."""
+        """The keyword arguments of slim.conversion.convert that the flags set."""
         return {
             "num_shards": {"train": self.train_shards, "validation": self.validation_shards},
             "form": Form(self.raw_pixel, self.resize_dimen),

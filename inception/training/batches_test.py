@@ -5,7 +5,8 @@ import pytest
 
 from inception.flags.configs import EvalConfig, TrainConfig
 from inception.training import batches, problem
-from slim.datasets import convert, dataset_factory, mnist, records
+from slim.conversion import convert
+from slim.datasets import dataset_factory, mnist, records
 from slim.datasets.dataset_factory import Dataset
 
 LABELS = np.array([1, 4, 9, 2, 5, 1, 1])

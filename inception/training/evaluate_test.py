@@ -16,7 +16,8 @@ from inception import app, programs
 from inception.flags import configs, slim, table
 from inception.training import evaluate
 from slim import eval_image_classifier
-from slim.datasets import convert, mnist
+from slim.conversion import convert
+from slim.datasets import mnist
 from slim.nets import nets_factory
 from terngrad.training import checkpoints
 

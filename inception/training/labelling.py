@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from inception.training import trained
-from slim.datasets import picture_reader
+from slim.conversion import picture_reader
 from slim.nets import nets_factory
 from slim.preprocessing import preprocessing_factory
 

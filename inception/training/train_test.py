@@ -17,7 +17,7 @@ from inception import programs
 from inception.cluster.workers import Workers
 from inception.results import report
 from inception.training import runtime, train
-from slim.datasets import convert
+from slim.conversion import convert
 from terngrad.cluster.channel import DifferenceError
 from terngrad.testing.processes import Started, unread_after
 from terngrad.training import checkpoints

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from slim.datasets import convert, imagenet, imagenet_files, records
-from slim.datasets.conversion_options import Form
+from slim.conversion import convert
+from slim.conversion.options import Form
+from slim.datasets import imagenet, imagenet_files, records
 from slim.datasets.dataset_factory import get_dataset
 from slim.testing import write_imagenet
 

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from slim.datasets import convert, images, picture_files, records
-from slim.datasets.conversion_options import Form, Options
+from slim.conversion import convert
+from slim.conversion.options import Form, Options
+from slim.datasets import images, picture_files, records
 from slim.datasets.dataset_factory import get_dataset
 from slim.testing import write_pictures
 

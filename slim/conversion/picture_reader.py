@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image, ImageOps
 
-from slim.datasets.conversion_options import JPEG, Form
+from slim.conversion.options import JPEG, Form
 
 # A closed list: some of Pillow's other formats start programs.
 _FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF")

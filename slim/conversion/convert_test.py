@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from slim.datasets import conversion, convert, mnist, records
-from slim.datasets.conversion_options import Options
+from slim.conversion import convert
+from slim.conversion.options import Options
+from slim.conversion.record_files import Job
+from slim.datasets import mnist, records
 from slim.datasets.dataset_factory import get_dataset
 from slim.testing import write_mnist
 
@@ -72,8 +74,8 @@ def test_shards_are_spread_evenly_and_mix_a_sorted_source(source, tmp_path):
 
 
 _CONVERT = """
-from slim.datasets import convert
-from slim.datasets.conversion_options import Options
+from slim.conversion import convert
+from slim.conversion.options import Options
 convert.convert("mnist", {out!r}, source_dir={source!r}, options=Options(num_threads={threads}))
 """
 
@@ -202,8 +204,8 @@ def test_a_damaged_record_file_that_is_kept_is_named(source, tmp_path):
 
 
 def test_every_image_is_dealt_to_one_file():
-    job = conversion.Job("train", np.arange(10), ["a", "b", "c"])
-    shares = job.shares()
+    made = Job("train", np.arange(10), ["a", "b", "c"])
+    shares = made.shares()
     assert sorted(place for share in shares.values() for place in share) == list(range(10))
     assert [len(share) for share in shares.values()] == [4, 3, 3]
 

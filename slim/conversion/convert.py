@@ -7,12 +7,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from slim.datasets import catalog, conversion, files, shard_writer
-from slim.datasets.conversion import Job, record_paths
-from slim.datasets.conversion_options import DEFAULT, JPEG, Form, Options
+from slim.conversion import record_files, shard_writer
+from slim.conversion.options import DEFAULT, JPEG, Form, Options
+from slim.conversion.record_files import Job, record_paths
+from slim.conversion.sources import ArraySource, PictureSource, Source
+from slim.datasets import catalog, files
 from slim.datasets.dataset_info import DatasetInfo, Splits
 from slim.datasets.pictures import Pictures
-from slim.datasets.sources import ArraySource, PictureSource, Source
 
 
 def convert(
@@ -45,7 +46,7 @@ def convert(
         for path in record_paths(dataset_dir, name, split, shards.get(split))
     ]
     if source_dir is None and all(map(os.path.exists, paths)) and not options.overwrite:
-        conversion.tell_end(dataset_dir, paths, len(paths))  # without a download
+        record_files.tell_end(dataset_dir, paths, len(paths))  # without a download
         return
     splits = module.load(source_dir or module.download(os.path.join(dataset_dir, "download")))
     write(module.INFO, splits, dataset_dir, num_shards=shards, form=form, options=options)
@@ -60,7 +61,7 @@ def write(
     form: Form = JPEG,
     options: Options = DEFAULT,
 ) -> None:
-    """Writes the record files of a data set; see `conversion.run`.
+    """Writes the record files of a data set; see `record_files.run`.
 
     Args:
       info: the data set.
@@ -81,7 +82,7 @@ def write(
     ]
     first = next(iter(splits.values()))
     class_names = first.class_names if isinstance(first, Pictures) else info.class_names
-    conversion.run(folder, jobs, class_names, options)
+    record_files.run(folder, jobs, class_names, options)
 
 
 def write_records(

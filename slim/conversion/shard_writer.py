@@ -13,9 +13,9 @@ from typing import TypeVar
 import tensorflow as tf
 from rich.progress import Progress
 
+from slim.conversion.options import Options
+from slim.conversion.sources import Source
 from slim.datasets import records
-from slim.datasets.conversion_options import Options
-from slim.datasets.sources import Source
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from slim.datasets import picture_reader
-from slim.datasets.conversion_options import Form
+from slim.conversion import picture_reader
+from slim.conversion.options import Form
 
 _SIZE = (40, 24)  # width, height
 _RED, _WHITE = (200, 30, 40), (255, 255, 255)

@@ -13,10 +13,11 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 
-from slim.datasets import files, labels, records, shard_writer
-from slim.datasets.conversion_note import ConversionNote
-from slim.datasets.conversion_options import Options
-from slim.datasets.sources import Source
+from slim.conversion import shard_writer
+from slim.conversion.note import ConversionNote
+from slim.conversion.options import Options
+from slim.conversion.sources import Source
+from slim.datasets import files, labels, records
 
 _BROKEN_FILE = "broken.txt"
 

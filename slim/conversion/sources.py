@@ -9,8 +9,8 @@ from typing import Protocol
 import numpy as np
 import tensorflow as tf
 
-from slim.datasets import picture_reader
-from slim.datasets.conversion_options import Form
+from slim.conversion import picture_reader
+from slim.conversion.options import Form
 from slim.datasets.dataset_info import DatasetInfo
 from slim.datasets.pictures import Pictures, describe
 from slim.datasets.records import ImageRecord
