@@ -9,6 +9,7 @@ python -m benchmarks.fine_tuning --source_dir=DIR --output_dir=DIR
 
 import dataclasses
 import functools
+import json
 import os
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from inception.flags.table import TEXT, at_least, flag
 _OLD, _NEW = range(5), range(5, 10)  # labels in CIFAR-10
 _EVALUATIONS = 10  # of each run
 _QUALITY = 95  # of the JPEG files
+_OF_ONE_CALL = ("source_dir", "output_dir", "json", "png")  # decide no result
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,6 +51,7 @@ class _Options(table.Checked):
 def main(values: FlagValues) -> None:
     """Trains the missing runs, evaluates all, and reports."""
     options = table.read(_Options, values)
+    _note_options(options)
     old, new = (_records(options, name) for name in ("old", "new"))
     first = _train(options, "first", old, options.old_steps, "--initial_learning_rate=0.02")
     start = (f"--pretrained_model_checkpoint_path={first}", "--fine_tune=True")
@@ -67,12 +70,27 @@ def main(values: FlagValues) -> None:
     _report(options, old, first, new, folders)
 
 
+def _note_options(options: _Options) -> None:
+    """Writes the options that decide the results; ValueError if the folder's runs had others."""
+    now = {k: v for k, v in dataclasses.asdict(options).items() if k not in _OF_ONE_CALL}
+    path = os.path.join(options.output_dir, "options.json")
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as file:
+            before = json.load(file)
+        if changed := [
+            f"--{k}={v} (was {before.get(k)})" for k, v in now.items() if v != before.get(k)
+        ]:
+            why = f"its runs had other options than {', '.join(changed)}; name another folder"
+            raise table.refuse("output_dir", options.output_dir, why)
+    os.makedirs(options.output_dir, exist_ok=True)
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(now, file)
+
+
 def _records(options: _Options, name: str) -> str:
     """Returns the folder with the records of the old or of the new classes."""
     folder = os.path.join(options.output_dir, name)
     records = os.path.join(folder, "records")
-    if os.path.exists(os.path.join(records, "labels.txt")):
-        return records
     with app.quiet_import():
         from slim.datasets import cifar10
     classes = _OLD if name == "old" else _NEW
@@ -132,7 +150,7 @@ def _run(module: str, *arguments: str) -> None:
 def _report(options: _Options, old: str, first: str, new: str, folders: Mapping[str, str]) -> None:
     with app.quiet_import():
         from benchmarks import report
-    (_, before), *_ = reversed(_precisions(options, old, first, last=True))
+    [(_, before)] = _precisions(options, old, first, last=True)
     print(f"The first net: precision @ 1 = {before:.4f}")
     curves = {title: _precisions(options, new, folder) for title, folder in folders.items()}
     found = rich.table.Table("training", "precision @ 1", box=rich.box.MARKDOWN)

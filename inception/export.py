@@ -2,8 +2,8 @@
 
 python -m inception.export --checkpoint_dir=/tmp/flowers_train --format=keras --output=flowers.keras
 
-The model maps float32 images [B, H, W, C] to logits [B, classes]. labels.txt beside it names the
-classes.
+The model maps float32 images [B, H, W, C] to logits [B, classes]. flowers.labels.txt names the
+classes; a SavedModel has labels.txt in its folder.
 """
 
 import dataclasses
@@ -38,13 +38,26 @@ def main(values: FlagValues) -> None:
             raise table.refuse(name, "", "must be given")
     if options.format == "keras" and not options.output.endswith(".keras"):
         raise table.refuse("output", options.output, "must end in .keras with --format=keras")
-    if os.path.exists(options.output) and not options.overwrite:
-        raise table.refuse("output", options.output, "exists; --overwrite=True replaces it")
+    if os.path.exists(options.output):
+        _check_replaceable(options)
     with app.quiet_import():
         from inception.training import exporting
     exporting.export(
         options.checkpoint_dir, options.output, options.format, averages=options.restore_avg_var
     )
+
+
+def _check_replaceable(options: _Options) -> None:
+    """Raises ValueError unless the output is an earlier export that may be replaced."""
+    is_earlier = {"keras": os.path.isfile, "savedmodel": _is_saved_model}[options.format]
+    if not is_earlier(options.output):
+        raise table.refuse("output", options.output, f"exists, and is no {options.format} export")
+    if not options.overwrite:
+        raise table.refuse("output", options.output, "exists; --overwrite=True replaces it")
+
+
+def _is_saved_model(path: str) -> bool:
+    return os.path.isfile(os.path.join(path, "saved_model.pb"))
 
 
 if __name__ == "__main__":

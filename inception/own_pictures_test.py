@@ -1,6 +1,7 @@
 """A user's own pictures: convert, train, fine-tune, evaluate, label one picture, and export."""
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,26 +10,25 @@ import numpy as np
 import pytest
 from PIL import Image
 
-REPO = Path(__file__).parents[1]
+from terngrad.testing.processes import TIMEOUT_SECS, Started
+
 SIZE = 32  # side of the net's input
 NET = ("--dataset_name=images", "--net=cifarnet")
-TIMEOUT_SECS = 240
 
 pytestmark = pytest.mark.slow
 
 
+def ended(module: str, *arguments: object) -> tuple[int, str]:
+    """Runs a program to its end; returns its exit status and what it printed."""
+    with Started([sys.executable, "-m", module, *map(str, arguments)]) as program:
+        return program.finish(), program.output
+
+
 def run(module: str, *arguments: object) -> str:
-    """Runs a program to its end; returns what it printed."""
-    done = subprocess.run(
-        [sys.executable, "-m", module, *map(str, arguments)],
-        cwd=REPO,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_SECS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    """Runs a program that must succeed; returns what it printed."""
+    status, told = ended(module, *arguments)
+    assert status == 0, told
+    return told
 
 
 def draw(folder: Path, classes: dict[str, int], count: int) -> None:
@@ -114,6 +114,30 @@ def test_the_net_is_fine_tuned_on_other_classes(red_or_green, tmp_path):
     assert re.search(r"cifarnet: 772 parameters in 2 variables", told)
 
 
+def test_a_resumed_training_tells_what_it_does_not_take_up(red_or_green, tmp_path):
+    folder, train_dir = red_or_green
+    records, copy = folder / "records", shutil.copytree(train_dir, tmp_path / "copy")
+    told = train(records, copy, 31, f"--pretrained_model_checkpoint_path={train_dir}")
+    assert f"--pretrained_model_checkpoint_path: has no effect with {copy}/model.ckpt-30." in told
+    arguments = (*NET, f"--data_dir={records}", f"--train_dir={copy}", "--trainable_scopes=logits")
+    status, told = ended("inception.flowers_train", *arguments, "--max_steps=40", "--batch_size=8")
+    assert status == 1
+    assert "--trainable_scopes=logits" in told and "model.ckpt-31 trains all variables" in told
+
+
+@pytest.mark.parametrize("format_name", ["keras", "savedmodel"])
+def test_an_export_replaces_nothing_but_an_export(red_or_green, tmp_path, format_name):
+    _, train_dir = red_or_green
+    output = tmp_path / "pictures.keras"
+    output.mkdir()
+    (output / "rose.jpg").write_text("a picture")
+    arguments = (f"--checkpoint_dir={train_dir}", f"--format={format_name}", "--overwrite")
+    status, told = ended("inception.export", *arguments, f"--output={output}")
+    assert status == 1
+    assert f"exists, and is no {format_name} export" in told
+    assert (output / "rose.jpg").exists()
+
+
 @pytest.mark.parametrize("format_name", ["keras", "savedmodel"])
 def test_plain_keras_and_tensorflow_compute_what_the_suite_does(
     red_or_green, tmp_path, format_name
@@ -126,7 +150,7 @@ def test_plain_keras_and_tensorflow_compute_what_the_suite_does(
         f"--format={format_name}",
         f"--output={output}",
     )
-    labels = output / "labels.txt" if output.is_dir() else tmp_path / "labels.txt"
+    labels = output / "labels.txt" if output.is_dir() else tmp_path / "net.labels.txt"
     assert labels.read_text() == "0:background\n1:green\n2:red\n"
     loaded = {
         "keras": "import keras; model = keras.models.load_model(path)",

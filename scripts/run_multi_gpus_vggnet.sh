@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Trains VGG-A on ImageNet and evaluates it meanwhile. The paper gives the speed of this net, not its
-# precision; the settings are those of AlexNet in float training.
+# precision; rate, dropout and weight decay are those of AlexNet in float training.
 # Set any setting in the environment: NET=vgg_16 bash scripts/run_multi_gpus_vggnet.sh
 
 DATASET_NAME=imagenet

@@ -120,32 +120,33 @@ def test_missing_records_are_named_with_the_command_that_makes_them(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("script", "settings", "name"),
+    ("script", "settings"),
     [
-        ("alexnet", {"NET": "cifarnet"}, "cifarnet_32_momentum_1_0.01_2.5_0_0.0005_0.9_9217_256_2"),
-        ("googlenet", {}, "googlenet_32_momentum_1_0.04_2.5_0_0.00001_0.9_1_128_2"),
-        ("vggnet", {"NET": "cifarnet"}, "cifarnet_32_momentum_1_0.01_2.5_0_0.0005_0.9_1_256_2"),
+        ("alexnet", "32_momentum_1_0.01_2.5_0_0.0005_0.9_9217_256_2"),
+        ("googlenet", "32_momentum_1_0.04_2.5_0_0.00001_0.9_1_128_2"),
+        ("vggnet", "32_momentum_1_0.01_2.5_0_0.0005_0.9_1_256_2"),
     ],
 )
-def test_the_recipes_for_imagenet_train_and_evaluate(photographs, tmp_path, script, settings, name):
-    settings = settings | {"IMAGE_SIZE": 32, "MAX_STEPS": 2, "SAVE_ITER": 2}
+def test_the_recipes_for_imagenet_train_and_evaluate(photographs, tmp_path, script, settings):
+    # The recipes' own nets take minutes to compile.
+    small = {"NET": "cifarnet", "IMAGE_SIZE": 32, "MAX_STEPS": 1, "SAVE_ITER": 1}
     code, output = _run(
         f"scripts/run_multi_gpus_{script}.sh",
         DATA_DIR=photographs,
         ROOT_WORKSPACE=tmp_path,
         EVAL_INTERVAL_SECS="0.5",
-        **settings,
+        **small,
     )
     assert code == 0, output
     assert _PRECISION.search(output.splitlines()[-1])
     (run,) = (tmp_path / "imagenet_training_data").iterdir()
-    assert run.name.startswith(f"imagenet_{name}_")
+    assert run.name.startswith(f"imagenet_cifarnet_{settings}_")
 
 
 def test_large_batches_are_trained_under_mpirun_with_a_scaled_rate(photographs, tmp_path):
     if not (pathlib.Path(sys.executable).parent / "mpirun").exists():
         pytest.skip("mpi4py and mpich are not installed: pip install '.[mpi]'")
-    settings = {"NET": "cifarnet", "IMAGE_SIZE": 32}  # the recipe's own takes minutes to compile
+    settings = {"NET": "cifarnet", "IMAGE_SIZE": 32}
     settings |= {"TRAIN_BATCH_SIZE": 2, "MAX_STEPS": 1, "BASE_BATCH_SIZE": 1}
     with Started(
         ["bash", str(_REPO / "scripts/run_inception_resnet_v2.sh"), "2"],
@@ -183,18 +184,26 @@ def test_a_net_is_fine_tuned_in_two_stages(tmp_path):
     )
     common = {"DATASET_NAME": "images", "DATASET_DIR": tmp_path / "data", "BATCH_SIZE": 4}
     common |= {"IMAGE_SIZE": 32, "LAST_LAYER_STEPS": 2, "WHOLE_NET_STEPS": 2}
-    script = "slim/scripts/finetune_inception_v1_on_flowers.sh"
-    code, output = _run(script, TRAIN_DIR=tmp_path / "none", **common)
-    assert (code, len(output.splitlines())) == (1, 1)
-    assert "set PRETRAINED_CHECKPOINT" in output and "inception_v1_2016_08_28" in output
-    model = nets_factory.build_net("inception_v1", num_classes=9, image_size=32)
+    common |= {"MODEL_NAME": "cifarnet", "LAST_LAYERS": "CifarNet/logits"}
+    common |= {"WHOLE_NET_RATE": 0.001, "LR_DECAY_TYPE": "fixed"}
+    model = nets_factory.build_net("cifarnet", num_classes=9, image_size=32)
     model.save_weights(tmp_path / "pretrained.weights.h5")
     weights = tmp_path / "pretrained.weights.h5"
-    code, output = _run(script, TRAIN_DIR=tmp_path / "run", PRETRAINED_CHECKPOINT=weights, **common)
+    run = {"TRAIN_DIR": tmp_path / "run", "PRETRAINED_CHECKPOINT": weights}
+    code, output = _run("slim/scripts/finetune.sh", **run, **common)
     assert code == 0, output
-    assert "InceptionV1/Logits" in output
+    assert "2 start afresh: logits/" in output
     assert len(_PRECISION.findall(output)) == 2
     assert (tmp_path / "run" / "all" / "model.ckpt-2.index").exists()
+
+
+@pytest.mark.parametrize("net", ["inception_v1", "inception_v3", "resnet_v1_50"])
+def test_the_scripts_name_the_published_weights_that_they_need(tmp_path, net):
+    script = f"slim/scripts/finetune_{net}_on_flowers.sh"
+    code, output = _run(script, TRAIN_DIR=tmp_path / "none")
+    assert (code, len(output.splitlines())) == (1, 1)
+    assert "set PRETRAINED_CHECKPOINT" in output and f"{net}_2016_08_28.tar.gz" in output
+    assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize(

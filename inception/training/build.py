@@ -11,6 +11,7 @@ from inception.training import runtime
 from inception.training.learning_rate import learning_rate
 from inception.training.problem import Problem, net_settings
 from slim.nets import nets_factory
+from slim.weights import tf_slim
 from terngrad.codecs.codec import Codec, Payload
 from terngrad.codecs.factory import make_codecs, payloads
 from terngrad.exchange.connection import Connection
@@ -127,7 +128,7 @@ def _make_classifier(config: TrainConfig, goal: Problem) -> Classifier:
     return Classifier(
         model,
         own.label_smoothing,
-        config.trainable_scopes,
+        [tf_slim.suite_scope(scope, config.net) for scope in config.trainable_scopes],
         spec.auxiliary_weights,
         nets_factory.variable_name,
     )

@@ -17,7 +17,7 @@ from inception.flags.table import refuse
 from inception.results import metrics
 from inception.results.logs import timestamp
 from inception.results.metrics import Metrics
-from inception.training import batches, problem
+from inception.training import batches, problem, settings
 from inception.training.problem import Problem
 from slim.datasets import dataset_factory, labels
 from slim.datasets.dataset_factory import Dataset
@@ -65,9 +65,6 @@ def make_task(config: EvalConfig) -> Task:
     """Builds the net and the batches that `config` describes."""
     goal = problem.resolve(config)
     dataset = dataset_factory.get_dataset(config.dataset_name, config.subset, config.data_dir)
-    folder = config.checkpoint_dir
-    trained_in = os.path.dirname(folder) if _exists(folder) else folder
-    labels.check_labels(trained_in, dataset.class_names, f"the records of {config.data_dir}")
     model = nets_factory.build_net(
         config.net, num_classes=goal.num_classes, image_size=goal.image_size, for_training=False
     )
@@ -177,6 +174,9 @@ def _open_writer(eval_dir: str) -> tf.summary.SummaryWriter:
 
 
 def _load(path: str, task: Task) -> None:
+    settings.check_net(path, task.config.net)
+    records = f"the records of {task.config.data_dir}"
+    labels.check_labels(os.path.dirname(path), task.dataset.class_names, records)
     weights = nets_factory.named_variables(task.model)
     checkpoints.restore_weights(path, weights, averages=task.config.restore_avg_var)
 

@@ -1,10 +1,11 @@
 """Writes trained nets in the formats of Keras and TensorFlow."""
 
 import os
-import shutil
+import tempfile
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from inception.training import trained
 from slim.datasets import labels
@@ -12,7 +13,9 @@ from slim.nets.layers import CoveringConv2D, LocalResponseNormalization
 
 
 def export(location: str, output: str, format_name: str, *, averages: bool) -> None:
-    """Writes the net of a checkpoint, and labels.txt beside it; replaces what is there.
+    """Writes the net of a checkpoint and the names of its classes; replaces an earlier export.
+
+    The names stand in NAME.labels.txt beside NAME.keras, or in labels.txt in a SavedModel's folder.
 
     Args:
       location: checkpoint, or folder of checkpoints.
@@ -28,22 +31,28 @@ def export(location: str, output: str, format_name: str, *, averages: bool) -> N
     model = portable(found.model())
     folder, name = os.path.split(os.path.abspath(output))
     os.makedirs(folder, exist_ok=True)
-    temporary = os.path.join(folder, f".{os.getpid()}.{name}")
-    try:
-        model.save(temporary) if format_name == "keras" else model.export(temporary, verbose=False)
+    with tempfile.TemporaryDirectory(prefix=".export", dir=folder) as scratch:
+        written = os.path.join(scratch, name)
+        _write(model, written, format_name)
+        if format_name == "keras":
+            names_file = f"{os.path.splitext(name)[0]}.labels.txt"
+            labels.write_labels(folder, found.class_names, names_file)
+        else:
+            labels.write_labels(written, found.class_names)
         if os.path.isdir(output):
-            shutil.rmtree(output)
-        os.replace(temporary, output)
-    finally:
-        if os.path.isdir(temporary):
-            shutil.rmtree(temporary)
-        elif os.path.exists(temporary):
-            os.remove(temporary)
-    labels.write_labels(output if os.path.isdir(output) else folder, found.class_names)
+            os.rename(output, os.path.join(scratch, "replaced"))
+        os.replace(written, output)
     print(
         f"{found.path} is exported to {output}: {found.net}, {found.image_size} pixels, "
         f"{len(found.class_names)} classes, preprocessing {found.preprocessing}."
     )
+
+
+def _write(model: keras.Model, path: str, format_name: str) -> None:
+    try:
+        model.save(path) if format_name == "keras" else model.export(path, verbose=False)
+    except tf.errors.OpError as error:
+        raise OSError(f"{path} cannot be written: {error.message}") from error
 
 
 def portable(model: keras.Model) -> keras.Model:

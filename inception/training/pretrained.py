@@ -7,12 +7,15 @@ import tensorflow as tf
 
 from inception.flags.configs import TrainConfig
 from inception.flags.table import refuse
+from inception.training import settings
+from slim.datasets import dataset_factory, labels
 from slim.nets import nets_factory
 from slim.weights import keras_files, tf_slim
 from slim.weights.found import Weights
 from terngrad.training import checkpoints
 
 _TOLD = 5  # names in a message
+_SUITE = "a checkpoint of this suite"
 
 
 def load(config: TrainConfig, variables: Mapping[str, tf.Variable]) -> None:
@@ -27,7 +30,9 @@ def load(config: TrainConfig, variables: Mapping[str, tf.Variable]) -> None:
     """
     path = _file(config.pretrained_model_checkpoint_path)
     weights = read(path, config.net, variables)
-    fresh = _fresh(config, variables)
+    fresh, last = _fresh(config, weights, variables), _of_last_layers(config.net, variables)
+    if weights.layout == _SUITE:
+        _check_origin(path, config, has_fresh_classes=set(last) <= set(fresh))
     wanted = {name: v for name, v in variables.items() if name not in fresh}
     missing = [name for name in wanted if name not in weights.arrays]
     if config.ignore_missing_vars:
@@ -51,13 +56,14 @@ def read(path: str, net: str, variables: Mapping[str, tf.Variable]) -> Weights:
         return keras_files.read(path, net, shapes)
     if checkpoints.is_of_suite(path):
         arrays = checkpoints.read_weights(path, averages=False)
-        return Weights("a checkpoint of this suite", arrays)
+        return Weights(_SUITE, arrays)
     return tf_slim.read(path, net)
 
 
 def _file(given: str) -> str:
     """Returns the weight file, or the newest checkpoint if a folder is given."""
     flag = "pretrained_model_checkpoint_path"
+    given = given.removesuffix(".index")
     if os.path.isdir(given):
         newest = checkpoints.latest_checkpoint(given) or tf.train.latest_checkpoint(given)
         if not newest:
@@ -68,16 +74,53 @@ def _file(given: str) -> str:
     return given
 
 
-def _fresh(config: TrainConfig, names: Iterable[str]) -> list[str]:
-    """Returns the variables that keep their initial values."""
-    scopes = config.checkpoint_exclude_scopes
+def _fresh(config: TrainConfig, weights: Weights, names: Iterable[str]) -> list[str]:
+    """Returns the variables that keep their initial values.
+
+    Raises:
+      ValueError: no variable is in one of --checkpoint_exclude_scopes.
+    """
+    fresh = set(_heads_not_in(weights, config.net, names))
     if config.fine_tune:
-        scopes += tuple(f"{layer}/" for layer in _last_layers(config.net))
-    return [name for name in names if name.startswith(scopes)] if scopes else []
+        fresh.update(_of_last_layers(config.net, names))
+    for scope in config.checkpoint_exclude_scopes:
+        found = [n for n in names if n.startswith(tf_slim.suite_scope(scope, config.net))]
+        if not found:
+            layers = ", ".join(dict.fromkeys(name.rpartition("/")[0] for name in names))
+            why = f"no variable begins with {scope!r}; layers are {layers}"
+            raise refuse("checkpoint_exclude_scopes", config.checkpoint_exclude_scopes, why)
+        fresh.update(found)
+    return [name for name in names if name in fresh]
 
 
-def _last_layers(net: str) -> tuple[str, ...]:
-    return nets_factory.get_spec(net).logits_layers
+def _heads_not_in(weights: Weights, net: str, names: Iterable[str]) -> list[str]:
+    """Returns the variables of auxiliary heads of which the file has nothing.
+
+    These heads serve the training only, so nets are published without them, too.
+    """
+    heads = nets_factory.get_spec(net).logits_layers[1:]
+    scopes = [f"{head.rpartition('/')[0]}/" for head in heads]
+    absent = [s for s in scopes if not any(name.startswith(s) for name in weights.arrays)]
+    return [name for name in names if name.startswith(tuple(absent))]
+
+
+def _of_last_layers(net: str, names: Iterable[str]) -> list[str]:
+    """Returns the variables of the last layer, and of the last one of each auxiliary head."""
+    layers = tuple(f"{layer}/" for layer in nets_factory.get_spec(net).logits_layers)
+    return [name for name in names if name.startswith(layers)]
+
+
+def _check_origin(path: str, config: TrainConfig, *, has_fresh_classes: bool) -> None:
+    """Raises ValueError if a checkpoint of the suite is of another net or knows other classes."""
+    if not config.ignore_missing_vars:  # whose user knows that the nets differ
+        settings.check_net(path, config.net)
+    if has_fresh_classes or config.benchmark_mode:
+        return
+    names = dataset_factory.get_class_names(config.dataset_name, config.data_dir)
+    try:
+        labels.check_labels(os.path.dirname(path), names, f"the records of {config.data_dir}")
+    except ValueError as error:
+        raise ValueError(f"{error}; with --fine_tune=True the last layer starts afresh") from None
 
 
 def _check(
@@ -97,10 +140,7 @@ def _check(
     faults += [_some(differ, "; ")] if differ else []
     if not faults:
         return
-    last = _last_layers(config.net)
-    only_last = all(name.startswith(last) for name in missing) and all(
-        line.startswith(last) for line in differ
-    )
+    only_last = len(_of_last_layers(config.net, [*missing, *differ])) == len(missing) + len(differ)
     advice = "; with --fine_tune=True the last layer starts afresh" if only_last else ""
     raise ValueError(
         f"{path} ({weights.layout}) does not fit {config.net}: {'; '.join(faults)}{advice}."

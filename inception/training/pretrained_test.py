@@ -1,5 +1,7 @@
 """A training starts from the weights of any known file, and every variable is accounted for."""
 
+import dataclasses
+import json
 import re
 from pathlib import Path
 
@@ -136,3 +138,48 @@ def test_law_10_missing_variables_are_named_or_start_afresh(tmp_path, capsys):
 def test_law_10_a_path_without_weights_is_named(tmp_path, name, why):
     with pytest.raises(ValueError, match=f"flag --pretrained_model_checkpoint_path=.*: {why}"):
         pretrained.load(config(tmp_path / name), variables())
+
+
+def write_noted(folder: Path, stored: dict[str, tf.Variable], net: str, classes: str) -> Path:
+    """Writes a checkpoint that notes its net, with labels.txt beside it."""
+    state = {"step": tf.Variable(7, dtype=tf.int64)}
+    state |= {f"variables/{name}": v for name, v in stored.items()}
+    path = checkpoints.save(str(folder), state, 7, settings=json.dumps({"net": net}))
+    (folder / "labels.txt").write_text(classes)
+    return Path(path)
+
+
+def test_law_10_a_checkpoint_of_another_net_with_the_same_names_is_named(tmp_path):
+    path = write_noted(tmp_path, variables(), "cifar10_alexnet", "")
+    (tmp_path / "labels.txt").unlink()
+    with pytest.raises(ValueError, match="holds a net cifar10_alexnet, --net is cifarnet"):
+        pretrained.load(config(path), variables())
+    pretrained.load(config(path, ignore_missing_vars=True), variables())
+
+
+def test_law_10_other_classes_of_the_same_number_are_named(tmp_path):
+    classes = "".join(f"{label}:{name}\n" for label, name in enumerate("abcdefghij"))
+    path = write_noted(tmp_path, variables(), NET, classes)
+    with pytest.raises(ValueError, match=r"label 0 is 'a'.*'airplane'; with --fine_tune=True"):
+        pretrained.load(config(path), variables())
+    pretrained.load(config(path, fine_tune=True), variables())
+    pretrained.load(config(path, checkpoint_exclude_scopes=("logits",)), variables())
+
+
+def test_scopes_may_be_tf_slims_and_must_hold_variables(tmp_path, capsys):
+    path = write_tf_slim(tmp_path, variables())
+    pretrained.load(config(path, checkpoint_exclude_scopes=("CifarNet/logits",)), variables())
+    assert "2 start afresh: logits/kernel, logits/bias" in capsys.readouterr().out
+    with pytest.raises(ValueError, match=r"scopes=fc33: no variable begins with 'fc33'; .* fc3"):
+        pretrained.load(config(path, checkpoint_exclude_scopes=("fc33",)), variables())
+
+
+def test_an_auxiliary_head_starts_afresh_where_the_file_has_nothing_of_it(tmp_path, capsys):
+    names = ("Conv2d_1a_3x3/kernel", "Logits/Conv2d_1c_1x1/bias", "AuxLogits/Conv2d_1b_1x1/kernel")
+    here = {f"InceptionV3/{name}": tf.Variable([1.0]) for name in names}
+    there = {name: v for name, v in here.items() if "Aux" not in name}
+    path = str(write_suite(tmp_path, there))
+    chosen = config(path, checkpoint_exclude_scopes=("InceptionV3/Logits",))
+    pretrained.load(dataclasses.replace(chosen, net="inception_v3"), here)
+    told = capsys.readouterr().out
+    assert f"2 start afresh: InceptionV3/{names[1]}, InceptionV3/{names[2]}" in told

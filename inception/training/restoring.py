@@ -4,6 +4,7 @@ import os
 from typing import IO
 
 from inception.flags.configs import TrainConfig
+from inception.flags.table import refuse
 from inception.training import pretrained, settings
 from inception.training.build import Training
 from inception.training.folders import hold_alone
@@ -45,12 +46,28 @@ def _restore_or_start(config: TrainConfig, training: Training) -> str | None:
     """Restores the run's newest checkpoint, or else the pretrained weights; returns the former."""
     newest = checkpoints.latest_checkpoint(config.train_dir)
     if newest:
+        _check_trained_alike(newest, config)
         checkpoints.restore(newest, training.state)
         print(f"Succesfully loaded model from {newest} at step={int(training.step)}.")
+        if config.pretrained_model_checkpoint_path:
+            print(f"--pretrained_model_checkpoint_path: has no effect with {newest}.")
         return newest
     if config.pretrained_model_checkpoint_path:
         _load_pretrained(config, training)
     return None
+
+
+def _check_trained_alike(newest: str, config: TrainConfig) -> None:
+    """Raises ValueError if a checkpoint trains another net, or other variables of it."""
+    settings.check_net(newest, config.net)
+    before = tuple(settings.noted(newest).get("trainable_scopes", config.trainable_scopes))
+    if before != config.trainable_scopes:
+        raise refuse(
+            "trainable_scopes",
+            config.trainable_scopes,
+            f"{newest} trains {','.join(before) or 'all variables'}; to train others, name a new "
+            f"--train_dir and give --pretrained_model_checkpoint_path={config.train_dir}",
+        )
 
 
 def _load_pretrained(config: TrainConfig, training: Training) -> None:

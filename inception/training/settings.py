@@ -15,6 +15,8 @@ from inception.flags.checks import inert_flags
 from inception.flags.configs import TrainConfig
 from inception.training.problem import net_settings
 from slim.datasets.dataset_factory import Dataset
+from slim.nets import nets_factory
+from terngrad.training import checkpoints
 
 # Settings that may change between two starts without changing a bit of the result.
 _WITHOUT_EFFECT = {
@@ -83,6 +85,22 @@ def data_facts(dataset: Dataset | None, split_data: bool) -> dict[str, str]:
     """Returns the facts about the data that must be equal on all workers; see `facts`."""
     facts = {"split_data": str(split_data)}
     return facts | ({"data_dir": _records(dataset)} if split_data else {})
+
+
+def noted(path: str) -> dict[str, object]:
+    """Returns the settings that a checkpoint was written with, by name; none if it has no note.
+
+    Raises:
+      ValueError: the checkpoint is not readable.
+    """
+    return json.loads(checkpoints.settings_of(path) or "{}")
+
+
+def check_net(path: str, net: str) -> None:
+    """Raises ValueError if a checkpoint notes another net; nets may share names and shapes."""
+    there = noted(path).get("net", net)
+    if nets_factory.get_spec(there) is not nets_factory.get_spec(net):
+        raise ValueError(f"{path} holds a net {there}, --net is {net}")
 
 
 def differences(before: str, now: str) -> str:

@@ -1,13 +1,13 @@
 """A trained net, from its checkpoint alone."""
 
 import dataclasses
-import json
 import os
 
 import keras
 import numpy as np
 
 from inception.flags.table import refuse
+from inception.training import settings
 from slim.datasets import dataset_factory, labels
 from slim.nets import nets_factory
 from terngrad.training import checkpoints
@@ -34,7 +34,11 @@ class Trained:
     arrays: dict[str, np.ndarray]
 
     def model(self) -> keras.Model:
-        """Returns a model of Keras' own layers, from images to logits, without dropout."""
+        """Returns the net, from images to logits, without dropout.
+
+        Raises:
+          ValueError: the weights are not those of a net for these classes and images.
+        """
         model = nets_factory.build_net(
             self.net,
             num_classes=len(self.class_names),
@@ -42,7 +46,14 @@ class Trained:
             for_training=False,
         )
         for v in model.variables:
-            v.assign(self.arrays[nets_factory.variable_name(v)])
+            name = nets_factory.variable_name(v)
+            if self.arrays[name].shape != tuple(v.shape):
+                raise ValueError(
+                    f"{self.path}: {name} has shape {self.arrays[name].shape}; {self.net} for "
+                    f"{len(self.class_names)} classes and {self.image_size} pixels has "
+                    f"{tuple(v.shape)}. Does labels.txt belong to this checkpoint?"
+                )
+            v.assign(self.arrays[name])
         return model
 
 
@@ -54,12 +65,12 @@ def load(location: str, *, averages: bool) -> Trained:
       averages: read the moving averages of the weights.
 
     Raises:
-      ValueError: there is no checkpoint, or it does not say what it was trained for.
+      ValueError: there is no checkpoint, it is damaged, or it does not say what it was trained for.
     """
     path = checkpoints.find(location)
     if not path:
         raise refuse("checkpoint_dir", location, "holds no checkpoint")
-    noted = json.loads(checkpoints.settings_of(path) or "{}")
+    noted = settings.noted(path)
     if not {"net", "dataset_name", "image_size"} <= noted.keys():
         raise ValueError(f"{path} does not say which net it holds; train one step more with it")
     spec = nets_factory.get_spec(noted["net"])
@@ -75,8 +86,7 @@ def load(location: str, *, averages: bool) -> Trained:
 
 
 def _class_names(path: str, noted: dict) -> tuple[str, ...]:
-    folder = os.path.dirname(path)
     names = dataset_factory.get_info(noted["dataset_name"]).class_names
     if names is None:
-        names = labels.read_labels(folder)
+        names = labels.read_labels(os.path.dirname(path))
     return tuple(names)[noted.get("labels_offset", 0) :]

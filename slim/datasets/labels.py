@@ -38,9 +38,9 @@ def read_labels(folder: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def write_labels(folder: str, names: Sequence[str]) -> None:
-    """Writes labels.txt with the name of each label, from 0 on."""
-    with files.replacing_text(os.path.join(folder, _FILE)) as file:
+def write_labels(folder: str, names: Sequence[str], file_name: str = _FILE) -> None:
+    """Writes labels.txt, or a file of another name, with the name of each label, from 0 on."""
+    with files.replacing_text(os.path.join(folder, file_name)) as file:
         file.writelines(f"{label}:{name}\n" for label, name in enumerate(names))
 
 

@@ -10,8 +10,6 @@ source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/common.sh"
 : "${DATASET_NAME:=flowers}"    # or images, for your own
 : "${DATASET_DIR:=/tmp/flowers}" # record files
 : "${SOURCE_DIR:=}"             # folder of flower_photos or its archive; empty = download it
-: "${LAST_LAYER_STEPS:=1000}"
-: "${WHOLE_NET_STEPS:=500}"
 : "${BATCH_SIZE:=32}"
 : "${IMAGE_SIZE:=}"             # empty = the net's default
 : "${SAVE_INTERVAL_SECS:=60}"
@@ -32,6 +30,7 @@ train() { # FOLDER STEPS CHECKPOINT LEARNING_RATE FLAG...
     --max_number_of_steps="$2" \
     --checkpoint_path="$3" \
     --learning_rate="$4" \
+    --learning_rate_decay_type="${LR_DECAY_TYPE}" \
     --dataset_name="${DATASET_NAME}" \
     --dataset_split_name=train \
     --dataset_dir="${DATASET_DIR}" \
@@ -58,7 +57,6 @@ evaluate() { # FOLDER
 }
 
 train "${TRAIN_DIR}" "${LAST_LAYER_STEPS}" "${PRETRAINED_CHECKPOINT}" 0.01 \
-  --learning_rate_decay_type=fixed \
   --checkpoint_exclude_scopes="${LAST_LAYERS}" \
   --trainable_scopes="${LAST_LAYERS}"
 evaluate "${TRAIN_DIR}"

@@ -131,7 +131,7 @@ def _renamed(path: str, net: str, layers: Layers, ours: Sequence[str]) -> Layers
             f"{path}: its layers are not those of {net}, e.g. {next(iter(layers), '')}"
         )
     names = family(net, list(layers), ours)
-    unknown = [name for name in layers if name not in names]
+    unknown = [name for name in layers if names.get(name) not in ours]
     if unknown:
         raise ValueError(f"{path}: its layers are not those of {net}, e.g. {unknown[0]}")
     return {names[name]: arrays for name, arrays in layers.items()}

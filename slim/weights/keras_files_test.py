@@ -140,3 +140,13 @@ def test_the_layers_of_keras_applications_have_names_of_the_suite():
         "InceptionResnetV2/Repeat/block35_3/Conv2d_1x1",
         "InceptionResnetV2/Block8/Conv2d_1x1",
     }
+
+
+def test_the_layers_of_a_deeper_net_are_refused(tmp_path):
+    images = keras.Input((8, 8, 3))
+    net = keras.layers.Conv2D(4, 3, name="block3_conv3")(images)
+    net = keras.layers.Conv2D(4, 3, name="block3_conv4")(net)
+    keras.Model(images, net).save_weights(tmp_path / "vgg19.weights.h5")
+    shapes = {"vgg_16/conv3/conv3_3/kernel": (3, 3, 3, 4), "vgg_16/conv3/conv3_3/bias": (4,)}
+    with pytest.raises(ValueError, match=r"not those of vgg_16, e\.g\. block3_conv4"):
+        keras_files.read(str(tmp_path / "vgg19.weights.h5"), "vgg_16", shapes)

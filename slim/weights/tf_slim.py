@@ -34,7 +34,7 @@ def read(path: str, net: str) -> Weights:
         reader = tf.train.load_checkpoint(path)
         names = sorted(reader.get_variable_to_shape_map())
         arrays = {name: reader.get_tensor(name) for name in names if _suite_name(name, net)}
-    except (tf.errors.OpError, ValueError) as error:
+    except (tf.errors.OpError, ValueError, IndexError) as error:  # IndexError: it is too short
         reason = str(error).splitlines()[0]
         raise ValueError(f"{path} is not a readable checkpoint: {reason}") from error
     if not arrays:
@@ -44,11 +44,14 @@ def read(path: str, net: str) -> Weights:
     return Weights("TF-Slim's checkpoint", named, left_out)
 
 
+def suite_scope(scope: str, net: str) -> str:
+    """Returns the suite's name of a scope that a user may know from TF-Slim."""
+    return scope.removeprefix(_SCOPES.get(net, "")).removeprefix("/")
+
+
 def _suite_name(name: str, net: str) -> str | None:
     """Returns the suite's name of a weight; None for slots, averages and the global step."""
     scope, _, last = name.rpartition("/")
     if not scope or last not in _LAST_PARTS or re.search(r"(^|/)(Momentum|Adam|RMSProp)", scope):
         return None
-    if net in _SCOPES:
-        scope = scope.removeprefix(_SCOPES[net]).removeprefix("/")
-    return f"{scope}/{_LAST_PARTS[last]}"
+    return f"{suite_scope(scope, net)}/{_LAST_PARTS[last]}"

@@ -63,3 +63,12 @@ def test_a_file_that_is_no_checkpoint_is_named(tmp_path):
     (tmp_path / "model.ckpt").write_bytes(b"no weights")
     with pytest.raises(ValueError, match=r"model\.ckpt is not a readable checkpoint"):
         tf_slim.read(str(tmp_path / "model.ckpt"), "inception_v3")
+
+
+def test_a_checkpoint_that_was_cut_off_is_named(tmp_path):
+    path = str(tmp_path / "lenet.ckpt")
+    write(path, {"LeNet/conv1/weights", "LeNet/conv1/biases"})
+    (data,) = tmp_path.glob("*.data-*")
+    data.write_bytes(data.read_bytes()[:3])
+    with pytest.raises(ValueError, match=r"lenet\.ckpt is not a readable checkpoint"):
+        tf_slim.read(path, "lenet_slim")

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from terngrad.testing.forked import ForkedProgram
+
 TIMEOUT_SECS = 280.0
 
 
@@ -40,14 +42,7 @@ class Started(contextlib.AbstractContextManager):
           env: variables to set in addition to those of this process.
           in_own_group: whether the program leads a new process group, which ends with it.
         """
-        self.process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, **(env or {})},
-            start_new_session=in_own_group,
-        )
+        self.process = _start(command, {**os.environ, **(env or {})}, in_own_group)
         self._leads_group = in_own_group
         self.lines: list[str] = []
         self.reader = threading.Thread(target=self._read, daemon=True)
@@ -117,6 +112,22 @@ class Started(contextlib.AbstractContextManager):
 
     def __exit__(self, *exception: object) -> None:
         self.end()
+
+
+def _start(
+    command: Sequence[str], env: Mapping[str, str], in_own_group: bool
+) -> subprocess.Popen | ForkedProgram:
+    interpreter, *rest = (word for word in command if word != "-u")
+    if interpreter == sys.executable and rest[0] == "-m":
+        return ForkedProgram(rest[1], rest[2:], env, in_own_group)
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=env,
+        start_new_session=in_own_group,
+    )
 
 
 def descendants(process: int) -> list[int]:

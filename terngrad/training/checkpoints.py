@@ -83,7 +83,11 @@ def latest_checkpoint(directory: str) -> str | None:
 
 
 def find(location: str) -> str | None:
-    """Returns a checkpoint given by its path, or the newest one of a folder; None if none is."""
+    """Returns a checkpoint given by its path, or the newest one of a folder; None if none is.
+
+    A path may have the ending of the checkpoint's index.
+    """
+    location = location.removesuffix(".index")
     return location if os.path.isfile(f"{location}.index") else latest_checkpoint(location)
 
 
@@ -99,9 +103,15 @@ def step_of(path: str) -> int:
 
 
 def settings_of(path: str) -> str:
-    """Returns the text that the checkpoint was saved with; empty if there is none."""
-    reader = tf.train.load_checkpoint(path)
-    return reader.get_tensor(_SETTINGS).decode() if reader.has_tensor(_SETTINGS) else ""
+    """Returns the text that the checkpoint was saved with; empty if there is none.
+
+    Raises:
+      ValueError: it is not readable.
+    """
+    if _SETTINGS not in _shapes(path):
+        return ""
+    (text,) = _tensors(path, [_SETTINGS])
+    return text.decode()
 
 
 def restore(path: str, state: State) -> None:
@@ -165,15 +175,19 @@ def _write(path: str, state: State, settings: str) -> None:
     tf.train.Checkpoint(state=dict(state), settings=text).write(path)
 
 
-def _stored(path: str) -> dict[str, tuple[int, ...]]:
-    """Returns the shapes of the stored variables by name."""
+def _shapes(path: str) -> dict[str, list[int]]:
+    """Returns the shapes of all that is stored, by TensorFlow's names."""
     try:
-        shapes = tf.train.load_checkpoint(path).get_variable_to_shape_map()
+        return tf.train.load_checkpoint(path).get_variable_to_shape_map()
     except (tf.errors.OpError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"{path} is not a readable checkpoint: {reason}") from error
+
+
+def _stored(path: str) -> dict[str, tuple[int, ...]]:
+    """Returns the shapes of the stored variables by name."""
     stored = {}
-    for key, shape in shapes.items():
+    for key, shape in _shapes(path).items():
         if key.startswith("state/") and key.endswith(_SUFFIX):
             name = key.removeprefix("state/").removesuffix(_SUFFIX)
             stored[name.replace(".S", "/").replace("..", ".")] = tuple(shape)
@@ -213,11 +227,16 @@ def _read(path: str, state: State) -> None:
 
 def _arrays(path: str, keys: Iterable[str]) -> Iterator[np.ndarray]:
     """Yields the stored values of each key."""
+    escaped = (key.replace(".", "..").replace("/", ".S") for key in keys)
+    return _tensors(path, (f"state/{key}{_SUFFIX}" for key in escaped))
+
+
+def _tensors(path: str, names: Iterable[str]) -> Iterator[np.ndarray]:
+    """Yields the stored values of TensorFlow's names; a string is a value of type bytes."""
     reader = tf.train.load_checkpoint(path)
     try:
-        for key in keys:
-            escaped = key.replace(".", "..").replace("/", ".S")
-            yield reader.get_tensor(f"state/{escaped}{_SUFFIX}")
+        for name in names:
+            yield reader.get_tensor(name)
     except (tf.errors.OpError, IndexError) as error:  # IndexError: the file is too short
         raise ValueError(f"{path} is damaged: {str(error).splitlines()[0]}") from error
 
