@@ -10,7 +10,7 @@ RUNS = {"scratch": "from scratch", "tuned": "fine-tuned"}
 
 
 @pytest.mark.slow
-def test_nets_are_trained_once_and_evaluated_on_the_new_classes(run, tmp_path, monkeypatch, capfd):
+def test_nets_are_trained_and_evaluated_on_the_new_classes(run, tmp_path, monkeypatch, capfd):
     images = np.random.default_rng(1).integers(0, 256, [100, 32, 32, 3], np.uint8)
     splits = dict.fromkeys(("train", "test"), (images, np.arange(100) % 10))
     monkeypatch.setattr(cifar10, "load", lambda folder: splits)
@@ -35,8 +35,5 @@ def test_nets_are_trained_once_and_evaluated_on_the_new_classes(run, tmp_path, m
         cifar10.INFO.class_names[5:]
     )
 
-    again = run("fine_tuning", *arguments, "--old_steps=10")
-    assert again["precision @ 1 by step"] == curves
-    assert "Training tuned" not in capfd.readouterr().out
     with pytest.raises(SystemExit, match=r"other options than --old_steps=20 \(was 10\)"):
         run("fine_tuning", *arguments, "--old_steps=20")

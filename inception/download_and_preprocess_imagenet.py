@@ -13,7 +13,6 @@ was stopped goes on where it was.
 
 import dataclasses
 import functools
-import os
 
 from absl.flags import FlagValues
 
@@ -62,9 +61,13 @@ def main(values: FlagValues) -> None:
     config = table.read(_Config, values)
     with app.quiet_import():
         from slim.conversion import convert
-    imagenet.download_archives(config.urls(), os.path.join(config.data_dir, "download"))
-    source = config.source_dir  # None: the download folder, which complete records do not need
-    convert.convert("imagenet", config.data_dir, source_dir=source, **config.arguments())
+    convert.convert(
+        "imagenet",
+        config.data_dir,
+        source_dir=config.source_dir,
+        download=functools.partial(imagenet.download_archives, config.urls()),
+        **config.arguments(),
+    )
 
 
 if __name__ == "__main__":

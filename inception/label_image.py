@@ -19,7 +19,7 @@ class _Options(table.Checked):
     checkpoint_dir: str = flag(
         "Data", TEXT, None, "folder of checkpoints, or one checkpoint (required)"
     )
-    image: str = flag("Data", TEXT, None, "picture file, JPEG or PNG (required)")
+    image: str = flag("Data", TEXT, None, "picture file of any common kind (required)")
     top_k: int = flag("Data", at_least(1), 5, "number of classes to print", "classes")
     restore_avg_var: bool = flag("Data", BOOLEAN, True, "use the moving averages of the weights")
 

@@ -9,6 +9,7 @@ with. A conversion that was stopped goes on with the missing files. labels.txt n
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 
 from absl.flags import FlagValues
 
@@ -53,7 +54,7 @@ def main(values: FlagValues) -> None:
     if values["validation_share"].present and config.validation_directory:
         print("--validation_share: has no effect with --validation_directory.")
     with app.quiet_import():
-        from slim.conversion import convert
+        from slim.conversion import convert, record_files
         from slim.datasets import images
     splits = images.find(
         config.train_directory,
@@ -61,7 +62,16 @@ def main(values: FlagValues) -> None:
         config.labels_file,
         config.validation_share,
     )
+    if "validation" not in splits:
+        _refuse_older_validation(record_files.existing(config.output_directory, "validation"))
     convert.write(images.INFO, splits, config.output_directory, **config.arguments())
+
+
+def _refuse_older_validation(paths: Sequence[str]) -> None:
+    """Raises ValueError if there are records that may hold pictures which now serve training."""
+    if paths:
+        why = f"{paths[0]} may hold pictures that now serve training; remove the validation records"
+        raise refuse("validation_share", 0, why)
 
 
 if __name__ == "__main__":

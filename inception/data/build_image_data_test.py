@@ -75,6 +75,16 @@ def test_fewer_pictures_than_shards_are_refused(pictures, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_files_that_are_left_out_and_older_validation_records_are_named(pictures, tmp_path, capsys):
+    (pictures / "stray.jpg").write_bytes(b"")
+    (pictures / "dogs" / "notes.doc").write_bytes(b"")
+    flags = (f"--train_directory={pictures}", f"--output_directory={tmp_path / 'out'}")
+    run_program(_PROGRAM, *flags)
+    assert f"{pictures}: leaves out stray.jpg, dogs/notes.doc; " in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="may hold pictures that now serve training"):
+        run_program(_PROGRAM, *flags, "--validation_share=0", "--overwrite")
+
+
 @pytest.mark.slow
 def test_a_broken_picture_is_one_line_and_a_second_run_goes_on_without_it(pictures, tmp_path):
     os.truncate(pictures / "dogs" / "dogs_4.png", 30)

@@ -82,7 +82,8 @@ def naming_bad_records(
       ValueError: names the file and the record, what is wrong, and what is allowed.
     """
     labels = range(config.labels_offset, config.labels_offset + goal.num_classes)
-    with records.naming_damage(dataset.files if dataset else (), labels, goal.channels):
+    files, shape = (dataset.files, dataset.image_shape) if dataset else ((), records.ANY_SHAPE)
+    with records.naming_damage(files, labels, shape):
         yield
 
 

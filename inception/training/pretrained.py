@@ -155,7 +155,7 @@ def _tell(
     left_out = [*weights.left_out, *unused]
     line = f"{len(loaded)} variables come from {weights.layout}"
     line += f"; {len(fresh)} start afresh: {_some(fresh)}" if fresh else ""
-    line += f"; left out: {_some(left_out)}" if left_out else ""
+    line += f"; left out: {', '.join(left_out)}" if left_out else ""
     print(f"{line}.", flush=True)
 
 

@@ -69,7 +69,7 @@ def resolve(config: configs.TrainConfig | configs.EvalConfig) -> Problem:
 
 
 def _count_classes(config: configs.TrainConfig | configs.EvalConfig) -> int:
-    names = dataset_factory.get_info(config.dataset_name).class_names
-    if names is None and isinstance(config, configs.TrainConfig) and config.benchmark_mode:
-        names = imagenet.INFO.class_names
-    return len(names or dataset_factory.get_class_names(config.dataset_name, config.data_dir))
+    if isinstance(config, configs.TrainConfig) and config.benchmark_mode:
+        names = dataset_factory.get_info(config.dataset_name).class_names
+        return len(names or imagenet.INFO.class_names)
+    return len(dataset_factory.get_class_names(config.dataset_name, config.data_dir))

@@ -8,7 +8,7 @@ import numpy as np
 
 from inception.flags.table import refuse
 from inception.training import settings
-from slim.datasets import dataset_factory, labels
+from slim.datasets import dataset_factory
 from slim.nets import nets_factory
 from terngrad.training import checkpoints
 
@@ -86,7 +86,5 @@ def load(location: str, *, averages: bool) -> Trained:
 
 
 def _class_names(path: str, noted: dict) -> tuple[str, ...]:
-    names = dataset_factory.get_info(noted["dataset_name"]).class_names
-    if names is None:
-        names = labels.read_labels(os.path.dirname(path))
-    return tuple(names)[noted.get("labels_offset", 0) :]
+    names = dataset_factory.get_class_names(noted["dataset_name"], os.path.dirname(path))
+    return names[noted.get("labels_offset", 0) :]

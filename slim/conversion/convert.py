@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -24,6 +24,7 @@ def convert(
     num_shards: Mapping[str, int] | None = None,
     form: Form = JPEG,
     options: Options = DEFAULT,
+    download: Callable[[str], str] | None = None,
 ) -> None:
     """Converts a data set; its sources are found and checked before anything is written.
 
@@ -34,6 +35,7 @@ def convert(
       num_shards: see `write`.
       form: how pictures are stored.
       options: how to convert.
+      download: gets the original files into a folder, and returns it; None = as the data set does.
 
     Raises:
       ValueError: the sources are missing or damaged, or the download failed.
@@ -48,7 +50,8 @@ def convert(
     if source_dir is None and all(map(os.path.exists, paths)) and not options.overwrite:
         record_files.tell_end(dataset_dir, paths, len(paths))  # without a download
         return
-    splits = module.load(source_dir or module.download(os.path.join(dataset_dir, "download")))
+    download = download or module.download
+    splits = module.load(source_dir or download(os.path.join(dataset_dir, "download")))
     write(module.INFO, splits, dataset_dir, num_shards=shards, form=form, options=options)
 
 

@@ -13,7 +13,7 @@ from slim.conversion.options import Options
 from slim.conversion.record_files import Job
 from slim.datasets import mnist, records
 from slim.datasets.dataset_factory import get_dataset
-from slim.testing import write_mnist
+from slim.testing import write_mnist, write_pictures
 
 
 def _read(paths):
@@ -199,7 +199,7 @@ def test_a_full_disk_leaves_no_file_and_names_the_one_that_did_not_fit(source, t
 def test_a_damaged_record_file_that_is_kept_is_named(source, tmp_path):
     _convert(source, tmp_path / "out")
     os.truncate(tmp_path / "out" / "train-mnist.tfrecord", 1000)
-    with pytest.raises(ValueError, match=r"train-mnist\.tfrecord: .* byte"):
+    with pytest.raises(ValueError, match=r"train-mnist\.tfrecord is cut off at byte 1000"):
         _convert(source, tmp_path / "out")
 
 
@@ -214,3 +214,21 @@ def test_a_folder_that_cannot_be_written_is_named(source, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
         _convert(source, tmp_path / "file" / "out")
+
+
+def test_records_of_unknown_origin_keep_their_classes(tmp_path):
+    write_pictures(tmp_path / "pictures", {"a": 4, "b": 4})
+    out = tmp_path / "out"
+    convert.convert("images", str(out), source_dir=str(tmp_path / "pictures"))
+    (out / "conversion.json").unlink()
+    write_pictures(tmp_path / "pictures", {"0new": 4})
+    with pytest.raises(ValueError, match=r"labels\.txt names 3 classes, the images have 4"):
+        convert.convert("images", str(out), source_dir=str(tmp_path / "pictures"))
+    assert (out / "labels.txt").read_text() == "0:background\n1:a\n2:b\n"
+
+
+def test_what_a_killed_conversion_has_left_is_removed(source, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / ".train-mnist.tfrecord.123.partial").write_text("half")
+    _convert(source, tmp_path / "out")
+    assert not list((tmp_path / "out").glob(".*"))

@@ -73,7 +73,7 @@ def run(folder: str, jobs: Sequence[Job], class_names: Sequence[str], options: O
       OSError: a file cannot be written.
     """
     expected = [path for job in jobs for path in job.paths]
-    old = {path for job in jobs for path in _existing(folder, job.split)}
+    old = {path for job in jobs for path in existing(folder, job.split)}
     note = _checked_note(folder, jobs, class_names, options)
     if options.overwrite:
         _remove([*old, os.path.join(folder, _BROKEN_FILE)])
@@ -82,7 +82,10 @@ def run(folder: str, jobs: Sequence[Job], class_names: Sequence[str], options: O
             f"{others[0]} belongs to another set of record files; "
             "name another folder, or replace the old records with --overwrite"
         )
+    _remove(_unfinished(folder))
     kept = {path for path in expected if os.path.exists(path)}
+    if kept and not note.splits():  # records of unknown origin keep their classes
+        labels.check_labels(folder, class_names, "the images")
     os.makedirs(folder, exist_ok=True)
     labels.write_labels(folder, class_names)
     with _ignoring_warnings(), files.progress_bar() as bar:
@@ -123,17 +126,25 @@ def _checked_note(
     """Returns the note about the record files that stay; ValueError if the new ones do not fit."""
     note = ConversionNote(folder)
     replaced = {job.split for job in jobs if options.overwrite}
-    note.keep({s for s in note.splits() if s not in replaced and _existing(folder, s)})
+    note.keep({s for s in note.splits() if s not in replaced and existing(folder, s)})
     for job in jobs:
         note.refuse_other(job.split, job.source.description, class_names)
     return note
 
 
-def _existing(folder: str, split: str) -> list[str]:
+def existing(folder: str, split: str) -> list[str]:
     """Returns the record files of a split, of any number."""
     pattern = re.compile(rf"{split}-(\d{{5}}-of-\d{{5}}|\w+\.tfrecord)")
     names = os.listdir(folder) if os.path.isdir(folder) else []
     return [os.path.join(folder, name) for name in names if pattern.fullmatch(name)]
+
+
+def _unfinished(folder: str) -> list[str]:
+    """Returns what killed conversions have left."""
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    pattern = re.compile(r"\.\w+-.+\.(\d+)\.partial")
+    found = [match for match in map(pattern.fullmatch, names) if match]
+    return [os.path.join(folder, match[0]) for match in found if match[1] != str(os.getpid())]
 
 
 def _remove(paths: Iterable[str]) -> None:

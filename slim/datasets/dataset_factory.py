@@ -53,13 +53,15 @@ def get_info(name: str) -> DatasetInfo:
 
 
 def get_class_names(name: str, data_dir: str) -> tuple[str, ...]:
-    """Returns the names of a data set's classes, by label, from labels.txt where it has none.
+    """Returns the names of the classes of a folder's records, by label.
+
+    labels.txt in the folder has them. A data set with published classes may be without the file.
 
     Raises:
       ValueError: unknown data set, or labels.txt is missing or malformed.
     """
     info = get_info(name)
-    if info.class_names is not None:
+    if info.class_names is not None and not labels.exist(data_dir):
         return tuple(info.class_names)
     if not os.path.isdir(data_dir):
         raise ValueError(f"{data_dir} is no folder; make it with {info.command(data_dir)}")

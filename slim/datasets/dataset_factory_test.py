@@ -91,3 +91,10 @@ def test_truncated_file_is_named(tmp_path):
     os.truncate(tmp_path / "train-mnist.tfrecord", 30)
     with pytest.raises(ValueError, match=r"train-mnist.tfrecord: record \d at byte \d+ is damaged"):
         get_dataset("mnist", "train", str(tmp_path))
+
+
+def test_classes_that_were_chosen_from_imagenet_are_those_of_labels_txt(tmp_path):
+    _write(tmp_path / "train-00000-of-00001", 2)
+    (tmp_path / "labels.txt").write_text("0:background\n1:goldfish\n2:great white shark\n")
+    dataset = get_dataset("imagenet", "train", str(tmp_path))
+    assert dataset.class_names == ("background", "goldfish", "great white shark")

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import tensorflow as tf
 from google.protobuf import message
 
+ImageShape = tuple[int | None, int | None, int | None]  # H, W, C
+ANY_SHAPE: ImageShape = (None, None, None)
 BOX_SIDES = ("xmin", "ymin", "xmax", "ymax")  # image/object/bbox/...
 
 
@@ -28,8 +30,9 @@ def decode_image(image: EncodedImage, channels: int = 0) -> tf.Tensor:
         tf.debugging.Assert(tf.reduce_all(shape[:2] > 0), [shape])
         return tf.reshape(tf.io.decode_raw(image.encoded, tf.uint8), shape)
 
-    # decode_png recognises JPEG too.
-    return tf.cond(image.format == "RAW", raw, lambda: tf.io.decode_png(image.encoded, channels))
+    # decode_png recognises JPEG too, and animations, which have a dimension more.
+    decoded = tf.cond(image.format == "RAW", raw, lambda: tf.io.decode_png(image.encoded, channels))
+    return tf.ensure_shape(decoded, (None, None, channels or None))
 
 
 def decode_window(
@@ -69,8 +72,14 @@ def crop(image: tf.Tensor, window: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tenso
     return image[top : top + height, left : left + width]
 
 
-def find_fault(serialized: bytes, channels: int) -> str:
-    """Returns what is wrong with a serialized Example that cannot be parsed or decoded."""
+def find_fault(serialized: bytes, image_shape: ImageShape) -> str:
+    """Returns what is wrong with a serialized Example that cannot be parsed or decoded.
+
+    Args:
+      serialized: the Example.
+      image_shape: the shape that its image must have; None allows all.
+    """
+    channels = image_shape[-1]
     try:
         feature = tf.train.Example.FromString(serialized).features.feature
     except message.DecodeError:
@@ -80,12 +89,23 @@ def find_fault(serialized: bytes, channels: int) -> str:
     if len({len(feature[f"image/object/bbox/{side}"].float_list.value) for side in BOX_SIDES}) > 1:
         return "its bounding boxes have unequal numbers of sides"
     encoded = b"".join(feature["image/encoded"].bytes_list.value)
-    if list(feature["image/format"].bytes_list.value) != [b"RAW"]:
-        reason = "is neither a JPEG nor a PNG that can be decoded" if encoded else "is missing"
-        return f"image/encoded {reason}"
-    sides = [sum(feature[f"image/{side}"].int64_list.value) for side in ("height", "width")]
-    size = " x ".join(map(str, sides)) + " pixels"
-    if min(sides) <= 0:
-        return f"the image is {size}"
-    of_channels = f" of {channels} channels" if channels else ""
-    return f"image/encoded is RAW with {len(encoded)} bytes, but the image has {size}{of_channels}"
+    if list(feature["image/format"].bytes_list.value) == [b"RAW"]:
+        sides = [sum(feature[f"image/{side}"].int64_list.value) for side in ("height", "width")]
+        size = " x ".join(map(str, sides)) + " pixels"
+        if min(sides) <= 0:
+            return f"the image is {size}"
+        if not channels or len(encoded) != channels * sides[0] * sides[1]:
+            of = f" of {channels} channels" if channels else ""
+            return f"image/encoded is RAW with {len(encoded)} bytes, but the image has {size}{of}"
+        found = (*sides, channels)
+    else:
+        try:
+            found = decode_image(EncodedImage(encoded, "", 0, 0), channels or 0).shape
+        except tf.errors.InvalidArgumentError:
+            why = "is neither a JPEG nor a PNG that can be decoded" if encoded else "is missing"
+            return f"image/encoded {why}"
+    there, wanted = (
+        " x ".join("any" if side is None else str(side) for side in shape)
+        for shape in (found, image_shape)
+    )
+    return f"the image is {there}, must be {wanted}"

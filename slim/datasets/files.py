@@ -7,6 +7,7 @@ import hashlib
 import http.client
 import os
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ import rich.progress
 
 _CHUNK_BYTES = 1 << 20
 _TIMEOUT_SECS = 30
+_SECS_PER_LINE = 60  # of progress in a log
 
 
 @contextlib.contextmanager
@@ -44,14 +46,30 @@ def replacing_text(path: str) -> Iterator[TextIO]:
 
 
 def progress_bar() -> rich.progress.Progress:
-    """Returns a progress bar on stderr, which is silent if stderr is no terminal."""
-    console = rich.console.Console(stderr=True)
+    """Returns a progress bar on stderr; where that is no terminal, a line now and then."""
+    if not sys.stderr.isatty():
+        return _Lines(disable=True)
     return rich.progress.Progress(
         *rich.progress.Progress.get_default_columns(),
         rich.progress.TimeElapsedColumn(),
-        console=console,
-        disable=not sys.stderr.isatty(),
+        console=rich.console.Console(stderr=True),
     )
+
+
+class _Lines(rich.progress.Progress):
+    """Prints how far a task is, for logs."""
+
+    _next = 0.0  # when the next line is due
+
+    def advance(self, task_id: rich.progress.TaskID, advance: float = 1) -> None:
+        """See base class."""
+        super().advance(task_id, advance)
+        now = time.monotonic()
+        self._next = self._next or now + _SECS_PER_LINE
+        if now >= self._next:
+            task = self.tasks[task_id]
+            print(f"{task.description}: {task.percentage:.0f} %", file=sys.stderr, flush=True)
+            self._next = now + _SECS_PER_LINE
 
 
 def sha256_of(path: str) -> str:

@@ -61,11 +61,15 @@ def download(folder: str) -> str:
     return folder
 
 
-def download_archives(urls: Mapping[str, str], folder: str) -> None:
-    """Downloads archives, given by their addresses under their names; see `files.download`."""
+def download_archives(urls: Mapping[str, str], folder: str) -> str:
+    """Downloads archives, given by their addresses under their names; returns the folder.
+
+    See `files.download`.
+    """
     for name, url in urls.items():
         is_whole = functools.partial(_is_whole, md5=_MD5.get(name))
         files.download(url, os.path.join(folder, name), is_whole)
+    return folder
 
 
 def load(folder: str) -> dict[str, Pictures]:
@@ -167,6 +171,11 @@ def read_classes(synsets_file: str | None, metadata_file: str | None) -> dict[st
 
 def _validation(place: str, classes: Sequence[str], labels: str | None) -> list[Picture]:
     if os.path.isdir(place) and picture_files.class_folders(place):
+        if beside := picture_files.pictures_beside(place):
+            raise ValueError(
+                f"{place} has {listed(beside)} beside the folders of classes: end what "
+                "preprocess_imagenet_validation_data began"
+            )
         return imagenet_files.by_synset(place, classes)
     if labels is None:
         raise ValueError(

@@ -155,6 +155,15 @@ def test_faults_of_the_archives_are_named(archives, tmp_path):
         imagenet.load(str(tmp_path))
 
 
+def test_validation_pictures_that_are_half_sorted_are_refused(archives):
+    folder = archives[1] / "validation"
+    (folder / _SYNSETS[0]).mkdir()
+    first = sorted(path for path in folder.iterdir() if path.is_file())[0]
+    first.rename(folder / _SYNSETS[0] / first.name)
+    with pytest.raises(ValueError, match="beside the folders of classes: end what preprocess_im"):
+        imagenet.find(None, str(folder))
+
+
 def test_a_name_that_leads_out_of_the_archive_writes_nothing_there(tmp_path):
     path = tmp_path / imagenet.VALIDATION_ARCHIVE
     with tarfile.open(path, "w") as archive:

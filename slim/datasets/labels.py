@@ -11,6 +11,11 @@ from slim.datasets.dataset_info import BACKGROUND
 _FILE = "labels.txt"
 
 
+def exist(folder: str) -> bool:
+    """Returns whether a folder has a labels.txt."""
+    return os.path.exists(os.path.join(folder, _FILE))
+
+
 def read_labels(folder: str) -> tuple[str, ...]:
     """Reads the lines id:name of labels.txt and returns the name of each label, from 0 on.
 
@@ -21,7 +26,7 @@ def read_labels(folder: str) -> tuple[str, ...]:
     """
     path = os.path.join(folder, _FILE)
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8-sig") as file:
             lines = [line for line in file.read().splitlines() if line.strip()]
     except FileNotFoundError:
         raise ValueError(f"{path} is missing; it has a line id:name for each class") from None

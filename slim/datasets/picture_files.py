@@ -21,6 +21,12 @@ def class_folders(folder: str) -> list[str]:
         return sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
 
 
+def pictures_beside(folder: str) -> list[str]:
+    """Returns the names of the pictures that lie beside the folders of classes."""
+    with os.scandir(folder) as entries:
+        return sorted(e.name for e in entries if is_picture(e.name) and e.is_file())
+
+
 def in_folder(folder: str, label: int, synset: str = "") -> list[Picture]:
     """Returns the pictures that lie in a folder, sorted by name; other files are left out.
 
@@ -52,6 +58,7 @@ def by_class(folder: str, classes: Sequence[str], is_synset: bool = False) -> li
       OSError: a folder cannot be read.
     """
     present = set(class_folders(folder))
+    _tell_left_out(folder, [name for name in classes if name in present])
     groups = []
     for label, name in enumerate(classes, 1):
         is_here = name in present
@@ -64,6 +71,20 @@ def by_class(folder: str, classes: Sequence[str], is_synset: bool = False) -> li
             f"names of pictures end with {' '.join(SUFFIXES)}"
         )
     return groups
+
+
+def _tell_left_out(folder: str, classes: Iterable[str]) -> None:
+    """Prints which files are no pictures of a class."""
+    left_out = pictures_beside(folder)
+    for name in classes:
+        with os.scandir(os.path.join(folder, name)) as entries:
+            others = (e.name for e in entries if e.is_file() and not is_picture(e.name))
+            left_out += sorted(f"{name}/{o}" for o in others if not o.startswith("."))
+    if left_out:
+        print(
+            f"{printable(folder)}: leaves out {listed(left_out)}; pictures lie in the folder of a "
+            f"class, and their names end with {' '.join(SUFFIXES)}"
+        )
 
 
 def is_picture(name: str) -> bool:

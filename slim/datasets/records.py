@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import tensorflow as tf
 
 from slim.datasets import decoding, files
-from slim.datasets.decoding import BOX_SIDES, EncodedImage
+from slim.datasets.decoding import ANY_SHAPE, BOX_SIDES, EncodedImage, ImageShape
 
 _COUNTS_FILE = "counts.json"
 _FRAME_BYTES = 16  # of a record besides its data: length (8), checksums of length and data (4, 4)
@@ -104,13 +104,16 @@ def count_records(paths: Sequence[str]) -> tuple[int, ...]:
     )
 
 
-def find_damage(path: str, labels: range | None = None, channels: int = 0) -> str | None:
+def find_damage(
+    path: str, labels: range | None = None, image_shape: ImageShape = ANY_SHAPE
+) -> str | None:
     """Reads the whole file with checksums, decodes its images, and looks for the first bad record.
 
     Args:
       path: path of the record file.
       labels: allowed labels, from labels_offset on; None allows all.
-      channels: channels that the images are decoded to; 0 means as stored.
+      image_shape: (H, W, C) of the images as they are decoded; None allows all, C = None means the
+        channels as stored.
 
     Returns:
       A line with file, number and byte offset of the record, and the reason; None for an undamaged
@@ -118,9 +121,10 @@ def find_damage(path: str, labels: range | None = None, channels: int = 0) -> st
     """
 
     def read(serialized: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        image, label = parse_example(serialized, channels)
+        image, label = parse_example(serialized, image_shape[-1] or 0)
+        image = tf.ensure_shape(image, image_shape)
         # Grappler would leave out what nothing returned depends on.
-        return label, tf.size(image), tf.size(parse_boxes(serialized))
+        return label, tf.reduce_max(image), tf.size(parse_boxes(serialized))
 
     number = 0
     found = tf.data.TFRecordDataset(path).map(read, os.cpu_count(), deterministic=True)
@@ -136,26 +140,28 @@ def find_damage(path: str, labels: range | None = None, channels: int = 0) -> st
         return f"{_place(path, number)} is damaged (checksum or length is wrong)"
     except tf.errors.InvalidArgumentError:
         (serialized,) = tf.data.TFRecordDataset(path).skip(number).take(1).as_numpy_iterator()
-        reason = decoding.find_fault(serialized, channels)
+        reason = decoding.find_fault(serialized, image_shape)
         return f"{_place(path, number)} is damaged (content is wrong: {reason})"
     return None
 
 
 @contextlib.contextmanager
 def naming_damage(
-    paths: Sequence[str], labels: range | None = None, channels: int = 0
+    paths: Sequence[str], labels: range | None = None, image_shape: ImageShape = ANY_SHAPE
 ) -> Iterator[None]:
     """Turns TensorFlow's error about a damaged record in the block into a ValueError.
 
     Args:
       paths: the record files that the block reads; they are searched only after an error.
       labels: see `find_damage`.
-      channels: see `find_damage`.
+      image_shape: see `find_damage`.
     """
     try:
         yield
     except (tf.errors.DataLossError, tf.errors.InvalidArgumentError):
-        damages = filter(None, (find_damage(path, labels, channels) for path in paths))
+        if paths:
+            print(f"Looking for the damaged record in {len(paths)} files.", flush=True)
+        damages = filter(None, (find_damage(path, labels, image_shape) for path in paths))
         if damage := next(damages, None):
             raise ValueError(damage) from None
         raise
@@ -208,7 +214,13 @@ def parse_example(serialized: tf.Tensor, channels: int = 0) -> tuple[tf.Tensor, 
 
 
 def _count(path: str, stored: Mapping[str, int] | None) -> int:
-    if stored and stored["bytes"] == os.path.getsize(path):
+    size = os.path.getsize(path)
+    if stored and size < stored["bytes"]:
+        raise ValueError(
+            f"{path} is cut off at byte {size}: it had {stored['bytes']} when it was written; make "
+            f"it again, or remove {_COUNTS_FILE} if it was replaced"
+        )
+    if stored and size == stored["bytes"]:
         return stored["records"]
     try:
         return sum(1 for _ in _record_offsets(path))
@@ -236,11 +248,17 @@ def _record_offsets(path: str) -> Iterator[int]:
 
 def _stored_counts(folder: str) -> dict[str, dict[str, int]]:
     """Returns {file: {"records": N, "bytes": size of the file when it was counted}}."""
+    path = os.path.join(folder, _COUNTS_FILE)
     try:
-        with open(os.path.join(folder, _COUNTS_FILE), encoding="utf-8") as file:
-            return json.load(file)
+        with open(path, encoding="utf-8") as file:
+            stored = json.load(file)
+        for entry in stored.values():
+            entry["records"] + entry["bytes"]
     except FileNotFoundError:
         return {}
+    except (ValueError, AttributeError, KeyError, TypeError):
+        raise ValueError(f"{path} does not hold counts of records; remove the file") from None
+    return stored
 
 
 def _bytes(value: bytes) -> tf.train.Feature:

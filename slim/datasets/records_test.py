@@ -1,9 +1,11 @@
 """Laws of record files: complete or absent, read as written, and errors name the damage."""
 
+import io
 import json
 import os
 
 import numpy as np
+import PIL.Image
 import pytest
 import tensorflow as tf
 from hypothesis import given, settings
@@ -189,7 +191,37 @@ def test_a_record_without_a_readable_image_is_named_with_the_reason(tmp_path, re
         writer.write(_BAD_RECORDS[reason]())
     place = f"{tmp_path / 'train'}: record 5 at byte {os.path.getsize(path)}"
     expected = f"{place} is damaged (content is wrong: {reason})"
-    assert records.find_damage(str(tmp_path / "train"), channels=3) == expected
+    assert records.find_damage(str(tmp_path / "train"), image_shape=(None, None, 3)) == expected
+
+
+def test_an_image_of_another_shape_and_an_animation_are_named(tmp_path):
+    path = _write(tmp_path / "train")  # 4 x 5 pixels
+    found = records.find_damage(path, image_shape=(32, 32, 3))
+    assert found.endswith("(content is wrong: the image is 4 x 5 x 3, must be 32 x 32 x 3)")
+    with io.BytesIO() as file:
+        frames = [PIL.Image.new("RGB", (8, 8), colour) for colour in ("red", "blue")]
+        frames[0].save(file, "gif", save_all=True, append_images=frames[1:])
+        animation = records.ImageRecord(file.getvalue(), "gif", 8, 8, 3, 0)
+    with records.record_writer(str(tmp_path / "animated")) as writer:
+        writer.write(animation.serialize())
+    found = records.find_damage(str(tmp_path / "animated"), image_shape=(None, None, 3))
+    assert found is None or "is neither a JPEG nor a PNG that can be decoded" in found
+
+
+def test_a_file_that_has_become_shorter_is_named(tmp_path):
+    path = _write(tmp_path / "train")
+    records.store_counts({path: 5})
+    os.truncate(path, list(records._record_offsets(path))[2])
+    with pytest.raises(ValueError, match=rf"{path} is cut off at byte \d+: it had \d+ when it was"):
+        records.count_records([path])
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"train": 3}', '{"train": {"records": 3}}'])
+def test_counts_that_are_none_are_named(tmp_path, content):
+    path = _write(tmp_path / "train")
+    (tmp_path / "counts.json").write_text(content)
+    with pytest.raises(ValueError, match=r"counts\.json does not hold counts of records"):
+        records.count_records([path])
 
 
 def test_boxes_are_parsed_clipped_and_kept_where_they_have_an_area():

@@ -20,6 +20,10 @@ ENDINGS = (".keras", ".h5")
 # The order in which Keras stores the weights of a layer.
 _PARTS = ("kernel", "bias", "gamma", "beta", "moving_mean", "moving_variance")
 
+# Nets whose images have blue as the first channel in keras.applications.
+_BLUE_FIRST = ("vgg_", "resnet_v1_")
+_CHANNELS = 3
+
 Layers = Mapping[str, Sequence[np.ndarray]]
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -37,7 +41,8 @@ def read(path: str, net: str, shapes: Shapes) -> Weights:
     """
     layers = read_layers(path)
     ours = set(map(_layer_of, shapes))
-    if not ours & {name.replace(".", "/") for name in layers}:
+    is_of_applications = not ours & {name.replace(".", "/") for name in layers}
+    if is_of_applications:
         layers = _renamed(path, net, layers, sorted(ours))
     arrays: dict[str, np.ndarray] = {}
     left_out = []
@@ -57,6 +62,8 @@ def read(path: str, net: str, shapes: Shapes) -> Weights:
         for part, array in zip(parts, values, strict=False):
             arrays[f"{layer}/{part}"] = _shaped(array, shapes[f"{layer}/{part}"])
     _move_biases(path, biases, arrays)
+    if is_of_applications and net.startswith(_BLUE_FIRST):
+        _reverse_channels(arrays)
     return Weights("Keras' weights", arrays, tuple(left_out))
 
 
@@ -102,6 +109,13 @@ def _layer_of(variable: str) -> str:
 def _shaped(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """Turns the kernel of a dense layer into that of the convolution which does the same."""
     return array.reshape(shape) if array.ndim == 2 and array.size == np.prod(shape) else array
+
+
+def _reverse_channels(arrays: dict[str, np.ndarray]) -> None:
+    """Turns the kernel that sees images from blue, green, red to red, green, blue."""
+    for name, array in arrays.items():
+        if array.ndim == 4 and array.shape[2] == _CHANNELS:
+            arrays[name] = array[:, :, ::-1]
 
 
 def _move_biases(path: str, biases: Layers, arrays: dict[str, np.ndarray]) -> None:

@@ -16,8 +16,9 @@ from slim.weights.found import Weights
 _LAST_PARTS = {"weights": "kernel", "biases": "bias", "depthwise_weights": "depthwise_kernel"}
 _LAST_PARTS |= {"pointwise_weights": "pointwise_kernel"}
 _LAST_PARTS |= {name: name for name in ("beta", "gamma", "moving_mean", "moving_variance")}
-# Scopes of small nets, whose variables have no scope in the suite.
+# Scopes of small nets, whose variables have no scope in the suite, and a layer with another name.
 _SCOPES = {"lenet_slim": "LeNet", "cifarnet": "CifarNet"}
+_LAYERS = {("lenet_slim", "fc4"): "logits"}
 
 
 def read(path: str, net: str) -> Weights:
@@ -46,7 +47,8 @@ def read(path: str, net: str) -> Weights:
 
 def suite_scope(scope: str, net: str) -> str:
     """Returns the suite's name of a scope that a user may know from TF-Slim."""
-    return scope.removeprefix(_SCOPES.get(net, "")).removeprefix("/")
+    inner = scope.removeprefix(_SCOPES.get(net, "")).removeprefix("/")
+    return _LAYERS.get((net, inner), inner)
 
 
 def _suite_name(name: str, net: str) -> str | None:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from slim.nets import nets_factory
 from slim.weights import tf_slim
 
 _SCOPE = "InceptionV3/Conv2d_1a_3x3"
@@ -47,9 +48,11 @@ def test_a_checkpoint_of_either_format_gives_every_weight_and_names_the_rest(tmp
 
 def test_small_nets_have_no_scope_here(tmp_path):
     path = str(tmp_path / "lenet.ckpt")
-    write(path, {"LeNet/conv1/weights", "LeNet/conv1/biases", "LeNet/fc3/weights"})
+    layers = ("conv1", "conv2", "fc3", "fc4")
+    write(path, {f"LeNet/{layer}/{part}" for layer in layers for part in ("weights", "biases")})
     found = tf_slim.read(path, "lenet_slim")
-    assert found.arrays.keys() == {"conv1/kernel", "conv1/bias", "fc3/kernel"}
+    net = nets_factory.build_net("lenet_slim", num_classes=10)
+    assert found.arrays.keys() == nets_factory.named_variables(net).keys()
 
 
 def test_a_checkpoint_without_weights_is_named(tmp_path):
