@@ -1,15 +1,13 @@
 """Who may import whom: every import counts, also a deferred one and one for annotations only."""
 
-import ast
-import functools
 import graphlib
-import importlib.util
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
+
+from terngrad.testing.imports import Import, imports, texts
 
 _REPO = Path(__file__).parent
 _ROOTS = ("slim", "terngrad", "inception", "benchmarks", "docs")
@@ -25,6 +23,7 @@ _ROWS = (
     ("terngrad.codecs",),
     ("terngrad.training",),
     ("terngrad.asynchronous",),
+    ("terngrad.spark",),
     ("terngrad.testing",),
     ("slim",),
     ("slim.conversion",),
@@ -33,6 +32,8 @@ _ROWS = (
     ("inception.cluster",),
     ("inception.training",),
     ("inception.serving",),
+    ("inception.on_spark",),
+    ("inception.sweeping",),
     ("inception",),
     (  # programs beside the library slim
         "slim.download_and_convert_data",
@@ -42,41 +43,12 @@ _ROWS = (
     ("benchmarks", "docs"),
 )
 _ROW_OF = {name: row for row, names in enumerate(_ROWS) for name in names}
-_parse = functools.cache(ast.parse)  # each rule looks at all modules
 _MAIN = re.compile(r'^if __name__ == "__main__":', re.MULTILINE)
-
-
-class Import(NamedTuple):
-    """An import of a module of this repository or of a package."""
-
-    module: str
-    line: int
-    target: str
 
 
 def sources() -> dict[str, str]:
     """Text of every module of the repository, by its name."""
-    paths = [path for root in _ROOTS for path in (_REPO / root).rglob("*.py")]
-    names = (".".join(path.relative_to(_REPO).with_suffix("").parts) for path in paths)
-    return {
-        name.removesuffix(".__init__"): path.read_text()
-        for name, path in zip(names, paths, strict=True)
-    }
-
-
-def imports(modules: Mapping[str, str]) -> Iterator[Import]:
-    """All imports of some modules, given as texts by name."""
-    for module, text in modules.items():
-        for node in ast.walk(_parse(text)):
-            if isinstance(node, ast.Import):
-                for alias in node.names:
-                    yield Import(module, node.lineno, alias.name)
-            elif isinstance(node, ast.ImportFrom):
-                relative = "." * node.level + (node.module or "")
-                package = importlib.util.resolve_name(relative, module.rpartition(".")[0])
-                for alias in node.names:
-                    name = f"{package}.{alias.name}"
-                    yield Import(module, node.lineno, name if name in modules else package)
+    return texts(_REPO, _ROOTS)
 
 
 def row_of(module: str) -> int | None:
@@ -116,10 +88,10 @@ def layer_rule(found: Import, modules: Mapping[str, str]) -> str:
 
 
 def program_rule(found: Import, modules: Mapping[str, str]) -> str:
-    """Nothing imports a program but tests."""
+    """Nothing imports a program but what is for tests."""
     root = found.target.partition(".")[0]
     is_program = root in ("slim", "inception") and _MAIN.search(modules.get(found.target, ""))
-    return "only a test imports a program" if is_program and not is_test(found.module) else ""
+    return "only a test imports a program" if is_program and not for_tests(found.module) else ""
 
 
 def isolation_rule(found: Import, modules: Mapping[str, str]) -> str:

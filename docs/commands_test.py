@@ -11,12 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from docs import markdown, write_flags
+from docs import markdown
 from docs.markdown import REPO
 from inception import app
+from inception.flags import defined
+from inception.sweeping.settings import split
 
 _ADDED = "the data set above"  # whose name the flags learn on the page
 NEEDS = {
+    "Bazel",
+    "Kubernetes",
+    "Slurm",
+    "Spark",
     "several machines",
     "root",
     "the network",
@@ -91,7 +97,11 @@ def test_a_command_names_programs_and_flags_that_exist(block):
             assert importlib.util.find_spec(module), f"{block.place}: no module {module}"
             if module not in _OWN_PARSERS and _ADDED not in block.marker:
                 given = [argument for argument in arguments if argument != "..."]
-                app.parse(write_flags.flags_of(module), given, write_flags.positional_of(module))
+                own, trainings = split(given)
+                values = defined.flags_of(module)
+                app.parse(values, own, defined.positional_of(module))
+                if trainings:
+                    app.parse(defined.flags_of(values["program"].value), trainings)
 
 
 @every_block

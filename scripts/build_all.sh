@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Usage: build_all.sh [BAZEL_ARGUMENT...]
-# Builds all programs with Bazel into bazel-bin/.
+# Builds all programs, libraries, native kernels and tests with Bazel into bazel-bin/. Installs Bazel
+# where it is missing (Debian and Ubuntu, as root).
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-command -v bazel > /dev/null \
-  || die "needs Bazel; on Debian or Ubuntu: sudo apt-get install -y bazel-bootstrap"
+bash "${REPO}/scripts/setup.sh"
+prepare_bazel
 cd "${REPO}"
-"${PYTHON}" -m terngrad.service.build --if-needed
 bazel build "$@" //...
-echo "The programs are in bazel-bin/ and use the first python3 on PATH, which must find TensorFlow."
+echo "The programs are in bazel-bin/ and use the first python3 on PATH, which must find TensorFlow:"
+echo "  source ${VENV}/bin/activate"

@@ -1,71 +1,96 @@
-"""Bazel builds every program."""
+"""build_all.sh and test.sh --bazel install Bazel where they may, and build all with it."""
 
-import ast
 import os
 import pathlib
 import shutil
 import subprocess
-import sys
 
 import pytest
 
-_REPO = pathlib.Path(__file__).parents[1]
+_SCRIPTS = pathlib.Path(__file__).parent
+_TOOLS = ("bash", "dirname", "basename", "cat", "chmod", "mv")
+_BAZEL = '#!/bin/bash\necho "bazel $* with $(type -P python3)" >> "${HOME}/asked"\n'
+# Installing puts Bazel on PATH.
+_APT_GET = """\
+#!/bin/bash
+echo "apt-get $*" >> "${HOME}/asked"
+[[ $1 == update ]] || mv "${HOME}/bazel" "${0%/*}/bazel"
+"""
+_BUILD, _TEST = "bazel build //...", "bazel test //..."
 
 
-def _listed(build_file: pathlib.Path, name: str) -> list[str]:
-    """Returns a list of a BUILD file, whose language is a part of Python."""
-    (programs,) = (
-        node.value
-        for node in ast.parse(build_file.read_text()).body
-        if isinstance(node, ast.Assign) and node.targets[0].id == name
+@pytest.fixture
+def run(tmp_path):
+    """Runs a script of a working copy with some tools on PATH; returns it and what was asked."""
+    tools, python = tmp_path / "tools", tmp_path / "venv/bin/python3"
+    (tmp_path / "scripts").mkdir()
+    for name in ("build_all.sh", "common.sh", "test.sh"):
+        (tmp_path / "scripts" / name).write_text((_SCRIPTS / name).read_text())
+    (tmp_path / "scripts/setup.sh").write_text("")
+    tools.mkdir()
+    for tool in _TOOLS:
+        (tools / tool).symlink_to(shutil.which(tool))
+    _write(python, "#!/bin/sh\n")
+    _write(tmp_path / "bazel", _BAZEL)
+
+    def run(script, *arguments, present):
+        for name in present:
+            _write(tools / name, {"bazel": _BAZEL, "apt-get": _APT_GET}[name])
+        done = subprocess.run(
+            ["bash", tmp_path / "scripts" / script, *arguments],
+            env={
+                "PATH": str(tools),
+                "HOME": str(tmp_path),
+                "TERNGRAD_VENV": str(tmp_path / "venv"),
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        asked = tmp_path / "asked"
+        return done, asked.read_text().splitlines() if asked.exists() else []
+
+    run.python = f" with {python}"
+    return run
+
+
+def _write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def test_all_is_built_with_the_python_of_the_environment(run):
+    done, asked = run("build_all.sh", "--config=x", present=["bazel"])
+    assert done.returncode == 0, done.stderr
+    assert asked == ["bazel build --config=x //..." + run.python]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_missing_bazel_is_installed(run):
+    done, asked = run("build_all.sh", present=["apt-get"])
+    assert done.returncode == 0, done.stderr
+    update, install, build = asked
+    assert update.startswith("apt-get update")
+    assert install.startswith("apt-get install") and install.endswith(" bazel-bootstrap")
+    assert build == _BUILD + run.python
+
+
+def test_a_missing_bazel_is_named_with_the_command_that_installs_it(run):
+    done, asked = run("build_all.sh", present=[])
+    assert done.returncode == 1
+    assert done.stderr == (
+        "build_all.sh: needs bazel-bootstrap; "
+        "on Debian or Ubuntu: sudo apt-get install -y bazel-bootstrap\n"
     )
-    return ast.literal_eval(programs)
+    assert not asked
 
 
 @pytest.mark.parametrize(
-    ("package", "folder", "name"),
-    [
-        ("inception", "inception", "PROGRAMS"),
-        ("inception", "inception/data", "DATA_PROGRAMS"),
-        ("slim", "slim", "PROGRAMS"),
-    ],
+    ("arguments", "expected"),
+    [((), _TEST), (("//slim/...", "//docs/..."), "bazel test //slim/... //docs/...")],
 )
-def test_the_build_file_lists_every_program(package, folder, name):
-    programs = [
-        path.stem
-        for path in sorted((_REPO / folder).glob("*.py"))
-        if '\nif __name__ == "__main__":' in path.read_text()
-    ]
-    assert _listed(_REPO / package / "BUILD", name) == programs
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not shutil.which("bazel"), reason="Bazel is not installed")
-def test_a_built_program_runs_outside_the_repository(tmp_path):
-    subprocess.run(["bash", _REPO / "scripts/build_all.sh"], check=True)
-    path = f"{pathlib.Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    result = subprocess.run(
-        [_REPO / "bazel-bin/inception/mnist_train", "--help"],
-        cwd=tmp_path,
-        env=os.environ | {"PATH": path},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "--grad_bits" in result.stdout
-
-
-def test_a_missing_bazel_is_named_with_the_command_that_installs_it(tmp_path):
-    for tool in ("bash", "dirname", "basename"):
-        (tmp_path / tool).symlink_to(shutil.which(tool))
-    result = subprocess.run(
-        ["bash", _REPO / "scripts/build_all.sh"],
-        env={"PATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 1
-    assert result.stderr == (
-        "build_all.sh: needs Bazel; on Debian or Ubuntu: sudo apt-get install -y bazel-bootstrap\n"
-    )
+def test_the_tests_run_with_bazel_after_all_is_built(run, arguments, expected):
+    done, asked = run("test.sh", "--bazel", *arguments, present=["bazel"])
+    assert done.returncode == 0, done.stderr
+    assert asked == [_BUILD + run.python, expected + run.python]

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Sourced by the other scripts: defines REPO, VENV (TERNGRAD_VENV or .venv), PYTHON and `die`.
+# Sourced by the other scripts: defines REPO, VENV (TERNGRAD_VENV or .venv), PYTHON and functions.
 
 REPO="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 VENV="${TERNGRAD_VENV:-${REPO}/.venv}"
@@ -10,4 +10,21 @@ export PYTHONPATH="${REPO}${PYTHONPATH:+:${PYTHONPATH}}"
 die() {
   echo "$(basename "$0"): $*" >&2
   exit 1
+}
+
+# Installs packages of Debian or Ubuntu, or ends with the line to type where this script may not.
+apt_install() {
+  command -v apt-get > /dev/null || die "needs $*; on Debian or Ubuntu: sudo apt-get install -y $*"
+  ((EUID == 0)) || die "needs $*, which only root may install: sudo apt-get install -y $*"
+  echo "Installing $* ..."
+  export DEBIAN_FRONTEND=noninteractive
+  apt-get update -qq < /dev/null
+  apt-get install -qq --no-install-recommends "$@" < /dev/null > /dev/null
+}
+
+# Installs Bazel if it is missing, and makes the virtual environment the one that it finds: Bazel's
+# programs and rules use the first python3 on PATH.
+prepare_bazel() {
+  command -v bazel > /dev/null || apt_install bazel-bootstrap
+  if [[ -x "${VENV}/bin/python3" ]]; then export PATH="${VENV}/bin:${PATH}"; fi
 }

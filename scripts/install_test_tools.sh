@@ -1,20 +1,16 @@
 #!/usr/bin/env bash
 # Usage: install_test_tools.sh
-# Installs sshd, ip and tc, without which the tests of several hosts are skipped. For Debian and
-# Ubuntu, as root. Does not install sshd if systemd would start it as a service at each boot.
+# Installs sshd, ip and tc, without which the tests of several hosts are skipped, and Java for those
+# of Spark. For Debian and Ubuntu, as root. Does not install sshd if systemd would start it as a service at each boot.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 packages=()
 command -v sshd > /dev/null || packages+=(openssh-server)
 command -v ip > /dev/null && command -v tc > /dev/null || packages+=(iproute2)
+command -v java > /dev/null || packages+=(openjdk-17-jre-headless)
 ((${#packages[@]})) || exit 0
-command -v apt-get > /dev/null || die "needs apt-get to install ${packages[*]}"
-((EUID == 0)) || die "needs root to install ${packages[*]}"
 if [[ -d "${SYSTEMD:-/run/systemd/system}" && " ${packages[*]} " == *" openssh-server "* ]]; then
   die "sshd would run as a service here; if you want that: apt-get install ${packages[*]}"
 fi
-echo "Installing ${packages[*]} ..."
-export DEBIAN_FRONTEND=noninteractive
-apt-get update -qq < /dev/null
-apt-get install -qq --no-install-recommends "${packages[@]}" < /dev/null > /dev/null
+apt_install "${packages[@]}"

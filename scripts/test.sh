@@ -1,12 +1,24 @@
 #!/usr/bin/env bash
 # Usage: test.sh [--quick] [PYTEST_ARGUMENT...]
+#        test.sh --bazel [TARGET...]
 # Sets everything up, then checks style and runs all tests. --quick leaves out the tests marked slow:
-# they start several processes or take more than some seconds.
+# they start several processes or take more than some seconds. --bazel builds all with Bazel and runs
+# the tests of the targets (all tests) with it.
 set -euo pipefail
+scripts="$(dirname "${BASH_SOURCE[0]}")"
+if [[ "${1-}" == --bazel ]]; then
+  shift
+  bash "${scripts}/setup.sh" dev
+  bash "${scripts}/build_all.sh"
+  source "${scripts}/common.sh"
+  prepare_bazel
+  cd "${REPO}"
+  exec bazel test "${@-//...}"
+fi
 selection=()
 [[ "${1-}" == --quick ]] && { selection=(-m "not slow"); shift; }
-bash "$(dirname "${BASH_SOURCE[0]}")/setup.sh" dev
-source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+bash "${scripts}/setup.sh" dev
+source "${scripts}/common.sh"
 
 cd "${REPO}"
 # With a compiler the kernels were built, so none of their tests may be skipped.

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from inception.cluster import members
-from terngrad.testing.processes import TIMEOUT_SECS, Started, mpirun
+from terngrad.testing import forked
+from terngrad.testing.processes import Started, mpirun
 
 Parameters = Mapping[str, np.ndarray]
 
@@ -79,7 +79,7 @@ class Run(Started):
         self, workers: int, program: str, flags: Sequence[str], options: Sequence[str] = ()
     ) -> None:
         """Starts the workers; `options` are the launcher's own flags."""
-        command = [sys.executable, "-u", "-m", "inception.launch", *options, str(workers)]
+        command = [sys.executable, "-u", "-m", "inception.testing.launch", *options, str(workers)]
         super().__init__([*command, program, *flags])
 
 
@@ -129,7 +129,7 @@ def worker_pids(folder: Path, job: str = "worker") -> dict[int, int]:
     found = {}
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            words = (process / "cmdline").read_bytes().split(b"\0")
+            words = (process / "cmdline").read_bytes().replace(b"\0", b" ").split(b" ")
             index = _INDEX.search(b"\0".join(words) + (process / "environ").read_bytes())
             is_ps = b"--job_name=ps" in words
             if index and is_ps == (job == "ps") and f"--train_dir={folder}".encode() in words:
@@ -167,13 +167,9 @@ def refusal(*flags: str, **environment: str) -> str:
       flags: flags of the program.
       environment: additional environment variables.
     """
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, "-m", "inception.mnist_distributed_train", *flags],
         env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_SECS,
-        check=False,
     )
     assert done.returncode == 1, done.stdout + done.stderr
     assert done.stderr.count("\n") == 1, done.stderr

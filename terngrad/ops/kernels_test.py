@@ -138,6 +138,7 @@ def test_law_10_buffers_in_memory_that_do_not_fit_are_named(native):
         native.sum_buffers([memoryview(bytes(76))], 19, 3)
 
 
+@pytest.mark.slow
 @given(st.lists(sizes, min_size=1, max_size=4), st.integers(2, 18), st.data(), seeds)
 @settings(max_examples=60, deadline=None)
 def test_law_3_means_equal_the_references_whatever_the_words_are(native, lengths, k, data, seed):
@@ -154,6 +155,7 @@ def test_law_3_means_equal_the_references_whatever_the_words_are(native, lengths
         np.testing.assert_array_equal(np.signbit(a[a == 0]), np.signbit(b[b == 0]))
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=4096), st.integers(1, 18), st.integers(1, 300))
 @settings(max_examples=60, deadline=None)
 def test_random_bytes_decode_to_values_in_range_or_an_error(kernels, data, k, nodes):

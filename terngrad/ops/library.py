@@ -41,6 +41,16 @@ def path_for(version: str, folder: str = FOLDER) -> str:
     return os.path.join(folder, f"{_PREFIX}{version}-{_fingerprint()}{_SUFFIX}")
 
 
+def find(version: str, folder: str = FOLDER) -> str:
+    """Returns the path of the library to load for a TensorFlow version.
+
+    That is Bazel's, which only programs that Bazel built have beside them: Bazel builds it again
+    when sources change. Else it is `path_for`'s.
+    """
+    built_by_bazel = os.path.join(folder, f"{_PREFIX}{version}-bazel{_SUFFIX}")
+    return built_by_bazel if os.path.exists(built_by_bazel) else path_for(version, folder)
+
+
 def seal(path: str) -> None:
     """Appends a checksum to a library; loaders ignore bytes after its sections."""
     with open(path, "rb+") as file:
@@ -75,7 +85,7 @@ def load(folder: str = FOLDER) -> ModuleType:
     """
     import tensorflow as tf  # not at the top: the build and setup.py run without it
 
-    path = path_for(tf.version.VERSION, folder)
+    path = find(tf.version.VERSION, folder)
     remedy = "`python -m terngrad.ops.build` builds them"
     if not os.path.exists(path):
         raise UnavailableError(f"{_why_missing(tf.version.VERSION, path)}; {remedy}")
@@ -104,7 +114,7 @@ def load_functions(folder: str = FOLDER) -> ctypes.CDLL:
     import tensorflow as tf  # not at the top: the build and setup.py run without it
 
     load(folder)  # first: TensorFlow finds no ops in a library that is already loaded
-    functions = ctypes.CDLL(path_for(tf.version.VERSION, folder))
+    functions = ctypes.CDLL(find(tf.version.VERSION, folder))
     functions.terngrad_sum.argtypes = (
         ctypes.c_char_p,
         ctypes.POINTER(Planes),

@@ -126,6 +126,7 @@ def test_law_10_a_missing_compiler_is_named(monkeypatch, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_failed_build_leaves_nothing_and_shows_the_compilers_words(monkeypatch, tmp_path):
     monkeypatch.setattr(build, "sources", lambda *parts: ["terngrad/cc/lib/missing.cc"])
     with pytest.raises(build.BuildError, match=r"missing\.cc"):

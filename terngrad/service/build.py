@@ -75,10 +75,12 @@ def _compile(output: str) -> bytes:
 
 def main() -> None:
     """Builds the module; with --if-needed only if service.proto has changed."""
-    if sys.argv[1:] not in ([], ["--if-needed"]):
-        sys.exit("usage: python -m terngrad.service.build [--if-needed]")
+    folders = [word for word in sys.argv[1:] if not word.startswith("-")] or [FOLDER]
+    if sys.argv[1:] not in ([], ["--if-needed"], folders):
+        sys.exit("usage: python -m terngrad.service.build [--if-needed | FOLDER]")
     try:
-        print(f"Messages of the ps: {os.path.relpath(build(force=not sys.argv[1:]))}")
+        built = build(folders[0], force="--if-needed" not in sys.argv)
+        print(f"Messages of the ps: {os.path.relpath(built)}")
     except BuildError as error:
         sys.exit(f"build: {error}")
 

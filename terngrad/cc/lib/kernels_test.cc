@@ -1,5 +1,6 @@
-// kernels_test PATH: checks the laws of a path's kernels, without a framework.
-// Exits with 77 if the build or this processor does not have the path.
+// kernels_test [PATH]: checks the laws of a path's kernels, or those of every
+// path, without a framework. Exits with 77 if the build or this processor does
+// not have the path.
 //
 // Vectors get their exact size, so that the address sanitizer sees every access
 // outside them.
@@ -790,11 +791,21 @@ int Run(const char* path) {
   return 0;
 }
 
+// Checks all paths that this processor has.
+int RunAll() {
+  for (const char* path : {"portable", "avx2", "avx512"}) {
+    const int status = Run(path);
+    if (status && status != kSkip) return status;
+  }
+  return 0;
+}
+
 }  // namespace
 }  // namespace terngrad
 
 int main(int argc, char** argv) {
   if (argc == 2) return terngrad::Run(argv[1]);
-  std::printf("usage: kernels_test avx512 | avx2 | portable\n");
+  if (argc == 1) return terngrad::RunAll();
+  std::printf("usage: kernels_test [avx512 | avx2 | portable]\n");
   return 2;
 }

@@ -98,6 +98,7 @@ def aarch64_laws(tmp_path_factory):
     return program
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", PATHS)
 def test_laws_hold(laws, path):
     done = run([laws, path])
@@ -117,6 +118,7 @@ def test_laws_hold_on_aarch64(aarch64_laws):
     assert run([emulator, aarch64_laws, "avx2"]).returncode == NO_SUCH_PATH
 
 
+@pytest.mark.slow
 def test_no_code_is_shared_between_instruction_sets(tmp_path):
     # If several objects define a function, the linker keeps one copy, whose instructions this
     # processor may lack. Without optimization no function is hidden by inlining.

@@ -1,0 +1,32 @@
+"""inception.launch for tests: its processes are forked, as `Started` forks programs."""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from inception import launch
+from inception.cluster import local_run
+from terngrad.testing.forked import ForkedProgram
+
+
+class _Forking:
+    """Takes the place of the module subprocess."""
+
+    PIPE = STDOUT = DEVNULL = None
+
+    def __init__(self) -> None:
+        self._started: list[ForkedProgram] = []
+
+    def Popen(self, command: Sequence[str], **_: object) -> ForkedProgram:  # noqa: N802
+        """Starts `python -u -m MODULE ARGUMENT...` as a child of this process."""
+        module, *arguments = command[command.index("-m") + 1 :]
+        started = ForkedProgram(
+            module, arguments, os.environ, in_own_group=True, siblings=self._started
+        )
+        self._started.append(started)
+        return started
+
+
+if __name__ == "__main__":
+    local_run.subprocess = _Forking()
+    sys.exit(launch.main(sys.argv[1:]))
