@@ -1,22 +1,26 @@
 """Python programs that tests start by forking a process that has imported TensorFlow.
 
 Importing TensorFlow takes some 4 s of a core, most of the time of many a process that tests start.
-What differs from a process of its own: all share one hash seed, and /proc shows the command of the
-fork server.
+What differs from a process of its own: all share one hash seed, and /proc shows the command in one
+word.
 """
+
+from __future__ import annotations
 
 import atexit
 import io
 import multiprocessing
 import os
 import runpy
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from multiprocessing.connection import Connection
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from multiprocessing.connection import Connection, wait
 from typing import TextIO
 
-_IMPORTED = ["tensorflow", "keras", "grpc"]
+import setproctitle
 
 
 class ForkedProgram:
@@ -24,27 +28,60 @@ class ForkedProgram:
 
     Attributes:
       pid: process id.
-      stdout: what the program prints, also to stderr.
+      stdout: what the program prints.
+      stderr: what it prints to stderr; None if that is part of stdout.
     """
 
     def __init__(
-        self, module: str, arguments: Sequence[str], env: Mapping[str, str], in_own_group: bool
+        self,
+        module: str,
+        arguments: Sequence[str],
+        env: Mapping[str, str],
+        *,
+        in_own_group: bool = False,
+        own_stderr: bool = False,
+        cwd: str = ".",
+        siblings: Iterable[ForkedProgram] | None = None,
     ) -> None:
-        """Starts the program; `env` is its whole environment."""
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(_IMPORTED)
-        reader, writer = context.Pipe(duplex=False)
-        with reader, writer:
-            own = (module, list(arguments), dict(env), in_own_group, writer)
-            self._process = context.Process(target=_run, args=own)
-            self._process.start()
-            self.stdout: TextIO = os.fdopen(os.dup(reader.fileno()), errors="replace")
+        """Starts the program.
+
+        Args:
+          module: what Python runs.
+          arguments: of the program.
+          env: its whole environment.
+          in_own_group: whether it leads a new session and process group.
+          own_stderr: whether stderr is read separately.
+          cwd: its folder.
+          siblings: None, or those whose output this process reads, to fork this process itself,
+            of which the program is then a child. It must have imported TensorFlow and computed
+            nothing.
+        """
+        if siblings is None:
+            context = multiprocessing.get_context("forkserver")
+            context.set_forkserver_preload(["terngrad.testing.preloaded"])
+            inherited = None
+        else:
+            context = multiprocessing.get_context("fork")
+            inherited = [other.stdout.fileno() for other in siblings if not other.stdout.closed]
+        pipes = [context.Pipe(duplex=False) for _ in range(1 + own_stderr)]
+        writers = [writer for _, writer in pipes]
+        own = (module, list(arguments), dict(env), in_own_group, os.path.abspath(cwd), writers)
+        self._process = context.Process(target=_run, args=(*own, inherited))
+        self._process.start()
+        outputs = [os.fdopen(os.dup(reader.fileno()), errors="replace") for reader, _ in pipes]
+        for reader, writer in pipes:
+            reader.close()
+            writer.close()
+        self.stdout: TextIO = outputs[0]
+        self.stderr: TextIO | None = outputs[1] if own_stderr else None
         self.pid: int = self._process.pid
+        self._lock = threading.Lock()  # one thread at a time asks for the exit status
 
     @property
     def returncode(self) -> int | None:
         """The exit status, or minus the signal that ended the program; None while it runs."""
-        return self._process.exitcode
+        with self._lock:
+            return self._process.exitcode
 
     def poll(self) -> int | None:
         """Returns `returncode`."""
@@ -52,15 +89,57 @@ class ForkedProgram:
 
     def wait(self, timeout: float | None = None) -> int:
         """Waits for the end; returns `returncode`; raises TimeoutExpired after some seconds."""
-        self._process.join(timeout)
-        if self.returncode is None:
+        if not wait([self._process.sentinel], timeout):
             raise subprocess.TimeoutExpired(self._process.name, timeout)
-        return self.returncode
+        with self._lock:
+            self._process.join()
+            return self._process.exitcode
 
     def send_signal(self, number: int) -> None:
         """Sends a signal, unless the program has ended."""
         if self.returncode is None:
             os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Sends SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Sends SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+
+def run(
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: str | os.PathLike = ".",
+    timeout: float = 280,
+) -> subprocess.CompletedProcess[str]:
+    """Runs `python -m MODULE ARGUMENT...` to its end; like subprocess.run with captured output."""
+    _, option, module, *arguments = map(str, command)
+    assert option == "-m", command
+    environment = os.environ if env is None else env
+    program = ForkedProgram(module, arguments, environment, own_stderr=True, cwd=os.fspath(cwd))
+    texts: dict[str, str] = {}
+
+    def read(name: str) -> None:
+        with getattr(program, name) as output:
+            texts[name] = output.read()
+
+    readers = [threading.Thread(target=read, args=(name,)) for name in ("stdout", "stderr")]
+    for reader in readers:
+        reader.start()
+    try:
+        status = program.wait(timeout)
+    except subprocess.TimeoutExpired:
+        program.kill()
+        program.wait()
+        raise
+    finally:
+        for reader in readers:
+            reader.join()
+    return subprocess.CompletedProcess(command, status, **texts)
 
 
 def _run(
@@ -68,22 +147,39 @@ def _run(
     arguments: list[str],
     env: dict[str, str],
     in_own_group: bool,
-    output: Connection,
+    cwd: str,
+    outputs: list[Connection],
+    inherited: list[int] | None,
 ) -> None:
     if in_own_group:
         os.setsid()
-    for standard in (1, 2):
+    for standard, output in ((1, outputs[0]), (2, outputs[-1])):
         os.dup2(output.fileno(), standard)
-    output.close()
-    # The server's own streams were made for other kinds of files.
+    for output in outputs:
+        output.close()
+    if inherited is not None:
+        _forget_parent(inherited)
+    setproctitle.setproctitle(" ".join((sys.executable, "-m", module, *arguments)))
+    os.chdir(cwd)
+    # The parent's own streams were made for other kinds of files.
     sys.stdout, sys.stderr = (_unbuffered(standard) for standard in (1, 2))
     os.environ.clear()
     os.environ.update(env)
     sys.argv = [module, *arguments]
+    sys.path[:0] = [path for path in env.get("PYTHONPATH", "").split(os.pathsep) if path]
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     finally:
         atexit._run_exitfuncs()  # which multiprocessing leaves out
+
+
+def _forget_parent(inherited: Iterable[int]) -> None:
+    """Closes some files of the parent and undoes its signals' handlers."""
+    for descriptor in inherited:
+        os.close(descriptor)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _unbuffered(descriptor: int) -> TextIO:

@@ -119,7 +119,7 @@ def _start(
 ) -> subprocess.Popen | ForkedProgram:
     interpreter, *rest = (word for word in command if word != "-u")
     if interpreter == sys.executable and rest[0] == "-m":
-        return ForkedProgram(rest[1], rest[2:], env, in_own_group)
+        return ForkedProgram(rest[1], rest[2:], env, in_own_group=in_own_group)
     return subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
