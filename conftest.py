@@ -3,6 +3,7 @@
 import fcntl
 import importlib.util
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from inception import app
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 with app.quiet_import():  # before the conftests of the folders, which need TensorFlow
-    from inception.training import runtime
+    from terngrad.training import runtime
 
 
 def pytest_configure() -> None:
@@ -64,3 +65,15 @@ def horovod_command() -> Callable[[str, int], list[str]]:
         return [*launchers[launcher], "-np", str(count), sys.executable, "-u"]
 
     return command
+
+
+@pytest.fixture(scope="session")
+def has_networks() -> None:
+    """Skips tests that need several hosts if this machine cannot simulate them."""
+    if not (shutil.which("ip") and shutil.which("tc")):
+        pytest.skip("ip or tc (iproute2) is not installed")
+    trial = f"trial{os.getpid()}"
+    made = subprocess.run(["ip", "netns", "add", trial], capture_output=True, check=False)
+    subprocess.run(["ip", "netns", "delete", trial], capture_output=True, check=False)
+    if made.returncode:
+        pytest.skip("network namespaces need root")

@@ -9,8 +9,8 @@ from inception.results.ps_report import PsReport
 from inception.serving.adding import AddingPs
 from inception.serving.holding import HoldingPs
 from inception.serving.process import say, stopped_by_signals
-from inception.training import runtime
 from terngrad.service.calls import ps_name
+from terngrad.training import runtime
 
 _REPORT_SECS = 30.0
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from inception.flags.configs import TrainConfig
-from inception.training import runtime
 from inception.training.learning_rate import learning_rate
 from inception.training.problem import Problem, net_settings
 from slim.nets import nets_factory
@@ -20,6 +19,7 @@ from terngrad.exchange.local import LocalExchange
 from terngrad.layout import Layout, Policy, make_layout
 from terngrad.ops.choice import Choice
 from terngrad.ops.kernels import Kernels
+from terngrad.training import runtime
 from terngrad.training.averages import MovingAverages
 from terngrad.training.bystander import Bystander
 from terngrad.training.classifier import Classifier
@@ -110,7 +110,8 @@ def build_training(
 
     runner = float_runner = make_runner(codecs, memory)
     if config.has_float_epochs:
-        float_runner = make_runner(_float_codecs(config, classifier, layout, choice.kernels))
+        plain = dataclasses.replace(layout.policy, grad_bits=32, codec="")
+        float_runner = make_runner(codecs_of(config, classifier, plain, choice.kernels))
     state = _state(classifier, optimizer, averages, step)
     return Training(classifier, layout, runner, float_runner, step, state, exchange, choice, memory)
 
@@ -147,11 +148,10 @@ def _make_layout(config: TrainConfig, classifier: Classifier, policy: Policy) ->
     return make_layout(classifier.names, shapes, policy, config.bucket_elements)
 
 
-def _float_codecs(
-    config: TrainConfig, classifier: Classifier, layout: Layout, kernels: Kernels
+def codecs_of(
+    config: TrainConfig, classifier: Classifier, policy: Policy, kernels: Kernels
 ) -> list[Codec]:
-    """Returns the codecs of float epochs."""
-    policy = dataclasses.replace(layout.policy, grad_bits=32, codec="")
+    """Returns the codecs of a net's gradients under a policy."""
     return make_codecs(_make_layout(config, classifier, policy), kernels)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from inception.training import runtime
+from terngrad.training import runtime
 
 
 @pytest.fixture(autouse=True)
