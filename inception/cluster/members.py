@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from terngrad.cluster.ports import free_ports
 
@@ -16,12 +17,14 @@ class Member:
       label: first word of its output lines.
       flags: the flags that give it its role.
       is_ps: whether it is a parameter server.
+      host: index of its host in a network of namespaces; None = this machine's own network.
     """
 
     index: int
     label: str
     flags: list[str]
     is_ps: bool = False
+    host: int | None = None
 
 
 def worker_flags(workers: int) -> list[list[str]]:
@@ -36,10 +39,32 @@ def members(workers: int, ps: int) -> list[Member]:
     """Returns the workers, then the parameter servers, of a cluster on this machine."""
     if not ps:
         return [Member(i, str(i), flags) for i, flags in enumerate(worker_flags(workers))]
-    addresses = [f"127.0.0.1:{port}" for port in free_ports(ps + workers)]
-    hosts = [f"--ps_hosts={','.join(addresses[:ps])}", f"--worker_hosts={','.join(addresses[ps:])}"]
+    return _members_at([f"127.0.0.1:{port}" for port in free_ports(workers + ps)], workers)
+
+
+def members_on_hosts(addresses: Sequence[str], workers: int) -> list[Member]:
+    """Returns the same for a network of namespaces on this machine, a process on each host.
+
+    Args:
+      addresses: HOST:PORT of the workers, then of the parameter servers.
+      workers: number of workers.
+    """
+    found = _members_at(addresses, workers)
+    # What they send does not leave this machine.
+    inside = ["--allow_insecure_network=True"] if len(addresses) > workers else []
+    return [
+        dataclasses.replace(member, host=i, flags=[*inside, *member.flags])
+        for i, member in enumerate(found)
+    ]
+
+
+def _members_at(addresses: Sequence[str], workers: int) -> list[Member]:
+    servers = addresses[workers:]
+    hosts = [f"--worker_hosts={','.join(addresses[:workers])}"]
+    if servers:
+        hosts.append(f"--ps_hosts={','.join(servers)}")
     own = lambda job, i: [*hosts, f"--job_name={job}", f"--task_id={i}"]
     return [
         *(Member(i, str(i), own("worker", i)) for i in range(workers)),
-        *(Member(workers + i, f"ps {i}", own("ps", i), is_ps=True) for i in range(ps)),
+        *(Member(workers + i, f"ps {i}", own("ps", i), is_ps=True) for i in range(len(servers))),
     ]

@@ -83,6 +83,7 @@ def test_a_process_that_dies_is_named_to_all_others(lost):
         assert f"worker {lost} (host{lost}:2222) died" in text
 
 
+@pytest.mark.slow
 def test_a_process_that_another_than_the_chief_cannot_reach_is_named_to_all():
     closed, pulses = free_address(), [Pulse() for _ in range(3)]
     with socket.create_server(("127.0.0.1", 0)) as open_door:
@@ -154,6 +155,7 @@ def test_law_10_one_that_ends_before_all_agree_is_named(how):
     assert str(error) == "worker 1 (host1:2222) left before all workers had agreed"
 
 
+@pytest.mark.slow
 def test_a_short_time_out_loses_nobody():
     members, losses = join_all(2, timeout_secs=0.4)
     time.sleep(2.0)
@@ -175,6 +177,7 @@ def test_one_that_gets_no_batch_while_the_others_wait_is_named(late):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batches", [(7, 7, 7), (None, 7, 7), (7, None, 6 + 1)])
 def test_one_that_computes_or_saves_for_long_is_not_behind(batches):
     pulses = [Pulse() for _ in range(3)]
@@ -226,6 +229,7 @@ def test_a_pause_of_the_whole_job_loses_nobody():
             member.communicate()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stderr", ["closed", "broken", "full"])
 def test_a_process_ends_even_if_nobody_reads_its_last_words(stderr):
     code = "from terngrad.cluster.membership import end_process; end_process('x' * 1000)"

@@ -1,0 +1,1 @@
+"""Who takes part in a training, as told by the environment of a cluster that others manage."""

@@ -1,0 +1,100 @@
+"""Which process of a training this one is, and where the others are."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+
+class ManagedError(ValueError):
+    """Says why the environment does not tell which process this is."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Role:
+    """What an environment tells of this process. The fields are named as the programs' flags.
+
+    Attributes:
+      source: where this was found, in words.
+      task_id: index of this process among those of its job.
+      worker_hosts: "host:port" of each worker; empty where the engine knows them.
+      job_name: "worker" or "ps".
+      ps_hosts: "host:port" of each ps.
+      control_port: at which worker 0 listens for the others; None = as without a managed cluster.
+      variable_update: engine that the launcher connects; None = the flags' choice.
+      size: number of workers; None = not told.
+    """
+
+    source: str
+    task_id: int
+    size: int | None
+    worker_hosts: tuple[str, ...] = ()
+    job_name: str = "worker"
+    ps_hosts: tuple[str, ...] = ()
+    control_port: int | None = None
+    variable_update: str | None = None
+
+    def __str__(self) -> str:
+        of_workers = f" of {self.size}" if self.size else ""
+        if self.job_name == "ps":
+            return (
+                f"{self.source}: ps {self.task_id} of {len(self.ps_hosts)}, for {self.size} workers"
+            )
+        beside = f", beside {len(self.ps_hosts)} ps" if self.ps_hosts else ""
+        return f"{self.source}: worker {self.task_id}{of_workers}{beside}"
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """The fields that a program needs, by the names of its flags."""
+        if self.variable_update:  # its engine knows the rest
+            return {"variable_update": self.variable_update}
+        control = {} if self.control_port is None else {"control_port": self.control_port}
+        names = ("job_name", "task_id", "worker_hosts", "ps_hosts")
+        return {name: getattr(self, name) for name in names} | control
+
+
+def ranked(
+    source: str, rank: int, addresses: Sequence[str], ps_tasks: int, control_port: int
+) -> Role:
+    """Returns the role of a task that an environment only numbers: the first tasks are the ps.
+
+    Args:
+      source: see `Role`.
+      rank: number of this task.
+      addresses: "host:port" of each task.
+      ps_tasks: how many are parameter servers.
+      control_port: see `Role`; with parameter servers nobody listens there.
+
+    Raises:
+      ManagedError: no task would be a worker.
+    """
+    if ps_tasks >= len(addresses):
+        tasks = "1 task" if len(addresses) == 1 else f"{len(addresses)} tasks"
+        raise ManagedError(f"{source} has {tasks}: with --num_ps_tasks={ps_tasks} none is a worker")
+    is_ps = rank < ps_tasks
+    return Role(
+        source=source,
+        job_name="ps" if is_ps else "worker",
+        task_id=rank if is_ps else rank - ps_tasks,
+        size=len(addresses) - ps_tasks,
+        worker_hosts=tuple(addresses[ps_tasks:]),
+        ps_hosts=tuple(addresses[:ps_tasks]),
+        control_port=None if ps_tasks else control_port,
+    )
+
+
+def whole_number(source: str, name: str, text: str | None) -> int:
+    """Returns the number in a variable of the environment.
+
+    Args:
+      source: who sets the variable, for the message.
+      name: of the variable.
+      text: its value; None where it is not set.
+
+    Raises:
+      ManagedError: it is missing or no whole number.
+    """
+    if text is None or not text.isdecimal():
+        found = "is missing" if text is None else f"is {text!r}, not a whole number"
+        raise ManagedError(f"{source}: the variable {name} {found}")
+    return int(text)

@@ -1,0 +1,85 @@
+"""torchrun: its variables name one address; there all processes meet and tell where they listen."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Mapping
+
+from terngrad.cluster import admission
+from terngrad.cluster.channel import MembershipError, Peer
+from terngrad.cluster.managed.role import ManagedError, Role, ranked, whole_number
+from terngrad.cluster.ports import free_ports
+
+MARKS = frozenset(("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
+_SOURCE = "torchrun"
+_ABOVE = 1000  # torchrun itself listens at MASTER_PORT
+_LAST_PORT = (1 << 16) - 1
+
+
+def role(environment: Mapping[str, str], ps_tasks: int, timeout_secs: float) -> Role:
+    """Returns the role of a process, once all have met; the first are the parameter servers.
+
+    They meet at MASTER_ADDR, 1000 ports above MASTER_PORT (below, where there is none above).
+
+    Raises:
+      ManagedError: a variable is wrong, or a process did not come within the time.
+    """
+    number = lambda name: whole_number(_SOURCE, name, environment[name])
+    rank, size, port = number("RANK"), number("WORLD_SIZE"), number("MASTER_PORT")
+    if rank >= size:
+        raise ManagedError(f"{_SOURCE}: RANK is {rank}, but WORLD_SIZE {size}")
+    master = environment["MASTER_ADDR"]
+    meeting = port + _ABOVE if port + _ABOVE <= _LAST_PORT else port - _ABOVE
+    own, control = free_ports(2)
+    mine = {"host": _own_host(master), "port": own, "control": control}
+    try:
+        places = _gathered(rank, size, f"{_written(master)}:{meeting}", mine, timeout_secs)
+    except MembershipError as error:
+        raise ManagedError(f"{_SOURCE}: {error}") from None
+    hosts = [_written(master if _is_here(place["host"]) else place["host"]) for place in places]
+    addresses = [f"{host}:{place['port']}" for host, place in zip(hosts, places, strict=True)]
+    return ranked(_SOURCE, rank, addresses, ps_tasks, places[0]["control"])
+
+
+def _gathered(rank: int, size: int, address: str, mine: dict, timeout_secs: float) -> list[dict]:
+    """What each process says, in the order of their ranks."""
+    peers = admission.join([_SOURCE] * size, rank, address, timeout_secs)
+    try:
+        if rank:
+            peers[0].send(mine)
+            return _heard(peers[0])["places"]
+        places = [mine, *(_heard(peers[other]) for other in range(1, size))]
+        for peer in peers.values():
+            peer.send({"places": places})
+        return places
+    finally:
+        for peer in peers.values():
+            peer.close()
+
+
+def _heard(peer: Peer) -> dict:
+    message = peer.receive()
+    if message is None:
+        raise MembershipError(f"process {peer.rank} was lost while the processes met")
+    return message
+
+
+def _own_host(master: str) -> str:
+    """Address of this machine on the way to the master; nothing is sent."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(master, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as way:
+            way.connect(address)
+            return way.getsockname()[0]
+    except OSError as error:
+        raise ManagedError(f"{_SOURCE}: MASTER_ADDR {master!r}: {error.strerror}") from None
+
+
+def _is_here(host: str) -> bool:
+    """Whether an address means the master's own machine to all who have named it."""
+    return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+
+
+def _written(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
