@@ -25,6 +25,9 @@ TENSORFLOW_CPU = [  # tensorflow-cpu exists for x86 only; elsewhere tensorflow h
     f"tensorflow-cpu{TENSORFLOW}; platform_machine == 'x86_64'",
     f"tensorflow{TENSORFLOW}; platform_machine != 'x86_64'",
 ]
+SWEEP = ["optuna>=4.5,<6"]  # chooses the trials of inception.sweep and keeps their results
+# Executors as places for trials and clusters, which get rows as Arrow batches. It needs Java 17.
+SPARK = ["pyspark[sql]>=4,<5", "pandas<3"]
 MPI = ["mpi4py>=4,<5", "mpich>=4.3,<6"]
 GRPC_TOOLS = "grpcio-tools>=1.74,<2"  # compiles service.proto; an installed package is without
 
@@ -99,6 +102,7 @@ setuptools.setup(
     python_requires=">=3.10,<3.14",
     packages=setuptools.find_packages(include=["slim*", "terngrad*", "inception*"]),
     package_data={
+        "inception.cluster": ["network.sh"],
         "slim.datasets": ["imagenet_synsets.txt", "mnist_sample/*"],
         "terngrad.service": ["service.proto"],
         "terngrad": ["cc/*/*.h", "cc/*/*.cc"],  # another TensorFlow needs them compiled again
@@ -124,16 +128,22 @@ setuptools.setup(
         "cpu": TENSORFLOW_CPU,
         "gpu": [f"tensorflow[and-cuda]{TENSORFLOW}"],
         "mpi": MPI,  # there is none for Horovod: scripts/install_horovod.sh builds it
+        "sweep": SWEEP,
+        "spark": SPARK,
         "build": [GRPC_TOOLS],
         "dev": [
             GRPC_TOOLS,
             *MPI,
+            *SPARK,
+            *SWEEP,
             "clang-format~=23.1.5",
             "hypothesis>=6.100,<7",
+            "kubernetes-validate>=1.29,<2",  # the schemas of Kubernetes, with jsonschema and PyYAML
             "pytest>=8,<10",
             "pytest-timeout>=2.3,<3",
             "pytest-xdist>=3.5,<4",
             "ruff~=0.17.5",
+            "setproctitle~=1.3",
         ],
     },
 )

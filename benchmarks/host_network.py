@@ -1,9 +1,8 @@
-"""Hosts of a network on this machine, and programs that run on them; see network.sh."""
+"""Programs on hosts of a network on this machine; see inception/cluster/network.sh."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import shutil
@@ -14,14 +13,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-UNSHAPED = "unshaped"
+from inception.cluster import namespaces
+
+UNSHAPED = namespaces.UNSHAPED
 RATES = ("100mbit", "1gbit", UNSHAPED)
 BITS_PER_SECOND = {"100mbit": 1e8, "1gbit": 1e9}
 INTERFACE = "eth0"
 
-_SCRIPT = str(Path(__file__).with_name("network.sh"))
 _REPOSITORY = Path(__file__).parent.parent
-_PORT = 2222
 _LOOK_SECS = 0.05
 _GRACE_SECS = 20.0
 # Otherwise processes of one machine would communicate through its memory.
@@ -33,38 +32,8 @@ _MPI_OVER_NETWORK = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Network:
-    """Hosts that run programs.
-
-    Attributes:
-      name: name of the network on this machine.
-      size: number of hosts.
-    """
-
-    name: str
-    size: int
-
-    def __enter__(self) -> Network:
-        """Creates the hosts, which exist until the end of the block.
-
-        Raises:
-          ValueError: this machine cannot have them; the message says why.
-        """
-        self._configure("up", str(self.size))
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._configure("down")
-
-    @property
-    def addresses(self) -> list[str]:
-        """HOST:PORT of each host."""
-        return [f"10.77.0.{i + 1}:{_PORT}" for i in range(self.size)]
-
-    def shape(self, rate: str) -> None:
-        """Limits the bandwidth of each host, in both directions, to one of RATES."""
-        self._configure("rate", str(self.size), rate)
+class Network(namespaces.Network):
+    """Hosts that run programs."""
 
     def run_programs(self, commands: Sequence[Sequence[str]], timeout: float) -> None:
         """Runs a command on each host.
@@ -73,11 +42,11 @@ class Network:
           ValueError: a command fails or takes longer; the message ends with its last lines.
         """
         with tempfile.TemporaryDirectory() as folder:
-            _run(self._on_hosts(commands), self._environment, timeout, folder)
+            _run(self._on_hosts(commands), self.environment, timeout, folder)
 
     def collect(self, commands: Sequence[Sequence[str]], timeout: float) -> list[list[dict]]:
         """Does as `run_programs`; returns the lists that the commands wrote to --output_dir=DIR."""
-        return _collect(self._on_hosts(commands), len(commands), self._environment, timeout)
+        return _collect(self._on_hosts(commands), len(commands), self.environment, timeout)
 
     @contextlib.contextmanager
     def serving(self, commands: Sequence[Sequence[str]], first: int) -> Iterator[list[int]]:
@@ -93,7 +62,7 @@ class Network:
             logs = [Path(folder, f"{i}.log") for i in range(len(commands))]
             hosts = self._on_hosts(commands, first)
             try:
-                with _processes(hosts, logs, os.environ | self._environment) as processes:
+                with _processes(hosts, logs, os.environ | self.environment) as processes:
                     yield [process.pid for process in processes]
             except ValueError as error:
                 raise ValueError(f"{error}\n{_told(logs, range(len(logs)), first)}") from None
@@ -108,28 +77,13 @@ class Network:
         mpiexec = str(near) if near.exists() else shutil.which("mpiexec")
         if not mpiexec:
             raise ValueError("engine mpi: mpiexec is not installed; pip install '.[mpi]'")
-        on_host = f'exec bash "{_SCRIPT}" run "$PMI_RANK" "$@"'
+        on_host = f'exec bash "{namespaces.SCRIPT}" run "$PMI_RANK" "$@"'
         together = [mpiexec, "-n", str(self.size), "bash", "-c", on_host, "-", *command]
-        environment = self._environment | _MPI_OVER_NETWORK
+        environment = self.environment | _MPI_OVER_NETWORK
         return _collect([together], self.size, environment, timeout)
 
-    @property
-    def _environment(self) -> dict[str, str]:
-        return {"NETWORK": self.name}
-
-    def _configure(self, *arguments: str) -> None:
-        done = subprocess.run(
-            ["bash", _SCRIPT, *arguments],
-            env=os.environ | self._environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            raise ValueError(done.stderr.strip() or f"network.sh {arguments[0]} failed")
-
     def _on_hosts(self, commands: Sequence[Sequence[str]], first: int = 0) -> list[list[str]]:
-        return [["bash", _SCRIPT, "run", str(i), *c] for i, c in enumerate(commands, first)]
+        return [self.on_host(i, command) for i, command in enumerate(commands, first)]
 
 
 def network(size: int) -> Network:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import host_network
+from inception.cluster.namespaces import SCRIPT
 
-SCRIPT = str(Path(host_network.__file__).with_name("network.sh"))
 LISTEN = "import socket; s = socket.create_server(('', 2222)); s.accept()[0].recv(1)"
 REACH = """
 import socket, sys, time

@@ -1,0 +1,177 @@
+"""Sweeps over short trainings on the repository's own digits, as a user types them."""
+
+import csv
+import os
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from inception.sweeping import settings
+from slim.conversion import convert
+from terngrad.testing import forked
+from terngrad.testing.processes import Started
+
+REPO = Path(__file__).parents[1]
+MNIST = "--program=inception.mnist_train"
+TRAININGS = ("--net=mlp", "--batch_size=16", "--save_summaries_secs=0")
+
+
+@pytest.fixture(scope="session", name="digits")
+def _digits(made_once):
+    sample = REPO / "slim" / "datasets" / "mnist_sample"
+    return made_once(
+        "digits", lambda folder: convert.convert("mnist", str(folder), source_dir=str(sample))
+    )
+
+
+def command(folder, digits, *own, trainings=(), steps=20):
+    """Returns the command of a sweep."""
+    data = "dataset_dir" if any("slim." in word for word in own) else "data_dir"
+    length = "max_number_of_steps" if data == "dataset_dir" else "max_steps"
+    base = () if data == "dataset_dir" else TRAININGS
+    return [
+        *(sys.executable, "-m", "inception.sweep", f"--sweep_dir={folder}", *own),
+        *("--", f"--{data}={digits}", f"--{length}={steps}", *base, *trainings),
+    ]
+
+
+def run(*arguments, **settings):
+    done = subprocess.run(command(*arguments, **settings), capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def rows(folder):
+    with (folder / "trials.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.slow
+def test_a_grid_ends_with_a_table_pictures_and_the_best_command(digits, tmp_path):
+    evaluations = "--eval_flags=--num_examples=1000"
+    grid = "grad_bits=1,32 optimizer=gd initial_learning_rate=0.05,0"
+    output = run(tmp_path, digits, MNIST, f"--grid={grid}", "--jobs=2", evaluations)
+    found = rows(tmp_path)
+    assert [row["state"] for row in found] == ["done"] * 4
+    precisions = [float(row["precision"]) for row in found]
+    assert precisions == sorted(precisions, reverse=True)
+    assert found[0]["initial_learning_rate"] == "0.05" and precisions[0] > precisions[-1]
+    assert {row["step"] for row in found} == {"20"}
+    sent = {row["grad_bits"]: int(row["bytes_sent"]) for row in found}
+    assert sent["32"] > 9 * sent["1"]
+    for name in ("parallel_coordinates.png", "importance.png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+    (line,) = [line for line in output.splitlines() if line.startswith("Repeat the best trial: ")]
+    _, *again = shlex.split(line.partition(": ")[2])
+    assert forked.run([sys.executable, *again]).returncode == 0
+    assert (tmp_path / "best" / "model.ckpt-20.index").exists()
+    assert "0 of 4 trials to run" in run(tmp_path, digits, MNIST, f"--grid={grid}", "--jobs=2")
+
+
+@pytest.mark.slow
+def test_a_sweep_that_was_ended_goes_on_from_its_trials_checkpoints(digits, tmp_path):
+    given = command(tmp_path, digits, MNIST, "--grid=grad_bits=1", steps=1000)
+    log = tmp_path / "trial_0000" / "train.log"
+    with Started(given) as started:
+        wait_for(log, ": step 100,")
+        started.process.terminate()
+        assert started.finish() == 143
+    assert "SIGTERM: the trainings saved; the same command goes on." in started.output
+    subprocess.run(given, check=True, capture_output=True)
+    (row,) = rows(tmp_path)
+    assert (row["trial"], row["state"], row["step"]) == ("trial_0000", "done", "1000")
+    told = log.read_text()
+    assert "SIGTERM: saved" in told
+    assert told.count(": step 100,") == 1, "it began anew"
+
+
+def wait_for(file, text):
+    deadline = time.monotonic() + 120
+    while not file.exists() or text not in file.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_a_trial_with_slims_flags_is_evaluated_on_the_way(digits, tmp_path):
+    trainings = ("--model_name=mlp", "--dataset_name=mnist", "--save_interval_secs=0.1")
+    program = "--program=slim.train_image_classifier"
+    grid = "--grid=learning_rate=0.01"
+    run(tmp_path, digits, program, grid, "--pruner=median", trainings=trainings, steps=1500)
+    (row,) = rows(tmp_path)
+    assert (row["state"], row["step"]) == ("done", "1500")
+    evaluations = (tmp_path / "trial_0000" / "eval.log").read_text().count("precision @ 1")
+    assert evaluations >= 2
+
+
+@pytest.mark.slow
+def test_a_trial_may_have_several_workers_and_a_failed_one_is_told(digits, tmp_path):
+    program = "--program=inception.mnist_distributed_train"
+    grid = f"--grid=grad_bits=1 data_dir={digits},/nowhere"
+    output = run(tmp_path, digits, program, grid, "--workers=2", "--objective=seconds")
+    done, failed = rows(tmp_path)
+    assert (done["state"], done["step"]) == ("done", "20")
+    assert failed["state"] == "failed" and "/nowhere" in failed["reason"]
+    assert f"failed ({failed['reason']})" in output
+
+
+@pytest.mark.parametrize(
+    ("own", "trainings", "told"),
+    [
+        ([], [], "flag --program=: must name a training program"),
+        (["--program=inception.no", "--grid=a=1"], [], "there is no program inception.no"),
+        (
+            ["--program=inception.mnist_eval", "--grid=a=1"],
+            [],
+            "that program has no flag --train_dir",
+        ),
+        ([MNIST], [], "give one of --grid=VALUES, --random=TRIALS and --tpe=TRIALS"),
+        ([MNIST, "--random=2", "--grid=seed=1"], [], "give one of --grid"),
+        ([MNIST, "--random=2"], [], "flag --space=: must name a flag and its values"),
+        ([MNIST, "--grid=seed=1..5"], [], "seed has a range; a grid needs its values"),
+        ([MNIST, "--grid=batch_size=30 num_nodes=4"], [], "must be a multiple of the 4 nodes"),
+        ([MNIST, "--grid=seed=1"], ["--no=1"], "Unknown command line flag 'no'"),
+        ([MNIST, "--grid=seed=1"], ["--train_dir=/x"], "each trial has its own in --sweep_dir"),
+        ([MNIST, "--grid=bandwidth=1gbit"], [], "the program has no flag --bandwidth"),
+        ([MNIST, "--grid=seed=1", "--sweep_dir=/proc/x"], [], "flag --sweep_dir=/proc/x: cannot"),
+        (
+            [MNIST, "--grid=seed=1", "--eval_flags=--no=1"],
+            [],
+            "flag --eval_flags=--no=1: inception.mnist_eval: Unknown command line flag 'no'",
+        ),
+        ([MNIST, "--grid=seed=1", "--ps=1"], [], "flag --ps=1: needs --workers"),
+        (
+            [MNIST, "--grid=seed=1", "--pruner=asha", "--objective=bytes"],
+            [],
+            "flag --pruner=asha: needs the one objective precision",
+        ),
+        (
+            ["--program=inception.mnist_distributed_train", "--workers=2", "--grid=bandwidth=fast"],
+            [],
+            "flag --bandwidth=fast: must be unshaped, or a rate such as 100mbit",
+        ),
+    ],
+)
+def test_law_10_what_cannot_work_is_told_at_once(own, trainings, told):
+    words = ["-m", "inception.sweep", *own, *(["--", *trainings] if trainings else [])]
+    done = forked.run([sys.executable, *words])
+    assert done.returncode == 1
+    assert done.stderr.startswith("sweep: ") and told in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_without_optuna_the_error_says_how_to_get_it(tmp_path):
+    (tmp_path / "optuna.py").write_text("raise ModuleNotFoundError('no', name='optuna')")
+    words = [sys.executable, "-m", "inception.sweep", MNIST, "--grid=seed=1"]
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{REPO}"}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True)
+    assert done.stderr == "sweep: sweeps need Optuna: pip install '.[sweep]'\n"
+
+
+def test_arguments_are_split_at_the_first_dashes():
+    assert settings.split(["a", "--", "b", "--", "c"]) == (["a"], ["b", "--", "c"])
+    assert settings.split(["a"]) == (["a"], [])

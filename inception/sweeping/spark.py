@@ -1,0 +1,183 @@
+"""Runs trials as tasks of Spark's executors.
+
+A task connects to this process and hands the connection to the module `trial` as its two pipes. So
+what a trial tells arrives at once, and a trial ends with its sweep wherever it runs. A secret that
+travels with the task tells its connection from others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from inception.on_spark import session
+from inception.sweeping import messages
+from inception.sweeping.messages import End, Evaluation, Order, Outcome
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_REPO = Path(__file__).parents[2]
+_LOOK_SECS = 0.5
+_HELLO_SECS = 10.0
+_SETTINGS = {"spark.task.maxFailures": "1"}  # the sweep itself tries lost trials again, elsewhere
+
+
+def open_session(master: str, workspace: str = "") -> SparkSession:
+    """Connects to a Spark master for a sweep; see `session.open_session`."""
+    return session.open_session(master, "inception.sweep", workspace, _SETTINGS)
+
+
+class SparkPlace:
+    """One of the trials that Spark runs at once. See `places.Place`."""
+
+    slot, slots = 0, 1  # Spark gives an executor its cores
+
+    def __init__(self, session: SparkSession, number: int, workspace: str) -> None:
+        """Takes the session, a number for messages, and the repository's folder on executors."""
+        self.label = f"Spark task {number}"
+        self._context = session.sparkContext
+        self._workspace = workspace or str(_REPO)
+
+    @contextlib.contextmanager
+    def start(self, order: Order) -> Iterator[_SocketChannel]:
+        """Starts a trial, which ends with the block."""
+        secret = secrets.token_hex()
+        host = self._context.getConf().get("spark.driver.host")
+        with socket.create_server(("", 0)) as server:
+            task = _Task(host, server.getsockname()[1], secret, self._workspace)
+            job = _Job(self._context, task)
+            channel = _SocketChannel(server, secret, job, order, self.label)
+            try:
+                yield channel
+            finally:
+                channel.stop()
+                job.join()
+
+
+class _Task:
+    """What runs on an executor."""
+
+    def __init__(self, host: str, port: int, secret: str, workspace: str) -> None:
+        self._address, self._secret, self._workspace = (host, port), secret, workspace
+
+    def __call__(self, items: Iterator[int]) -> Iterator[int]:
+        list(items)
+        environment = os.environ | {"PYTHONPATH": self._workspace}
+        with socket.create_connection(self._address) as connection:
+            connection.sendall(f"{self._secret}\n".encode())
+            done = subprocess.run(
+                [sys.executable, "-m", "inception.sweeping.trial"],
+                stdin=connection,
+                stdout=connection,
+                stderr=subprocess.PIPE,
+                cwd=self._workspace,
+                env=environment,
+                check=False,
+            )
+        if done.returncode:
+            lines = done.stderr.decode(errors="replace").strip().splitlines()
+            raise RuntimeError(lines[-1] if lines else f"status {done.returncode}")
+        yield 0
+
+
+class _Job(threading.Thread):
+    """A Spark job of one task.
+
+    Attributes:
+      error: why it failed.
+    """
+
+    def __init__(self, context: object, task: _Task) -> None:
+        super().__init__()
+        self.error = ""
+        self._context, self._task = context, task
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._context.parallelize([0], 1).mapPartitions(self._task).collect()
+        except Exception as error:  # of the task, or of Spark
+            lines = [line.strip() for line in str(error).splitlines()]
+            told = [line for line in lines if line.startswith(("RuntimeError: ", "Caused by: "))]
+            self.error = (told or [line for line in lines if line] or ["unknown"])[0]
+
+
+class _SocketChannel:
+    """See `places.Channel`."""
+
+    def __init__(
+        self, server: socket.socket, secret: str, job: _Job, order: Order, label: str
+    ) -> None:
+        self._server, self._secret, self._job = server, secret, job
+        self._order, self._label = order, label
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+        self._connection: socket.socket | None = None
+
+    def events(self) -> Iterator[Evaluation | End]:
+        if connection := self._accept():
+            with connection, connection.makefile() as lines, contextlib.suppress(OSError):
+                connection.sendall(messages.write(self._order).encode())
+                for line in lines:
+                    event = messages.read_event(line)
+                    yield event
+                    if isinstance(event, End):
+                        return
+        self._job.join()
+        if self._stopped.is_set():
+            yield End(Outcome.STOPPED)
+        else:
+            yield End(Outcome.LOST, f"{self._label}: {self._job.error or 'no answer'}")
+
+    def _accept(self) -> socket.socket | None:
+        """Waits for the connection of the task, which may have to wait for a free core."""
+        self._server.settimeout(_LOOK_SECS)
+        while self._job.is_alive() and not self._stopped.is_set():
+            with contextlib.suppress(TimeoutError):
+                connection, _ = self._server.accept()
+                if _is_ours(connection, self._secret):
+                    _notice_loss(connection)
+                    with self._lock:
+                        self._connection = connection
+                    return connection
+                connection.close()
+        return None
+
+    def stop(self) -> None:
+        self._stopped.set()
+        with self._lock:
+            if self._connection:
+                with contextlib.suppress(OSError):
+                    self._connection.shutdown(socket.SHUT_WR)
+
+
+def _is_ours(connection: socket.socket, secret: str) -> bool:
+    """Whether a connection begins with the secret."""
+    expected, received = f"{secret}\n".encode(), b""
+    connection.settimeout(_HELLO_SECS)
+    with contextlib.suppress(OSError):
+        while len(received) < len(expected):
+            part = connection.recv(len(expected) - len(received))
+            if not part:
+                break
+            received += part
+    connection.settimeout(None)
+    return hmac.compare_digest(expected, received)
+
+
+def _notice_loss(connection: socket.socket) -> None:
+    """Lets a connection fail within a minute if the other machine is lost without a word."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 4)):
+        if hasattr(socket, option):  # Linux has all three
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)

@@ -1,0 +1,126 @@
+"""Trials as tasks of Spark, with small programs in place of training and evaluation."""
+
+import os
+import shutil
+import signal
+import socket
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from inception.sweeping import spark
+from inception.sweeping.messages import Evaluation, Order, Outcome
+
+pytestmark = pytest.mark.slow
+REPO = Path(__file__).parents[2]
+EVALUATION = ["stand_in_evaluate"]
+TRAIN = """
+    import os, pathlib, signal, sys, time
+    folder = pathlib.Path(sys.argv[1])
+    folder.mkdir(exist_ok=True)
+    def save(*_):
+        (folder / "saved").touch()
+        sys.exit(143)
+    signal.signal(signal.SIGTERM, save)
+    (folder / "ready").write_text(str(os.getpid()))
+    time.sleep(float(sys.argv[2]))
+"""
+EVALUATE = """
+    print("Succesfully loaded model from /x/model.ckpt-10 at step=10.")
+    print("2026: precision @ 1 = 0.75 recall @ 5 = 0.9000 [10 examples]", flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def session():
+    pytest.importorskip("pyspark", reason="pyspark is not installed: pip install '.[spark]'")
+    if not shutil.which("java"):
+        pytest.skip("there is no Java (apt-get install openjdk-17-jre-headless)")
+    opened = spark.open_session("local-cluster[2,1,1024]")
+    yield opened
+    opened.stop()
+
+
+@pytest.fixture
+def workspace(tmp_path):
+    """A folder in which the executors find stand-ins beside the real module of trials."""
+    (tmp_path / "inception").symlink_to(REPO / "inception")
+    for module, text in (("train", TRAIN), ("evaluate", EVALUATE)):
+        (tmp_path / f"stand_in_{module}.py").write_text(textwrap.dedent(text))
+    return tmp_path
+
+
+def run(session, workspace, secs, act=lambda channel, folder: None):
+    """Runs a trial whose training takes so many seconds; acts once it trains."""
+    folder = workspace / f"trial_{secs}"
+    order = Order(str(folder), ["stand_in_train", str(folder), str(secs)], EVALUATION, False)
+    with spark.SparkPlace(session, 3, str(workspace)).start(order) as channel:
+        acting = threading.Thread(target=lambda: act(channel, wait_for(folder)))
+        acting.start()
+        *evaluations, end = channel.events()
+        acting.join()
+    return evaluations, end
+
+
+def wait_for(folder):
+    deadline = time.monotonic() + 120
+    while not (folder / "ready").exists() or not (folder / "ready").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return folder
+
+
+def test_a_trial_runs_on_an_executor_and_tells_its_evaluations(session, workspace):
+    evaluations, end = run(session, workspace, 0)
+    assert evaluations == [Evaluation(10, 0.75, 0.9)]
+    assert (end.outcome, end.last) == (Outcome.DONE, evaluations[0])
+
+
+def test_a_trial_that_is_stopped_saves(session, workspace):
+    _, end = run(session, workspace, 60, lambda channel, folder: channel.stop())
+    assert end.outcome is Outcome.STOPPED
+    assert (workspace / "trial_60" / "saved").exists()
+
+
+def ancestor(folder, word):
+    """The process above a training whose command line holds a word."""
+    pid = int((folder / "ready").read_text())
+    while word not in Path(f"/proc/{pid}/cmdline").read_bytes():
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return pid
+
+
+def test_a_trial_whose_process_is_lost_is_told_so_and_the_next_one_runs(session, workspace):
+    def kill(channel, folder):
+        os.kill(ancestor(folder, b"inception.sweeping.trial"), signal.SIGKILL)
+
+    _, end = run(session, workspace, 5, kill)
+    assert (end.outcome, end.reason) == (Outcome.LOST, "Spark task 3: RuntimeError: status -9")
+    assert run(session, workspace, 0)[1].outcome is Outcome.DONE
+
+
+def test_a_trial_outlives_the_executor_that_started_it(session, workspace):
+    def kill(channel, folder):
+        os.kill(ancestor(folder, b"CoarseGrainedExecutorBackend"), signal.SIGKILL)
+
+    assert run(session, workspace, 2, kill)[1].outcome is Outcome.DONE
+    assert run(session, workspace, 0)[1].outcome is Outcome.DONE
+
+
+def test_a_connection_without_the_secret_is_not_the_trial():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        for sent, ours in ((b"secret\n", True), (b"Secret\n", False), (b"", False)):
+            with socket.create_connection(server.getsockname()) as client:
+                client.sendall(sent)
+                client.shutdown(socket.SHUT_WR)
+                connection, _ = server.accept()
+                with connection:
+                    assert spark._is_ours(connection, "secret") is ours
+
+
+def test_law_10_a_master_that_is_none_is_told():
+    with pytest.raises(ValueError, match=r"flag --spark=foo: must be a Spark master: spark://HOST"):
+        spark.open_session("foo")

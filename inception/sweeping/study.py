@@ -1,0 +1,245 @@
+"""The Optuna study of a sweep: which trial is next, and what became of the others.
+
+All trials of a grid or of a random search are queued when the study is made, so that several sweeps
+share them without asking each other. A trial that has to run again is told as failed, and queued
+once more with the same values. The two share a folder, so the training goes on from its checkpoint.
+User attributes of the trials:
+
+    point      what the trial tries: its index in the queue, or the number of the first such trial
+    life       0, then 1 more each time that the point is queued again
+    deaths     how many lives ended because a program was killed or a machine was lost
+    outcome    how it ended; missing if its sweep was lost
+    surplus    it was asked for, but another trial does the same
+    alive      when, and by which process, it was last seen to run
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+
+import optuna
+from optuna.storages import BaseStorage, JournalStorage, RDBStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import FrozenTrial, TrialState
+
+from inception.flags.table import refuse
+from inception.sweeping import liveness
+from inception.sweeping.messages import End, Evaluation, Outcome
+from inception.sweeping.plan import Plan, point_of
+from inception.sweeping.space import Point
+
+_PLAN = "plan"
+_OPEN = (TrialState.WAITING, TrialState.RUNNING)
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A trial that this sweep runs.
+
+    Attributes:
+      trial: Optuna's trial.
+      point: the values to try, as texts.
+      folder: name of its folder.
+    """
+
+    trial: optuna.Trial
+    point: Point
+    folder: str
+
+
+def open_storage(place: str) -> BaseStorage:
+    """Opens a file, which becomes an Optuna journal, or a database by its URL.
+
+    Raises:
+      ValueError: that is not possible.
+    """
+    if "://" not in place:
+        return JournalStorage(JournalFileBackend(place))
+    try:
+        return RDBStorage(place)
+    except Exception as error:  # of SQLAlchemy, its drivers, or Optuna
+        reason = str(error).strip().splitlines()[0]
+        raise refuse("storage", place, f"cannot be opened: {reason}") from error
+
+
+def _identity(trial: FrozenTrial | optuna.Trial) -> tuple[str | None, int]:
+    """Returns point and life of a trial."""
+    return trial.user_attrs.get("point"), trial.user_attrs.get("life", 0)
+
+
+def _was_cut_off(trial: FrozenTrial) -> bool:
+    """Whether a trial ended, but the sweep that ended it was lost before it queued it again."""
+    if trial.state is not TrialState.FAIL or "surplus" in trial.user_attrs:
+        return False
+    return trial.user_attrs.get("outcome", Outcome.STOPPED) == Outcome.STOPPED
+
+
+class Study:
+    """A study that several sweeps may share. Its methods may be called from any thread.
+
+    Attributes:
+      optuna: the study as Optuna knows it.
+    """
+
+    def __init__(self, storage: BaseStorage, name: str, plan: Plan) -> None:
+        """Opens the study, or makes it and queues its trials.
+
+        Raises:
+          ValueError: the study has another plan.
+        """
+        self._plan = plan
+        self._lock = threading.Lock()
+        self._mine: dict[int, optuna.Trial] = {}
+        self.optuna = optuna.create_study(
+            storage=storage,
+            study_name=name,
+            load_if_exists=True,
+            directions=plan.directions,
+            sampler=plan.sampler(),
+            pruner=plan.make_pruner(),
+        )
+        known = self.optuna.user_attrs.get(_PLAN)
+        if known is not None:
+            plan.check_same(known, name)
+            return
+        for index, params in enumerate(plan.queued()):
+            self.optuna.enqueue_trial(params, user_attrs={"point": str(index), "life": 0})
+        self.optuna.set_user_attr(_PLAN, plan.facts)
+
+    def next(self) -> Task | None:
+        """Returns a trial to run, or None if there is none to start now."""
+        with self._lock:
+            self._recover()
+            while self._may_ask():
+                if task := self._ask():
+                    return task
+        return None
+
+    def _may_ask(self) -> bool:
+        trials = self._trials()
+        if any(trial.state is TrialState.WAITING for trial in trials):
+            return True
+        return len({trial.user_attrs.get("point") for trial in trials}) < self._plan.total
+
+    def _ask(self) -> Task | None:
+        trial = self.optuna.ask(self._plan.distributions)
+        number = trial.number
+        trial.set_user_attr("alive", liveness.sign())
+        if "point" not in trial.user_attrs:
+            trial.set_user_attr("life", 0)
+            trial.set_user_attr("point", f"trial {number}")
+        if self._is_surplus(trial):
+            trial.set_user_attr("surplus", True)
+            self.optuna.tell(number, state=TrialState.FAIL)
+            return None
+        if "folder" not in trial.user_attrs:
+            trial.set_user_attr("folder", f"trial_{number:04d}")
+        self._mine[number] = trial
+        return Task(trial, point_of(trial.params), trial.user_attrs["folder"])
+
+    def _is_surplus(self, trial: optuna.Trial) -> bool:
+        """Whether trials that were asked for earlier make this one unnecessary."""
+        earlier = [_identity(t) for t in self._trials() if t.number < trial.number]
+        point, life = _identity(trial)
+        if (point, life) in earlier:
+            return True
+        return life == 0 and len({point for point, _ in earlier}) >= self._plan.total
+
+    def _recover(self) -> None:
+        """Queues the trials of lost sweeps again."""
+        followed = {_identity(trial) for trial in self._trials()}
+        for trial in self._trials():
+            point, life = _identity(trial)
+            if trial.number in self._mine or (point, life + 1) in followed:
+                continue
+            is_open = trial.state is TrialState.RUNNING or _was_cut_off(trial)
+            seen = trial.user_attrs.get("alive")
+            if is_open and seen and not liveness.is_alive(seen):
+                self._queue_again(trial, trial.user_attrs.get("deaths", 0))
+
+    def _queue_again(self, trial: FrozenTrial, deaths: int) -> None:
+        """Ends a trial, unless it has ended, and queues its point again.
+
+        If two sweeps do the same, the second trial is surplus.
+        """
+        attributes = trial.user_attrs
+        kept = {name: attributes[name] for name in ("point", "folder") if name in attributes}
+        life = {"life": attributes["life"] + 1, "deaths": deaths}
+        with contextlib.suppress(ValueError, optuna.exceptions.UpdateFinishedTrialError):
+            self.optuna.tell(trial.number, state=TrialState.FAIL)
+        self.optuna.enqueue_trial(trial.params, user_attrs=kept | life)
+
+    def is_over(self) -> bool:
+        """Whether all trials have ended, also those of other sweeps."""
+        with self._lock:
+            return not self._may_ask() and not any(t.state in _OPEN for t in self._trials())
+
+    def report(self, task: Task, evaluation: Evaluation) -> bool:
+        """Notes an evaluation on the way; returns whether the trial is hopeless."""
+        if not self._plan.pruner:
+            return False
+        with self._lock:
+            task.trial.report(evaluation.precision, evaluation.step)
+            return task.trial.should_prune()
+
+    def end(self, task: Task, end: End, pruned: bool, retries: int) -> bool:
+        """Notes how a trial ended; returns whether it is queued again.
+
+        A trial that was stopped is queued again unless it was pruned, and one that died up to
+        `retries` times.
+        """
+        outcome = "pruned" if pruned and end.outcome is Outcome.STOPPED else end.outcome.value
+        with self._lock:
+            trial = task.trial
+            trial.set_user_attr("outcome", outcome)
+            for name in ("reason", "seconds", "bytes_sent"):
+                trial.set_user_attr(name, getattr(end, name))
+            trial.set_user_attr("evaluation", end.last and dataclasses.asdict(end.last))
+            del self._mine[trial.number]
+            died = outcome in (Outcome.DIED, Outcome.LOST)
+            deaths = trial.user_attrs.get("deaths", 0) + died
+            if outcome == Outcome.STOPPED or (died and deaths <= retries):
+                self._queue_again(self.trial(trial.number), deaths)
+                return True
+            if outcome == Outcome.DONE and (values := self._values(end)):
+                self.optuna.tell(trial, values)
+            else:
+                state = TrialState.PRUNED if outcome == "pruned" else TrialState.FAIL
+                self.optuna.tell(trial, state=state)
+            return False
+
+    def _values(self, end: End) -> list[float] | None:
+        """Returns the objectives of a finished trial; None if the training did not tell one."""
+        found = {
+            "precision": end.last and end.last.precision,
+            "bytes": end.bytes_sent,
+            "seconds": end.seconds,
+        }
+        values = [found[objective] for objective in self._plan.objectives]
+        return None if None in values else values
+
+    def beat(self) -> None:
+        """Notes that the trials of this sweep run; to be called every BEAT_SECS."""
+        with self._lock:
+            for trial in self._mine.values():
+                trial.set_user_attr("alive", liveness.sign())
+
+    def results(self) -> list[FrozenTrial]:
+        """Returns the trials that count: the last life of each point."""
+        last: dict[str, FrozenTrial] = {}
+        for trial in self._trials():
+            point, life = _identity(trial)
+            if point is None or "surplus" in trial.user_attrs:
+                continue
+            if point not in last or life > _identity(last[point])[1]:
+                last[point] = trial
+        return list(last.values())
+
+    def trial(self, number: int) -> FrozenTrial:
+        """Returns a trial by its number."""
+        return self._trials()[number]
+
+    def _trials(self) -> list[FrozenTrial]:
+        return self.optuna.get_trials(deepcopy=False)

@@ -1,0 +1,207 @@
+"""Sweeps share a study: each point is tried once, and none is lost with a sweep."""
+
+import dataclasses
+
+import optuna
+import pytest
+from optuna.trial import TrialState
+
+from inception.sweeping import liveness, study
+from inception.sweeping.messages import End, Evaluation, Outcome
+from inception.sweeping.plan import Plan
+from inception.sweeping.space import Choices, Range
+from inception.sweeping.study import Study
+
+GRID = Plan(
+    program="p",
+    launcher=(),
+    arguments=("--a=1",),
+    space={"x": Choices(("1", "2")), "y": Choices(("a", "b"))},
+    method="grid",
+    total=4,
+    seed=1,
+    objectives=("precision",),
+    pruner="",
+)
+RANDOM = dataclasses.replace(
+    GRID,
+    method="random",
+    total=5,
+    space={"x": Range(0.001, 1.0, log=True), "n": Range(1, 9, False)},
+)
+TPE = dataclasses.replace(RANDOM, method="tpe", total=14)
+DEAD = {"time": 0.0, "host": "elsewhere", "pid": 1, "birth": "x"}
+
+
+@pytest.fixture
+def storage(tmp_path):
+    return study.open_storage(str(tmp_path / "journal"))
+
+
+def done(precision=0.5, **others):
+    return End(Outcome.DONE, last=Evaluation(10, precision, 1.0), seconds=2.0, **others)
+
+
+def run_all(opened, end=None):
+    """Runs what there is to run; returns the tasks."""
+    tasks = []
+    while task := opened.next():
+        tasks.append(task)
+        opened.end(task, end or done(), pruned=False, retries=2)
+    return tasks
+
+
+def test_a_grid_is_tried_once_in_order_and_best_is_known(storage):
+    opened, precisions = Study(storage, "s", GRID), iter((0.1, 0.9, 0.3, 0.2))
+    points = []
+    while task := opened.next():
+        points.append(task.point)
+        assert not opened.end(task, done(next(precisions)), pruned=False, retries=0)
+    assert points == [{"x": x, "y": y} for x in "12" for y in "ab"]
+    assert opened.is_over()
+    assert opened.optuna.best_trial.params == {"x": "1", "y": "b"}
+
+
+def test_two_sweeps_share_the_points(storage):
+    first, second = Study(storage, "s", GRID), Study(storage, "s", GRID)
+    tasks = [opened.next() for _ in range(2) for opened in (first, second)]
+    assert len({tuple(task.point.values()) for task in tasks}) == 4
+    assert len({task.folder for task in tasks}) == 4
+    assert first.next() is None and second.next() is None
+    assert not first.is_over()  # until the trials of the second end
+    for i, task in enumerate(tasks):
+        (first, second)[i % 2].end(task, done(), pruned=False, retries=0)
+    assert first.is_over() and second.is_over()
+
+
+def test_random_points_are_a_function_of_the_seed_within_their_ranges(tmp_path):
+    def points(name, seed):
+        plan = dataclasses.replace(RANDOM, seed=seed)
+        opened = Study(study.open_storage(str(tmp_path / name)), "s", plan)
+        return [task.point for task in run_all(opened)]
+
+    assert points("a", 1) == points("b", 1) != points("c", 2)
+    for point in points("d", 3):
+        assert 0.001 <= float(point["x"]) <= 1 and 1 <= int(point["n"]) <= 9
+
+
+def test_tpe_makes_as_many_trials_as_asked_for_also_with_two_sweeps(storage):
+    first, second = Study(storage, "s", TPE), Study(storage, "s", TPE)
+    tasks = run_all(first)[:0]
+    while not first.is_over():
+        for opened in (first, second):
+            if task := opened.next():
+                tasks.append(task)
+                opened.end(task, done(), pruned=False, retries=0)
+    assert len(first.results()) == TPE.total
+
+
+def test_a_trial_that_more_sweeps_asked_for_than_are_needed_does_not_run(storage):
+    plan = dataclasses.replace(TPE, total=1, space={"n": Range(1, 9, False)})
+    opened = Study(storage, "s", plan)
+    other = optuna.load_study(study_name="s", storage=storage)
+    other.ask(plan.distributions)  # takes the only queued trial
+    late = other.ask(plan.distributions)
+    late.set_user_attr("point", "trial 1")
+    opened.optuna.enqueue_trial({"n": 3}, user_attrs={"point": "trial 1", "life": 0})
+    assert opened.next() is None
+
+
+def test_a_trial_that_died_is_tried_again_in_its_folder_and_then_failed(storage):
+    opened = Study(storage, "s", dataclasses.replace(GRID, space={"x": Choices(("1",))}, total=1))
+    died = End(Outcome.DIED, "was ended by SIGKILL", 1.0)
+    folders, again = [], []
+    while task := opened.next():
+        folders.append(task.folder)
+        again.append(opened.end(task, died, pruned=False, retries=2))
+    assert folders == ["trial_0000"] * 3
+    assert again == [True, True, False]
+    assert opened.is_over()
+    (result,) = opened.results()
+    assert result.state is TrialState.FAIL
+    assert result.user_attrs["reason"] == "was ended by SIGKILL"
+
+
+def test_a_trial_that_failed_is_not_tried_again(storage):
+    opened = Study(storage, "s", GRID)
+    task = opened.next()
+    assert not opened.end(task, End(Outcome.FAILED, "bad flag"), pruned=False, retries=9)
+    assert len(run_all(opened)) == 3
+
+
+def test_a_stopped_sweep_goes_on_with_the_same_trial(storage):
+    opened = Study(storage, "s", GRID)
+    task = opened.next()
+    assert opened.end(task, End(Outcome.STOPPED), pruned=False, retries=0)
+    rest = run_all(Study(storage, "s", GRID))
+    assert len(rest) == 4
+    assert (task.point, task.folder) in [(other.point, other.folder) for other in rest]
+
+
+def test_a_pruned_trial_is_not_tried_again(storage):
+    plan = dataclasses.replace(GRID, pruner="median")
+    opened = Study(storage, "s", plan)
+    task = opened.next()
+    assert not opened.end(task, End(Outcome.STOPPED), pruned=True, retries=0)
+    assert opened.trial(task.trial.number).state is TrialState.PRUNED
+    assert len(run_all(opened)) == 3
+
+
+@pytest.mark.parametrize("ended", [False, True], ids=["running", "ended but not queued again"])
+def test_trials_of_a_lost_sweep_go_on_in_another_one_exactly_once(storage, monkeypatch, ended):
+    lost = Study(storage, "s", GRID)
+    monkeypatch.setattr(liveness, "sign", lambda: DEAD)
+    task = lost.next()
+    monkeypatch.undo()
+    if ended:
+        lost.optuna.tell(task.trial.number, state=TrialState.FAIL)
+    others = [Study(storage, "s", GRID) for _ in range(2)]
+    tasks = [task for opened in others for task in run_all(opened)]
+    assert len(tasks) == 4
+    assert (task.point, task.folder) in [(other.point, other.folder) for other in tasks]
+    assert len(others[0].results()) == 4
+
+
+def test_trials_of_a_living_sweep_are_left_to_it(storage):
+    first, second = Study(storage, "s", GRID), Study(storage, "s", GRID)
+    task = first.next()
+    first.beat()
+    assert task.point not in [other.point for other in run_all(second)]
+
+
+def test_a_hopeless_trial_is_known_by_the_median_of_the_others(storage):
+    plan = dataclasses.replace(RANDOM, total=8, pruner="median")
+    opened = Study(storage, "s", plan)
+    for _ in range(6):
+        task = opened.next()
+        assert not opened.report(task, Evaluation(5, 0.9, 1.0))
+        opened.end(task, done(0.9), pruned=False, retries=0)
+    assert opened.report(opened.next(), Evaluation(5, 0.1, 1.0))
+
+
+def test_two_objectives_give_a_pareto_front(storage):
+    plan = dataclasses.replace(GRID, objectives=("precision", "bytes"))
+    opened = Study(storage, "s", plan)
+    for precision, bytes_sent in ((0.9, 100), (0.8, 10), (0.7, 50), (0.9, 200)):
+        opened.end(opened.next(), done(precision, bytes_sent=bytes_sent), False, 0)
+    assert sorted(trial.values for trial in opened.optuna.best_trials) == [[0.8, 10], [0.9, 100]]
+
+
+def test_law_10_another_plan_is_refused(storage):
+    Study(storage, "s", GRID)
+    other = dataclasses.replace(GRID, arguments=("--a=2",))
+    with pytest.raises(ValueError, match=r"study s has another arguments: --a=1 \(now --a=2\)"):
+        Study(storage, "s", other)
+
+
+def test_law_10_a_database_that_cannot_be_opened_is_told():
+    with pytest.raises(ValueError, match=r"flag --storage=no://x: cannot be opened: "):
+        study.open_storage("no://x")
+
+
+def test_a_process_is_alive_until_it_ends():
+    sign = liveness.sign()
+    assert liveness.is_alive(sign)
+    assert not liveness.is_alive(dict(sign) | {"birth": "another"})
+    assert not liveness.is_alive(dict(sign) | {"host": "elsewhere", "time": 0.0})
+    assert liveness.is_alive(dict(sign) | {"host": "elsewhere"})

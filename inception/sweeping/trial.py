@@ -1,0 +1,207 @@
+"""Runs one trial: a training, and the evaluation of its checkpoints. Loads no TensorFlow.
+
+A sweep starts this module, here or on another machine, and talks with it; see `messages`. What the
+programs print goes to train.log and eval.log in the trial's folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from inception.sweeping import messages
+from inception.sweeping.messages import End, Evaluation, Order, Outcome
+
+_STEP = re.compile(r"^Succesfully loaded model from .* at step=(\d+)\.$")
+_METRICS = re.compile(r"precision @ 1 = ([\d.]+) recall @ 5 = ([\d.]+) ")
+_BYTES = re.compile(r" (?:sends|pushes) (\d+) bytes a step")
+_SECONDS = "seconds"  # file of a trial's folder: time of training so far, over all attempts
+
+
+def run(order: Order, stop: threading.Event, tell: Callable[[Evaluation], None]) -> End:
+    """Runs a trial to its end, or until `stop` is set; tells each evaluation."""
+    folder = Path(order.folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # an earlier attempt may still be saving
+        return _Attempt(order, lock, stop, tell).run()
+
+
+class _Attempt:
+    """One attempt to finish a trial."""
+
+    def __init__(
+        self,
+        order: Order,
+        lock: IO[str],
+        stop: threading.Event,
+        tell: Callable[[Evaluation], None],
+    ) -> None:
+        self._order, self._lock, self._stop, self._tell = order, lock, stop, tell
+        self._folder = Path(order.folder)
+        self._environment = os.environ | _devices(order.slot, order.slots)
+        self._last: Evaluation | None = None
+
+    def run(self) -> End:
+        begin = time.monotonic()
+        with contextlib.ExitStack() as stack:
+            if self._order.follow:
+                evaluator = stack.enter_context(self._evaluating())
+            problem = self._train()
+            seconds = self._add_seconds(time.monotonic() - begin)
+            if not problem and not self._order.follow:
+                evaluator = stack.enter_context(self._evaluating())
+            if not problem:
+                problem = self._wait(*evaluator)
+        outcome, reason = problem or (Outcome.DONE, "")
+        return End(outcome, reason, seconds, self._bytes_sent(), self._last)
+
+    def _train(self) -> tuple[Outcome, str] | None:
+        with (self._folder / "train.log").open("a") as log:
+            return self._wait(self._start(self._order.train, log), None)
+
+    def _start(self, command: Sequence[str], output: IO[str] | int) -> subprocess.Popen:
+        return subprocess.Popen(
+            [sys.executable, "-u", "-m", *command],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            errors="replace",
+            env=self._environment,
+            pass_fds=[self._lock.fileno()],  # the lock is held as long as a program lives
+        )
+
+    def _wait(
+        self, process: subprocess.Popen, reader: threading.Thread | None
+    ) -> tuple[Outcome, str] | None:
+        """Waits for a program's end, also after having stopped it; returns what went wrong.
+
+        Args:
+          process: the training, or the evaluation.
+          reader: what reads the evaluation's output.
+        """
+        while process.poll() is None and not self._stop.wait(0.1):
+            pass
+        if process.poll() is None:
+            process.terminate()
+        code = process.wait()
+        if self._stop.is_set():
+            return Outcome.STOPPED, ""
+        if code == 0:
+            return None
+        number = -code if code < 0 else code - 128
+        if number > 0:
+            return Outcome.DIED, f"{process.args[3]} was ended by {_signal_name(number)}"
+        if reader:
+            reader.join()
+        return Outcome.FAILED, _last_line(self._folder / ("eval.log" if reader else "train.log"))
+
+    @contextlib.contextmanager
+    def _evaluating(self) -> Iterator[tuple[subprocess.Popen, threading.Thread]]:
+        """Starts the evaluation and what reads its output; ends it with the block."""
+        process = self._start(self._order.evaluate, subprocess.PIPE)
+        reader = threading.Thread(target=self._read, args=(process.stdout,))
+        reader.start()
+        try:
+            yield process, reader
+        finally:
+            if process.poll() is None:
+                process.terminate()
+            process.wait()
+            reader.join()
+
+    def _read(self, lines: IO[str]) -> None:
+        step = 0
+        with (self._folder / "eval.log").open("a") as log:
+            for line in lines:
+                log.write(line)
+                log.flush()
+                if match := _STEP.match(line):
+                    step = int(match[1])
+                elif match := _METRICS.search(line):
+                    self._last = Evaluation(step, float(match[1]), float(match[2]))
+                    self._tell(self._last)
+
+    def _add_seconds(self, seconds: float) -> float:
+        file = self._folder / _SECONDS
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            seconds += float(file.read_text())
+        file.write_text(f"{seconds:.3f}\n")
+        return seconds
+
+    def _bytes_sent(self) -> int | None:
+        found = _BYTES.findall((self._folder / "train.log").read_text(errors="replace"))
+        return int(found[-1]) if found else None
+
+
+def _last_line(log: Path) -> str:
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1] if lines else "no output"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"status {128 + number}"
+
+
+def _devices(slot: int, slots: int) -> dict[str, str]:
+    """Returns the environment that gives programs their share of the GPUs."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    devices = visible.split(",") if visible else _installed_gpus()
+    return {"CUDA_VISIBLE_DEVICES": ",".join(share(devices, slot, slots))} if devices else {}
+
+
+def _installed_gpus() -> list[str]:
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True)
+        return [str(i) for i, _ in enumerate(listed.stdout.splitlines())]
+    return []
+
+
+def share(items: Sequence[Any], slot: int, slots: int) -> Sequence[Any]:
+    """Returns a slot's share of cores or GPUs. Slots share items where there are too few."""
+    return items[slot::slots] or items[slot % len(items) :][:1]
+
+
+def main() -> None:
+    """Runs the trial whose order is on stdin."""
+    for number in (signal.SIGINT, signal.SIGHUP):  # a terminal's signals reach the sweep
+        signal.signal(number, signal.SIG_IGN)
+    line = sys.stdin.readline()
+    if not line:
+        return
+    order, stop = messages.read_order(line), threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    os.sched_setaffinity(0, share(sorted(os.sched_getaffinity(0)), order.slot, order.slots))
+
+    def listen() -> None:
+        sys.stdin.readline()  # "stop", or nothing at the end
+        stop.set()
+
+    threading.Thread(target=listen, daemon=True).start()
+    end = run(order, stop, _tell)
+    _tell(end)
+    os._exit(0)  # the thread may still wait for the sweep
+
+
+def _tell(event: Evaluation | End) -> None:
+    with contextlib.suppress(BrokenPipeError):  # the sweep is gone; the training saves
+        sys.stdout.write(messages.write(event))
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
