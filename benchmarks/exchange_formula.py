@@ -5,7 +5,7 @@ from typing import NamedTuple
 from terngrad.planes import plane_count
 
 RING = "float32 ring"  # the engine's own all-reduce, without the suite
-_FLOAT_BITS = {RING: 32, "float32": 32, "float16": 16}
+FLOAT_BITS = {RING: 32, "float32": 32, "float16": 16}
 
 
 class Traffic(NamedTuple):
@@ -36,5 +36,5 @@ def server_traffic(values: int, workers: int, exchange: str, servers: int) -> Tr
 
 def _bits(exchange: str, workers: int) -> tuple[int, int]:
     """Returns the bits of a value from one worker and of a sum."""
-    floats = _FLOAT_BITS.get(exchange)
+    floats = FLOAT_BITS.get(exchange)
     return (floats, floats) if floats else (2, plane_count(workers))

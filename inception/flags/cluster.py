@@ -29,6 +29,21 @@ _LAUNCHERS = {"mpi": "mpirun", "horovod": "horovodrun"}  # of the engines that h
 class ClusterConfig(Checked):
     """Which process this is, and which processes train with it."""
 
+    cluster: str = flag(
+        "Distributed",
+        one_of("flags", "auto"),
+        "flags",
+        "what names the processes: flags, or auto: TF_CONFIG, or the variables of Slurm, torchrun "
+        "or an MPI launcher, where a flag of this group does not say otherwise",
+    )
+    num_ps_tasks: int = flag(
+        "Distributed",
+        at_least(0),
+        0,
+        "with --cluster=auto on Slurm and with torchrun: the first tasks, this many, are parameter "
+        "servers",
+        "tasks",
+    )
     variable_update: str | None = flag(
         "Distributed",
         one_of(_SERVED, _COLLECTIVE, *LAUNCHED),
@@ -132,6 +147,13 @@ class ClusterConfig(Checked):
         "each worker reads its share of the records; False: --data_dir holds only its share",
     )
 
+    predict: bool = flag(
+        "Distributed",
+        BOOLEAN,
+        False,
+        "measure the network for a second before the first step, and print how much faster than "
+        "float gradients the training will be",
+    )
     tls_ca: str = flag(
         "Distributed",
         TEXT,
@@ -174,17 +196,18 @@ class ClusterConfig(Checked):
 
     def _refuse_what_is_for_steps_together(self) -> None:
         why = f"needs {_SYNC}: asynchronous workers do not wait for each other"
-        self._refuse_if_set(("num_replicas_to_aggregate", "elastic"), why)
+        self._refuse_if_set(("num_replicas_to_aggregate", "elastic", "predict"), why)
 
     @property
     def inert_flags(self) -> dict[str, str]:
         """Flags that have no effect in this config, and why."""
         of_worker, of_ps = ("max_staleness", "pull_bits"), ("ps_snapshot_steps",)
+        inert = {"num_ps_tasks": "--cluster=flags"} if self.cluster == "flags" else {}
         if self.cross_replica_sync:
-            return dict.fromkeys(of_worker + of_ps, _SYNC)
+            return inert | dict.fromkeys(of_worker + of_ps, _SYNC)
         if self.job_name == "ps":
-            return dict.fromkeys(of_worker, "--job_name=ps: the workers' flag counts")
-        return dict.fromkeys(of_ps, "--job_name=worker: the flag of each ps counts")
+            return inert | dict.fromkeys(of_worker, "--job_name=ps: the workers' flag counts")
+        return inert | dict.fromkeys(of_ps, "--job_name=worker: the flag of each ps counts")
 
     @property
     def engine(self) -> str:

@@ -1,8 +1,12 @@
 """What the flags of workers and ps may be."""
 
 import pytest
+from absl.flags import FlagValues
 
+from inception import app
+from inception.flags import table
 from inception.flags.cluster import ClusterConfig
+from inception.flags.command_line import cluster_config
 
 
 @pytest.mark.parametrize(
@@ -82,6 +86,10 @@ def test_the_chief_hears_of_the_others_at_its_own_host(host, control_port, addre
             "flag --elastic=True: needs --cross_replica_sync=True",
         ),
         (
+            {"cross_replica_sync": False, "predict": True},
+            "flag --predict=True: needs --cross_replica_sync=True",
+        ),
+        (
             {"variable_update": "collective", "ps_hosts": (), "elastic": True},
             "flag --elastic=True: needs --ps_hosts",
         ),
@@ -140,9 +148,57 @@ def test_law_10_without_parameter_servers_all_workers_step_together(flags):
 
 def test_flags_of_asynchronous_training_are_inert_without_it():
     hosts = {"worker_hosts": ("a:1",), "ps_hosts": ("p:1",)}
-    inert = {"max_staleness", "pull_bits", "ps_snapshot_steps"}
+    inert = {"max_staleness", "pull_bits", "ps_snapshot_steps", "num_ps_tasks"}
     assert ClusterConfig(**hosts).inert_flags.keys() == inert
     asynchronous = {**hosts, "cross_replica_sync": False}
-    assert ClusterConfig(**asynchronous).inert_flags.keys() == {"ps_snapshot_steps"}
+    assert ClusterConfig(**asynchronous).inert_flags.keys() == {"num_ps_tasks", "ps_snapshot_steps"}
     of_a_ps = ClusterConfig(**asynchronous, job_name="ps").inert_flags
-    assert of_a_ps.keys() == {"max_staleness", "pull_bits"}
+    assert of_a_ps.keys() == {"num_ps_tasks", "max_staleness", "pull_bits"}
+
+
+TF_CONFIG = {
+    "TF_CONFIG": '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}'
+}
+
+
+def config_of(*arguments, environment):
+    values = FlagValues()
+    table.define(ClusterConfig, values)
+    app.parse(values, arguments)
+    return cluster_config(values, environment)
+
+
+def test_the_environment_names_the_processes_if_asked(capsys):
+    config = config_of("--cluster=auto", environment=TF_CONFIG)
+    assert (config.worker_hosts, config.task_id) == (("a:1", "b:1"), 1)
+    assert capsys.readouterr().out == "--cluster=auto found TF_CONFIG: worker 1 of 2.\n"
+    with pytest.raises(ValueError, match="--worker_hosts=: must list"):
+        config_of(environment=TF_CONFIG)
+
+
+def test_flags_win_over_the_environment():
+    config = config_of(
+        "--cluster=auto", "--task_id=0", "--worker_hosts=c:1,d:1", environment=TF_CONFIG
+    )
+    assert (config.worker_hosts, config.task_id) == (("c:1", "d:1"), 0)
+    config = config_of(
+        "--cluster=auto", "--variable_update=mpi", environment={"PMI_RANK": "0", "PMI_SIZE": "2"}
+    )
+    assert config.engine == "mpi"
+
+
+@pytest.mark.parametrize(
+    ("environment", "why"),
+    [
+        ({}, "flag --cluster=auto: found none of TF_CONFIG, Slurm, MPI, PMIx and torchrun"),
+        ({"TF_CONFIG": "x"}, "flag --cluster=auto: TF_CONFIG is not JSON"),
+    ],
+)
+def test_law_10_an_environment_that_tells_nothing_is_named(environment, why):
+    with pytest.raises(ValueError, match=why):
+        config_of("--cluster=auto", environment=environment)
+
+
+def test_a_number_of_ps_tasks_without_effect_is_told():
+    assert "num_ps_tasks" in config_of("--worker_hosts=a:1", environment={}).inert_flags
+    assert "num_ps_tasks" not in config_of("--cluster=auto", environment=TF_CONFIG).inert_flags

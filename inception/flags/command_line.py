@@ -1,13 +1,17 @@
 """From the command line of a program to its config."""
 
 import dataclasses
+from collections.abc import Mapping
 
 from absl.flags import FlagValues
 
 from inception.flags import table
 from inception.flags.checks import inert_flags, tell_inert
+from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import EvalConfig, TrainConfig
 from inception.flags.table import refuse
+from terngrad.cluster.managed.find import find
+from terngrad.cluster.managed.role import ManagedError
 
 _NET_OF_DATASET = {
     "mnist": "lenet",
@@ -67,6 +71,20 @@ def eval_config(values: FlagValues, dataset_name: str) -> EvalConfig:
     if config.tower != -1:
         print(f"--tower={config.tower}: {_ONE_COPY}")
     return config
+
+
+def cluster_config(values: FlagValues, environment: Mapping[str, str]) -> ClusterConfig:
+    """Returns which process this is: by its flags, then with --cluster=auto by its environment."""
+    if values.cluster == "auto":
+        try:
+            role = find(environment, values.num_ps_tasks, values.worker_timeout_secs)
+        except ManagedError as error:
+            raise refuse("cluster", "auto", str(error)) from None
+        print(f"--cluster=auto found {role}.", flush=True)
+        for name, value in role.settings.items():
+            if not values[name].present:
+                values[name].value = value
+    return table.read(ClusterConfig, values)
 
 
 def _check_dataset(values: FlagValues, dataset_name: str) -> None:

@@ -62,6 +62,31 @@ class PicturesConfig(SharedConversionConfig):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class FoldersConfig(PicturesConfig):
+    """How a program makes record files of pictures that lie in folders."""
+
+    train_directory: str | None = flag("Data", TEXT, None, "folder with a folder for each class")
+    validation_directory: str | None = flag(
+        "Data", TEXT, None, "the same, with other pictures to evaluate with"
+    )
+    output_directory: str | None = flag("Data", TEXT, None, "folder for the record files; required")
+    spark: str = flag(
+        "Machines",
+        TEXT,
+        "",
+        "Spark master whose executors write the files, such as spark://HOST:7077; all folders must "
+        "be shared with them; not set = this machine",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.output_directory:
+            raise refuse("output_directory", "", "must name a folder for the record files")
+        if not (self.train_directory or self.validation_directory):
+            raise refuse("train_directory", "", "must name a folder with a folder for each class")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class DownloadConfig(PicturesConfig):
     """How a program that also downloads makes record files."""
 

@@ -258,6 +258,18 @@ class EvalFlags(_Shared, configs.Threads):
         None,
         "if set, evaluate the moving averages of the weights that the training kept",
     )
+    run_once: bool = flag(
+        "Evaluation",
+        BOOLEAN,
+        True,
+        "evaluate the newest checkpoint once, then end; False: also each newer one",
+    )
+    eval_interval_secs: float = flag(
+        "Evaluation", number(above=True), 3600, "time between looks for a new checkpoint", "seconds"
+    )
+    max_steps: int | None = flag(
+        "Evaluation", at_least(1), 370_000, "ends after the checkpoint of this step", "steps"
+    )
 
     def config(self) -> configs.EvalConfig:
         """Returns the suite's config."""
@@ -271,7 +283,9 @@ class EvalFlags(_Shared, configs.Threads):
             checkpoint_dir=self.checkpoint_path,
             eval_dir=self.eval_dir,
             restore_avg_var=bool(self.moving_average_decay),
-            run_once=True,
+            run_once=self.run_once,
+            eval_interval_secs=self.eval_interval_secs,
+            max_steps=self.max_steps,
         )
 
 

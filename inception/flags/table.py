@@ -15,7 +15,17 @@ from typing import Any, TypeVar
 
 from absl import flags
 
-GROUPS = ("Data", "Training", "TernGrad", "Runtime", "Evaluation", "Distributed")
+GROUPS = (
+    "Data",
+    "Training",
+    "TernGrad",
+    "Runtime",
+    "Evaluation",
+    "Distributed",
+    "Search",
+    "Trials",
+    "Machines",
+)
 
 _T = TypeVar("_T")
 _BOOLEANS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
@@ -108,13 +118,20 @@ class Checked:
                 raise refuse(name, value, f"must be {entry.kind.allowed}")
 
 
-class _Parser(flags.ArgumentParser):
+class Parser(flags.ArgumentParser):
+    """Parses the text of a flag.
+
+    Attributes:
+      kind: what the flag takes.
+    """
+
     def __init__(self, kind: Kind):
         super().__init__()
-        self._kind = kind
+        self.kind = kind
 
     def parse(self, argument: Any) -> Any:
-        return self._kind.parse(argument)
+        """Returns the value; see `Kind.parse`."""
+        return self.kind.parse(argument)
 
 
 def define(config_class: type, values: flags.FlagValues, **defaults: Any) -> None:
@@ -128,7 +145,7 @@ def define_one(name: str, entry: Flag, default: Any, values: flags.FlagValues) -
     """Defines one flag; its help ends with default and unit."""
     help_text = f"{entry.help} [{_show(default, entry.unit)}]"
     boolean = entry.kind is BOOLEAN
-    new = flags.Flag(_Parser(entry.kind), None, name, default, help_text, boolean=boolean)
+    new = flags.Flag(Parser(entry.kind), None, name, default, help_text, boolean=boolean)
     flags.DEFINE_flag(new, values, module_name=entry.group)
 
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from inception.cluster.workers import ALONE, Workers, fingerprint
 from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import TrainConfig
-from inception.training import learning_rate, problem, runtime, settings
+from inception.training import learning_rate, prediction, problem, settings
 from inception.training.build import Training, build_training
 from inception.training.held import Held, make_held, own_settings, tell_held
 from inception.training.problem import Problem
@@ -20,7 +20,8 @@ from slim.datasets.dataset_factory import Dataset
 from terngrad.codecs.factory import find_codec
 from terngrad.exchange.connection import Connection, InterruptionError
 from terngrad.exchange.local import LocalExchange
-from terngrad.training import checkpoints
+from terngrad.exchange.network_probe import Network, measure_network
+from terngrad.training import checkpoints, runtime
 from terngrad.training.runner import Runner
 
 _SYNTHETIC_EXAMPLES = 50_000  # in an epoch of synthetic images
@@ -68,7 +69,11 @@ class Ready:
 
 
 def prepare(
-    config: TrainConfig, workers: Workers = ALONE, holders: ClusterConfig | None = None
+    config: TrainConfig,
+    workers: Workers = ALONE,
+    holders: ClusterConfig | None = None,
+    *,
+    probes: bool = False,
 ) -> Ready | None:
     """Builds a training and restores its newest checkpoint; None if nothing is left to train.
 
@@ -79,6 +84,7 @@ def prepare(
       config: what to train.
       workers: workers of the training.
       holders: names the ps that hold the parameters; None if all workers step together.
+      probes: measure the network, and print how long steps will take.
 
     Raises:
       ValueError: data, net and checkpoint do not fit each other, or the workers differ.
@@ -87,12 +93,14 @@ def prepare(
         return None
     devices = _set_up(config)
     goal = problem.resolve(config)
+    problem.tell_inert_dropout(config)
     if config.codec:
         find_codec(config.codec)  # an unknown codec fails before other processes wait for this one
     data = None if config.benchmark_mode else open_dataset(config)
     own = own_settings(holders) if holders else {}
     noted = settings.describe(config, data, workers.size, workers.batches_per_step, own)
     connection, examples = _connect(data, workers)
+    network = measure_network(connection) if probes and connection else None
     epoch = examples / (config.batch_size * workers.batches_per_step)
     on_batch = workers.pulse.tick if workers.size > 1 else None
     training = build_training(config, goal, epoch, devices, connection, on_batch)
@@ -100,9 +108,18 @@ def prepare(
     ready = _restore(
         Ready(config, goal, data, epoch, noted, training, workers, connection, devices, held)
     )
+    expected = _predict(ready, network) if network else ""
     if workers.is_chief:
         _tell_plan(ready)
+        print(expected, end="\n" * bool(expected), flush=True)
     return ready
+
+
+def _predict(ready: Ready, network: Network) -> str:
+    # All workers measure, so that those that share a machine disturb each other as in training.
+    return prediction.predict(
+        ready.config, ready.goal, ready.training, ready.devices, ready.connection, network
+    )
 
 
 def _connect(dataset: Dataset | None, workers: Workers) -> tuple[Connection | None, int]:

@@ -21,10 +21,12 @@ class Connection(abc.ABC):
     Attributes:
       rank: index of this process.
       size: P, the number of processes.
+      largest_part: bytes that a process may give to `all_gather`.
     """
 
     rank: int
     size: int
+    largest_part: int = 1 << 26
 
     @abc.abstractmethod
     def exchange(self, local_nodes: int, kernels: Kernels, step: tf.Variable) -> Exchange:
@@ -53,6 +55,16 @@ class Connection(abc.ABC):
         Returns:
           Whether the training begins now, with the state that the chief loaded.
         """
+
+    @property
+    def gather_copies(self) -> float:
+        """How often the busiest cable carries a process' part in `all_gather`, in one direction."""
+        return self.size - 1
+
+    @property
+    def exchange_copies(self) -> float:
+        """The same for what a process sends in an exchange of gradients."""
+        return 1
 
     def was_interrupted(self) -> bool:
         """Whether the failed step can be repeated after `synchronize`."""

@@ -22,6 +22,8 @@ from terngrad.planes import plane_count
 class ParameterServerConnection(Connection):
     """A worker's connection to all ps."""
 
+    largest_part = 1 << 16
+
     def __init__(self, client: Client) -> None:
         """Uses a client that has reached all ps."""
         self.rank = client.rank
@@ -65,6 +67,16 @@ class ParameterServerConnection(Connection):
                 continue
             self._is_live = True
             return view.is_first
+
+    @property
+    def gather_copies(self) -> float:
+        """See base class; ps 0 sends the parts of all to all."""
+        return self.size * self.size
+
+    @property
+    def exchange_copies(self) -> float:
+        """See base class; what all workers send is spread over the ps."""
+        return max(1.0, self.size / self._client.servers)
 
     def was_interrupted(self) -> bool:
         """See base class."""

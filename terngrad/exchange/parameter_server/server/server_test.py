@@ -182,6 +182,7 @@ def test_a_lost_worker_ends_the_others_and_the_ps_and_is_named():
         assert servers[1].wait() == "the other died"
 
 
+@pytest.mark.slow
 def test_an_error_of_a_ps_ends_the_training_and_is_reported(capfd):
     def fail(operation, parts):
         raise MemoryError("no room")
@@ -199,6 +200,7 @@ def test_an_error_of_a_ps_ends_the_training_and_is_reported(capfd):
     assert "Traceback" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_result_of_other_workers_than_the_contributors_is_refused():
     with serving() as ((server,), hosts), joined(hosts) as clients:
         operations = Operations(clients, "sum", Kind.FLOATS, 1)
@@ -211,6 +213,7 @@ def test_a_result_of_other_workers_than_the_contributors_is_refused():
         assert server.wait() == f"worker 0 (one:1) failed: {why}"
 
 
+@pytest.mark.slow
 def test_a_ps_that_comes_back_with_other_rules_is_named_with_the_rules():
     said = queue.Queue()
     rules = str(RULES)
@@ -264,6 +267,7 @@ def test_a_ps_that_lost_all_workers_ends():
         assert re.fullmatch(r"worker \d \(.*\) died: its stream ended", servers[1].wait())
 
 
+@pytest.mark.slow
 def test_a_ps_that_does_not_come_back_is_named():
     said = queue.Queue()
     with serving(2) as (servers, hosts), joined(hosts, secs=2.0) as clients:
@@ -276,6 +280,7 @@ def test_a_ps_that_does_not_come_back_is_named():
         assert operations.cancelled.wait(SECS)
 
 
+@pytest.mark.slow
 def test_a_step_is_abandoned_when_a_ps_is_lost_and_repeated_when_it_is_back():
     with serving(2) as (servers, hosts), joined(hosts) as clients:
         operations = Operations(clients, "sum", Kind.FLOATS, PIECE_BYTES)  # pieces on both
@@ -392,6 +397,7 @@ def test_a_worker_that_is_too_far_behind_abandons_its_step():
         assert (view.steps, view.donor, groups.unpack(view.receivers)) == (40, 0, (1,))
 
 
+@pytest.mark.slow
 def test_a_worker_abandons_a_step_whose_contributors_are_forgotten():
     with serving(needed=1) as (_, hosts), joined(hosts) as clients:
         operations = Operations(clients, "sum", Kind.FLOATS, 1)
@@ -618,6 +624,7 @@ def test_a_state_from_a_worker_that_is_not_the_donor_is_not_forwarded():
         assert not clients[0].interrupted
 
 
+@pytest.mark.slow
 def test_only_workers_with_certificates_of_the_authority_can_train(tmp_path):
     good = make_certificates(tmp_path, "ours", "ps")
     foreign = make_certificates(tmp_path, "theirs", "stranger")

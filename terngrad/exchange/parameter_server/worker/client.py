@@ -61,7 +61,7 @@ class Client:
         Raises:
           MembershipError: names a ps that cannot be reached or refuses this worker.
         """
-        self.rank, self.size = rank, len(worker_hosts)
+        self.rank, self.size, self.servers = rank, len(worker_hosts), len(ps_hosts)
         self.failure = ""
         self._on_failure: Callable[[str], None] = lambda text: None
         self._over = False

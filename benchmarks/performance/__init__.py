@@ -1,0 +1,1 @@
+"""A model of the time of a training step on a cluster, and what it is compared with."""

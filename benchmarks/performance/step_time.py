@@ -1,0 +1,125 @@
+"""The time of a step: computing, codec and network."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from benchmarks.exchange_formula import FLOAT_BITS
+from benchmarks.performance.cluster import Cluster, Load
+from terngrad.planes import plane_count
+
+EXCHANGES = ("float32", "float16", "ternary")
+TOPOLOGIES = ("two_shot", "ring", "one_shot", "parameter_server", "paper")
+
+
+@dataclasses.dataclass(frozen=True)
+class Route:
+    """The way that gradients go.
+
+    Attributes:
+      topology: "two_shot": every worker adds a share of the values and sends the sum to all (the
+        suite's all-reduce). "ring": the same bytes for floats, in many more messages; sums of codes
+        need more bits than codes, so ternary gradients take two shots. "one_shot": every worker
+        sends its codes to all. "parameter_server": see `servers`. "paper": every value crosses a
+        machine's cable once, a ternary one in two bits, as TernGrad's own model comes out.
+      servers: number of parameter servers, each on a machine of its own.
+    """
+
+    topology: str = "two_shot"
+    servers: int = 1
+
+
+def step_seconds(
+    values: int, load: Load, cluster: Cluster, workers: int, exchange: str, route: Route
+) -> float:
+    """Returns the seconds of a step in which each worker computes a batch.
+
+    Args:
+      values: gradient values that the workers exchange.
+      load: what a device computes.
+      cluster: the machines.
+      workers: number of workers; they fill one machine after the other.
+      exchange: one of EXCHANGES.
+      route: the way that gradients go.
+    """
+    if workers == 1:
+        return load.seconds
+    codec = values * cluster.codec_ns * 1e-9 if exchange == "ternary" else 0.0
+    network = exchange_seconds(values, cluster, workers, exchange, route)
+    hidden = min(network, cluster.overlap * load.seconds)
+    return load.seconds + codec + (network - hidden)
+
+
+def exchange_seconds(
+    values: int, cluster: Cluster, workers: int, exchange: str, route: Route
+) -> float:
+    """Returns the seconds that gradients and their sums travel, first inside the machines."""
+    machines = -(-workers // cluster.workers_per_machine)
+    inside = min(workers, cluster.workers_per_machine)
+    local = Route("paper" if route.topology == "paper" else "two_shot")
+    bytes_inside, _ = _traffic(values, inside, 1, inside, exchange, local)
+    sent, messages = _traffic(values, machines, inside, workers, exchange, route)
+    return (
+        bytes_inside / (cluster.local_gbyte_per_s * 1e9)
+        + sent * 8 / (cluster.gbit_per_s * 1e9)
+        + messages * cluster.latency_us * 1e-6
+    )
+
+
+def _traffic(
+    values: int, places: int, nodes: int, workers: int, exchange: str, route: Route
+) -> tuple[float, int]:
+    """Returns the bytes on the busiest cable in its busier direction, and messages in a row.
+
+    Args:
+      values: gradient values.
+      places: senders, each with a cable of its own.
+      nodes: nodes whose codes a place adds before it sends them.
+      workers: nodes in the sum.
+      exchange: one of EXCHANGES.
+      route: the way that gradients go.
+    """
+    if places == 1 and route.topology != "parameter_server":
+        return 0.0, 0
+    floats = FLOAT_BITS.get(exchange)
+    codes, sums = (floats, floats) if floats else (plane_count(nodes), plane_count(workers))
+    others = (places - 1) / places
+    match route.topology:
+        case "paper":
+            return values * (floats or 2) / 8 * others, 1
+        case "one_shot":
+            return values * codes / 8 * (places - 1), 1
+        case "parameter_server":
+            return values * max(codes, sums) / 8 * max(1.0, places / route.servers), 2
+    messages = 2 * (places - 1) if floats and route.topology == "ring" else 2
+    return values * (codes + sums) / 8 * others, messages
+
+
+def speed_up(values: int, load: Load, cluster: Cluster, workers: int, route: Route) -> float:
+    """Returns the time of a step with float32 gradients over that with ternary ones."""
+    times = (
+        step_seconds(values, load, cluster, workers, exchange, route)
+        for exchange in ("float32", "ternary")
+    )
+    return next(times) / next(times)
+
+
+def with_compute(values: int, load: Load, cluster: Cluster) -> Load:
+    """Returns a load whose computing, where unknown, makes the paper's model give its speed-up.
+
+    Raises:
+      ValueError: no computing gives the published speed-up of the most workers.
+    """
+    if load.images_per_s is not None:
+        return load
+    workers, published = max(load.speed_up.items())
+    known = lambda log: dataclasses.replace(load, images_per_s=math.exp(log))
+    ratio = lambda log: speed_up(values, known(log), cluster, workers, Route("paper"))
+    low, high = 0.0, math.log(1e9)  # the faster a device computes, the more compression helps
+    if not ratio(low) < published < ratio(high):
+        raise ValueError(f"no speed of computing gives {published} x with {workers} workers")
+    while high - low > 1e-9:
+        middle = (low + high) / 2
+        low, high = (middle, high) if ratio(middle) < published else (low, middle)
+    return known(low)

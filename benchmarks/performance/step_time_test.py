@@ -1,0 +1,107 @@
+"""Limits of the model that hold whatever a cluster is."""
+
+import dataclasses
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.performance.cluster import Cluster, Load
+from benchmarks.performance.step_time import (
+    EXCHANGES,
+    TOPOLOGIES,
+    Route,
+    exchange_seconds,
+    speed_up,
+    step_seconds,
+    with_compute,
+)
+
+VALUES = 1_000_000
+LOAD = Load(batch=32, images_per_s=320.0)
+ROUTES = [Route(topology, servers) for topology in TOPOLOGIES for servers in (1, 3)]
+workers_of = st.integers(2, 600)
+clusters = st.builds(
+    Cluster,
+    gbit_per_s=st.floats(0.01, 1e3),
+    latency_us=st.floats(0, 1e3),
+    workers_per_machine=st.integers(1, 8),
+    local_gbyte_per_s=st.floats(0.1, 1e3),
+    codec_ns=st.floats(0, 10),
+    overlap=st.floats(0, 1),
+)
+routes = st.sampled_from(ROUTES)
+exchanges = st.sampled_from(EXCHANGES)
+
+
+def test_bytes_are_those_of_the_published_formulas():
+    slow = Cluster(gbit_per_s=8e-3)  # a byte takes a microsecond
+    take = lambda workers, exchange, *route: round(
+        exchange_seconds(VALUES, slow, workers, exchange, Route(*route)) * 1e6
+    )
+    assert take(4, "float32", "ring") == 2 * 3 * VALUES * 4 // 4  # 2 (N - 1) / N of 4 bytes each
+    assert take(4, "float32", "two_shot") == take(4, "float32", "ring")
+    assert take(4, "ternary", "two_shot") == (2 + 4) * VALUES * 3 // 4 // 8
+    assert take(4, "ternary", "one_shot") == 3 * 2 * VALUES // 8
+    assert take(4, "ternary", "parameter_server", 1) == 4 * 4 * VALUES // 8
+    assert take(4, "ternary", "parameter_server", 2) == 2 * 4 * VALUES // 8
+    assert take(4, "float16", "paper") / take(4, "ternary", "paper") == 8
+
+
+@given(clusters, routes, exchanges)
+def test_one_worker_only_computes(cluster, route, exchange):
+    assert step_seconds(VALUES, LOAD, cluster, 1, exchange, route) == LOAD.seconds
+
+
+@given(clusters, workers_of, routes, exchanges)
+def test_a_network_without_limits_leaves_computing_and_the_codec(cluster, workers, route, exchange):
+    free = dataclasses.replace(
+        cluster, gbit_per_s=math.inf, latency_us=0.0, local_gbyte_per_s=math.inf
+    )
+    codec = cluster.codec_ns * 1e-9 * VALUES * (exchange == "ternary")
+    found = step_seconds(VALUES, LOAD, free, workers, exchange, route)
+    assert found == pytest.approx(LOAD.seconds + codec)
+
+
+@given(clusters, workers_of, routes, exchanges, st.floats(1, 100))
+def test_more_bandwidth_never_slows_down(cluster, workers, route, exchange, factor):
+    faster = dataclasses.replace(cluster, gbit_per_s=cluster.gbit_per_s * factor)
+    before, after = (
+        step_seconds(VALUES, LOAD, c, workers, exchange, route) for c in (cluster, faster)
+    )
+    assert after <= before * (1 + 1e-12)
+
+
+@given(clusters, workers_of, routes)
+def test_half_the_bits_take_half_the_time_beside_latency(cluster, workers, route):
+    quick = dataclasses.replace(cluster, latency_us=0.0)
+    wide, narrow = (
+        exchange_seconds(VALUES, quick, workers, exchange, route)
+        for exchange in ("float32", "float16")
+    )
+    assert wide == pytest.approx(2 * narrow)
+
+
+@given(clusters, workers_of, routes, exchanges)
+def test_overlap_hides_computing_at_most(cluster, workers, route, exchange):
+    found = step_seconds(VALUES, LOAD, cluster, workers, exchange, route)
+    alone = dataclasses.replace(cluster, overlap=0.0)
+    apart = step_seconds(VALUES, LOAD, alone, workers, exchange, route)
+    assert LOAD.seconds <= found <= apart <= found + LOAD.seconds * (1 + 1e-9)
+
+
+def test_machines_add_the_codes_of_their_workers_before_they_send_them():
+    slow_cables = Cluster(gbit_per_s=8e-3, workers_per_machine=4)
+    seconds = exchange_seconds(VALUES, slow_cables, 8, "ternary", Route())
+    # Sums of 4 codes in 4 bits, then sums of 8 in 5; half of each crosses the cable.
+    assert round(seconds * 1e6) == (4 + 5) * VALUES // 2 // 8
+
+
+def test_unknown_computing_is_what_gives_the_published_speed_up():
+    cluster = Cluster(gbit_per_s=1.0, workers_per_machine=4, local_gbyte_per_s=10.0)
+    load = with_compute(VALUES, Load(batch=32, speed_up={8: 9.0, 64: 3.0}), cluster)
+    assert speed_up(VALUES, load, cluster, 64, Route("paper")) == pytest.approx(3.0)
+    assert with_compute(VALUES, load, cluster) == load
+    with pytest.raises(ValueError, match=r"no speed of computing gives 20 x with 8 workers"):
+        with_compute(VALUES, Load(batch=32, speed_up={8: 20}), cluster)

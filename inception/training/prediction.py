@@ -1,0 +1,134 @@
+"""How fast steps will be, from the times of this process and of the network."""
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from inception.flags.configs import TrainConfig
+from inception.training.batches import training_batches
+from inception.training.build import Training, codecs_of
+from inception.training.problem import Problem
+from terngrad.codecs.codec import Codec
+from terngrad.codecs.factory import payloads
+from terngrad.exchange.connection import Connection
+from terngrad.exchange.local import LocalExchange
+from terngrad.exchange.network_probe import Network
+from terngrad.training.nodes import compute_nodes, draw_keys, seed_of_draws, spread
+from terngrad.training.step import exchange_gradients
+
+_SECS = 1.0  # of each measurement
+_LEAST_ROUNDS = 3
+_OVERLAP = 0.25  # share of computing that hides the network; an assumption
+_FLOAT, _TERNARY = "float32", "ternary"
+
+
+@dataclasses.dataclass(frozen=True)
+class _StepTime:
+    """Seconds of a step with some codecs."""
+
+    computing: float
+    codec: float
+    network: float
+
+    @property
+    def seconds(self) -> float:
+        hidden = min(self.network, _OVERLAP * self.computing)
+        return self.computing + self.codec + self.network - hidden
+
+
+def predict(
+    config: TrainConfig,
+    goal: Problem,
+    training: Training,
+    devices: Sequence[str],
+    connection: Connection,
+    network: Network,
+) -> str:
+    """Returns how much faster than float32 the training's gradients make it, as a line.
+
+    A training with float32 gradients is compared with ternary ones. Takes some seconds, and leaves
+    the training's state as it is.
+    """
+    policy, kernels = training.layout.policy, training.kernel_choice.kernels
+    own = policy.codec or (_TERNARY if policy.grad_bits == 1 else f"float{policy.grad_bits}")
+    name = _TERNARY if own == _FLOAT else own
+    coded = dataclasses.replace(policy, grad_bits=1, codec="") if own == _FLOAT else policy
+    plain = dataclasses.replace(policy, grad_bits=32, codec="")
+    gradients, computing = _computing(config, goal, training, devices)
+    times = []
+    for each in (coded, plain):
+        codecs = codecs_of(config, training.classifier, each, kernels)
+        nodes = training.exchange.local_nodes
+        codec = _coding(codecs, LocalExchange(nodes, kernels), gradients, devices)
+        times.append(_StepTime(computing, codec, _sending(codecs, training, connection, network)))
+    return _told(name, *times, network)
+
+
+def _computing(
+    config: TrainConfig, goal: Problem, training: Training, devices: Sequence[str]
+) -> tuple[list[list[tf.Tensor]], float]:
+    """Returns the gradients of each local node for a synthetic batch, and the seconds they take."""
+    images, labels = next(iter(training_batches(config, goal, None, 0)))
+    nodes = training.exchange.local_nodes
+    keys = draw_keys(seed_of_draws(config.seed), training.step.read_value(), 0, nodes)
+
+    @tf.function(autograph=False)
+    def compute() -> list[list[tf.Tensor]]:
+        where = spread(devices, nodes)
+        found = compute_nodes(training.classifier, images, labels, keys, where)
+        return [node.gradients for node in found]
+
+    return compute(), _seconds(compute)
+
+
+def _coding(
+    codecs: Sequence[Codec],
+    exchange: LocalExchange,
+    gradients: Sequence[Sequence[tf.Tensor]],
+    devices: Sequence[str],
+) -> float:
+    """Returns the seconds in which a process encodes, adds and decodes, without a network."""
+    nodes = exchange.local_nodes
+    keys = draw_keys(seed_of_draws(0), tf.constant(0, tf.int64), 0, nodes)
+    where = spread(devices, nodes)
+    take = tf.function(
+        lambda: exchange_gradients(gradients, codecs, exchange, keys, where).means, autograph=False
+    )
+    return _seconds(take)
+
+
+def _sending(
+    codecs: Sequence[Codec], training: Training, connection: Connection, network: Network
+) -> float:
+    """Returns the seconds that a step's gradients travel."""
+    traffic = payloads(codecs, training.exchange)
+    octets = max(sum(each.sent for each in traffic), sum(each.received for each in traffic))
+    messages = 2 + any(codec.scale_count for codec in codecs)  # scales, codes, sums
+    carried = 8 * octets * connection.exchange_copies
+    return carried / network.bits_per_sec + messages * network.latency_secs
+
+
+def _seconds(function: Callable[[], object]) -> float:
+    """Returns the median seconds of a call, after one that does not count."""
+    tf.nest.map_structure(lambda tensor: tensor.numpy(), function())
+    measured: list[float] = []
+    while len(measured) < _LEAST_ROUNDS or sum(measured) < _SECS:
+        start = time.perf_counter()
+        tf.nest.map_structure(lambda tensor: tensor.numpy(), function())
+        measured.append(time.perf_counter() - start)
+    return statistics.median(measured)
+
+
+def _told(name: str, coded: _StepTime, plain: _StepTime, network: Network) -> str:
+    ratio = plain.seconds / coded.seconds
+    change = f"{ratio:.1f} x faster" if ratio >= 1 else f"{1 / ratio:.1f} x slower"
+    return (
+        f"Prediction: {name} {change} than {_FLOAT} on this network "
+        f"({network.bits_per_sec / 1e6:,.0f} Mbit/s, {1e3 * network.latency_secs:.2f} ms a "
+        f"message): {1e3 * coded.seconds:.0f} ms a step instead of {1e3 * plain.seconds:.0f}; "
+        f"computing takes {1e3 * coded.computing:.0f}, the codec {1e3 * coded.codec:.0f}, "
+        f"the network {1e3 * coded.network:.0f} instead of {1e3 * plain.network:.0f}."
+    )
