@@ -38,7 +38,7 @@ def train_distributed(
 
     def main(values: absl_flags.FlagValues) -> None:
         config = command_line.train_config(values, dataset_name)
-        cluster = table.read(ClusterConfig, values)
+        cluster = command_line.cluster_config(values, os.environ)
         checks.tell_inert(cluster.inert_flags, values)
         if cluster.ps_hosts:
             compiled.descriptor()  # an error here is seconds earlier than in the block that loads
@@ -73,8 +73,9 @@ def run_worker(
     with joined(cluster) as workers:
         if large_batches:
             config = large_batch.apply(config, large_batches, workers.batches_per_step)
-        workers.agree(settings.facts(config, workers.size))
-        ready = preparation.prepare(config, workers)
+        probes = {"predict": str(cluster.predict)}  # one that did not would let the others wait
+        workers.agree(settings.facts(config, workers.size) | probes)
+        ready = preparation.prepare(config, workers, probes=cluster.predict)
         if ready:
             train.train(ready)
 

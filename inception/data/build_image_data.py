@@ -15,17 +15,12 @@ from absl.flags import FlagValues
 
 from inception import app
 from inception.flags import table
-from inception.flags.conversion import PicturesConfig
+from inception.flags.conversion import FoldersConfig
 from inception.flags.table import TEXT, flag, number, refuse
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Config(PicturesConfig):
-    train_directory: str | None = flag("Data", TEXT, None, "folder with a folder for each class")
-    validation_directory: str | None = flag(
-        "Data", TEXT, None, "the same, with other pictures to evaluate with"
-    )
-    output_directory: str | None = flag("Data", TEXT, None, "folder for the record files; required")
+class _Config(FoldersConfig):
     labels_file: str | None = flag(
         "Data",
         TEXT,
@@ -40,13 +35,6 @@ class _Config(PicturesConfig):
         "part of each class to evaluate with if there is no --validation_directory",
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.output_directory:
-            raise refuse("output_directory", "", "must name a folder for the record files")
-        if not (self.train_directory or self.validation_directory):
-            raise refuse("train_directory", "", "must name a folder with a folder for each class")
-
 
 def main(values: FlagValues) -> None:
     """Converts the pictures that the flags name."""
@@ -54,6 +42,7 @@ def main(values: FlagValues) -> None:
     if values["validation_share"].present and config.validation_directory:
         print("--validation_share: has no effect with --validation_directory.")
     with app.quiet_import():
+        from inception.on_spark import conversion as on_spark
         from slim.conversion import convert, record_files
         from slim.datasets import images
     splits = images.find(
@@ -64,7 +53,9 @@ def main(values: FlagValues) -> None:
     )
     if "validation" not in splits:
         _refuse_older_validation(record_files.existing(config.output_directory, "validation"))
-    convert.write(images.INFO, splits, config.output_directory, **config.arguments())
+    with on_spark.shard_writer(config.spark) as write_shards:
+        how = config.arguments() | {"write_shards": write_shards}
+        convert.write(images.INFO, splits, config.output_directory, **how)
 
 
 def _refuse_older_validation(paths: Sequence[str]) -> None:

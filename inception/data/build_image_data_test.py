@@ -1,15 +1,14 @@
 """One's own pictures become records by the program's flags, and faults are one line."""
 
 import os
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from inception.testing.programs import run_program
 from slim.datasets.dataset_factory import get_dataset
 from slim.testing import write_pictures
+from terngrad.testing import forked
 
 _PROGRAM = "inception.data.build_image_data"
 
@@ -96,11 +95,7 @@ def test_a_broken_picture_is_one_line_and_a_second_run_goes_on_without_it(pictur
         f"--train_directory={pictures}",
     ]
     command.append(f"--output_directory={tmp_path / 'out'}")
-    repository = Path(__file__).parents[2]
-    run = lambda *more: subprocess.run(
-        [*command, *more], cwd=repository, capture_output=True, text=True, check=False
-    )
-    first, second = run(), run("--skip_broken")
+    first, second = forked.run(command), forked.run([*command, "--skip_broken"])
     (line,) = first.stderr.splitlines()
     assert first.returncode == 1
     assert line.startswith(f"build_image_data: {pictures}/dogs/dogs_4.png: ")

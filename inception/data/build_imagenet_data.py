@@ -15,19 +15,18 @@ from absl.flags import FlagValues
 
 from inception import app
 from inception.flags import table
-from inception.flags.conversion import PicturesConfig
-from inception.flags.table import TEXT, flag, refuse
+from inception.flags.conversion import FoldersConfig
+from inception.flags.table import TEXT, flag
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Config(PicturesConfig):
+class _Config(FoldersConfig):
     train_directory: str | None = flag(
         "Data", TEXT, None, "folder with a folder for each synset, or ILSVRC2012_img_train.tar"
     )
     validation_directory: str | None = flag(
         "Data", TEXT, None, "the same for validation, or a flat folder, or ILSVRC2012_img_val.tar"
     )
-    output_directory: str | None = flag("Data", TEXT, None, "folder for the record files; required")
     labels_file: str | None = flag(
         "Data",
         TEXT,
@@ -57,18 +56,12 @@ class _Config(PicturesConfig):
         "archive or folder of annotations",
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.output_directory:
-            raise refuse("output_directory", "", "must name a folder for the record files")
-        if not (self.train_directory or self.validation_directory):
-            raise refuse("train_directory", "", "must name a folder with a folder for each synset")
-
 
 def main(values: FlagValues) -> None:
     """Converts the pictures that the flags name."""
     config = table.read(_Config, values)
     with app.quiet_import():
+        from inception.on_spark import conversion as on_spark
         from slim.conversion import convert
         from slim.datasets import imagenet
     classes = imagenet.read_classes(config.labels_file, config.imagenet_metadata_file)
@@ -79,7 +72,9 @@ def main(values: FlagValues) -> None:
         boxes=[config.bounding_box_file] if config.bounding_box_file else [],
         validation_labels=config.validation_labels_file,
     )
-    convert.write(imagenet.INFO, splits, config.output_directory, **config.arguments())
+    with on_spark.shard_writer(config.spark) as write_shards:
+        how = config.arguments() | {"write_shards": write_shards}
+        convert.write(imagenet.INFO, splits, config.output_directory, **how)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,9 @@ def _source(tmp_path):
 @pytest.mark.parametrize("raw", [False, True])
 def test_folders_and_archives_become_equal_records(source, tmp_path, capsys, raw):
     flags = ["--train_shards=2", "--validation_shards=2", f"--raw_pixel={raw}"]
-    flags += [f"--validation_labels_file={source / _LABELS}"]
+    labels = source / "synsets" if raw else source / _LABELS
+    labels.write_bytes((source / _LABELS).read_bytes())
+    flags += [f"--validation_labels_file={labels}"]
     flags += ["--resize_dimen=16"] if raw else []
     folders = ("train", "validation"), ("ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar")
     contents = []

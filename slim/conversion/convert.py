@@ -9,7 +9,7 @@ import numpy as np
 
 from slim.conversion import record_files, shard_writer
 from slim.conversion.options import DEFAULT, JPEG, Form, Options
-from slim.conversion.record_files import Job, record_paths
+from slim.conversion.record_files import Job, WriteShards, record_paths
 from slim.conversion.sources import ArraySource, PictureSource, Source
 from slim.datasets import catalog, files
 from slim.datasets.dataset_info import DatasetInfo, Splits
@@ -63,6 +63,7 @@ def write(
     num_shards: Mapping[str, int] | None = None,
     form: Form = JPEG,
     options: Options = DEFAULT,
+    write_shards: WriteShards = shard_writer.write_shards,
 ) -> None:
     """Writes the record files of a data set; see `record_files.run`.
 
@@ -73,6 +74,7 @@ def write(
       num_shards: number of record files of some splits; others have the number in `info`.
       form: how pictures are stored.
       options: how to convert.
+      write_shards: see `record_files.run`.
     """
     shards = _shards(info, num_shards)
     jobs = [
@@ -85,7 +87,7 @@ def write(
     ]
     first = next(iter(splits.values()))
     class_names = first.class_names if isinstance(first, Pictures) else info.class_names
-    record_files.run(folder, jobs, class_names, options)
+    record_files.run(folder, jobs, class_names, options, write_shards)
 
 
 def write_records(

@@ -1,5 +1,6 @@
 """Laws of conversion: all or nothing, evenly spread, repeatable, and existing files are kept."""
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -225,6 +226,17 @@ def test_records_of_unknown_origin_keep_their_classes(tmp_path):
     with pytest.raises(ValueError, match=r"labels\.txt names 3 classes, the images have 4"):
         convert.convert("images", str(out), source_dir=str(tmp_path / "pictures"))
     assert (out / "labels.txt").read_text() == "0:background\n1:a\n2:b\n"
+
+
+def test_two_conversions_do_not_share_a_folder(source, tmp_path):
+    (tmp_path / "out").mkdir()
+    other = os.open(tmp_path / "out", os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    with pytest.raises(ValueError, match=f"{tmp_path}/out: another conversion writes there"):
+        _convert(source, tmp_path / "out")
+    assert not list((tmp_path / "out").iterdir())
+    os.close(other)
+    _convert(source, tmp_path / "out")
 
 
 def test_what_a_killed_conversion_has_left_is_removed(source, tmp_path):

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import functools
 import os
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from rich.progress import Progress
 
 from slim.conversion import shard_writer
 from slim.conversion.note import ConversionNote
@@ -20,6 +23,10 @@ from slim.conversion.sources import Source
 from slim.datasets import files, labels, records
 
 _BROKEN_FILE = "broken.txt"
+
+WriteShards = Callable[
+    [Mapping[str, Sequence[int]], Source, Options, Progress, Callable[[str, list[str]], None]], None
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +65,13 @@ def record_paths(folder: str, name: str, split: str, num_shards: int | None) -> 
     return [os.path.join(folder, f"{split}-{shard:05d}-of-{num_shards:05d}") for shard in shards]
 
 
-def run(folder: str, jobs: Sequence[Job], class_names: Sequence[str], options: Options) -> None:
+def run(
+    folder: str,
+    jobs: Sequence[Job],
+    class_names: Sequence[str],
+    options: Options,
+    write: WriteShards = shard_writer.write_shards,
+) -> None:
     """Writes the missing record files of some splits, their counts, and labels.txt.
 
     Args:
@@ -66,12 +79,25 @@ def run(folder: str, jobs: Sequence[Job], class_names: Sequence[str], options: O
       jobs: the splits.
       class_names: name of each class, by label.
       options: how to convert.
+      write: writes the files.
 
     Raises:
       ValueError: an image is broken, or the folder has record files that were made from other
-        images, in another way, or in another number.
+        images, in another way, or in another number, or another process converts into it.
       OSError: a file cannot be written.
     """
+    os.makedirs(folder, exist_ok=True)
+    with _alone_in(folder):
+        _run(folder, jobs, class_names, options, write)
+
+
+def _run(
+    folder: str,
+    jobs: Sequence[Job],
+    class_names: Sequence[str],
+    options: Options,
+    write: WriteShards,
+) -> None:
     expected = [path for job in jobs for path in job.paths]
     old = {path for job in jobs for path in existing(folder, job.split)}
     note = _checked_note(folder, jobs, class_names, options)
@@ -86,15 +112,28 @@ def run(folder: str, jobs: Sequence[Job], class_names: Sequence[str], options: O
     kept = {path for path in expected if os.path.exists(path)}
     if kept and not note.splits():  # records of unknown origin keep their classes
         labels.check_labels(folder, class_names, "the images")
-    os.makedirs(folder, exist_ok=True)
     labels.write_labels(folder, class_names)
     with _ignoring_warnings(), files.progress_bar() as bar:
         for job in jobs:
             note.start(job.split, job.source.description, class_names)
             set_broken = functools.partial(note.set_broken, job.split)
             missing = {path: share for path, share in job.shares().items() if path not in kept}
-            shard_writer.write_shards(missing, job.source, options, bar, set_broken)
+            write(missing, job.source, options, bar, set_broken)
     tell_end(folder, expected, len(kept))
+
+
+@contextlib.contextmanager
+def _alone_in(folder: str) -> Iterator[None]:
+    """Locks a folder; the system releases the lock of a killed process."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"{folder}: another conversion writes there") from None
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def tell_end(folder: str, paths: Sequence[str], num_kept: int) -> None:

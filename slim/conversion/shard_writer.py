@@ -8,7 +8,7 @@ import contextlib
 import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import tensorflow as tf
 from rich.progress import Progress
@@ -41,6 +41,35 @@ def write_shards(
     """
     total = sum(map(len, shares.values()))
     task = bar.add_task(f"writing {total} images", total=total)
+    for shard in written_shards(shares, source, options, lambda done: bar.advance(task, done)):
+        set_broken(os.path.basename(shard.path), shard.broken)
+        records.store_counts({shard.path: shard.count})
+
+
+class Shard(NamedTuple):
+    """A complete record file.
+
+    Attributes:
+      path: its path.
+      count: number of its records.
+      broken: a line for each image that it is without.
+    """
+
+    path: str
+    count: int
+    broken: list[str]
+
+
+def written_shards(
+    shares: Mapping[str, Sequence[int]],
+    source: Source,
+    options: Options,
+    tell_done: Callable[[int], None] = lambda done: None,
+) -> Iterator[Shard]:
+    """Writes record files and yields each when it has its name; see `write_shards`.
+
+    `tell_done` takes how many images more are written.
+    """
     read = functools.partial(_read, source, options.skip_broken)
     num_threads = options.num_threads or len(os.sched_getaffinity(0))
     with concurrent.futures.ThreadPoolExecutor(num_threads) as pool:
@@ -56,9 +85,8 @@ def write_shards(
                         else:
                             writer.write(record)
                             count += 1
-                    bar.advance(task, len(call))
-                set_broken(os.path.basename(path), broken)
-            records.store_counts({path: count})
+                    tell_done(len(call))
+            yield Shard(path, count, broken)
 
 
 def _read(source: Source, skip_broken: bool, places: Sequence[int]) -> list[bytes | str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Protocol
@@ -30,6 +31,9 @@ class Source(Protocol):
     def __len__(self) -> int:
         """Number of images."""
 
+    def part(self, places: Sequence[int]) -> Source:
+        """Returns some of the images, in this order, as another process needs them."""
+
     def records(self, places: Sequence[int]) -> Iterator[ImageRecord]:
         """Yields the records of some images; several threads call it at once.
 
@@ -56,6 +60,10 @@ class ArraySource:
         digest = hashlib.sha256(np.ascontiguousarray(self._images))
         digest.update(np.ascontiguousarray(self._labels, np.int64))
         return f"{len(self)} images ({digest.hexdigest()[:16]})"
+
+    def part(self, places: Sequence[int]) -> ArraySource:
+        """See base class."""
+        return ArraySource(self._images[places], self._labels[places], self._info)
 
     def records(self, places: Sequence[int]) -> Iterator[ImageRecord]:
         """See base class."""
@@ -84,6 +92,11 @@ class PictureSource:
         side = f" of side {self._form.resize_dimen}" if self._form.resize_dimen else ""
         kind = f"raw pixels{side}" if self._form.raw_pixel else "JPEG"
         return f"{describe(self._pictures.items)} as {kind}"
+
+    def part(self, places: Sequence[int]) -> PictureSource:
+        """See base class."""
+        items = [self._pictures.items[place] for place in places]
+        return PictureSource(dataclasses.replace(self._pictures, items=items), self._form)
 
     def records(self, places: Sequence[int]) -> Iterator[ImageRecord]:
         """See base class."""

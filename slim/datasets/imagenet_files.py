@@ -152,7 +152,7 @@ def _flat(place: str) -> list[Picture]:
 
 def _synset_of(names: Sequence[str], labels: str) -> dict[str, str]:
     """Returns the synset of each picture by name, from a list or from annotations."""
-    if os.path.isdir(labels) or not labels.endswith(".txt"):
+    if os.path.isdir(labels) or labels.endswith((".tar", ".tgz", ".tar.gz")):
         return {found.picture: found.synset for found in bounding_boxes.annotations(labels)}
     lines = picture_files.read_lines(labels)
     if len(lines) != len(names):

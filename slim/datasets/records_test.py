@@ -118,6 +118,7 @@ def test_counts_of_other_files_stay(tmp_path):
     assert {name: entry["records"] for name, entry in stored.items()} == {"a": 1, "b": 2}
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(st.data())
 def test_damage_is_named_with_file_record_and_offset(tmp_path_factory, data):
@@ -134,6 +135,7 @@ def test_damage_is_named_with_file_record_and_offset(tmp_path_factory, data):
     assert records.find_damage(path).startswith(expected)
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(st.data())
 def test_truncated_file_is_named_when_counted(tmp_path_factory, data):

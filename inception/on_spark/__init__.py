@@ -1,0 +1,1 @@
+"""The suite's programs inside Spark (extra `spark`)."""

@@ -1,0 +1,170 @@
+"""Record files that the executors of Spark write, each a task: the same bytes as on one machine."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from rich.progress import Progress
+
+from inception.on_spark.session import open_session
+from slim.conversion import record_files
+from slim.conversion import shard_writer as local
+from slim.conversion.options import DEFAULT, JPEG, Form, Options
+from slim.conversion.record_files import Job, WriteShards
+from slim.conversion.shard_writer import Shard
+from slim.conversion.sources import PictureSource, Source
+from slim.datasets import records
+from slim.datasets.pictures import Picture, Pictures
+
+if TYPE_CHECKING:
+    from pyspark import RDD
+    from pyspark.sql import DataFrame, SparkSession
+
+_TOLD = ("ValueError: ", "OSError: ")  # errors that a user can mend
+
+
+@contextlib.contextmanager
+def shard_writer(master: str) -> Iterator[WriteShards]:
+    """Yields what writes record files: the executors of a Spark master, or this machine for "".
+
+    Raises:
+      ValueError: Spark cannot be reached.
+    """
+    if not master:
+        yield local.write_shards
+        return
+    session = open_session(master, "conversion to record files")
+    try:
+        yield functools.partial(_write, session)
+    finally:
+        session.stop()
+
+
+def convert_frame(
+    frame: DataFrame,
+    folder: str,
+    split: str,
+    class_names: Sequence[str],
+    *,
+    num_shards: int = 1,
+    form: Form = JPEG,
+    options: Options = DEFAULT,
+) -> None:
+    """Writes the pictures of a DataFrame as the record files of a split.
+
+    The files equal those that one machine makes of the same pictures in the order of the rows. An
+    executor holds the rows of one file at a time in memory.
+
+    Args:
+      frame: has `image`, the content of a picture file, `label`, and perhaps `filename`.
+      folder: folder of the record files, which all executors share.
+      split: "train", "validation" or "test".
+      class_names: name of each class, by label; label 0 is the background.
+      num_shards: number of record files.
+      form: how pictures are stored.
+      options: how to convert.
+
+    Raises:
+      ValueError: a picture is broken or a label has no name, or see `record_files.run`.
+    """
+    names = "filename" if "filename" in frame.columns else "'' AS filename"
+    rows = frame.selectExpr("image", "label", names)
+    source = _Rows(*rows.selectExpr("count(*)", "sum(xxhash64(*) % 1000003)").first(), form)
+    write = functools.partial(_write_rows, rows.rdd.zipWithIndex(), class_names, form)
+    paths = record_files.record_paths(folder, "", split, num_shards)
+    record_files.run(folder, [Job(split, source, paths)], class_names, options, write)
+
+
+class _Rows:
+    """What the driver knows of the rows that become records; see `sources.Source`."""
+
+    at_once = 1
+
+    def __init__(self, count: int, digest: int, form: Form) -> None:
+        self._count = count
+        self.description = f"{count} rows ({digest}) as {form}"
+
+    def __len__(self) -> int:
+        return self._count
+
+
+def _write_rows(
+    rows: RDD,
+    class_names: Sequence[str],
+    form: Form,
+    shares: Mapping[str, Sequence[int]],
+    source: Source,
+    options: Options,
+    bar: Progress,
+    set_broken: Callable[[str, list[str]], None],
+) -> None:
+    """See `slim.conversion.shard_writer.write_shards`; `rows` have their index beside them."""
+    del source  # knows only how many there are
+    if not shares:
+        return
+    total = max(share.step for share in shares.values())
+    paths = {share.start: path for path, share in shares.items()}
+    place = {start: i for i, start in enumerate(paths)}
+
+    def written(index: int, found: Iterator) -> Iterator[Shard]:
+        ordered = sorted((number, row) for _, (number, row) in found)
+        for _, row in ordered:
+            if row.label not in range(len(class_names)):
+                raise ValueError(f"label {row.label}; allowed are 0 to {len(class_names) - 1}")
+        pictures = [Picture(r.filename, r.label, content=bytes(r.image)) for _, r in ordered]
+        path = list(paths.values())[index]
+        part = PictureSource(Pictures(pictures, class_names), form)
+        return local.written_shards({path: range(len(pictures))}, part, options)
+
+    by_shard = rows.map(lambda pair: (pair[1] % total, (pair[1], pair[0])))
+    wanted = by_shard.filter(lambda pair: pair[0] in place)
+    parts = wanted.partitionBy(len(place), lambda shard: place[shard])
+    _collect(parts.mapPartitionsWithIndex(written), len(paths), bar, set_broken)
+
+
+def _write(
+    session: SparkSession,
+    shares: Mapping[str, Sequence[int]],
+    source: Source,
+    options: Options,
+    bar: Progress,
+    set_broken: Callable[[str, list[str]], None],
+) -> None:
+    """See `slim.conversion.shard_writer.write_shards`."""
+    if not shares:
+        return
+    jobs = [(path, source.part(share)) for path, share in shares.items()]
+    tasks = session.sparkContext.parallelize(jobs, len(jobs))
+    _collect(tasks.map(functools.partial(_write_one, options)), len(jobs), bar, set_broken)
+
+
+def _collect(
+    shards: RDD, count: int, bar: Progress, set_broken: Callable[[str, list[str]], None]
+) -> None:
+    """Lets executors write files, and stores what they tell.
+
+    Raises:
+      ValueError: a picture is broken.
+    """
+    task = bar.add_task(f"writing {count} files", total=count)
+    try:
+        written = shards.collect()
+    except Exception as error:  # of pyspark, with the whole traceback of the executor
+        lines = [line.strip() for line in str(error).splitlines()]
+        told = [line for line in lines if line.startswith(_TOLD)]
+        reason = told[0].partition(": ")[2] if told else next(filter(None, lines), "unknown")
+        raise ValueError(reason) from error
+    for shard in written:
+        set_broken(os.path.basename(shard.path), shard.broken)
+    records.store_counts({shard.path: shard.count for shard in written})
+    bar.advance(task, len(written))
+
+
+def _write_one(options: Options, job: tuple[str, Source]) -> Shard:
+    path, source = job
+    (shard,) = local.written_shards({path: range(len(source))}, source, options)
+    return shard

@@ -1,0 +1,84 @@
+"""Records that Spark's executors write are those that one machine writes."""
+
+import functools
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from inception.on_spark import conversion
+from inception.testing.programs import run_program
+from slim.conversion import convert as convert_module
+from slim.datasets import images
+from terngrad.testing import spark as sparks
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """A folder with two classes of small pictures."""
+    random = np.random.default_rng(5)
+    for name in ("cats", "dogs"):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        for i in range(7):
+            image = random.integers(0, 256, (9 + i, 12, 3), np.uint8)
+            path = tmp_path / "pictures" / name / f"{i}.jpg"
+            path.write_bytes(tf.io.encode_jpeg(image).numpy())
+    return tmp_path / "pictures"
+
+
+def convert(pictures, folder, *flags):
+    run_program(
+        "inception.data.build_image_data",
+        f"--train_directory={pictures}",
+        f"--output_directory={folder}",
+        "--train_shards=3",
+        *flags,
+    )
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def test_the_files_are_equal_and_a_missing_one_is_written_again(pictures, tmp_path, monkeypatch):
+    sparks.skip_without_spark()
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    here = convert(pictures, tmp_path / "here")
+    there = convert(pictures, tmp_path / "there", f"--spark={sparks.LOCAL_CLUSTER}")
+    assert here == there
+    (tmp_path / "there" / "train-00001-of-00003").unlink()
+    assert convert(pictures, tmp_path / "there", f"--spark={sparks.LOCAL_CLUSTER}") == here
+
+
+def test_a_data_frame_gives_the_files_that_one_machine_makes_of_its_rows(pictures, tmp_path):
+    found = images.find(str(pictures))["train"]
+    local = {"train": 3}
+    convert_module.write(images.INFO, {"train": found}, str(tmp_path / "here"), num_shards=local)
+    rows = [(bytearray(item.read()), item.label, item.name) for item in found.items]
+    with sparks.session() as session:
+        frame = session.createDataFrame(rows, "image binary, label int, filename string")
+        convert_rows = functools.partial(
+            conversion.convert_frame, frame, str(tmp_path / "there"), "train", found.class_names
+        )
+        convert_rows(num_shards=3)
+        files = {path.name: path for path in (tmp_path / "here").glob("train-*")}
+        assert len(files) == 3
+        for name, path in files.items():
+            assert (tmp_path / "there" / name).read_bytes() == path.read_bytes()
+        (tmp_path / "there" / "train-00002-of-00003").unlink()
+        convert_rows(num_shards=3)
+        missing = "train-00002-of-00003"
+        assert (tmp_path / "there" / missing).read_bytes() == files[missing].read_bytes()
+        wrong = session.createDataFrame([(rows[0][0], 7)], "image binary, label int")
+        with pytest.raises(ValueError, match="label 7; allowed are 0 to 2"):
+            conversion.convert_frame(wrong, str(tmp_path / "bad"), "train", found.class_names)
+
+
+def test_law_10_a_broken_picture_is_named(pictures, tmp_path, monkeypatch):
+    sparks.skip_without_spark()
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    broken = pictures / "cats" / "3.jpg"
+    broken.write_bytes(broken.read_bytes()[:40])
+    shutil.rmtree(tmp_path / "records", ignore_errors=True)
+    with pytest.raises(SystemExit, match=r"cats/3\.jpg: "):
+        convert(pictures, tmp_path / "records", f"--spark={sparks.LOCAL_CLUSTER}")

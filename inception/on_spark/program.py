@@ -1,0 +1,70 @@
+"""The suite's distributed programs as the function of `terngrad.spark.cluster.run`."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import runpy
+import sys
+import tempfile
+from collections.abc import Sequence
+
+from PIL import Image
+
+from slim.conversion import record_files
+from slim.datasets import records
+from slim.datasets.records import ImageRecord
+from terngrad.spark.context import Context
+from terngrad.spark.feed import Feed
+
+_ROWS = 1024
+_CHANNELS = {"L": 1, "RGB": 3}
+
+
+def run_program(arguments: Sequence[str], context: Context) -> None:
+    """Runs a distributed program in its place of the cluster.
+
+    Rows that Spark feeds become record files on the worker's machine, from which it trains as from
+    any others: shuffled, for as many epochs as its flags say, and resumable. A row has `image`,
+    the file of a PNG or JPEG picture, and `label`.
+
+    Args:
+      arguments: the program's module, such as inception.mnist_distributed_train, and its flags.
+      context: the place.
+
+    Raises:
+      ValueError: a row is not such a picture.
+      SystemExit: the program ended with another status than 0.
+    """
+    module, *flags = arguments
+    with contextlib.ExitStack() as stack:
+        if context.feed:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="terngrad_rows"))
+            write_records(context.feed, folder)
+            flags += [f"--data_dir={folder}", "--split_data=False"]
+        sys.argv = [module, *flags, *context.flags]
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def write_records(feed: Feed, folder: str) -> str:
+    """Writes the rows as the training records of `folder`; returns the file's path."""
+    (path,) = record_files.record_paths(folder, "", "train", 1)
+    count = 0
+    with records.record_writer(path) as writer:
+        for batch in feed.batches(_ROWS):
+            columns = (batch.column(name).to_pylist() for name in ("image", "label"))
+            for image, label in zip(*columns, strict=True):
+                writer.write(_record(image, label, count).serialize())
+                count += 1
+    records.store_counts({os.fspath(path): count})
+    return path
+
+
+def _record(content: bytes, label: int, row: int) -> ImageRecord:
+    try:
+        with Image.open(io.BytesIO(content), formats=("PNG", "JPEG")) as image:
+            channels, kind = _CHANNELS[image.mode], image.format.lower()
+            return ImageRecord(content, kind, image.height, image.width, channels, int(label))
+    except (Image.UnidentifiedImageError, KeyError):
+        raise ValueError(f"row {row}: image is no grey or RGB picture in PNG or JPEG") from None

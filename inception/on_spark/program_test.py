@@ -1,0 +1,108 @@
+"""The suite's programs inside Spark: on records and on rows, also after an executor is lost."""
+
+import os
+import re
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from inception.on_spark.program import run_program
+from inception.testing.runs import (
+    assert_equal_parameters,
+    flags_of,
+    paced_flags_of,
+    parameters,
+    train,
+)
+from slim.datasets import mnist
+from terngrad.spark.cluster import InputMode, run
+from terngrad.testing import spark as sparks
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+SLOW_STEPS = 60
+
+
+@pytest.fixture(scope="module")
+def standalone(tmp_path_factory):
+    """A session on a standalone master with two workers."""
+    with (
+        sparks.standalone(tmp_path_factory.mktemp("spark")) as master,
+        sparks.session(master) as made,
+    ):
+        yield made
+
+
+@pytest.fixture
+def shown():
+    return []
+
+
+def test_law_4_two_workers_inside_spark_give_the_bits_of_two_outside(standalone, shown, tmp_path):
+    settings = {"net": "mlp", "batch_size": 4, "steps": 20}
+    outside = train(2, tmp_path / "outside", **settings)
+    program, flags = flags_of(tmp_path / "inside", **settings)
+    run(standalone, run_program, [program, *flags], 2, show=shown.append).shutdown()
+    assert_equal_parameters(outside, parameters(tmp_path / "inside", 20))
+    assert any(line.startswith("[0] Finished training at step 20") for line in shown)
+
+
+def test_inception_trains_on_small_images(standalone, shown, tmp_path):
+    flags = [f"--train_dir={tmp_path}", "--net=inception_v1", "--image_size=32", "--max_steps=2"]
+    flags += ["--benchmark_mode", "--batch_size=2", "--grad_bits=1"]
+    program = ["inception.imagenet_distributed_train", *flags]
+    run(standalone, run_program, program, 1, 1, show=shown.append).shutdown()
+    assert any(line.startswith("[0] Finished training at step 2") for line in shown)
+
+
+@pytest.mark.parametrize("ps", [0, 1])
+def test_rows_of_spark_train_a_net(standalone, shown, tmp_path, ps):
+    import tensorflow as tf
+
+    images, labels = mnist.load(str(Path(mnist.__file__).parent / "mnist_sample"))["train"]
+    rows = [
+        (bytearray(tf.io.encode_png(image).numpy()), int(label))
+        for image, label in zip(images[:200], labels[:200], strict=True)
+    ]
+    frame = standalone.createDataFrame(rows, "image binary, label int")
+    program, flags = flags_of(tmp_path, net="mlp", batch_size=20, steps=60, bits=32)
+    flags.remove("--benchmark_mode=True")
+    cluster = run(
+        standalone, run_program, [program, *flags], 2 - ps, ps, InputMode.SPARK, show=shown.append
+    )
+    cluster.train(frame)
+    cluster.shutdown()
+    assert any(line.startswith("[0] Finished training at step 60") for line in shown)
+    losses = [float(x) for x in re.findall(r"entropy_loss = ([\d.]+)", "\n".join(shown))]
+    assert losses[-1] < losses[0]
+
+
+def test_law_8_an_executor_that_is_killed_changes_no_bit(standalone, shown, tmp_path):
+    settings = {"net": "mlp", "batch_size": 2, "steps": SLOW_STEPS}
+    undisturbed = train(1, tmp_path / "undisturbed", **settings)
+    program, flags = paced_flags_of(tmp_path / "killed", "--save_iter=10", **settings)
+    killed = threading.Event()
+
+    def show(line):
+        shown.append(line)
+        if re.match(r"\[0\] .* step 30,", line) and not killed.is_set():
+            killed.set()
+            (first, *_) = [line for line in shown if line.startswith("[0] process ")]
+            os.kill(_ancestor(int(first.split()[2]), b"CoarseGrainedExecutor"), signal.SIGKILL)
+
+    run(standalone, _telling, [program, *flags], 1, 1, show=show).shutdown()
+    assert killed.is_set()
+    assert sum(line.startswith("[0] process ") for line in shown) == 2
+    assert_equal_parameters(undisturbed, parameters(tmp_path / "killed", SLOW_STEPS))
+
+
+def _telling(arguments, context):
+    print(f"process {os.getpid()}")
+    run_program(arguments, context)
+
+
+def _ancestor(pid: int, word: bytes) -> int:
+    while word not in Path(f"/proc/{pid}/cmdline").read_bytes():
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return pid

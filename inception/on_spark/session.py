@@ -1,0 +1,73 @@
+"""Connects to Spark, with errors that name the flag."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from inception.flags.table import Kind, refuse
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_REPO = Path(__file__).parents[2]
+_MASTER = Kind(
+    str,
+    "a Spark master: spark://HOST:PORT, yarn, k8s://URL, local[N] or local-cluster[N,CORES,MB]",
+    lambda text: re.match(r"(spark|k8s)://.|(yarn|local)$|local(-cluster)?\[[^\]]+\]$", text),
+)
+_SETTINGS = {
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+}
+
+
+def open_session(
+    master: str,
+    name: str,
+    workspace: str = "",
+    settings: Mapping[str, str] = MappingProxyType({}),
+) -> SparkSession:
+    """Connects to a Spark master.
+
+    Args:
+      master: its URL.
+      name: what Spark calls this application.
+      workspace: the repository's folder on executors, where its virtual environment is; "" = the
+        same as here.
+      settings: of Spark, beside those that keep it quiet.
+
+    Raises:
+      ValueError: pyspark or Java is missing, or the master does not answer.
+    """
+    if not _MASTER.check(master):
+        raise refuse("spark", master, f"must be {_MASTER.allowed}")
+    try:
+        from pyspark.sql import SparkSession
+    except ModuleNotFoundError:
+        raise refuse("spark", master, "needs pyspark: pip install '.[spark]'") from None
+    if not shutil.which("java") and "JAVA_HOME" not in os.environ:
+        java = "sudo apt-get install -y openjdk-17-jre-headless"
+        raise refuse("spark", master, f"needs Java 17 or newer; on Debian or Ubuntu: {java}")
+    logging.getLogger("py4j").setLevel(logging.ERROR)
+    # Spark would take the first python3 on PATH, which may be another version, without the suite.
+    python = f"{workspace}/.venv/bin/python" if workspace else sys.executable
+    os.environ.setdefault("PYSPARK_PYTHON", python)
+    own = {"spark.executorEnv.PYTHONPATH": workspace or str(_REPO), **settings}
+    builder = SparkSession.builder.master(master).appName(name).config(map=_SETTINGS | own)
+    try:
+        session = builder.getOrCreate()
+    except Exception as error:  # of pyspark or Java
+        lines = [line.strip(": ") for line in str(error).splitlines() if line.strip(": ")]
+        # Py4J's first line says only that a call failed.
+        reason = lines[1] if len(lines) > 1 and lines[0].startswith("An error") else lines[0]
+        raise refuse("spark", master, reason) from error
+    session.sparkContext.setLogLevel("OFF")  # the programs tell what was lost
+    return session

@@ -1,0 +1,1 @@
+"""Work on the executors of Apache Spark (extra `spark`)."""

@@ -1,0 +1,262 @@
+"""A cluster of workers and parameter servers inside the executors of Spark.
+
+    cluster = run(spark, main, arguments, num_workers=4, num_ps=1)
+    cluster.shutdown()
+
+calls `main(arguments, context)` on each worker and ps, in a process of its own. Nobody lists hosts:
+the processes find each other through Spark. What they print appears at the driver.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import threading
+import uuid
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from terngrad.spark.certificates import make_certificates
+from terngrad.spark.context import Context
+from terngrad.spark.driver import Driver, Placement
+from terngrad.spark.member import SCHEMA, Member, own_host
+
+if TYPE_CHECKING:
+    from pyspark import RDD, SparkContext
+    from pyspark.sql import DataFrame, SparkSession
+
+Main = Callable[[Any, Context], None]
+
+_ATTEMPTS = 4  # of all processes together; Spark tries a single one as often
+_LOOKS = 4  # tasks for each process, so that all executors get one
+
+
+class InputMode(enum.Enum):
+    """Where the workers' data comes from."""
+
+    TENSORFLOW = enum.auto()  # each worker reads its share of the records itself
+    SPARK = enum.auto()  # Spark feeds the rows of a DataFrame or an RDD
+
+
+class ClusterError(Exception):
+    """The processes failed more often than they may."""
+
+
+def run(
+    spark: SparkSession | SparkContext,
+    main: Main,
+    arguments: Any = None,
+    num_workers: int = 1,
+    num_ps: int = 0,
+    input_mode: InputMode = InputMode.TENSORFLOW,
+    *,
+    start_secs: float = 600.0,
+    show: Callable[[str], None] | None = None,
+) -> Cluster:
+    """Starts a cluster; with InputMode.SPARK each call of `train` does.
+
+    Each process takes a core of an executor. Without ps the workers are the tasks of a barrier
+    stage: if one fails, all of them start again, and `main` goes on from its checkpoint.
+    With ps each process is a job of its own: Spark starts a lost one again, and it joins the
+    others.
+
+    Args:
+      spark: the session, or the context of one.
+      main: what each process does. It and its arguments must be picklable.
+      arguments: first argument of `main`.
+      num_workers: number of workers.
+      num_ps: number of parameter servers.
+      input_mode: where the workers' data comes from.
+      start_secs: how long a process may wait until the others have a core.
+      show: takes each line that a process prints, after its label; None prints it.
+
+    Raises:
+      ValueError: a number is too small, or openssl is missing.
+    """
+    if num_workers < 1 or num_ps < 0:
+        raise ValueError(f"num_workers={num_workers}, num_ps={num_ps}; allowed are 1 and 0 or more")
+    from pyspark.sql import SparkSession
+
+    session = spark if isinstance(spark, SparkSession) else SparkSession(spark)
+    cluster = Cluster(session, main, arguments, num_workers, num_ps, input_mode, start_secs, show)
+    if input_mode is InputMode.TENSORFLOW:
+        cluster.start()
+    return cluster
+
+
+class Cluster:
+    """A cluster; made by `run`."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        main: Main,
+        arguments: Any,
+        num_workers: int,
+        num_ps: int,
+        input_mode: InputMode,
+        start_secs: float,
+        show: Callable[[str], None] | None,
+    ) -> None:
+        """See `run`."""
+        from pyspark import cloudpickle
+
+        self._spark = spark
+        self._num_workers, self._num_ps = num_workers, num_ps
+        self._input_mode = input_mode
+        host = spark.sparkContext.getConf().get("spark.driver.host")
+        self._hosts = _hosts(spark, host, _LOOKS * (num_workers + num_ps))
+        certificates = make_certificates(self._hosts)
+        self._show = print if show is None else show
+        self._driver = Driver(certificates, start_secs, self._show)
+        work = cloudpickle.dumps(main) + cloudpickle.dumps(arguments)
+        self._member = Member(work, "worker", (host, self._driver.port), certificates)
+        self._running: threading.Thread | None = None
+        self._failure: Exception | None = None
+
+    def start(self) -> None:
+        """Starts the processes; they read their data themselves."""
+        from pyspark import InheritableThread
+
+        numbers = self._spark.range(0, self._num_workers, 1, self._num_workers)
+        member = dataclasses.replace(self._member, meets_in_barrier=not self._num_ps)
+
+        def run_all() -> None:
+            try:
+                self._run(numbers, member)
+            except Exception as error:
+                self._failure = error
+
+        self._running = InheritableThread(target=run_all, daemon=True)
+        self._running.start()
+
+    def train(self, data: DataFrame | RDD, epochs: int = 1) -> None:
+        """Feeds rows to the workers, in equal numbers but for one, until all have ended.
+
+        The rows travel as Arrow batches, and wait where a worker is slow. `main` gets them by
+        `context.feed.batches`. It may end before it has seen all.
+
+        Args:
+          data: rows; those of an RDD must be ones that `spark.createDataFrame` takes.
+          epochs: how often each worker gets its rows. From the second epoch on they come from a
+            file on the worker's machine.
+
+        Raises:
+          ValueError: the cluster's workers read their data themselves, or `epochs` is below 1.
+          ClusterError: a process failed too often.
+        """
+        if self._input_mode is not InputMode.SPARK:
+            raise ValueError("train needs a cluster that was made with InputMode.SPARK")
+        if epochs < 1:
+            raise ValueError(f"epochs={epochs}; allowed are 1 and more")
+        frame = self._frame(data)
+        member = dataclasses.replace(
+            self._member,
+            meets_in_barrier=not self._num_ps,
+            epochs=epochs,
+            num_rows=frame.count(),
+        )
+        self._run(frame.repartition(self._num_workers), member)
+
+    def inference(self, data: DataFrame | RDD, schema: str) -> DataFrame:
+        """Returns the results of `main` for all rows, which Spark computes when they are needed.
+
+        Each partition has a process of its own. There `main` reads `context.feed.batches` and
+        gives as many results with `context.feed.give`, in the order of the rows.
+
+        Args:
+          data: see `train`.
+          schema: names and types of the results, such as "label int, probability float".
+        """
+        member = dataclasses.replace(self._member, job="inference", epochs=1)
+        return self._frame(data).mapInArrow(member, schema)
+
+    def stop(self) -> None:
+        """Sends SIGTERM to all processes: the suite's programs save and end."""
+        self._driver.stop()
+
+    def shutdown(self) -> None:
+        """Waits until all processes have ended.
+
+        Raises:
+          ClusterError: a process failed too often.
+        """
+        if self._running:
+            self._running.join()
+        self._driver.close()
+        if self._failure:
+            raise self._failure
+
+    def _frame(self, data: DataFrame | RDD) -> DataFrame:
+        return data if hasattr(data, "mapInArrow") else self._spark.createDataFrame(data)
+
+    def _run(self, data: DataFrame, member: Member) -> None:
+        """Runs all processes to their end, several times if they fail.
+
+        Raises:
+          ClusterError: they failed too often.
+        """
+        for attempt in range(1, _ATTEMPTS + 1):
+            if (failure := self._try(data, member)) is None:
+                return
+            error, may_go_on = failure
+            if attempt == _ATTEMPTS or not may_go_on:
+                raise ClusterError(_reason(error)) from error
+            self._show(f"All processes start again, attempt {attempt + 1}: {_reason(error)}")
+
+    def _try(self, data: DataFrame, member: Member) -> tuple[Exception, bool] | None:
+        """Runs all processes; returns why one failed, and whether all may start again."""
+        placement = Placement(self._num_workers, self._num_ps, self._hosts)
+        self._driver.expect(placement)
+        try:
+            if self._num_ps:
+                failure = self._run_apart(data, member)
+                # Spark has started a failed process again as often as it may.
+                return (failure, bool(placement.moved)) if failure else None
+            data.mapInArrow(member, SCHEMA, barrier=True).collect()
+        except Exception as error:  # of pyspark; it does not repeat the last stage of a barrier job
+            return error, True
+        finally:
+            self._driver.show_rest()
+        return None
+
+    def _run_apart(self, data: DataFrame, member: Member) -> Exception | None:
+        """Runs each process as a job of its own; returns the first failure, which ends all."""
+        from pyspark import InheritableThread
+
+        context = self._spark.sparkContext
+        group = f"terngrad {uuid.uuid4()}"
+        numbers = self._spark.range(0, self._num_ps, 1, self._num_ps)
+        workers = data.mapInArrow(member, SCHEMA).rdd
+        ps = numbers.mapInArrow(dataclasses.replace(member, job="ps", epochs=0), SCHEMA).rdd
+        failures: list[Exception] = []
+
+        def run_one(rdd: RDD, index: int) -> None:
+            context.setJobGroup(group, "a process of terngrad.spark.cluster", True)
+            try:
+                context.runJob(rdd, list, [index])
+            except Exception as error:
+                failures.append(error)
+                context.cancelJobGroup(group)
+
+        seats = [(ps, i) for i in range(self._num_ps)]
+        seats += [(workers, i) for i in range(self._num_workers)]
+        threads = [InheritableThread(target=run_one, args=seat, daemon=True) for seat in seats]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return failures[0] if failures else None
+
+
+def _hosts(spark: SparkSession, driver: str, tasks: int) -> list[str]:
+    """Returns the addresses of the driver and of executors that can hold so many tasks."""
+    numbers = spark.sparkContext.parallelize(range(tasks), tasks)
+    return sorted({driver, "127.0.0.1", *numbers.map(lambda _: own_host(driver)).collect()})
+
+
+def _reason(error: Exception) -> str:
+    """Returns the line of an error of Spark that says what happened in Python."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = [line for line in lines if line.startswith(("RuntimeError: ", "ValueError: "))]
+    return (told or lines or [type(error).__name__])[0]

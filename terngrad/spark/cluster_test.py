@@ -1,0 +1,143 @@
+"""Clusters inside Spark: who runs where, with which rows, and what happens after a failure."""
+
+import re
+import threading
+
+import pytest
+
+from terngrad.spark.cluster import ClusterError, InputMode, run
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+class Shown(list):
+    """The lines of a cluster."""
+
+    def __init__(self):
+        super().__init__()
+        self._lock = threading.Lock()
+
+    def __call__(self, line):
+        with self._lock:
+            self.append(line)
+
+    def of(self, label):
+        prefix = f"[{label}] "
+        return [line.removeprefix(prefix) for line in self if line.startswith(prefix)]
+
+
+@pytest.fixture
+def shown():
+    return Shown()
+
+
+@pytest.fixture
+def frame(spark):
+    return spark.createDataFrame(
+        [(number, bytes([number])) for number in range(21)], "n int, b binary"
+    )
+
+
+@pytest.mark.parametrize(("workers", "ps"), [(2, 0), (1, 1)])
+def test_all_processes_know_each_other(spark, shown, workers, ps):
+    def main(word, context):
+        print(word, context.job_name, context.task_id, *context.flags)
+
+    run(spark, main, "hello", workers, ps, show=shown).shutdown()
+    labels = [str(i) for i in range(workers)] + [f"ps {i}" for i in range(ps)]
+    lines = [shown.of(label)[0] for label in labels]
+    assert [line.split()[:3] for line in lines] == [
+        ["hello", *(["ps", label[3:]] if "ps" in label else ["worker", label])] for label in labels
+    ]
+    (hosts,) = {re.search(r"--worker_hosts=(\S+)", line)[1] for line in lines}
+    assert len(set(hosts.split(","))) == workers
+    assert all(("--tls_key=" in line) == bool(ps) for line in lines)
+
+
+def test_workers_get_all_rows_in_each_epoch_and_may_end_early(spark, shown, frame):
+    def main(size, context):
+        for batch in context.feed.batches(size):
+            print(context.num_rows, *batch.column("n").to_pylist())
+            if size == 1:
+                return
+
+    cluster = run(spark, main, 4, 2, 0, InputMode.SPARK, show=shown)
+    cluster.train(frame, epochs=2)
+    cluster.shutdown()
+    lines = [line.split() for line in shown.of("0") + shown.of("1")]
+    assert {total for total, *_ in lines} == {"21"}
+    assert sorted(int(n) for _, *row in lines for n in row) == sorted([*range(21)] * 2)
+    assert {len(row) for _, *row in lines} <= {4, 3, 2}
+    del shown[:]
+    cluster = run(spark, main, 1, 1, 0, InputMode.SPARK, show=shown)
+    cluster.train(frame.rdd)
+    assert len(shown) == 1
+
+
+def test_an_inference_gives_each_row_its_result(spark, frame):
+    def main(lost, context):
+        import pyarrow as pa
+
+        for batch in context.feed.batches(4):
+            doubled = [2 * n for n in batch.column("n").to_pylist()]
+            context.feed.give(pa.RecordBatch.from_pydict({"twice": doubled[lost:]}))
+
+    cluster = run(spark, main, 0, input_mode=InputMode.SPARK)
+    found = cluster.inference(frame, "twice long").collect()
+    assert sorted(row.twice for row in found) == [2 * n for n in range(21)]
+    with pytest.raises(Exception, match=r"rows gave .* results; each needs one"):
+        run(spark, main, 1, input_mode=InputMode.SPARK).inference(frame, "twice long").collect()
+
+
+@pytest.mark.parametrize(("workers", "ps"), [(2, 0), (1, 1)])
+def test_a_process_that_fails_once_is_started_again(spark, shown, tmp_path, workers, ps):
+    def main(folder, context):
+        mark = folder / "failed"
+        print("started", context.job_name)
+        if context.job_name == "worker" and context.task_id == 0 and not mark.exists():
+            mark.touch()
+            raise OSError("once")
+
+    run(spark, main, tmp_path, workers, ps, show=shown).shutdown()
+    assert shown.of("0").count("started worker") == 2
+    others = shown.of("ps 0") if ps else shown.of("1")
+    assert len(others) in (1, 2)  # a barrier stage starts anew as a whole
+
+
+def test_a_process_that_always_fails_ends_the_cluster_with_its_reason(spark, shown):
+    def main(_, context):
+        raise OSError("no luck")
+
+    with pytest.raises(ClusterError, match="status 1: OSError: no luck"):
+        run(spark, main, None, 1, 0, show=shown).shutdown()
+
+
+def test_a_request_to_stop_reaches_the_processes(spark, shown):
+    def main(_, context):
+        import signal
+        import sys
+        import time
+
+        def end(*_):
+            print("saved")
+            sys.exit(143)
+
+        signal.signal(signal.SIGTERM, end)
+        print("ready")
+        time.sleep(300)
+
+    cluster = run(spark, main, None, 1, 0, show=shown)
+    while not shown:
+        pass
+    cluster.stop()
+    cluster.shutdown()
+    assert shown.of("0") == ["ready", "saved"]
+
+
+def test_wrong_numbers_are_told_before_anything_starts(spark):
+    with pytest.raises(ValueError, match="num_workers=0, num_ps=0; allowed are 1 and 0 or more"):
+        run(spark, print, None, 0)
+    cluster = run(spark, print, None, 1, 0, InputMode.SPARK)
+    with pytest.raises(ValueError, match="epochs=0; allowed are 1 and more"):
+        cluster.train(spark.range(3), 0)
+    cluster.shutdown()

@@ -1,0 +1,76 @@
+"""A function runs once a combination, on executors, and failures are named."""
+
+import os
+
+import pytest
+
+from terngrad.spark import launch
+from terngrad.spark.launch import LaunchError, combinations
+
+pytestmark = pytest.mark.slow
+
+
+def test_results_are_in_the_order_of_the_pairs_and_made_by_other_processes(spark):
+    own = os.getpid()
+
+    def fn(rate, drop):
+        import time
+
+        time.sleep(rate)  # the first takes longest
+        return rate, drop, os.getpid() != own
+
+    found = launch.launch(spark, fn, {"rate": [0.4, 0.1, 0.0], "drop": ["a", "b", "c"]})
+    assert found == [(0.4, "a", True), (0.1, "b", True), (0.0, "c", True)]
+
+
+def test_all_combinations_are_tried_with_product(spark):
+    found = launch.launch(spark, lambda a, b: (a, b), {"a": [1, 2], "b": "xyz"}, product=True)
+    assert found == [(a, b) for a in (1, 2) for b in "xyz"]
+
+
+def test_a_call_that_fails_once_is_tried_again(spark, tmp_path):
+    mark = tmp_path / "failed"
+
+    def fn(x):
+        if x == 1 and not mark.exists():
+            mark.touch()
+            raise OSError("once")
+        return x
+
+    assert launch.launch(spark, fn, {"x": [0, 1, 2]}) == [0, 1, 2]
+    assert mark.exists()
+
+
+def test_a_call_that_always_fails_is_named_and_the_others_results_are_kept(spark):
+    with pytest.raises(
+        LaunchError, match=r"1 of 3 calls failed:\n\{'x': 0\}: [^$]*ZeroDivision"
+    ) as e:
+        launch.launch(spark, lambda x: 6 // x, {"x": [1, 0, 3]})
+    assert e.value.results == [6, None, 2]
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({}, "each argument needs at least one value"),
+        ({"a": []}, r"each argument needs at least one value; the numbers are \{'a': 0\}"),
+        ({"a": [1], "b": [1, 2]}, "without product=True all arguments need as many values"),
+    ],
+)
+def test_law_10_values_that_do_not_fit_are_told(values, told):
+    with pytest.raises(ValueError, match=told):
+        combinations(values, product=False)
+
+
+@pytest.mark.parametrize(
+    ("master", "given", "attempts"),
+    [
+        ("local", "9", 1),
+        ("local[4]", "9", 1),
+        ("local[*,3]", None, 3),
+        ("local-cluster[2,1,1024]", None, 4),
+        ("spark://host:7077", "2", 2),
+    ],
+)
+def test_the_number_of_attempts_is_that_of_spark(master, given, attempts):
+    assert launch._attempts(master, given) == attempts

@@ -1,0 +1,194 @@
+"""A task of Spark that is a process of a cluster, or that infers.
+
+The task starts a process for the user's function, hands it its rows, and tells the driver what it
+prints.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+
+from terngrad.cluster.ports import free_ports
+from terngrad.spark.certificates import Certificates
+from terngrad.spark.context import Context
+from terngrad.spark.driver import Line, Seat
+from terngrad.spark.feed import write_rows
+
+SCHEMA = "ended boolean"  # of the rows that a member yields: none
+
+
+@dataclasses.dataclass(frozen=True)
+class Member:
+    """What a task does; Spark sends it to executors.
+
+    Attributes:
+      work: pickled function and arguments.
+      job: "worker", "ps" or "inference".
+      driver: address of the driver.
+      certificates: of the run.
+      meets_in_barrier: the processes tell each other their addresses in a barrier stage; otherwise
+        at the driver.
+      epochs: how often the process gets its rows; 0 = never.
+      num_rows: rows of all workers.
+    """
+
+    work: bytes
+    job: str
+    driver: tuple[str, int]
+    certificates: Certificates
+    meets_in_barrier: bool = False
+    epochs: int = 0
+    num_rows: int | None = None
+
+    def __call__(self, batches: Iterable) -> Iterator:
+        """Runs the process to its end; yields the results of an inference."""
+        from pyspark import TaskContext
+
+        seat = Seat(self.job, TaskContext.get().partitionId())
+        with contextlib.ExitStack() as stack:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="terngrad"))
+            line, context = self._meet(seat)
+            stack.callback(line.close)
+            context = dataclasses.replace(context, tls=self.certificates.store(folder))
+            infers = self.job == "inference"
+            process = _Process(
+                self.work, context, line, with_rows=self.epochs > 0, with_results=infers
+            )
+            stack.callback(process.kill)
+            yield from process.run(batches, self.epochs)
+
+    def _meet(self, seat: Seat) -> tuple[Line, Context]:
+        """Connects to the driver; returns the connection, and this process' place."""
+        if seat.job == "inference":
+            return self._connect(seat, ""), Context(seat.job, seat.index)
+        host = own_host(self.driver[0])
+        port, control = free_ports(2)
+        own, control_port = f"[{host}]:{port}" if ":" in host else f"{host}:{port}", control
+        if self.meets_in_barrier:
+            line = self._connect(seat, "")
+            addresses, control_port = _gather(own, control)
+        else:
+            line = self._connect(seat, own)
+            addresses = line.addresses()
+        workers, ps = (tuple(addresses[job]) for job in ("worker", "ps"))
+        place = Context(seat.job, seat.index, workers, ps, control_port, num_rows=self.num_rows)
+        return line, place
+
+    def _connect(self, seat: Seat, own: str) -> Line:
+        return Line(self.driver, self.certificates, seat, own)
+
+
+def _gather(own: str, control: int) -> tuple[Mapping[str, list[str]], int]:
+    """Returns the workers' addresses, and the control port of the first."""
+    from pyspark import BarrierTaskContext
+
+    told = BarrierTaskContext.get().allGather(json.dumps([own, control]))
+    given = [json.loads(each) for each in told]
+    return {"worker": [address for address, _ in given], "ps": []}, given[0][1]
+
+
+def own_host(driver: str) -> str:
+    """Returns the address of this machine from which packets go to the driver's host."""
+    (family, kind, protocol, _, address), *_ = socket.getaddrinfo(driver, 9, type=socket.SOCK_DGRAM)
+    with socket.socket(family, kind, protocol) as connection:
+        connection.connect(address)  # sends nothing
+        return connection.getsockname()[0]
+
+
+class _Process:
+    """The process of a user's function."""
+
+    def __init__(
+        self, work: bytes, context: Context, line: Line, *, with_rows: bool, with_results: bool
+    ) -> None:
+        from pyspark import cloudpickle
+
+        self._line = line
+        self._last = ""
+        self._is_asked = False  # to end
+        life, self._life = os.pipe()  # the other end closes with this process, however that ends
+        rows, self._rows = os.pipe() if with_rows else (-1, -1)
+        self._results, results = os.pipe() if with_results else (-1, -1)
+        theirs = [end for end in (life, rows, results) if end >= 0]
+        ends = map(str, (life, rows, results))
+        self._process = subprocess.Popen(
+            [sys.executable, "-u", "-m", "terngrad.spark.process", *ends],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=theirs,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+        for end in theirs:
+            os.close(end)
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(work + cloudpickle.dumps(context))
+            self._process.stdin.close()
+
+    def run(self, batches: Iterable, epochs: int) -> Iterator:
+        """Feeds the process and yields its results, until it has ended.
+
+        Raises:
+          RuntimeError: it failed; with its last line.
+        """
+        telling = threading.Thread(target=self._tell)
+        telling.start()
+        threading.Thread(target=self._obey, daemon=True).start()
+        if self._results >= 0:
+            yield from self._inferred(batches)
+        elif self._rows >= 0:
+            write_rows(batches, os.fdopen(self._rows, "wb"), epochs)
+        else:
+            collections.deque(batches, maxlen=0)
+        status = self._process.wait()
+        telling.join()
+        if status and not self._is_asked:
+            raise RuntimeError(f"status {status}: {self._last}")
+
+    def _inferred(self, batches: Iterable) -> Iterator:
+        """Yields the results; the rows are written meanwhile."""
+        import pyarrow as pa
+
+        pipe = os.fdopen(self._rows, "wb")
+        written: list[int] = []
+        writing = threading.Thread(target=lambda: written.append(write_rows(batches, pipe, 1)))
+        writing.start()
+        rows = 0
+        with os.fdopen(self._results, "rb") as results:
+            if results.peek(1):
+                with pa.ipc.open_stream(results) as found:
+                    for batch in found:
+                        rows += batch.num_rows
+                        yield batch
+        writing.join()
+        if self._process.wait() == 0 and rows != sum(written):
+            raise RuntimeError(f"{sum(written)} rows gave {rows} results; each needs one")
+
+    def _tell(self) -> None:
+        for line in self._process.stdout:
+            text = line.decode(errors="replace").rstrip()
+            self._last = text or self._last
+            self._line.tell(text)
+
+    def _obey(self) -> None:
+        for request in self._line.requests():
+            if request == "stop":
+                self._is_asked = True
+                self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Ends the process if it still runs."""
+        os.close(self._life)
+        self._process.kill()
+        self._process.wait()

@@ -1,0 +1,45 @@
+"""The process in which a Spark task runs a user's function: python -m terngrad.spark.process.
+
+It has TensorFlow for itself, and signals reach its main thread. It is killed with the task, also
+if that is killed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import sys
+import threading
+
+from terngrad.spark.feed import Feed
+
+
+def main(life: int, rows: int, results: int) -> None:
+    """Calls the function that standard input holds.
+
+    Args:
+      life: file descriptor of a pipe that closes when the task ends.
+      rows: file descriptor of the rows; -1 = none.
+      results: file descriptor of the results; -1 = none.
+    """
+    from pyspark import cloudpickle
+
+    threading.Thread(target=_end_with_the_task, args=(life,), daemon=True).start()
+    function, arguments, context = (cloudpickle.load(sys.stdin.buffer) for _ in range(3))
+    if rows >= 0:
+        given = os.fdopen(results, "wb") if results >= 0 else None
+        feed = Feed(os.fdopen(rows, "rb"), given)
+        context = dataclasses.replace(context, feed=feed)
+    function(arguments, context)
+    if context.feed:
+        context.feed.close()
+
+
+def _end_with_the_task(life: int) -> None:
+    os.read(life, 1)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))
