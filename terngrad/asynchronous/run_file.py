@@ -7,6 +7,8 @@ import json
 import os
 from collections.abc import Mapping
 
+from terngrad import durable
+
 _NAME = ".asynchronous_run"
 
 
@@ -31,7 +33,7 @@ class RunFile:
         temporary = f"{self._path}.saving"
         with open(temporary, "w", encoding="utf-8") as file:
             json.dump({"run": run, "facts": dict(facts)}, file)
-        os.replace(temporary, self._path)
+        durable.publish(temporary, self._path)
 
     def remove(self) -> None:
         """Removes the file after the run has ended and was saved."""

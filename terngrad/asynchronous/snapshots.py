@@ -15,6 +15,8 @@ import struct
 import zlib
 from collections.abc import Callable
 
+from terngrad import durable
+
 _MAGIC = b"terngrad snapshot 1\n"
 _LENGTH, _CRC = struct.Struct("<Q"), struct.Struct("<I")
 _KEPT = 2  # the newest might be damaged
@@ -44,10 +46,7 @@ def save(folder: str, version: int, description: dict, content: bytes) -> str:
             file.write(head)
             file.write(content)
             file.write(_CRC.pack(zlib.crc32(content, zlib.crc32(head))))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        _sync_folder(folder)
+        durable.publish(temporary, path)
     except OSError:
         with contextlib.suppress(OSError):
             os.remove(temporary)
@@ -97,11 +96,3 @@ def newest(
         except (SnapshotError, OSError) as error:
             tell(f"{error}; looking for an older snapshot.")
     return None, None, None
-
-
-def _sync_folder(folder: str) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

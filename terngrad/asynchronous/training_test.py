@@ -224,6 +224,7 @@ def test_one_worker_gives_what_training_alone_gives(tmp_path, optimizer, policy,
         np.testing.assert_allclose(found[name], value, rtol=1e-6, atol=1e-7, err_msg=name)
 
 
+@pytest.mark.slow
 def test_parameters_are_pulled_rounded_to_half_precision(tmp_path):
     with serving(tmp_path, 2) as (_, hosts):
         worker = Worker(hosts, pull_bits=16)
@@ -238,6 +239,7 @@ def test_parameters_are_pulled_rounded_to_half_precision(tmp_path):
             np.testing.assert_array_equal(variable.numpy(), halves)
 
 
+@pytest.mark.slow
 def test_workers_end_after_exactly_as_many_updates_and_none_is_staler_than_the_bound(tmp_path):
     bound, steps = 1, 40
     with serving(tmp_path, 2, workers=3) as (servers, hosts):
@@ -264,6 +266,7 @@ def test_workers_end_after_exactly_as_many_updates_and_none_is_staler_than_the_b
         assert all(server.wait(SECS) for server in servers)
 
 
+@pytest.mark.slow
 def test_a_ps_that_is_found_again_goes_on_from_its_snapshot_with_each_push_once(tmp_path):
     hosts = free_addresses(1)
     batches = iter(make_batches())
@@ -284,6 +287,7 @@ def test_a_ps_that_is_found_again_goes_on_from_its_snapshot_with_each_push_once(
     worker.client.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arrives", [False, True])
 def test_a_run_begins_though_a_stream_breaks_when_the_state_is_sent(tmp_path, monkeypatch, arrives):
     taken, broken = Caller._state, []
@@ -303,6 +307,7 @@ def test_a_run_begins_though_a_stream_breaks_when_the_state_is_sent(tmp_path, mo
         assert worker.train(make_batches(), 2).version == 2
 
 
+@pytest.mark.slow
 def test_another_process_of_a_worker_that_is_here_waits_and_a_new_one_of_one_that_left_goes_on(
     tmp_path,
 ):
@@ -322,6 +327,7 @@ def test_another_process_of_a_worker_that_is_here_waits_and_a_new_one_of_one_tha
         assert second.train(make_batches(), 2).version == 5
 
 
+@pytest.mark.slow
 def test_a_run_that_begins_anew_drops_gradients_of_the_run_before(tmp_path):
     with serving(tmp_path, workers=2) as (servers, hosts):
         chief, other = Worker(hosts, 0, 2), Worker(hosts, 1, 2)
@@ -336,6 +342,7 @@ def test_a_run_that_begins_anew_drops_gradients_of_the_run_before(tmp_path):
         assert servers[0].store.status.run == "another run"
 
 
+@pytest.mark.slow
 def test_who_waits_for_a_run_keeps_its_stream_and_enters_the_next_before_it_pulls(tmp_path):
     with serving(tmp_path, workers=2) as (servers, hosts):
         chief, other = Worker(hosts, 0, 2), Worker(hosts, 1, 2)
@@ -351,6 +358,7 @@ def test_who_waits_for_a_run_keeps_its_stream_and_enters_the_next_before_it_pull
         assert servers[0].seats.figures.report().workers[1].dropped == 0
 
 
+@pytest.mark.slow
 def test_a_push_into_a_run_that_has_just_begun_enters_that_run(tmp_path):
     with serving(tmp_path, workers=2) as (servers, hosts):
         chief, other = Worker(hosts, 0, 2), Worker(hosts, 1, 2)
@@ -366,6 +374,7 @@ def test_a_push_into_a_run_that_has_just_begun_enters_that_run(tmp_path):
         assert servers[0].seats.figures.report().workers[1].dropped == 1
 
 
+@pytest.mark.slow
 def test_parameters_of_different_runs_are_not_mixed(tmp_path):
     with serving(tmp_path, 2) as (servers, hosts):
         worker = Worker(hosts)
@@ -394,6 +403,7 @@ def test_a_worker_that_says_done_too_soon_ends_the_run_for_nobody_else(tmp_path)
         assert servers[0].seats.why_over == "the run is finished"
 
 
+@pytest.mark.slow
 def test_a_run_that_has_ended_waits_for_a_worker_no_longer_than_the_time_out(tmp_path):
     with serving(tmp_path, workers=2, secs=1.0) as (servers, hosts):
         chief, other = Worker(hosts, 0, 2), Worker(hosts, 1, 2)
@@ -417,6 +427,7 @@ def test_who_looks_for_a_ps_while_the_run_ends_still_finds_it(tmp_path):
         assert servers[0].wait(2.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("saved", [True, False])
 def test_workers_learn_whether_the_chief_has_saved_what_it_stopped(tmp_path, saved):
     with serving(tmp_path, workers=2) as (servers, hosts):
@@ -430,6 +441,7 @@ def test_workers_learn_whether_the_chief_has_saved_what_it_stopped(tmp_path, sav
         assert servers[0].seats.why_over.endswith("has saved" if saved else "has not saved")
 
 
+@pytest.mark.slow
 def test_nothing_is_applied_between_the_last_state_and_the_end(tmp_path):
     with serving(tmp_path, 2, workers=2) as (servers, hosts):
         chief, other = Worker(hosts, 0, 2), Worker(hosts, 1, 2)
@@ -449,6 +461,7 @@ def test_nothing_is_applied_between_the_last_state_and_the_end(tmp_path):
         assert [server.store.version for server in servers] == [step, step]
 
 
+@pytest.mark.slow
 def test_the_others_go_on_without_a_chief_that_dies_while_it_ends_the_run(tmp_path):
     with serving(tmp_path, workers=2) as (_, hosts):
         chief, other = Worker(hosts, 0, 2), Worker(hosts, 1, 2)
@@ -459,6 +472,7 @@ def test_the_others_go_on_without_a_chief_that_dies_while_it_ends_the_run(tmp_pa
         assert in_time(lambda: other.train(make_batches(), 2), SECS)
 
 
+@pytest.mark.slow
 def test_updates_that_are_on_their_way_to_a_ps_are_waited_for(tmp_path):
     with serving(tmp_path, 2) as (servers, hosts):
         worker = Worker(hosts)
@@ -473,6 +487,7 @@ def test_updates_that_are_on_their_way_to_a_ps_are_waited_for(tmp_path):
             assert reached.result(SECS)
 
 
+@pytest.mark.slow
 def test_a_worker_leaves_a_ps_that_is_gone_without_looking_for_it(tmp_path):
     with serving(tmp_path, 2) as (_, hosts):
         worker = Worker(hosts)
@@ -480,6 +495,7 @@ def test_a_worker_leaves_a_ps_that_is_gone_without_looking_for_it(tmp_path):
     assert in_time(lambda: worker.client.bye(stop=True) or True, 5.0)
 
 
+@pytest.mark.slow
 def test_a_search_for_a_ps_ends_when_the_worker_is_to_end_or_has_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(remote, "_STOP_SECS", 0.1)
     with serving(tmp_path, 2) as (_, hosts):
@@ -498,6 +514,7 @@ def test_a_search_for_a_ps_ends_when_the_worker_is_to_end_or_has_ended(tmp_path,
             searches[1].result(20.0)
 
 
+@pytest.mark.slow
 def test_a_worker_enters_once(tmp_path, monkeypatch):
     entered = []
     with serving(tmp_path) as (servers, hosts):
@@ -526,6 +543,7 @@ def test_a_ps_that_would_send_too_much_is_named_before_anything_is_allocated(tmp
     assert allocated and not any(allocated)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", [1, 32])
 def test_law_10_variables_that_stay_float_are_named_where_their_gradient_is_not_finite(
     tmp_path, bits

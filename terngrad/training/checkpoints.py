@@ -2,7 +2,8 @@
 
 A checkpoint holds a flat set of named variables: `step`, `variables/NAME`, `averages/NAME`,
 `slots/SLOT/NAME`. It also holds a text with the settings of the training. Its files are written
-under temporary names, and the index is renamed last: a checkpoint with an index is complete. The
+under temporary names, and the index is renamed last: a checkpoint with an index is complete, also
+after a loss of power, since each file is on the disk before the next one gets its name. The
 codecs' memory has its own checkpoints, see memory.py.
 """
 
@@ -17,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
+from terngrad import durable
 from terngrad.training.divergence import NotFiniteError
 
 _NAME = "model.ckpt"
@@ -54,15 +56,15 @@ def save(directory: str, state: State, step: int, keep: int = 5, settings: str =
     name = f"{_NAME}-{step}"
     try:
         _write(os.path.join(temporary, name), state, settings)
-    except tf.errors.OpError as error:
+        for file in sorted(os.listdir(temporary), key=lambda file: file.endswith(".index")):
+            durable.publish(os.path.join(temporary, file), os.path.join(directory, file))
+    except (tf.errors.OpError, OSError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
         last = latest_checkpoint(directory) or "none"
+        reason = error.message if isinstance(error, tf.errors.OpError) else error
         raise OSError(
-            f"{directory}: step {step} cannot be saved: {error.message}; last checkpoint: {last}."
+            f"{directory}: step {step} cannot be saved: {reason}; last checkpoint: {last}."
         ) from error
-    written = sorted(os.listdir(temporary), key=lambda file: file.endswith(".index"))
-    for file in written:
-        os.replace(os.path.join(temporary, file), os.path.join(directory, file))
     os.rmdir(temporary)
     _rotate(directory, keep, step)
     return os.path.join(directory, name)
@@ -265,7 +267,7 @@ def _write_state_file(directory: str) -> None:
     temporary = os.path.join(directory, f"checkpoint{_TEMPORARY}")
     with open(temporary, "w", encoding="utf-8") as file:
         file.write("\n".join(lines) + "\n")
-    os.replace(temporary, os.path.join(directory, "checkpoint"))
+    durable.publish(temporary, os.path.join(directory, "checkpoint"))
 
 
 def _some(names: Sequence[str]) -> str:

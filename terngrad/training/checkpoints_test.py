@@ -198,3 +198,27 @@ def test_settings_stand_beside_the_state_and_older_checkpoints_have_none(tmp_pat
     checkpoints.restore(path, state)
     tf.train.Checkpoint(state=state).write(str(tmp_path / "model.ckpt-8"))
     assert checkpoints.settings_of(str(tmp_path / "model.ckpt-8")) == ""
+
+
+def test_each_file_is_on_the_disk_before_it_has_its_name_and_the_index_is_last(
+    tmp_path, monkeypatch
+):
+    acts = []
+    fsync, replace = os.fsync, os.replace
+
+    def noted_fsync(descriptor):
+        acts.append(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))
+        fsync(descriptor)
+
+    def noted_replace(old, new):
+        assert acts[-1] == os.path.basename(old)
+        acts.append(f"named {os.path.basename(new)}")
+        replace(old, new)
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(os, "replace", noted_replace)
+    checkpoints.save(str(tmp_path), {"step": tf.Variable(3)}, 3)
+    named = [act for act in acts if act.startswith("named ")]
+    assert named[-2:] == ["named model.ckpt-3.index", "named checkpoint"]
+    for act in named:
+        assert acts[acts.index(act) + 1] == tmp_path.name
