@@ -24,7 +24,6 @@ from inception import app
 from inception.flags import table
 from inception.flags.table import TEXT, at_least, flag
 from inception.results import pictures
-from inception.training import runtime
 from slim.nets import nets_factory
 from terngrad.codecs.factory import make_codecs
 from terngrad.draws import DrawKey
@@ -33,6 +32,7 @@ from terngrad.layout import Policy, make_layout
 from terngrad.ops.kernels import Kernels
 from terngrad.ops.native import NativeKernels
 from terngrad.ops.reference import ReferenceKernels
+from terngrad.training import runtime
 from terngrad.training.step import exchange_gradients
 
 _SIZES = (8_400_000, 61_000_000)  # a large layer; AlexNet

@@ -1,11 +1,10 @@
 """Fixtures for the tests of the benchmarks: a small data set and a way to run a program."""
 
 import json
-import os
 import runpy
-import shutil
 import subprocess
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ import pytest
 
 from slim.conversion import convert
 from slim.datasets import mnist
+from terngrad.testing import forked
 
 _IMAGES = 256  # in each split
 
@@ -32,7 +32,23 @@ def digits(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def run(tmp_path, monkeypatch) -> Run:
-    """Runs a benchmark as `python -m` does and returns its figures."""
+    """Runs a benchmark as `python -m` does and returns its figures.
+
+    The programs that it runs to their end are forked from a process that has imported TensorFlow.
+    """
+    subprocess_run = subprocess.run
+
+    def run_forked(command: Sequence[str], **settings: object) -> subprocess.CompletedProcess:
+        if command[:2] != [sys.executable, "-m"] or settings.keys() != {"check"}:
+            return subprocess_run(command, **settings)
+        done = forked.run(command)
+        print(done.stdout, end="")
+        print(done.stderr, end="", file=sys.stderr)
+        if settings["check"]:
+            done.check_returncode()
+        return done
+
+    monkeypatch.setattr(subprocess, "run", run_forked)
 
     def run_program(name: str, *arguments: str) -> dict:
         file = tmp_path / "figures.json"
@@ -41,15 +57,3 @@ def run(tmp_path, monkeypatch) -> Run:
         return json.loads(file.read_text())
 
     return run_program
-
-
-@pytest.fixture(scope="session")
-def has_networks() -> None:
-    """Skips tests that need several hosts if this machine cannot simulate them."""
-    if not (shutil.which("ip") and shutil.which("tc")):
-        pytest.skip("ip or tc (iproute2) is not installed")
-    trial = f"trial{os.getpid()}"
-    made = subprocess.run(["ip", "netns", "add", trial], capture_output=True, check=False)
-    subprocess.run(["ip", "netns", "delete", trial], capture_output=True, check=False)
-    if made.returncode:
-        pytest.skip("network namespaces need root")

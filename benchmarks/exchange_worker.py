@@ -23,7 +23,6 @@ from benchmarks.ring import all_reduce
 from inception import app
 from inception.flags import table
 from inception.flags.table import NAMES, at_least, flag, number
-from inception.training import runtime
 from terngrad.codecs.factory import make_codecs
 from terngrad.draws import DrawKey
 from terngrad.exchange.connection import Connection
@@ -32,6 +31,7 @@ from terngrad.exchange.two_shot import Transport
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS, Policy, make_layout
 from terngrad.ops.choice import choose_kernels
 from terngrad.ops.kernels import Kernels
+from terngrad.training import runtime
 from terngrad.training.step import exchange_gradients
 
 POLICIES = {

@@ -63,7 +63,8 @@ def _measure(options: _Options) -> dict:
         [sys.executable, "-m", module, *map(str, arguments)], stdout=subprocess.PIPE, text=True
     )
     processes = [run(_PROGRAM, *flags)]
-    hosts = [each.partition("=")[2] for each in cluster[-1].flags[:2]]
+    flag_values = dict(each.removeprefix("--").split("=") for each in cluster[-1].flags)
+    hosts = (flag_values["ps_hosts"], flag_values["worker_hosts"])
     task = (*hosts, options.net, options.bits, options.rounds, processes[0].pid)
     try:
         for rank in range(options.workers):

@@ -16,11 +16,11 @@ from inception import app
 from inception.flags import table
 from inception.flags.configs import TrainConfig
 from inception.flags.table import TEXT, at_least, flag
-from inception.training import runtime
 from inception.training.batches import training_batches
 from inception.training.problem import resolve
 from terngrad.exchange.connection import Connection
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS
+from terngrad.training import runtime
 
 GRAD_BITS = {"float32": 32, "float16": 16, "ternary": 1}
 ALONE = "compute alone"  # on every host at once, without an exchange

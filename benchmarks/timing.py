@@ -9,10 +9,10 @@ import tensorflow as tf
 
 from inception.flags.configs import Threads, TrainConfig
 from inception.flags.table import BOOLEAN, TEXT, at_least, flag, number
-from inception.training import runtime
 from inception.training.build import build_training
 from inception.training.problem import resolve
 from terngrad.exchange.connection import Connection
+from terngrad.training import runtime
 
 Side = Callable[[int], None]  # makes the given number of steps
 
