@@ -3,16 +3,10 @@
 python -m docs.write_flags
 """
 
-import functools
-import runpy
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-from unittest import mock
 
-from absl import flags
-
-from inception import app
+from inception.flags.defined import flags_of
 
 REPO = Path(__file__).parents[1]
 PAGE = REPO / "docs" / "flags.md"
@@ -30,6 +24,7 @@ SECTIONS = {
         "inception.cifar10_distributed_train",
         "inception.imagenet_distributed_train",
     ),
+    "Sweeps": ("inception.sweep",),
     "Evaluation": (
         "inception.mnist_eval",
         "inception.cifar10_eval",
@@ -64,30 +59,6 @@ flag that has no effect beside the others.
 Its own flags stand before the number of workers: `--ps=P` starts P parameter servers, and
 `--max_restarts=N` starts lost processes again, up to N times.
 """
-
-
-def flags_of(program: str) -> flags.FlagValues:
-    """Returns the flags that a program defines, before it parses any.
-
-    Args:
-      program: its module, such as "inception.mnist_train".
-    """
-    values = flags.FlagValues()
-    _call_of(program).args[1](values)
-    return values
-
-
-def positional_of(program: str) -> Sequence[str]:
-    """Returns the flags of a program that may be given by their values alone."""
-    return _call_of(program).kwargs.get("positional", ())
-
-
-@functools.cache
-def _call_of(program: str) -> Any:
-    """Returns the call of app.run, to which every program hands its flags."""
-    with mock.patch.object(app, "run") as run:
-        runpy.run_module(program, run_name="__main__")
-    return run.call_args
 
 
 def page() -> str:

@@ -191,6 +191,7 @@ def test_a_signal_runs_the_cleanup_and_ends_with_a_line_instead_of_a_traceback(
     assert (done.returncode, done.stdout, done.stderr) == (status, expected, "")
 
 
+@pytest.mark.slow
 def test_a_quiet_import_drops_infos_and_keeps_the_rest_even_of_a_crash(tmp_path):
     code = (
         "import os\n"

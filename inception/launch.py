@@ -1,6 +1,6 @@
 """Starts all workers of a distributed training on this machine.
 
-python -m inception.launch [--max_restarts=N] [--ps=N] WORKERS PROGRAM FLAG...
+python -m inception.launch [--max_restarts=N] [--ps=N] [--bandwidth=RATE] WORKERS PROGRAM FLAG...
 python -m inception.launch 2 inception.mnist_distributed_train --data_dir=DIR --grad_bits=1
 
 Each output line begins with the label of its worker. After Ctrl-C, SIGTERM, SIGHUP or a closed
@@ -10,18 +10,23 @@ failed first. With --max_restarts=N a failed training restarts from its last che
 times. With --ps=N the workers exchange through N parameter servers, which start and end with them.
 The loss of a process then ends the others only if their flags say so, and --max_restarts=N restarts
 killed processes, at most N in all.
+
+With --bandwidth=100mbit each process has a network interface of its own with that bandwidth, to try
+how the training would go over such a network (Linux, as root). "unshaped" sets no limit.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from inception.cluster.local_run import LocalRun, Output, Requests
-from inception.cluster.members import members
+from inception.cluster.members import members, members_on_hosts
+from inception.cluster.namespaces import BANDWIDTH, Network
 
 
 @dataclasses.dataclass
@@ -30,6 +35,7 @@ class _Arguments:
     command: list[str]
     max_restarts: int = 0
     ps: int = 0
+    bandwidth: str = ""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -41,9 +47,14 @@ def main(argv: Sequence[str]) -> int:
     for attempt in range(1 if arguments.ps else arguments.max_restarts + 1):
         if attempt:
             output.show(f"Restart {attempt} of {arguments.max_restarts}, from the last checkpoint.")
-        processes = members(arguments.workers, arguments.ps)
-        run = LocalRun(arguments.command, processes, arguments.max_restarts, requests, output)
-        status = run.run()
+        with _network(arguments) as network:
+            if network:
+                processes = members_on_hosts(network.addresses, arguments.workers)
+            else:
+                processes = members(arguments.workers, arguments.ps)
+            restarts, command = arguments.max_restarts, arguments.command
+            run = LocalRun(command, processes, restarts, requests, output, network)
+            status = run.run()
         if status == 0 or status > 128 or run.asked:  # done, or it was asked to end
             break
     return status
@@ -54,15 +65,42 @@ def _parse(argv: Sequence[str]) -> _Arguments:
     if rest[:1] in (["--help"], ["-h"]):
         print(__doc__)
         sys.exit(0)
-    numbers = {"--max_restarts": 0, "--ps": 0}
-    while rest and (name := rest[0].partition("=")[0]) in numbers:
+    options = {
+        "--max_restarts": lambda text: _whole_number(text, "--max_restarts", 0),
+        "--ps": lambda text: _whole_number(text, "--ps", 0),
+        "--bandwidth": _bandwidth,
+    }
+    given: dict[str, int | str] = {}
+    while rest and (name := rest[0].partition("=")[0]) in options:
         text = rest.pop(0).partition("=")[2] or (rest.pop(0) if rest else "")
-        numbers[name] = _whole_number(text, name, 0)
+        given[name.removeprefix("--")] = options[name](text)
     if len(rest) < 2:
         sys.exit(f"launch: needs the number of workers and a program\n{__doc__.splitlines()[2]}")
     if rest[1].startswith("-"):
         sys.exit(f"launch: PROGRAM is {rest[1]!r}; launch's own flags stand before WORKERS")
-    return _Arguments(_whole_number(rest[0], "WORKERS", 1), rest[1:], *numbers.values())
+    return _Arguments(_whole_number(rest[0], "WORKERS", 1), rest[1:], **given)
+
+
+@contextlib.contextmanager
+def _network(arguments: _Arguments) -> Iterator[Network | None]:
+    """Makes a network with a host for each process, where one is asked for."""
+    if not arguments.bandwidth:
+        yield None
+        return
+    size = arguments.workers + arguments.ps
+    try:
+        with Network(f"launch{os.getpid()}", size) as network:
+            network.shape(arguments.bandwidth)
+            yield network
+    except ValueError as error:
+        sys.exit(f"launch: --bandwidth={arguments.bandwidth}: {error}")
+
+
+def _bandwidth(text: str) -> str:
+    try:
+        return BANDWIDTH.parse(text)
+    except ValueError as error:
+        sys.exit(f"launch: --bandwidth is {text!r}; it {error}")
 
 
 def _whole_number(text: str, name: str, least: int) -> int:

@@ -1,26 +1,17 @@
 """The program as users start it: its files, and one line for an error."""
 
 import os
-import pathlib
-import subprocess
 import sys
 
 import pytest
 
 from slim.datasets.dataset_factory import get_dataset
 from slim.testing import write_mnist
-
-_REPO = pathlib.Path(__file__).parents[1]
+from terngrad.testing import forked
 
 
 def _run(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "slim.download_and_convert_data", *map(str, arguments)],
-        cwd=_REPO,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return forked.run([sys.executable, "-m", "slim.download_and_convert_data", *arguments])
 
 
 @pytest.mark.slow

@@ -59,6 +59,7 @@ def _dataset(tmp_path):
     return _make_dataset(tmp_path, [9, 3, 11, 0, 8, 5])  # 36 images
 
 
+@pytest.mark.slow
 def test_order_is_a_function_of_seed_and_epoch(dataset):
     three_epochs = _numbers(_train(dataset), 108)
     assert _numbers(_train(dataset, batch_size=6, num_preprocess_threads=1), 108) == three_epochs
@@ -108,6 +109,7 @@ def test_resuming_opens_only_files_that_the_rest_of_the_epoch_needs(tmp_path):
     assert _numbers(_train(dataset, **options), 40) == rest_of_epoch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [1, 2, 6, 7])
 def test_shares_of_workers_are_disjoint_and_complete(dataset, num_workers):
     shares = []
@@ -146,6 +148,7 @@ def test_unknown_worker_and_too_few_records_are_named(tmp_path):
         _train(dataset, worker_index=2, num_workers=3)
 
 
+@pytest.mark.slow
 def test_augmentation_depends_on_seed_epoch_and_image_alone(tmp_path):
     def draw(image, size, seed):
         return tf.cast(image, tf.float32) * 0 + tf.random.stateless_uniform([4, 4, 3], seed)
@@ -225,6 +228,7 @@ def _contents(batches, count):
     return [(int(label), image.tobytes()) for image, label in images]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["inception", "vgg"])
 def test_photographs_of_all_sizes_are_a_function_of_seed_epoch_and_image(tmp_path, name):
     dataset = _write_photographs(tmp_path, [9, 3, 0, 12])
@@ -322,6 +326,7 @@ for preprocess, batches in (
 """
 
 
+@pytest.mark.slow
 def test_op_determinism_leaves_reading_parallel(tmp_path):
     """TensorFlow makes pipelines with an apparently stateful operation sequential."""
     dataset = _make_dataset(tmp_path, [16])

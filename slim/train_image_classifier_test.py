@@ -9,6 +9,7 @@ import pytest
 from slim.conversion import convert
 from slim.datasets import mnist
 from slim.nets import nets_factory
+from terngrad.testing import forked
 from terngrad.training import checkpoints
 
 
@@ -29,7 +30,7 @@ def data_dir(tmp_path_factory):
 def run(program: str, *arguments: str) -> subprocess.CompletedProcess:
     """Runs one of slim's programs on the small data set."""
     command = [sys.executable, "-m", f"slim.{program}", "--dataset_name=mnist", "--model_name=mlp"]
-    return subprocess.run([*command, *arguments], capture_output=True, text=True)
+    return forked.run([*command, *arguments])
 
 
 @pytest.mark.slow

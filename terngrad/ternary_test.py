@@ -28,6 +28,7 @@ def test_law_1_unbiased_to_2_pow_minus_23_of_the_scale(share, scale):
     assert abs(accepted / 2**24 - float(value) / float(np.float32(scale))) <= 2**-23
 
 
+@pytest.mark.slow
 def test_law_1_the_mean_of_many_encodings_is_the_clipped_gradient():
     rng = np.random.default_rng(1)
     values = rng.normal(size=64).astype(np.float32)

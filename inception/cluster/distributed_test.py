@@ -56,9 +56,20 @@ def test_law_4_holds_for_the_net_of_cifar10(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_law_4_mpi_gives_the_bits_of_one_process(tmp_path, four_nodes):
-    with MpiRun(2, *flags_of(tmp_path, batch_size=4, nodes=2)) as run:
-        run.succeed()
+@pytest.mark.parametrize("engine", ["collective", "ps", "mpi"])
+def test_law_4_a_training_that_predicts_its_speed_has_the_bits_of_one_process(
+    tmp_path, four_nodes, engine
+):
+    program, flags = flags_of(tmp_path, batch_size=4, nodes=2)
+    flags.append("--predict")
+    start = {
+        "collective": lambda: Run(2, program, flags),
+        "ps": lambda: Run(2, program, flags, ["--ps=1"]),
+        "mpi": lambda: MpiRun(2, program, flags),
+    }
+    with start[engine]() as run:
+        output = run.succeed()
+    assert len(re.findall(r"Prediction: ternary \d+\.\d x \w+ than float32 on this", output)) == 1
     assert_equal_parameters(four_nodes, parameters(tmp_path))
 
 

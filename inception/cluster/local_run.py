@@ -19,6 +19,7 @@ import rich.console
 import rich.text
 
 from inception.cluster.members import Member
+from inception.cluster.namespaces import Network
 
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 _LOOK_SECS = 0.1
@@ -92,6 +93,7 @@ class LocalRun:
         restarts: int,
         requests: Requests,
         output: Output,
+        network: Network | None = None,
     ) -> None:
         """Starts nothing yet.
 
@@ -101,10 +103,12 @@ class LocalRun:
           restarts: how many processes that were killed are started again; only beside a ps.
           requests: to end.
           output: gets the lines of all processes.
+          network: has the hosts of members that have one.
         """
         self.asked = False
         self._requests = requests
         self._output = output
+        self._network = network
         self._command = command
         self._members = members
         self._outlive_others = any(member.is_ps for member in members)
@@ -130,8 +134,14 @@ class LocalRun:
     def _start(self, member: Member) -> None:
         if self._requests.events:
             return
+        command = [sys.executable, "-u", "-m", *self._command, *member.flags]
+        environment = None
+        if self._network:
+            command = self._network.on_host(member.host, command)
+            environment = os.environ | self._network.environment
         process = subprocess.Popen(
-            [sys.executable, "-u", "-m", *self._command, *member.flags],
+            command,
+            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

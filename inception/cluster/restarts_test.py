@@ -87,10 +87,11 @@ def _restarted(tmp_path_factory):
 
 def test_law_8_killed_workers_and_ps_that_come_back_change_no_bit(restarted, undisturbed):
     folder, cluster, _ = restarted
-    # Nobody needs another's state where only the new ps 0 knows nothing.
+    # Nobody needs another's state where only the new ps 0 knows nothing, except a worker that the
+    # result of the last step had not reached yet.
     views = [line for line in cluster.runs["ps 0"].lines if "train from step" in line]
     assert views
-    assert not any("gives" in line for line in views), views
+    assert all(line.count("worker") <= 2 for line in views), views
     assert_equal_parameters(undisturbed, parameters(folder, LONGER))
 
 

@@ -55,6 +55,7 @@ def test_an_offset_above_a_label_is_named_with_the_record(dataset, config_class)
         labels_of(config, dataset, 1)
 
 
+@pytest.mark.slow
 def test_a_label_outside_the_classes_is_named_with_the_record(tmp_path):
     path = str(tmp_path / "train-00000-of-00001")
     with records.record_writer(path) as writer:

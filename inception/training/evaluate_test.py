@@ -3,7 +3,6 @@ import glob
 import os
 import pathlib
 import re
-import subprocess
 import sys
 import time
 import types
@@ -19,6 +18,7 @@ from slim import eval_image_classifier
 from slim.conversion import convert
 from slim.datasets import mnist
 from slim.nets import nets_factory
+from terngrad.testing import forked
 from terngrad.training import checkpoints
 
 LABELS = np.array([3] * 12 + [5] * 6 + [9] * 32)
@@ -84,9 +84,7 @@ def scalars(folder: str) -> dict[str, tuple[int, float]]:
 def test_the_program_prints_the_lines_that_tools_read_and_writes_them(data_dir, train_dir):
     path = save(train_dir, 40)
     arguments = mnist_arguments(data_dir, train_dir, "--run_once", "True", "--batch_size=2")
-    done = subprocess.run(
-        [sys.executable, "-m", "inception.mnist_eval", *arguments], capture_output=True, text=True
-    )
+    done = forked.run([sys.executable, "-m", "inception.mnist_eval", *arguments])
     assert (done.returncode, done.stderr) == (0, "")
     expected = [
         re.escape("There is no GPU: /gpu:0 means the CPU."),

@@ -8,6 +8,7 @@ from inception.training import exporting
 from slim.nets import nets_factory
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("net", ["lenet_slim", "cifarnet", "inception_v1"])
 def test_a_portable_model_is_loaded_by_keras_alone_and_gives_the_same_logits(tmp_path, net):
     size = 32

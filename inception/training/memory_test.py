@@ -2,19 +2,16 @@
 
 import re
 import shutil
-import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from inception import programs
-from inception.training import runtime
-from terngrad.training import checkpoints
+from terngrad.testing import forked
+from terngrad.training import checkpoints, runtime
 
-REPO = Path(__file__).parents[2]
 TIMEOUT_SECS = 200
 FLAGS = {
     "codec": "terngrad.testing.residual_codec:ResidualCodec",
@@ -75,17 +72,10 @@ def test_law_8_a_training_goes_on_with_its_memory_or_says_that_it_has_none(tmp_p
 @pytest.mark.slow
 @pytest.mark.parametrize("ps", [0, 1])
 def test_law_8_all_workers_of_a_training_go_on_with_their_memories(tmp_path, train_here, ps):
-    command = [sys.executable, "-m", "inception.launch", f"--ps={ps}", "2"]
+    command = [sys.executable, "-m", "inception.testing.launch", f"--ps={ps}", "2"]
     command = [*command, "inception.mnist_distributed_train"]
     for steps in (4, 8):
-        done = subprocess.run(
-            [*command, *arguments(tmp_path / "parts", max_steps=steps)],
-            cwd=REPO,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_SECS,
-            check=False,
-        )
+        done = forked.run([*command, *arguments(tmp_path / "parts", max_steps=steps)])
         assert done.returncode == 0, done.stdout + done.stderr
         assert not re.search(ZERO, done.stdout)
     train_here(tmp_path / "whole", max_steps=8, num_nodes=4, batch_size=16)

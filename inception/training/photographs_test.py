@@ -8,9 +8,8 @@ import tensorflow as tf
 
 from inception import programs
 from inception.flags.configs import EvalConfig, TrainConfig
-from inception.training import runtime
 from slim.datasets import records
-from terngrad.training import checkpoints
+from terngrad.training import checkpoints, runtime
 
 _IMAGES = {"train-00000-of-00002": 9, "train-00001-of-00002": 7, "validation-00000-of-00001": 6}
 

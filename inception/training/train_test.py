@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import types
 from pathlib import Path
@@ -16,15 +15,15 @@ import tensorflow as tf
 from inception import programs
 from inception.cluster.workers import Workers
 from inception.results import report
-from inception.training import runtime, train
+from inception.training import train
 from slim.conversion import convert
 from terngrad.cluster.channel import DifferenceError
+from terngrad.testing import forked
 from terngrad.testing.processes import Started, unread_after
-from terngrad.training import checkpoints
+from terngrad.training import checkpoints, runtime
 
 REPO = Path(__file__).parents[2]
 STEPS = 100
-TIMEOUT_SECS = 200
 
 
 @pytest.fixture(scope="session", name="digits")
@@ -56,14 +55,7 @@ def command(*args, **flags):
 
 
 def run(digits, train_dir, **flags):
-    return subprocess.run(
-        command(digits, train_dir, **flags),
-        cwd=REPO,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_SECS,
-        check=False,
-    )
+    return forked.run(command(digits, train_dir, **flags))
 
 
 @pytest.fixture(name="run_here")

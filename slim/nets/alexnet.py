@@ -6,9 +6,7 @@ import keras
 
 from slim.nets.layers import LocalResponseNormalization
 from slim.nets.net_builder import NetBuilder
-from slim.nets.scope import XAVIER, BatchNorm, Scope, Style, truncated_normal
-
-_BATCH_NORM = BatchNorm(decay=0.9997, epsilon=0.001, scale=False)
+from slim.nets.scope import BATCH_NORM, XAVIER, Scope, Style, truncated_normal
 
 
 def alexnet(images: keras.KerasTensor, num_classes: int, add: NetBuilder) -> keras.KerasTensor:
@@ -19,7 +17,7 @@ def alexnet(images: keras.KerasTensor, num_classes: int, add: NetBuilder) -> ker
     have batch normalization in place of a bias. fc6 sees 6 x 6 positions, those of a 224 x 224
     image; the features of a larger image's windows are averaged before the last layer.
     """
-    scope = Scope(add, "alexnet", Style(truncated_normal(0.01), _BATCH_NORM))
+    scope = Scope(add, "alexnet", Style(truncated_normal(0.01), BATCH_NORM))
     halves = [_first_layers(images, scope, half) for half in (1, 2)]
     net = keras.layers.Concatenate(name="alexnet.pool2")(halves)
     halves = [_last_layers(net, scope, half) for half in (1, 2)]

@@ -7,9 +7,8 @@ from typing import Any
 
 import keras
 
-from slim.nets.scope import HE, BatchNorm, Initializer, Scope, Style
+from slim.nets.scope import BATCH_NORM, HE, Initializer, Scope, Style
 
-BATCH_NORM = BatchNorm(decay=0.9997, epsilon=0.001, scale=False)
 STYLE = Style(HE, BATCH_NORM)
 AUXILIARY_WEIGHT = 0.4  # of the auxiliary head's cross entropy in the loss
 HALVE = {"strides": 2, "padding": "valid"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import keras
 
 from slim.nets.inception_layers import (
-    BATCH_NORM,
     HALVE,
     Rows,
     auxiliary_features,
@@ -18,7 +17,7 @@ from slim.nets.inception_layers import (
     stem,
 )
 from slim.nets.net_builder import NetBuilder
-from slim.nets.scope import XAVIER, Scope, Style
+from slim.nets.scope import BATCH_NORM, XAVIER, Scope, Style
 
 _BLOCK_35: tuple[Rows, ...] = (
     (("Conv2d_1x1", 32),),

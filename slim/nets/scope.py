@@ -32,6 +32,9 @@ class BatchNorm(NamedTuple):
     scale: bool
 
 
+BATCH_NORM = BatchNorm(decay=0.9997, epsilon=0.001, scale=False)  # of AlexNet and the Inceptions
+
+
 @dataclasses.dataclass(frozen=True)
 class Style:
     """Settings that the convolutions of a net share.

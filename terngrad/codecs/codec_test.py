@@ -73,7 +73,8 @@ def _policy(request):
     return POLICIES[request.param]
 
 
-@pytest.mark.parametrize("nodes", [1, 3, 8])
+@pytest.mark.slow
+@pytest.mark.parametrize("nodes", [1, 3])
 def test_law_1_the_mean_over_many_steps_is_the_clipped_mean_gradient(policy, nodes, kernels):
     gradients = gradients_of(nodes)
     steps = 400 // nodes if policy.grad_bits == 1 else 1  # as many draws for each number of nodes
@@ -102,6 +103,7 @@ def test_law_1_the_mean_over_many_steps_is_the_clipped_mean_gradient(policy, nod
         np.testing.assert_allclose(total[i], node_values.mean(0), atol=noise * scale)
 
 
+@pytest.mark.slow
 def test_law_2_the_same_key_gives_the_same_bits(policy, kernels):
     gradients = gradients_of(2)
     assert_same_bits(
@@ -109,6 +111,7 @@ def test_law_2_the_same_key_gives_the_same_bits(policy, kernels):
     )
 
 
+@pytest.mark.slow
 def test_law_2_bucket_size_does_not_matter(policy, kernels):
     gradients = gradients_of(3)
     one = exchange_of(policy, gradients, kernels, bucket_elements=1 << 22)
@@ -116,6 +119,7 @@ def test_law_2_bucket_size_does_not_matter(policy, kernels):
     assert_same_bits(one.means, many.means)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nodes", [1, 5])
 @pytest.mark.parametrize("clip_factor", [0.0, 2.5])
 def test_packing_changes_no_bit(nodes, clip_factor, kernels):
@@ -129,6 +133,7 @@ def test_packing_changes_no_bit(nodes, clip_factor, kernels):
     assert_same_bits(packed.means, plain.means)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nodes", [1, 3, 6])
 def test_law_5_the_mean_is_scale_over_nodes_times_an_integer(nodes, kernels):
     gradients = gradients_of(nodes)
@@ -145,6 +150,7 @@ SPECIAL = st.sampled_from([0.0, -0.0, 1e-45, -1e-40, 2.0**-126, 2.0**-101, 3e38,
 SHAPES_OF_VARIABLES = st.lists(st.lists(st.integers(0, 40), max_size=2), min_size=1, max_size=4)
 
 
+@pytest.mark.slow
 @given(SHAPES_OF_VARIABLES, st.integers(1, 6), st.data(), st.integers(0, 2**64 - 1))
 @settings(max_examples=40, deadline=None)
 def test_law_5_holds_for_all_shapes_values_and_numbers_of_nodes(kernels, shapes, nodes, data, seed):
@@ -191,6 +197,7 @@ def test_law_7_payload_is_two_bits_a_value_and_four_bytes_a_variable(nodes, kern
     )
 
 
+@pytest.mark.slow
 def test_law_7_payload_is_what_encode_produces(policy, kernels):
     layout = make_layout(NAMES, SHAPES, policy)
     gradients = gradients_of(1)
@@ -209,6 +216,7 @@ def test_law_7_floats_cost_their_bits(name, bits, kernels):
     assert sum(p.sent for p in found) == layout.size * bits / 8
 
 
+@pytest.mark.slow
 def test_the_share_of_zeros_is_counted(kernels):
     policy = Policy(grad_bits=1)
     layout = make_layout(NAMES, SHAPES, policy)
@@ -219,6 +227,7 @@ def test_the_share_of_zeros_is_counted(kernels):
         np.testing.assert_allclose(share, np.mean(result.means[variable].numpy() == 0), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_gradient_that_is_not_finite_shows_in_its_scale_alone(kernels):
     gradients = gradients_of(2)
     gradients[1][2] = tf.tensor_scatter_nd_update(gradients[1][2], [[0, 0]], [np.nan])
@@ -228,6 +237,7 @@ def test_a_gradient_that_is_not_finite_shows_in_its_scale_alone(kernels):
     assert broken == [2]
 
 
+@pytest.mark.slow
 def test_own_scales_deliver_each_node_at_its_own_scale(kernels):
     gradients = gradients_of(2)
     gradients[1] = [0.001 * g for g in gradients[1]]

@@ -93,6 +93,7 @@ def test_law_4_devices_do_not_matter(policy):
     assert_same_bits(*(training.parameters() for training in trainings))
 
 
+@pytest.mark.slow
 def test_devices_do_not_matter_beyond_the_last_bits_where_onednn_chooses_kernels():
     # Within a loop oneDNN takes another kernel for bias gradients on a second logical CPU.
     one, two = (parameters_after(1, Policy(), 4, devices) for devices in (DEVICES[:1], DEVICES))
@@ -100,6 +101,7 @@ def test_devices_do_not_matter_beyond_the_last_bits_where_onednn_chooses_kernels
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_nodes_are_spread_over_the_devices():
     training = Training(TERNARY, 4, devices=DEVICES)
     compiled = tf.function(training.step, autograph=False)
@@ -127,6 +129,7 @@ def test_packing_gives_the_same_parameters_bit_for_bit():
     assert_same_bits(parameters_after(8, TERNARY, 4), parameters_after(8, plain, 4))
 
 
+@pytest.mark.slow
 def test_law_9_gradients_of_a_step_that_was_made_without_a_process_are_kept_whole(monkeypatch):
     training = Training(RESIDUAL, 2)
     training.run(3)
@@ -142,6 +145,7 @@ def test_law_9_gradients_of_a_step_that_was_made_without_a_process_are_kept_whol
     np.testing.assert_array_equal(after[0], before[0] + given)
 
 
+@pytest.mark.slow
 def test_a_request_to_save_ends_a_call_after_the_step_that_tells_all():
     training = Training(TERNARY, 2)
     training.runner.request_save()
@@ -165,6 +169,7 @@ def test_law_8_steps_in_one_call_equal_steps_one_by_one_and_observed(devices):
     assert_same_bits(whole, single.parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", [Policy(), Policy(grad_bits=16), TERNARY])
 def test_training_learns_a_fixed_batch(policy):
     batch = make_batches().take(1).repeat()
@@ -184,6 +189,7 @@ def test_weight_decay_is_part_of_the_gradient():
     np.testing.assert_allclose(penalty, 0.01 * np.sum(weights**2), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_run_stops_after_the_step_whose_loss_is_not_finite():
     images = tf.concat(
         [tf.ones([3, BATCH, SIDE, SIDE, 1]), tf.fill([5, BATCH, SIDE, SIDE, 1], np.nan)], 0
@@ -193,6 +199,7 @@ def test_a_run_stops_after_the_step_whose_loss_is_not_finite():
     assert int(Training(TERNARY, 2).run(8, batches).done) == 4
 
 
+@pytest.mark.slow
 def test_moving_statistics_are_averaged_over_the_nodes():
     training = Training(Policy(), 4, model=make_model(batch_norm=True))
     images, _ = next(iter(make_batches()))
