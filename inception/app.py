@@ -148,8 +148,9 @@ def filtered_stderr(command: Sequence[str]) -> Iterator[None]:
     signal that stops this process does not stop the filter.
     """
     stderr = os.dup(2)
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}  # as from here
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=stderr, start_new_session=True
+        command, stdin=subprocess.PIPE, stdout=stderr, start_new_session=True, env=env
     ) as process:
         os.dup2(process.stdin.fileno(), 2)
         try:

@@ -14,7 +14,7 @@ from inception.flags import checks, command_line, large_batch, table
 from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import EvalConfig, TrainConfig
 from inception.flags.large_batch import LargeBatch
-from terngrad.service import compiled, handshakes, reading
+from terngrad.service import compiled, descriptors, handshakes, reading
 
 
 def train(dataset_name: str, description: str, argv: Sequence[str] | None = None) -> None:
@@ -95,10 +95,10 @@ def run_asynchronous_worker(
 def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
     """Serves as a ps: adds what workers push, or holds their parameters, until they have ended."""
     with contextlib.ExitStack() as stack:
-        if cluster.tls_ca:
-            if os.environ.get("GRPC_VERBOSITY") == "ERROR":
-                os.environ["GRPC_VERBOSITY"] = "INFO"  # this level reports failed handshakes
-            stack.enter_context(app.filtered_stderr([sys.executable, handshakes.__file__]))
+        if cluster.tls_ca and os.environ.get("GRPC_VERBOSITY") == "ERROR":
+            os.environ["GRPC_VERBOSITY"] = "INFO"  # this level reports failed handshakes
+        stack.enter_context(app.filtered_stderr([sys.executable, "-m", handshakes.__name__]))
+        descriptors.raise_limit()
         reading.wait_for_frames()
         with app.quiet_import():
             from inception.serving import serve as ps

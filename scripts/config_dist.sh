@@ -24,4 +24,4 @@
 : "${STOP_SECS:=90}"            # seconds in which a process must save and end
 : "${TLS:=auto}"                # auto: between machines; True: always; False: you trust the network
 : "${CERTS_DIR:=${HOME}/.terngrad/certs}" # made by make_certs.sh, unless TLS_CA, TLS_CERT and
-                                # TLS_KEY name files on each host
+                                # TLS_KEY (and perhaps TLS_DENY) name files on each host

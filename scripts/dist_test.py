@@ -214,7 +214,7 @@ def test_certificates_are_made_and_each_host_gets_its_own_key_only(cluster, note
     authority = cluster.near / ".terngrad/certs/ca.crt"
     for host, home in cluster.homes.items():
         folder = home / ".terngrad/certs"
-        names = {"ca.crt", f"{host}.crt", f"{host}.key"}
+        names = {"ca.crt", f"{host}.crt", f"{host}.key", "denied.txt"}
         assert {path.name for path in folder.iterdir()} == names
         assert all(path.stat().st_mode & 0o777 == 0o600 for path in folder.iterdir())
         assert folder.stat().st_mode & 0o777 == 0o700
@@ -224,6 +224,7 @@ def test_certificates_are_made_and_each_host_gets_its_own_key_only(cluster, note
         assert flags["--tls_ca"] == f"{folder}/ca.crt"
         assert flags["--tls_cert"] == f"{folder}/{host}.crt"
         assert flags["--tls_key"] == f"{folder}/{host}.key"
+        assert flags["--tls_deny"] == f"{folder}/denied.txt"
     assert "--tls_ca" in noted(cluster.homes["host-a"], "ps_0")["flags"]
 
 

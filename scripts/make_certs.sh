@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
 # Usage: make_certs.sh DIR HOST...
 #   make_certs.sh ~/.terngrad/certs ps-one 192.0.2.7 ::1
+#        make_certs.sh DIR --revoke HOST...
 # Makes the certificates with which processes on several machines identify each other (--tls_ca,
 # --tls_cert, --tls_key): DIR/ca.crt, and for each host DIR/HOST.crt and DIR/HOST.key, valid for that
 # name or address only. Keeps existing files that are valid for 30 more days. Keep DIR/ca.key secret
-# and in DIR: it signs certificates, and any process with such a certificate can join.
+# and in DIR: it signs certificates, and any process with a host's certificate can join in its place.
+# With --revoke it withdraws certificates instead: it adds their serial numbers to DIR/denied.txt,
+# which a ps reads again when it changes (--tls_deny), and deletes the files of these hosts.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -73,12 +76,28 @@ publish() {
   mv "${work}/$1.key" "${work}/$1.crt" "${directory}"
 }
 
+# Adds the serial number of HOST's certificate to denied.txt, then deletes certificate and key.
+revoke_host() { # HOST
+  local serial
+  serial="$(openssl x509 -in "${directory}/$1.crt" -noout -serial 2> /dev/null)" \
+    || die "there is no certificate of $1 in ${directory}"
+  { cat "${directory}/denied.txt" 2> /dev/null || true; } > "${work}/denied.txt"
+  echo "${serial#serial=}  # $1, $(date -u +%F)" >> "${work}/denied.txt"
+  chmod 644 "${work}/denied.txt"
+  mv "${work}/denied.txt" "${directory}"
+  rm -f "${directory}/$1.key" "${directory}/$1.crt"
+  echo "${directory}/$1.crt: withdrawn; its serial number is in ${directory}/denied.txt"
+}
+
 byte='(25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])'
 ipv4="${byte}(\\.${byte}){3}"
 ipv6='[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*'
 name='[0-9.]*[A-Za-z_][A-Za-z0-9._-]*'
-(($# >= 2)) || die "needs a folder and at least one host: DIR HOST..."
-for host in "${@:2}"; do
+(($# >= 1)) && destination="$1" && shift
+revoking=
+[[ "${1:-}" != --revoke ]] || { revoking=yes && shift; }
+(($# >= 1)) || die "needs a folder and at least one host: DIR [--revoke] HOST..."
+for host in "$@"; do
   [[ "${host}" =~ ^(${ipv4}|${ipv6}|${name})$ ]] \
     || die "not the name or address of a host: '${host}'"
   [[ "${host}" != ca ]] || die "a host cannot be named 'ca': the authority's files have that name"
@@ -87,11 +106,17 @@ command -v openssl > /dev/null \
   || die "needs openssl; on Debian or Ubuntu: sudo apt-get install -y openssl"
 
 umask 077
-mkdir -p "$1" 2> /dev/null || die "cannot make the folder $1"
-directory="$(cd "$1" && pwd)"
+mkdir -p "${destination}" 2> /dev/null || die "cannot make the folder ${destination}"
+directory="$(cd "${destination}" && pwd)"
 work="$(mktemp -d "${directory}/.making.XXXXXX" 2> /dev/null)" || die "cannot write into ${directory}"
 trap 'rm -rf "${work}"' EXIT
 
+if [[ "${revoking}" ]]; then
+  for host in "$@"; do
+    revoke_host "${host}"
+  done
+  exit
+fi
 if [[ ! -e "${directory}/ca.crt" && ! -e "${directory}/ca.key" ]]; then
   make_authority
 fi
@@ -99,7 +124,7 @@ is_pair "${directory}/ca" \
   || die "${directory}/ca.crt and ca.key are not a pair; remove both, or give another folder"
 lasts "${directory}/ca.crt" \
   || die "${directory}/ca.crt has expired or expires soon; remove it and ca.key to make new ones"
-for host in "${@:2}"; do
+for host in "$@"; do
   if is_made "${host}"; then
     echo "${directory}/${host}.crt: kept"
   else

@@ -4,12 +4,15 @@ import os
 import pathlib
 import re
 import shutil
+import ssl
 import subprocess
 from collections.abc import Callable
 from concurrent import futures
 
 import grpc
 import pytest
+
+from terngrad.service.security import Withdrawn, serial_of
 
 _SCRIPT = pathlib.Path(__file__).with_name("make_certs.sh")
 
@@ -171,10 +174,29 @@ def test_an_authority_that_soon_ends_is_named_and_left_as_it_is(hasty):
     assert _files(folder) == before
 
 
+def test_withdrawn_certificates_are_deleted_and_their_numbers_listed(tmp_path):
+    folder = _made(tmp_path, "one", "two")
+    pem = (folder / "one.crt").read_text()
+    kept = (folder / "two.crt").read_bytes()
+    denied = str(folder / "denied.txt")
+    result = _make(folder, "--revoke", "one", "none")
+    assert result.stderr == f"make_certs.sh: there is no certificate of none in {folder}\n"
+    assert result.returncode == 1
+    assert not (folder / "one.crt").exists() and not (folder / "one.key").exists()
+    assert serial_of(ssl.PEM_cert_to_DER_cert(pem)) in Withdrawn(denied)
+    _made(folder, "one")  # the host may have a new one
+    pem = (folder / "one.crt").read_text()
+    assert serial_of(ssl.PEM_cert_to_DER_cert(pem)) not in Withdrawn(denied)
+    assert _make(folder, "--revoke", "one").returncode == 0
+    assert len((folder / "denied.txt").read_text().splitlines()) == 2
+    assert (folder / "two.crt").read_bytes() == kept
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["{dir}"], "needs a folder and at least one host: DIR HOST..."),
+        (["{dir}"], "needs a folder and at least one host: DIR [--revoke] HOST..."),
+        (["{dir}", "--revoke"], "needs a folder and at least one host: DIR [--revoke] HOST..."),
         (["{dir}", "ok", "not ok"], "not the name or address of a host: 'not ok'"),
         (["{dir}", "-x"], "not the name or address of a host: '-x'"),
         (["{dir}", "a/../b"], "not the name or address of a host: 'a/../b'"),

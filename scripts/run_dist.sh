@@ -23,8 +23,14 @@ given_settings() { # JOB_NAME
 # Prints the network settings of a host's processes, in the same form.
 network_settings() { # HOST
   case "${security}" in
-    given) printf '%s\0' "TLS_CA=${TLS_CA:-}" "TLS_CERT=${TLS_CERT:-}" "TLS_KEY=${TLS_KEY:-}" ;;
-    made) printf "%s=~/.terngrad/certs/%s\0" TLS_CA ca.crt TLS_CERT "$1.crt" TLS_KEY "$1.key" ;;
+    given)
+      printf '%s\0' "TLS_CA=${TLS_CA:-}" "TLS_CERT=${TLS_CERT:-}" "TLS_KEY=${TLS_KEY:-}" \
+        "TLS_DENY=${TLS_DENY:-}"
+      ;;
+    made)
+      printf "%s=~/.terngrad/certs/%s\0" TLS_CA ca.crt TLS_CERT "$1.crt" TLS_KEY "$1.key" \
+        TLS_DENY denied.txt
+      ;;
     none) printf 'ALLOW_INSECURE_NETWORK=True\0' ;;
   esac
 }
@@ -45,6 +51,7 @@ start_lines() { # HOST
     for file in ca.crt "$1.crt" "$1.key"; do
       quoted receive "${file}" "$(< "${CERTS_DIR}/${file}")"
     done
+    quoted receive denied.txt "$(cat "${CERTS_DIR}/denied.txt" 2> /dev/null || true)"
   fi
   for i in $(processes_of "$1"); do
     job="${JOBS[i]}" task="${TASKS[i]}"

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # Sourced by single_worker.sh and single_ps.sh: the common part of the processes of a training.
-# Set TLS_CA, TLS_CERT and TLS_KEY (files of make_certs.sh) in the environment, or
-# ALLOW_INSECURE_NETWORK=True if you trust the network.
+# Set TLS_CA, TLS_CERT and TLS_KEY (files of make_certs.sh) in the environment, and perhaps TLS_DENY
+# (numbers of withdrawn certificates), or ALLOW_INSECURE_NETWORK=True if you trust the network.
 
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 export PYTHONUNBUFFERED=1 # so that the log can be followed
@@ -19,5 +19,6 @@ take_part() { # PS_HOSTS WORKER_HOSTS JOB_NAME EXPECTED_JOB_NAME TASK_ID EXPERIM
     --variable_update=parameter_server)
   [[ ! "${TLS_CA:-}${TLS_CERT:-}${TLS_KEY:-}" ]] \
     || PROGRAM+=(--tls_ca "${TLS_CA:-}" --tls_cert "${TLS_CERT:-}" --tls_key "${TLS_KEY:-}")
+  [[ ! "${TLS_DENY:-}" ]] || PROGRAM+=(--tls_deny "${TLS_DENY}")
   [[ "${ALLOW_INSECURE_NETWORK:-}" != True ]] || PROGRAM+=(--allow_insecure_network)
 }

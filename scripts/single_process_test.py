@@ -72,7 +72,7 @@ def test_a_worker_becomes_the_program_with_its_settings(start, tmp_path, noted):
 
 
 def test_a_server_becomes_the_program_on_the_cpu_with_its_certificates(start, tmp_path, noted):
-    files = {"TLS_CA": "/c a.crt", "TLS_CERT": "/a.crt", "TLS_KEY": "/a.key"}
+    files = {"TLS_CA": "/c a.crt", "TLS_CERT": "/a.crt", "TLS_KEY": "/a.key", "TLS_DENY": "/d"}
     process = start(_SERVER, "a:1", "b:1", "ps", "0", "try", **files, PS_FLAGS="--x=y")
     _await(tmp_path / "ps_0.json")
     process.terminate()
@@ -83,6 +83,7 @@ def test_a_server_becomes_the_program_on_the_cpu_with_its_certificates(start, tm
         *("--job_name", "ps", "--task_id", "0", "--ps_hosts", "a:1", "--worker_hosts", "b:1"),
         "--variable_update=parameter_server",
         *("--tls_ca", "/c a.crt", "--tls_cert", "/a.crt", "--tls_key", "/a.key"),
+        *("--tls_deny", "/d"),
         *("--train_dir", f"{tmp_path}/tmp/cifar10_training_data/try_ps_0"),
         "--x=y",
     ]

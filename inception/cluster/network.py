@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from inception.flags.cluster import ClusterConfig
 from inception.flags.table import refuse
 from terngrad.cluster.channel import PortError, split_address
-from terngrad.service.security import Tls, is_loopback, listening_address
+from terngrad.service.security import Tls, Withdrawn, is_loopback, listening_address
 
 
 def tell_hosts(cluster: ClusterConfig) -> None:
@@ -25,7 +25,7 @@ def security(cluster: ClusterConfig) -> Tls | None:
     """
     if cluster.tls_ca:
         _check_certificates(cluster)
-        return Tls(cluster.tls_ca, cluster.tls_cert, cluster.tls_key)
+        return Tls(cluster.tls_ca, cluster.tls_cert, cluster.tls_key, cluster.tls_deny)
     if not cluster.allow_insecure_network:
         for host in cluster.ps_hosts:
             if not is_loopback(split_address(host)[0]):
@@ -55,6 +55,11 @@ def _check_certificates(cluster: ClusterConfig) -> None:
     except ssl.SSLError:
         why = f"there is no certificate in it, or none for --tls_key={cluster.tls_key}"
         raise refuse("tls_cert", cluster.tls_cert, why) from None
+    try:
+        Withdrawn(cluster.tls_deny)
+    except (OSError, ValueError) as error:
+        why = f"cannot be read: {getattr(error, 'strerror', None) or error}"
+        raise refuse("tls_deny", cluster.tls_deny, why) from None
 
 
 def listen(start: Callable[[str], int], cluster: ClusterConfig, tls: Tls | None) -> str:

@@ -24,6 +24,20 @@ def test_certificates_that_fit_are_taken(tls):
     assert security(cluster_of(tls)) == tls
 
 
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [(None, "No such file"), ("12:ab\nxyz\n", "'xyz' is not a serial number")],
+)
+def test_law_10_a_file_of_withdrawn_certificates_that_cannot_be_read_is_named(
+    tls, tmp_path, content, why
+):
+    path = tmp_path / "denied.txt"
+    if content:
+        path.write_text(content)
+    with pytest.raises(ValueError, match=rf"--tls_deny={path}.*cannot be read: {why}"):
+        security(cluster_of(tls, tls_deny=str(path)))
+
+
 @pytest.mark.parametrize("flag", ["tls_ca", "tls_cert"])
 def test_law_10_a_file_without_a_certificate_is_named(tls, tmp_path, flag):
     garbage = tmp_path / "garbage"

@@ -1,15 +1,28 @@
 """Training through parameter servers: who waits for whom, and who is refused (law 10)."""
 
+import collections
+import contextlib
 import dataclasses
 import re
 import signal
+import socket
+import threading
 import time
 
 import pytest
 
 from inception.testing.cluster import Cluster
-from inception.testing.runs import STEPS, paced_flags_of, parameters, refusal
+from inception.testing.runs import (
+    LONGER,
+    STEPS,
+    assert_equal_parameters,
+    commands_of,
+    paced_flags_of,
+    parameters,
+    refusal,
+)
 from terngrad.testing.certificates import make_certificates
+from terngrad.testing.processes import Started
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -52,6 +65,52 @@ def test_law_10_a_worker_that_does_not_join_is_named(tmp_path):
     with Cluster(2, 1, *flags, absent=["1"]) as cluster:
         cluster.wait_for("0", r"worker 1 \(127.0.0.1:\d+\) did not join within 15 s")
         assert [cluster.status(label) for label in cluster.runs] == [1, 1]
+
+
+@contextlib.contextmanager
+def flooded(address, connections):
+    """Keeps so many silent connections to an address open; those that are ended are renewed."""
+    host, _, port = address.rpartition(":")
+    stop = threading.Event()
+
+    def flood():
+        held = collections.deque()
+        while not stop.wait(0.001):
+            with contextlib.suppress(OSError):
+                held.append(socket.create_connection((host, int(port)), 5))
+            if len(held) > connections:
+                held.popleft().close()
+        for connection in held:
+            connection.close()
+
+    thread = threading.Thread(target=flood)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_a_flood_of_connections_neither_ends_a_ps_nor_keeps_a_worker_out(tmp_path, undisturbed):
+    tls = make_certificates(tmp_path, "ours", "all")
+    files = [f"--tls_{k}={getattr(tls, k)}" for k in ("ca", "cert", "key")]
+    flags = paced_flags_of(tmp_path / "train", *files, steps=LONGER)
+    with Cluster(3, 1, *flags, absent=["ps 0"]) as cluster:
+        (command,) = commands_of(*flags, [cluster.members["ps 0"].flags])
+        few = 'ulimit -n 256; exec "$@"'
+        cluster.runs["ps 0"] = Started(["bash", "-c", few, "-", *command])
+        cluster.wait_for("2", r"Worker 2: .* step 20,")
+        address = re.search(r"--ps_hosts=([\d.:]+)", " ".join(command))[1]
+        with flooded(address, 1000):
+            cluster.wait_for("ps 0", r"Ended \d+ connections from 127.0.0.1")
+            cluster.kill("2")
+            cluster.start("2").wait_for(r"^Joined the training at step \d+\.")
+            cluster.finish()
+        floods = [line for line in cluster.runs["ps 0"].lines if "did not introduce" in line]
+        assert len(floods) <= 4, cluster.lines()  # one a minute, and how many it left out
+        assert "desc" not in cluster.lines()
+    assert_equal_parameters(undisturbed, parameters(tmp_path / "train", LONGER))
 
 
 REFUSED = "Refused a connection: TLS handshake failed: certificate verify failed"

@@ -164,9 +164,17 @@ class ClusterConfig(Checked):
         "Distributed",
         TEXT,
         "",
-        "PEM file of this process' certificate; that of a ps must name its host",
+        "PEM file of this process' certificate, which must name its host in --ps_hosts or "
+        "--worker_hosts",
     )
     tls_key: str = flag("Distributed", TEXT, "", "PEM file of the certificate's private key")
+    tls_deny: str = flag(
+        "Distributed",
+        TEXT,
+        "",
+        "of a ps: file with the serial numbers of withdrawn certificates, one a line; read again "
+        "when it changes (scripts/make_certs.sh --revoke)",
+    )
     allow_insecure_network: bool = flag(
         "Distributed",
         BOOLEAN,
@@ -252,10 +260,12 @@ class ClusterConfig(Checked):
         if 0 < len(missing) < len(files):
             why = "must be set: --tls_ca, --tls_cert and --tls_key are needed together"
             raise refuse(missing[0], "", why)
+        if self.tls_deny and missing:
+            raise refuse("tls_deny", self.tls_deny, "needs --tls_ca, --tls_cert and --tls_key")
 
     def _refuse_what_is_for_servers(self) -> None:
-        names = ("ps_hosts", "tls_ca", "tls_cert", "tls_key", "job_name", "allow_insecure_network")
-        names += ("elastic", "num_replicas_to_aggregate")
+        names = ("ps_hosts", "tls_ca", "tls_cert", "tls_key", "tls_deny", "job_name")
+        names += ("allow_insecure_network", "elastic", "num_replicas_to_aggregate")
         why = f"needs --ps_hosts and --variable_update={_SERVED}, not {self.engine}"
         self._refuse_if_set(names, why)
 

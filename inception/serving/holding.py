@@ -42,7 +42,7 @@ class HoldingPs(Ps):
         self._lock = _hold_folder(folder) if keeping.steps else None
         tell = lambda text: say(f"{self._name}: {text}")
         store = Store(ps, len(hosts), workers, kernels, read_schedule, keeping, tell)
-        self._server = Server(ps, hosts, workers, store, cluster.worker_timeout_secs, tls)
+        self._server = Server(ps, hosts, workers, store, cluster.worker_timeout_secs, tls, say)
         self._left = 0
         self.task = f"holds the parameters of {len(workers)} workers"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -18,6 +18,7 @@ from terngrad.asynchronous.store import OtherRunError, Store
 from terngrad.asynchronous.updates import GradientError
 from terngrad.cluster.channel import name_of
 from terngrad.service.gate import Gate, Listener
+from terngrad.service.log_limiter import LogLimiter
 from terngrad.service.messages import FrameError
 from terngrad.service.security import Tls
 from terngrad.service.streams import WELCOME
@@ -39,6 +40,7 @@ class Server:
         store: Store,
         timeout_secs: float,
         tls: Tls | None = None,
+        tell: Callable[[str], None] = print,
     ) -> None:
         """Does not listen yet.
 
@@ -49,14 +51,16 @@ class Server:
           store: the parameters; `close` writes a last snapshot of them.
           timeout_secs: a connection counts as lost after this silence; see also `Seats`.
           tls: None = plain text, and any process may connect.
+          tell: writes a line to the log.
         """
         self.store = store
         self.seats = Seats(store, len(worker_hosts), timeout_secs, holds_back=ps == 0)
         self._hosts = worker_hosts
-        self._gate = Gate(ps, ps_hosts, worker_hosts)
+        self._log = LogLimiter(tell)
+        self._gate = Gate(ps, ps_hosts, worker_hosts, self._log, tls)
         self._asked_to_end = False
         methods = {"Update": self._update}
-        self._listener = Listener(len(worker_hosts), timeout_secs, tls, methods)
+        self._listener = Listener(self._gate, len(worker_hosts), timeout_secs, tls, methods)
 
     def start(self, address: str) -> int:
         """Listens at "host:port"; see `Listener.start`."""
@@ -70,6 +74,7 @@ class Server:
         deadline = time.monotonic() + secs
         while not self._is_over() and (left := deadline - time.monotonic()) > 0:
             self.seats.wait(left)
+            self._log.flush()
         return self._is_over()
 
     def stop(self) -> None:

@@ -118,7 +118,7 @@ def test_law_10_what_cannot_be_is_named_logged_once_and_disturbs_nobody(
     for _ in range(2):
         said = told(served, *messages)
         assert re.search(text, said), said
-    assert capfd.readouterr().err.count("Refused") == 1
+    assert capfd.readouterr().out.count("Refused") == 1
     assert told(served, *entry(0), *push(gradient(word=1)), worker=0) == ""
     assert served[0].store.version == 1
 

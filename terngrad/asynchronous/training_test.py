@@ -578,7 +578,7 @@ def test_an_error_of_a_ps_is_told_and_not_tried_again(tmp_path, capfd):
 
 @pytest.mark.slow
 def test_who_has_certificates_trains_and_who_has_others_cannot(tmp_path):
-    ours = make_certificates(tmp_path, "ours", "ps")
+    ours = make_certificates(tmp_path, "ours", "ps", ["IP:127.0.0.1", "DNS:worker"])
     theirs = make_certificates(tmp_path, "theirs", "stranger")
     with serving(tmp_path / "ps", tls=ours) as (_, hosts):
         mixed = Tls(ours.ca, theirs.cert, theirs.key)  # trusts the ps, which does not trust it

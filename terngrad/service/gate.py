@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 from typing import NoReturn
@@ -11,15 +10,19 @@ from typing import NoReturn
 import grpc
 from google.protobuf.message import DecodeError
 
-from terngrad.cluster.channel import PortError, name_of
+from terngrad.cluster.channel import PortError, name_of, split_address
+from terngrad.service import descriptors
+from terngrad.service.doorkeeper import Doorkeeper
+from terngrad.service.log_limiter import LogLimiter
 from terngrad.service.messages import HELLO_KEY, SERVICE, VERSION, Hello
-from terngrad.service.security import Tls
+from terngrad.service.security import Tls, Withdrawn, certificate_of
 from terngrad.service.streams import identity, server_options
 
 GRACE_SECS = 5.0  # for workers to learn the outcome and leave, perhaps after they reconnect
 _END_SECS = 2.0
-_MOST_COMPLAINTS = 100  # logged by one ps
+_MOST_COMPLAINTS = 10  # logged in a minute
 _SPARE_STREAMS = 16  # for callers that are refused
+_SPARE_CONNECTIONS = 512
 
 Method = Callable[[Iterator[bytes], grpc.ServicerContext], Iterator[bytes]]
 
@@ -28,12 +31,33 @@ class Gate:
     """Admits the workers of a training to a ps."""
 
     def __init__(
-        self, ps: int, ps_hosts: Sequence[str], worker_hosts: Sequence[str], rules: str = ""
+        self,
+        ps: int,
+        ps_hosts: Sequence[str],
+        worker_hosts: Sequence[str],
+        log: LogLimiter,
+        tls: Tls | None = None,
+        rules: str = "",
     ) -> None:
-        """Guards the ps with index `ps`; workers must have the same hosts and rules."""
+        """Guards the ps with index `ps`; workers must have the same hosts and rules.
+
+        Raises:
+          OSError, ValueError: see `Withdrawn`.
+        """
         self._rules = rules
         self._ps, self._ps_hosts, self._worker_hosts = ps, ps_hosts, worker_hosts
-        self._complaints: set[str] = set()
+        self._log, self._doorkeeper = log, Doorkeeper(log)
+        self._withdrawn = Withdrawn(tls.deny if tls else "")
+        self._holders: dict[grpc.ServicerContext, int] = {}  # open streams, by serial number
+        self._lock = threading.Lock()
+
+    def watch(self, port: int) -> None:
+        """Ends connections of callers that are not admitted, until `close`."""
+        self._doorkeeper.watch(port, self._look)
+
+    def close(self) -> None:
+        """Ends the watch."""
+        self._doorkeeper.close()
 
     def admit(self, context: grpc.ServicerContext) -> int:
         """Returns the worker that opened a stream; refuses the stream if its hello is invalid."""
@@ -42,8 +66,9 @@ class Gate:
             hello = Hello.FromString(said)
         except (DecodeError, TypeError):
             hello = Hello()
-        if objection := self._objection(hello):
+        if objection := self._objection(hello) or self._objection_to_certificate(hello, context):
             self.refuse(context, objection)
+        self._doorkeeper.admit(context.peer())
         return hello.worker
 
     def refuse(
@@ -56,7 +81,7 @@ class Gate:
         context.abort(code, self.complain(context, why))
 
     def complain(self, context: grpc.ServicerContext, why: str) -> str:
-        """Logs what is wrong with a stream, once for each text and host.
+        """Logs what is wrong with a stream.
 
         Returns:
           The text without unprintable characters.
@@ -64,11 +89,7 @@ class Gate:
         host = context.peer().rpartition(":")[0]
         # Also because gRPC cannot send half of a surrogate pair.
         why = "".join(c if c.isprintable() else "?" for c in " ".join(why[:1000].split()))
-        text = f"Refused {host}: {why[:500]}"
-        if text not in self._complaints and len(self._complaints) < _MOST_COMPLAINTS:
-            self._complaints.add(text)
-            with contextlib.suppress(OSError):
-                print(text, file=sys.stderr, flush=True)
+        self._log(f"Refused {host}: {why[:500]}", kind="refusals", most=_MOST_COMPLAINTS)
         return why
 
     def refuse_second(self, context: grpc.ServicerContext, worker: int) -> NoReturn:
@@ -94,26 +115,70 @@ class Gate:
             return f"its worker index is {hello.worker}; allowed are 0 to {workers - 1}"
         return ""
 
+    def _objection_to_certificate(self, hello: Hello, context: grpc.ServicerContext) -> str:
+        """Says why a caller may not come as the worker that it says it is, without TLS nothing."""
+        certificate = certificate_of(context)
+        if certificate is None:
+            return ""
+        host, _ = split_address(self._worker_hosts[hello.worker])
+        if not certificate.is_for(host):
+            names = ", ".join(sorted(certificate.names)) or "no host"
+            who = name_of(hello.worker, self._worker_hosts)
+            return f"its certificate is for {names}; {who} needs one for {host}"
+        with self._lock:  # so that a file that changes meanwhile is either seen here or ends this
+            if certificate.serial in self._withdrawn:
+                return _withdrawn(certificate.serial)
+            self._holders[context] = certificate.serial
+        if not context.add_callback(lambda: self._holders.pop(context, None)):
+            self._holders.pop(context, None)
+        return ""
+
+    def _look(self) -> None:
+        """Ends streams whose certificates were withdrawn meanwhile."""
+        try:
+            with self._lock:
+                if not self._withdrawn.refresh():
+                    return
+                ended = {c: s for c, s in [*self._holders.items()] if s in self._withdrawn}
+        except (OSError, ValueError) as error:
+            self._log(f"--tls_deny cannot be read, its last content counts: {error}", most=1)
+            return
+        for context, serial in ended.items():
+            self.complain(context, _withdrawn(serial))
+            context.cancel()
+
+
+def _withdrawn(serial: int) -> str:
+    return f"its certificate {serial:X} was withdrawn (--tls_deny)"
+
 
 class Listener:
     """The gRPC server of a ps: two streams for each worker, and some for refused callers."""
 
     def __init__(
-        self, workers: int, timeout_secs: float, tls: Tls | None, methods: Mapping[str, Method]
+        self,
+        gate: Gate,
+        workers: int,
+        timeout_secs: float,
+        tls: Tls | None,
+        methods: Mapping[str, Method],
     ) -> None:
         """Does not listen yet.
 
         Args:
+          gate: watches the connections.
           workers: number of workers.
           timeout_secs: time after which a silent connection is lost.
           tls: certificates; None = plain text, and any process may connect.
           methods: function that handles a stream, by name of the method.
         """
-        self._tls = tls
+        self._gate, self._tls = gate, tls
+        # A worker that comes back may do so before its old connection is known to be lost.
+        connections = descriptors.most_connections(4 * workers + _SPARE_CONNECTIONS, 4 * workers)
         streams = 2 * workers + _SPARE_STREAMS
         self._server = grpc.server(
             futures.ThreadPoolExecutor(streams),
-            options=server_options(timeout_secs),
+            options=server_options(timeout_secs, connections),
             maximum_concurrent_rpcs=streams,
         )
         make = grpc.stream_stream_rpc_method_handler
@@ -139,8 +204,10 @@ class Listener:
             why = "the port is taken, or the address is not one of this machine"
             raise PortError(f"cannot listen at {address}: {why}")
         self._server.start()
+        self._gate.watch(port)
         return port
 
     def close(self) -> None:
         """Ends all streams."""
+        self._gate.close()
         self._server.stop(_END_SECS).wait()

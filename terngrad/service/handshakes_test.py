@@ -27,8 +27,25 @@ def test_failed_handshakes_are_logged_once_for_each_reason():
     ]
 
 
-def test_a_repeated_failure_is_logged_again_after_a_while_with_its_count():
-    times = iter([0.0, 1.0, 2.0, 601.0, 602.0])
-    first = "Refused a connection: TLS handshake failed: peer did not return a certificate"
-    told = for_users([FAILED + NO_CERTIFICATE] * 5, lambda: next(times))
-    assert list(told) == [f"{first}\n", f"{first} (2 more since the last such line)\n"]
+def test_a_repeated_failure_is_logged_again_after_a_minute_with_its_count():
+    now = 0.0
+
+    def lines():
+        nonlocal now
+        for later in (0.0, 1.0, 2.0, 61.0):
+            now = later
+            yield FAILED + NO_CERTIFICATE
+
+    first = "Refused a connection: TLS handshake failed: peer did not return a certificate\n"
+    assert list(for_users(lines(), lambda: now)) == [
+        first,
+        f"Left out 2 more lines like this one: {first}",
+        first,
+    ]
+
+
+def test_errors_of_grpc_are_logged_once_a_minute_for_each_place():
+    accept = "E1124 00:45:24.1 77 tcp_server_posix.cc:300] Failed accept4: Too many open files {}\n"
+    other = "E1124 00:45:24.1 77 wakeup_fd.cc:12] pipe creation failed\n"
+    lines = [accept.format(i) for i in range(500)] + [other]
+    assert list(for_users(lines, lambda: 0.0)) == [accept.format(0), other]

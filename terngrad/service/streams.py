@@ -14,19 +14,23 @@ _LONGEST_PUSH = PIECE_BYTES + (1 << 14)
 # A result has more planes than a push: up to 18 instead of 2.
 _LONGEST_RESULT = 9 * PIECE_BYTES + (1 << 14)
 WELCOME = (("terngrad-welcome", "1"),)  # metadata at the start of the ps' half of a stream
-_HANDSHAKE_MS = 10_000  # in which a caller must finish its handshake, or is disconnected
+_HANDSHAKE_MS = 5000  # in which a caller must finish its handshake, or is disconnected
 _BEATS = 4  # keep-alives in the time after which a process counts as lost
 
 Options = Sequence[tuple[str, int]]
 
 
-def server_options(timeout_secs: float) -> Options:
-    """Returns the gRPC options of a ps, which does not read messages that are too long."""
+def server_options(timeout_secs: float, connections: int) -> Options:
+    """Returns the gRPC options of a ps with at most so many connections.
+
+    It does not read messages that are too long.
+    """
     return [
         *_common_options(timeout_secs),
         ("grpc.max_receive_message_length", max(_LONGEST_PUSH, LONGEST_REPORT)),
         ("grpc.so_reuseport", 0),  # otherwise two ps could share a port and its workers
         ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
+        ("grpc.max_allowed_incoming_connections", connections),
         ("grpc.http2.max_ping_strikes", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", 100),
     ]

@@ -32,7 +32,7 @@ class Placement:
     """Which address each seat has; safe for threads."""
 
     def __init__(self, workers: int, ps: int, hosts: Collection[str]) -> None:
-        """Starts with empty seats; the certificates are valid for a ps on one of the hosts."""
+        """Starts with empty seats; the certificates are valid on the hosts."""
         self._hosts = hosts
         self.moved = ""  # why all must start anew
         self._sizes = {"worker": workers, "ps": ps}
@@ -46,18 +46,20 @@ class Placement:
         same host, as all others know it.
 
         Raises:
-          ValueError: the seat does not exist, a ps came again on another host or on one without a
+          ValueError: the seat does not exist, a ps came again on another host, the host has no
             certificate, or others are missing after `secs`.
         """
         with self._changed:
             if seat.index not in range(self._sizes.get(seat.job, 0)):
                 raise ValueError(f"there is no {seat.label}")
-            if seat.job == "ps" and _host(address) not in self._hosts:
+            before = self._taken.get(seat, address)
+            host = _host(before if seat.job == "worker" else address)
+            if self._sizes["ps"] and host not in self._hosts:  # a ps would refuse its certificate
                 raise ValueError(
-                    f"ps {seat.index} is on {_host(address)}, where there was no executor when the "
+                    f"{seat.job} {seat.index} is on {host}, where there was no executor when the "
                     "cluster was made"
                 )
-            before = self._taken.setdefault(seat, address)
+            self._taken[seat] = before
             if seat.job == "ps" and _host(before) != _host(address):
                 self.moved = f"ps {seat.index} moved from {_host(before)} to {_host(address)}"
                 raise ValueError(self.moved)

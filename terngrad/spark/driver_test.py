@@ -11,7 +11,7 @@ from terngrad.spark.certificates import make_certificates
 from terngrad.spark.driver import Driver, Line, Placement, Seat
 
 HOST = "127.0.0.1"
-HOSTS = ("c", "z")
+HOSTS = ("a", "b", "c", "z")
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +79,13 @@ def test_who_comes_again_keeps_the_address_but_a_ps_must_not_move():
 def test_a_ps_where_its_certificate_is_not_valid_is_refused():
     found = took(Placement(0, 1, HOSTS), (PS[0], "late:3"))
     assert "ps 0 is on late, where there was no executor" in found[PS[0]]
+
+
+def test_a_worker_that_a_ps_would_refuse_is_refused_before():
+    worker = Seat("worker", 0)
+    found = took(Placement(1, 1, HOSTS), (worker, "late:3"), PS)
+    assert "worker 0 is on late, where there was no executor" in found[worker]
+    assert took(Placement(1, 0, HOSTS), (worker, "late:3"))[worker]["worker"] == ["late:3"]
 
 
 def test_the_key_is_not_shown(certificates):

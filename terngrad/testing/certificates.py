@@ -1,18 +1,22 @@
 """Certificates for tests of encrypted connections."""
 
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from terngrad.service.security import Tls
 
 
-def make_certificates(folder: Path, authority: str, name: str) -> Tls:
-    """Makes a key and a certificate for 127.0.0.1 and signs the certificate.
+def make_certificates(
+    folder: Path, authority: str, name: str, hosts: Sequence[str] = ("IP:127.0.0.1",)
+) -> Tls:
+    """Makes a key and a certificate for some hosts and signs the certificate.
 
     Args:
       folder: folder for the files.
       authority: name of the authority that signs; it is made at its first use in a folder.
       name: name of the certificate's owner.
+      hosts: what the certificate is valid for, as "IP:127.0.0.1" or "DNS:one".
     """
 
     def openssl(*words: str) -> None:
@@ -23,7 +27,7 @@ def make_certificates(folder: Path, authority: str, name: str) -> Tls:
         openssl("req", "-x509", "-newkey", "rsa:2048", *files, "-subj", f"/CN={authority}")
     files = ("-keyout", f"{name}.key", "-out", f"{name}.csr", "-nodes")
     openssl("req", "-newkey", "rsa:2048", *files, "-subj", f"/CN={name}")
-    (folder / "names").write_text("subjectAltName=IP:127.0.0.1\n")
+    (folder / "names").write_text(f"subjectAltName={','.join(hosts)}\n")
     signed = ("-CA", f"{authority}.pem", "-CAkey", f"{authority}.key", "-CAcreateserial")
     out = ("-days", "2", "-out", f"{name}.pem", "-extfile", "names")
     openssl("x509", "-req", "-in", f"{name}.csr", *signed, *out)

@@ -19,6 +19,7 @@ from terngrad.exchange.parameter_server.server.attendance import Attendance
 from terngrad.exchange.parameter_server.server.service import Service, UnreadError
 from terngrad.service.figures import Figures
 from terngrad.service.gate import GRACE_SECS, Gate, Listener
+from terngrad.service.log_limiter import LogLimiter
 from terngrad.service.messages import Header
 from terngrad.service.security import Tls
 from terngrad.service.streams import WELCOME, Outbox
@@ -53,13 +54,14 @@ class Server:
           most_bytes: see `Aggregator`.
         """
         self._ps = ps
-        self._gate = Gate(ps, ps_hosts, worker_hosts, str(rules))
+        self._log = LogLimiter(tell)
+        self._gate = Gate(ps, ps_hosts, worker_hosts, self._log, tls, str(rules))
         self._admit, self._refuse = self._gate.admit, self._gate.refuse
-        self._service = Service(ps, worker_hosts, reduce, rules, tell, most_bytes)
+        self._service = Service(ps, worker_hosts, reduce, rules, self._log, most_bytes)
         self._beat_secs = min(_LONGEST_BEAT_SECS, rules.timeout_secs / 4)
         self._stop = threading.Event()
         methods = {"Exchange": self._exchange, "Meet": self._meet}
-        self._listener = Listener(len(worker_hosts), rules.timeout_secs, tls, methods)
+        self._listener = Listener(self._gate, len(worker_hosts), rules.timeout_secs, tls, methods)
 
     def start(self, address: str) -> int:
         """Listens at "host:port"; see `Listener.start`."""
@@ -100,6 +102,7 @@ class Server:
             if self._stop.wait(self._beat_secs):
                 return None
             on_beat()
+            self._log.flush()
             if self.coordinator:
                 self.coordinator.watch()
         deadline = time.monotonic() + GRACE_SECS

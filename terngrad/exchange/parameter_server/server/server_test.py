@@ -1,10 +1,12 @@
 """A ps and its clients over real connections: bytes, and faulty or hostile clients."""
 
 import contextlib
+import dataclasses
 import os
 import queue
 import re
 import socket
+import ssl
 import threading
 import time
 from concurrent import futures
@@ -35,7 +37,7 @@ from terngrad.service.messages import (
     join_frame,
     split_frame,
 )
-from terngrad.service.security import Tls, is_loopback, listening_address
+from terngrad.service.security import Tls, is_loopback, listening_address, serial_of
 from terngrad.service.streams import Outbox, identity
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.certificates import make_certificates
@@ -43,6 +45,7 @@ from terngrad.testing.strangers import WORKERS, hello_of, stranger
 
 SECS = 60.0
 RULES = Rules(2, False, SECS)
+ALL_HOSTS = ("IP:127.0.0.1", "DNS:one", "DNS:two")
 
 
 @contextlib.contextmanager
@@ -474,7 +477,7 @@ def test_a_stranger_gets_the_reason_is_logged_once_and_disturbs_no_worker(
             assert code in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.ALREADY_EXISTS)
         assert re.search(text, details), details
         assert_it_works(clients)
-    assert capfd.readouterr().err.count("Refused ") == 1
+    assert capfd.readouterr().out.count("Refused ") == 1
 
 
 @pytest.mark.parametrize(
@@ -507,7 +510,7 @@ def test_a_worker_that_sends_an_invalid_message_gets_the_reason(capfd, message, 
         assert not first.failure
         assert server.aggregator.held_bytes == 0
         first.close(is_done=True)
-    assert capfd.readouterr().err.count("Refused ") == 1
+    assert capfd.readouterr().out.count("Refused ") == 1
 
 
 def test_a_huge_message_is_not_read():
@@ -614,7 +617,7 @@ def test_a_worker_that_does_not_read_results_is_refused_and_nothing_is_kept(capf
             time.sleep(0.01)
         assert (server.attendance.present, server.aggregator.held_bytes) == (0, 0)
         outbox.close()
-    assert "the worker does not read its results" in capfd.readouterr().err
+    assert "the worker does not read its results" in capfd.readouterr().out
 
 
 def test_a_state_from_a_worker_that_is_not_the_donor_is_not_forwarded():
@@ -626,7 +629,7 @@ def test_a_state_from_a_worker_that_is_not_the_donor_is_not_forwarded():
 
 @pytest.mark.slow
 def test_only_workers_with_certificates_of_the_authority_can_train(tmp_path):
-    good = make_certificates(tmp_path, "ours", "ps")
+    good = make_certificates(tmp_path, "ours", "ps", ALL_HOSTS)
     foreign = make_certificates(tmp_path, "theirs", "stranger")
     mixed = Tls(good.ca, foreign.cert, foreign.key)  # trusts the ps, but the ps does not trust it
     with serving(tls=good) as ((server,), (host,)), joined([host], tls=good) as clients:
@@ -638,6 +641,74 @@ def test_only_workers_with_certificates_of_the_authority_can_train(tmp_path):
         assert code == grpc.StatusCode.UNAVAILABLE
         assert_it_works(clients)
         assert server.attendance.outcome is None
+
+
+@pytest.mark.slow
+def test_a_certificate_is_for_the_workers_of_its_hosts_only(tmp_path, capfd):
+    of_ps = make_certificates(tmp_path, "ours", "ps", ALL_HOSTS)
+    of_one = make_certificates(tmp_path, "ours", "one", ["DNS:one"])
+    with serving(tls=of_ps) as (_, (host,)):
+        code, why = stranger(host, hello_of(host, 1), credentials=of_one.channel_credentials())
+    assert code == grpc.StatusCode.FAILED_PRECONDITION
+    assert why == "its certificate is for one; worker 1 (two:2) needs one for two"
+    assert capfd.readouterr().out.count("Refused ipv4:127.0.0.1: its certificate is for one") == 1
+
+
+@pytest.mark.slow
+def test_a_withdrawn_certificate_ends_streams_and_opens_none(tmp_path, capfd):
+    good = make_certificates(tmp_path, "ours", "all", ALL_HOSTS)
+    denied = tmp_path / "denied.txt"
+    denied.write_text("# nobody yet\n")
+    with serving(tls=dataclasses.replace(good, deny=str(denied))) as ((server,), (host,)):
+        with joined([host], tls=good) as clients:
+            assert_it_works(clients)
+            pem = Path(good.cert).read_text()
+            serial = f"{serial_of(ssl.PEM_cert_to_DER_cert(pem)):X}"
+            denied.write_text("not a number\n")
+            await_line(capfd, "--tls_deny cannot be read, its last content counts: 'not a number'")
+            assert server.attendance.present == 2
+            denied.write_text(f"{serial}  # of everybody\n")
+            deadline = time.monotonic() + SECS
+            while server.attendance.present and time.monotonic() < deadline:
+                time.sleep(0.05)
+            assert server.attendance.present == 0
+        code, why = stranger(host, hello_of(host), credentials=good.channel_credentials())
+    assert code == grpc.StatusCode.FAILED_PRECONDITION
+    assert why == f"its certificate {serial} was withdrawn (--tls_deny)"
+
+
+def await_line(capfd, text):
+    """Waits for a text in what the process prints."""
+    deadline, said = time.monotonic() + SECS, ""
+    while text not in said and time.monotonic() < deadline:
+        time.sleep(0.05)
+        said += "".join(capfd.readouterr())
+    assert text in said
+
+
+@pytest.mark.slow
+def test_idle_connections_without_end_keep_no_worker_out(capfd):
+    """A flood from one host, whose connections are renewed as they are ended."""
+    stop = threading.Event()
+
+    def flood(port):
+        with contextlib.ExitStack() as stack:
+            while not stop.is_set():
+                with contextlib.suppress(OSError):
+                    address = ("127.0.0.1", port)
+                    stack.enter_context(socket.create_connection(address, 5, ("127.0.0.2", 0)))
+                stop.wait(0.002)
+
+    with serving(secs=20.0) as (_, (host,)):
+        with joined([host]) as clients:
+            assert_it_works(clients)
+            thread = threading.Thread(target=flood, args=(int(host.rpartition(":")[2]),))
+            thread.start()
+            await_line(capfd, "connections from 127.0.0.2 that did not introduce themselves")
+        with joined([host]) as clients:
+            assert_it_works(clients)
+        stop.set()
+        thread.join()
 
 
 def test_only_loopback_is_this_machine_alone():

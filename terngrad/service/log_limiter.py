@@ -1,0 +1,79 @@
+"""A limit for the lines of a log, so that nobody can fill a disk from outside."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable
+
+_PERIOD_SECS = 60.0
+_MOST = 20  # lines of a kind in a period
+_NUMBER = re.compile(r"\d+")
+
+
+class _Period:
+    """The lines of one kind in one period."""
+
+    def __init__(self, start: float) -> None:
+        self.start = start
+        self.told: set[str] = set()
+        self.left_out = 0
+
+
+class LogLimiter:
+    """Passes on some lines of each kind a minute, and then how many it has left out.
+
+    Within a minute the same line is told once. Any thread may call.
+    """
+
+    def __init__(
+        self, tell: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Starts with no lines; `tell` writes one to the log."""
+        self._tell, self._clock = tell, clock
+        self._periods: dict[str, _Period] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, text: str, kind: str = "", most: int = _MOST) -> None:
+        """Tells a line, unless too many of its kind were told.
+
+        Args:
+          text: the line.
+          kind: for lines whose text others choose; the default is the text without its numbers.
+          most: lines of this kind in a minute.
+        """
+        kind = kind or _NUMBER.sub("0", text)
+        with self._lock:
+            period = self._periods.get(kind)
+            if period is None or self._is_over(period):
+                lines = self._close(kind)
+                period = self._periods[kind] = _Period(self._clock())
+            else:
+                lines = []
+            if text not in period.told and len(period.told) < most:
+                period.told.add(text)
+                lines.append(text)
+            else:
+                period.left_out += 1
+        for line in lines:
+            self._tell(line)
+
+    def flush(self) -> None:
+        """Tells what was left out in the minutes that are over; call it regularly."""
+        with self._lock:
+            over = [kind for kind, period in self._periods.items() if self._is_over(period)]
+            lines = [line for kind in over for line in self._close(kind)]
+        for line in lines:
+            self._tell(line)
+
+    def _is_over(self, period: _Period) -> bool:
+        return self._clock() - period.start >= _PERIOD_SECS
+
+    def _close(self, kind: str) -> list[str]:
+        """Ends a kind's period; returns the line about what it left out, if it did."""
+        period = self._periods.pop(kind, None)
+        if period is None or not period.left_out:
+            return []
+        last = min(period.told)
+        return [f"Left out {period.left_out} more lines like this one: {last}"]
