@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import resource
 import signal
 import time
 from types import SimpleNamespace
@@ -205,6 +206,42 @@ def test_a_worker_that_stands_still_is_not_missed_and_a_ps_that_does_is_found_ag
         for run in runs[:2]:
             wait_for_step(run, seen + 50)
         assert end(runs) > seen
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_ps_that_cannot_write_snapshots_makes_workers_wait_and_loses_no_more_than_promised(
+    tmp_path,
+):
+    def allow_bytes(run, limit):
+        resource.prlimit(run.process.pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+
+    with cluster(tmp_path, 2) as (runs, start):
+        workers = runs[:2]
+        for run in workers:
+            wait_for_step(run, 2 * SNAPSHOT_STEPS)
+        allow_bytes(runs[2], 1024)
+        line = runs[2].wait_for("Updates wait: no snapshot of step")
+        assert re.search(r"File too large; tries again in 1 s\.$", line)
+        for run in workers:
+            told = run.wait_for("cannot apply gradients now")
+            assert "File too large" in told and "tries again until it can" in told
+        allow_bytes(runs[2], resource.RLIM_INFINITY)
+        line = runs[2].wait_for("Wrote the snapshot of step")
+        held = int(re.search(r"step (\d+)", line)[1])
+        for run in workers:
+            wait_for_step(run, held + SNAPSHOT_STEPS)
+
+        allow_bytes(runs[2], 1024)
+        runs[2].wait_for("tries again in 2 s")
+        before = max(max(steps_of(run)) for run in workers)
+        kill(runs[2])
+        runs[2] = start(2)
+        line = runs[2].wait_for("Loaded ")
+        assert int(re.search(r"snapshot-(\d+)", line)[1]) >= before - SNAPSHOT_STEPS
+        for run in workers:
+            wait_for_step(run, before + SNAPSHOT_STEPS)
+        assert end(runs) > before
 
 
 @pytest.mark.slow

@@ -140,6 +140,14 @@ class ClusterConfig(Checked):
         "updates, so its death loses at most as many; 0 = never",
         "updates",
     )
+    ps_snapshot: int = flag(
+        "Distributed",
+        at_least(-1),
+        -1,
+        "asynchronous: a ps that starts sets aside its snapshots of more updates than this, and "
+        "goes on from the newest of the others; -1 = from the newest",
+        "updates",
+    )
     split_data: bool = flag(
         "Distributed",
         BOOLEAN,
@@ -209,7 +217,8 @@ class ClusterConfig(Checked):
     @property
     def inert_flags(self) -> dict[str, str]:
         """Flags that have no effect in this config, and why."""
-        of_worker, of_ps = ("max_staleness", "pull_bits"), ("ps_snapshot_steps",)
+        of_worker = "max_staleness", "pull_bits"
+        of_ps = "ps_snapshot_steps", "ps_snapshot"
         inert = {"num_ps_tasks": "--cluster=flags"} if self.cluster == "flags" else {}
         if self.cross_replica_sync:
             return inert | dict.fromkeys(of_worker + of_ps, _SYNC)

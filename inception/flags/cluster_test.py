@@ -148,10 +148,11 @@ def test_law_10_without_parameter_servers_all_workers_step_together(flags):
 
 def test_flags_of_asynchronous_training_are_inert_without_it():
     hosts = {"worker_hosts": ("a:1",), "ps_hosts": ("p:1",)}
-    inert = {"max_staleness", "pull_bits", "ps_snapshot_steps", "num_ps_tasks"}
+    of_ps = "ps_snapshot_steps", "ps_snapshot"
+    inert = {"max_staleness", "pull_bits", "ps_snapshot_steps", "ps_snapshot", "num_ps_tasks"}
     assert ClusterConfig(**hosts).inert_flags.keys() == inert
     asynchronous = {**hosts, "cross_replica_sync": False}
-    assert ClusterConfig(**asynchronous).inert_flags.keys() == {"num_ps_tasks", "ps_snapshot_steps"}
+    assert set(ClusterConfig(**asynchronous).inert_flags) == {"num_ps_tasks", *of_ps}
     of_a_ps = ClusterConfig(**asynchronous, job_name="ps").inert_flags
     assert of_a_ps.keys() == {"num_ps_tasks", "max_staleness", "pull_bits"}
 

@@ -38,10 +38,13 @@ class HoldingPs(Ps):
         """
         ps, hosts, workers = cluster.task_id, cluster.ps_hosts, cluster.worker_hosts
         self._name = ps_name(ps, hosts)
-        keeping = Keeping(folder, cluster.ps_snapshot_steps)
+        keeping = Keeping(folder, cluster.ps_snapshot_steps, cluster.ps_snapshot)
         self._lock = _hold_folder(folder) if keeping.steps else None
         tell = lambda text: say(f"{self._name}: {text}")
-        store = Store(ps, len(hosts), workers, kernels, read_schedule, keeping, tell)
+        try:
+            store = Store(ps, len(hosts), workers, kernels, read_schedule, keeping, tell)
+        except (LookupError, OSError) as error:
+            raise refuse("ps_snapshot", cluster.ps_snapshot, f"in {folder} {error}") from None
         self._server = Server(ps, hosts, workers, store, cluster.worker_timeout_secs, tls, say)
         self._left = 0
         self.task = f"holds the parameters of {len(workers)} workers"

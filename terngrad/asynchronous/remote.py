@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import grpc
 
-from terngrad.asynchronous.acts import ENTER
+from terngrad.asynchronous.acts import ENTER, PULL
 from terngrad.asynchronous.framing import collect, frames
 from terngrad.cluster.channel import MembershipError
 from terngrad.service.calls import (
@@ -21,12 +21,17 @@ from terngrad.service.calls import (
 )
 from terngrad.service.messages import Call, FrameError, Reply, split_frame
 from terngrad.service.security import Tls
-from terngrad.service.streams import Outbox, hello
+from terngrad.service.streams import UNKEPT, Outbox, hello
 
 # Endings after which no other stream is opened.
 _FINAL = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNIMPLEMENTED)
 _STOP_SECS = 5.0  # how long a worker that was asked to end waits for a ps
 _BYE_SECS = 2.0
+_UNKEPT_PAUSE_SECS = 1.0
+
+
+class _UnkeptError(AwayError):
+    """A ps cannot apply a gradient now, because no snapshot can be written."""
 
 
 class RemotePs:
@@ -72,6 +77,7 @@ class RemotePs:
         self._tell, self._stopped = tell, stopped
         self._stream: tuple[grpc.Call, Outbox] | None = None
         self._stream_was_open = self._was_there = False
+        self._unkept = ""  # the last such reason that was told
         self._using, self._closed = threading.Lock(), threading.Event()
 
     def call(
@@ -130,31 +136,35 @@ class RemotePs:
         again: Callable[[Reply], Call | None],
     ) -> tuple[Reply, bytearray]:
         search: Search | None = None
+        is_repeated = False
         while True:
             try:
                 if self._stream is None:
                     entered = self._enter()
-                    instead = self._greet(entered, again) if search else None
+                    if search and self._was_there:
+                        self._tell(f"{self._name} is back.")
+                    instead = again(entered) if is_repeated and self._was_there else None
                     self._was_there = True
                     if instead is not None:
                         call, content = instead, b""
                     if call.act == ENTER:
                         return entered, bytearray()
                 return self._exchange(call, content, size)
+            except _UnkeptError as error:  # the ps is there, so this is no search
+                search, pause_secs = None, _UNKEPT_PAUSE_SECS
+                if self._stopped():  # it ends without this gradient
+                    call, content = Call(act=PULL), b""
+                if str(error) != self._unkept:
+                    self._tell(f"{error}; tries again until it can.")
+                self._unkept = str(error)
             except AwayError as error:
                 search = search or self._begin_search(error)
                 if self._stopped():
                     search.hurry(_STOP_SECS)
                 pause_secs = search.pause_secs(error)
+            is_repeated = True
             if self._closed.wait(pause_secs):
                 raise self._unused()
-
-    def _greet(self, entered: Reply, again: Callable[[Reply], Call | None]) -> Call | None:
-        """Returns the call to make after a search instead of the failed one, see `call`."""
-        if not self._was_there:
-            return None
-        self._tell(f"{self._name} is back.")
-        return again(entered)
 
     def _begin_search(self, error: AwayError) -> Search:
         if self._stream_was_open:
@@ -201,7 +211,9 @@ class RemotePs:
         stream, _ = self._stream
         self._drop()
         text = why_ended(stream, self._name)
-        return MembershipError(text) if stream.code() in _FINAL else AwayError(text)
+        if stream.code() in _FINAL:
+            return MembershipError(text)
+        return _UnkeptError(text) if stream.code() == UNKEPT else AwayError(text)
 
     def _unused(self) -> MembershipError:
         return MembershipError(f"{self._name} is not called any more: this worker ends")

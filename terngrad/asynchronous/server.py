@@ -14,14 +14,14 @@ from terngrad.asynchronous.caller import Caller
 from terngrad.asynchronous.plan import PlanError
 from terngrad.asynchronous.proposal import CallError
 from terngrad.asynchronous.seats import HereAlreadyError, Seats
-from terngrad.asynchronous.store import OtherRunError, Store
+from terngrad.asynchronous.store import OtherRunError, Store, UnkeptError
 from terngrad.asynchronous.updates import GradientError
 from terngrad.cluster.channel import name_of
 from terngrad.service.gate import Gate, Listener
 from terngrad.service.log_limiter import LogLimiter
 from terngrad.service.messages import FrameError
 from terngrad.service.security import Tls
-from terngrad.service.streams import WELCOME
+from terngrad.service.streams import UNKEPT, WELCOME
 
 
 class Server:
@@ -74,6 +74,7 @@ class Server:
         deadline = time.monotonic() + secs
         while not self._is_over() and (left := deadline - time.monotonic()) > 0:
             self.seats.wait(left)
+            self.store.keep_again()
             self._log.flush()
         return self._is_over()
 
@@ -84,7 +85,7 @@ class Server:
     def close(self) -> None:
         """Ends all streams, then writes a last snapshot."""
         self._listener.close()
-        self.store.keep()
+        self.store.close()
 
     def _is_over(self) -> bool:
         return self._asked_to_end or self.seats.is_over
@@ -102,6 +103,8 @@ class Server:
             if caller.seat.is_pushing:
                 self.seats.figures.dropped(worker)
             context.abort(grpc.StatusCode.ABORTED, "another run has begun")
+        except UnkeptError as error:
+            context.abort(UNKEPT, str(error))
         except (FrameError, PlanError, GradientError, CallError, DecodeError) as error:
             self._gate.refuse(context, f"{name_of(worker, self._hosts)}: {error}")
         except grpc.RpcError:  # the worker has left

@@ -94,6 +94,14 @@ def test_a_push_is_applied_once_however_often_it_comes(served):
         ([*entry(), *push(gradient(np.nan))], "a scale is negative or not finite"),
         ([*entry(), *push(gradient(-1.0))], "a scale is negative or not finite"),
         (
+            [*entry(), *push(gradient(3e38))],
+            r"has a value of up to 3e\+38; allowed is up to 1e\+10",
+        ),
+        (
+            [*entry(), *push(gradient(1e30))],
+            r"has a value of up to 1e\+30; allowed is up to 1e\+10",
+        ),
+        (
             [*entry(), *push(gradient(sign=1))],
             "a sum of codes is out of range; allowed are -1 to 1",
         ),

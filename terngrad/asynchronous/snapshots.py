@@ -7,6 +7,7 @@ description (JSON), the content, and the CRC-32 of everything before it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import glob
 import json
 import os
@@ -14,48 +15,97 @@ import re
 import struct
 import zlib
 from collections.abc import Callable
-
-from terngrad import durable
+from typing import BinaryIO
 
 _MAGIC = b"terngrad snapshot 1\n"
 _LENGTH, _CRC = struct.Struct("<Q"), struct.Struct("<I")
-_KEPT = 2  # the newest might be damaged
+_KEPT = 3  # the newest might be damaged, or have what a faulty worker pushed
 _LONGEST_DESCRIPTION = 1 << 24
+_SPARE_BYTES = 1 << 16  # for descriptions that grow
+_SAVING = "snapshot.saving"  # one name, so that kills leave one file
+_CHOICE = "chosen-snapshot"
+# What file systems say that cannot reserve space.
+_NO_RESERVING = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
 
 class SnapshotError(ValueError):
     """A file is not a snapshot, or is damaged."""
 
 
-def save(folder: str, version: int, description: dict, content: bytes) -> str:
-    """Writes a snapshot; returns its path.
+class Writer:
+    """Writes the snapshots of a folder.
 
-    Keeps the newest older one, and removes all others, also those of larger versions, which belong
-    to another run.
-
-    Raises:
-      OSError: the folder is full or not writable; no files are left behind.
+    Between two snapshots it holds what the next one needs, so that neither a lack of descriptors
+    nor, as far as the file system can reserve it, a full disk prevents that one.
     """
-    os.makedirs(folder, exist_ok=True)
-    path = os.path.join(folder, f"snapshot-{version}")
-    temporary = os.path.join(folder, "snapshot.saving")  # one name, so that kills leave one file
-    text = json.dumps(description).encode()
-    head = _MAGIC + _LENGTH.pack(len(text)) + text
-    try:
-        with open(temporary, "wb") as file:
-            file.write(head)
-            file.write(content)
-            file.write(_CRC.pack(zlib.crc32(content, zlib.crc32(head))))
-        durable.publish(temporary, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.remove(temporary)
-        raise
-    older = [p for p in all_snapshots(folder) if version_of(p) < version]
-    for other in all_snapshots(folder):
-        if other != path and other not in older[-(_KEPT - 1) :]:
-            os.remove(other)
-    return path
+
+    def __init__(self, folder: str) -> None:
+        """Writes nothing yet."""
+        self._folder = folder
+        self._folder_descriptor = -1
+        self._file: BinaryIO | None = None
+
+    def reserve(self, size: int) -> None:
+        """Makes room for the next snapshot, of about `size` bytes.
+
+        Raises:
+          OSError: there is none, or the folder is not writable.
+        """
+        if self._folder_descriptor < 0:
+            os.makedirs(self._folder, exist_ok=True)
+            self._folder_descriptor = os.open(self._folder, os.O_RDONLY)
+        if self._file is None:
+            self._file = open(os.path.join(self._folder, _SAVING), "wb", buffering=0)  # noqa: SIM115
+        try:
+            os.posix_fallocate(self._file.fileno(), 0, size + _SPARE_BYTES)
+        except OSError as error:
+            if error.errno not in _NO_RESERVING:
+                raise
+
+    def save(self, version: int, description: dict, content: bytes) -> str:
+        """Writes a snapshot; returns its path.
+
+        Keeps the two newest older ones, and removes all others, also those of larger versions,
+        which belong to another run.
+
+        Raises:
+          OSError: the folder is full or not writable; another attempt may succeed.
+        """
+        text = json.dumps(description).encode()
+        head = _MAGIC + _LENGTH.pack(len(text)) + text
+        self.reserve(len(head) + len(content))
+        self._file.seek(0)
+        for part in (head, content, _CRC.pack(zlib.crc32(content, zlib.crc32(head)))):
+            _write_all(self._file, part)
+        self._file.truncate()
+        os.fsync(self._file.fileno())
+        path = os.path.join(self._folder, f"snapshot-{version}")
+        os.replace(os.path.join(self._folder, _SAVING), path)
+        self._file.close()
+        self._file = None
+        os.fsync(self._folder_descriptor)
+        older = [p for p in all_snapshots(self._folder) if version_of(p) < version]
+        for other in all_snapshots(self._folder):
+            if other != path and other not in older[-(_KEPT - 1) :]:
+                os.remove(other)
+        return path
+
+    def close(self) -> None:
+        """Gives back what was reserved."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+            with contextlib.suppress(OSError):
+                os.remove(os.path.join(self._folder, _SAVING))
+        if self._folder_descriptor >= 0:
+            os.close(self._folder_descriptor)
+            self._folder_descriptor = -1
+
+
+def _write_all(file: BinaryIO, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) :]
 
 
 def all_snapshots(folder: str) -> list[str]:
@@ -83,16 +133,56 @@ def load(path: str) -> tuple[dict, bytes]:
     return json.loads(bytes(body[start : start + length])), bytes(body[start + length :])
 
 
+def choose(folder: str, version: int, tell: Callable[[str], None]) -> None:
+    """Sets aside snapshots of more updates than `version`, once for each new choice.
+
+    A ps that is started again with the same flags goes on from what it wrote after the choice.
+
+    Raises:
+      LookupError: no snapshot is old enough; the text names those that there are.
+      OSError: the folder is not writable.
+    """
+    choice = os.path.join(folder, _CHOICE)
+    with contextlib.suppress(OSError), open(choice, encoding="utf-8") as file:
+        if file.read().strip() == str(version):
+            return
+    found = all_snapshots(folder)
+    newer = [path for path in found if version_of(path) > version]
+    if len(newer) == len(found):
+        there = ", ".join(str(version_of(path)) for path in found) or "none"
+        raise LookupError(f"there are snapshots of these steps: {there}")
+    for path in newer:
+        set_aside(path, "newer than the chosen step", tell)
+    with open(choice, "w", encoding="utf-8") as file:
+        file.write(f"{version}\n")
+
+
+def set_aside(path: str, why: str, tell: Callable[[str], None]) -> None:
+    """Gives a snapshot another name, under which it is neither loaded nor removed; tells it."""
+    other = os.path.join(os.path.dirname(path), f"set-aside.{os.path.basename(path)}")
+    try:
+        os.replace(path, other)
+    except OSError as error:
+        tell(f"{path}: {why}; it cannot be set aside: {error}")
+    else:
+        tell(f"{path}: {why}; set aside as {other}.")
+
+
 def newest(
     folder: str, tell: Callable[[str], None]
 ) -> tuple[str, dict, bytes] | tuple[None, None, None]:
-    """Returns path, description and content of a folder's newest undamaged snapshot, or Nones.
+    """Returns path, description and content of a folder's newest whole snapshot, or Nones.
 
-    Calls `tell` with a line for each damaged one.
+    Sets damaged ones aside.
     """
     for path in reversed(all_snapshots(folder)):
         try:
-            return path, *load(path)
-        except (SnapshotError, OSError) as error:
+            description, content = load(path)
+        except OSError as error:
             tell(f"{error}; looking for an older snapshot.")
+            continue
+        except SnapshotError as error:
+            set_aside(path, str(error).removeprefix(f"{path} "), tell)
+            continue
+        return path, description, content
     return None, None, None

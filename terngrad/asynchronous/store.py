@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from terngrad.asynchronous.keeping import Keeper, Keeping
 from terngrad.asynchronous.plan import Plan
 from terngrad.asynchronous.proposal import CallError, Proposal, read_proposal
@@ -20,11 +22,16 @@ from terngrad.cluster.membership import difference
 from terngrad.ops.kernels import Kernels
 from terngrad.training.schedules import Schedule
 
+_UNKEPT_SECS = 5.0  # how long a push waits for a snapshot
 _UNTOLD = 512  # values of staleness that wait for worker 0's next call
 
 
 class OtherRunError(Exception):
     """This ps does not, or no longer, hold the worker's run: the worker must enter again."""
+
+
+class UnkeptError(Exception):
+    """No update can be applied now, since no snapshot can be written; a later push may succeed."""
 
 
 class Pushed(enum.Enum):
@@ -74,6 +81,9 @@ class Store:
           make_schedule: reads a plan's `schedule`; raises ValueError if it cannot.
           keeping: where and when to write snapshots.
           tell: called with lines for the log.
+
+        Raises:
+          LookupError, OSError: see `snapshots.choose`.
         """
         self._ps, self._ps_count, self._worker_hosts = ps, ps_count, worker_hosts
         self._kernels, self._make_schedule = kernels, make_schedule
@@ -145,7 +155,13 @@ class Store:
         return read_proposal(bytes(content), self._ps, self._ps_count, self._make_schedule)
 
     def begin(self, plan: Plan, shard: Shard, content: bytes | bytearray, version: int) -> None:
-        """Begins a run with a state of the right size; it replaces the run before."""
+        """Begins a run with a state of the right size; it replaces the run before.
+
+        Raises:
+          CallError: the state has values that are not finite.
+        """
+        if not np.isfinite(np.frombuffer(content, "<f4")).all():
+            raise CallError("the state has values that are not finite")
         with self._lock:
             text = f"Run {plan.run} begins at step {version}"
             if self._held:
@@ -179,19 +195,19 @@ class Store:
         Raises:
           CallError, GradientError: the gradient cannot be applied.
           OtherRunError: this ps does not hold that run's parameters.
+          UnkeptError: another update could be lost, since no snapshot can be written; after a wait.
         """
         held = self._of(run)
         gradient = held.updates.check(content)
         with self._lock:
-            while self._pushes == _Pushes.WAIT:
-                self._pushes_changed.wait()
-            if held is not self._held:
-                raise OtherRunError
-            process, last = self._applied.get(worker, (incarnation, 0))
-            if process == incarnation and sequence <= last:
-                return Pushed.KNOWN
-            if self._pushes == _Pushes.DROP or self.is_finished:
-                return Pushed.DROPPED
+            push = held, worker, incarnation, sequence
+            if (pushed := self._unapplied(*push)) is None and self._keeper.is_due(self.version):
+                is_due = lambda: held is self._held and self._keeper.is_due(self.version)
+                if not self._pushes_changed.wait_for(lambda: not is_due(), _UNKEPT_SECS):
+                    raise UnkeptError(self._keeper.failure)
+                pushed = self._unapplied(*push)
+            if pushed is not None:
+                return pushed
             held.updates.apply(gradient)
             self._applied[worker] = (incarnation, sequence)
             self._note_staleness(max(0, self.version - 1 - version))
@@ -241,6 +257,34 @@ class Store:
         with self._lock:
             if self._held and self._confirmed:
                 self._keeper.keep(self._held.plan.to_json(), self._applied, self._held.updates)
+                self._pushes_changed.notify_all()
+
+    def keep_again(self) -> None:
+        """Writes a snapshot that could not be written before, if it is time to; call it often."""
+        with self._lock:
+            if self._keeper.failure and self._keeper.may_retry():
+                self.keep()
+
+    def close(self) -> None:
+        """Writes a last snapshot, and ends the keeping."""
+        with self._lock:
+            self.keep()
+            self._keeper.close()
+
+    def _unapplied(
+        self, held: _Held, worker: int, incarnation: int, sequence: int
+    ) -> Pushed | None:
+        """Returns what becomes of a gradient that is not applied; None = it is to be applied."""
+        while self._pushes == _Pushes.WAIT:
+            self._pushes_changed.wait()
+        if held is not self._held:
+            raise OtherRunError
+        process, last = self._applied.get(worker, (incarnation, 0))
+        if process == incarnation and sequence <= last:
+            return Pushed.KNOWN
+        if self._pushes == _Pushes.DROP or self.is_finished:
+            return Pushed.DROPPED
+        return None
 
     def _of(self, run: str) -> _Held:
         held = self._held

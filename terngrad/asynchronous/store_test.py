@@ -1,17 +1,21 @@
 """Snapshots: complete or absent, of one run; a lost ps loses a bounded number of updates."""
 
 import dataclasses
+import errno
 import os
+import resource
 import threading
+import time
 from concurrent import futures
 
 import numpy as np
 import pytest
 
 from terngrad.asynchronous import snapshots
-from terngrad.asynchronous.keeping import Keeping
+from terngrad.asynchronous import store as store_module
+from terngrad.asynchronous.keeping import Keeper, Keeping
 from terngrad.asynchronous.proposal import CallError
-from terngrad.asynchronous.store import OtherRunError, Pushed, Store
+from terngrad.asynchronous.store import OtherRunError, Pushed, Store, UnkeptError
 from terngrad.asynchronous.updates import Updates
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.testing.plans import FACTS, PLAN, gradient
@@ -21,9 +25,10 @@ WORKERS = ["one:1", "two:2"]
 SECS = 60.0
 
 
-def store_in(folder, steps=4, ps=0, count=1, tell=print):
+def store_in(folder, steps=4, ps=0, count=1, tell=print, chosen=-1):
     make = lambda text: schedules.fixed(0.1)
-    return Store(ps, count, WORKERS, ReferenceKernels(), make, Keeping(str(folder), steps), tell)
+    keeping = Keeping(str(folder), steps, chosen)
+    return Store(ps, count, WORKERS, ReferenceKernels(), make, keeping, tell)
 
 
 def begun(store, plan=PLAN, version=0):
@@ -76,7 +81,7 @@ def test_a_gradient_of_another_run_is_not_applied(tmp_path):
 def test_a_gradient_that_comes_while_a_run_begins_is_not_applied_to_it(tmp_path, monkeypatch):
     store = begun(store_in(tmp_path))
     checking, saving = threading.Event(), threading.Event()
-    save, check = snapshots.save, Updates.check
+    save, check = snapshots.Writer.save, Updates.check
 
     def save_slowly(*args):
         saving.set()
@@ -88,7 +93,7 @@ def test_a_gradient_that_comes_while_a_run_begins_is_not_applied_to_it(tmp_path,
         assert saving.wait(SECS)
         return check(updates, content)
 
-    monkeypatch.setattr(snapshots, "save", save_slowly)
+    monkeypatch.setattr(snapshots.Writer, "save", save_slowly)
     monkeypatch.setattr(Updates, "check", check_slowly)
     with futures.ThreadPoolExecutor(2) as threads:
         pushed = threads.submit(push, store, 1)
@@ -155,12 +160,14 @@ def test_a_damaged_snapshot_is_named_and_an_older_one_is_used(tmp_path):
         file.write(b"\xff")
     said = []
     assert store_in(tmp_path, tell=said.append).version == older
-    assert f"{newest} is damaged; looking for an older snapshot." in said
+    aside = f"{tmp_path}/set-aside.{os.path.basename(newest)}"
+    assert f"{newest}: is damaged; set aside as {aside}." in said
+    assert os.path.exists(aside)
 
 
 @pytest.mark.parametrize("cut", [0, 10, 100])
 def test_a_snapshot_that_is_cut_short_is_named(tmp_path, cut):
-    path = snapshots.save(str(tmp_path), 5, {"plan": "x" * 50}, bytes(1000))
+    path = snapshots.Writer(str(tmp_path)).save(5, {"plan": "x" * 50}, bytes(1000))
     os.truncate(path, cut)
     with pytest.raises(snapshots.SnapshotError, match=rf"{path} is (not a snapshot|damaged)"):
         snapshots.load(path)
@@ -173,10 +180,13 @@ def test_a_snapshot_of_another_ps_or_another_number_of_ps_is_named_and_not_used(
     assert "is not used: it was written by ps 0 of 1" in said[0]
 
 
-def test_the_two_newest_snapshots_are_kept(tmp_path):
-    push(begun(store_in(tmp_path)), 13)
-    assert [snapshots.version_of(p) for p in snapshots.all_snapshots(str(tmp_path))] == [8, 12]
-    assert len(os.listdir(tmp_path)) == 2
+def test_the_three_newest_snapshots_are_kept(tmp_path):
+    store = begun(store_in(tmp_path))
+    push(store, 17)
+    assert [snapshots.version_of(p) for p in snapshots.all_snapshots(str(tmp_path))] == [8, 12, 16]
+    assert (tmp_path / "snapshot.saving").stat().st_size >= len(store.state()[1])  # for the next
+    store.close()
+    assert sorted(os.listdir(tmp_path)) == ["snapshot-12", "snapshot-16", "snapshot-17"]
 
 
 def test_no_kill_leaves_more_than_one_unfinished_snapshot(tmp_path, monkeypatch):
@@ -187,10 +197,128 @@ def test_no_kill_leaves_more_than_one_unfinished_snapshot(tmp_path, monkeypatch)
         patched.setattr(os, "fsync", killed)
         for version in (4, 8):
             with pytest.raises(SystemExit):
-                snapshots.save(str(tmp_path), version, {}, bytes(1000))
+                snapshots.Writer(str(tmp_path)).save(version, {}, bytes(1000))
     assert len(os.listdir(tmp_path)) == 1
-    snapshots.save(str(tmp_path), 8, {}, bytes(1000))
+    snapshots.Writer(str(tmp_path)).save(8, {}, bytes(1000))
     assert os.listdir(tmp_path) == ["snapshot-8"]
+
+
+def test_a_snapshot_is_written_where_no_descriptor_is_left(tmp_path):
+    writer = snapshots.Writer(str(tmp_path))
+    writer.save(4, {}, bytes(1000))
+    writer.reserve(1000)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))  # fewer than are open
+    try:
+        writer.save(8, {}, bytes(2000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert snapshots.load(f"{tmp_path}/snapshot-8") == ({}, bytes(2000))
+
+
+class _Disk:
+    """Lets snapshots fail while `is_full`, and counts the attempts."""
+
+    def __init__(self, monkeypatch):
+        self.is_full, self.attempts = True, 0
+        save = snapshots.Writer.save
+
+        def failing(writer, *arguments):
+            self.attempts += 1
+            if self.is_full:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return save(writer, *arguments)
+
+        monkeypatch.setattr(snapshots.Writer, "save", failing)
+
+
+def test_a_ps_that_cannot_write_snapshots_applies_no_updates_that_it_could_lose(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(store_module, "_UNKEPT_SECS", 0.2)
+    said = []
+    store = begun(store_in(tmp_path, tell=said.append))
+    push(store, 3)
+    disk = _Disk(monkeypatch)
+    push(store, 1, first=4)  # the fourth makes a snapshot due
+    with pytest.raises(UnkeptError, match=r"no snapshot of step 4 .* No space left on device"):
+        push(store, 1, first=5)
+    assert store.push(PLAN.run, 0, 7, 4, 0, gradient()) == Pushed.KNOWN  # it was applied
+    assert store.pulled()[1] and store.version == 4
+    assert any("No space left on device; tries again in 1 s" in line for line in said)
+    assert store_in(tmp_path).version == 0  # as promised: no more than 4 were lost
+    with futures.ThreadPoolExecutor(1) as threads:
+        monkeypatch.setattr(store_module, "_UNKEPT_SECS", SECS)
+        waiting = threads.submit(push, store, 1, 0, 5)
+        disk.is_full = False
+        deadline = time.monotonic() + SECS
+        while not waiting.done() and time.monotonic() < deadline:
+            store.keep_again()
+            time.sleep(0.05)
+        assert waiting.result() is None
+    assert said[-1] == "Wrote the snapshot of step 4, and applies updates again."
+    assert (store.version, store_in(tmp_path).version) == (5, 4)
+
+
+def test_a_snapshot_that_fails_is_tried_again_with_growing_pauses(tmp_path, monkeypatch):
+    disk, now, said = _Disk(monkeypatch), [0.0], []
+    keeper = Keeper(Keeping(str(tmp_path), 4), 0, 1, said.append, clock=lambda: now[0])
+    updates = Updates(PLAN, store_in(tmp_path).expect(PLAN.to_json().encode()).shard, None, None)
+    tried = []
+    for second in range(100):
+        now[0] = float(second)
+        if keeper.may_retry():
+            tried.append(second)
+            keeper.keep("", {}, updates)
+    assert tried == [0, 1, 3, 7, 15, 31, 61, 91]
+    assert disk.attempts == len(said) == len(tried)
+    disk.is_full, now[0] = False, 200.0
+    keeper.keep("", {}, updates)
+    assert not keeper.failure and not keeper.is_due(3) and keeper.is_due(4)
+
+
+def test_a_run_whose_first_snapshot_fails_waits_with_its_first_update(tmp_path, monkeypatch):
+    monkeypatch.setattr(store_module, "_UNKEPT_SECS", 0.2)
+    disk = _Disk(monkeypatch)
+    store = begun(store_in(tmp_path))
+    with pytest.raises(UnkeptError):
+        push(store, 1)
+    disk.is_full = False
+    store.keep()
+    push(store, 1)
+    assert store.version == 1
+
+
+def test_an_older_snapshot_may_be_chosen_once(tmp_path):
+    push(begun(store_in(tmp_path)), 13)
+    said = []
+
+    def chosen(version):
+        store = store_in(tmp_path, tell=said.append, chosen=version)
+        store.enter(0, PLAN.run, FACTS)
+        return store
+
+    with pytest.raises(LookupError, match="there are snapshots of these steps: 4, 8, 12"):
+        chosen(3)
+    store = chosen(10)
+    assert store.version == 8
+    aside = f"{tmp_path}/set-aside.snapshot-12"
+    assert said[0] == (f"{tmp_path}/snapshot-12: newer than the chosen step; set aside as {aside}.")
+    push(store, 4, first=14)
+    assert chosen(10).version == 12  # a ps that is started again does not lose these four
+    assert chosen(8).version == 8
+
+
+def test_a_snapshot_with_values_that_are_not_finite_is_set_aside(tmp_path):
+    store = begun(store_in(tmp_path))
+    push(store, 4)
+    path = f"{tmp_path}/snapshot-4"
+    description, content = snapshots.load(path)
+    writer = snapshots.Writer(str(tmp_path))
+    writer.save(4, description, np.float32(np.inf).tobytes() + content[4:])
+    said = []
+    assert store_in(tmp_path, tell=said.append).version == 0
+    assert said[0].startswith(f"{path}: it has values that are not finite; set aside as ")
 
 
 def test_without_snapshots_nothing_is_written(tmp_path):

@@ -16,6 +16,10 @@ from terngrad.training.optimizers import make_optimizer
 from terngrad.training.schedules import Schedule
 from terngrad.training.slots import SLOTS
 
+_LARGEST = 1e10  # most that a value of a gradient may be, so that squares and sums stay finite
+_LARGE = 1e15  # a state or learning rate beyond which an update might overflow float32
+_LOOK_UPDATES = 16  # between looks at how large the state is
+
 
 class GradientError(ValueError):
     """A gradient cannot be applied; the text says why."""
@@ -68,11 +72,14 @@ class Updates:
         # Not a constant: Grappler would turn the division by it into a product.
         self._nodes = tf.Variable(plan.nodes, dtype=tf.int32, trainable=False)
         self._apply = tf.function(self._update, autograph=False)
-        self._halves = tf.function(lambda: tf.cast(self._parameters, tf.float16), autograph=False)
+        halves = lambda: tf.saturate_cast(self._parameters, tf.float16)  # its largest is 65504
+        self._halves = tf.function(halves, autograph=False)
         groups = {"variables": self._parameters}
         groups |= {"averages": self._averages.shadows[0]} if self._averages else {}
         groups |= {f"slots/{slot}": v[0] for slot, v in self._optimizer.slots.items()}
         self._state = [groups[name] for name in state_groups(plan)]
+        self._largest = tf.function(self._largest_value, autograph=False)
+        self._may_overflow = True  # as long as nobody has looked
 
     def check(self, content: bytes | bytearray) -> Gradient:
         """Reads a pushed gradient.
@@ -97,14 +104,30 @@ class Updates:
         if not (np.all(np.isfinite(floats)) and np.all(np.isfinite(statistics))):
             raise GradientError("a float gradient or a statistic is not finite")
         most = self._plan.nodes * self._plan.max_code
+        coded = float(units.max(initial=0)) * self._plan.max_code
+        largest = max(coded, float(np.abs(floats).max(initial=0)))
+        if largest > _LARGEST:
+            text = f"the gradient has a value of up to {largest:.3g}; allowed is up to {_LARGEST:g}"
+            raise GradientError(text)
         if len(words) and not fits(words, shard.coded, most):
             raise GradientError(f"a sum of codes is out of range; allowed are -{most} to {most}")
         return Gradient(units, words, floats.astype(np.float32), statistics)
 
     def apply(self, gradient: Gradient) -> None:
-        """Applies a checked gradient."""
+        """Applies a checked gradient.
+
+        Raises:
+          GradientError: after it a parameter or slot would not be finite; nothing has changed.
+        """
         step = tf.constant(self.version, tf.int64)
+        if self._may_overflow or self.version % _LOOK_UPDATES == 0:
+            self._may_overflow = not self._largest(step) <= _LARGE
+        before = [tf.identity(v) for v in self._state] if self._may_overflow else []
         self._apply(gradient.units, gradient.words, gradient.floats, step)
+        if before and not np.isfinite(self._largest(step)):
+            for variable, value in zip(self._state, before, strict=True):
+                variable.assign(value)
+            raise GradientError("after its gradient a parameter or slot would not be finite")
         self._statistics = gradient.statistics
         self.version += 1
 
@@ -126,6 +149,13 @@ class Updates:
             variable.assign(values[i * size : (i + 1) * size])
         self._statistics = values[len(self._state) * size :].copy()
         self.version = version
+
+    def _largest_value(self, step: tf.Tensor) -> tf.Tensor:
+        """Returns the largest absolute value of state and learning rate; inf if one is NaN."""
+        values = [*(v.read_value() for v in self._state), self._schedule(step)]
+        is_finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(v)) for v in values])
+        largest = tf.reduce_max([tf.reduce_max(tf.abs(v)) for v in values])
+        return tf.where(is_finite, largest, np.inf)
 
     def _update(self, units, words, floats, step: tf.Tensor) -> None:
         parts = []

@@ -10,7 +10,7 @@ import grpc
 from terngrad.cluster.channel import MembershipError
 from terngrad.service.messages import SERVICE, Hello
 from terngrad.service.security import Tls
-from terngrad.service.streams import WELCOME, Outbox, channel_options, identity, metadata
+from terngrad.service.streams import UNKEPT, WELCOME, Outbox, channel_options, identity, metadata
 
 _FIRST_PAUSE_SECS, _LONGEST_PAUSE_SECS = 0.2, 2.0
 _FATAL = (
@@ -29,6 +29,7 @@ _ENDINGS = {
     ),
     grpc.StatusCode.ALREADY_EXISTS: "{name} does not accept this worker yet: {details}",
     grpc.StatusCode.ABORTED: "{name} ended this worker's stream: {details}",
+    UNKEPT: "{name} cannot apply gradients now: {details}",
     grpc.StatusCode.CANCELLED: "{name} ended this worker's stream",
 }
 

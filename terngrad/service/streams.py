@@ -6,6 +6,8 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
+import grpc
+
 from terngrad.service.messages import HELLO_KEY, PIECE_BYTES, VERSION, Hello
 
 LONGEST_REPORT = 1 << 20  # bytes
@@ -14,6 +16,8 @@ _LONGEST_PUSH = PIECE_BYTES + (1 << 14)
 # A result has more planes than a push: up to 18 instead of 2.
 _LONGEST_RESULT = 9 * PIECE_BYTES + (1 << 14)
 WELCOME = (("terngrad-welcome", "1"),)  # metadata at the start of the ps' half of a stream
+# How an asynchronous ps ends a stream whose gradient it cannot apply now, see `UnkeptError`.
+UNKEPT = grpc.StatusCode.RESOURCE_EXHAUSTED
 _HANDSHAKE_MS = 5000  # in which a caller must finish its handshake, or is disconnected
 _BEATS = 4  # keep-alives in the time after which a process counts as lost
 

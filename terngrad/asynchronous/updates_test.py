@@ -1,0 +1,65 @@
+"""Updates of a ps' parameters: whole, or not at all."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from terngrad.asynchronous.proposal import read_proposal
+from terngrad.asynchronous.updates import GradientError, Updates
+from terngrad.ops.reference import ReferenceKernels
+from terngrad.testing.plans import PLAN, gradient
+from terngrad.training import schedules
+from terngrad.training.slots import SLOTS
+
+LARGEST = 1e10  # most that a gradient may have
+ENDLESS = 60  # updates that are more than enough for each optimizer to overflow
+
+
+def updates(rate=0.1, **changes):
+    schedule = schedules.fixed(rate)
+    text = dataclasses.replace(PLAN, **changes).to_json().encode()
+    plan, shard, size = read_proposal(text, 0, 1, lambda text: schedule)
+    made = Updates(plan, shard, ReferenceKernels(), schedule)
+    made.load(bytes(size), 0)
+    return made
+
+
+def is_finite(state):
+    return np.isfinite(np.frombuffer(state, "<f4")).all()
+
+
+@pytest.mark.parametrize("averages_decay", [0.0, 0.9])
+@pytest.mark.parametrize("optimizer", SLOTS)
+def test_law_10_an_update_that_overflows_is_undone(optimizer, averages_decay):
+    own = updates(3e37, optimizer=optimizer, momentum=0.9, averages_decay=averages_decay)
+    change = own.check(gradient(LARGEST, word=0xFFFFFFFF))
+    for _ in range(ENDLESS):
+        state, version = own.state(), own.version
+        try:
+            own.apply(change)
+        except GradientError as error:
+            assert "would not be finite" in str(error)
+            break
+        assert is_finite(own.state())
+    else:
+        pytest.fail("nothing overflowed")
+    assert (own.state(), own.version) == (state, version)
+    own.apply(own.check(gradient(0.0)))
+    assert own.version == version + 1 and is_finite(own.state())
+
+
+@pytest.mark.parametrize("optimizer", SLOTS)
+def test_no_gradients_that_are_allowed_make_the_state_overflow_unseen(optimizer):
+    own = updates(1.0, optimizer=optimizer, momentum=0.9)
+    change = own.check(gradient(LARGEST, word=0xFFFFFFFF))
+    for _ in range(ENDLESS):
+        own.apply(change)
+        assert is_finite(own.state())
+
+
+def test_parameters_beyond_half_precision_are_pulled_as_its_largest_value():
+    own = updates(1.0, optimizer="gd", pull_bits=16)
+    own.apply(own.check(gradient(1e6, word=0xFFFFFFFF)))
+    pulled = np.frombuffer(own.pulled(), "<f2")
+    assert np.isfinite(pulled).all() and np.abs(pulled).max() == np.finfo(np.float16).max
