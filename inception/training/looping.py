@@ -46,6 +46,7 @@ def run_loop(
             report=report,
             save=save,
             saves_last=saves_last,
+            saves_soon=ready.saves_soon,
             writer=_writer(ready, stepper.step, traffic),
             profile_dir=config.train_dir,
             unsaved=_newest_or_none(config.train_dir) if is_chief else "see the chief's log",

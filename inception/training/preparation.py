@@ -41,6 +41,7 @@ class Ready:
       devices: towers of this process.
       held: what the ps hold of an asynchronous training; None if all workers step together.
       checkpoint: path of the current step's checkpoint, if there is one.
+      saves_soon: whether the chief was killed while it saved, so that a checkpoint is missing.
       lock: keeps other trainings from the folder while it is open; None except in the chief.
       stopped: int64, 1 after a request to stop the run. It belongs to the shared state, so that a
         worker that receives the state does not train on alone.
@@ -57,6 +58,7 @@ class Ready:
     devices: Sequence[str]
     held: Held | None
     checkpoint: str | None = None
+    saves_soon: bool = False
     lock: IO[str] | None = None
     stopped: tf.Variable = dataclasses.field(
         default_factory=lambda: tf.Variable(0, dtype=tf.int64, trainable=False)
@@ -137,7 +139,9 @@ def _restore(ready: Ready) -> Ready:
     """Restores the chief's checkpoint, shares it among the workers, and restores memories."""
     config, training, workers = ready.config, ready.training, ready.workers
     lock = checkpoint = None
+    saves_soon = False
     if workers.is_chief:
+        saves_soon = checkpoints.was_interrupted(config.train_dir)
         lock, checkpoint = restore_chief(config, training, ready.settings)
         if ready.dataset:
             _note_classes(config, ready.dataset)
@@ -149,7 +153,7 @@ def _restore(ready: Ready) -> Ready:
         _tell_if_ahead(newest, training)
     if not ready.held:
         restore_memory(config, training, workers.rank)
-    return dataclasses.replace(ready, checkpoint=checkpoint, lock=lock)
+    return dataclasses.replace(ready, checkpoint=checkpoint, saves_soon=saves_soon, lock=lock)
 
 
 def _note_classes(config: TrainConfig, dataset: Dataset) -> None:

@@ -16,6 +16,8 @@ def is_finished(config: TrainConfig) -> bool:
     newest = checkpoints.latest_checkpoint(config.train_dir)
     if not newest or not config.max_steps or checkpoints.step_of(newest) < config.max_steps:
         return False
+    if checkpoints.damage(newest):
+        return False
     print(f"There is nothing left to train up to step {config.max_steps}: {newest}")
     return True
 
@@ -32,7 +34,8 @@ def restore_chief(
       path.
 
     Raises:
-      ValueError: another training writes to the folder, or the checkpoint does not fit.
+      ValueError: another training writes to the folder, the checkpoint does not fit, or all are
+        damaged.
     """
     os.makedirs(config.train_dir, exist_ok=True)
     lock = hold_alone(config.train_dir)
@@ -44,7 +47,7 @@ def restore_chief(
 
 def _restore_or_start(config: TrainConfig, training: Training) -> str | None:
     """Restores the run's newest checkpoint, or else the pretrained weights; returns the former."""
-    newest = checkpoints.latest_checkpoint(config.train_dir)
+    newest = checkpoints.latest_undamaged(config.train_dir, print)
     if newest:
         _check_trained_alike(newest, config)
         checkpoints.restore(newest, training.state)

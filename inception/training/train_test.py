@@ -261,6 +261,40 @@ def test_law_10_a_checkpoint_of_another_net_is_named(digits, undisturbed, refusa
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+def test_a_run_goes_on_from_the_newest_checkpoint_that_is_not_damaged(
+    digits, undisturbed, tmp_path, run_here, refusal
+):
+    def damage(step):
+        with open(tmp_path / f"model.ckpt-{step}.data-00000-of-00001", "r+b") as file:
+            file.seek(1000)
+            byte = file.read(1)[0]
+            file.seek(1000)
+            file.write(bytes([byte ^ 64]))
+
+    for step in (STEPS - 20, STEPS - 10, STEPS):
+        for file in undisturbed.glob(f"model.ckpt-{step}.*"):
+            shutil.copy(file, tmp_path)
+    damage(STEPS)
+    damage(STEPS - 10)
+    said = run_here(digits, tmp_path)
+    for step in (STEPS, STEPS - 10):
+        why = rf"{tmp_path}/model.ckpt-{step} is damaged: .*data-0.* has another SHA-256 digest .*"
+        assert re.search(rf"^{why}; set aside as {tmp_path}/damaged\.model", said, re.MULTILINE)
+    assert f"from {tmp_path}/model.ckpt-{STEPS - 20} at step={STEPS - 20}." in said
+    assert_same_checkpoint(undisturbed, tmp_path)
+    for step in (STEPS - 20, STEPS - 10, STEPS):
+        damage(step)
+    assert "no checkpoint is undamaged (model.ckpt-100: " in refusal(digits, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_save_in_which_the_process_was_killed_is_made_again(digits, tmp_path, run_here):
+    (tmp_path / ".saving").mkdir()
+    run_here(digits, tmp_path, save_iter=0, max_steps=12)
+    assert [checkpoints.step_of(p) for p in checkpoints.all_checkpoints(str(tmp_path))] == [1, 12]
+
+
 def test_law_10_a_damaged_record_is_named(digits, tmp_path, refusal):
     broken = tmp_path / "broken"
     broken.mkdir()

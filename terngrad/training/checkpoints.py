@@ -3,8 +3,9 @@
 A checkpoint holds a flat set of named variables: `step`, `variables/NAME`, `averages/NAME`,
 `slots/SLOT/NAME`. It also holds a text with the settings of the training. Its files are written
 under temporary names, and the index is renamed last: a checkpoint with an index is complete, also
-after a loss of power, since each file is on the disk before the next one gets its name. The
-codecs' memory has its own checkpoints, see memory.py.
+after a loss of power, since each file is on the disk before the next one gets its name. A file of
+digests beside it tells whether it is still what was written. The codecs' memory has its own
+checkpoints, see memory.py.
 """
 
 from __future__ import annotations
@@ -13,16 +14,18 @@ import glob
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from terngrad import durable
+from terngrad.training import digests
 from terngrad.training.divergence import NotFiniteError
 
 _NAME = "model.ckpt"
 _TEMPORARY = ".saving"
+_ASIDE = "damaged"  # begins the names of files that no longer count as a checkpoint's
 _SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 _SETTINGS = f"settings{_SUFFIX}"
 
@@ -56,6 +59,9 @@ def save(directory: str, state: State, step: int, keep: int = 5, settings: str =
     name = f"{_NAME}-{step}"
     try:
         _write(os.path.join(temporary, name), state, settings)
+        digests.write(temporary, f"{name}{digests.ENDING}")
+        if at_step(directory, step):  # its index must not stand beside new data
+            os.remove(os.path.join(directory, f"{name}.index"))
         for file in sorted(os.listdir(temporary), key=lambda file: file.endswith(".index")):
             durable.publish(os.path.join(temporary, file), os.path.join(directory, file))
     except (tf.errors.OpError, OSError) as error:
@@ -82,6 +88,58 @@ def latest_checkpoint(directory: str) -> str | None:
     """Returns the path of the folder's newest complete checkpoint; None if there is none."""
     paths = all_checkpoints(directory)
     return paths[-1] if paths else None
+
+
+def was_interrupted(directory: str) -> bool:
+    """Returns whether the last call of `save` for the folder was killed."""
+    return os.path.isdir(os.path.join(directory, _TEMPORARY))
+
+
+def latest_undamaged(directory: str, tell: Callable[[str], None]) -> str | None:
+    """Returns the path of the newest checkpoint that `damage` finds nothing in; None if none is.
+
+    Damaged ones that are newer are then set aside under other names, and `tell` is called with a
+    line about each.
+
+    Raises:
+      ValueError: all checkpoints of the folder are damaged; nothing has changed.
+      OSError: a file cannot be read or renamed, though it may be undamaged.
+    """
+    damaged: dict[str, str] = {}
+    for path in reversed(all_checkpoints(directory)):
+        if not (reason := damage(path)):
+            for other, why in damaged.items():
+                aside = _set_aside(other)
+                tell(f"{other} is damaged: {why}; set aside as {aside}.")
+            return path
+        damaged[path] = reason
+    if damaged:
+        found = "; ".join(f"{os.path.basename(path)}: {why}" for path, why in damaged.items())
+        raise ValueError(
+            f"{directory}: no checkpoint is undamaged ({found}); restore one, or move them away to "
+            "train from the start"
+        )
+    return None
+
+
+def damage(path: str) -> str:
+    """Returns why a checkpoint is not what was written, or "".
+
+    It is compared with its digests. One of an earlier version has none: then all its values are
+    read, which checks TensorFlow's checksums.
+
+    Raises:
+      OSError: a file cannot be read, though it may be undamaged.
+    """
+    digest = f"{path}{digests.ENDING}"
+    if os.path.isfile(digest):
+        return digests.difference(digest)
+    try:
+        for _ in _tensors(path, _shapes(path)):
+            pass
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def find(location: str) -> str | None:
@@ -253,10 +311,25 @@ def _rotate(directory: str, keep: int, written: int) -> None:
     # Newer checkpoints of a lost run must not displace the one that was just written.
     others = [path for path in all_checkpoints(directory) if step_of(path) != written]
     for path in others[: max(0, len(others) - keep + 1)] if keep else []:
-        # The index is removed first: without it, the rest does not count as a checkpoint.
-        for file in sorted(glob.glob(glob.escape(path) + ".*"), reverse=True):
+        for file in _files(path):
             os.remove(file)
     _write_state_file(directory)
+
+
+def _files(path: str) -> list[str]:
+    """Returns a checkpoint's files, first the index: without it, the others count as none."""
+    found = glob.glob(glob.escape(path) + ".*")
+    return sorted(found, key=lambda file: (not file.endswith(".index"), file))
+
+
+def _set_aside(path: str) -> str:
+    """Gives a checkpoint's files other names; returns its new path."""
+    directory, name = os.path.split(path)
+    aside = os.path.join(directory, f"{_ASIDE}.{name}")
+    for file in _files(path):
+        os.replace(file, aside + file.removeprefix(path))
+    _write_state_file(directory)  # this also brings the names to the disk
+    return aside
 
 
 def _write_state_file(directory: str) -> None:

@@ -1,6 +1,8 @@
 """Laws of checkpoints: complete or absent, read by name, and errors name what does not fit."""
 
+import errno
 import os
+import subprocess
 
 import keras
 import numpy as np
@@ -57,7 +59,7 @@ def test_the_oldest_are_removed(tmp_path):
         checkpoints.save(str(tmp_path), make_state(), step, keep=2)
     steps = [checkpoints.step_of(p) for p in checkpoints.all_checkpoints(str(tmp_path))]
     assert steps == [4, 5]
-    assert len(list(tmp_path.iterdir())) == 2 * 2 + 1
+    assert len(list(tmp_path.iterdir())) == 2 * 3 + 1
 
 
 def test_all_are_kept_when_asked(tmp_path):
@@ -132,6 +134,99 @@ def test_law_10_a_damaged_checkpoint_is_named(tmp_path, ending, damage):
     file.write_bytes(damage(file.read_bytes()))
     with pytest.raises(ValueError, match=r"model.ckpt-1 is (damaged|not a readable checkpoint)"):
         checkpoints.restore(path, make_state())
+
+
+def flip(file):
+    """Changes one bit in the middle of a file."""
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("ending", ["data-00000-of-00001", "index", "sha256"])
+@pytest.mark.parametrize("has_digests", [True, False])
+def test_damaged_checkpoints_are_set_aside_and_the_newest_undamaged_one_is_found(
+    tmp_path, ending, has_digests
+):
+    if not has_digests and ending == "sha256":
+        pytest.skip("earlier versions wrote no digests")
+    folder, said = str(tmp_path), []
+    paths = [checkpoints.save(folder, make_state(float(step)), step) for step in (1, 2, 3)]
+    if not has_digests:
+        for file in tmp_path.glob("*.sha256"):
+            file.unlink()
+    for path in paths[1:]:
+        flip(tmp_path / f"{path}.{ending}")
+    assert checkpoints.latest_undamaged(folder, said.append) == paths[0]
+    assert [line.split(": ")[0] for line in said] == [
+        f"{p} is damaged" for p in reversed(paths[1:])
+    ]
+    assert said[0].endswith(f"; set aside as {tmp_path}/damaged.model.ckpt-3.")
+    assert checkpoints.all_checkpoints(folder) == paths[:1]
+    assert tf.train.latest_checkpoint(folder) == paths[0]
+    assert (tmp_path / f"damaged.model.ckpt-3.{ending}").exists()
+    assert checkpoints.latest_undamaged(folder, said.append) == paths[0] and len(said) == 2
+
+
+def test_a_file_that_is_missing_is_named_and_one_that_may_not_be_read_is_no_damage(
+    tmp_path, monkeypatch
+):
+    path = checkpoints.save(str(tmp_path), make_state(), 1)
+    data = tmp_path / "model.ckpt-1.data-00000-of-00001"
+    data.rename(tmp_path / "elsewhere")
+    assert checkpoints.damage(path) == f"{data.name} is missing"
+    (tmp_path / "elsewhere").rename(data)
+    assert checkpoints.damage(path) == ""
+
+    def failing(number):
+        def opened(file, digest):
+            raise OSError(number, os.strerror(number))
+
+        return opened
+
+    monkeypatch.setattr("hashlib.file_digest", failing(errno.EIO))
+    assert checkpoints.damage(path) == f"{data.name}: Input/output error"
+    monkeypatch.setattr("hashlib.file_digest", failing(errno.EACCES))
+    with pytest.raises(PermissionError):
+        checkpoints.damage(path)
+
+
+def test_where_all_checkpoints_are_damaged_nothing_is_renamed_or_trained_anew(tmp_path):
+    paths = [checkpoints.save(str(tmp_path), make_state(), step) for step in (1, 2)]
+    for path in paths:
+        flip(tmp_path / f"{path}.index")
+    text = r"no checkpoint is undamaged \(model.ckpt-2: model.ckpt-2.index has another .*ckpt-1: "
+    with pytest.raises(ValueError, match=text):
+        checkpoints.latest_undamaged(str(tmp_path), print)
+    assert checkpoints.all_checkpoints(str(tmp_path)) == paths
+    assert checkpoints.latest_undamaged(str(tmp_path / "absent"), print) is None
+
+
+def test_the_digests_are_those_that_sha256sum_checks(tmp_path):
+    checkpoints.save(str(tmp_path), make_state(), 1)
+    command = ["sha256sum", "--check", "--strict", "model.ckpt-1.sha256"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.count(": OK") == 2
+
+
+def test_an_index_never_stands_beside_data_of_another_save(tmp_path, monkeypatch):
+    checkpoints.save(str(tmp_path), make_state(1.0), 1)
+    path = checkpoints.save(str(tmp_path), make_state(2.0), 2)
+    replace = os.replace
+
+    def killed_at_the_index(source, target):
+        if source.endswith(".index"):
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", killed_at_the_index)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoints.save(str(tmp_path), make_state(3.0), 2)
+    assert checkpoints.was_interrupted(str(tmp_path))
+    assert checkpoints.latest_checkpoint(str(tmp_path)).endswith("model.ckpt-1")
+    monkeypatch.undo()
+    assert checkpoints.save(str(tmp_path), make_state(3.0), 2) == path
+    assert checkpoints.damage(path) == "" and not checkpoints.was_interrupted(str(tmp_path))
 
 
 def test_a_folder_that_cannot_be_written_to_is_named(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import signal
 import time
 from collections.abc import Callable
@@ -58,6 +59,7 @@ class Loop:
       report: called with the progress every `cadence.log_every` of the worker's own steps.
       save: called with a step; returns the checkpoint's path, or None if another process saves.
       saves_last: whether the loop, not the caller, saves the last step.
+      saves_soon: save after the first steps, as an earlier process was killed while it saved.
       writer: writer of summaries, or None.
       profile_dir: folder for a profile.
       unsaved: text for messages while there is no checkpoint.
@@ -68,6 +70,7 @@ class Loop:
     report: Callable[[Progress], None]
     save: Callable[[int], str | None]
     saves_last: bool = True
+    saves_soon: bool = False
     writer: SummaryWriter | None = None
     profile_dir: str = ""
     unsaved: str = "none was written yet"
@@ -91,7 +94,8 @@ class Loop:
         stepper.compile()
         profiler = Profiler(cadence.profile, self.profile_dir)
         clock = Clock()
-        saved_at = summarized_at = time.monotonic()
+        summarized_at = time.monotonic()
+        saved_at = -math.inf if self.saves_soon else summarized_at
         while stepper.step < cadence.max_steps and not stepper.is_over:
             before, own_before = stepper.step, stepper.own_step
             profiler.at(before)
@@ -163,8 +167,8 @@ class Loop:
     def _save_due(self, before: int, seconds: float) -> bool:
         if self.stepper.wants_save or self.cadence.saves(before, self.stepper.step):
             return True
-        secs = self.cadence.save_secs
-        return bool(secs and seconds >= secs) and self.stepper.request_save()
+        longest = self.cadence.save_secs or math.inf
+        return seconds >= longest and self.stepper.request_save()
 
     def _summary_due(self, seconds: float) -> bool:
         secs = self.cadence.summary_secs

@@ -179,3 +179,13 @@ def test_a_save_by_time_waits_for_a_step_where_all_save_together(together):
     loop.cadence = dataclasses.replace(loop.cadence, save_every=0, save_secs=1e-9)
     loop.run(None, StopRequest())
     assert saved == ([10, 30, 40] if together else [1, 10, 20, 30, 40])
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_save_that_was_interrupted_is_made_again_after_the_first_steps(together):
+    runner, saved = PretendedRunner(), []
+    runner.saves_together = together
+    loop = loop_of(runner, saved, max_steps=40)
+    loop.saves_soon, loop.cadence = True, dataclasses.replace(loop.cadence, save_every=0)
+    loop.run("model.ckpt-0", StopRequest())
+    assert saved == ([10, 40] if together else [1, 40])
