@@ -97,9 +97,12 @@ def adding_told(server: AddingServer, worker_hosts: Sequence[str]) -> Told | Non
     dropped = server.dropped
     each = ", ".join(f"{count} of worker {worker}" for worker, count in sorted(dropped.items()))
     too_late = f"; gradients that came too late: {each}" if each else ""
+    visits = server.idle_visits
+    each = ", ".join(f"worker {worker} {count} times" for worker, count in sorted(visits.items()))
+    idle = f"; came and left without contributing: {each}" if each else ""
     line = (
         f"step {found.step}, {found.steps / found.seconds:.1f} steps/s, {held_mb:.1f} MB are held; "
-        f"{'; '.join(workers)}{last}{too_late}."
+        f"{'; '.join(workers)}{last}{too_late}{idle}."
     )
     scalars = {"ps/steps_per_sec": found.steps / found.seconds, "ps/held_mb": held_mb}
     for i, worker in enumerate(found.workers):
@@ -109,6 +112,7 @@ def adding_told(server: AddingServer, worker_hosts: Sequence[str]) -> Told | Non
         scalars[f"ps/share_of_steps/{i}"] = min(1.0, worker.steps / found.steps)
         if server.coordinator:  # only its ps knows them
             scalars[f"ps/dropped_gradients/{i}"] = dropped.get(i, 0)
+            scalars[f"ps/idle_visits/{i}"] = visits.get(i, 0)
     return Told(line, found.step, scalars)
 
 

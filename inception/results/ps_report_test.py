@@ -40,7 +40,8 @@ def server(clock):
             figures.sent(worker, 2_000_000)
         figures.made(step)
     aggregator = SimpleNamespace(held_bytes=5_000_000)
-    return SimpleNamespace(figures=figures, aggregator=aggregator, dropped={1: 4}, coordinator=True)
+    counts = {"dropped": {1: 4}, "idle_visits": {1: 3}}
+    return SimpleNamespace(figures=figures, aggregator=aggregator, coordinator=True, **counts)
 
 
 def test_a_line_tells_the_traffic_the_straggler_and_what_is_held(server, clock, capsys):
@@ -54,7 +55,8 @@ def test_a_line_tells_the_traffic_the_straggler_and_what_is_held(server, clock, 
         "ps 0: step 2, 0.1 steps/s, 5.0 MB are held; "
         "worker 0: 0.10 MB/s in, 0.20 out, 0.0 ms after the first; "
         "worker 1: 0.10 MB/s in, 0.20 out, 10.0 ms after the first; "
-        "last comes worker 1 (b:2); gradients that came too late: 4 of worker 1.\n"
+        "last comes worker 1 (b:2); gradients that came too late: 4 of worker 1; "
+        "came and left without contributing: worker 1 3 times.\n"
     )
     clock.now = 60.0
     report.beat()
@@ -106,6 +108,8 @@ def test_tensorboard_gets_the_same_by_worker(server, clock, tmp_path):
             "ps/share_of_steps/1": 1.0,
             "ps/dropped_gradients/0": 0.0,
             "ps/dropped_gradients/1": 4.0,
+            "ps/idle_visits/0": 0.0,
+            "ps/idle_visits/1": 3.0,
         }
     )
 

@@ -6,7 +6,7 @@ elastic or has enough workers; otherwise it ends with an error that names the wo
 
 `transitions` defines the states of a worker and of the training, and their changes. Other modules
 make the decisions: `quorum` whether there can be a view, `views` which one, `selection` who makes
-a step, and `patience` what to do when something takes too long.
+a step, `patience` what to do when something takes too long, and `visits` who must wait to join.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from terngrad.exchange.parameter_server import groups
-from terngrad.exchange.parameter_server.coordination import patience, quorum
+from terngrad.exchange.parameter_server.coordination import patience, quorum, visits
 from terngrad.exchange.parameter_server.coordination.all_gather import AllGather
 from terngrad.exchange.parameter_server.coordination.quorum import Verdict
 from terngrad.exchange.parameter_server.coordination.roster import Roster
@@ -90,6 +90,13 @@ class Coordinator:
         with self._lock:
             return self._of.dropped
 
+    @property
+    def idle_visits(self) -> collections.Counter[int]:
+        """How often each worker lately came and left without contributing to a step."""
+        with self._lock:
+            counts = {i: self._roster[i].idle_visits for i in range(len(self._roster))}
+            return +collections.Counter(counts)
+
     def connect(self, worker: int) -> None:
         """Notes that a worker's stream has begun."""
         with self._lock:
@@ -111,13 +118,16 @@ class Coordinator:
             record = self._roster[worker]
             if not record.is_here:
                 return
+            is_missed = visits.is_missed(self._of, worker)
             self._roster.lose(worker, why)
             if not self._roster.here:
                 self._all_gather.clear()
             if self.outcome is None:
                 if record.has_stood:  # a worker that only connects and leaves is not logged
                     self._tell(f"{self._roster.name(worker)} {why}.")
-                if self._of.selection and worker in self._of.members and not self._is_forming:
+                if visits.is_idle(self._of, worker):
+                    self._note_idle_visit(worker)
+                if is_missed and not self._is_forming:
                     self._ask()
             self._go_on()
 
@@ -165,6 +175,7 @@ class Coordinator:
     def watch(self) -> None:
         """Acts on time-outs; call it regularly."""
         with self._lock:
+            self._let_in()
             self._go_on()
             remedy = patience.remedy(self._of) if self.outcome is None else None
             if isinstance(remedy, patience.End):
@@ -183,18 +194,42 @@ class Coordinator:
     def _stand(self, worker: int, standing: Standing) -> None:
         check(standing, self._of.number, len(self._roster))
         record = self._roster[worker]
+        if visits.is_held(self._of, worker):
+            record.visit.held = standing
+            return
         is_training = self._of.phase is Phase.STEPPING and record.status is Status.TRAINING
         if is_training and standing.view < self._of.view.number:
             return  # it reported this twice and has its answer
         record.change(WorkerEvent.STAND, standing)
-        record.has_stood = True
+        record.has_stood = record.visit.has_stood = True
         if not self._is_forming:
             self._ask()
+
+    def _let_in(self) -> None:
+        """Lets workers join that were held back and need not wait any more."""
+        for worker in range(len(self._roster)):
+            visit = self._roster[worker].visit
+            if visit.held and self._roster[worker].is_here and not visits.is_held(self._of, worker):
+                standing, visit.held = visit.held, None
+                self._stand(worker, standing)
+
+    def _note_idle_visit(self, worker: int) -> None:
+        record = self._roster[worker]
+        record.idle_visits += 1
+        if secs := visits.hold_secs(record.idle_visits):
+            record.held_until = self._of.clock() + secs
+            self._tell(
+                f"{self._roster.name(worker)} came and left {record.idle_visits} times without "
+                f"contributing to a step: it may join again in {secs:g} s."
+            )
 
     def _note_ready(self, worker: int, step: int) -> None:
         if self._of.selection is None or self._of.phase is not Phase.STEPPING:
             return
+        self._roster[worker].note_ready(step)
         for decided, contributors in self._of.selection.ready(worker, step):
+            for chosen in contributors:
+                self._roster[chosen].visit.chosen_for = decided
             order = Order()
             order.go.step, order.go.contributors = decided, groups.pack(contributors)
             for member in sorted(self._of.members):
@@ -234,8 +269,9 @@ class Coordinator:
         if self.outcome is not None:
             return
         # Before the first view, values are sent when all workers have given theirs. Later they
-        # wait only for members, also for lost ones that may come back, such as the chief.
-        here, members = self._roster.here, self._of.members
+        # wait only for members, also for lost ones that may come back, such as the chief, but not
+        # for those that others can make steps without.
+        here, members = self._roster.here, self._of.members - self._of.idle()
         if self._of.view is None:
             missed, required = quorum.awaited(self._of), here
         else:

@@ -41,6 +41,8 @@ class Ask:
 
 Remedy = End | Ask
 
+_IDLE_SECS = 5.0  # for which the others wait for a member that has made no step yet
+
 
 def remedy(of: Situation) -> Remedy | None:
     """Returns what to do now; None if nothing takes too long."""
@@ -85,6 +87,8 @@ def _of_members(of: Situation) -> Remedy | None:
 def _of_forming(of: Situation) -> Remedy | None:
     waited, limit = of.clock() - of.since, of.rules.timeout_secs
     unsaid, stuck = quorum.unsaid(of), of.standstill.stuck
+    if unsaid and unsaid <= of.idle() and waited > _IDLE_SECS and quorum.are_enough(of):
+        return Ask(unsaid, f"made no step, and does not report its step for {waited:.0f} s")
     all_hang = waited > limit and unsaid <= {*stuck(of.clock(), HOPELESS)}
     is_hopeless = all_hang or waited > HOPELESS * limit
     # A worker that is silent within a step hangs; compiling and saving may take any time.

@@ -78,6 +78,12 @@ def enough_could_go_on(of: Situation, *, anew: bool) -> bool:
     return has_state and (of.rules.elastic or len(standings) >= of.rules.needed)
 
 
+def are_enough(of: Situation) -> bool:
+    """Returns whether the workers that have the state and a standing are enough for a step."""
+    live = [standing for standing in of.roster.standings.values() if standing.is_live]
+    return len(live) >= of.rules.needed
+
+
 def saver(of: Situation, because_of: Iterable[int]) -> int | None:
     """Returns the first healthy worker that has the state; it saves when the training ends.
 

@@ -16,6 +16,23 @@ from terngrad.service.messages import Standing
 
 
 @dataclasses.dataclass
+class Visit:
+    """What a worker has done since its stream began.
+
+    Attributes:
+      has_stood: whether it has reported a standing.
+      held: that standing, while the worker is held back.
+      chosen_for: last step to which it was chosen to contribute; -1 = none.
+      has_contributed: whether such a step was made.
+    """
+
+    has_stood: bool = False
+    held: Standing | None = None
+    chosen_for: int = -1
+    has_contributed: bool = False
+
+
+@dataclasses.dataclass
 class WorkerRecord:
     """What ps 0 knows about a worker.
 
@@ -24,6 +41,9 @@ class WorkerRecord:
       standing: its last standing, while the status is STANDING.
       has_stood: whether it ever reported a standing; only then its losses are logged.
       lacks_state: whether it is a receiver of the view and has made no step since.
+      visit: what it has done since its stream began.
+      idle_visits: number of its last visits in which it stood and contributed to no step.
+      held_until: seconds of the clock before which it joins only if it is needed.
       away_since: seconds of the clock; None while it is connected or done, and for all workers
         before the first connection.
       why: how it was lost; "" if it is not lost.
@@ -33,6 +53,9 @@ class WorkerRecord:
     standing: Standing | None = None
     has_stood: bool = False
     lacks_state: bool = False
+    visit: Visit = dataclasses.field(default_factory=lambda: Visit())
+    idle_visits: int = 0
+    held_until: float = 0.0
     away_since: float | None = None
     why: str = ""
 
@@ -40,6 +63,17 @@ class WorkerRecord:
     def is_here(self) -> bool:
         """Whether the worker's stream is open."""
         return self.status in HERE
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has made no step since it entered."""
+        return self.lacks_state and not self.visit.has_contributed
+
+    def note_ready(self, step: int) -> None:
+        """Notes that it has the gradients of a step, so that the steps before were made."""
+        if -1 < self.visit.chosen_for < step:
+            self.visit.has_contributed = True
+            self.idle_visits = 0
 
     def change(self, what: WorkerEvent, standing: Standing | None = None) -> None:
         """Applies an event; STAND comes with a standing."""
@@ -106,6 +140,7 @@ class Roster:
         was_lost = bool(record.why)
         if not record.is_here:
             record.change(WorkerEvent.CONNECT)
+            record.visit = Visit()
         record.away_since, record.why = None, ""
         return was_lost
 

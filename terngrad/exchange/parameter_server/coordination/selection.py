@@ -19,6 +19,7 @@ class Selection:
         self._next = steps
         self._ready: dict[int, list[int]] = collections.defaultdict(list)
         self._insisting: set[int] = set()
+        self._heard: set[int] = set()  # members that have reported to be ready, or insisted
         self._members = frozenset(members)
         self._counted: dict[int, int] = {}  # last step counted in `dropped`, by worker
         self.dropped: collections.Counter[int] = collections.Counter()
@@ -26,7 +27,12 @@ class Selection:
     def insist(self, worker: int) -> None:
         """Makes the next steps wait for this worker until it takes part in one."""
         if worker in self._members:
+            self._heard.add(worker)
             self._insisting.add(worker)
+
+    def has_heard(self, worker: int) -> bool:
+        """Returns whether a step may wait for this worker: it was ready once, or insisted."""
+        return worker in self._heard
 
     def ready(self, worker: int, step: int) -> Iterator[tuple[int, tuple[int, ...]]]:
         """Notes that a member has the gradients of a step; yields the resulting decisions.
@@ -36,6 +42,7 @@ class Selection:
         """
         if worker not in self._members or step > self._next + 1:
             return
+        self._heard.add(worker)
         if step < self._next:
             if step > self._counted.get(worker, -1):  # else the worker reported it twice
                 self._counted[worker] = step

@@ -92,6 +92,13 @@ class Situation:
         before = self.dropped_before
         return before + self.selection.dropped if self.selection else before
 
+    def idle(self) -> set[int]:
+        """Returns the members that have made no step yet and that the others need not wait for."""
+        if self.selection is None or self.view.is_first:
+            return set()
+        idle = {worker for worker in self.members if self.roster[worker].is_idle}
+        return idle if len(self.roster.able & self.members - idle) >= self.rules.needed else set()
+
     def install(self, view: View) -> None:
         """Installs the next view; all workers with a standing become its members."""
         standings, receivers = self.roster.standings, groups.unpack(view.receivers)

@@ -38,7 +38,7 @@ class Status(enum.Enum):
     """The state of a worker."""
 
     AWAY = "not connected: it has never connected, or was lost and may come back"
-    CONNECTED = "connected, and has not reported its standing"
+    CONNECTED = "connected, and has not reported its standing, or is held back (see `visits`)"
     STANDING = "has reported its standing, and waits for a view"
     TRAINING = "a member of the last view"
     DISMISSED = "was told that the training is done, and must leave"

@@ -92,6 +92,11 @@ class Server:
         """Late gradients by worker; empty except on ps 0."""
         return self.coordinator.dropped if self.coordinator else {}
 
+    @property
+    def idle_visits(self) -> Mapping[int, int]:
+        """See `Coordinator`; empty except on ps 0."""
+        return self.coordinator.idle_visits if self.coordinator else {}
+
     def wait(self, on_beat: Callable[[], None] = lambda: None) -> str | None:
         """Waits for the end of the run; calls `on_beat` regularly.
 

@@ -17,6 +17,7 @@ from terngrad.service.streams import Outbox
 
 _UNSENT_STEPS = 2  # steps whose results a worker may leave unread
 _MOST_UNREAD = 64  # parts of a state
+_UNREAD_SECS = 10.0  # for which a donor waits for a receiver that reads nothing
 _MOST_ORDERS, _MOST_ORDER_BYTES = 1 << 16, 1 << 26  # that a worker may leave unread
 _KEPT_STEPS = 16  # results for slow workers, if a step needs fewer than all
 
@@ -161,8 +162,13 @@ class Service:
             outbox = self._meeting.get(receiver)
             if outbox is None:
                 continue
+            unread, since = len(outbox), time.monotonic()
             while len(outbox) > _MOST_UNREAD and self._takes(receiver, outbox, worker, report):
                 time.sleep(0.01)  # meanwhile the donor's stream is not read
+                if len(outbox) < unread:
+                    unread, since = len(outbox), time.monotonic()
+                elif time.monotonic() - since > _UNREAD_SECS:
+                    outbox.cut()  # the worker may connect again
             outbox.put(part)
 
     def _takes(self, receiver: int, outbox: Outbox, donor: int, report: Report) -> bool:
