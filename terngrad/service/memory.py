@@ -1,4 +1,4 @@
-"""Memory of a ps: how much it may hold, and how to reuse freed memory."""
+"""Memory of a ps: how much it may hold, and how to reuse freed memory or give it back."""
 
 from __future__ import annotations
 
@@ -36,3 +36,23 @@ def keep_freed() -> bool:
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", lambda name, value: 0)
     return all([mallopt(_MMAP_THRESHOLD, _LARGEST_KEPT), mallopt(_TRIM_THRESHOLD, _KEPT)])
+
+
+class Returning:
+    """Gives freed memory back to the kernel when workers have left, since few may come again."""
+
+    def __init__(self) -> None:
+        """Starts without workers."""
+        self._present = 0
+
+    def look(self, present: int) -> None:
+        """Acts if fewer workers are present than at the last look."""
+        if present < self._present:
+            give_back()
+        self._present = present
+
+
+def give_back() -> None:
+    """Gives freed memory back to the kernel; has no effect on C libraries other than glibc."""
+    if sys.platform == "linux":
+        getattr(ctypes.CDLL(None), "malloc_trim", lambda pad: 0)(0)

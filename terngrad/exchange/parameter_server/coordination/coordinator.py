@@ -164,6 +164,15 @@ class Coordinator:
         with self._lock:
             self._of.some_are_done = True
 
+    def takes_pushes(self, worker: int, view: int) -> bool:
+        """Returns whether a worker's pushes of a view can make a step.
+
+        Others are those of a past view, of one that ps 0 made before a restart, or of a stranger.
+        """
+        with self._lock:
+            now = self._of.view
+            return now is not None and view == now.number and worker in self._of.members
+
     def receivers(self, donor: int, view: int) -> list[int]:
         """Returns the workers that receive a donor's state; none if the view is not valid."""
         with self._lock:

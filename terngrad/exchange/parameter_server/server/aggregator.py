@@ -37,6 +37,7 @@ class Aggregator:
         kept_steps: int = 0,
         figures: Figures | None = None,
         most_bytes: int = 1 << 62,
+        takes: Callable[[int, int], bool] | None = None,
     ) -> None:
         """Starts with no operations.
 
@@ -49,7 +50,9 @@ class Aggregator:
           figures: counts pushes and results.
           most_bytes: limit for pushes, of which each worker has a share. If results and pushes
             together exceed it, old results are dropped.
+          takes: returns whether a worker's pushes of a view can make a step; None = all can.
         """
+        self._takes = takes or (lambda worker, view: True)
         self._workers = workers
         self._reduce = reduce
         self._deliver = deliver
@@ -104,20 +107,21 @@ class Aggregator:
     def push(self, worker: int, header: Header, payload: memoryview) -> None:
         """Adds a worker's piece of a step; after the last one, all that asked get the result.
 
-        A repeated push changes nothing; if the result is kept, the worker gets it again. A worker
-        that is not a contributor only asks for the result.
+        A push that cannot make a step is dropped. A repeated push changes nothing; if the result is
+        kept, the worker gets it again. A worker that is not a contributor only asks for the result.
 
         Raises:
           PushError: the operation or piece is unknown, the size or the contributors are wrong, too
             many steps are under way, or the worker's pushes exceed its share.
         """
+        can_count = self._takes(worker, header.view)
         with self._lock:
             operation = self._catalogue.find(worker, header)
             if not header.view:
                 raise PushError("a push without a view; views count from 1")
             contributors = self._contributors(header)
             _check_size(operation, worker, contributors, header, payload)
-            if header.view < self._views[worker]:
+            if not can_count or header.view < self._views[worker]:
                 return
             self._enter(worker, header.view)
             if worker in contributors:

@@ -17,6 +17,7 @@ from terngrad.exchange.parameter_server.coordination.situation import Rules
 from terngrad.exchange.parameter_server.server.aggregator import Aggregator, Reduce
 from terngrad.exchange.parameter_server.server.attendance import Attendance
 from terngrad.exchange.parameter_server.server.service import Service, UnreadError
+from terngrad.service import memory
 from terngrad.service.figures import Figures
 from terngrad.service.gate import GRACE_SECS, Gate, Listener
 from terngrad.service.log_limiter import LogLimiter
@@ -103,10 +104,12 @@ class Server:
         Returns:
           "" if the run is done, else why it failed; None after `stop`.
         """
+        returning = memory.Returning()
         while (outcome := self._service.outcome) is None:
             if self._stop.wait(self._beat_secs):
                 return None
             on_beat()
+            returning.look(self.attendance.present)
             self._log.flush()
             if self.coordinator:
                 self.coordinator.watch()

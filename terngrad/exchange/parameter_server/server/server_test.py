@@ -19,6 +19,7 @@ import pytest
 from terngrad.cluster.channel import MembershipError, PortError
 from terngrad.exchange.connection import InterruptionError
 from terngrad.exchange.parameter_server import groups
+from terngrad.exchange.parameter_server.coordination.coordinator import Coordinator
 from terngrad.exchange.parameter_server.coordination.situation import Rules
 from terngrad.exchange.parameter_server.operations import PIECE_BYTES, Kind, Operation
 from terngrad.exchange.parameter_server.server.reduction import Reduction
@@ -600,7 +601,8 @@ def test_a_worker_that_does_not_read_orders_loses_its_stream_and_may_connect_aga
             outbox.close()
 
 
-def test_a_worker_that_does_not_read_results_is_refused_and_nothing_is_kept(capfd):
+def test_a_worker_that_does_not_read_results_is_refused_and_nothing_is_kept(capfd, monkeypatch):
+    monkeypatch.setattr(Coordinator, "takes_pushes", lambda *arguments: True)
     operation = Operation("sum", Kind.FLOATS, PIECE_BYTES // 4, 1, 2)
     header = Header(view=1, contributors=groups.pack([1]))
     part = join_frame(header, bytes(operation.piece_bytes(0)))

@@ -73,7 +73,10 @@ class Service:
         )
         kept = 0 if rules.needed == workers else kept_steps
         self.figures = Figures(workers)
-        self.aggregator = Aggregator(workers, reduce, self._deliver, kept, self.figures, most_bytes)
+        takes = self.coordinator.takes_pushes if self.coordinator else None
+        self.aggregator = Aggregator(
+            workers, reduce, self._deliver, kept, self.figures, most_bytes, takes
+        )
 
     @property
     def outcome(self) -> str | None:

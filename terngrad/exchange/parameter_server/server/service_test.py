@@ -2,9 +2,11 @@
 
 import pytest
 
+from terngrad.exchange.parameter_server import groups
 from terngrad.exchange.parameter_server.coordination.situation import Rules
+from terngrad.exchange.parameter_server.operations import Kind, Operation
 from terngrad.exchange.parameter_server.server.service import Service
-from terngrad.service.messages import Header, Report
+from terngrad.service.messages import Header, Report, join_frame
 from terngrad.testing.simulation.clock import Clock
 from terngrad.testing.simulation.streams import Stream
 
@@ -55,3 +57,15 @@ def test_a_worker_whose_meet_stream_broke_is_done_if_its_exchange_stream_says_so
     clock.now += SECS + 1
     service.coordinator.watch()
     assert (service.outcome == "") == is_done
+
+
+def test_pushes_of_views_that_are_not_those_of_ps_0_are_not_kept(service):
+    own = service.coordinator._of.view.number
+    operation = Operation("sum", Kind.FLOATS, 4, 1, 1)
+    outbox, reduced = Stream(0, "Exchange"), []
+    service.aggregator._reduce = lambda operation, parts: reduced.append(parts) or parts[0]
+    service.take(0, outbox, join_frame(Header(declared=operation.message(0))))
+    for step, (view, steps) in enumerate([(own + 1, 0), (own - 1, 0), (own, 1)]):
+        header = Header(step=step, view=view, contributors=groups.pack([0]))
+        service.take(0, outbox, join_frame(header, bytes(16)))
+        assert (len(reduced), service.aggregator.held_bytes) == (steps, 0)
