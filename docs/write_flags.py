@@ -57,7 +57,7 @@ flag that has no effect beside the others.
 
 `inception.launch` (`scripts/launch_local.sh`) starts several processes of a program on one machine.
 Its own flags stand before the number of workers: `--ps=P` starts P parameter servers, and
-`--max_restarts=N` starts lost processes again, up to N times.
+`--max_restarts=N` starts lost processes again, up to N times, after growing pauses.
 """
 
 

@@ -7,9 +7,11 @@ Each output line begins with the label of its worker. After Ctrl-C, SIGTERM, SIG
 output all workers save and end; the exit status is then 128 + the signal's number (SIGPIPE's for a
 closed output). A second Ctrl-C kills them. Otherwise the exit status is that of the worker that
 failed first. With --max_restarts=N a failed training restarts from its last checkpoint, at most N
-times. With --ps=N the workers exchange through N parameter servers, which start and end with them.
-The loss of a process then ends the others only if their flags say so, and --max_restarts=N restarts
-killed processes, at most N in all.
+times, after pauses that grow from 1 s to a minute, and not after 5 runs in a row of less than 30 s.
+With --ps=N the workers exchange through N parameter servers, which start and end with
+them. The loss of a process then ends the others only if their flags say so, and --max_restarts=N
+restarts killed processes, at most N in all, with the same pauses for each; one with 5 such runs in
+a row is left out.
 
 With --bandwidth=100mbit each process has a network interface of its own with that bandwidth, to try
 how the training would go over such a network (Linux, as root). "unshaped" sets no limit.
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import sys
 import threading
@@ -27,6 +30,7 @@ from collections.abc import Iterator, Sequence
 from inception.cluster.local_run import LocalRun, Output, Requests
 from inception.cluster.members import members, members_on_hosts
 from inception.cluster.namespaces import BANDWIDTH, Network
+from inception.cluster.restarts import MOST_IN_A_ROW, SHORT_SECS, Restarts
 
 
 @dataclasses.dataclass
@@ -44,20 +48,28 @@ def main(argv: Sequence[str]) -> int:
     requests = Requests()
     requests.listen()
     output = Output(requests)
-    for attempt in range(1 if arguments.ps else arguments.max_restarts + 1):
-        if attempt:
-            output.show(f"Restart {attempt} of {arguments.max_restarts}, from the last checkpoint.")
+    restarts = Restarts(0 if arguments.ps else arguments.max_restarts)
+    for attempt in itertools.count(1):
+        restarts.begun("training")
         with _network(arguments) as network:
             if network:
                 processes = members_on_hosts(network.addresses, arguments.workers)
             else:
                 processes = members(arguments.workers, arguments.ps)
-            restarts, command = arguments.max_restarts, arguments.command
-            run = LocalRun(command, processes, restarts, requests, output, network)
+            most, command = arguments.max_restarts, arguments.command
+            run = LocalRun(command, processes, most, requests, output, network)
             status = run.run()
         if status == 0 or status > 128 or run.asked:  # done, or it was asked to end
-            break
-    return status
+            return status
+        if (pause_secs := restarts.pause_secs("training")) is None:
+            if restarts.is_left_out("training") and arguments.max_restarts:
+                runs = f"{MOST_IN_A_ROW} runs of less than {SHORT_SECS:g} s"
+                output.show(f"The training is not started again after {runs}.")
+            return status
+        which = f"Restart {attempt} of {arguments.max_restarts} in {pause_secs:g} s"
+        output.show(f"{which}, from the last checkpoint.")
+        if requests.wait(pause_secs):
+            return requests.events[0].status
 
 
 def _parse(argv: Sequence[str]) -> _Arguments:

@@ -14,6 +14,7 @@ import time
 
 import pytest
 
+from inception.cluster.restarts import Restarts
 from inception.launch import main
 
 TIMEOUT_SECS = 30
@@ -168,7 +169,48 @@ def test_a_failed_training_is_started_again(launch):
     )
     status, output, errors = launcher.finish()
     assert (status, errors) == (0, "")
-    assert re.findall("Restart .*", output) == ["Restart 1 of 2, from the last checkpoint."]
+    assert re.findall("Restart .*", output) == ["Restart 1 of 2 in 1 s, from the last checkpoint."]
+
+
+def test_a_training_that_fails_again_and_again_is_started_after_growing_pauses_then_no_more(launch):
+    began = time.monotonic()
+    status, output, _ = launch("sys.exit(3)", options=["--max_restarts=9"]).finish()
+    assert status == 3 and time.monotonic() - began > 1 + 2 + 4 + 8
+    assert re.findall(r"Restart (.*),", output) == [
+        f"{i} of 9 in {secs} s" for i, secs in enumerate([1, 2, 4, 8], 1)
+    ]
+    assert "The training is not started again after 5 runs of less than 30 s." in output
+
+
+def test_a_process_that_is_killed_again_and_again_is_left_out_with_its_name(launch):
+    program = """
+        if index == 1 and "worker" in " ".join(sys.argv):
+            os.kill(os.getpid(), signal.SIGKILL)
+        wait_for("go on")
+    """
+    launcher = launch(program, options=["--ps=1", "--max_restarts=9"])
+    for secs in (1, 2, 4, 8):
+        while (line := launcher.process.stdout.readline()) and "is started again" not in line:
+            pass
+        assert line == f"1 was killed and is started again in {secs} s.\n"
+    left_out = "1 was killed and is left out after 5 runs of less than 30 s.\n"
+    assert launcher.process.stdout.readline() == left_out
+    (launcher.folder / "go on").touch()
+    assert launcher.finish()[0] == 0
+
+
+def test_pauses_are_counted_for_each_process_and_end_with_a_long_run():
+    now = [0.0]
+    restarts = Restarts(7, clock=lambda: now[0])
+
+    def run(name, secs):
+        restarts.begun(name)
+        now[0] += secs
+        return restarts.pause_secs(name)
+
+    assert [run("a", 29), run("a", 29), run("b", 1), run("a", 30), run("a", 1)] == [1, 2, 1, 1, 1]
+    assert [run("a", 100), run("b", 100), run("b", 100)] == [1, 1, None]
+    assert not restarts.is_left_out("b")
 
 
 NETWORK = """

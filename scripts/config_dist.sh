@@ -22,6 +22,7 @@
 : "${SSH_CONFIG:=}"             # ssh's configuration (users, ports, keys); empty: its default
 : "${CONNECT_SECS:=10}"         # seconds in which a host must answer
 : "${STOP_SECS:=90}"            # seconds in which a process must save and end
+: "${MAX_RESTARTS:=0}"         # how often each process that is killed is started again
 : "${TLS:=auto}"                # auto: between machines; True: always; False: you trust the network
 : "${CERTS_DIR:=${HOME}/.terngrad/certs}" # made by make_certs.sh, unless TLS_CA, TLS_CERT and
                                 # TLS_KEY (and perhaps TLS_DENY) name files on each host

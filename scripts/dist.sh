@@ -193,6 +193,11 @@ deal_out DATA_DIR
 for name in CONNECT_SECS STOP_SECS; do
   [[ "${!name}" =~ ^[1-9][0-9]{0,5}$ ]] || die "${name} must be whole seconds >= 1, got '${!name}'"
 done
+check_restarts() { # NAME
+  [[ "${MAX_RESTARTS}" =~ ^(0|[1-9][0-9]{0,5})$ ]] \
+    || die "$1 must be an integer >= 0, got '${MAX_RESTARTS}'"
+}
+check_restarts MAX_RESTARTS
 [[ "${TLS}" =~ ^(auto|True|False)$ ]] || die "TLS must be auto, True or False, got '${TLS}'"
 [[ "${EXPERIMENT_ID}" =~ ^[A-Za-z0-9][A-Za-z0-9._-]*$ ]] \
   || die "EXPERIMENT_ID must start with a letter or digit, then also '.', '_', '-', got '${EXPERIMENT_ID}'"

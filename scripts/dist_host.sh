@@ -2,8 +2,11 @@
 # dist.sh sends this file to a plain bash on each host, followed by calls of its functions. A process
 # has a LABEL for messages and a NAME for its files. A line that begins with ! is a problem.
 
-STATE="${HOME}/tmp/terngrad_dist" # NAME: the process; NAME.status: how it ended
+# NAME: the process; NAME.status: how it ended; NAME.stopping: it must not be started again
+STATE="${HOME}/tmp/terngrad_dist"
 CERTS="${HOME}/.terngrad/certs"
+MOST_IN_A_ROW=5 # runs of less than SHORT_SECS after which a process is left out
+SHORT_SECS=30
 
 problem() { echo "!$*"; }
 
@@ -56,6 +59,7 @@ how() { # NAME
   case "${status}" in
     "") echo "!ended with unknown status: the host or the process that watched it ended too" ;;
     0) echo "ended with status 0" ;;
+    again) echo "!was killed; is started again soon" ;;
     143) echo "ended by SIGTERM" ;;
     129 | 1[3-8]? | 19[0-2]) echo "!ended by SIG$(kill -l "${status}")" ;;
     *) echo "!failed with status ${status}" ;;
@@ -92,30 +96,65 @@ receive() ( # FILE CONTENT
   fi
 )
 
-# Runs a program in its own session, prints its process id, and writes its file and exit status.
-supervise() { # NAME LOG COMMAND...
-  local name="$1" log="$2" pid
-  shift 2
-  trap '' HUP INT
-  setsid "$@" < /dev/null >> "${log}" 2>&1 &
-  pid=$!
-  if printf '%s %s %s\n%s\n' "${pid}" "$(birth "${pid}" || echo gone)" "$(this_boot)" "${log}" \
-    > "${STATE}/${name}.new" && mv "${STATE}/${name}.new" "${STATE}/${name}"; then
-    echo "${pid}"
-  else # without its file it could not be stopped later
-    kill -KILL -- "-${pid}"
-  fi
-  exec > /dev/null 2>&1
-  wait "${pid}"
-  echo $? > "${STATE}/${name}.status.new"
-  mv "${STATE}/${name}.status.new" "${STATE}/${name}.status"
+# Writes a process's file, by which it is found and stopped.
+note() { # NAME LOG PID
+  printf '%s %s %s\n%s\n' "$3" "$(birth "$3" || echo gone)" "$(this_boot)" "$2" > "${STATE}/$1.new" \
+    && mv "${STATE}/$1.new" "${STATE}/$1"
 }
 
-start() { # LABEL NAME EXPERIMENT_ID WORKSPACE SCRIPT [VARIABLE=VALUE...] -- ARGUMENT...
-  local label="$1" name="$2" log="${STATE}/$3_$2.log" script="$5" variables=() arguments=()
-  local workspace said pid=
-  workspace="$(expand "$4")"
-  shift 5
+# Writes how a process ended, or that it is about to be started again.
+note_status() { # NAME STATUS
+  echo "$2" > "${STATE}/$1.status.new"
+  mv "${STATE}/$1.status.new" "${STATE}/$1.status"
+}
+
+# Whether a status is that of a process that was killed or crashed, not of one that was asked to end.
+was_killed() { [[ "$1" =~ ^(132|134|135|136|137|139)$ ]]; } # STATUS
+
+# Runs a program in its own session, prints its process id, and writes its file and exit status.
+# Starts it again if it is killed.
+supervise() { # NAME LOG MAX_RESTARTS COMMAND...
+  local name="$1" log="$2" left="$3" pid began status short=0 pause is_first=yes
+  shift 3
+  trap '' HUP INT
+  while true; do
+    began="${SECONDS}"
+    setsid "$@" < /dev/null >> "${log}" 2>&1 &
+    pid=$!
+    if note "${name}" "${log}" "${pid}" 2>&1; then
+      [[ ! "${is_first}" ]] || echo "${pid}"
+    else # without its file it could not be stopped later
+      kill -KILL -- "-${pid}"
+      left=0
+    fi
+    # stop_dist.sh may have looked for it before its file was there.
+    [[ ! -e "${STATE}/${name}.stopping" ]] || kill -TERM -- "-${pid}" 2> /dev/null
+    [[ ! "${is_first}" ]] || exec > /dev/null 2>&1
+    is_first=
+    wait "${pid}"
+    status=$?
+    was_killed "${status}" && ((left > 0)) || break
+    ((SECONDS - began >= SHORT_SECS)) && short=0 || short=$((short + 1))
+    if ((short >= MOST_IN_A_ROW)); then
+      echo "Killed, and left out after ${short} runs of less than ${SHORT_SECS} s." >> "${log}"
+      break
+    fi
+    pause=$((short < 2 ? 1 : 1 << (short - 1)))
+    left=$((left - 1))
+    echo "Killed by SIG$(kill -l "${status}"), and started again in ${pause} s." >> "${log}"
+    note_status "${name}" "again"
+    sleep "${pause}"
+    [[ ! -e "${STATE}/${name}.stopping" ]] || break
+    rm -f "${STATE}/${name}.status"
+  done
+  note_status "${name}" "${status}"
+}
+
+start() { # LABEL NAME EXPERIMENT_ID MAX_RESTARTS WORKSPACE SCRIPT [VARIABLE=VALUE...] -- ARGUMENT...
+  local label="$1" name="$2" log="${STATE}/$3_$2.log" restarts="$4" script="$6"
+  local variables=() arguments=() workspace said pid=
+  workspace="$(expand "$5")"
+  shift 6
   while [[ "$1" != -- ]]; do
     variables+=("${1%%=*}=$(expand "${1#*=}")")
     shift
@@ -127,9 +166,9 @@ start() { # LABEL NAME EXPERIMENT_ID WORKSPACE SCRIPT [VARIABLE=VALUE...] -- ARG
   done
   (umask 077 && mkdir -p "${STATE}" && : >> "${log}") 2> /dev/null \
     || { problem "${label}: cannot write ${log}"; return; }
-  rm -f "${STATE}/${name}" "${STATE}/${name}.status" # left by an earlier run
+  rm -f "${STATE}/${name}"{,.status,.stopping} # left by an earlier run
   cd "${workspace}" || return
-  exec {said}< <(supervise "${name}" "${log}" env "${variables[@]}" bash "${script}" "${arguments[@]}")
+  exec {said}< <(supervise "${name}" "${log}" "${restarts}" env "${variables[@]}" bash "${script}" "${arguments[@]}")
   read -r pid <&"${said}" || problem "${label}: cannot write ${STATE}/${name}"
   exec {said}<&-
   echo "${label}: process ${pid}, ${log}"
@@ -161,6 +200,7 @@ stop() { # SECS [LABEL NAME]...
   shift
   local processes=("$@")
   for ((i = 0; i < $#; i += 2)); do
+    [[ ! -e "${STATE}/${processes[i + 1]}" ]] || : > "${STATE}/${processes[i + 1]}.stopping"
     runs "${processes[i + 1]}" || continue
     recall "${processes[i + 1]}"
     groups[i]="${pid}"

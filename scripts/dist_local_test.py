@@ -100,6 +100,59 @@ def test_a_process_that_nobody_watches_any_more_is_still_shown_and_ended(run, tm
         assert not stat.exists() or ") Z " in stat.read_text()
 
 
+def _runs(folder: pathlib.Path, name: str) -> int:
+    path = folder / f"{name}.runs"
+    return len(path.read_text().split()) if path.exists() else 0
+
+
+def _await_that(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain: {what}"
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_is_started_again_until_it_runs_and_then_ends_as_asked(
+    run, tmp_path, noted
+):
+    settings = {"WORKER_FLAGS": "--worker_0=killed_twice"}
+    assert run("run_dist.sh", "--max_restarts=9", **settings).returncode == 0
+    _await_that(lambda: _runs(tmp_path, "worker_0") == 3, "two restarts")
+    shown = run("status_dist.sh", "--lines=20").stdout
+    assert shown.count("running (process") == 3
+    assert f"running (process {noted(tmp_path, 'worker_0')['pid']})" in shown
+    for secs in (1, 2):
+        assert f"Killed by SIGKILL, and started again in {secs} s." in shown
+    stopped = run("stop_dist.sh")
+    assert (stopped.returncode, stopped.stdout.count("ended by SIGTERM")) == (0, 3)
+    time.sleep(3)
+    assert _runs(tmp_path, "worker_0") == 3
+
+
+@pytest.mark.slow
+def test_a_process_that_waits_for_its_restart_is_shown_and_not_started_after_a_stop(run, tmp_path):
+    settings = {"WORKER_FLAGS": "--worker_0=killed", "MAX_RESTARTS": 9}
+    assert run("run_dist.sh", **settings).returncode == 0
+    _await_that(lambda: _runs(tmp_path, "worker_0") == 4, "three restarts")
+    waits = "worker 0 (127.0.0.1:2224): was killed; is started again soon"
+    _await_that(lambda: waits in run("status_dist.sh").stdout, waits)
+    assert run("stop_dist.sh").returncode == 0
+    time.sleep(9)
+    assert _runs(tmp_path, "worker_0") == 4
+    assert "worker 0 (127.0.0.1:2224): ended by SIGKILL" in run("status_dist.sh").stdout
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_again_and_again_is_left_out(run, tmp_path):
+    settings = {"WORKER_FLAGS": "--worker_0=killed"}
+    assert run("run_dist.sh", "--max_restarts=9", **settings).returncode == 0
+    left_out = "Killed, and left out after 5 runs of less than 30 s."
+    _await_that(lambda: left_out in run("status_dist.sh").stdout, left_out)
+    assert _runs(tmp_path, "worker_0") == 5
+    assert "worker 0 (127.0.0.1:2224): ended by SIGKILL" in run("status_dist.sh").stdout
+
+
 _ADDRESS = "must be HOST:PORT, with a port from 1 to 65535"
 
 
@@ -121,6 +174,7 @@ _ADDRESS = "must be HOST:PORT, with a port from 1 to 65535"
             "WORKER_DEVICES has 3 entries; allowed are 1 (for all workers) or 2 (one for each)",
         ),
         ({"TLS": "maybe"}, "TLS must be auto, True or False, got 'maybe'"),
+        ({"MAX_RESTARTS": "-1"}, "MAX_RESTARTS must be an integer >= 0, got '-1'"),
         ({"STOP_SECS": "soon"}, "STOP_SECS must be whole seconds >= 1, got 'soon'"),
         (
             {"EXPERIMENT_ID": "a/b"},
@@ -164,7 +218,8 @@ def test_what_keeps_a_training_from_its_start_is_named_in_one_line(
 @pytest.mark.parametrize(
     ("script", "argument", "message"),
     [
-        ("run_dist.sh", "x", "takes no arguments; edit config_dist.sh or set variables in the"),
+        ("run_dist.sh", "x", "allowed is --max_restarts=N; for the rest edit config_dist.sh or"),
+        ("run_dist.sh", "--max_restarts=x", "--max_restarts must be an integer >= 0, got 'x'"),
         ("stop_dist.sh", "x", "takes no arguments; edit config_dist.sh or set variables in the"),
         ("status_dist.sh", "x", "allowed are --lines=N and --fetch=DIR, got 'x'"),
         ("status_dist.sh", "--lines=-1", "--lines must be an integer >= 0, got '-1'"),

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Usage: run_dist.sh
+# Usage: run_dist.sh [--max_restarts=N]
 # Starts the parameter servers and workers of config_dist.sh on their hosts, over ssh, and returns.
 # First checks that every host can be reached and has the folders and scripts. If a process cannot be
 # started or fails at once, stops the others again. Between machines the processes use TLS; this script
-# makes and copies their certificates.
+# makes and copies their certificates. A process that is killed is started again on its host up to N
+# times, after pauses that grow; one that runs for less than 30 s five times in a row is left out.
 source "$(dirname "${BASH_SOURCE[0]}")/dist.sh"
 
 SETTLE_SECS=2 # a process that fails within this time is reported
@@ -58,8 +59,8 @@ start_lines() { # HOST
     mapfile -d '' -t settings < <(given_settings "${job}"; network_settings "$1")
     arguments=("$(join , "${PS_HOSTS[@]}")" "$(join , "${WORKER_HOSTS[@]}")" "${job}" "${task}")
     [[ "${job}" == ps ]] || arguments+=("${WORKER_DEVICES[task]}" "${DATA_DIR[task]}")
-    quoted start "$(label_of "${i}")" "$(name_of "${i}")" "${EXPERIMENT_ID}" "${WORKSPACE}" \
-      "${SCRIPTS[${job}]}" "${settings[@]}" -- "${arguments[@]}" "${EXPERIMENT_ID}"
+    quoted start "$(label_of "${i}")" "$(name_of "${i}")" "${EXPERIMENT_ID}" "${MAX_RESTARTS}" \
+      "${WORKSPACE}" "${SCRIPTS[${job}]}" "${settings[@]}" -- "${arguments[@]}" "${EXPERIMENT_ID}"
   done
   echo "sleep ${SETTLE_SECS}"
   for i in $(processes_of "$1"); do
@@ -67,7 +68,12 @@ start_lines() { # HOST
   done
 }
 
-(($# == 0)) || die "takes no arguments; edit config_dist.sh or set variables in the environment"
+if [[ "${1:-}" == --max_restarts=* ]]; then
+  MAX_RESTARTS="${1#*=}"
+  check_restarts --max_restarts
+  shift
+fi
+(($# == 0)) || die "allowed is --max_restarts=N; for the rest edit config_dist.sh or set variables"
 for script in "${SCRIPTS[@]}"; do
   [[ -f "${REPO}/${script}" ]] || die "no such script: ${REPO}/${script}"
 done

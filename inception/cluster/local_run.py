@@ -20,6 +20,7 @@ import rich.text
 
 from inception.cluster.members import Member
 from inception.cluster.namespaces import Network
+from inception.cluster.restarts import MOST_IN_A_ROW, SHORT_SECS, Restarts
 
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 _LOOK_SECS = 0.1
@@ -54,6 +55,13 @@ class Requests:
     def note(self, number: int) -> None:
         """Notes a signal, also one that stands for a closed output."""
         self.events.append(_Event(time.monotonic(), 128 + number))
+
+    def wait(self, secs: float) -> bool:
+        """Waits, but not beyond the first request; returns whether there is one."""
+        deadline = time.monotonic() + secs
+        while not self.events and (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(_LOOK_SECS, left))
+        return bool(self.events)
 
     def at_once(self) -> bool:
         """Whether Ctrl-C came twice. Other signals, such as SIGHUP, may arrive twice anyway."""
@@ -112,8 +120,8 @@ class LocalRun:
         self._command = command
         self._members = members
         self._outlive_others = any(member.is_ps for member in members)
-        self._restarts = restarts
-        self._killed: list[Member] = []  # waiting to be restarted
+        self._restarts = Restarts(restarts)
+        self._killed: list[tuple[float, Member]] = []  # waiting for the moment of their restart
         self._processes: list[subprocess.Popen] = []
         self._servers: list[subprocess.Popen] = []
         self._are_told = False  # whether the parameter servers were asked to end
@@ -134,6 +142,7 @@ class LocalRun:
     def _start(self, member: Member) -> None:
         if self._requests.events:
             return
+        self._restarts.begun(member.label)
         command = [sys.executable, "-u", "-m", *self._command, *member.flags]
         environment = None
         if self._network:
@@ -167,18 +176,26 @@ class LocalRun:
         code = process.wait()
         was_killed = code < 0
         if was_killed and self._outlive_others:
-            if self._restarts and not self.asked:
-                self._restarts -= 1
-                self._killed.append(member)
+            if not self.asked:
+                self._note_killed(member)
             code = 0
         status = 1 if code < 0 else code  # killed: a failure like any other
         self._ends.append(_Event(time.monotonic(), status))
 
+    def _note_killed(self, member: Member) -> None:
+        name = member.label
+        if (pause_secs := self._restarts.pause_secs(name)) is not None:
+            self._killed.append((time.monotonic() + pause_secs, member))
+            self._output.show(f"{name} was killed and is started again in {pause_secs:g} s.")
+        elif self._restarts.is_left_out(name):
+            runs = f"{MOST_IN_A_ROW} runs of less than {SHORT_SECS:g} s"
+            self._output.show(f"{name} was killed and is left out after {runs}.")
+
     def _start_again(self) -> None:
-        while self._killed:
-            member = self._killed.pop()
-            self._output.show(f"{member.label} was killed and is started again.")
-            self._start(member)
+        for due in list(self._killed):
+            if time.monotonic() >= due[0] or self._requests.events:
+                self._start(due[1])  # does nothing after a request to end
+                self._killed.remove(due)
 
     def _wait(self) -> int:
         while True:

@@ -46,10 +46,10 @@ def test_the_launcher_brings_back_what_is_killed_and_no_bit_changes(tmp_path, un
     with Run(3, *served(tmp_path), ["--ps=1", "--max_restarts=2"]) as run:
         run.wait_for(r"Worker 2: .* step 40,")
         os.kill(worker_pids(tmp_path)[2], signal.SIGKILL)
-        run.wait_for(r"^2 was killed and is started again\.")
+        run.wait_for(r"^2 was killed and is started again in 1 s\.")
         run.wait_for(r"^\[2\] Joined the training at step \d+\.")
         os.kill(worker_pids(tmp_path, "ps")[0], signal.SIGKILL)
-        run.wait_for(r"^ps 0 was killed and is started again\.")
+        run.wait_for(r"^ps 0 was killed and is started again in 1 s\.")
         run.succeed()
     assert_equal_parameters(undisturbed, parameters(tmp_path, LONGER))
 
