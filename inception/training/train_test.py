@@ -2,6 +2,7 @@
 
 import os
 import re
+import resource
 import shutil
 import signal
 import sys
@@ -293,6 +294,23 @@ def test_a_save_in_which_the_process_was_killed_is_made_again(digits, tmp_path, 
     (tmp_path / ".saving").mkdir()
     run_here(digits, tmp_path, save_iter=0, max_steps=12)
     assert [checkpoints.step_of(p) for p in checkpoints.all_checkpoints(str(tmp_path))] == [1, 12]
+
+
+@pytest.mark.slow
+def test_a_full_disk_ends_the_summaries_and_not_the_training(digits, tmp_path):
+    def allow_bytes(limit):
+        resource.prlimit(run.process.pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+
+    with start(digits, tmp_path, max_steps=100_000, save_iter=0, save_summaries_secs=0.1) as run:
+        run.wait_for("step 10,")
+        allow_bytes(1000)
+        assert "File too large" in run.wait_for("^No more summaries are written: ")
+        run.wait_for("step 200,")
+        allow_bytes(resource.RLIM_INFINITY)
+        run.process.send_signal(signal.SIGTERM)
+        assert run.finish() == 128 + signal.SIGTERM
+    assert "Traceback" not in run.output and run.output.count("No more summaries") == 1
+    assert checkpoints.latest_checkpoint(str(tmp_path))
 
 
 def test_law_10_a_damaged_record_is_named(digits, tmp_path, refusal):

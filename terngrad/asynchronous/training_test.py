@@ -30,6 +30,7 @@ from terngrad.service.security import Tls
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.certificates import make_certificates
 from terngrad.testing.nets import make_batches, make_model
+from terngrad.testing.proxy import Kind, Proxy, plan
 from terngrad.testing.threads import in_threads
 from terngrad.training import schedules
 from terngrad.training.averages import MovingAverages
@@ -159,8 +160,8 @@ def state_of(classifier, optimizer, averages):
 
 
 @contextlib.contextmanager
-def serving(folder, count=1, workers=1, steps=1000, at=None, tls=None, secs=SECS):
-    """Servers, and their addresses."""
+def serving(folder, count=1, workers=1, steps=1000, at=None, tls=None, secs=SECS, behind=None):
+    """Servers, and their addresses; `behind`: where they listen if proxies have these."""
     hosts = at or free_addresses(count)
     servers = []
     for i in range(count):
@@ -168,7 +169,7 @@ def serving(folder, count=1, workers=1, steps=1000, at=None, tls=None, secs=SECS
         schedule = lambda text: schedules.fixed(RATE)
         store = Store(i, count, names_of(workers), KERNELS, schedule, keeping, print)
         servers.append(Server(i, hosts, names_of(workers), store, secs, tls))
-        servers[-1].start(hosts[i])
+        servers[-1].start((behind or hosts)[i])
     try:
         yield servers, hosts
     finally:
@@ -264,6 +265,38 @@ def test_workers_end_after_exactly_as_many_updates_and_none_is_staler_than_the_b
         assert staleness.count == steps - 3
         assert 0 < staleness.largest <= (2 * bound + 1) * (len(workers) - 1)
         assert all(server.wait(SECS) for server in servers)
+
+
+def trained_over(folder, faults):
+    """The state after some updates over a disturbed connection."""
+    (target,) = free_addresses(1)
+    with (
+        Proxy(target, faults) as proxy,
+        serving(folder, at=[proxy.address], behind=[target]) as (servers, hosts),
+    ):
+        worker = Worker(hosts)
+        worker.begin()
+        assert worker.train(make_batches(), 6).version == 6
+        found = worker.fetched()
+        worker.client.close()
+        assert servers[0].store.version == 6
+        return found, proxy.connections
+
+
+@pytest.fixture(scope="module", name="over_a_good_network")
+def _over_a_good_network(tmp_path_factory):
+    return trained_over(tmp_path_factory.mktemp("good"), [])[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(60, 80))
+def test_each_update_is_applied_once_over_a_bad_network(tmp_path, over_a_good_network, seed):
+    kinds = [kind for kind in Kind if kind is not Kind.CORRUPT]  # plain text cannot notice it
+    faults = plan(seed, kinds, 4)
+    found, connections = trained_over(tmp_path, faults)
+    assert connections > 1 or faults[0].kind in (Kind.DELAY, Kind.THROTTLE)
+    for name, value in over_a_good_network.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=f"{name}, {faults}")
 
 
 @pytest.mark.slow

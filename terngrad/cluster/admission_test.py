@@ -1,6 +1,7 @@
 """Processes and foreign programs connect to the chief, between threads of this process."""
 
 import contextlib
+import dataclasses
 import http.server
 import re
 import socket
@@ -13,6 +14,7 @@ from terngrad.cluster import admission
 from terngrad.cluster.channel import MembershipError, split_address
 from terngrad.testing.addresses import free_address
 from terngrad.testing.meeting import TIMEOUT, assert_met, hosts_of
+from terngrad.testing.proxy import Kind, Proxy, plan
 from terngrad.testing.threads import in_threads
 
 
@@ -129,6 +131,21 @@ def test_strangers_that_say_nothing_or_little_delay_nobody():
             s.settimeout(TIMEOUT)
             with contextlib.suppress(ConnectionResetError):
                 assert s.recv(1) == b""
+
+
+@pytest.mark.parametrize("seed", range(80, 100))
+def test_over_a_bad_network_processes_meet_or_learn_why_not(seed):
+    address, kinds = free_address(), [Kind.DELAY, Kind.THROTTLE, Kind.CUT, Kind.HALF_CLOSE]
+    small = [dataclasses.replace(f, after_bytes=f.after_bytes % 80) for f in plan(seed, kinds, 3)]
+    with Proxy(address, small) as proxy:
+        results = in_threads(
+            joining(0, address, timeout_secs=3.0), joining(1, proxy.address, timeout_secs=3.0)
+        )
+    for result in results:
+        if not isinstance(result, dict):
+            assert isinstance(result, MembershipError) and "\n" not in str(result), repr(result)
+    slow = small[0].kind in (Kind.DELAY, Kind.THROTTLE)
+    assert not slow or all(isinstance(result, dict) for result in results), results
 
 
 def test_a_time_out_stays_one_while_strangers_keep_knocking():

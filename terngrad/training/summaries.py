@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import tensorflow as tf
 
@@ -12,6 +14,7 @@ from terngrad.training.progress import Progress
 from terngrad.training.schedules import Schedule
 
 _PLAN_POINTS = 200
+_NODE = re.compile(r"^\{\{[^}]*\}\} ")  # TensorFlow's name of its own function in an error
 
 
 class SummaryWriter:
@@ -22,8 +25,15 @@ class SummaryWriter:
         directory: str,
         layout: Layout,
         traffic: Callable[[Sequence[Codec]], Sequence[Payload]],
+        tell: Callable[[str], None] = print,
     ) -> None:
-        """Writes to `directory`; `traffic` returns the bytes of a step, by variable.
+        """Writes to `directory` until an error, such as that of a full disk.
+
+        Args:
+          directory: folder of the event files.
+          layout: the variables.
+          traffic: returns the bytes of a step, by variable.
+          tell: called with a line about such an error.
 
         Raises:
           OSError: the folder is not writable.
@@ -32,12 +42,13 @@ class SummaryWriter:
             self._writer = tf.summary.create_file_writer(directory)
         except tf.errors.OpError as error:
             raise OSError(f"{directory}: summaries cannot be written: {error.message}") from error
-        self._layout = layout
+        self._layout, self._tell = layout, tell
+        self._is_broken = False
         self._traffic = traffic
 
     def progress(self, progress: Progress) -> None:
         """Writes losses, learning rate and speed."""
-        with self._writer.as_default(progress.step):
+        with self._at(progress.step):
             tf.summary.scalar("losses/entropy_loss", progress.entropy_loss)
             tf.summary.scalar("losses/reg_loss", progress.reg_loss)
             tf.summary.scalar("losses/total_loss", progress.total_loss)
@@ -48,7 +59,7 @@ class SummaryWriter:
         self, gradients: Sequence[tf.Tensor], zeros: Mapping[int, tf.Tensor], step: int
     ) -> None:
         """Writes one node's gradients, and the share of zeros among its codes by variable."""
-        with self._writer.as_default(step):
+        with self._at(step):
             for name, gradient in zip(self._layout.names, gradients, strict=True):
                 tf.summary.histogram(f"gradients/{name}", gradient)
             for variable, share in zeros.items():
@@ -57,7 +68,7 @@ class SummaryWriter:
     def traffic(self, codecs: Sequence[Codec], step: int) -> None:
         """Writes the bytes that these codecs exchange in a step."""
         by_variable = self._traffic(codecs)
-        with self._writer.as_default(step):
+        with self._at(step):
             for name, payload in zip(self._layout.names, by_variable, strict=True):
                 tf.summary.scalar(f"bytes_sent/{name}", payload.sent)
                 tf.summary.scalar(f"bytes_received/{name}", payload.received)
@@ -71,7 +82,7 @@ class SummaryWriter:
         if not values:
             return
         numbers = tf.constant(values, tf.float32)
-        with self._writer.as_default(step):
+        with self._at(step):
             tf.summary.histogram("staleness", numbers)
             tf.summary.scalar("staleness/mean", tf.reduce_mean(numbers))
             tf.summary.scalar("staleness/max", tf.reduce_max(numbers))
@@ -81,10 +92,27 @@ class SummaryWriter:
         for step in sorted(
             {first + (last - first) * i // _PLAN_POINTS for i in range(_PLAN_POINTS + 1)}
         ):
-            with self._writer.as_default(step):
+            with self._at(step):
                 rate = schedule(tf.constant(step, tf.int64))
                 tf.summary.scalar("learning_rate_plan", rate)
 
     def flush(self) -> None:
         """Writes everything to disk."""
-        self._writer.flush()
+        with self._at(0):
+            self._writer.flush()
+
+    @contextlib.contextmanager
+    def _at(self, step: int) -> Iterator[None]:
+        """Writes what the block writes, for a step; a full disk ends the summaries, no more."""
+        if self._is_broken:
+            with tf.summary.record_if(False):
+                yield
+            return
+        try:
+            with self._writer.as_default(step):
+                yield
+        except (tf.errors.OpError, OSError) as error:
+            self._is_broken = True
+            reason = str(error.message if isinstance(error, tf.errors.OpError) else error)
+            reason = _NODE.sub("", reason.splitlines()[0])
+            self._tell(f"No more summaries are written: {reason}")

@@ -1,0 +1,108 @@
+"""Two workers and a ps over a bad network: equal bits at the end, by each of many plans."""
+
+import contextlib
+import queue
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from terngrad.exchange.connection import InterruptionError
+from terngrad.exchange.parameter_server.coordination.situation import Rules
+from terngrad.exchange.parameter_server.exchange import ParameterServerConnection
+from terngrad.exchange.parameter_server.operations import Kind as Operand
+from terngrad.exchange.parameter_server.operations import Operation
+from terngrad.exchange.parameter_server.server.reduction import Reduction
+from terngrad.exchange.parameter_server.server.server import Server
+from terngrad.exchange.parameter_server.worker.client import Client
+from terngrad.ops.reference import ReferenceKernels
+from terngrad.testing.addresses import free_addresses
+from terngrad.testing.certificates import make_certificates
+from terngrad.testing.proxy import Kind, Proxy, plan
+from terngrad.testing.strangers import WORKERS
+from terngrad.testing.threads import in_threads
+
+SECS = 60.0
+STEPS, ITEMS = 6, 3000
+DISTURBED = 5  # connections
+PLAINTEXT = tuple(kind for kind in Kind if kind is not Kind.CORRUPT)  # TCP notices no more
+HOSTS = ("IP:127.0.0.1", "DNS:one", "DNS:two")
+
+
+def contribution(rank, step, state):
+    return np.float32(0.25) * state + np.arange(ITEMS, dtype=np.float32) * (rank + 1) + step
+
+
+def undisturbed():
+    state = np.zeros(ITEMS, np.float32)
+    for step in range(STEPS):
+        state = contribution(0, step, state) + contribution(1, step, state)
+    return state
+
+
+def trained(rank, host, tls):
+    """The state of a worker after all steps."""
+    client = Client([host], WORKERS, rank, SECS, tls)
+    is_done = False
+    try:
+        connection = ParameterServerConnection(client)
+        results = queue.Queue()
+        index = client.declare(
+            Operation("sum", Operand.FLOATS, ITEMS, 1, len(WORKERS)),
+            lambda result, workers: results.put(result.view(np.float32).copy()),
+            lambda: results.put(None),
+        )
+        step, state = tf.Variable(0, dtype=tf.int64), tf.Variable(tf.zeros(ITEMS))
+        connection.synchronize([step, state])
+        while not is_done:
+            if client.interrupted:
+                connection.synchronize([step, state])
+            elif (now := int(step)) < STEPS:
+                client.push(index, now, contribution(rank, now, state.numpy()))
+                if (result := results.get(timeout=SECS)) is None:
+                    raise AssertionError(client.failure)
+                if client.commit(now):
+                    state.assign(result)
+                    step.assign_add(1)
+            else:
+                with contextlib.suppress(InterruptionError):
+                    client.meeting.gather("the end", b"")
+                    is_done = True
+        client.meeting.leave()
+        return state.numpy()
+    finally:
+        client.close(is_done=is_done)
+
+
+def assert_equal_bits(faults, tls):
+    (target,) = free_addresses(1)
+    rules = Rules(len(WORKERS), False, SECS)
+    with Proxy(target, faults) as proxy:
+        reduce = Reduction(ReferenceKernels()).reduce
+        server = Server(0, [proxy.address], WORKERS, reduce, rules, tls)
+        server.start(target)
+        try:
+            calls = [lambda rank=rank: trained(rank, proxy.address, tls) for rank in range(2)]
+            for state in in_threads(*calls):
+                np.testing.assert_array_equal(state, undisturbed(), err_msg=str(faults))
+        finally:
+            server.close()
+        ended = [fault for fault in faults[:2] if fault.kind not in (Kind.DELAY, Kind.THROTTLE)]
+        assert proxy.connections >= 2 + len(ended)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(30))
+def test_workers_get_equal_bits_over_a_bad_network(seed):
+    assert_equal_bits(plan(seed, PLAINTEXT, DISTURBED), tls=None)
+
+
+@pytest.fixture(scope="module", name="tls")
+def _tls(tmp_path_factory):
+    return make_certificates(tmp_path_factory.mktemp("certificates"), "ours", "all", HOSTS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(30, 60))
+def test_workers_with_certificates_get_equal_bits_over_a_network_that_changes_bits(seed, tls):
+    assert_equal_bits(plan(seed, tuple(Kind), DISTURBED), tls)

@@ -1,0 +1,85 @@
+"""The faults that a proxy makes, seen from both ends of a connection."""
+
+import socket
+import threading
+import time
+
+import pytest
+
+from terngrad.cluster.channel import split_address
+from terngrad.testing.proxy import Fault, Kind, Proxy, plan
+
+SENT = bytes(range(200))
+
+
+def transferred(fault, *, twice=False):
+    """What arrives of SENT at a server, and what arrives of its answer, SENT reversed."""
+    arrived = []
+
+    def serve(listener):
+        for _ in range(2 if twice else 1):
+            connection, _ = listener.accept()
+            with connection:
+                connection.sendall(SENT[::-1])
+                arrived.append(received(connection))
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, args=(listener,))
+        thread.start()
+        host, port = listener.getsockname()
+        with Proxy(f"{host}:{port}", [fault]) as proxy:
+            for _ in range(2 if twice else 1):
+                with socket.create_connection(split_address(proxy.address)) as client:
+                    client.sendall(SENT)
+                    client.shutdown(socket.SHUT_WR)
+                    answer = received(client)
+            thread.join(10)
+            assert proxy.connections == (2 if twice else 1)
+    return arrived[-1], answer
+
+
+def received(connection):
+    """All that arrives until the end; an error ends it, too."""
+    connection.settimeout(10)
+    found = b""
+    try:
+        while data := connection.recv(1 << 16):
+            found += data
+    except ConnectionResetError:
+        return None
+    return found
+
+
+@pytest.mark.parametrize("to_server", [True, False])
+def test_one_bit_changes_in_one_direction(to_server):
+    arrived, answer = transferred(Fault(Kind.CORRUPT, to_server, 7, 3))
+    disturbed, other = (arrived, answer[::-1]) if to_server else (answer[::-1], arrived)
+    at = 7 if to_server else len(SENT) - 8
+    assert other == SENT
+    assert [i for i in range(len(SENT)) if disturbed[i] != SENT[i]] == [at]
+    assert disturbed[at] ^ SENT[at] == 8
+
+
+def test_no_more_bytes_pass_in_the_direction_that_is_closed():
+    arrived, answer = transferred(Fault(Kind.HALF_CLOSE, True, 0, 0))
+    assert (arrived, answer) == (b"", SENT[::-1])
+
+
+def test_both_sides_of_a_connection_that_is_cut_notice_it():
+    arrived, answer = transferred(Fault(Kind.CUT, True, 0, 0))
+    assert arrived in (b"", None) and answer != SENT
+
+
+@pytest.mark.parametrize("kind", [Kind.DELAY, Kind.THROTTLE])
+def test_slow_connections_lose_nothing(kind):
+    began = time.monotonic()
+    assert transferred(Fault(kind, True, 0, 0)) == (SENT, SENT[::-1])
+    assert time.monotonic() - began >= 0.001
+
+
+def test_connections_beyond_the_plan_are_not_disturbed():
+    assert transferred(Fault(Kind.CUT, True, 0, 0), twice=True) == (SENT, SENT[::-1])
+
+
+def test_a_seed_determines_its_plan():
+    assert plan(3, tuple(Kind), 4) == plan(3, tuple(Kind), 4) != plan(4, tuple(Kind), 4)
