@@ -10,12 +10,21 @@ from concurrent import futures
 import pytest
 
 from inception.testing.cluster import Cluster
-from inception.testing.runs import LONGER, Run, paced_flags_of, parameters
+from inception.testing.runs import (
+    LONGER,
+    Run,
+    assert_equal_parameters,
+    paced_flags_of,
+    parameters,
+    train,
+)
 from terngrad.exchange.parameter_server.coordination.situation import Rules
 from terngrad.service.calls import AwayError, open_channel, try_stream
 from terngrad.service.messages import Report, Standing
 from terngrad.service.streams import hello
 from terngrad.training import checkpoints
+
+LOST_PS_STEPS = 600
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -54,6 +63,26 @@ def test_a_ps_that_does_not_come_back_is_named_and_ends_all(tmp_path, victim, ho
         other = "ps 1" if victim == "ps 0" else "ps 0"
         assert cluster.status(other) == 1, cluster.lines()
         assert "Traceback" not in cluster.lines()
+
+
+def test_an_elastic_training_loses_no_bit_when_a_ps_is_lost_comes_back_and_is_lost_again(tmp_path):
+    flags = paced_flags_of(
+        tmp_path / "disturbed", "--worker_timeout_secs=4", "--elastic", steps=LOST_PS_STEPS
+    )
+    with Cluster(2, 2, *flags) as cluster:
+        cluster.wait_for("0", r"Worker 0: .* step 10,")
+        cluster.kill("ps 1")
+        cluster.wait_for("ps 0", r"^Workers 0 and 1 train from step \d+ on, without ps 1\.$")
+        cluster.kill("1")  # it may join without the ps, and without a wait for it
+        cluster.start("1")
+        gives = r"on, without ps 1; worker 0 gives its state to worker 1\.$"
+        cluster.wait_for("ps 0", r"^Workers 0 and 1 train from step \d+ " + gives)
+        cluster.start("ps 1")
+        cluster.wait_for("ps 0", r"^Workers 0 and 1 train from step [1-9]\d* on\.$")
+        cluster.kill("ps 1")
+        cluster.finish("0", "1", "ps 0")
+    undisturbed = train(2, tmp_path / "undisturbed", net="mlp", batch_size=2, steps=LOST_PS_STEPS)
+    assert_equal_parameters(parameters(tmp_path / "disturbed", LOST_PS_STEPS), undisturbed)
 
 
 def test_with_backup_workers_the_run_goes_on_when_one_is_killed_and_another_hangs(tmp_path):

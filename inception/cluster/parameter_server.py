@@ -29,7 +29,16 @@ def joined(cluster: ClusterConfig) -> Iterator[Workers]:
     tell_hosts(cluster)
     pulse, tls = Pulse(), security(cluster)
     rules = Rules(cluster.aggregated, cluster.elastic, cluster.worker_timeout_secs)
-    client = Client(cluster.ps_hosts, hosts, rank, rules.timeout_secs, tls, pulse, str(rules))
+    client = Client(
+        cluster.ps_hosts,
+        hosts,
+        rank,
+        rules.timeout_secs,
+        tls,
+        pulse,
+        str(rules),
+        elastic=rules.elastic,
+    )
     ending = _Ending(client, name_of(rank, hosts), pulse, rules.timeout_secs)
 
     def agree(facts: Mapping[str, str]) -> None:

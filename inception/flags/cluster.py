@@ -94,8 +94,8 @@ class ClusterConfig(Checked):
         "Distributed",
         BOOLEAN,
         False,
-        "with --ps_hosts: continue without workers that are lost for longer than "
-        "worker_timeout_secs",
+        "with --ps_hosts: continue without workers, and without ps other than the first, that are "
+        "lost for longer than worker_timeout_secs",
     )
     control_port: int = flag(
         "Distributed",

@@ -31,10 +31,10 @@ class GrpcNetwork:
             hello(rank, ps, ps_hosts, worker_hosts, rules) for ps in range(len(ps_hosts))
         ]
 
-    def open(self, ps: int, method: str, events: LinkEvents) -> GrpcLink:
+    def open(self, ps: int, method: str, events: LinkEvents, *, waits: bool = True) -> GrpcLink:
         """See `Network`."""
         channel, introduction = self._channels[ps], self._introductions[ps]
-        return GrpcLink(channel, method, introduction, self._timeout_secs, events)
+        return GrpcLink(channel, method, introduction, self._timeout_secs, events, waits=waits)
 
     def repeat(self, secs: float, call: Callable[[], None]) -> Callable[[], None]:
         """See `Network`."""

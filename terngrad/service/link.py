@@ -10,6 +10,7 @@ from terngrad.cluster.channel import MembershipError
 from terngrad.service.calls import RefusedError, open_stream, ps_name, why_ended
 from terngrad.service.messages import Hello
 from terngrad.service.network import LinkEvents
+from terngrad.service.streams import Outbox
 
 
 class GrpcLink:
@@ -22,6 +23,8 @@ class GrpcLink:
         introduction: Hello,
         timeout_secs: float,
         events: LinkEvents,
+        *,
+        waits: bool = True,
     ) -> None:
         """Opens the first stream; waits for a ps that does not listen yet.
 
@@ -31,6 +34,7 @@ class GrpcLink:
           introduction: hello of this worker.
           timeout_secs: time limit for opening a stream.
           events: calls to the user of this link.
+          waits: see `Network.open`.
 
         Raises:
           MembershipError: the ps refuses this worker, or cannot be reached in time.
@@ -41,8 +45,9 @@ class GrpcLink:
         self._events = events
         self._over = False
         self._is_up = threading.Event()
-        call, self._outbox = self._open()
-        self._is_up.set()
+        call, self._outbox = self._open() if waits else (None, Outbox())
+        if call:
+            self._is_up.set()
         self._thread = threading.Thread(target=self._run, args=(call,), daemon=True)
 
     def start(self) -> None:
@@ -79,16 +84,17 @@ class GrpcLink:
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout_secs)
 
-    def _run(self, call: grpc.Call) -> None:
+    def _run(self, call: grpc.Call | None) -> None:
         try:
             self._follow(call)
         except Exception as error:  # otherwise the worker would wait forever
             self._events.on_loss(f"{self._name} sent a message that cannot be read: {error!r}")
             raise
 
-    def _follow(self, call: grpc.Call) -> None:
-        """Reads one stream after another."""
-        while True:
+    def _follow(self, call: grpc.Call | None) -> None:
+        """Reads one stream after another; the first may have to be opened."""
+        why = ""
+        while call or (call := self._open_another(why)):
             try:
                 for message in call:
                     self._events.on_message(message)
@@ -103,21 +109,28 @@ class GrpcLink:
                 self._events.on_refusal(why)
                 return
             self._events.on_break()
+            call = None
+
+    def _open_another(self, why: str) -> grpc.Call | None:
+        """Opens a stream; None if the link ends. `why` tells how the last one ended, if any."""
+        while not self._over:
             try:
                 call, outbox = self._open()
             except RefusedError as error:
                 self._events.on_refusal(str(error))
-                return
+                return None
             except MembershipError as error:
-                self._events.on_loss(
-                    f"{why}; it did not come back within {self._timeout_secs:g} s: {error}"
-                )
-                return
+                late = f"{why}; it did not come back within {self._timeout_secs:g} s: {error}"
+                if not self._events.on_loss(late if why else str(error)):
+                    return None
+                continue
             except ValueError:
                 if self._over:  # the channel is closed
-                    return
+                    return None
                 raise
             with self._events.lock:
                 self._outbox = outbox
                 self._events.on_open()
             self._is_up.set()
+            return call
+        return None

@@ -18,7 +18,8 @@ class LinkEvents:
       on_message: called with each message.
       on_break: called when a stream breaks.
       on_open: called when another stream is open.
-      on_loss: called with the reason if no other stream can be opened.
+      on_loss: called with the reason if no stream can be opened in time; the link goes on trying
+        if it returns True.
       on_refusal: called with the reason if the ps refuses this worker.
     """
 
@@ -26,7 +27,7 @@ class LinkEvents:
     on_message: Callable[[bytes], None]
     on_break: Callable[[], None]
     on_open: Callable[[], None]
-    on_loss: Callable[[str], None]
+    on_loss: Callable[[str], bool | None]
     on_refusal: Callable[[str], None]
 
 
@@ -64,8 +65,15 @@ class Link(Protocol):
 class Network(Protocol):
     """How a worker reaches all ps."""
 
-    def open(self, ps: int, method: str, events: LinkEvents) -> Link:
+    def open(self, ps: int, method: str, events: LinkEvents, *, waits: bool = True) -> Link:
         """Opens a stream to a ps, which may start later.
+
+        Args:
+          ps: index of the ps.
+          method: name of a method of the service.
+          events: calls to the user of the link.
+          waits: whether to wait for the stream. Otherwise the started link opens it, and calls
+            `on_open`.
 
         Raises:
           MembershipError: the ps cannot be reached or refuses this worker.

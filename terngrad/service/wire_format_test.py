@@ -131,7 +131,7 @@ def test_golden_bytes_of_an_introduction():
     assert streams.metadata(hello) == [
         (
             "terngrad-hello-bin",
-            bytes.fromhex("08 01 10 01 22 03 70 3a 31 2a 03 61 3a 31 2a 03 62 3a 32 32 01 72"),
+            bytes.fromhex("08 02 10 01 22 03 70 3a 31 2a 03 61 3a 31 2a 03 62 3a 32 32 01 72"),
         )
     ]
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import grpc
 
-from terngrad.service.messages import HELLO_KEY, SERVICE, Hello
+from terngrad.service.messages import HELLO_KEY, SERVICE, VERSION, Hello
 from terngrad.service.streams import Outbox, identity
 
 WORKERS = ("one:1", "two:2")
@@ -14,7 +14,7 @@ _TIMEOUT_SECS = 60.0
 
 def hello_of(host: str, worker: int = 1, **other: object) -> bytes:
     """Returns the hello of one of WORKERS to the only ps, with some fields changed."""
-    fields = {"version": 1, "worker": worker, "ps": 0, "ps_hosts": [host]}
+    fields = {"version": VERSION, "worker": worker, "ps": 0, "ps_hosts": [host]}
     return Hello(**fields | {"worker_hosts": WORKERS} | other).SerializeToString()
 
 

@@ -76,7 +76,7 @@ class ParameterServerConnection(Connection):
     @property
     def exchange_copies(self) -> float:
         """See base class; what all workers send is spread over the ps."""
-        return max(1.0, self.size / self._client.servers)
+        return max(1.0, self.size / len(self._client.servers.used))
 
     def was_interrupted(self) -> bool:
         """See base class."""

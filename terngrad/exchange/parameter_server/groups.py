@@ -1,4 +1,4 @@
-"""Sets of workers as bytes: worker i is bit i % 8 of byte i // 8."""
+"""Sets of workers, or of ps, as bytes: worker i is bit i % 8 of byte i // 8."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def unpack(content: bytes, workers: int | None = None) -> tuple[int, ...]:
 
     Args:
       content: the set.
-      workers: number of workers that exist; None = unknown.
+      workers: number of workers, or of ps, that exist; None = unknown.
 
     Raises:
-      ValueError: the set names a worker that does not exist.
+      ValueError: the set has a member that does not exist.
     """
     bits = int.from_bytes(content[: None if workers is None else workers // 8 + 1], "little")
     if workers is not None and (bits >> workers or len(content) > workers // 8 + 1):
-        raise ValueError(f"a set names workers that do not exist; allowed are 0 to {workers - 1}")
+        raise ValueError(f"a set has members that do not exist; allowed are 0 to {workers - 1}")
     return tuple(i for i in range(bits.bit_length()) if bits >> i & 1)

@@ -16,5 +16,5 @@ def test_the_bytes_are_those_of_service_proto():
 
 @pytest.mark.parametrize("content", [b"\x04", b"\1" * 9, bytes(1 << 20)], ids=len)
 def test_law_10_workers_that_do_not_exist_are_refused(content):
-    with pytest.raises(ValueError, match="workers that do not exist; allowed are 0 to 1"):
+    with pytest.raises(ValueError, match="members that do not exist; allowed are 0 to 1"):
         groups.unpack(content, 2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from terngrad.limits import MAX_NODES, MAX_SUM
 from terngrad.planes import plane_count
@@ -135,21 +135,21 @@ class Operation:
 
 
 class Shares:
-    """Spreads pieces over several ps: each goes to the ps with the fewest bytes so far.
+    """Spreads pieces over some ps: each goes to the ps with the fewest bytes so far.
 
     The part of a name before the first slash is its family. All workers declare the operations of
     a family in the same order, so they compute the same shares, whichever family comes first.
     """
 
-    def __init__(self, count: int) -> None:
-        """Spreads over `count` ps."""
-        self._count = count
+    def __init__(self, servers: Sequence[int]) -> None:
+        """Spreads over these ps."""
+        self._servers = servers
         self._bytes: dict[str, list[int]] = {}
 
     def assign(self, operation: Operation) -> list[int]:
         """Returns the ps of each piece of a new operation."""
         family = operation.name.partition("/")[0]
-        held = self._bytes.setdefault(family, [0] * self._count)
+        held = self._bytes.setdefault(family, [0] * len(self._servers))
         return list(self._assign(operation, held))
 
     def _assign(self, operation: Operation, held: list[int]) -> Iterator[int]:
@@ -158,4 +158,4 @@ class Shares:
             first, end = operation.piece_items(piece)
             chosen = held.index(min(held))
             held[chosen] += (end - first) * each
-            yield chosen
+            yield self._servers[chosen]

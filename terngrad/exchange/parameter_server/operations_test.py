@@ -97,7 +97,7 @@ def test_law_10_unknown_kinds_are_named():
 
 
 def test_several_ps_share_the_bytes_evenly_even_of_one_large_operation():
-    shares = Shares(3)
+    shares = Shares(range(3))
     sizes = [1_000_000, 3, 17_000_000, 500, 40_000, 900_000]
     held = [0, 0, 0]
     for i, items in enumerate(sizes):
@@ -110,7 +110,7 @@ def test_several_ps_share_the_bytes_evenly_even_of_one_large_operation():
 def test_shares_of_a_family_do_not_depend_on_other_families():
     family = [operation(items=items, name=f"one/{items}") for items in (500_000, 3, 900_000)]
     others = [operation(items=700_000, name="two/1"), operation(items=9, name="losses/floats")]
-    first, second = Shares(2), Shares(2)
+    first, second = Shares((0, 1)), Shares((0, 1))
     before = [first.assign(each) for each in [*family, *others]]
     after = [second.assign(each) for each in [*others, *family]]
     assert before[:3] == after[2:]

@@ -42,7 +42,9 @@ class Cluster:
         self._rules = Rules(needed, elastic, TIMEOUT_SECS)
         self._random = random.Random(seed)
         self._ledger = Ledger()
-        self.servers = [SimulatedPs(i, workers, self._rules, self.clock) for i in range(servers)]
+        self.servers = [
+            SimulatedPs(i, servers, workers, self._rules, self.clock) for i in range(servers)
+        ]
         self.workers: list[SimulatedWorker | None] = [None] * workers
         self._saved = [b""] * workers
         self._hung: set[int] = set()  # workers whose main thread is blocked
@@ -69,6 +71,7 @@ class Cluster:
             self.clock,
             self._ledger,
             self._saved[rank],
+            elastic=self._rules.elastic,
         )
 
     def kill_worker(self, rank: int, kept: int, has_saved: bool) -> None:
@@ -154,11 +157,12 @@ class Cluster:
             self._tick()
             self.check()
 
-    def settle(self, *, restart: bool) -> None:
+    def settle(self, *, restart: bool, restart_ps: bool = True) -> None:
         """Ends all faults and requires that the training ends as it must.
 
         Args:
           restart: whether to start killed workers again.
+          restart_ps: whether to start killed ps again that an elastic training may lose.
         """
         self.release()
         for rank in range(len(self.workers)):
@@ -167,7 +171,8 @@ class Cluster:
                 self.start_worker(rank)
         for ps in range(len(self.servers)):
             self.wake_ps(ps)
-            self.start_ps(ps)
+            if restart_ps or ps not in self._dispensable:
+                self.start_ps(ps)
         deadline = self.clock() + _SETTLE_SECS
         while not self._is_over():
             require(self.clock() < deadline, f"no progress: {self.describe()}")
@@ -251,7 +256,10 @@ class Cluster:
     def _is_over(self) -> bool:
         ended = all(worker is None or worker.ending for worker in self.workers)
         # A ps waits for its first worker without a time limit.
-        return ended and all(ps.outcome is not None or not ps.was_reached for ps in self.servers)
+        return ended and all(
+            ps.service is None or ps.outcome is not None or not ps.was_reached
+            for ps in self.servers
+        )
 
     def _check_ending(self) -> None:
         if self._may_fail or self._a_ps_was_out():
@@ -259,12 +267,20 @@ class Cluster:
         told = self.describe()
         lost = {rank for rank, secs in enumerate(self._out_secs) if secs >= _LONG_SECS}
         lost |= {rank for rank, worker in enumerate(self.workers) if worker is None}
-        check_ending(self._rules, self.servers, self.workers, lost, self._live or set(), told)
+        servers = [ps for ps in self.servers if self._ps_out_secs[ps.index] < _LONG_SECS]
+        check_ending(self._rules, servers, self.workers, lost, self._live or set(), told)
         if len(lost) < len(self.workers):
             require(self._some_are_done or self.servers[0].verdict, f"nobody is done: {told}")
 
     def _a_ps_was_out(self) -> bool:
-        return any(secs >= _LONG_SECS for secs in self._ps_out_secs)
+        """Whether one was at fault for long that the training cannot lose."""
+        out = {ps for ps, secs in enumerate(self._ps_out_secs) if secs >= _LONG_SECS}
+        return bool(out - self._dispensable)
+
+    @property
+    def _dispensable(self) -> set[int]:
+        """The ps that the training may lose for good."""
+        return {*range(1, len(self.servers))} if self._rules.elastic else set()
 
     def _events(self) -> list[Event]:
         """Returns all events that can happen now."""

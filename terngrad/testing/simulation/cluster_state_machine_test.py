@@ -41,10 +41,12 @@ class ClusterMachine(RuleBasedStateMachine):
         elastic=st.booleans(),
         seed=st.integers(0, 1 << 32),
         restart=st.booleans(),
+        restart_ps=st.booleans(),
         late=st.none() | WORKERS,
     )
-    def begin(self, workers, servers, spare, elastic, seed, restart, late):
-        self.workers, self.servers, self.restart = workers, servers, restart
+    def begin(self, workers, servers, spare, elastic, seed, restart, restart_ps, late):
+        self.workers, self.servers = workers, servers
+        self.restarts = {"restart": restart, "restart_ps": restart_ps}
         self.cluster = Cluster(workers, servers, max(1, workers - spare), elastic, seed)
         for ps in range(servers):
             self.cluster.start_ps(ps)
@@ -114,7 +116,7 @@ class ClusterMachine(RuleBasedStateMachine):
 
     def teardown(self):
         if hasattr(self, "cluster"):
-            self.cluster.settle(restart=self.restart)
+            self.cluster.settle(**self.restarts)
 
 
 TestCluster = pytest.mark.slow(ClusterMachine.TestCase)

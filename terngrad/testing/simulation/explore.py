@@ -56,7 +56,8 @@ class History:
             name = self._random.choice(_NAMES)
             self._do(name, *(draw(self) for draw in _ACTIONS[name]))
         self.told.append("settle")
-        self._cluster.settle(restart=self._random.random() < 0.8)
+        draw = self._random.random
+        self._cluster.settle(restart=draw() < 0.8, restart_ps=draw() < 0.7)
 
     def worker(self) -> int:
         """Draws a worker."""

@@ -11,9 +11,11 @@ import textwrap
 import pytest
 
 from terngrad.exchange.parameter_server.coordination import patience, quorum
+from terngrad.exchange.parameter_server.coordination.roster import Roster
 from terngrad.exchange.parameter_server.server.aggregator import Aggregator
 from terngrad.exchange.parameter_server.server.pieces import Piece
 from terngrad.exchange.parameter_server.server.service import Service
+from terngrad.exchange.parameter_server.worker.servers import Servers
 from terngrad.testing.simulation.cluster import TIMEOUT_SECS, Cluster
 from terngrad.testing.simulation.explore import History
 from terngrad.testing.simulation.laws import BrokenLawError
@@ -63,6 +65,20 @@ MUTANTS = {
         "left and left not in self._views",
         "False",
         80,
+    ),
+    "a lost ps ends an elastic training": (
+        Servers,
+        "lose",
+        "not self._elastic or ps == 0",
+        "True",
+        331,
+    ),
+    "each worker does without the ps that it has lost itself": (
+        Roster,
+        "lost_ps",
+        "for worker in workers",
+        "for worker in ()",
+        418,
     ),
     "results stay": (Piece, "drop_results", "len(self.results) > kept", "False", 0),
 }

@@ -33,9 +33,9 @@ class SimulatedPs:
       log: log lines of all its processes.
     """
 
-    def __init__(self, index: int, workers: int, rules: Rules, clock: Clock) -> None:
+    def __init__(self, index: int, servers: int, workers: int, rules: Rules, clock: Clock) -> None:
         """Starts no process."""
-        self.index, self._rules, self._clock = index, rules, clock
+        self.index, self._servers, self._rules, self._clock = index, servers, rules, clock
         self.hosts = [f"host{i}:1" for i in range(workers)]
         self.service: Service | None = None
         self.streams: list[Stream] = []
@@ -56,6 +56,7 @@ class SimulatedPs:
             self.hosts,
             _sum,
             self._rules,
+            self._servers,
             tell=self.log.append,
             clock=self._clock,
             wall_clock=lambda: began + self._clock(),

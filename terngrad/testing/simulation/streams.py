@@ -109,6 +109,8 @@ class SimulatedLink:
         events: LinkEvents,
         timeout_secs: float,
         clock: Clock,
+        *,
+        waits: bool = True,
     ) -> None:
         """Opens the first stream.
 
@@ -118,15 +120,16 @@ class SimulatedLink:
           events: calls to the user of this link.
           timeout_secs: time limit for opening another stream.
           clock: clock of the simulation.
+          waits: see `Network.open`.
 
         Raises:
           MembershipError: the ps cannot be reached.
         """
         self.ps, self._connect, self._events = ps, connect, events
         self._timeout_secs, self._clock = timeout_secs, clock
-        self._over, self._lost_at, self.lost_goodbye = False, 0.0, False
-        self.stream = connect()
-        if self.stream is None:
+        self._over, self._lost_at, self.lost_goodbye = False, clock(), False
+        self.stream = connect() if waits else None
+        if waits and self.stream is None:
             raise MembershipError(f"ps {ps} cannot be reached")
 
     @property
@@ -183,5 +186,5 @@ class SimulatedLink:
             self.stream = stream
             self._events.on_open()
         elif self._clock() - self._lost_at > self._timeout_secs:
-            self._over = True
-            self._events.on_loss(f"ps {self.ps} did not come back")
+            self._lost_at = self._clock()
+            self._over = not self._events.on_loss(f"ps {self.ps} did not come back")

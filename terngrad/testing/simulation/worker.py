@@ -45,10 +45,12 @@ class SimulatedNetwork:
         self._beat: Callable[[], None] = lambda: None
         self._beat_secs, self._beat_at = 0.0, 0.0
 
-    def open(self, ps: int, method: str, events: LinkEvents) -> SimulatedLink:
+    def open(
+        self, ps: int, method: str, events: LinkEvents, *, waits: bool = True
+    ) -> SimulatedLink:
         """See `Network`."""
         connect = lambda: self._servers[ps].accept(self._rank, method)
-        link = SimulatedLink(ps, connect, events, self._timeout_secs, self._clock)
+        link = SimulatedLink(ps, connect, events, self._timeout_secs, self._clock, waits=waits)
         self.links.append(link)
         return link
 
@@ -87,11 +89,13 @@ class SimulatedWorker:
         clock: Clock,
         ledger: Ledger,
         saved: bytes,
+        *,
+        elastic: bool,
     ) -> None:
         """Starts with the state of a checkpoint; b"" = none."""
         self.rank, self._workers, self._clock, self._ledger = rank, workers, clock, ledger
         self._hosts = [[f"host{i}:1" for i in range(n)] for n in (workers, len(servers))]
-        self._servers, self._timeout_secs = servers, timeout_secs
+        self._servers, self._timeout_secs, self._elastic = servers, timeout_secs, elastic
         self.network = SimulatedNetwork(rank, servers, timeout_secs, clock)
         self.ending = ""
         self.state = State(saved) if saved else State()
@@ -123,7 +127,8 @@ class SimulatedWorker:
 
     def _run(self) -> Waits[None]:
         began = self._clock()
-        while not all(self._can_open(ps) for ps in self._servers):
+        needed = self._servers[:1] if self._elastic else self._servers
+        while not all(self._can_open(ps) for ps in needed):
             if self._clock() - began > self._timeout_secs:
                 self.ending = "a ps cannot be reached"
                 return
@@ -136,6 +141,7 @@ class SimulatedWorker:
             self._timeout_secs,
             pulse=self._pulse,
             network=self.network,
+            elastic=self._elastic,
         )
         self._meeting = self._client.meeting
         why = ""
@@ -155,7 +161,7 @@ class SimulatedWorker:
     def _close(self, why: str) -> Waits[None]:
         """Waits as `Client.close` does; open streams still deliver messages."""
         began = self._clock()
-        while not (why or self._client.failure or self._client.reaches_servers):
+        while not (why or self._client.failure or self._client.servers.is_ready):
             if self._clock() - began >= END_SECS:
                 break
             yield
@@ -199,7 +205,7 @@ class SimulatedWorker:
         """Does the same as `ParameterServerConnection.synchronize`."""
         conversation = self._meeting.conversation
         while True:
-            while not self._client.failure and not self._client.reaches_servers:
+            while not self._client.failure and not self._client.servers.is_ready:
                 yield
             last = conversation.stand(self.state.steps, is_live=self._is_live)
             view = yield from self._wait(functools.partial(conversation.view_after, last))

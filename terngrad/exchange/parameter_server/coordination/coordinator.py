@@ -49,6 +49,7 @@ class Coordinator:
         tell: Callable[[str], None] = print,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
+        servers: int = 1,
     ) -> None:
         """Starts without connected workers.
 
@@ -60,6 +61,7 @@ class Coordinator:
           tell: writes a line to the log.
           clock: returns seconds.
           wall_clock: returns seconds since 1970; unlike `clock`, it continues over restarts.
+          servers: number of ps.
         """
         roster = Roster(worker_hosts, rules.timeout_secs, clock)
         # The number also grows over restarts, so that pushes from before one never look new.
@@ -68,6 +70,7 @@ class Coordinator:
         self._send, self._drop, self._tell = send, drop, tell
         self._lock = threading.RLock()
         self._all_gather = AllGather(send)
+        self._servers = servers
 
     @property
     def outcome(self) -> str | None:
@@ -106,6 +109,8 @@ class Coordinator:
                 self._send(worker, self._last_order())
             elif was_lost and record.has_stood and record.status is not Status.RECONNECTED:
                 self._tell(f"{self._roster.name(worker)} came back.")
+            if self.outcome is None and (lost := self._lost_ps()):
+                self._send(worker, Order(lost_ps=groups.pack(lost)))
 
     def expect_workers(self) -> None:
         """Notes that a worker has reached this ps, perhaps with its Exchange stream only."""
@@ -151,6 +156,8 @@ class Coordinator:
             elif what == "insists":
                 if self._of.selection and worker in self._roster.those(JOINED):
                     self._of.selection.insist(worker)
+            elif what == "lost_ps":
+                self._note_lost_ps(worker, report.lost_ps)
             elif what == "progress":
                 self._note_progress(worker, report)
             elif what == "failed":
@@ -252,6 +259,28 @@ class Coordinator:
             self._roster[worker].lacks_state = False
         self._of.standstill.note(worker, batches, self._of.clock())
 
+    def _note_lost_ps(self, worker: int, content: bytes) -> None:
+        """Notes which ps a worker does without; no worker waits for these any more.
+
+        A ps that came back is used again when all members reach it.
+        """
+        lost = frozenset(groups.unpack(content, self._servers))
+        if 0 in lost or (lost and not self._of.rules.elastic):
+            raise ValueError("lost_ps: ps 0 cannot be lost, nor others without elastic")
+        is_more = not lost <= self._lost_ps()
+        self._roster[worker].visit.lost_ps = lost
+        if is_more:
+            for each in sorted(self._roster.here):
+                self._send(each, Order(lost_ps=groups.pack(self._lost_ps())))
+        is_stepping = self._of.phase is Phase.STEPPING and worker in self._of.members
+        if is_stepping and self._lost_ps() != {*groups.unpack(self._of.view.lost_ps)}:
+            self._ask()
+
+    def _lost_ps(self) -> frozenset[int]:
+        """Returns the ps that the next view does not use, as far as is known now."""
+        here = self._roster.here
+        return self._roster.lost_ps(here & self._of.members if self._of.view else here)
+
     def _fail(self, worker: int, why: str) -> None:
         """Ends the training because a worker failed, unless the worker was only joining."""
         if self._of.view is None or worker in self._roster.those(JOINED):
@@ -302,7 +331,9 @@ class Coordinator:
             self._end(patience.End(why))
 
     def _install(self) -> None:
-        view = next_view(self._roster.standings, self._of.rules.needed, self._of.number)
+        standings = self._roster.standings
+        lost = self._roster.lost_ps(standings)
+        view = next_view(standings, self._of.rules.needed, self._of.number, lost)
         self._of.install(view)
         self._tell(in_words(view))
         for member in sorted(self._of.members):

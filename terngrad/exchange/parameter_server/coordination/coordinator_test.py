@@ -15,7 +15,7 @@ SECS = 10.0
 class Cluster:
     """A coordinator whose workers only note their orders."""
 
-    def __init__(self, workers=3, needed=None, elastic=False):
+    def __init__(self, workers=3, needed=None, elastic=False, servers=1):
         self.now = 0.0
         self.lines = []
         self.orders = {worker: [] for worker in range(workers)}
@@ -27,6 +27,7 @@ class Cluster:
             self.dropped.append,
             self.lines.append,
             lambda: self.now,
+            servers=servers,
         )
 
     def begin(self, *workers, steps=0):
@@ -1013,3 +1014,52 @@ def test_who_has_contributed_starts_anew_with_its_visits():
     assert cluster.coordinator.idle_visits == {}
     cluster.leave()
     assert cluster.coordinator.idle_visits == {}
+
+
+def lost(*servers):
+    return {"lost_ps": groups.pack(servers)}
+
+
+def test_a_view_does_without_the_ps_that_any_member_has_lost_and_uses_them_when_all_are_back():
+    cluster = Cluster(workers=2, elastic=True, servers=3)
+    view = cluster.begin(0, 1)[0][0]
+    cluster.tell(0, **lost(1))  # its step is given up already
+    assert cluster.taken() == {0: ["lost_ps", "freeze"], 1: ["lost_ps", "freeze"]}
+    cluster.tell(1, **lost(1, 2))
+    cluster.stand(0, 5, is_live=True, view=view)
+    cluster.stand(1, 5, is_live=True, view=view)
+    view = cluster.taken()[0][-1]
+    assert groups.unpack(view.lost_ps) == (1, 2)
+    assert cluster.lines[-1] == "Workers 0 and 1 train from step 5 on, without ps 1 and 2."
+    cluster.tell(0, **lost())
+    assert cluster.taken() == {}  # worker 1 does not reach them yet
+    cluster.tell(1, **lost(1))
+    assert cluster.taken() == {0: ["freeze"], 1: ["freeze"]}
+    cluster.stand(0, 9, is_live=True, view=view)
+    cluster.stand(1, 9, is_live=True, view=view)
+    assert groups.unpack(cluster.taken()[0][-1].lost_ps) == (1,)
+
+
+def test_a_worker_that_joins_is_told_which_ps_the_others_do_without():
+    cluster = Cluster(workers=2, elastic=True, servers=2)
+    cluster.begin(0, 1)
+    cluster.tell(0, **lost(1))
+    cluster.coordinator.disconnect(1, "died")
+    cluster.taken()
+    cluster.coordinator.connect(1)
+    assert cluster.taken() == {1: ["lost_ps"]}
+
+
+@pytest.mark.parametrize(
+    ("elastic", "servers", "text"),
+    [
+        (True, (0,), "ps 0 cannot be lost"),
+        (False, (1,), "ps 0 cannot be lost, nor others without elastic"),
+        (True, (2,), "members that do not exist; allowed are 0 to 1"),
+    ],
+)
+def test_law_10_a_worker_cannot_do_without_ps_that_the_training_needs(elastic, servers, text):
+    cluster = Cluster(workers=2, elastic=elastic, servers=2)
+    cluster.begin(0, 1)
+    with pytest.raises(ValueError, match=text):
+        cluster.tell(0, **lost(*servers))

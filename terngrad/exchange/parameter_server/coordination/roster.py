@@ -24,12 +24,14 @@ class Visit:
       held: that standing, while the worker is held back.
       chosen_for: last step to which it was chosen to contribute; -1 = none.
       has_contributed: whether such a step was made.
+      lost_ps: ps that it does without.
     """
 
     has_stood: bool = False
     held: Standing | None = None
     chosen_for: int = -1
     has_contributed: bool = False
+    lost_ps: frozenset[int] = frozenset()
 
 
 @dataclasses.dataclass
@@ -125,6 +127,10 @@ class Roster:
         """Standings of the workers that wait for a view."""
         found = ((i, record.standing) for i, record in enumerate(self._records))
         return {i: standing for i, standing in found if standing is not None}
+
+    def lost_ps(self, workers: Iterable[int]) -> frozenset[int]:
+        """Returns the ps that any of these workers does without."""
+        return frozenset().union(*(self._records[worker].visit.lost_ps for worker in workers))
 
     def begin(self) -> None:
         """Notes that a worker is there: from now on, those that are not count as away."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from terngrad.exchange.parameter_server import groups
 from terngrad.service.messages import Standing, View
@@ -31,13 +31,16 @@ def check(standing: Standing, number: int, workers: int) -> None:
     groups.unpack(standing.members, workers)
 
 
-def next_view(standings: Mapping[int, Standing], needed: int, number: int) -> View:
+def next_view(
+    standings: Mapping[int, Standing], needed: int, number: int, lost_ps: Iterable[int] = ()
+) -> View:
     """Returns the view of all workers with a standing.
 
     Args:
       standings: standings by worker; the chief or a live worker is among them.
       needed: number of members that make a step; fewer if the view is smaller.
       number: number of the last view of this ps.
+      lost_ps: ps that some of them do without; the others take over their pieces.
     """
     members = sorted(standings)
     live = [worker for worker in members if standings[worker].is_live]
@@ -55,6 +58,7 @@ def next_view(standings: Mapping[int, Standing], needed: int, number: int) -> Vi
         donor=current[0],
         receivers=groups.pack([w for w in members if w not in current]),
         is_first=not live,
+        lost_ps=groups.pack(lost_ps),
     )
 
 
@@ -65,13 +69,15 @@ def in_words(view: View) -> str:
     text = f"{_listed(members)} {verb} from step {view.steps} on"
     if view.needed < len(members):
         text += f", {view.needed} of them at each step"
+    if lost := groups.unpack(view.lost_ps):
+        text += f", without {_listed(lost, 'ps', 'ps')}"
     if receivers:
         text += f"; worker {view.donor} gives its state to {_listed(receivers)}"
     return f"{text[0].upper()}{text[1:]}."
 
 
-def _listed(workers: Sequence[int]) -> str:
-    numbers = [str(worker) for worker in workers]
+def _listed(members: Sequence[int], one: str = "worker", several: str = "workers") -> str:
+    numbers = [str(member) for member in members]
     if len(numbers) == 1:
-        return f"worker {numbers[0]}"
-    return f"workers {', '.join(numbers[:-1])} and {numbers[-1]}"
+        return f"{one} {numbers[0]}"
+    return f"{several} {', '.join(numbers[:-1])} and {numbers[-1]}"

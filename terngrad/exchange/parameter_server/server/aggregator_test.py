@@ -171,7 +171,7 @@ def test_a_view_may_make_a_step_again():
 def test_law_10_contributors_that_do_not_fit_are_named():
     served = Served()
     with pytest.raises(
-        PushError, match="contributors: a set names workers that do not exist; allowed are 0 to 1"
+        PushError, match="contributors: a set has members that do not exist; allowed are 0 to 1"
     ):
         served.push(0, 1, by=(5,))
     with pytest.raises(PushError, match="contributors: the set is empty"):

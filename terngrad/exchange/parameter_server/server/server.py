@@ -58,7 +58,9 @@ class Server:
         self._log = LogLimiter(tell)
         self._gate = Gate(ps, ps_hosts, worker_hosts, self._log, tls, str(rules))
         self._admit, self._refuse = self._gate.admit, self._gate.refuse
-        self._service = Service(ps, worker_hosts, reduce, rules, self._log, most_bytes)
+        self._service = Service(
+            ps, worker_hosts, reduce, rules, len(ps_hosts), self._log, most_bytes
+        )
         self._beat_secs = min(_LONGEST_BEAT_SECS, rules.timeout_secs / 4)
         self._stop = threading.Event()
         methods = {"Exchange": self._exchange, "Meet": self._meet}

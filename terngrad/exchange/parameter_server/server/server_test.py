@@ -458,7 +458,7 @@ def test_law_10_a_port_that_is_taken_is_named():
     [
         (lambda host: None, "it did not introduce itself"),
         (lambda host: os.urandom(200), "it did not introduce itself|its version|its ps hosts"),
-        (lambda host: hello_of(host, version=9), "its version is 9; allowed is 1"),
+        (lambda host: hello_of(host, version=9), "its version is 9; allowed is 2"),
         (lambda host: hello_of(host, worker=2), "its worker index is 2; allowed are 0 to 1"),
         (lambda host: hello_of(host, worker=1 << 31), "its worker index is 2147483648; allowed"),
         (lambda host: hello_of(host, ps=1), "it wants to join ps 1; this is ps 0"),

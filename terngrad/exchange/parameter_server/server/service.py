@@ -42,6 +42,7 @@ class Service:
         worker_hosts: Sequence[str],
         reduce: Reduce,
         rules: Rules,
+        servers: int,
         tell: Callable[[str], None] = print,
         most_bytes: int = 1 << 62,
         clock: Callable[[], float] = time.monotonic,
@@ -55,6 +56,7 @@ class Service:
           worker_hosts: "host:port" of each worker, for messages.
           reduce: see `Reduction`.
           rules: which workers make a step.
+          servers: number of ps.
           tell: writes a line to the log.
           most_bytes: see `Aggregator`.
           clock: see `Coordinator`.
@@ -67,7 +69,9 @@ class Service:
         self._lock = threading.Lock()
         self.attendance = Attendance(worker_hosts, rules.timeout_secs, clock)
         self.coordinator = (
-            Coordinator(worker_hosts, rules, self._order, self._drop, tell, clock, wall_clock)
+            Coordinator(
+                worker_hosts, rules, self._order, self._drop, tell, clock, wall_clock, servers
+            )
             if ps == 0
             else None
         )

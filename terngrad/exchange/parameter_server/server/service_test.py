@@ -21,7 +21,7 @@ def _clock():
 @pytest.fixture(name="service")
 def _service(clock):
     """The service of ps 0; worker 0 trains alone."""
-    service = Service(0, ["a:1"], sum, Rules(1, False, SECS), [].append, clock=clock)
+    service = Service(0, ["a:1"], sum, Rules(1, False, SECS), 1, [].append, clock=clock)
     assert service.open_meeting(0, Stream(0, "Meet"))
     assert service.open_exchange(0, Stream(0, "Exchange"))
     service.hear(0, Report(standing={}).SerializeToString())
@@ -37,7 +37,7 @@ def test_a_worker_has_one_stream_of_each_method(service, method):
 
 
 def test_a_worker_that_is_lost_with_one_stream_open_is_missed(clock):
-    service = Service(0, ["a:1"], sum, Rules(1, False, SECS), [].append, clock=clock)
+    service = Service(0, ["a:1"], sum, Rules(1, False, SECS), 1, [].append, clock=clock)
     clock.now += SECS + 1
     service.coordinator.watch()
     assert service.outcome is None  # the first worker may start at any time

@@ -12,6 +12,7 @@ from terngrad.exchange.parameter_server import groups
 from terngrad.exchange.parameter_server.operations import Operation
 from terngrad.exchange.parameter_server.worker.awaited_operation import Deliver
 from terngrad.exchange.parameter_server.worker.meeting import Meeting
+from terngrad.exchange.parameter_server.worker.servers import Servers
 from terngrad.exchange.parameter_server.worker.steps import Steps
 from terngrad.service.grpc_network import GrpcNetwork
 from terngrad.service.messages import Header, join_frame
@@ -30,6 +31,7 @@ class Client:
     Attributes:
       rank: index of this worker.
       size: number of workers.
+      servers: which ps it reaches.
       meeting: messages to and from ps 0 as the coordinator.
       steps: pushes to all ps, and their results.
       failure: why the connection failed; "" while it works.
@@ -45,8 +47,10 @@ class Client:
         pulse: Pulse | None = None,
         rules: str = "",
         network: Network | None = None,
+        *,
+        elastic: bool = False,
     ) -> None:
-        """Connects to all ps; waits for those that start later.
+        """Connects to all ps; waits for those that start later, if elastic for ps 0 only.
 
         Args:
           ps_hosts: "host:port" of each ps.
@@ -57,11 +61,15 @@ class Client:
           pulse: progress of this worker.
           rules: text of the `Rules` that this worker expects; "" = any.
           network: opens the streams; None = gRPC.
+          elastic: whether the training goes on without a lost ps.
 
         Raises:
           MembershipError: names a ps that cannot be reached or refuses this worker.
         """
-        self.rank, self.size, self.servers = rank, len(worker_hosts), len(ps_hosts)
+        self.rank, self.size = rank, len(worker_hosts)
+        self.servers = Servers(
+            len(ps_hosts), elastic=elastic, tell_lost=lambda lost: self.meeting.tell_lost(lost)
+        )
         self.failure = ""
         self._on_failure: Callable[[str], None] = lambda text: None
         self._over = False
@@ -72,17 +80,22 @@ class Client:
         self._links: list[Link] = []
         self.steps = Steps(
             rank,
-            len(ps_hosts),
+            self.servers,
             send=lambda ps, frame: self._links[ps].send(frame),
-            reaches_servers=lambda: self.reaches_servers,
             tell_ready=lambda step: self.meeting.ready(step),
             refuse=self._refuse,
         )
-        self.meeting = Meeting(self.steps.install, self.steps.interrupt, self.steps.go, self._lose)
+        self.meeting = Meeting(
+            self.steps.install,
+            self.steps.interrupt,
+            self.steps.go,
+            self.servers,
+            self._lose,
+        )
         try:
             self._meet(pulse or Pulse(), min(_LONGEST_BEAT_SECS, timeout_secs / _BEATS))
             for ps in range(len(ps_hosts)):
-                self._links.append(self._connect(ps))
+                self._links.append(self._connect(ps, waits=ps == 0 or not elastic))
         except BaseException:
             self.close(is_done=False)
             raise
@@ -96,15 +109,9 @@ class Client:
             on_failure(self.failure)
 
     def wait_for_servers(self) -> None:
-        """Waits until a stream to each ps is open, or the connection has failed."""
-        for link in self._links:
-            while not self.failure and not link.wait_until_up(_LOOK_SECS):
-                pass
-
-    @property
-    def reaches_servers(self) -> bool:
-        """Whether a stream to each ps is open."""
-        return all(link.is_up for link in self._links)
+        """Waits until this worker reaches all ps but the lost ones, or the connection failed."""
+        while not self.failure and not self.servers.wait_until_ready(_LOOK_SECS):
+            pass
 
     @property
     def interrupted(self) -> bool:
@@ -164,8 +171,9 @@ class Client:
         bye = join_frame(Header(bye=True, failed=why[:1000])) if is_done else None
         deadline = time.monotonic() + END_SECS
         if is_done and not why and not self.failure:
-            for link in self._links:  # without a goodbye a ps counts this worker as lost
-                link.wait_until_up(max(0.0, deadline - time.monotonic()))
+            for ps, link in enumerate(self._links):  # else a ps counts this worker as lost
+                if not self.servers.is_lost(ps):
+                    link.wait_until_up(max(0.0, deadline - time.monotonic()))
         for link in self._links:
             link.end(bye)
         self.meeting.end(END_SECS)
@@ -188,16 +196,27 @@ class Client:
         meeting.use(self._network.open(0, "Meet", events))
         self._stop_beats = self._network.repeat(beat_secs, lambda: meeting.tell_progress(pulse))
 
-    def _connect(self, ps: int) -> Link:
+    def _connect(self, ps: int, *, waits: bool) -> Link:
         events = LinkEvents(
             lock=self.steps.lock,
             on_message=self.steps.take,
-            on_break=self.steps.interrupt,
-            on_open=lambda: self.steps.declare_again(ps),
-            on_loss=self._lose,
+            on_break=lambda: self._break(ps),
+            on_open=lambda: self._open(ps),
+            on_loss=lambda why: self.servers.lose(ps) or self._lose(why),
             on_refusal=self._refuse,
         )
-        return self._network.open(ps, "Exchange", events)
+        link = self._network.open(ps, "Exchange", events, waits=waits)
+        if link.is_up:
+            self.servers.opened(ps)
+        return link
+
+    def _open(self, ps: int) -> None:
+        self.steps.declare_again(ps)
+        self.servers.opened(ps)
+
+    def _break(self, ps: int) -> None:
+        if self.servers.broke(ps):
+            self.steps.interrupt()
 
     def _refuse(self, why: str) -> None:
         """Ends the training for all workers, because a ps refused what this worker sent."""

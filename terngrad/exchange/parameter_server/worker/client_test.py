@@ -38,7 +38,7 @@ class Network:
     def __init__(self):
         self.links = []
 
-    def open(self, ps, method, events):
+    def open(self, ps, method, events, *, waits=True):
         self.links.append(Link())
         return self.links[-1]
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from terngrad.cluster.channel import FinishedError, MembershipError
 from terngrad.exchange.connection import InterruptionError
 from terngrad.exchange.parameter_server import groups
+from terngrad.exchange.parameter_server.worker.servers import Servers
 from terngrad.service.messages import Order, Report, Values, View
 
 _NO_VIEW = View()
@@ -27,6 +28,7 @@ class Conversation:
         on_view: Callable[[View], None],
         on_freeze: Callable[[], None],
         on_go: Callable[[int, tuple[int, ...]], None],
+        servers: Servers,
     ) -> None:
         """Starts without messages.
 
@@ -35,8 +37,9 @@ class Conversation:
           on_view: called with each new view.
           on_freeze: called when the view becomes invalid.
           on_go: called with a step and its contributors.
+          servers: which ps this worker reaches.
         """
-        self._send = send
+        self._send, self._servers = send, servers
         self._on_view, self._on_freeze, self._on_go = on_view, on_freeze, on_go
         self.ended = ""
         self.saver: int | None = None
@@ -107,6 +110,7 @@ class Conversation:
 
     def opened(self) -> None:
         """Repeats this worker's reports on a new stream: the ps may have been restarted."""
+        self._servers.tell()
         for own in self._own_values.values():
             self._send(own)
         if self._standing:
@@ -129,6 +133,8 @@ class Conversation:
             self._take_values(order.values)
         elif what == "state" and order.state.view == self.view.number:
             self._parts.append(order.state.content)
+        elif what == "lost_ps":
+            self._servers.use_all_but(groups.unpack(order.lost_ps))
         elif what == "finished":
             self._finished = True
         elif what == "end":

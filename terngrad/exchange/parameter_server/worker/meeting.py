@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from terngrad.cluster.pulse import Pulse
+from terngrad.exchange.parameter_server import groups
 from terngrad.exchange.parameter_server.worker.conversation import Conversation
+from terngrad.exchange.parameter_server.worker.servers import Servers
 from terngrad.service.messages import Order, Report, View
 from terngrad.service.network import Link
 
@@ -31,6 +33,7 @@ class Meeting:
         on_view: Callable[[View], None],
         on_freeze: Callable[[], None],
         on_go: Callable[[int, tuple[int, ...]], None],
+        servers: Servers,
         on_end: Callable[[str], None],
     ) -> None:
         """Starts without a link. A thread of the link calls all functions.
@@ -39,12 +42,13 @@ class Meeting:
           on_view: called with each new view.
           on_freeze: called when the view becomes invalid.
           on_go: called with a step and its contributors.
+          servers: which ps this worker reaches; it learns which ones the others do without.
           on_end: called with the reason for which the training ends.
         """
         self._on_end = on_end
         self._link: Link | None = None
         self.changed = threading.Condition()
-        self.conversation = Conversation(self._send, on_view, on_freeze, on_go)
+        self.conversation = Conversation(self._send, on_view, on_freeze, on_go, servers)
 
     @property
     def saver(self) -> int | None:
@@ -121,6 +125,10 @@ class Meeting:
     def ready(self, step: int) -> None:
         """Reports that this worker has the gradients of a step."""
         self._send(Report(ready=step))
+
+    def tell_lost(self, servers: Collection[int]) -> None:
+        """Reports which ps this worker does without."""
+        self._send(Report(lost_ps=groups.pack(servers)))
 
     def insist(self) -> None:
         """Makes the next steps wait for this worker."""

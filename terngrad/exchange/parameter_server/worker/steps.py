@@ -11,6 +11,7 @@ from terngrad.exchange.parameter_server import groups
 from terngrad.exchange.parameter_server.operations import Operation, Shares
 from terngrad.exchange.parameter_server.worker.awaited_operation import AwaitedOperation, Deliver
 from terngrad.exchange.parameter_server.worker.decisions import Decisions
+from terngrad.exchange.parameter_server.worker.servers import Servers
 from terngrad.service.messages import Header, View, join_frame, split_frame
 
 _Waiting = tuple[AwaitedOperation, memoryview]
@@ -27,9 +28,8 @@ class Steps:
     def __init__(
         self,
         rank: int,
-        servers: int,
+        servers: Servers,
         send: Callable[[int, bytes], None],
-        reaches_servers: Callable[[], bool],
         tell_ready: Callable[[int], None],
         refuse: Callable[[str], None],
     ) -> None:
@@ -37,18 +37,18 @@ class Steps:
 
         Args:
           rank: index of this worker.
-          servers: number of ps.
+          servers: which ps are used.
           send: sends a frame to a ps if a stream is open; must not wait.
-          reaches_servers: returns whether a stream to each ps is open.
           tell_ready: tells ps 0 that this worker has the gradients of a step.
           refuse: ends the training with a reason.
         """
         self.lock = threading.RLock()
         self.view = View()
         self._rank, self._servers = rank, servers
-        self._send, self._reaches_servers, self._refuse = send, reaches_servers, refuse
+        self._send, self._refuse = send, refuse
         self._awaited: list[AwaitedOperation] = []
-        self._shares = Shares(servers)
+        self._used = servers.used
+        self._shares = Shares(self._used)
         self._decisions: Decisions[_Waiting] = Decisions(rank, tell_ready)
         self._interrupted = True
 
@@ -82,7 +82,7 @@ class Steps:
             servers = self._shares.assign(operation)
             declared = AwaitedOperation(index, operation, servers, deliver, cancel)
             self._awaited.append(declared)
-            for ps in range(self._servers):
+            for ps in range(self._servers.count):
                 self._send(ps, _declaration(declared))
         return index
 
@@ -174,8 +174,10 @@ class Steps:
         with self.lock:
             self.view = view
             self._decisions.begin(spares=view.needed < len(groups.unpack(view.members)))
+            self._servers.use_all_but(groups.unpack(view.lost_ps))
+            self._share_pieces()
             is_amid = any(d.missing for d in self._awaited)  # a step is still under way: an error
-            self._interrupted = is_amid or not self._reaches_servers()
+            self._interrupted = is_amid or not self._servers.reaches_used
         if is_amid:
             self.interrupt()
 
@@ -200,6 +202,13 @@ class Steps:
         """Cancels all operations: no more results will arrive."""
         for declared in self._awaited:
             declared.cancel()
+
+    def _share_pieces(self) -> None:
+        """Shares the pieces anew if the view uses other ps than the last one."""
+        if (used := self._servers.used) != self._used:
+            self._used, self._shares = used, Shares(used)
+            for declared in self._awaited:
+                declared.servers = self._shares.assign(declared.operation)
 
     def _contributors(self, step: int) -> bytes | None:
         """Returns the contributors to a step; None until they are decided."""

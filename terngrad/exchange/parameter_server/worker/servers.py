@@ -1,0 +1,107 @@
+"""Which ps a worker reaches, and which ones it does without."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection
+
+
+class Servers:
+    """The ps of a training as a worker sees them; any thread may call.
+
+    A worker waits for a ps that it does not reach, until the ps counts as lost: then the others
+    take over its pieces, from the next view on. Only an elastic training loses a ps, and never
+    ps 0, which coordinates.
+
+    Attributes:
+      count: number of ps.
+    """
+
+    def __init__(
+        self, count: int, *, elastic: bool, tell_lost: Callable[[frozenset[int]], None]
+    ) -> None:
+        """Reaches no ps yet.
+
+        Args:
+          count: number of ps.
+          elastic: whether the training goes on without a lost ps.
+          tell_lost: called with all lost ps when they change; must not wait.
+        """
+        self.count = count
+        self._all = frozenset(range(count))
+        self._elastic, self._tell_lost = elastic, tell_lost
+        self._up: set[int] = set()
+        self._lost: set[int] = set()
+        self._unused: frozenset[int] = frozenset()  # in the view, or lost for other workers
+        self._changed = threading.Condition()
+
+    @property
+    def used(self) -> tuple[int, ...]:
+        """Ps that add in the current view, in ascending order."""
+        with self._changed:
+            return tuple(sorted(self._all - self._unused))
+
+    @property
+    def reaches_used(self) -> bool:
+        """Whether a stream to each of those is open."""
+        with self._changed:
+            return self._all - self._unused <= self._up
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a stream to each ps is open, but for the lost ones."""
+        with self._changed:
+            return self._is_ready()
+
+    def is_lost(self, ps: int) -> bool:
+        """Whether this worker does without a ps."""
+        with self._changed:
+            return ps in self._lost
+
+    def wait_until_ready(self, secs: float) -> bool:
+        """Waits at most `secs` seconds until `is_ready`; returns it."""
+        with self._changed:
+            return self._changed.wait_for(self._is_ready, secs)
+
+    def opened(self, ps: int) -> None:
+        """Notes that a stream to a ps is open."""
+        with self._changed:
+            self._up.add(ps)
+            self._set_lost(self._lost - {ps})
+
+    def broke(self, ps: int) -> bool:
+        """Notes that the stream to a ps broke; returns whether the step under way needs it."""
+        with self._changed:
+            self._up.discard(ps)
+            if ps in self._unused:
+                self._set_lost(self._lost | {ps})
+            return ps not in self._unused
+
+    def lose(self, ps: int) -> bool:
+        """Notes that a ps did not come back; returns whether the training goes on without it."""
+        with self._changed:
+            if not self._elastic or ps == 0:
+                return False
+            self._set_lost(self._lost | {ps} - self._up)
+            return True
+
+    def use_all_but(self, unused: Collection[int]) -> None:
+        """Notes which ps are not used: this worker does not wait for them."""
+        with self._changed:
+            self._unused = frozenset(unused)
+            self._set_lost(self._lost | self._unused - self._up)
+
+    def tell(self) -> None:
+        """Tells again which ps are lost."""
+        with self._changed:
+            if self._lost:
+                self._tell_lost(frozenset(self._lost))
+
+    def _is_ready(self) -> bool:
+        return self._all <= self._up | self._lost
+
+    def _set_lost(self, lost: set[int]) -> None:
+        if lost != self._lost:
+            self._lost = lost
+            self._tell_lost(frozenset(lost))
+        self._changed.notify_all()
