@@ -30,7 +30,7 @@ def test_faults_of_all_kinds_change_no_bit_and_all_is_told(run, digits, tmp_path
             f"--faults={','.join(kinds)}",
             "--workers=2",
         ),
-        *("--minutes=0.4", "--every_secs=5", "--batch_size=4", "--pause_ms=50", "--seed=8"),
+        *("--minutes=0.125", "--every_secs=2", "--batch_size=4", "--pause_ms=50", "--seed=8"),
     )
     figures = found["figures"]
     assert {kind for kind, count in figures["faults"].items() if count} == set(kinds)
