@@ -1,60 +1,120 @@
-"""Does a training lose anything when its processes are killed again and again?
+"""Does a training lose anything when its processes and connections are disturbed at random?
 
-Trains LeNet on MNIST with workers and a parameter server on this machine. Kills one of them every
-minute, in turn, and lets the launcher restart it. At the end all processes save; a second training
-makes the same number of steps undisturbed, and the parameters are compared bit for bit. The last
-worker is never killed: it shows whether memory grows.
+Trains LeNet on MNIST with workers and parameter servers on this machine. At random moments it kills
+a process, which the launcher restarts, stops one for some seconds, cuts the connections between a
+worker and a ps, or floods a ps with a thousand idle connections. At the end all processes save; a
+second training makes the same number of steps undisturbed, and the parameters are compared bit for
+bit. The last worker is never killed: it shows whether memory grows, and names each step once.
 
-python -m benchmarks.soak --data_dir=DIR --output_dir=DIR --json=figures.json --png=figure.png
+bash scripts/make_certs.sh CERTS 127.0.0.1
+python -m benchmarks.soak --data_dir=DIR --output_dir=DIR --certs_dir=CERTS --json=figures.json \
+    --png=figure.png
 """
 
+import contextlib
 import dataclasses
 import functools
+import math
 import os
+import random
 import re
+import resource
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Sequence
 
 import matplotlib.figure
 import numpy as np
 import tensorflow as tf
 from absl.flags import FlagValues
 
-from benchmarks import report
+from benchmarks import report, soak_worker
 from benchmarks.processes import cluster_members, resident_mb
 from inception import app
 from inception.flags import table
-from inception.flags.table import TEXT, at_least, flag, number
+from inception.flags.table import NAMES, TEXT, at_least, flag, number
 from inception.results import pictures
 from inception.training.evaluate import measure_checkpoints
 from terngrad.training import checkpoints
 
-_LOOK_SECS = 5.0
+_LOOK_SECS = 1.0
+_SAMPLES = 400  # of memory, of each process
+_WRITE_SECS = 60.0
 _END_SECS = 300.0
 _MINUTE = 60.0
 _RESTARTS = 10_000
 _ENDLESS = 100_000_000  # steps
+_STEPS_AFTER = 3  # steps of each worker after the last fault: all have trained on
+_SHORTEST_SECS = 1.0  # of a freeze or a flood
+_LONGEST_FREEZE = 0.6  # of --worker_timeout_secs: a worker that is away for longer counts as lost
+_FLOOD_CONNECTIONS = 1000
+_FLOOD_SECS = 20.0
+_STRANGER = "127.0.0.2"  # no member's host
+_COLOURS = {"kill": "red", "freeze": "blue", "cut": "orange", "flood": "green"}
+_STEP = re.compile(r"\[(\d+)\] Worker \d+: .*: step (\d+),")
+_VIEW = re.compile(r"\[ps \d+\] Workers? .* train from step (\d+) on")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Options(table.Checked):
     data_dir: str = flag("Data", TEXT, "/tmp/mydata", "folder of MNIST's record files")
     output_dir: str = flag("Training", TEXT, "results", "folder for the runs; they must be new")
+    ps: int = flag("Distributed", at_least(1), 2, "number of parameter servers", "servers")
     workers: int = flag(
         "Distributed", at_least(2), 3, "number of workers; the last is never killed", "workers"
     )
+    worker_timeout_secs: float = flag(
+        "Distributed", number(above=True), 60.0, "the workers' flag of this name", "seconds"
+    )
+    certs_dir: str = flag(
+        "Distributed", TEXT, "", "folder that make_certs.sh made for 127.0.0.1; empty: no TLS"
+    )
     batch_size: int = flag("Training", at_least(1), 32, "images per worker and step", "images")
+    pause_ms: float = flag(
+        "Training", number(), 0.0, "mean pause of each worker before each batch", "milliseconds"
+    )
     minutes: float = flag(
         "Runtime", number(above=True), 30.0, "length of the disturbed run", "minutes"
     )
     every_secs: float = flag(
-        "Runtime", number(above=True), 60.0, "time between two kills", "seconds"
+        "Runtime", number(above=True), 60.0, "mean time between two faults", "seconds"
     )
+    faults: tuple[str, ...] = flag(
+        "Runtime", NAMES, tuple(_COLOURS), "kinds of faults; cut needs root and the program ss"
+    )
+    seed: int = flag("Runtime", at_least(0), 1, "determines the faults and their moments")
     json: str = flag("Runtime", TEXT, "", "JSON file for the figures")
     png: str = flag("Runtime", TEXT, "", "PNG file for a picture of the figures")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for kind in self.faults:
+            if kind not in _COLOURS:
+                raise table.refuse("faults", kind, f"allowed are {', '.join(_COLOURS)}")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Fault:
+    """A planned fault.
+
+    Attributes:
+      at: seconds since the start.
+      kind: a key of _COLOURS.
+      victim: a process; in a cut a worker.
+      ps: index of the ps whose connections are cut or flooded.
+      secs: how long it lasts, if it is a freeze or a flood.
+    """
+
+    at: float
+    kind: str
+    victim: str
+    ps: int
+    secs: float
 
 
 @dataclasses.dataclass
@@ -62,106 +122,308 @@ class _Watch:
     """Observations of a disturbed run.
 
     Attributes:
-      kills: seconds since the start, and the killed process.
+      faults: kind, seconds since the start, the process, and what happened.
       memory: seconds, process, and megabytes.
       lines: the lines of all processes.
+      processor_secs: time of all processes.
     """
 
-    kills: list[tuple[float, str]] = dataclasses.field(default_factory=list)
+    faults: list[tuple[str, float, str, str]] = dataclasses.field(default_factory=list)
     memory: list[tuple[float, str, float]] = dataclasses.field(default_factory=list)
     lines: list[str] = dataclasses.field(default_factory=list)
+    processor_secs: float = 0.0
 
 
 def main(values: FlagValues) -> None:
     """Disturbs a training, compares it with a calm one, and reports."""
     options = table.read(_Options, values)
+    if "cut" in options.faults and (os.geteuid() or not shutil.which("ss")):
+        raise table.refuse("faults", "cut", "needs root and the program ss")
     disturbed, calm = report.new_folders(options.output_dir, ("disturbed", "calm")).values()
     watch = _disturb(options, disturbed)
     if not (last := checkpoints.latest_checkpoint(disturbed)):
         raise ValueError(f"{disturbed}: the training wrote no checkpoint; see its lines above.")
     steps = checkpoints.step_of(last)
-    print(f"{len(watch.kills)} kills, {steps} steps; now the same undisturbed", flush=True)
-    subprocess.run([*_launch(options, 0), *_flags(options, calm, steps)], check=True)
-    figures = _figures(options, watch, steps, (disturbed, calm))
+    print(f"{len(watch.faults)} faults, {steps} steps; now the same undisturbed", flush=True)
+    _write(options, watch, _observed(options, watch) | {"steps": steps})
+    calm_program = [*_launch(options, 0), "inception.mnist_distributed_train"]
+    subprocess.run([*calm_program, *_flags(options, calm, steps)], check=True)
+    figures = _observed(options, watch) | _compared(options, steps, (disturbed, calm))
+    report.print_lines(_write(options, watch, figures) | figures)
+
+
+def _write(options: _Options, watch: _Watch, figures: dict[str, object]) -> dict[str, object]:
+    """Writes what is known so far: a run that is cut off leaves its figures."""
     circumstances = report.environment()
-    report.print_lines(circumstances | figures)
     if options.json:
-        found = {"figures": figures, "kills": watch.kills, "memory_mb": watch.memory}
+        found = {"figures": figures, "faults": watch.faults, "memory_mb": watch.memory}
         report.write_json(options.json, {"environment": circumstances} | found)
     if options.png:
         _draw(watch, options.png)
+    return circumstances
 
 
 def _launch(options: _Options, restarts: int) -> list[str]:
     command = [sys.executable, "-u", "-m", "inception.launch", f"--max_restarts={restarts}"]
-    return [*command, "--ps=1", str(options.workers), "inception.mnist_distributed_train"]
+    return [*command, f"--ps={options.ps}", str(options.workers)]
 
 
 def _flags(options: _Options, folder: str, steps: int) -> list[str]:
+    certs = options.certs_dir
+    names = {"ca": "ca.crt", "cert": "127.0.0.1.crt", "key": "127.0.0.1.key"} if certs else {}
     return [
         "--net=lenet",
         f"--data_dir={options.data_dir}",
         f"--train_dir={folder}",
         f"--batch_size={options.batch_size}",
         f"--max_steps={steps}",
+        f"--worker_timeout_secs={options.worker_timeout_secs}",
         "--save_interval_secs=120",
         "--grad_bits=1",
         "--clip_factor=2.5",
         "--num_intra_threads=1",
         "--num_inter_threads=2",
+        *(f"--tls_{flag}={os.path.join(certs, name)}" for flag, name in names.items()),
     ]
 
 
 def _disturb(options: _Options, folder: str) -> _Watch:
-    """Runs the training for `minutes` and kills its processes in turn."""
+    """Runs the training for `minutes` with faults."""
     watch = _Watch()
+    program = [*_launch(options, _RESTARTS), "benchmarks.soak_worker"]
     launcher = subprocess.Popen(
-        [*_launch(options, _RESTARTS), *_flags(options, folder, _ENDLESS)],
+        [*program, *_flags(options, folder, _ENDLESS)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        env=os.environ | {soak_worker.PAUSE_MS: str(options.pause_ms)},
     )
     reader = threading.Thread(target=_read, args=(launcher, watch), daemon=True)
     reader.start()
     try:
-        _kill_in_turn(options, folder, watch)
+        _fault_by_fault(options, folder, watch, launcher)
         launcher.send_signal(signal.SIGTERM)
         launcher.wait(_END_SECS)
     finally:
         launcher.kill()
+        launcher.wait()
         reader.join(_LOOK_SECS)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    watch.processor_secs = used.ru_utime + used.ru_stime
     return watch
 
 
 def _read(launcher: subprocess.Popen, watch: _Watch) -> None:
     for line in launcher.stdout:
         watch.lines.append(line.rstrip())
-        if " step " not in line or " train from step" in line:
-            print(line, end="", flush=True)
+        if not _STEP.match(line):
+            print(f"{time.strftime('%T')} {line}", end="", flush=True)
 
 
-def _kill_in_turn(options: _Options, folder: str, watch: _Watch) -> None:
-    victims = [*(str(i) for i in range(options.workers - 1)), "ps 0"]
+def _plan(options: _Options) -> list[_Fault]:
+    """Returns the faults of the whole run; the seed alone determines them."""
+    draw = random.Random(options.seed)
+    workers = [str(i) for i in range(options.workers)]
+    servers = [f"ps {i}" for i in range(options.ps)]
+    victims = {
+        "kill": [*workers[:-1], *servers],
+        "freeze": [*workers, *servers],
+        "cut": workers,
+        "flood": servers,
+    }
+    longest = {"freeze": _LONGEST_FREEZE * options.worker_timeout_secs, "flood": _FLOOD_SECS}
+    found: list[_Fault] = []
+    at = options.every_secs
+    while at < _MINUTE * options.minutes:
+        # Each kind comes once before one comes again: also a short run has all.
+        if len(found) % len(options.faults) == 0:
+            order = draw.sample(options.faults, len(options.faults))
+        kind = order[len(found) % len(options.faults)]
+        victim = draw.choice(victims[kind])
+        ps = int(victim.split()[-1]) if kind == "flood" else draw.randrange(options.ps)
+        most = math.log(max(_SHORTEST_SECS, longest.get(kind, 0)))
+        secs = math.exp(draw.uniform(math.log(_SHORTEST_SECS), most))
+        found.append(_Fault(at, kind, victim, ps, secs))
+        at += options.every_secs * draw.uniform(0.2, 1.8)
+    return found
+
+
+def _fault_by_fault(
+    options: _Options, folder: str, watch: _Watch, launcher: subprocess.Popen
+) -> None:
+    """Disturbs the training by plan, until all have trained on after the last fault."""
+    _wait_for_steps(options, watch, launcher)
     start = time.monotonic()
     elapsed = lambda: time.monotonic() - start
-    end, due = _MINUTE * options.minutes, options.every_secs
-    while elapsed() < end:
-        time.sleep(min(_LOOK_SECS, options.every_secs))
-        now, members = elapsed(), cluster_members(folder)
-        for name, process in members.items():
-            if megabytes := resident_mb(process):
-                watch.memory.append((now, name, megabytes))
-        victim = victims[len(watch.kills) % len(victims)]
-        # No kills in the last `every_secs`: all processes must run when they are asked to save.
-        if due <= now < end - options.every_secs and victim in members:
-            os.kill(members[victim], signal.SIGKILL)
-            watch.kills.append((now, victim))
-            due += options.every_secs
+    end = _MINUTE * options.minutes
+    faults, running = _plan(options), []
+    every = {"sample": max(_LOOK_SECS, end / _SAMPLES), "write": _WRITE_SECS}
+    due = dict.fromkeys(every, 0.0)
+    while (now := elapsed()) < end or any(each.is_alive() for each in running):
+        _check_runs(launcher)
+        members = cluster_members(folder)
+        if now >= due["sample"]:
+            due["sample"] = now + every["sample"]
+            sizes = {name: resident_mb(process) for name, process in members.items()}
+            watch.memory += [(round(now, 1), name, size) for name, size in sizes.items() if size]
+        if now >= due["write"]:
+            due["write"] = now + every["write"]
+            _write(options, watch, _observed(options, watch))
+        while faults and faults[0].at <= now:
+            each = threading.Thread(target=_do, args=(faults.pop(0), folder, watch, now))
+            each.start()
+            running.append(each)
+        time.sleep(_LOOK_SECS)
+    # Also after a kill: the launcher restarts no process once it was asked to end.
+    _wait_for_steps(options, watch, launcher)
 
 
-def _figures(
-    options: _Options, watch: _Watch, steps: int, folders: tuple[str, str]
-) -> dict[str, object]:
+def _check_runs(launcher: subprocess.Popen) -> None:
+    if launcher.poll() is not None:
+        raise ValueError("the training has ended early; see its lines above.")
+
+
+def _wait_for_steps(options: _Options, watch: _Watch, launcher: subprocess.Popen) -> None:
+    """Waits until each worker has made some more steps.
+
+    Raises:
+      ValueError: the training has ended, or goes on for too long without.
+    """
+    first, deadline = len(watch.lines), time.monotonic() + _END_SECS
+    while time.monotonic() < deadline:
+        _check_runs(launcher)
+        seen = [found[1] for line in watch.lines[first:] if (found := _STEP.match(line))]
+        if all(seen.count(str(i)) >= _STEPS_AFTER for i in range(options.workers)):
+            return
+        time.sleep(_LOOK_SECS)
+    raise ValueError(f"some worker made no {_STEPS_AFTER} steps in {_END_SECS:g} s.")
+
+
+def _do(fault: _Fault, folder: str, watch: _Watch, at: float) -> None:
+    """Makes a fault happen, and notes it."""
+    done = _ACTIONS[fault.kind](fault, folder, watch)
+    where = f"{fault.victim} to ps {fault.ps}" if fault.kind == "cut" else fault.victim
+    watch.faults.append((fault.kind, round(at, 1), where, done))
+    print(f"{time.strftime('%T')} --- {fault.kind} {where}: {done}", flush=True)
+
+
+_NOTHING = "nothing: it was away"
+
+
+def _kill(fault: _Fault, folder: str, watch: _Watch) -> str:
+    process = cluster_members(folder).get(fault.victim)
+    if not process:
+        return _NOTHING
+    os.kill(process, signal.SIGKILL)
+    return "killed"
+
+
+def _freeze(fault: _Fault, folder: str, watch: _Watch) -> str:
+    process = cluster_members(folder).get(fault.victim)
+    if not process:
+        return _NOTHING
+    os.kill(process, signal.SIGSTOP)
+    time.sleep(fault.secs)
+    if cluster_members(folder).get(fault.victim) != process:
+        return "killed meanwhile"
+    os.kill(process, signal.SIGCONT)
+    return f"{fault.secs:.1f} s"
+
+
+def _cut(fault: _Fault, folder: str, watch: _Watch) -> str:
+    """Resets the connections of a worker with a ps."""
+    process = cluster_members(folder).get(fault.victim)
+    to_ps = ["state", "established", "dport", "=", f":{_port(fault.ps, watch)}"]
+    lines = _run(["ss", "-Htnp", *to_ps]).splitlines()
+    own = [line.split()[2] for line in lines if f"pid={process}," in line]
+    for address in own:
+        _run(["ss", "-HtnK", *to_ps, "and", "sport", "=", f":{address.rpartition(':')[2]}"])
+    return f"{len(own)} connections" if own else _NOTHING
+
+
+def _flood(fault: _Fault, folder: str, watch: _Watch) -> str:
+    """Opens idle connections from another host, as fast as possible, and holds them for a time."""
+    with contextlib.ExitStack() as stack:
+        opened, end = 0, time.monotonic() + fault.secs
+        for _ in range(_FLOOD_CONNECTIONS):
+            each = stack.enter_context(socket.socket())
+            each.settimeout(_LOOK_SECS)
+            each.bind((_STRANGER, 0))
+            with contextlib.suppress(OSError):  # refused, or the ps is away
+                each.connect(("127.0.0.1", _port(fault.ps, watch)))
+                opened += 1
+            if time.monotonic() > end:
+                break
+        time.sleep(max(0.0, end - time.monotonic()))
+    return f"{opened} connections, {fault.secs:.1f} s" if opened else _NOTHING
+
+
+_ACTIONS: dict[str, Callable[[_Fault, str, _Watch], str]] = {
+    "kill": _kill,
+    "freeze": _freeze,
+    "cut": _cut,
+    "flood": _flood,
+}
+
+
+def _run(command: Sequence[str]) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def _port(ps: int, watch: _Watch) -> int:
+    """Returns the port of a ps, from the first line that names them."""
+    line = next(line for line in watch.lines if "PS hosts are" in line)
+    return int(re.findall(r":(\d+)'", line)[ps])
+
+
+def _observed(options: _Options, watch: _Watch) -> dict[str, object]:
+    """Returns the figures of the disturbed run."""
+    done = [(kind, who) for kind, _, who, what in watch.faults if what != _NOTHING]
+    kinds = {kind: [who for other, who in done if other == kind] for kind in options.faults}
+    wall = _MINUTE * options.minutes * (os.cpu_count() or 1)
+    names = sorted({who for _, who, _ in watch.memory})
+    return {
+        "minutes": options.minutes,
+        "faults": {kind: len(found) for kind, found in kinds.items()},
+        "victims": {
+            kind: {who: found.count(who) for who in sorted(set(found))}
+            for kind, found in kinds.items()
+        },
+        "processor time, of the machine": round(watch.processor_secs / wall, 3),
+        **_steps_lost(options, watch.lines),
+        "memory by quarter, MB": {name: _quarters(watch, name) for name in names},
+        "worker that was never killed": str(options.workers - 1),
+    }
+
+
+def _steps_lost(options: _Options, lines: Sequence[str]) -> dict[str, object]:
+    """Returns what the lines say about lost steps.
+
+    A worker that lives through a fault names the steps that it makes anew a second time.
+    """
+    last = dict.fromkeys((str(i) for i in range(options.workers)), 0)
+    anew = skipped = views = 0
+    largest = None
+    for line in lines:
+        if found := _STEP.match(line):
+            worker, step = found[1], int(found[2])
+            anew += step <= last[worker]
+            skipped += worker == str(options.workers - 1) and step > last[worker] + 1
+            last[worker] = max(last[worker], step)
+        elif found := _VIEW.match(line):
+            views += 1
+            loss = max(last.values()) - int(found[1])
+            largest = loss if largest is None else max(largest, loss)
+    return {
+        "views": views,
+        "largest number of finished steps that a view went back": largest,
+        "finished steps that a worker made again": anew,
+        "steps that the worker that was never killed left out": skipped,
+    }
+
+
+def _compared(options: _Options, steps: int, folders: tuple[str, str]) -> dict[str, object]:
+    """Returns how the results of both runs differ."""
     disturbed, calm = (_weights(folder) for folder in folders)
     differing = [name for name in calm if not np.array_equal(calm[name], disturbed[name])]
     last = [checkpoints.latest_checkpoint(folder) for folder in folders]
@@ -170,16 +432,11 @@ def _figures(
         os.path.basename(folder): metrics.precision_at_1
         for folder, metrics in zip(folders, found, strict=True)
     }
-    views = [line for line in watch.lines if re.search(r" train from step \d+ on", line)]
     return {
-        "minutes": options.minutes,
-        "kills": len(watch.kills),
-        "killed": {name: sum(n == name for _, n in watch.kills) for _, name in watch.kills},
-        "views": len(views),
         "steps": steps,
+        "variables that were compared": len(calm),
         "variables that differ from the undisturbed run": len(differing),
         "precision @ 1": precision,
-        "memory of the worker that was never killed, MB, by quarter": _quarters(watch, options),
     }
 
 
@@ -190,23 +447,29 @@ def _weights(folder: str) -> dict[str, np.ndarray]:
     return {name: reader.get_tensor(name) for name in sorted(names)}
 
 
-def _quarters(watch: _Watch, options: _Options) -> list[float]:
-    """Returns the mean memory in each quarter of the run; samples are evenly spaced."""
-    name = str(options.workers - 1)
+def _quarters(watch: _Watch, name: str) -> list[float]:
+    """Returns a process' mean memory in each quarter of the run; samples are evenly spaced."""
     seen = [megabytes for _, who, megabytes in watch.memory if who == name]
     return [round(float(np.mean(part)), 1) for part in np.array_split(seen, 4) if part.size]
 
 
 def _draw(watch: _Watch, path: str) -> None:
-    figure = matplotlib.figure.Figure((8, 4), layout="constrained")
+    figure = matplotlib.figure.Figure((9, 4), layout="constrained")
     axes = figure.subplots()
     for name in sorted({who for _, who, _ in watch.memory}):
         points = [(at / _MINUTE, megabytes) for at, who, megabytes in watch.memory if who == name]
-        axes.plot(*zip(*points, strict=True), ".", markersize=3, label=name)
-    for at, _ in watch.kills:
-        axes.axvline(at / _MINUTE, color="lightgrey", zorder=0)
-    axes.set(xlabel="minutes; grey: a process is killed", ylabel="resident memory, MB", ylim=0)
-    axes.legend()
+        axes.plot(*zip(*points, strict=True), ".", markersize=2, label=name)
+    for kind, colour in _COLOURS.items():
+        times = [
+            at / _MINUTE
+            for other, at, _, what in watch.faults
+            if other == kind and what != _NOTHING
+        ]
+        if times:
+            axes.vlines(times, 0, 40, color=colour, linewidth=1, label=f"{kind} ({len(times)})")
+    axes.set(xlabel="minutes", ylabel="resident memory, MB", ylim=0)
+    if watch.memory:
+        figure.legend(loc="outside right upper", fontsize="small")
     pictures.save(figure, path)
 
 

@@ -1,0 +1,48 @@
+"""One process of a training of LeNet on MNIST that names each step, with pauses.
+
+Each worker waits before each batch for a time of its own, of SOAK_PAUSE_MS on average. So the
+training leaves the machine to others, and nearly always some workers have pushed and others not.
+"""
+
+import dataclasses
+import functools
+import os
+import random
+import time
+from collections.abc import Callable
+
+from inception import app, programs
+from inception.flags.configs import TrainConfig
+
+PAUSE_MS = "SOAK_PAUSE_MS"
+
+
+def _paced(
+    run: Callable[..., None], pause_secs: float, config: TrainConfig, *others: object
+) -> None:
+    with app.quiet_import():
+        import tensorflow as tf
+
+        from inception.training import train
+
+    original = train.training_batches
+
+    def pause() -> bool:
+        time.sleep(random.uniform(0, 2 * pause_secs))
+        return True
+
+    def training_batches(*arguments: object) -> tf.data.Dataset:
+        def delayed(*batch: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            with tf.control_dependencies([tf.numpy_function(pause, [], tf.bool)]):
+                return tuple(map(tf.identity, batch))
+
+        return original(*arguments).map(delayed)
+
+    train.training_batches = training_batches
+    run(dataclasses.replace(config, log_every_n_steps=1), *others)
+
+
+if __name__ == "__main__":
+    pause_secs = float(os.environ.get(PAUSE_MS, "0")) / 1000
+    programs.run_worker = functools.partial(_paced, programs.run_worker, pause_secs)
+    programs.train_distributed("mnist", __doc__)
