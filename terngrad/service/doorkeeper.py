@@ -22,7 +22,7 @@ from terngrad.service.log_limiter import LogLimiter
 
 _LOOK_SECS = 0.5
 _PATIENCE_SECS = 10.0  # for the handshake and the introduction
-_MOST_OF_A_HOST = 32  # connections whose callers have not introduced themselves yet
+_MOST_OF_A_HOST = 32  # connections without an introduction, besides those of workers
 
 # It was closed meanwhile, listens, or is over.
 _GONE = (errno.ENOENT, errno.EBADF, errno.ENOTCONN, errno.EINVAL, errno.ENOTSOCK)
@@ -36,6 +36,7 @@ class Doorkeeper:
     def __init__(
         self,
         log: LogLimiter,
+        workers: int = 0,
         patience_secs: float = _PATIENCE_SECS,
         most_of_a_host: int = _MOST_OF_A_HOST,
         clock: Callable[[], float] = time.monotonic,
@@ -44,12 +45,14 @@ class Doorkeeper:
 
         Args:
           log: gets a line a minute about the connections that were ended.
+          workers: number of workers, which may all join at once, from one host.
           patience_secs: time in which a caller must be admitted.
-          most_of_a_host: connections of a host that may wait for that; the oldest ones are ended.
+          most_of_a_host: connections of a host that may wait for that, besides those of the
+            workers; the oldest ones are ended.
           clock: returns seconds.
         """
         self._log, self._clock = log, clock
-        self._patience_secs, self._most_of_a_host = patience_secs, most_of_a_host
+        self._patience_secs, self._most_of_a_host = patience_secs, workers + most_of_a_host
         self._came_at: dict[Address, float] = {}
         self._admitted: set[Address] = set()
         self._lock = threading.Lock()
@@ -95,11 +98,18 @@ class Doorkeeper:
             host = peer[0]
             too_many = waiting[host] - ended[host] > self._most_of_a_host
             if too_many or now - self._came_at[peer] >= self._patience_secs:
-                ended[host] += 1
-                _end(found[peer], peer)
-        for host, count in ended.items():
+                ended[host] += self._end_stranger(found[peer], peer)
+        for host, count in (+ended).items():
             text = f"Ended {count} connections from {host} that did not introduce themselves."
             self._log(text, kind="connections", most=1)
+
+    def _end_stranger(self, descriptor: int, peer: Address) -> bool:
+        """Ends a connection, unless its caller was admitted meanwhile; returns whether it has."""
+        with self._lock:
+            if peer in self._admitted:
+                return False
+            _end(descriptor, peer)
+        return True
 
 
 def _connections(port: int) -> Iterator[tuple[Address, int]]:

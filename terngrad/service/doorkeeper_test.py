@@ -77,6 +77,29 @@ def test_a_host_has_a_share_of_the_callers_who_wait():
         assert len(door.lines) == 1
 
 
+def test_workers_that_join_at_once_from_one_host_are_not_too_many():
+    with contextlib.ExitStack() as stack:
+        door = _Door(stack, workers=5, most_of_a_host=3)
+        callers = [door.call() for _ in range(9)]
+        door.look()
+        assert [_is_open(each) for each in callers].count(False) == 1
+
+
+def test_a_caller_who_is_admitted_while_the_doorkeeper_looks_stays(monkeypatch):
+    with contextlib.ExitStack() as stack:
+        door = _Door(stack, patience_secs=0.0)
+        member = door.call()
+        end = door.keeper._end_stranger
+
+        def admit_first(descriptor, peer):
+            door.keeper.admit(f"ipv4:127.0.0.1:{member.getsockname()[1]}")
+            return end(descriptor, peer)
+
+        monkeypatch.setattr(door.keeper, "_end_stranger", admit_first)
+        door.look()
+        assert _is_open(member) and not door.lines
+
+
 def test_an_admitted_caller_stays_when_there_is_no_descriptor_to_look_with(monkeypatch):
     with contextlib.ExitStack() as stack:
         door = _Door(stack, patience_secs=10.0)

@@ -46,7 +46,7 @@ class Gate:
         """
         self._rules = rules
         self._ps, self._ps_hosts, self._worker_hosts = ps, ps_hosts, worker_hosts
-        self._log, self._doorkeeper = log, Doorkeeper(log)
+        self._log, self._doorkeeper = log, Doorkeeper(log, len(worker_hosts))
         self._withdrawn = Withdrawn(tls.deny if tls else "")
         self._holders: dict[grpc.ServicerContext, int] = {}  # open streams, by serial number
         self._lock = threading.Lock()
