@@ -128,7 +128,10 @@ supervise() { # NAME LOG MAX_RESTARTS COMMAND...
       left=0
     fi
     # stop_dist.sh may have looked for it before its file was there.
-    [[ ! -e "${STATE}/${name}.stopping" ]] || kill -TERM -- "-${pid}" 2> /dev/null
+    if [[ -e "${STATE}/${name}.stopping" ]]; then
+      # It may have no group yet.
+      until kill -TERM -- "-${pid}" 2> /dev/null || ! birth "${pid}" > /dev/null; do sleep 0.1; done
+    fi
     [[ ! "${is_first}" ]] || exec > /dev/null 2>&1
     is_first=
     wait "${pid}"

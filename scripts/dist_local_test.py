@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -151,6 +152,22 @@ def test_a_process_that_is_killed_again_and_again_is_left_out(run, tmp_path):
     _await_that(lambda: left_out in run("status_dist.sh").stdout, left_out)
     assert _runs(tmp_path, "worker_0") == 5
     assert "worker 0 (127.0.0.1:2224): ended by SIGKILL" in run("status_dist.sh").stdout
+
+
+@pytest.mark.slow
+def test_a_process_that_starts_during_a_stop_ends_even_if_it_has_no_group_yet(tmp_path):
+    state = tmp_path / "tmp/terngrad_dist"
+    state.mkdir(parents=True)
+    (state / "one.stopping").touch()
+    slow = tmp_path / "bin/setsid"
+    slow.parent.mkdir()
+    slow.write_text(f'#!/bin/bash\nsleep 0.5\nexec {shutil.which("setsid")} "$@"\n')
+    slow.chmod(0o755)
+    script = pathlib.Path(__file__).with_name("dist_host.sh")
+    env = {"HOME": str(tmp_path), "PATH": f"{slow.parent}:{os.environ['PATH']}"}
+    command = f"source {script}; supervise one {tmp_path}/log 0 sleep 60"
+    subprocess.run(["bash", "-c", command], env=env, timeout=30, check=True)
+    assert (state / "one.status").read_text() == "143\n"
 
 
 _ADDRESS = "must be HOST:PORT, with a port from 1 to 65535"

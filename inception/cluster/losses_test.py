@@ -137,12 +137,12 @@ def test_a_backup_worker_that_comes_and_goes_stops_nobody_and_waits_longer_each_
             (*_, step) = re.findall(r": step (\d+),", cluster.runs["0"].output)
             cluster.wait_for("0", rf"Worker 0: .* step {int(step) + 200},")
             cluster.wait_for("ps 0", r"came and left 4 times .*: it may join again in 10 s\.$")
+            cluster.wait_for("ps 0", "; came and left without contributing: worker 2 [0-9]+ times")
         cluster.start("2").wait_for(r"^Joined the training at step \d+\.")
         cluster.wait_for("2", r"Worker 2: .* step \d+,")
         cluster.kill("0", signal.SIGTERM)
         for worker in ("0", "1", "2"):
             assert cluster.status(worker) == 128 + signal.SIGTERM, cluster.lines()
-        cluster.wait_for("ps 0", "; came and left without contributing: worker 2 [0-9]+ times")
         cluster.finish("ps 0")
 
 

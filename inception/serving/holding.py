@@ -18,6 +18,7 @@ from terngrad.asynchronous.server import Server
 from terngrad.asynchronous.store import Store
 from terngrad.ops.kernels import Kernels
 from terngrad.service.calls import ps_name
+from terngrad.service.log_limiter import LogLimiter
 from terngrad.service.security import Tls
 
 _LOOK_SECS = 1.0  # between looks at whether a report is due
@@ -40,12 +41,13 @@ class HoldingPs(Ps):
         self._name = ps_name(ps, hosts)
         keeping = Keeping(folder, cluster.ps_snapshot_steps, cluster.ps_snapshot)
         self._lock = _hold_folder(folder) if keeping.steps else None
-        tell = lambda text: say(f"{self._name}: {text}")
+        log = LogLimiter(say)
+        tell = lambda text: log(f"{self._name}: {text}")
         try:
             store = Store(ps, len(hosts), workers, kernels, read_schedule, keeping, tell)
         except (LookupError, OSError) as error:
             raise refuse("ps_snapshot", cluster.ps_snapshot, f"in {folder} {error}") from None
-        self._server = Server(ps, hosts, workers, store, cluster.worker_timeout_secs, tls, say)
+        self._server = Server(ps, hosts, workers, store, cluster.worker_timeout_secs, tls, log)
         self._left = 0
         self.task = f"holds the parameters of {len(workers)} workers"
 

@@ -262,7 +262,6 @@ def test_law_10_a_checkpoint_of_another_net_is_named(digits, undisturbed, refusa
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_a_run_goes_on_from_the_newest_checkpoint_that_is_not_damaged(
     digits, undisturbed, tmp_path, run_here, refusal
 ):
@@ -313,6 +312,7 @@ def test_a_full_disk_ends_the_summaries_and_not_the_training(digits, tmp_path):
     assert checkpoints.latest_checkpoint(str(tmp_path))
 
 
+@pytest.mark.slow
 def test_law_10_a_damaged_record_is_named(digits, tmp_path, refusal):
     broken = tmp_path / "broken"
     broken.mkdir()

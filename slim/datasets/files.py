@@ -40,9 +40,21 @@ def replacing(path: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def replacing_text(path: str) -> Iterator[TextIO]:
-    """Opens a text file that replaces `path` on success."""
-    with replacing(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
-        yield file
+    """Opens a text file that replaces `path` on success, and then outlives a loss of power."""
+    with replacing(path) as temporary:
+        with open(temporary, "w", encoding="utf-8") as file:
+            yield file
+        _sync(temporary)  # otherwise an empty file might get the name
+    _sync(os.path.dirname(path) or ".")
+
+
+def _sync(path: str) -> None:
+    """Waits until a file's content, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def progress_bar() -> rich.progress.Progress:

@@ -97,3 +97,25 @@ def test_replacing_renames_on_success_and_removes_on_failure(tmp_path):
         file.write("half")
         raise KeyboardInterrupt
     assert os.listdir(tmp_path) == ["labels.txt"] and path.read_text() == "0:zero\n"
+
+
+def test_a_text_is_on_the_disk_before_it_gets_its_name_and_the_name_after_it(tmp_path, monkeypatch):
+    acts, path = [], str(tmp_path / "labels.txt")
+    fsync, replace = os.fsync, os.replace
+
+    def noted_fsync(descriptor):
+        name = os.readlink(f"/proc/self/fd/{descriptor}")
+        acts.append(("sync", name, os.path.getsize(name) if os.path.isfile(name) else None))
+        fsync(descriptor)
+
+    def noted_replace(source, target):
+        acts.append(("rename", source))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(os, "replace", noted_replace)
+    with files.replacing_text(path) as file:
+        file.write("0:cat\n")
+    (_, temporary, _) = acts[0]
+    expected = [("sync", temporary, 6), ("rename", temporary), ("sync", str(tmp_path), None)]
+    assert acts == expected

@@ -73,7 +73,7 @@ class Keeper:
         self._writer = snapshots.Writer(keeping.folder)
         self._kept_version: float = _NEVER
         self._pause_secs, self._retry_at = 0.0, 0.0
-        if keeping.steps and keeping.chosen >= 0:
+        if keeping.steps:
             snapshots.choose(keeping.folder, keeping.chosen, tell)
 
     def begin(self, kept_version: float = _NEVER) -> None:
@@ -129,22 +129,27 @@ class Keeper:
         """Loads the newest undamaged snapshot, if this ps wrote it; `propose` reads its plan."""
         if not self._keeping.steps:
             return None
-        path, description, content = snapshots.newest(self._keeping.folder, self._tell)
-        if path is None:
-            return None
-        try:
-            proposal = propose(description["plan"].encode())
-            place = {name: description[name] for name in self._place}
-            if place != self._place:
-                raise PlanError(f"it was written by ps {place['ps']} of {place['ps_count']}")
-            if len(content) != proposal.state_bytes:
-                allowed = proposal.state_bytes
-                raise PlanError(f"{len(content)} bytes of state; allowed are {allowed}")
-            applied = {int(w): tuple(pair) for w, pair in description["applied"].items()}
-            if not np.isfinite(np.frombuffer(content, "<f4")).all():
-                snapshots.set_aside(path, "it has values that are not finite", self._tell)
-                return self.newest(propose)
-        except UNREADABLE as error:
-            self._tell(f"{path} is not used: {error}")
-            return None
+        for path, description, content in snapshots.undamaged(self._keeping.folder, self._tell):
+            try:
+                kept = self._read(path, description, content, propose)
+            except UNREADABLE as error:
+                self._tell(f"{path} is not used: {error}")
+                return None
+            if np.isfinite(np.frombuffer(content, "<f4")).all():
+                return kept
+            snapshots.set_aside(path, "it has values that are not finite", self._tell)
+        return None
+
+    def _read(
+        self, path: str, description: dict, content: bytes, propose: Callable[[bytes], Proposal]
+    ) -> Kept:
+        """Reads a snapshot; raises one of `UNREADABLE` if it is not of this ps."""
+        proposal = propose(description["plan"].encode())
+        place = {name: description[name] for name in self._place}
+        if place != self._place:
+            raise PlanError(f"it was written by ps {place['ps']} of {place['ps_count']}")
+        if len(content) != proposal.state_bytes:
+            allowed = proposal.state_bytes
+            raise PlanError(f"{len(content)} bytes of state; allowed are {allowed}")
+        applied = {int(w): tuple(pair) for w, pair in description["applied"].items()}
         return Kept(path, proposal, applied, content, snapshots.version_of(path))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -40,7 +40,7 @@ class Server:
         store: Store,
         timeout_secs: float,
         tls: Tls | None = None,
-        tell: Callable[[str], None] = print,
+        log: LogLimiter | None = None,
     ) -> None:
         """Does not listen yet.
 
@@ -51,12 +51,12 @@ class Server:
           store: the parameters; `close` writes a last snapshot of them.
           timeout_secs: a connection counts as lost after this silence; see also `Seats`.
           tls: None = plain text, and any process may connect.
-          tell: writes a line to the log.
+          log: gets lines for the log; None = they are printed.
         """
         self.store = store
         self.seats = Seats(store, len(worker_hosts), timeout_secs, holds_back=ps == 0)
         self._hosts = worker_hosts
-        self._log = LogLimiter(tell)
+        self._log = log or LogLimiter(print)
         self._gate = Gate(ps, ps_hosts, worker_hosts, self._log, tls)
         self._asked_to_end = False
         methods = {"Update": self._update}

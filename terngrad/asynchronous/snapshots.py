@@ -14,7 +14,7 @@ import os
 import re
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 _MAGIC = b"terngrad snapshot 1\n"
@@ -41,7 +41,7 @@ class Writer:
 
     def __init__(self, folder: str) -> None:
         """Writes nothing yet."""
-        self._folder = folder
+        self._folder, self._saving = folder, os.path.join(folder, _SAVING)
         self._folder_descriptor = -1
         self._file: BinaryIO | None = None
 
@@ -51,16 +51,24 @@ class Writer:
         Raises:
           OSError: there is none, or the folder is not writable.
         """
+        if not self._is_in_place():
+            self.close()
         if self._folder_descriptor < 0:
             os.makedirs(self._folder, exist_ok=True)
             self._folder_descriptor = os.open(self._folder, os.O_RDONLY)
         if self._file is None:
-            self._file = open(os.path.join(self._folder, _SAVING), "wb", buffering=0)  # noqa: SIM115
+            self._file = open(self._saving, "wb", buffering=0)  # noqa: SIM115
         try:
             os.posix_fallocate(self._file.fileno(), 0, size + _SPARE_BYTES)
         except OSError as error:
             if error.errno not in _NO_RESERVING:
                 raise
+
+    def _is_in_place(self) -> bool:
+        """Whether folder and file still have their names; somebody may have removed the folder."""
+        held = [(self._folder_descriptor, self._folder)] if self._folder_descriptor >= 0 else []
+        held += [(self._file.fileno(), self._saving)] if self._file else []
+        return all(_is_at(descriptor, path) for descriptor, path in held)
 
     def save(self, version: int, description: dict, content: bytes) -> str:
         """Writes a snapshot; returns its path.
@@ -80,7 +88,7 @@ class Writer:
         self._file.truncate()
         os.fsync(self._file.fileno())
         path = os.path.join(self._folder, f"snapshot-{version}")
-        os.replace(os.path.join(self._folder, _SAVING), path)
+        os.replace(self._saving, path)
         self._file.close()
         self._file = None
         os.fsync(self._folder_descriptor)
@@ -96,10 +104,18 @@ class Writer:
             self._file.close()
             self._file = None
             with contextlib.suppress(OSError):
-                os.remove(os.path.join(self._folder, _SAVING))
+                os.remove(self._saving)
         if self._folder_descriptor >= 0:
             os.close(self._folder_descriptor)
             self._folder_descriptor = -1
+
+
+def _is_at(descriptor: int, path: str) -> bool:
+    """Whether an open file still has this name."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except OSError:
+        return False
 
 
 def _write_all(file: BinaryIO, data: bytes) -> None:
@@ -134,7 +150,7 @@ def load(path: str) -> tuple[dict, bytes]:
 
 
 def choose(folder: str, version: int, tell: Callable[[str], None]) -> None:
-    """Sets aside snapshots of more updates than `version`, once for each new choice.
+    """Sets aside snapshots of more updates than `version`, once for each new choice; -1 = none.
 
     A ps that is started again with the same flags goes on from what it wrote after the choice.
 
@@ -143,11 +159,18 @@ def choose(folder: str, version: int, tell: Callable[[str], None]) -> None:
       OSError: the folder is not writable.
     """
     choice = os.path.join(folder, _CHOICE)
-    with contextlib.suppress(OSError), open(choice, encoding="utf-8") as file:
-        if file.read().strip() == str(version):
-            return
+    if version < 0:  # the next choice is a new one
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(choice)
+        return
     found = all_snapshots(folder)
     newer = [path for path in found if version_of(path) > version]
+    with contextlib.suppress(FileNotFoundError), open(choice, encoding="utf-8") as file:
+        if file.read().strip() == str(version):
+            if newer:
+                text = f"step {version} was chosen before, so newer snapshots count"
+                tell(f"{text}; remove {choice} to choose it again.")
+            return
     if len(newer) == len(found):
         there = ", ".join(str(version_of(path)) for path in found) or "none"
         raise LookupError(f"there are snapshots of these steps: {there}")
@@ -168,10 +191,8 @@ def set_aside(path: str, why: str, tell: Callable[[str], None]) -> None:
         tell(f"{path}: {why}; set aside as {other}.")
 
 
-def newest(
-    folder: str, tell: Callable[[str], None]
-) -> tuple[str, dict, bytes] | tuple[None, None, None]:
-    """Returns path, description and content of a folder's newest whole snapshot, or Nones.
+def undamaged(folder: str, tell: Callable[[str], None]) -> Iterator[tuple[str, dict, bytes]]:
+    """Yields path, description and content of a folder's undamaged snapshots, the newest first.
 
     Sets damaged ones aside.
     """
@@ -180,9 +201,7 @@ def newest(
             description, content = load(path)
         except OSError as error:
             tell(f"{error}; looking for an older snapshot.")
-            continue
         except SnapshotError as error:
             set_aside(path, str(error).removeprefix(f"{path} "), tell)
-            continue
-        return path, description, content
-    return None, None, None
+        else:
+            yield path, description, content

@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import os
 import resource
+import shutil
 import threading
 import time
 from concurrent import futures
@@ -306,7 +307,14 @@ def test_an_older_snapshot_may_be_chosen_once(tmp_path):
     assert said[0] == (f"{tmp_path}/snapshot-12: newer than the chosen step; set aside as {aside}.")
     push(store, 4, first=14)
     assert chosen(10).version == 12  # a ps that is started again does not lose these four
+    again = (
+        f"step 10 was chosen before, so newer snapshots count; remove {tmp_path}/chosen-snapshot"
+    )
+    assert f"{again} to choose it again." in said
     assert chosen(8).version == 8
+    push(store_in(tmp_path), 0)  # without a choice, so that the next one is new
+    push(chosen(8), 4, first=18)
+    assert chosen(-1).version == 12 and chosen(8).version == 8
 
 
 def test_a_snapshot_with_values_that_are_not_finite_is_set_aside(tmp_path):
@@ -319,6 +327,32 @@ def test_a_snapshot_with_values_that_are_not_finite_is_set_aside(tmp_path):
     said = []
     assert store_in(tmp_path, tell=said.append).version == 0
     assert said[0].startswith(f"{path}: it has values that are not finite; set aside as ")
+
+
+def test_a_snapshot_that_can_neither_be_used_nor_set_aside_is_told_and_an_older_one_used(
+    tmp_path, monkeypatch
+):
+    push(begun(store_in(tmp_path)), 4)
+    description, content = snapshots.load(f"{tmp_path}/snapshot-4")
+    writer = snapshots.Writer(str(tmp_path))
+    writer.save(4, description, np.float32(np.nan).tobytes() + content[4:])
+
+    def refuse(*names):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(snapshots.os, "replace", refuse)
+    said = []
+    assert store_in(tmp_path, tell=said.append).version == 0
+    assert "it cannot be set aside: " in said[0] and said[1].startswith(f"Loaded {tmp_path}/")
+
+
+def test_snapshots_are_written_again_after_their_folder_was_removed(tmp_path):
+    folder = tmp_path / "ps_0"
+    store = begun(store_in(folder))
+    push(store, 4)
+    shutil.rmtree(folder)
+    push(store, 4, first=5)
+    assert os.listdir(folder) and store_in(folder).version == 8
 
 
 def test_without_snapshots_nothing_is_written(tmp_path):

@@ -25,11 +25,20 @@ def most_connections(wanted: int, needed: int) -> int:
     Args:
       wanted: number without such a limit.
       needed: number below which the server is of no use.
+
+    Raises:
+      ValueError: so many do not fit; the message names the limit.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return wanted
-    return max(needed, min(wanted, soft - _OWN - _open_files()))
+    most = min(wanted, soft - _OWN - _open_files())
+    if most < needed:
+        least = soft + needed - most
+        raise ValueError(
+            f"the limit of open files (ulimit -n) is {soft}; allowed is {least} and more"
+        )
+    return most
 
 
 def _open_files() -> int:

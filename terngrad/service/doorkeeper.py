@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import errno
 import os
 import socket
 import threading
@@ -21,7 +22,10 @@ from terngrad.service.log_limiter import LogLimiter
 
 _LOOK_SECS = 0.5
 _PATIENCE_SECS = 10.0  # for the handshake and the introduction
-_MOST_OF_A_HOST = 32  # connections whose callers have not introduced themselves yet
+_MOST_OF_A_HOST = 32  # connections without an introduction, besides those of workers
+
+# It was closed meanwhile, listens, or is over.
+_GONE = (errno.ENOENT, errno.EBADF, errno.ENOTCONN, errno.EINVAL, errno.ENOTSOCK)
 
 Address = tuple[str, int]
 
@@ -32,6 +36,7 @@ class Doorkeeper:
     def __init__(
         self,
         log: LogLimiter,
+        workers: int = 0,
         patience_secs: float = _PATIENCE_SECS,
         most_of_a_host: int = _MOST_OF_A_HOST,
         clock: Callable[[], float] = time.monotonic,
@@ -40,12 +45,14 @@ class Doorkeeper:
 
         Args:
           log: gets a line a minute about the connections that were ended.
+          workers: number of workers, which may all join at once, from one host.
           patience_secs: time in which a caller must be admitted.
-          most_of_a_host: connections of a host that may wait for that; the oldest ones are ended.
+          most_of_a_host: connections of a host that may wait for that, besides those of the
+            workers; the oldest ones are ended.
           clock: returns seconds.
         """
         self._log, self._clock = log, clock
-        self._patience_secs, self._most_of_a_host = patience_secs, most_of_a_host
+        self._patience_secs, self._most_of_a_host = patience_secs, workers + most_of_a_host
         self._came_at: dict[Address, float] = {}
         self._admitted: set[Address] = set()
         self._lock = threading.Lock()
@@ -78,7 +85,10 @@ class Doorkeeper:
         """Ends the connections that are too old or too many."""
         now, ended = self._clock(), collections.Counter[str]()
         before = frozenset(self._admitted)
-        found = dict(_connections(port))
+        try:
+            found = dict(_connections(port))
+        except OSError:  # no descriptor is left, or this is not Linux
+            return  # who is not seen would count as gone, and as a stranger at the next look
         with self._lock:
             self._admitted -= before - found.keys()
             strangers = found.keys() - self._admitted
@@ -88,24 +98,37 @@ class Doorkeeper:
             host = peer[0]
             too_many = waiting[host] - ended[host] > self._most_of_a_host
             if too_many or now - self._came_at[peer] >= self._patience_secs:
-                ended[host] += 1
-                _end(found[peer], peer)
-        for host, count in ended.items():
+                ended[host] += self._end_stranger(found[peer], peer)
+        for host, count in (+ended).items():
             text = f"Ended {count} connections from {host} that did not introduce themselves."
             self._log(text, kind="connections", most=1)
 
+    def _end_stranger(self, descriptor: int, peer: Address) -> bool:
+        """Ends a connection, unless its caller was admitted meanwhile; returns whether it has."""
+        with self._lock:
+            if peer in self._admitted:
+                return False
+            _end(descriptor, peer)
+        return True
+
 
 def _connections(port: int) -> Iterator[tuple[Address, int]]:
-    """Yields who called a port of this process, and the descriptor of the connection."""
-    with contextlib.suppress(OSError):
-        for name in os.listdir("/proc/self/fd"):
-            with contextlib.suppress(OSError):  # it was closed meanwhile, listens, or is over
-                if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
-                    continue
-                with _copy(int(name)) as copy:
-                    is_tcp = copy.family in (socket.AF_INET, socket.AF_INET6)
-                    if is_tcp and copy.getsockname()[1] == port:
-                        yield _peer(copy), int(name)
+    """Yields who called a port of this process, and the descriptor of the connection.
+
+    Raises:
+      OSError: they cannot be looked at.
+    """
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                continue
+            with _copy(int(name)) as copy:
+                is_tcp = copy.family in (socket.AF_INET, socket.AF_INET6)
+                if is_tcp and copy.getsockname()[1] == port:
+                    yield _peer(copy), int(name)
+        except OSError as error:
+            if error.errno not in _GONE:
+                raise
 
 
 def _end(descriptor: int, peer: Address) -> None:
@@ -126,7 +149,7 @@ def _copy(descriptor: int) -> socket.socket:
 def _peer(connection: socket.socket) -> Address:
     host, port = connection.getpeername()[:2]
     # As gRPC names a caller by IPv4 where IPv6 listens for both.
-    return host.removeprefix("::ffff:"), port
+    return _without_scope(host).removeprefix("::ffff:"), port
 
 
 def _address(peer: str) -> Address | None:
@@ -135,4 +158,9 @@ def _address(peer: str) -> Address | None:
     host, _, port = address.rpartition(":")
     if kind not in ("ipv4", "ipv6") or not port.isdecimal():
         return None
-    return host.strip("[]"), int(port)
+    return _without_scope(host.strip("[]")), int(port)
+
+
+def _without_scope(host: str) -> str:
+    """Returns an address without its network interface, which gRPC writes in another way."""
+    return host.partition("%")[0]

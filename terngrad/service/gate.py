@@ -20,7 +20,7 @@ from terngrad.service.streams import identity, server_options
 
 GRACE_SECS = 5.0  # for workers to learn the outcome and leave, perhaps after they reconnect
 _END_SECS = 2.0
-_MOST_COMPLAINTS = 10  # logged in a minute
+_MOST_COMPLAINTS = 10  # about strangers, and as many about members, logged in a minute
 _SPARE_STREAMS = 16  # for callers that are refused
 _SPARE_CONNECTIONS = 512
 
@@ -46,7 +46,7 @@ class Gate:
         """
         self._rules = rules
         self._ps, self._ps_hosts, self._worker_hosts = ps, ps_hosts, worker_hosts
-        self._log, self._doorkeeper = log, Doorkeeper(log)
+        self._log, self._doorkeeper = log, Doorkeeper(log, len(worker_hosts))
         self._withdrawn = Withdrawn(tls.deny if tls else "")
         self._holders: dict[grpc.ServicerContext, int] = {}  # open streams, by serial number
         self._lock = threading.Lock()
@@ -67,7 +67,8 @@ class Gate:
         except (DecodeError, TypeError):
             hello = Hello()
         if objection := self._objection(hello) or self._objection_to_certificate(hello, context):
-            self.refuse(context, objection)
+            code = grpc.StatusCode.FAILED_PRECONDITION
+            context.abort(code, self.complain(context, objection, "strangers"))
         self._doorkeeper.admit(context.peer())
         return hello.worker
 
@@ -77,11 +78,16 @@ class Gate:
         why: str,
         code: grpc.StatusCode = grpc.StatusCode.FAILED_PRECONDITION,
     ) -> NoReturn:
-        """Ends a stream with an error and logs it."""
+        """Ends a member's stream with an error and logs it."""
         context.abort(code, self.complain(context, why))
 
-    def complain(self, context: grpc.ServicerContext, why: str) -> str:
+    def complain(self, context: grpc.ServicerContext, why: str, kind: str = "members") -> str:
         """Logs what is wrong with a stream.
+
+        Args:
+          context: the stream's.
+          why: what is wrong with it.
+          kind: of whom it is; strangers cannot use up the lines about members.
 
         Returns:
           The text without unprintable characters.
@@ -89,7 +95,7 @@ class Gate:
         host = context.peer().rpartition(":")[0]
         # Also because gRPC cannot send half of a surrogate pair.
         why = "".join(c if c.isprintable() else "?" for c in " ".join(why[:1000].split()))
-        self._log(f"Refused {host}: {why[:500]}", kind="refusals", most=_MOST_COMPLAINTS)
+        self._log(f"Refused {host}: {why[:500]}", kind=kind, most=_MOST_COMPLAINTS)
         return why
 
     def refuse_second(self, context: grpc.ServicerContext, worker: int) -> NoReturn:
@@ -171,10 +177,13 @@ class Listener:
           timeout_secs: time after which a silent connection is lost.
           tls: certificates; None = plain text, and any process may connect.
           methods: function that handles a stream, by name of the method.
+
+        Raises:
+          ValueError: this process may not open as many files as the workers need.
         """
         self._gate, self._tls = gate, tls
         # A worker that comes back may do so before its old connection is known to be lost.
-        connections = descriptors.most_connections(4 * workers + _SPARE_CONNECTIONS, 4 * workers)
+        connections = descriptors.most_connections(4 * workers + _SPARE_CONNECTIONS, 2 * workers)
         streams = 2 * workers + _SPARE_STREAMS
         self._server = grpc.server(
             futures.ThreadPoolExecutor(streams),

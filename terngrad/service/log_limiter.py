@@ -17,7 +17,7 @@ class _Period:
 
     def __init__(self, start: float) -> None:
         self.start = start
-        self.told: set[str] = set()
+        self.told: dict[str, None] = {}  # the lines, in their order
         self.left_out = 0
 
 
@@ -52,7 +52,7 @@ class LogLimiter:
             else:
                 lines = []
             if text not in period.told and len(period.told) < most:
-                period.told.add(text)
+                period.told[text] = None
                 lines.append(text)
             else:
                 period.left_out += 1
@@ -75,5 +75,5 @@ class LogLimiter:
         period = self._periods.pop(kind, None)
         if period is None or not period.left_out:
             return []
-        last = min(period.told)
-        return [f"Left out {period.left_out} more lines like this one: {last}"]
+        first = next(iter(period.told))
+        return [f"Left out {period.left_out} more lines like this one: {first}"]

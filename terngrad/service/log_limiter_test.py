@@ -42,3 +42,6 @@ def test_a_kind_holds_lines_whose_text_others_choose():
     for i in range(5000):
         log.limiter(f"Refused {chr(97 + i % 26)}{i}", kind="refusals", most=3)
     assert log.lines == ["Refused a0", "Refused b1", "Refused c2"]
+    log.now = 60.0
+    log.limiter.flush()
+    assert log.lines[3:] == ["Left out 4997 more lines like this one: Refused a0"]

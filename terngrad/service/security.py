@@ -7,6 +7,7 @@ changes.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import ipaddress
 import os
@@ -120,10 +121,10 @@ class Withdrawn:
         seen = (found.st_mtime_ns, found.st_size, found.st_ino)
         if seen == self._seen:
             return False
-        self._seen = seen
         with open(self._path, encoding="utf-8", errors="replace") as file:
             lines = [line.partition("#")[0].strip() for line in file]
         self._serials = frozenset(_serial_in(line) for line in lines if line)
+        self._seen = seen  # not before, so that a file that could not be read is read again
         return True
 
 
@@ -154,13 +155,18 @@ def _addresses(host: str) -> set[str]:
 
 
 def _same(name: str, host: str) -> bool:
-    try:
-        return ipaddress.ip_address(name) == ipaddress.ip_address(host)
-    except ValueError:
-        name, host = name.lower().rstrip("."), host.lower().rstrip(".")
-        if name.startswith("*."):
-            return bool(name[2:]) and host.partition(".")[2] == name[2:]
-        return name == host
+    if (address := _as_address(host)) is not None:
+        return _as_address(name) == address
+    name, host = name.lower().rstrip("."), host.lower().rstrip(".")
+    if name.startswith("*."):
+        return bool(name[2:]) and host.partition(".")[2] == name[2:]
+    return name == host
+
+
+def _as_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host)
+    return None
 
 
 def _element(data: bytes, start: int) -> tuple[int, int, int]:

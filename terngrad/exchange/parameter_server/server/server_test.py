@@ -514,6 +514,15 @@ def test_a_worker_that_sends_an_invalid_message_gets_the_reason(capfd, message, 
     assert capfd.readouterr().out.count("Refused ") == 1
 
 
+def test_strangers_do_not_use_up_the_lines_about_members(capfd):
+    with serving() as (_, (host,)):
+        for version in range(2, 14):
+            stranger(host, hello_of(host, version=version))
+        stranger(host, hello_of(host), messages=[join_frame(Header(step=1, operation=7), b"x")])
+    said = capfd.readouterr().out
+    assert said.count("its version is") == 10 and "operation 7 was not declared" in said
+
+
 def test_a_huge_message_is_not_read():
     with serving() as ((server,), (host,)):
         huge = bytes(64 << 20)
