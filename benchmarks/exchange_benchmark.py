@@ -161,7 +161,7 @@ def _joined(cells: Sequence[dict], size: int, servers: int) -> dict:
 def _of_servers(counted: Sequence[Sequence[float]], values: int) -> dict[str, float]:
     """Returns bytes of the busiest ps and CPU time of all ps, also per pushed value."""
     sent, received, _ = np.max(counted, axis=0).tolist()
-    seconds = sum(cpu_seconds for _, _, cpu_seconds in counted)
+    seconds = sum(cpu_seconds for _, _, cpu_seconds, _ in counted)
     return {
         "ps_bytes": sent,
         "ps_received_bytes": received,

@@ -41,11 +41,13 @@ class Counters(NamedTuple):
       sent: bytes sent through the interface, with all headers.
       received: bytes received through the interface.
       cpu_seconds: CPU time of the process.
+      page_faults: minor page faults of the process.
     """
 
     sent: int
     received: int
     cpu_seconds: float
+    page_faults: int
 
     def since(self, before: "Counters") -> "Counters":
         """Returns the differences to earlier counters."""
@@ -96,13 +98,22 @@ def counters(interface: str, process: str = "self") -> Counters:
     """Returns the counters of a process id, which may be on another host of this machine."""
     lines = Path("/proc", process, "net/dev").read_text().splitlines()
     fields = next(line for line in lines if line.strip().startswith(f"{interface}:")).split()[1:]
-    return Counters(int(fields[8]), int(fields[0]), cpu_seconds(process))
+    return Counters(int(fields[8]), int(fields[0]), cpu_seconds(process), page_faults(process))
 
 
 def cpu_seconds(process: str) -> float:
     """Returns the CPU seconds of all threads of a process."""
-    fields = Path("/proc", process, "stat").read_text().rpartition(")")[2].split()
-    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+    return sum(map(int, _status(process)[11:13])) / os.sysconf("SC_CLK_TCK")
+
+
+def page_faults(process: str) -> int:
+    """Returns the minor page faults of a process."""
+    return int(_status(process)[7])
+
+
+def _status(process: str) -> list[str]:
+    """Returns the fields of a process' status after its name; see proc(5)."""
+    return Path("/proc", process, "stat").read_text().rpartition(")")[2].split()
 
 
 def write_cells(cells: Sequence[dict], options: HostOptions, rank: int) -> None:

@@ -30,6 +30,7 @@ from inception.results import pictures
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS
 
 _THREADS = ("--num_intra_threads=1", "--num_inter_threads=2")
+_FIGURES = ("ms", "interface_bytes", "cpu_ms", "page_faults")  # DDP has the first two
 _DDP = str(Path(__file__).with_name("ddp_worker.py"))
 
 
@@ -124,8 +125,11 @@ def _joined(found: Sequence[Sequence[dict]], rate: str, name: str) -> list[dict]
         {
             "rate": rate,
             "side": cells[0]["side"] + name,
-            "ms": np.max([cell["ms"] for cell in cells], axis=0).tolist(),
-            "interface_bytes": np.max([cell["interface_bytes"] for cell in cells], axis=0).tolist(),
+            **{
+                name: np.max([cell[name] for cell in cells], axis=0).tolist()
+                for name in _FIGURES
+                if name in cells[0]
+            },
         }
         for cells in zip(*found, strict=True)
     ]
@@ -133,13 +137,14 @@ def _joined(found: Sequence[Sequence[dict]], rate: str, name: str) -> list[dict]
 
 def _print_table(cells: Sequence[dict]) -> None:
     table = rich.table.Table("rate", "gradients", box=rich.box.MARKDOWN)
-    for heading in ("ms/step", "quartiles", "MB/step"):
+    for heading in ("ms/step", "quartiles", "MB/step", "CPU ms/step", "page faults/step"):
         table.add_column(heading, justify="right")
     for cell in cells:
         low, median, high = np.percentile(cell["ms"], [25, 50, 75])
         sent = np.median(cell["interface_bytes"]) / 1e6
         quartiles = f"{low:.1f} to {high:.1f}"
-        table.add_row(cell["rate"], cell["side"], f"{median:.1f}", quartiles, f"{sent:.2f}")
+        used = [f"{np.median(cell[name]):.0f}" for name in _FIGURES[2:] if name in cell]
+        table.add_row(cell["rate"], cell["side"], f"{median:.1f}", quartiles, f"{sent:.2f}", *used)
     rich.console.Console(width=120).print(table)
 
 

@@ -58,15 +58,17 @@ def _measure(options: Options, connection: Connection) -> list[dict]:
     sides = _sides(options, connection)
     for side in sides.values():
         side(1)  # compiles and connects
-    cells = {kind: {"side": kind, "ms": [], "interface_bytes": []} for kind in sides}
+    figures = ("ms", "interface_bytes", "cpu_ms", "page_faults")
+    cells = {kind: {"side": kind, **{name: [] for name in figures}} for kind in sides}
     for kind in list(sides) * options.rounds:
         _meet(connection)
         before = counters(options.interface)
         wall, _ = timing.ms_per_step(sides[kind], options.steps)
         _meet(connection)
-        sent = counters(options.interface).since(before).sent
-        cells[kind]["ms"].append(wall)
-        cells[kind]["interface_bytes"].append(sent / options.steps)
+        since = counters(options.interface).since(before)
+        each = (wall, since.sent, 1000 * since.cpu_seconds, since.page_faults)
+        for name, figure in zip(figures, each, strict=True):
+            cells[kind][name].append(figure if name == "ms" else figure / options.steps)
     return list(cells.values())
 
 

@@ -16,6 +16,8 @@ from typing import NoReturn
 
 from absl import flags
 
+from terngrad import allocator
+
 _NOISE = r"^I[0-9]{4} |^WARNING: All log messages before absl::InitializeLog"
 _HELP = ("--help", "-help", "-h", "--helpfull", "--helpshort")
 
@@ -58,6 +60,8 @@ def run(
         placement = "log_device_placement" in values and values.log_device_placement
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0" if placement else log_level)
         os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # a ps filters its log instead
+        if argv is None:
+            allocator.start_anew_with_huge_pages()
         main(values)
     except BrokenPipeError:
         stop_writing()

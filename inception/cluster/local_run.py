@@ -21,6 +21,7 @@ import rich.text
 from inception.cluster.members import Member
 from inception.cluster.namespaces import Network
 from inception.cluster.restarts import MOST_IN_A_ROW, SHORT_SECS, Restarts
+from terngrad import allocator
 
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 _LOOK_SECS = 0.1
@@ -144,10 +145,10 @@ class LocalRun:
             return
         self._restarts.begun(member.label)
         command = [sys.executable, "-u", "-m", *self._command, *member.flags]
-        environment = None
+        environment = allocator.with_huge_pages(os.environ)
         if self._network:
             command = self._network.on_host(member.host, command)
-            environment = os.environ | self._network.environment
+            environment |= self._network.environment
         process = subprocess.Popen(
             command,
             env=environment,

@@ -25,7 +25,6 @@ class AddingPs(Ps):
 
     def __init__(self, cluster: ClusterConfig, kernels: Kernels, tls: Tls | None) -> None:
         """Does not listen yet."""
-        memory.keep_freed()
         rules = Rules(cluster.aggregated, cluster.elastic, cluster.worker_timeout_secs)
         ps, hosts, workers = cluster.task_id, cluster.ps_hosts, cluster.worker_hosts
         here = [host for host in hosts if split_address(host)[0] == split_address(hosts[ps])[0]]

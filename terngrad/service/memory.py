@@ -1,15 +1,12 @@
-"""Memory of a ps: how much it may hold, and how to reuse freed memory or give it back."""
+"""Memory of a ps: how much it may hold, and when it gives freed memory back."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
-import sys
 
-_MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # of glibc's malloc.h
-_LARGEST_KEPT = 1 << 25  # bytes of one block, the most that glibc allows
-_KEPT = 1 << 30  # bytes
+from terngrad import allocator
+
 _CGROUP_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")  # of versions 2 and 1
 
 
@@ -26,18 +23,6 @@ def most_held(root: str = "/sys/fs/cgroup") -> int:
     return min(found) // 2
 
 
-def keep_freed() -> bool:
-    """Makes malloc keep freed memory; returns whether it does.
-
-    Otherwise each message takes memory from the kernel, which clears it, and returns it: that is a
-    quarter of the CPU time of a ps. It has no effect on C libraries other than glibc.
-    """
-    if sys.platform != "linux":
-        return False
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", lambda name, value: 0)
-    return all([mallopt(_MMAP_THRESHOLD, _LARGEST_KEPT), mallopt(_TRIM_THRESHOLD, _KEPT)])
-
-
 class Returning:
     """Gives freed memory back to the kernel when workers have left, since few may come again."""
 
@@ -48,11 +33,5 @@ class Returning:
     def look(self, present: int) -> None:
         """Acts if fewer workers are present than at the last look."""
         if present < self._present:
-            give_back()
+            allocator.give_back()
         self._present = present
-
-
-def give_back() -> None:
-    """Gives freed memory back to the kernel; has no effect on C libraries other than glibc."""
-    if sys.platform == "linux":
-        getattr(ctypes.CDLL(None), "malloc_trim", lambda pad: 0)(0)

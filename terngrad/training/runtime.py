@@ -5,13 +5,14 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from terngrad import allocator
 from terngrad.ops.choice import Choice, choose_kernels
 
 
 def configure(
     *, intra_threads: int, inter_threads: int, deterministic: bool, log_placement: bool
 ) -> None:
-    """Sets TensorFlow's threads and determinism, and the options that the numerics' laws need.
+    """Sets the allocator, TensorFlow's threads and determinism, and what the laws need.
 
     Args:
       intra_threads: threads within one operation; 0 = TensorFlow's choice.
@@ -19,6 +20,7 @@ def configure(
       deterministic: equal inputs give equal bits.
       log_placement: log the device of every operation.
     """
+    allocator.keep_freed()
     if intra_threads:
         tf.config.threading.set_intra_op_parallelism_threads(intra_threads)
     if inter_threads:

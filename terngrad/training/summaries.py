@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import tensorflow as tf
 
+from terngrad import allocator
 from terngrad.codecs.codec import Codec, Payload
 from terngrad.layout import Layout
 from terngrad.training.progress import Progress
@@ -45,6 +46,7 @@ class SummaryWriter:
         self._layout, self._tell = layout, tell
         self._is_broken = False
         self._traffic = traffic
+        self._faults: tuple[int, int] | None = None  # step and page faults at the last report
 
     def progress(self, progress: Progress) -> None:
         """Writes losses, learning rate and speed."""
@@ -54,6 +56,14 @@ class SummaryWriter:
             tf.summary.scalar("losses/total_loss", progress.total_loss)
             tf.summary.scalar("learning_rate", progress.learning_rate)
             tf.summary.scalar("examples_per_sec", progress.examples_per_sec)
+            self._page_faults(progress.step)
+
+    def _page_faults(self, step: int) -> None:
+        """Writes the page faults of a step, on average since the last report."""
+        before, self._faults = self._faults, (step, allocator.page_faults())
+        if before is not None and step > before[0]:
+            faults = (self._faults[1] - before[1]) / (step - before[0])
+            tf.summary.scalar("page_faults_per_step", faults)
 
     def gradients(
         self, gradients: Sequence[tf.Tensor], zeros: Mapping[int, tf.Tensor], step: int

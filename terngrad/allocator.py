@@ -1,0 +1,101 @@
+"""The memory of a process that computes: glibc's malloc keeps what is freed, in huge pages.
+
+Each step allocates and frees large tensors. By default malloc returns them to the kernel, which
+clears them again at the next step, and takes pages of 4 KB. Nothing here affects other allocators,
+and what the user's environment sets stays as it is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import resource
+import sys
+from collections.abc import Mapping
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # of glibc's malloc.h
+_SETTINGS = {
+    # One arena: each other one would keep freed memory for its own threads.
+    "MALLOC_ARENA_MAX": (_ARENA_MAX, 1),
+    "MALLOC_MMAP_THRESHOLD_": (_MMAP_THRESHOLD, 1 << 25),  # bytes; the most that glibc allows
+    "MALLOC_TRIM_THRESHOLD_": (_TRIM_THRESHOLD, (1 << 31) - 1),  # bytes
+}
+_TUNABLES = "GLIBC_TUNABLES"
+_HUGE_PAGES = "glibc.malloc.hugetlb"
+_PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
+_SINCE = (2, 35)  # of glibc
+
+
+def keep_freed() -> bool:
+    """Makes malloc keep freed memory; returns whether it does."""
+    if sys.platform != "linux" or (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is None:
+        return False
+    return all(mallopt(*setting) for setting in wanted(os.environ).values())
+
+
+def wanted(environment: Mapping[str, str]) -> dict[str, tuple[int, int]]:
+    """Returns the settings that an environment leaves open: numbers of mallopt and values."""
+    tunables = environment.get(_TUNABLES, "")
+    is_open = lambda name: name not in environment and _tunable(name) not in tunables
+    return {name: setting for name, setting in _SETTINGS.items() if is_open(name)}
+
+
+def page_faults() -> int:
+    """Returns how often this process got memory from the kernel since it began (minor faults)."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+def give_back() -> None:
+    """Gives freed memory back to the kernel."""
+    if sys.platform == "linux":
+        getattr(ctypes.CDLL(None), "malloc_trim", lambda pad: 0)(0)
+
+
+def with_huge_pages(environment: Mapping[str, str], pages: str = _PAGES) -> dict[str, str]:
+    """Returns an environment whose new processes allocate in huge pages, where malloc can.
+
+    Args:
+      environment: of this process.
+      pages: file in which the kernel says for whom it has huge pages: it must be "madvise", since
+        otherwise all processes have them, or none.
+    """
+    tunables = environment.get(_TUNABLES, "")
+    if _HUGE_PAGES in tunables or not _on_request(pages) or _libc() < _SINCE:
+        return dict(environment)
+    return {**environment, _TUNABLES: ":".join(filter(None, (tunables, f"{_HUGE_PAGES}=1")))}
+
+
+def start_anew_with_huge_pages() -> None:
+    """Starts this program again in the same process, if it then has huge pages.
+
+    malloc reads this setting only when a process starts. Call it before anything is loaded that
+    takes time.
+    """
+    own = sys.argv[1:]
+    is_main = bool(own) and sys.orig_argv[-len(own) :] == own  # not called by another program
+    environment = with_huge_pages(os.environ)
+    if is_main and "tensorflow" not in sys.modules and environment != dict(os.environ):
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
+
+
+def _tunable(name: str) -> str:
+    """Returns the name of a setting among the tunables."""
+    return "glibc.malloc." + name.removeprefix("MALLOC_").rstrip("_").lower()
+
+
+def _on_request(pages: str) -> bool:
+    try:
+        with open(pages, encoding="ascii") as file:
+            return "[madvise]" in file.read()
+    except OSError:
+        return False
+
+
+def _libc() -> tuple[int, ...]:
+    """Returns the version of glibc; () of another C library."""
+    try:
+        found = re.fullmatch(r"glibc (\d+)\.(\d+).*", os.confstr("CS_GNU_LIBC_VERSION") or "")
+    except (AttributeError, ValueError, OSError):
+        return ()
+    return tuple(map(int, found.groups())) if found else ()

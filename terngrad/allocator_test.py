@@ -1,0 +1,104 @@
+"""Whether freed memory is kept, and which settings stay as the user made them."""
+
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+
+from terngrad import allocator
+
+needs_glibc = pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc", reason="other libraries stay as they are"
+)
+
+# Page faults while memory for a message is allocated and freed 800 times.
+FAULTS = """
+import resource, sys
+from terngrad import allocator
+if sys.argv[1] == "keep":
+    assert allocator.keep_freed()
+take = lambda: [bytes(1 << 20) for _ in range(4)]
+take()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(200):
+    take()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def faults(how):
+    command = [sys.executable, "-c", FAULTS, how]
+    plain = {name: value for name, value in os.environ.items() if "MALLOC" not in name}
+    plain.pop("GLIBC_TUNABLES", None)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=True, env=plain
+    )
+    return int(done.stdout)
+
+
+@needs_glibc
+def test_kept_memory_is_not_requested_again():
+    assert 10 * faults("keep") < faults("do not")
+
+
+def test_a_setting_of_the_user_stays():
+    given = {"MALLOC_ARENA_MAX": "4", "GLIBC_TUNABLES": "glibc.malloc.trim_threshold=4096"}
+    assert allocator.wanted(given) == {"MALLOC_MMAP_THRESHOLD_": (-3, 1 << 25)}
+
+
+@pytest.fixture(name="pages")
+def _pages(tmp_path):
+    path = tmp_path / "enabled"
+    path.write_text("always [madvise] never\n")
+    return str(path)
+
+
+@needs_glibc
+@pytest.mark.parametrize(
+    ("tunables", "expected"),
+    [
+        (None, "glibc.malloc.hugetlb=1"),
+        ("glibc.malloc.check=0", "glibc.malloc.check=0:glibc.malloc.hugetlb=1"),
+        ("glibc.malloc.hugetlb=0", "glibc.malloc.hugetlb=0"),
+    ],
+)
+def test_huge_pages_are_asked_for_unless_the_user_has_decided(pages, tunables, expected):
+    given = {"A": "b"} | ({"GLIBC_TUNABLES": tunables} if tunables else {})
+    assert allocator.with_huge_pages(given, pages) == {"A": "b", "GLIBC_TUNABLES": expected}
+
+
+@pytest.mark.parametrize("said", ["[always] madvise never", "always madvise [never]", None])
+def test_huge_pages_are_not_asked_for_where_all_have_them_or_none(tmp_path, said):
+    path = tmp_path / "enabled"
+    if said:
+        path.write_text(said)
+    assert allocator.with_huge_pages({"A": "b"}, str(path)) == {"A": "b"}
+
+
+# A program that starts anew must not do so for ever, and keeps its arguments and process.
+PROGRAM = """
+import os, sys
+from terngrad import allocator
+allocator._PAGES = sys.argv[1]
+allocator.with_huge_pages.__defaults__ = (sys.argv[1],)
+print(os.getpid(), flush=True)
+allocator.start_anew_with_huge_pages()
+print(os.environ.get("GLIBC_TUNABLES"), sys.argv[1:])
+"""
+
+
+@needs_glibc
+def test_a_program_starts_anew_once_as_the_same_process(pages, tmp_path):
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM)
+    environment = {k: v for k, v in os.environ.items() if k != "GLIBC_TUNABLES"}
+    done = subprocess.run(
+        [sys.executable, str(script), pages, "--flag=1"],
+        capture_output=True, text=True, timeout=60, check=True,
+        env=environment | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    first, second, last = done.stdout.splitlines()
+    assert first == second
+    assert last == f"glibc.malloc.hugetlb=1 ['{pages}', '--flag=1']"
