@@ -20,7 +20,7 @@ from absl.flags import FlagValues
 
 from benchmarks import exchange_report, host_network, report
 from benchmarks.choices import some_of
-from benchmarks.exchange_formula import RING, server_traffic, two_shot_traffic
+from benchmarks.exchange_formula import RING, all_reduce_traffic, server_traffic
 from benchmarks.exchange_worker import EXCHANGES
 from benchmarks.gradients import NETS
 from benchmarks.host import ENGINES
@@ -146,7 +146,7 @@ def _joined(cells: Sequence[dict], size: int, servers: int) -> dict:
     if "skipped" in cells[0]:
         return cell | {"skipped": cells[0]["skipped"]}
     workload = cell["values"], size, cell["exchange"]
-    traffic = server_traffic(*workload, servers) if servers else two_shot_traffic(*workload)
+    traffic = server_traffic(*workload, servers) if servers else all_reduce_traffic(*workload)
     cell["ms"] = np.max([each["ms"] for each in cells], axis=0).tolist()
     for counter in ("interface", "counted"):
         sent, received = np.max([each[counter] for each in cells], axis=0).tolist()
@@ -160,7 +160,7 @@ def _joined(cells: Sequence[dict], size: int, servers: int) -> dict:
 
 def _of_servers(counted: Sequence[Sequence[float]], values: int) -> dict[str, float]:
     """Returns bytes of the busiest ps and CPU time of all ps, also per pushed value."""
-    sent, received, _ = np.max(counted, axis=0).tolist()
+    sent, received, *_ = np.max(counted, axis=0).tolist()
     seconds = sum(cpu_seconds for _, _, cpu_seconds, _ in counted)
     return {
         "ps_bytes": sent,

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from terngrad.exchange.two_shot import is_one_shot
 from terngrad.planes import plane_count
 
 RING = "float32 ring"  # the engine's own all-reduce, without the suite
@@ -22,10 +23,12 @@ class Traffic(NamedTuple):
     busiest: float
 
 
-def two_shot_traffic(values: int, workers: int, exchange: str) -> Traffic:
-    """Returns the traffic of workers that exchange shares and sums (exchange/two_shot.py)."""
-    sent = values * sum(_bits(exchange, workers)) * (workers - 1) / workers / 8
-    return Traffic(sent, sent, sent)
+def all_reduce_traffic(values: int, workers: int, exchange: str) -> Traffic:
+    """Returns the traffic of workers that add in one shot or two (exchange/two_shot.py)."""
+    local, total = _bits(exchange, workers)
+    one_shot = is_one_shot(local, total, workers) and exchange != RING
+    bits = local * (workers - 1) if one_shot else (local + total) * (workers - 1) / workers
+    return Traffic(*[values * bits / 8] * 3)
 
 
 def server_traffic(values: int, workers: int, exchange: str, servers: int) -> Traffic:

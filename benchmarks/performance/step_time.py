@@ -7,6 +7,7 @@ import math
 
 from benchmarks.exchange_formula import FLOAT_BITS
 from benchmarks.performance.cluster import Cluster, Load
+from terngrad.exchange.two_shot import is_one_shot
 from terngrad.planes import plane_count
 
 EXCHANGES = ("float32", "float16", "ternary")
@@ -18,11 +19,12 @@ class Route:
     """The way that gradients go.
 
     Attributes:
-      topology: "two_shot": every worker adds a share of the values and sends the sum to all (the
-        suite's all-reduce). "ring": the same bytes for floats, in many more messages; sums of codes
-        need more bits than codes, so ternary gradients take two shots. "one_shot": every worker
-        sends its codes to all. "parameter_server": see `servers`. "paper": every value crosses a
-        machine's cable once, a ternary one in two bits, as TernGrad's own model comes out.
+      topology: "two_shot": every worker adds a share of the values and sends the sum to all, or
+        sends its codes to all where that is fewer bytes (the suite's all-reduce). "ring": the same
+        bytes for floats, in many more messages; sums of codes need more bits than codes, so
+        ternary gradients take two shots. "one_shot": every worker sends its codes to all.
+        "parameter_server": see `servers`. "paper": every value crosses a machine's cable once, a
+        ternary one in two bits, as TernGrad's own model comes out.
       servers: number of parameter servers, each on a machine of its own.
     """
 
@@ -92,6 +94,8 @@ def _traffic(
             return values * codes / 8 * (places - 1), 1
         case "parameter_server":
             return values * max(codes, sums) / 8 * max(1.0, places / route.servers), 2
+    if route.topology == "two_shot" and is_one_shot(codes, sums, places):
+        return values * codes / 8 * (places - 1), 1
     messages = 2 * (places - 1) if floats and route.topology == "ring" else 2
     return values * (codes + sums) / 8 * others, messages
 

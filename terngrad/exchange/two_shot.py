@@ -4,7 +4,8 @@
 
 Nothing is quantized on the way, so the sum is exact. With P processes of one node each (N = P) and
 ternary codes, a process sends 2 (P - 1) / P bits a value in the first shot and
-ceil(log2(2 N + 1)) (P - 1) / P in the second.
+ceil(log2(2 N + 1)) (P - 1) / P in the second. Two processes need one shot: each sends its 2 bits
+a value to the other, and both add.
 """
 
 from __future__ import annotations
@@ -23,6 +24,17 @@ from terngrad.planes import plane_count
 
 _FEW_FLOATS = 8  # such as losses: each process sends them to all others, in one shot
 _LANE = 4  # bytes of a value that a transport moves: float32 or 32-bit integer
+
+
+def is_one_shot(local: float, total: float, processes: int) -> bool:
+    """Returns whether it takes no more bytes that each process sends its values to all others.
+
+    Args:
+      local: bits, or bytes, of what a process sends.
+      total: the same of the sums over all processes.
+      processes: P, their number.
+    """
+    return local * processes <= local + total
 
 
 class Transport(Connection):
@@ -64,27 +76,35 @@ class TwoShotExchange(SpreadExchange):
         self._transport = transport
 
     def traffic(self, payload: Payload) -> Payload:
-        """See base class; in each shot a process keeps its own share."""
-        octets = (payload.sent + payload.received) * self._others_share
+        """See base class; in each of two shots a process keeps its own share."""
+        if is_one_shot(payload.sent, payload.received, self._transport.size):
+            octets = payload.sent * (self._transport.size - 1)
+        else:
+            octets = (payload.sent + payload.received) * self._others_share
         return Payload(octets, octets)
 
     def _join_max(self, local: tf.Tensor, name: str) -> tf.Tensor:
         return tf.reduce_max(self._gather(local, f"{name}/max"), axis=0)
 
     def _join_codes(self, local: tf.Tensor, name: str, max_code: int) -> tf.Tensor:
-        groups = local.shape[0]
-        parts = self._exchange_shares(_as_integers(local), f"{name}/codes")
-        received = [tf.bitcast(part, tf.uint32) for part in tf.unstack(parts)]
-        share = self._kernels.sum(received, plane_count(self.num_nodes * max_code))
+        groups, planes = local.shape[0], plane_count(self.num_nodes * max_code)
+        if is_one_shot(local.shape[1], planes, self._transport.size):
+            parts = self._gather(_as_integers(local), f"{name}/codes")
+            return self._sum_codes(parts, planes)
+        share = self._sum_codes(self._exchange_shares(_as_integers(local), f"{name}/codes"), planes)
         total = self._gather_shares(_as_integers(share), f"{name}/sums")
         return tf.bitcast(total[:groups], tf.uint32)
 
     def _join_floats(self, local: tf.Tensor, name: str) -> tf.Tensor:
         count = local.shape[0]
-        if count <= _FEW_FLOATS:
+        if count <= _FEW_FLOATS or is_one_shot(1, 1, self._transport.size):
             return tree_sum(tf.unstack(self._gather(local, f"{name}/few")))
         parts = self._exchange_shares(local, f"{name}/floats")
         return self._gather_shares(tree_sum(tf.unstack(parts)), f"{name}/totals")[:count]
+
+    def _sum_codes(self, parts: tf.Tensor, planes: int) -> tf.Tensor:
+        """Returns the sum of int32 [P, G, k]: uint32 [G, planes]."""
+        return self._kernels.sum([tf.bitcast(p, tf.uint32) for p in tf.unstack(parts)], planes)
 
     def _join_halves(self, local: tf.Tensor, name: str) -> tf.Tensor:
         parts = self._exchange_shares(_pack_halves(local), f"{name}/halves")
@@ -110,8 +130,8 @@ class TwoShotExchange(SpreadExchange):
         return self._transport.all_to_all(parts, name)
 
     def _gather(self, values: tf.Tensor, name: str) -> tf.Tensor:
-        """Returns the few values [n] of all processes: [P, n]. One shot takes fewer messages."""
-        self._count(_LANE * values.shape[0] * (self._transport.size - 1))
+        """Returns the values [n, ...] of all processes: [P, n, ...]."""
+        self._count(_LANE * values.shape.num_elements() * (self._transport.size - 1))
         return self._transport.all_gather(values, name)
 
     def _gather_shares(self, share: tf.Tensor, name: str) -> tf.Tensor:
