@@ -33,9 +33,9 @@ def run(
 ) -> None:
     """Parses the flags that `define` defines and calls `main` with them.
 
-    With --help it prints the help and returns. A bad flag, ValueError or OSError becomes one line
-    on stderr and exit status 1. Ctrl-C, SIGTERM and a closed pipe become exit status 130, 143 and
-    141. Bugs keep their traceback.
+    With --help it prints the help and returns. A bad flag, ValueError, OSError or MemoryError
+    becomes one line on stderr and exit status 1. Ctrl-C, SIGTERM and a closed pipe become exit
+    status 130, 143 and 141. Bugs keep their traceback.
 
     Args:
       main: imports TensorFlow within `quiet_import`, so that help and flag errors are quick.
@@ -66,8 +66,9 @@ def run(
     except BrokenPipeError:
         stop_writing()
         sys.exit(128 + signal.SIGPIPE)
-    except (flags.Error, ValueError, OSError) as error:
-        sys.exit(f"{Path(program).stem}: {' '.join(str(error).split())}")
+    except (flags.Error, ValueError, OSError, MemoryError) as error:
+        why = " ".join(str(error).split()) or "out of memory"
+        sys.exit(f"{Path(program).stem}: {why}")
     except ModuleNotFoundError as error:
         if error.name not in ("tensorflow", "keras"):
             raise

@@ -70,7 +70,8 @@ def run_worker(
     with app.quiet_import():
         from inception.cluster.join import joined
         from inception.training import preparation, settings, train
-    with joined(cluster) as workers:
+        from inception.training.shortage import naming_shortage
+    with joined(cluster) as workers, naming_shortage():
         if large_batches:
             config = large_batch.apply(config, large_batches, workers.batches_per_step)
         probes = {"predict": str(cluster.predict)}  # one that did not would let the others wait
@@ -88,8 +89,10 @@ def run_asynchronous_worker(
     config = dataclasses.replace(config, save_interval_secs=cluster.save_interval_secs)
     with app.quiet_import():
         from inception.training import asynchronous
-    # An update comes from the batch of one worker, however many there are.
-    asynchronous.train(large_batch.apply(config, large_batches, 1), cluster)
+        from inception.training.shortage import naming_shortage
+    with naming_shortage():
+        # An update comes from the batch of one worker, however many there are.
+        asynchronous.train(large_batch.apply(config, large_batches, 1), cluster)
 
 
 def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
@@ -110,13 +113,18 @@ def run_training(config: TrainConfig) -> None:
     with app.telling_stop("stopped before the first step of this run; nothing is lost."):
         with app.quiet_import():
             from inception.training import preparation, train
-        ready = preparation.prepare(config)
+            from inception.training.shortage import naming_shortage
+        with naming_shortage():
+            ready = preparation.prepare(config)
     if ready:
-        train.train(ready)
+        with naming_shortage():
+            train.train(ready)
 
 
 def run_evaluation(config: EvalConfig) -> None:
     """Evaluates, once TensorFlow is loaded."""
     with app.quiet_import():
         from inception.training import evaluate
-    evaluate.evaluate(config)
+        from inception.training.shortage import naming_shortage
+    with naming_shortage():
+        evaluate.evaluate(config)

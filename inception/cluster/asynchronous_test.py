@@ -303,7 +303,7 @@ def test_a_signal_is_heard_while_a_ps_is_away_and_two_ps_share_no_folder(tmp_pat
             assert second.finish() == 1
             said = second.output
             folder = re.escape(str(tmp_path / "ps_0"))
-            assert re.search(rf"{folder}: another ps, process {runs[1].process.pid}, writes", said)
+            assert re.search(rf"{folder}: another ps, process {runs[1].process.pid} on ", said)
             assert "Traceback" not in said
         kill(runs[1])
         runs[0].wait_for("trying to reach it again for 90 s")

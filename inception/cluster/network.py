@@ -1,13 +1,18 @@
 """How the ps are reached: at which hosts, with which certificates, and from where."""
 
 import contextlib
+import re
 import ssl
+import time
 from collections.abc import Callable, Sequence
 
 from inception.flags.cluster import ClusterConfig
 from inception.flags.table import refuse
 from terngrad.cluster.channel import PortError, split_address
 from terngrad.service.security import Tls, Withdrawn, is_loopback, listening_address
+
+_TIME = rb"(?:\x17\x0d|\x18\x0f)(\d{12,14}Z)"  # UTCTime or GeneralizedTime of a certificate
+_VALIDITY = re.compile(rb"\x30[\x1e\x20\x22]" + _TIME + _TIME)
 
 
 def tell_hosts(cluster: ClusterConfig) -> None:
@@ -55,11 +60,42 @@ def _check_certificates(cluster: ClusterConfig) -> None:
     except ssl.SSLError:
         why = f"there is no certificate in it, or none for --tls_key={cluster.tls_key}"
         raise refuse("tls_cert", cluster.tls_cert, why) from None
+    if why := _out_of_date(cluster.tls_cert, time.time()):
+        raise refuse("tls_cert", cluster.tls_cert, why)
     try:
         Withdrawn(cluster.tls_deny)
     except (OSError, ValueError) as error:
         why = f"cannot be read: {getattr(error, 'strerror', None) or error}"
         raise refuse("tls_deny", cluster.tls_deny, why) from None
+
+
+def _out_of_date(path: str, now: float) -> str:
+    """Returns why a file's first certificate is not valid now; "" if it is.
+
+    Args:
+      path: certificate, as PEM.
+      now: seconds since 1970.
+    """
+    with open(path, encoding="ascii", errors="replace") as file:
+        first = re.search(r"-----BEGIN CERT.*?-----END CERTIFICATE-----", file.read(), re.DOTALL)
+    dates = _VALIDITY.search(ssl.PEM_cert_to_DER_cert(first[0])) if first else None
+    if not dates:  # as TLS will say
+        return ""
+    clock = time.strftime("%Y%m%d%H%M%SZ", time.gmtime(now))
+    begin, end = (_with_century(date.decode()) for date in dates.groups())
+    if begin <= clock <= end:
+        return ""
+    days = f"is valid from {_in_words(begin)} to {_in_words(end)} UTC"
+    return f"{days}; the clock of this machine says {_in_words(clock)}"
+
+
+def _with_century(date: str) -> str:
+    """Writes YYMMDDhhmmssZ with four digits of the year, as RFC 5280 reads it."""
+    return date if len(date) == 15 else f"{'19' if date >= '50' else '20'}{date}"
+
+
+def _in_words(date: str) -> str:
+    return f"{date[:4]}-{date[4:6]}-{date[6:8]} {date[8:10]}:{date[10:12]}"
 
 
 def listen(start: Callable[[str], int], cluster: ClusterConfig, tls: Tls | None) -> str:

@@ -1,10 +1,12 @@
 """What a ps checks before it listens."""
 
 import dataclasses
+import time
 from types import SimpleNamespace
 
 import pytest
 
+from inception.cluster import network
 from inception.cluster.network import security
 from inception.flags.cluster import ClusterConfig
 from terngrad.testing.certificates import make_certificates
@@ -50,6 +52,17 @@ def test_law_10_a_key_of_another_certificate_is_named(tls, tmp_path):
     other = make_certificates(tmp_path, "theirs", "stranger")
     with pytest.raises(ValueError, match=rf"--tls_cert=.*or none for --tls_key={other.key}"):
         security(cluster_of(tls, tls_key=other.key))
+
+
+@pytest.mark.parametrize("years", [-30, -1, 1, 30])
+def test_law_10_a_certificate_that_is_not_valid_by_this_clock_is_named(tls, monkeypatch, years):
+    now = time.time() + years * 365 * 86400
+    monkeypatch.setattr(network.time, "time", lambda: now)
+    clock = time.strftime("%Y-%m-%d %H:%M", time.gmtime(now))
+    dates = r"is valid from 20\d\d-\d\d-\d\d \d\d:\d\d to 20.* UTC"
+    why = rf"--tls_cert={tls.cert}: {dates}; the clock of this machine says {clock}"
+    with pytest.raises(ValueError, match=why):
+        security(cluster_of(tls))
 
 
 @pytest.mark.parametrize("flag", ["tls_ca", "tls_cert", "tls_key"])

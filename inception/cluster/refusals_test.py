@@ -8,7 +8,9 @@ import signal
 import socket
 import threading
 import time
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from inception.testing.cluster import Cluster
@@ -21,6 +23,8 @@ from inception.testing.runs import (
     parameters,
     refusal,
 )
+from slim.conversion import convert
+from slim.datasets import mnist
 from terngrad.testing.certificates import make_certificates
 from terngrad.testing.processes import Started
 
@@ -55,6 +59,44 @@ def test_law_10_workers_with_other_flags_are_named(tmp_path):
         cluster.start("1", "--batch_size=8")
         for worker in ("0", "1"):
             cluster.wait_for(worker, r"batch_size is 8 on worker 1 \(.*\) and 4 on worker 0")
+            assert cluster.status(worker) == 1
+        cluster.status("ps 0")
+        assert "Traceback" not in cluster.lines()
+
+
+@pytest.fixture(scope="module", name="digits")
+def _digits(tmp_path_factory):
+    """Two folders of equal records, but for one damaged byte in the second."""
+    images, labels = mnist.load(str(Path(mnist.__file__).parent / "mnist_sample"))["train"]
+    good, damaged = (tmp_path_factory.mktemp(name) for name in ("good", "damaged"))
+    path = good / "train-mnist.tfrecord"
+    convert.write_records({str(path): np.arange(200)}, images, labels, mnist.INFO)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    (damaged / path.name).write_bytes(content)
+    return good, damaged
+
+
+def test_law_10_a_record_that_is_damaged_on_one_worker_is_named_by_all(tmp_path, digits):
+    good, damaged = digits
+    program, flags = paced_flags_of(tmp_path)
+    flags.remove("--benchmark_mode=True")
+    with Cluster(2, 1, program, [*flags, f"--data_dir={good}"], absent=["1"]) as cluster:
+        cluster.start("1", f"--data_dir={damaged}")
+        line = rf"{damaged}/train-mnist.tfrecord: record \d+ at byte \d+ is damaged .*"
+        cluster.wait_for("1", rf"^paced_train: {line}$")
+        for other in ("0", "ps 0"):
+            cluster.wait_for(other, rf"ends: worker 1 \(.*\) failed: {line}")
+        assert [cluster.status(label) for label in ("0", "1", "ps 0")] == [1] * 3
+        assert "Traceback" not in cluster.lines()
+
+
+def test_law_10_workers_with_other_kernels_are_named(tmp_path):
+    with Cluster(2, 1, *paced_flags_of(tmp_path), absent=["1"]) as cluster:
+        (command,) = commands_of(*paced_flags_of(tmp_path), [cluster.members["1"].flags])
+        cluster.runs["1"] = Started(["env", "TERNGRAD_KERNELS=reference", *command])
+        for worker in ("0", "1"):
+            cluster.wait_for(worker, r"kernels is reference on worker 1 \(.*\) and native on w")
             assert cluster.status(worker) == 1
         cluster.status("ps 0")
         assert "Traceback" not in cluster.lines()

@@ -1,12 +1,19 @@
 """Locks for folders that only one process may write to."""
 
+import errno
 import fcntl
 import os
+import socket
 from typing import IO
+
+# What file systems answer that have no locks: some of several machines, by their mount options.
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 
 
 def hold_alone(folder: str, kind: str = "training") -> IO[str]:
-    """Locks a folder until the returned file is closed or the process ends.
+    """Locks a folder until the returned file is closed or the process ends, even by SIGKILL.
+
+    On a file system without locks nothing is locked.
 
     Args:
       folder: folder to lock.
@@ -20,10 +27,13 @@ def hold_alone(folder: str, kind: str = "training") -> IO[str]:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.seek(0)
-        holder = file.read().strip()
-        raise ValueError(
-            f"--train_dir={folder}: another {kind}, process {holder}, writes there."
-        ) from None
+        holder = file.read().strip() or "which has just started"
+        file.close()
+        why = f"another {kind}, {holder}, writes there; allowed is a folder of its own"
+        raise ValueError(f"--train_dir={folder}: {why}") from None
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
     file.truncate(0)
-    print(os.getpid(), file=file, flush=True)
+    print(f"process {os.getpid()} on {socket.gethostname()}", file=file, flush=True)
     return file

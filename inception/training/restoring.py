@@ -34,15 +34,22 @@ def restore_chief(
       path.
 
     Raises:
-      ValueError: another training writes to the folder, the checkpoint does not fit, or all are
-        damaged.
+      ValueError: the folder is not writable, another training writes to it, the checkpoint does
+        not fit, or all are damaged.
     """
-    os.makedirs(config.train_dir, exist_ok=True)
-    lock = hold_alone(config.train_dir)
+    lock = _hold_folder(config.train_dir)
     checkpoint = _restore_or_start(config, training)
     if checkpoint:
         _tell_differences(checkpoint, noted)
     return lock, checkpoint
+
+
+def _hold_folder(folder: str) -> IO[str]:
+    try:
+        os.makedirs(folder, exist_ok=True)
+        return hold_alone(folder)
+    except OSError as error:
+        raise refuse("train_dir", folder, f"is not writable ({error.strerror})") from None
 
 
 def _restore_or_start(config: TrainConfig, training: Training) -> str | None:

@@ -14,6 +14,7 @@ import tensorflow as tf
 from inception.flags.checks import inert_flags
 from inception.flags.configs import TrainConfig
 from inception.training.problem import net_settings
+from slim.datasets import records
 from slim.datasets.dataset_factory import Dataset
 from slim.nets import nets_factory
 from terngrad.training import checkpoints
@@ -84,7 +85,12 @@ def facts(config: TrainConfig, workers: int) -> dict[str, str]:
 def data_facts(dataset: Dataset | None, split_data: bool) -> dict[str, str]:
     """Returns the facts about the data that must be equal on all workers; see `facts`."""
     facts = {"split_data": str(split_data)}
-    return facts | ({"data_dir": _records(dataset)} if split_data else {})
+    if split_data:
+        facts["data_dir"] = _records(dataset)
+    if split_data and dataset:
+        digest = records.sample_digest(dataset.files)
+        facts["data_dir (start and end of its files)"] = f"SHA-256 {digest}"
+    return facts
 
 
 def noted(path: str) -> dict[str, object]:

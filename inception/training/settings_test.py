@@ -91,7 +91,18 @@ def test_a_checkpoint_that_notes_less_is_compared_in_what_it_notes(dataset):
 
 def test_workers_that_share_records_must_have_the_same(dataset):
     facts = settings.data_facts(dataset, split_data=True)
-    assert facts == {"split_data": "True", "data_dir": "7 images, 5 bytes, 1 files"}
+    assert facts["split_data"] == "True"
+    assert facts["data_dir"] == "7 images, 5 bytes, 1 files"
+    with open(dataset.files[0], "r+b") as file:
+        file.write(b"5")  # other records of the same number and size
+    changed = settings.data_facts(dataset, split_data=True)
+    (name,) = (name for name in facts if facts[name] != changed[name])
+    assert name == "data_dir (start and end of its files)"
+
+
+def test_workers_that_share_synthetic_images_have_nothing_to_compare_them_by():
+    facts = {"split_data": "True", "data_dir": "synthetic images"}
+    assert settings.data_facts(None, split_data=True) == facts
 
 
 def test_workers_with_their_own_records_must_only_all_have_their_own(dataset):

@@ -5,6 +5,7 @@ import re
 import resource
 import shutil
 import signal
+import socket
 import sys
 import types
 from pathlib import Path
@@ -338,7 +339,13 @@ def test_two_trainings_do_not_share_a_folder(digits, tmp_path, refusal):
     with start(digits, tmp_path, **flags) as first:
         first.wait_for("step 10,")
         said = refusal(digits, tmp_path, **flags)
-    assert f"another training, process {first.process.pid}, writes there" in said
+    assert f"another training, process {first.process.pid} on {socket.gethostname()}" in said
+
+
+@pytest.mark.slow
+def test_law_10_a_folder_that_cannot_be_written_to_is_named(digits, refusal):
+    said = refusal(digits, "/proc/train", net="mlp")
+    assert "flag --train_dir=/proc/train: is not writable (No such file or directory)" in said
 
 
 @pytest.mark.slow

@@ -208,7 +208,7 @@ class Coordinator:
         return self._of.phase is Phase.FORMING
 
     def _stand(self, worker: int, standing: Standing) -> None:
-        check(standing, self._of.number, len(self._roster))
+        check(standing, self._of.view and self._of.number, len(self._roster))
         record = self._roster[worker]
         if visits.is_held(self._of, worker):
             record.visit.held = standing

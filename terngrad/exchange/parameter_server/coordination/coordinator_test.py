@@ -1,6 +1,7 @@
 """Views: which workers train together, from which state, and what ends a training."""
 
 import re
+import time
 
 import pytest
 
@@ -15,7 +16,7 @@ SECS = 10.0
 class Cluster:
     """A coordinator whose workers only note their orders."""
 
-    def __init__(self, workers=3, needed=None, elastic=False, servers=1):
+    def __init__(self, workers=3, needed=None, elastic=False, servers=1, wall_clock=time.time):
         self.now = 0.0
         self.lines = []
         self.orders = {worker: [] for worker in range(workers)}
@@ -27,7 +28,8 @@ class Cluster:
             self.dropped.append,
             self.lines.append,
             lambda: self.now,
-            servers=servers,
+            wall_clock,
+            servers,
         )
 
     def begin(self, *workers, steps=0):
@@ -274,6 +276,21 @@ def test_after_a_restart_the_views_of_live_workers_count_and_lost_workers_do_not
     (found,) = cluster.taken()[0]
     assert (members(found), found.steps, receivers(found)) == ((0, 2), 12, ())
     assert found.number > view.number
+
+
+@pytest.mark.parametrize("jump_secs", [-1e9, -60.0, 60.0, 1e9])
+def test_a_clock_that_jumped_before_a_restart_ends_no_training_and_repeats_no_view(jump_secs):
+    now = time.time()
+    (view,) = Cluster(workers=2, wall_clock=lambda: now).begin(0, 1)[0]
+    cluster = Cluster(workers=2, wall_clock=lambda: now + jump_secs)
+    for worker in (0, 1):
+        cluster.coordinator.connect(worker)
+        cluster.stand(worker, 12, is_live=True, view=view)
+    (found,) = cluster.taken()[0]
+    assert (found.steps, receivers(found)) == (12, ())
+    assert found.number > view.number
+    cluster.stand(0, 12, is_live=True, view=found)  # its number counts from now on
+    assert cluster.taken() == {1: ["freeze"]}
 
 
 def test_values_are_sent_when_all_workers_have_given_theirs_and_later_at_once():

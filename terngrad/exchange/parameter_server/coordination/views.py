@@ -9,22 +9,23 @@ from terngrad.service.messages import Standing, View
 
 CHIEF = 0  # has the state if no worker is live
 _MOST_AHEAD = 10**11  # numbers of views count milliseconds: about three years
+_MOST_AT_FIRST = 1 << 61  # the clock of a ps that starts again may be years behind the last one
 _MOST_STEPS = 1 << 62
 
 
-def check(standing: Standing, number: int, workers: int) -> None:
+def check(standing: Standing, number: int | None, workers: int) -> None:
     """Checks a worker's standing.
 
     Args:
       standing: the worker's report.
-      number: number of the last view of this ps.
+      number: number of the last view of this ps; None before the first.
       workers: number of workers of the training.
 
     Raises:
       ValueError: a number is out of range.
     """
-    if standing.view > number + _MOST_AHEAD:
-        highest = number + _MOST_AHEAD
+    highest = _MOST_AT_FIRST if number is None else number + _MOST_AHEAD
+    if standing.view > highest:
         raise ValueError(f"standing: view is {standing.view}; allowed is up to {highest}")
     if standing.steps > _MOST_STEPS:
         raise ValueError(f"standing: steps is {standing.steps}; allowed is up to 2^62")

@@ -1,0 +1,39 @@
+"""One line for a process that has no memory left."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+from terngrad.exchange.operation_errors import reason
+
+# TensorFlow raises its ResourceExhaustedError also for a full disk and for long messages.
+_MEMORY = re.compile(r"MemoryError|OOM|[Oo]ut of memory|[Ff]ailed to allocate")
+
+
+@contextlib.contextmanager
+def naming_shortage() -> Iterator[None]:
+    """Words the error of a block for which there is too little memory.
+
+    Raises:
+      MemoryError: says what could not be allocated, and what helps.
+    """
+    try:
+        yield
+    except MemoryError as error:
+        raise _worded(str(error)) from error
+    except tf.errors.ResourceExhaustedError as error:
+        if not _MEMORY.search(str(error)):
+            raise
+        raise _worded(reason(error, ())) from error
+
+
+def _worded(what: str) -> MemoryError:
+    what = what.strip().removeprefix("MemoryError:").strip()
+    return MemoryError(
+        f"out of memory{f' ({what})' if what else ''}: "
+        "needs a smaller --batch_size or --net, or more memory (see ulimit -v)"
+    )

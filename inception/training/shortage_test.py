@@ -1,0 +1,64 @@
+"""Errors of processes that have no memory left."""
+
+import re
+import resource
+
+import pytest
+import tensorflow as tf
+
+from inception.testing.cluster import Cluster
+from inception.testing.runs import paced_flags_of
+from inception.training.shortage import naming_shortage
+from terngrad.training import checkpoints
+
+HELPS = "needs a smaller --batch_size or --net, or more memory (see ulimit -v)"
+GRAPH = (
+    "Graph execution error:\n\nDetected at node PyFunc_4 defined at (most recent call last):\n"
+    "<stack traces unavailable>\n%s\n\t [[{{node PyFunc_4}}]]\nHint: If you want"
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "what"),
+    [
+        (MemoryError(), ""),
+        (MemoryError("Unable to allocate 4 GiB"), " (Unable to allocate 4 GiB)"),
+        (tf.errors.ResourceExhaustedError(None, None, GRAPH % "MemoryError: "), ""),
+        (
+            tf.errors.ResourceExhaustedError(None, None, GRAPH % "OOM when allocating tensor"),
+            " (OOM when allocating tensor)",
+        ),
+    ],
+)
+def test_law_10_one_line_says_that_there_is_no_memory_and_what_helps(error, what):
+    with pytest.raises(MemoryError) as raised, naming_shortage():
+        raise error
+    assert str(raised.value) == f"out of memory{what}: {HELPS}"
+
+
+def test_errors_about_something_else_stay_as_they_are():
+    full = tf.errors.ResourceExhaustedError(None, None, "No space left on device")
+    with pytest.raises(tf.errors.ResourceExhaustedError), naming_shortage():
+        raise full
+
+
+def forbid_more_memory(pid):
+    """Lets a process have hardly more memory than it has."""
+    with open(f"/proc/{pid}/statm") as file:
+        size = int(file.read().split()[0]) * resource.getpagesize()
+    resource.prlimit(pid, resource.RLIMIT_AS, (size, resource.RLIM_INFINITY))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_worker_without_memory_ends_all_by_name_and_the_chief_saves(tmp_path):
+    with Cluster(2, 1, *paced_flags_of(tmp_path)) as cluster:
+        cluster.wait_for("1", r"Worker 1: .* step 20,")
+        forbid_more_memory(cluster.runs["1"].process.pid)
+        line = rf"out of memory.*: {re.escape(HELPS)}"
+        cluster.wait_for("1", rf"^paced_train: {line}$")
+        for other in ("0", "ps 0"):
+            cluster.wait_for(other, rf"ends: worker 1 \(.*\) failed: {line}")
+        assert [cluster.status(label) for label in ("0", "1", "ps 0")] == [1] * 3
+        assert "Traceback" not in cluster.lines()
+    assert checkpoints.latest_checkpoint(str(tmp_path))
