@@ -131,51 +131,59 @@ class CodeWriter {
 };
 
 // Sixteen consecutive Philox blocks of one stream, one per lane. Lanes::kParts
-// vectors hold them, one after the other, so that each part stays in registers.
+// vectors hold them.
 template <class Lanes>
 class PhiloxLanes {
  public:
   using Wide = typename Lanes::Wide;
   using Words = Wide[Lanes::kParts];
 
-  explicit PhiloxLanes(const DrawKey& key) : key_(key) {
-    uint32_t k0 = static_cast<uint32_t>(key.seed);
-    uint32_t k1 = static_cast<uint32_t>(key.seed >> 32);
-    for (int round = 0; round < kPhiloxRounds; ++round) {
-      k0_[round] = k0;
-      k1_[round] = k1;
-      k0 += kPhiloxKeyStep0;
-      k1 += kPhiloxKeyStep1;
+  explicit PhiloxLanes(const DrawKey& key)
+      : key_(key),
+        k0_(static_cast<uint32_t>(key.seed)),
+        k1_(static_cast<uint32_t>(key.seed >> 32)) {
+    for (int round = 2; round < kPhiloxRounds; round += 2) {
+      wide0_[round / 2] = uint64_t{Key0(round)} << 32 | Key0(round + 1);
+      wide1_[round / 2] = uint64_t{Key1(round)} << 32 | Key1(round + 1);
     }
   }
 
   // Computes the four words of blocks [block, block + 16); block is a multiple
   // of 16.
-  void Draw(uint64_t block, Words (&words)[4]) const {
+  __attribute__((always_inline)) void Draw(uint64_t block,
+                                           Words (&words)[4]) const {
     // Only the block's low word differs between the lanes, so half of the
     // first two rounds is the same for all of them.
     const uint32_t c1 = static_cast<uint32_t>(block >> 32);
     const uint64_t same = uint64_t{kPhiloxMultiplier1} * key_.step;
-    const uint32_t n0 = static_cast<uint32_t>(same >> 32) ^ c1 ^ k0_[0];
+    const uint32_t n0 = static_cast<uint32_t>(same >> 32) ^ c1 ^ k0_;
     const uint64_t same2 = uint64_t{kPhiloxMultiplier0} * n0;
-    const uint32_t high2 = static_cast<uint32_t>(same2 >> 32);
+    const Wide n2_key = Lanes::Repeat(key_.stream ^ k1_);
+    const Wide w0_key = Lanes::Repeat(static_cast<uint32_t>(same) ^ Key0(1));
+    const Wide w2_key = Lanes::Repeat(same2 >> 32 ^ Key1(1));
     for (int part = 0; part < Lanes::kParts; ++part) {
       const Wide product = Lanes::MultiplyWide(
           Lanes::Consecutive(static_cast<uint32_t>(block), part),
           kPhiloxMultiplier0);
-      const Wide n2 = Lanes::HighXor(product, key_.stream ^ k1_[0]);
-      const Wide product2 = Lanes::MultiplyWide(n2, kPhiloxMultiplier1);
-      Wide w0 = Lanes::HighXor(product2, static_cast<uint32_t>(same) ^ k0_[1]);
+      const Wide product2 = Lanes::MultiplyWide(Lanes::HighXor(product, n2_key),
+                                                kPhiloxMultiplier1);
+      Wide w0 = Lanes::HighXor(product2, w0_key);
       Wide w1 = product2;  // a Wide's upper halves are ignored
-      Wide w2 = Lanes::XorWide(product, high2 ^ k1_[1]);
-      Wide w3 = Lanes::BroadcastWide(static_cast<uint32_t>(same2));
-      for (int round = 2; round < kPhiloxRounds; ++round) {
-        const Wide p0 = Lanes::MultiplyWide(w0, kPhiloxMultiplier0);
-        const Wide p1 = Lanes::MultiplyWide(w2, kPhiloxMultiplier1);
-        w0 = Lanes::HighXor(p1, w1, k0_[round]);
-        w1 = p1;
-        w2 = Lanes::HighXor(p0, w3, k1_[round]);
-        w3 = p0;
+      Wide w2 = Lanes::Xor(product, w2_key);
+      Wide w3 = Lanes::Repeat(same2);
+      // A product's upper half is used in its round, its lower half in the
+      // next one: a wide key serves two rounds.
+      for (int round = 2; round < kPhiloxRounds; round += 2) {
+        const Wide p0 = Lanes::Xor(Lanes::MultiplyWide(w0, kPhiloxMultiplier0),
+                                   Lanes::Repeat(wide1_[round / 2]));
+        const Wide p1 = Lanes::Xor(Lanes::MultiplyWide(w2, kPhiloxMultiplier1),
+                                   Lanes::Repeat(wide0_[round / 2]));
+        w0 = Lanes::HighXor(p1, w1);
+        w2 = Lanes::HighXor(p0, w3);
+        w3 = Lanes::MultiplyWide(w0, kPhiloxMultiplier0);
+        w1 = Lanes::MultiplyWide(w2, kPhiloxMultiplier1);
+        w0 = Lanes::HighXor(w1, p1);
+        w2 = Lanes::HighXor(w3, p0);
       }
       words[0][part] = w0;
       words[1][part] = w1;
@@ -187,9 +195,12 @@ class PhiloxLanes {
   const DrawKey& key() const { return key_; }
 
  private:
+  uint32_t Key0(uint32_t round) const { return k0_ + round * kPhiloxKeyStep0; }
+  uint32_t Key1(uint32_t round) const { return k1_ + round * kPhiloxKeyStep1; }
+
   DrawKey key_;
-  uint32_t k0_[kPhiloxRounds];
-  uint32_t k1_[kPhiloxRounds];
+  uint32_t k0_, k1_;
+  uint64_t wide0_[kPhiloxRounds / 2], wide1_[kPhiloxRounds / 2];
 };
 
 // A value is kept if r < t, where t = min(|x|, bound) * (2^24 / scale) and r is
@@ -232,9 +243,11 @@ class SourceEncoder {
     uint32_t negative[kGroupWords];
   };
 
-  // Encodes `count` values from `element` on, all in one group of draws.
-  void EncodeSome(const float* values, uint64_t element, int count,
-                  Codes* codes) const {
+  // Encodes `count` values from `element` on, all in one group of draws. Not
+  // inlined: the loop around it would hold registers.
+  __attribute__((noinline)) void EncodeSome(const float* values,
+                                            uint64_t element, int count,
+                                            Codes* codes) const {
     const uint64_t group = element / kDrawGroup;
     float padded[kDrawGroup];
     if (count < kDrawGroup) {
@@ -242,10 +255,6 @@ class SourceEncoder {
       std::memcpy(padded + element % kDrawGroup, values, count * sizeof(float));
       values = padded;
     }
-    EncodeGroup(values, group, codes);
-  }
-
-  void EncodeGroup(const float* values, uint64_t group, Codes* codes) const {
     typename PhiloxLanes<Lanes>::Words draws[kGroupWords];
     philox_.Draw(group * kDrawBlocks, draws);
     uint32_t open[kGroupWords];
@@ -271,8 +280,10 @@ class SourceEncoder {
   }
 
   // Decides the undecided values with all 24 bits of their draws.
-  __attribute__((noinline, cold)) void Settle(const float* values, uint64_t group, const uint32_t* open,
-              Codes* codes) const {
+  __attribute__((noinline, cold)) void Settle(const float* values,
+                                              uint64_t group,
+                                              const uint32_t* open,
+                                              Codes* codes) const {
     for (int w = 0; w < kGroupWords; ++w) {
       for (uint32_t bits = open[w]; bits; bits &= bits - 1) {
         const int bit = __builtin_ctz(bits);

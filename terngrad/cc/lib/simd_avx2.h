@@ -24,11 +24,10 @@ struct Avx2Lanes {
     __m256i low, high;
   };
   // Words of 64-bit lanes; the upper halves are not part of the value. Lanes
-  // 0, 8, 4, 12 are in the first register of the first part, and the following
-  // ones in the other three.
-  static constexpr int kParts = 2;
+  // 0, 8, 4, 12 are in the first register, the following ones in the others.
+  static constexpr int kParts = 1;
   struct Wide {
-    __m256i first, second;
+    __m256i part[4];
   };
 
   static Floats Load(const float* values) {
@@ -69,9 +68,8 @@ struct Avx2Lanes {
     return {round(low), round(high)};
   }
   static uint32_t Greater(Halves a, Halves b) {
-    const __m256i excess =
-        _mm256_packs_epi16(_mm256_subs_epu16(a.low, b.low),
-                           _mm256_subs_epu16(a.high, b.high));
+    const __m256i excess = _mm256_packs_epi16(
+        _mm256_subs_epu16(a.low, b.low), _mm256_subs_epu16(a.high, b.high));
     return ~Mask(_mm256_cmpeq_epi8(excess, _mm256_setzero_si256()));
   }
   static uint32_t Equal(Halves a, Halves b) {
@@ -115,47 +113,47 @@ struct Avx2Lanes {
     return {_mm256_cvtepi32_ps(x.low), _mm256_cvtepi32_ps(x.high)};
   }
 
-  // Lanes of a part of first, first + 1, ..., first + 15, a multiple of 16.
-  static Wide Consecutive(uint32_t first, int part) {
-    const __m256i x = _mm256_add_epi64(_mm256_set1_epi64x(first + 2 * part),
-                                       _mm256_set_epi64x(12, 4, 8, 0));
-    return {x, _mm256_add_epi64(x, _mm256_set1_epi64x(1))};
+  // first, first + 1, ..., first + 15; first is a multiple of 16.
+  static Wide Consecutive(uint32_t first, int) {
+    Wide x = Repeat(first);
+    for (int i = 0; i < 4; ++i) {
+      x.part[i] = _mm256_add_epi64(x.part[i],
+                                   _mm256_set_epi64x(12 + i, 4 + i, 8 + i, i));
+    }
+    return x;
   }
-  static Wide BroadcastWide(uint32_t value) {
-    return {_mm256_set1_epi64x(value), _mm256_set1_epi64x(value)};
+  static Wide Repeat(uint64_t value) {
+    const __m256i v = _mm256_set1_epi64x(static_cast<int64_t>(value));
+    return {{v, v, v, v}};
   }
   static Wide MultiplyWide(Wide x, uint32_t factor) {
     const __m256i f = _mm256_set1_epi64x(factor);
-    return {_mm256_mul_epu32(x.first, f), _mm256_mul_epu32(x.second, f)};
+    for (__m256i& part : x.part) part = _mm256_mul_epu32(part, f);
+    return x;
   }
-  static Wide XorWide(Wide x, uint32_t value) {
-    return XorWide(x, BroadcastWide(value));
+  static Wide Xor(Wide x, Wide other) {
+    for (int i = 0; i < 4; ++i) {
+      x.part[i] = _mm256_xor_si256(x.part[i], other.part[i]);
+    }
+    return x;
   }
-  // Upper halves of a product, as lower ones, xor value.
-  static Wide HighXor(Wide product, uint32_t value) {
-    return XorWide({_mm256_srli_epi64(product.first, 32),
-                    _mm256_srli_epi64(product.second, 32)},
-                   value);
-  }
-  static Wide HighXor(Wide product, Wide other, uint32_t value) {
-    return XorWide(HighXor(product, value), other);
+  // Upper halves of a product, as lower ones, xor the other's lower ones.
+  static Wide HighXor(Wide product, Wide other) {
+    for (__m256i& part : product.part) part = _mm256_srli_epi64(part, 32);
+    return Xor(product, other);
   }
   // The lower halves of the words, then the upper ones.
   static Halves ToHalves(const Wide (&x)[kParts]) {
     const auto join = [](__m256i even, __m256i odd) {
       return _mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xAA);
     };
-    const __m256i even = join(x[0].first, x[1].first);
-    const __m256i odd = join(x[0].second, x[1].second);
+    const __m256i even = join(x[0].part[0], x[0].part[2]);
+    const __m256i odd = join(x[0].part[1], x[0].part[3]);
     return {_mm256_blend_epi16(even, _mm256_slli_epi32(odd, 16), 0xAA),
             _mm256_blend_epi16(_mm256_srli_epi32(even, 16), odd, 0xAA)};
   }
 
  private:
-  static Wide XorWide(Wide a, Wide b) {
-    return {_mm256_xor_si256(a.first, b.first),
-            _mm256_xor_si256(a.second, b.second)};
-  }
   // Sign bits of 32 bytes, packed from four registers of 8 lanes.
   static uint32_t Mask(__m256i bytes) {
     const __m256i order = _mm256_set_epi32(7, 3, 6, 2, 5, 1, 4, 0);

@@ -69,32 +69,25 @@ struct Avx512Lanes {
         _mm512_set1_epi64(first), _mm512_set_epi64(14, 12, 10, 8, 6, 4, 2, 0));
     return {even, _mm512_add_epi64(even, _mm512_set1_epi64(1))};
   }
-  static Wide BroadcastWide(uint32_t value) {
-    return {_mm512_set1_epi64(value), _mm512_set1_epi64(value)};
+  static Wide Repeat(uint64_t value) {
+    const __m512i v = _mm512_set1_epi64(static_cast<int64_t>(value));
+    return {v, v};
   }
   static Wide MultiplyWide(Wide x, uint32_t factor) {
     const __m512i f = _mm512_set1_epi64(factor);
     return {_mm512_mul_epu32(x.even, f), _mm512_mul_epu32(x.odd, f)};
   }
-  static Wide XorWide(Wide x, uint32_t value) {
-    const __m512i v = _mm512_set1_epi64(value);
-    return {_mm512_xor_si512(x.even, v), _mm512_xor_si512(x.odd, v)};
+  static Wide Xor(Wide x, Wide other) {
+    return {_mm512_xor_si512(x.even, other.even),
+            _mm512_xor_si512(x.odd, other.odd)};
   }
-  // Upper halves of a product, as order ones, xor value.
-  static Wide HighXor(Wide product, uint32_t value) {
-    return XorWide({_mm512_srli_epi64(product.even, 32),
-                    _mm512_srli_epi64(product.odd, 32)},
-                   value);
+  // Upper halves of a product, as lower ones, xor the other's lower ones.
+  static Wide HighXor(Wide product, Wide other) {
+    return Xor({_mm512_srli_epi64(product.even, 32),
+                _mm512_srli_epi64(product.odd, 32)},
+               other);
   }
-  static Wide HighXor(Wide product, Wide other, uint32_t value) {
-    const __m512i v = _mm512_set1_epi64(value);
-    constexpr int kXor3 = 0x96;
-    return {_mm512_ternarylogic_epi64(_mm512_srli_epi64(product.even, 32),
-                                      other.even, v, kXor3),
-            _mm512_ternarylogic_epi64(_mm512_srli_epi64(product.odd, 32),
-                                      other.odd, v, kXor3)};
-  }
-  // The order halves of the words, then the upper ones.
+  // The lower halves of the words, then the upper ones.
   static Halves ToHalves(const Wide (&x)[kParts]) {
     const __m512i order = _mm512_set_epi16(
         61, 29, 57, 25, 53, 21, 49, 17, 45, 13, 41, 9, 37, 5, 33, 1,  //

@@ -25,10 +25,13 @@ struct PortableLanes {
   static constexpr int kParts = 16;
   using Wide = uint64_t;
 
+  // Part by part: compilers load more than a vector through memory.
   static Floats Load(const float* values) {
-    Floats x;
-    std::memcpy(x.part, values, sizeof(x));
-    return x;
+    return Make<Floats>([&](int i) {
+      Float4 part;
+      std::memcpy(&part, values + 4 * i, sizeof(part));
+      return part;
+    });
   }
   static void Store(float* values, const Floats& x) {
     std::memcpy(values, x.part, sizeof(x));
@@ -47,9 +50,8 @@ struct PortableLanes {
   }
   // b where a or b is NaN.
   static Floats Min(const Floats& a, const Floats& b) {
-    return Make<Floats>([&](int i) {
-      return a.part[i] < b.part[i] ? a.part[i] : b.part[i];
-    });
+    return Make<Floats>(
+        [&](int i) { return a.part[i] < b.part[i] ? a.part[i] : b.part[i]; });
   }
   static Floats Magnitude(const Floats& x) {
     return Make<Floats>(
@@ -80,9 +82,8 @@ struct PortableLanes {
   }
   // Words have no sign here.
   static Words Max(const Words& a, const Words& b) {
-    return Make<Words>([&](int i) {
-      return a.part[i] > b.part[i] ? a.part[i] : b.part[i];
-    });
+    return Make<Words>(
+        [&](int i) { return a.part[i] > b.part[i] ? a.part[i] : b.part[i]; });
   }
   // x | weight in the lanes of the lowest 16 bits of `lanes`.
   static Words OrWhere(const Words& x, uint32_t lanes, uint32_t weight) {
@@ -98,17 +99,14 @@ struct PortableLanes {
   }
 
   static Wide Consecutive(uint32_t first, int part) { return first + part; }
-  static Wide BroadcastWide(uint32_t value) { return value; }
+  static Wide Repeat(uint64_t value) { return value; }
   static Wide MultiplyWide(Wide x, uint32_t factor) {
     return uint64_t{static_cast<uint32_t>(x)} * factor;
   }
-  static Wide XorWide(Wide x, uint32_t value) { return x ^ value; }
-  // Upper halves of a product, as lower ones, xor value.
-  static Wide HighXor(Wide product, uint32_t value) {
-    return product >> 32 ^ value;
-  }
-  static Wide HighXor(Wide product, Wide other, uint32_t value) {
-    return product >> 32 ^ other ^ value;
+  static Wide Xor(Wide x, Wide other) { return x ^ other; }
+  // The upper half of a product, as lower one, xor the other's lower one.
+  static Wide HighXor(Wide product, Wide other) {
+    return product >> 32 ^ other;
   }
   // The lower halves of the words, then the upper ones.
   static Halves ToHalves(const Wide (&x)[kParts]) {
