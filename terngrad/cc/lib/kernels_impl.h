@@ -101,7 +101,7 @@ class CodeWriter {
   // Appends the lowest `count` <= 32 bits of each plane; higher bits must be 0.
   void Put(uint32_t nonzero, uint32_t negative, int count) {
     nonzero_ |= uint64_t{nonzero} << filled_;
-    negative_ |= uint64_t{negative} << filled_;
+    negative_ |= uint64_t{negative & nonzero} << filled_;
     filled_ += count;
     if (filled_ >= kWordBits) {
       Flush();
@@ -130,77 +130,93 @@ class CodeWriter {
   int filled_ = 0;
 };
 
-// Sixteen consecutive Philox blocks of one stream, one per lane.
+// Sixteen consecutive Philox blocks of one stream, one per lane. Lanes::kParts
+// vectors hold them.
 template <class Lanes>
 class PhiloxLanes {
  public:
   using Wide = typename Lanes::Wide;
-  using Words = typename Lanes::Words;
+  using Words = Wide[Lanes::kParts];
 
-  explicit PhiloxLanes(const DrawKey& key) : key_(key) {
-    uint32_t k0 = static_cast<uint32_t>(key.seed);
-    uint32_t k1 = static_cast<uint32_t>(key.seed >> 32);
-    for (int round = 0; round < kPhiloxRounds; ++round) {
-      k0_[round] = k0;
-      k1_[round] = k1;
-      k0 += kPhiloxKeyStep0;
-      k1 += kPhiloxKeyStep1;
+  explicit PhiloxLanes(const DrawKey& key)
+      : key_(key),
+        k0_(static_cast<uint32_t>(key.seed)),
+        k1_(static_cast<uint32_t>(key.seed >> 32)) {
+    for (int round = 2; round < kPhiloxRounds; round += 2) {
+      wide0_[round / 2] = uint64_t{Key0(round)} << 32 | Key0(round + 1);
+      wide1_[round / 2] = uint64_t{Key1(round)} << 32 | Key1(round + 1);
     }
   }
 
-  // Computes blocks [block, block + 16); block is a multiple of 16.
-  void Draw(uint64_t block, Words (&words)[4]) const {
+  // Computes the four words of blocks [block, block + 16); block is a multiple
+  // of 16.
+  __attribute__((always_inline)) void Draw(uint64_t block,
+                                           Words (&words)[4]) const {
     // Only the block's low word differs between the lanes, so half of the
     // first two rounds is the same for all of them.
     const uint32_t c1 = static_cast<uint32_t>(block >> 32);
-    const Wide product = Lanes::MultiplyWide(
-        Lanes::Consecutive(static_cast<uint32_t>(block)), kPhiloxMultiplier0);
     const uint64_t same = uint64_t{kPhiloxMultiplier1} * key_.step;
-    const uint32_t n0 = static_cast<uint32_t>(same >> 32) ^ c1 ^ k0_[0];
-    const Wide n2 = Lanes::HighXor(product, key_.stream ^ k1_[0]);
-
+    const uint32_t n0 = static_cast<uint32_t>(same >> 32) ^ c1 ^ k0_;
     const uint64_t same2 = uint64_t{kPhiloxMultiplier0} * n0;
-    const Wide product2 = Lanes::MultiplyWide(n2, kPhiloxMultiplier1);
-    const uint32_t high2 = static_cast<uint32_t>(same2 >> 32);
-    Wide w0 = Lanes::HighXor(product2, static_cast<uint32_t>(same) ^ k0_[1]);
-    Wide w1 = product2;  // a Wide's upper halves are ignored
-    Wide w2 = Lanes::XorWide(product, high2 ^ k1_[1]);
-    Wide w3 = Lanes::BroadcastWide(static_cast<uint32_t>(same2));
-    for (int round = 2; round < kPhiloxRounds; ++round) {
-      const Wide p0 = Lanes::MultiplyWide(w0, kPhiloxMultiplier0);
-      const Wide p1 = Lanes::MultiplyWide(w2, kPhiloxMultiplier1);
-      w0 = Lanes::HighXor(p1, w1, k0_[round]);
-      w1 = p1;
-      w2 = Lanes::HighXor(p0, w3, k1_[round]);
-      w3 = p0;
+    const Wide n2_key = Lanes::Repeat(key_.stream ^ k1_);
+    const Wide w0_key = Lanes::Repeat(static_cast<uint32_t>(same) ^ Key0(1));
+    const Wide w2_key = Lanes::Repeat(same2 >> 32 ^ Key1(1));
+    for (int part = 0; part < Lanes::kParts; ++part) {
+      const Wide product = Lanes::MultiplyWide(
+          Lanes::Consecutive(static_cast<uint32_t>(block), part),
+          kPhiloxMultiplier0);
+      const Wide product2 = Lanes::MultiplyWide(Lanes::HighXor(product, n2_key),
+                                                kPhiloxMultiplier1);
+      Wide w0 = Lanes::HighXor(product2, w0_key);
+      Wide w1 = product2;  // a Wide's upper halves are ignored
+      Wide w2 = Lanes::Xor(product, w2_key);
+      Wide w3 = Lanes::Repeat(same2);
+      // A product's upper half is used in its round, its lower half in the
+      // next one: a wide key serves two rounds.
+      for (int round = 2; round < kPhiloxRounds; round += 2) {
+        const Wide p0 = Lanes::Xor(Lanes::MultiplyWide(w0, kPhiloxMultiplier0),
+                                   Lanes::Repeat(wide1_[round / 2]));
+        const Wide p1 = Lanes::Xor(Lanes::MultiplyWide(w2, kPhiloxMultiplier1),
+                                   Lanes::Repeat(wide0_[round / 2]));
+        w0 = Lanes::HighXor(p1, w1);
+        w2 = Lanes::HighXor(p0, w3);
+        w3 = Lanes::MultiplyWide(w0, kPhiloxMultiplier0);
+        w1 = Lanes::MultiplyWide(w2, kPhiloxMultiplier1);
+        w0 = Lanes::HighXor(w1, p1);
+        w2 = Lanes::HighXor(w3, p0);
+      }
+      words[0][part] = w0;
+      words[1][part] = w1;
+      words[2][part] = w2;
+      words[3][part] = w3;
     }
-    words[0] = Lanes::Narrow(w0);
-    words[1] = Lanes::Narrow(w1);
-    words[2] = Lanes::Narrow(w2);
-    words[3] = Lanes::Narrow(w3);
   }
 
   const DrawKey& key() const { return key_; }
 
  private:
+  uint32_t Key0(uint32_t round) const { return k0_ + round * kPhiloxKeyStep0; }
+  uint32_t Key1(uint32_t round) const { return k1_ + round * kPhiloxKeyStep1; }
+
   DrawKey key_;
-  uint32_t k0_[kPhiloxRounds];
-  uint32_t k1_[kPhiloxRounds];
+  uint32_t k0_, k1_;
+  uint64_t wide0_[kPhiloxRounds / 2], wide1_[kPhiloxRounds / 2];
 };
 
 // A value is kept if r < t, where t = min(|x|, bound) * (2^24 / scale) and r is
-// its draw of 24 bits. With h = r / 256 rounded down, t / 256 < h rejects and
-// t / 256 > h + 255 / 256 accepts it, whatever the lower 8 bits of r are. Only
-// between the two, once in 2^16 values, are the lower bits drawn.
+// its draw of 24 bits. The upper 16 bits of the draw, compared with t / 256
+// rounded down, decide. Only if they are the same, once in 2^16 values, are the
+// lower bits drawn. Values above the scale are as good as the scale until then.
 template <class Lanes>
 class SourceEncoder {
  public:
   using Floats = typename Lanes::Floats;
-  using Words = typename Lanes::Words;
+  using Halves = typename Lanes::Halves;
 
   SourceEncoder(const Source& source, const NodeKey& key)
       : source_(source),
         draws_per_unit_(0x1p24f / source.scale),
+        bound_(source.bound < source.scale ? source.bound : source.scale),
         philox_({key.seed, key.step, key.node << 16 | source.variable}) {}
 
   // Appends the codes of values [begin, end).
@@ -227,57 +243,47 @@ class SourceEncoder {
     uint32_t negative[kGroupWords];
   };
 
-  // Encodes `count` values from `element` on, all in one group of draws.
-  void EncodeSome(const float* values, uint64_t element, int count,
-                  Codes* codes) const {
+  // Encodes `count` values from `element` on, all in one group of draws. Not
+  // inlined: the loop around it would hold registers.
+  __attribute__((noinline)) void EncodeSome(const float* values,
+                                            uint64_t element, int count,
+                                            Codes* codes) const {
     const uint64_t group = element / kDrawGroup;
-    if (count == kDrawGroup) {
-      EncodeGroup(values, group, codes);
-      return;
+    float padded[kDrawGroup];
+    if (count < kDrawGroup) {
+      std::memset(padded, 0, sizeof(padded));
+      std::memcpy(padded + element % kDrawGroup, values, count * sizeof(float));
+      values = padded;
     }
-    float padded[kDrawGroup] = {};
-    std::memcpy(padded + element % kDrawGroup, values, count * sizeof(float));
-    EncodeGroup(padded, group, codes);
-  }
-
-  void EncodeGroup(const float* values, uint64_t group, Codes* codes) const {
-    Words draws[kGroupWords];
+    typename PhiloxLanes<Lanes>::Words draws[kGroupWords];
     philox_.Draw(group * kDrawBlocks, draws);
-    const Floats bound = Lanes::Broadcast(source_.bound);
-    const Floats factor = Lanes::Broadcast(draws_per_unit_ * 0x1p-8f);
     uint32_t open[kGroupWords];
     uint32_t any_open = 0;
     for (int w = 0; w < kGroupWords; ++w) {
-      const Decision low = Decide(Lanes::Load(values + w * kWordBits), bound,
-                                  factor, Lanes::LowHalves(draws[w]));
-      const Decision high = Decide(Lanes::Load(values + w * kWordBits + kLanes),
-                                   bound, factor, Lanes::HighHalves(draws[w]));
-      codes->nonzero[w] = low.accepted | high.accepted << kLanes;
-      codes->negative[w] = low.negative | high.negative << kLanes;
-      open[w] = (low.possible | high.possible << kLanes) & ~codes->nonzero[w];
+      const Floats low = Lanes::Load(values + w * kWordBits);
+      const Floats high = Lanes::Load(values + w * kWordBits + kLanes);
+      const Halves t = Lanes::RoundDown(Threshold(low), Threshold(high));
+      const Halves h = Lanes::ToHalves(draws[w]);
+      codes->nonzero[w] = Lanes::Greater(t, h);
+      codes->negative[w] = Lanes::SignBits(low, high);
+      open[w] = Lanes::Equal(t, h);
       any_open |= open[w];
     }
     if (any_open) Settle(values, group, open, codes);
-    for (int w = 0; w < kGroupWords; ++w) {
-      codes->negative[w] &= codes->nonzero[w];
-    }
   }
 
-  struct Decision {
-    uint32_t accepted, possible, negative;  // one bit per lane
-  };
-
-  static Decision Decide(Floats x, Floats bound, Floats factor, Floats h) {
-    const Floats t =
-        Lanes::Multiply(Lanes::Min(bound, Lanes::Magnitude(x)), factor);
-    const Floats last = Lanes::Add(h, Lanes::Broadcast(255.0f / 256.0f));
-    return {Lanes::Greater(t, last), Lanes::GreaterOrEqual(t, h),
-            Lanes::SignBits(x)};
+  // t / 256: at most 2^16, or NaN.
+  Floats Threshold(Floats x) const {
+    return Lanes::Multiply(
+        Lanes::Min(Lanes::Broadcast(bound_), Lanes::Magnitude(x)),
+        Lanes::Broadcast(draws_per_unit_ * 0x1p-8f));
   }
 
   // Decides the undecided values with all 24 bits of their draws.
-  void Settle(const float* values, uint64_t group, const uint32_t* open,
-              Codes* codes) const {
+  __attribute__((noinline, cold)) void Settle(const float* values,
+                                              uint64_t group,
+                                              const uint32_t* open,
+                                              Codes* codes) const {
     for (int w = 0; w < kGroupWords; ++w) {
       for (uint32_t bits = open[w]; bits; bits &= bits - 1) {
         const int bit = __builtin_ctz(bits);
@@ -321,6 +327,7 @@ class SourceEncoder {
 
   const Source& source_;
   float draws_per_unit_;
+  float bound_;
   PhiloxLanes<Lanes> philox_;
 };
 

@@ -18,8 +18,14 @@ struct Avx2Lanes {
   struct Words {
     __m256i low, high;
   };
+  // 32 lanes of 16 bits, unsigned: the first 16 in `low`. In both, lanes 4 to 7
+  // and 8 to 11 have changed places, as packing two registers leaves them.
+  struct Halves {
+    __m256i low, high;
+  };
   // Words of 64-bit lanes; the upper halves are not part of the value. Lanes
-  // 0 to 7 are in the first two registers, the even ones in the first.
+  // 0, 8, 4, 12 are in the first register, the following ones in the others.
+  static constexpr int kParts = 1;
   struct Wide {
     __m256i part[4];
   };
@@ -53,17 +59,29 @@ struct Avx2Lanes {
     return {_mm256_castsi256_ps(bits.low), _mm256_castsi256_ps(bits.high)};
   }
 
-  static uint32_t Greater(Floats a, Floats b) {
-    return SignBits({_mm256_cmp_ps(a.low, b.low, _CMP_GT_OQ),
-                     _mm256_cmp_ps(a.high, b.high, _CMP_GT_OQ)});
+  // x >= 0 rounded down, at most 2^16 - 1; NaN gives 0.
+  static Halves RoundDown(Floats low, Floats high) {
+    const auto round = [](Floats x) {
+      return _mm256_packus_epi32(_mm256_cvttps_epi32(x.low),
+                                 _mm256_cvttps_epi32(x.high));
+    };
+    return {round(low), round(high)};
   }
-  static uint32_t GreaterOrEqual(Floats a, Floats b) {
-    return SignBits({_mm256_cmp_ps(a.low, b.low, _CMP_GE_OQ),
-                     _mm256_cmp_ps(a.high, b.high, _CMP_GE_OQ)});
+  static uint32_t Greater(Halves a, Halves b) {
+    const __m256i excess = _mm256_packs_epi16(
+        _mm256_subs_epu16(a.low, b.low), _mm256_subs_epu16(a.high, b.high));
+    return ~Mask(_mm256_cmpeq_epi8(excess, _mm256_setzero_si256()));
   }
-  static uint32_t SignBits(Floats x) {
-    return static_cast<uint32_t>(_mm256_movemask_ps(x.low)) |
-           static_cast<uint32_t>(_mm256_movemask_ps(x.high)) << 8;
+  static uint32_t Equal(Halves a, Halves b) {
+    return Mask(_mm256_packs_epi16(_mm256_cmpeq_epi16(a.low, b.low),
+                                   _mm256_cmpeq_epi16(a.high, b.high)));
+  }
+  static uint32_t SignBits(Floats low, Floats high) {
+    const auto pack = [](Floats x) {
+      return _mm256_packs_epi32(_mm256_castps_si256(x.low),
+                                _mm256_castps_si256(x.high));
+    };
+    return Mask(_mm256_packs_epi16(pack(low), pack(high)));
   }
 
   static Words Zeros() {
@@ -94,27 +112,18 @@ struct Avx2Lanes {
   static Floats ToFloats(Words x) {
     return {_mm256_cvtepi32_ps(x.low), _mm256_cvtepi32_ps(x.high)};
   }
-  static Floats LowHalves(Words x) {
-    const __m256i mask = _mm256_set1_epi32(0xFFFF);
-    return ToFloats(
-        {_mm256_and_si256(x.low, mask), _mm256_and_si256(x.high, mask)});
-  }
-  static Floats HighHalves(Words x) {
-    return ToFloats(
-        {_mm256_srli_epi32(x.low, 16), _mm256_srli_epi32(x.high, 16)});
-  }
 
   // first, first + 1, ..., first + 15; first is a multiple of 16.
-  static Wide Consecutive(uint32_t first) {
-    const __m256i base = _mm256_add_epi64(_mm256_set1_epi64x(first),
-                                          _mm256_set_epi64x(6, 4, 2, 0));
-    const __m256i one = _mm256_set1_epi64x(1);
-    const __m256i upper = _mm256_add_epi64(base, _mm256_set1_epi64x(8));
-    return {{base, _mm256_add_epi64(base, one), upper,
-             _mm256_add_epi64(upper, one)}};
+  static Wide Consecutive(uint32_t first, int) {
+    Wide x = Repeat(first);
+    for (int i = 0; i < 4; ++i) {
+      x.part[i] = _mm256_add_epi64(x.part[i],
+                                   _mm256_set_epi64x(12 + i, 4 + i, 8 + i, i));
+    }
+    return x;
   }
-  static Wide BroadcastWide(uint32_t value) {
-    const __m256i v = _mm256_set1_epi64x(value);
+  static Wide Repeat(uint64_t value) {
+    const __m256i v = _mm256_set1_epi64x(static_cast<int64_t>(value));
     return {{v, v, v, v}};
   }
   static Wide MultiplyWide(Wide x, uint32_t factor) {
@@ -122,28 +131,34 @@ struct Avx2Lanes {
     for (__m256i& part : x.part) part = _mm256_mul_epu32(part, f);
     return x;
   }
-  static Wide XorWide(Wide x, uint32_t value) {
-    const __m256i v = _mm256_set1_epi64x(value);
-    for (__m256i& part : x.part) part = _mm256_xor_si256(part, v);
-    return x;
-  }
-  // Upper halves of a product, as lower ones, xor value.
-  static Wide HighXor(Wide product, uint32_t value) {
-    for (__m256i& part : product.part) part = _mm256_srli_epi64(part, 32);
-    return XorWide(product, value);
-  }
-  static Wide HighXor(Wide product, Wide other, uint32_t value) {
-    Wide x = HighXor(product, value);
+  static Wide Xor(Wide x, Wide other) {
     for (int i = 0; i < 4; ++i) {
       x.part[i] = _mm256_xor_si256(x.part[i], other.part[i]);
     }
     return x;
   }
-  static Words Narrow(Wide x) {
+  // Upper halves of a product, as lower ones, xor the other's lower ones.
+  static Wide HighXor(Wide product, Wide other) {
+    for (__m256i& part : product.part) part = _mm256_srli_epi64(part, 32);
+    return Xor(product, other);
+  }
+  // The lower halves of the words, then the upper ones.
+  static Halves ToHalves(const Wide (&x)[kParts]) {
     const auto join = [](__m256i even, __m256i odd) {
       return _mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xAA);
     };
-    return {join(x.part[0], x.part[1]), join(x.part[2], x.part[3])};
+    const __m256i even = join(x[0].part[0], x[0].part[2]);
+    const __m256i odd = join(x[0].part[1], x[0].part[3]);
+    return {_mm256_blend_epi16(even, _mm256_slli_epi32(odd, 16), 0xAA),
+            _mm256_blend_epi16(_mm256_srli_epi32(even, 16), odd, 0xAA)};
+  }
+
+ private:
+  // Sign bits of 32 bytes, packed from four registers of 8 lanes.
+  static uint32_t Mask(__m256i bytes) {
+    const __m256i order = _mm256_set_epi32(7, 3, 6, 2, 5, 1, 4, 0);
+    return static_cast<uint32_t>(
+        _mm256_movemask_epi8(_mm256_permutevar8x32_epi32(bytes, order)));
   }
 };
 

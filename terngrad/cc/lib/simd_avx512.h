@@ -14,7 +14,9 @@ struct Avx512Lanes {
 
   using Floats = __m512;
   using Words = __m512i;
+  using Halves = __m512i;  // 32 lanes of 16 bits, unsigned
   // Words of 64-bit lanes; the upper halves are not part of the value.
+  static constexpr int kParts = 1;
   struct Wide {
     __m512i even, odd;
   };
@@ -31,14 +33,22 @@ struct Avx512Lanes {
   static Floats Min(Floats a, Floats b) { return _mm512_min_ps(a, b); }
   static Floats Magnitude(Floats x) { return _mm512_abs_ps(x); }
 
-  static uint32_t Greater(Floats a, Floats b) {
-    return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ);
+  // x >= 0 rounded down, at most 2^16 - 1; NaN gives 0.
+  static Halves RoundDown(Floats low, Floats high) {
+    return _mm512_permutexvar_epi64(
+        _mm512_set_epi64(7, 5, 3, 1, 6, 4, 2, 0),
+        _mm512_packus_epi32(_mm512_cvttps_epi32(low),
+                            _mm512_cvttps_epi32(high)));
   }
-  static uint32_t GreaterOrEqual(Floats a, Floats b) {
-    return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ);
+  static uint32_t Greater(Halves a, Halves b) {
+    return _mm512_cmpgt_epu16_mask(a, b);
   }
-  static uint32_t SignBits(Floats x) {
-    return _mm512_movepi32_mask(_mm512_castps_si512(x));
+  static uint32_t Equal(Halves a, Halves b) {
+    return _mm512_cmpeq_epu16_mask(a, b);
+  }
+  static uint32_t SignBits(Floats low, Floats high) {
+    return _mm512_movepi32_mask(_mm512_castps_si512(low)) |
+           _mm512_movepi32_mask(_mm512_castps_si512(high)) << 16;
   }
 
   static Words Zeros() { return _mm512_setzero_si512(); }
@@ -52,47 +62,37 @@ struct Avx512Lanes {
                                 _mm512_set1_epi32(static_cast<int>(weight)));
   }
   static Floats ToFloats(Words x) { return _mm512_cvtepi32_ps(x); }
-  static Floats LowHalves(Words x) {
-    return ToFloats(_mm512_and_si512(x, _mm512_set1_epi32(0xFFFF)));
-  }
-  static Floats HighHalves(Words x) {
-    return ToFloats(_mm512_srli_epi32(x, 16));
-  }
 
   // first, first + 1, ..., first + 15; first is a multiple of 16.
-  static Wide Consecutive(uint32_t first) {
+  static Wide Consecutive(uint32_t first, int) {
     const __m512i even = _mm512_add_epi64(
         _mm512_set1_epi64(first), _mm512_set_epi64(14, 12, 10, 8, 6, 4, 2, 0));
     return {even, _mm512_add_epi64(even, _mm512_set1_epi64(1))};
   }
-  static Wide BroadcastWide(uint32_t value) {
-    return {_mm512_set1_epi64(value), _mm512_set1_epi64(value)};
+  static Wide Repeat(uint64_t value) {
+    const __m512i v = _mm512_set1_epi64(static_cast<int64_t>(value));
+    return {v, v};
   }
   static Wide MultiplyWide(Wide x, uint32_t factor) {
     const __m512i f = _mm512_set1_epi64(factor);
     return {_mm512_mul_epu32(x.even, f), _mm512_mul_epu32(x.odd, f)};
   }
-  static Wide XorWide(Wide x, uint32_t value) {
-    const __m512i v = _mm512_set1_epi64(value);
-    return {_mm512_xor_si512(x.even, v), _mm512_xor_si512(x.odd, v)};
+  static Wide Xor(Wide x, Wide other) {
+    return {_mm512_xor_si512(x.even, other.even),
+            _mm512_xor_si512(x.odd, other.odd)};
   }
-  // Upper halves of a product, as lower ones, xor value.
-  static Wide HighXor(Wide product, uint32_t value) {
-    return XorWide({_mm512_srli_epi64(product.even, 32),
-                    _mm512_srli_epi64(product.odd, 32)},
-                   value);
+  // Upper halves of a product, as lower ones, xor the other's lower ones.
+  static Wide HighXor(Wide product, Wide other) {
+    return Xor({_mm512_srli_epi64(product.even, 32),
+                _mm512_srli_epi64(product.odd, 32)},
+               other);
   }
-  static Wide HighXor(Wide product, Wide other, uint32_t value) {
-    const __m512i v = _mm512_set1_epi64(value);
-    constexpr int kXor3 = 0x96;
-    return {_mm512_ternarylogic_epi64(_mm512_srli_epi64(product.even, 32),
-                                      other.even, v, kXor3),
-            _mm512_ternarylogic_epi64(_mm512_srli_epi64(product.odd, 32),
-                                      other.odd, v, kXor3)};
-  }
-  static Words Narrow(Wide x) {
-    return _mm512_mask_blend_epi32(0xAAAA, x.even,
-                                   _mm512_slli_epi64(x.odd, 32));
+  // The lower halves of the words, then the upper ones.
+  static Halves ToHalves(const Wide (&x)[kParts]) {
+    const __m512i order = _mm512_set_epi16(
+        61, 29, 57, 25, 53, 21, 49, 17, 45, 13, 41, 9, 37, 5, 33, 1,  //
+        60, 28, 56, 24, 52, 20, 48, 16, 44, 12, 40, 8, 36, 4, 32, 0);
+    return _mm512_permutex2var_epi16(x[0].even, order, x[0].odd);
   }
 };
 

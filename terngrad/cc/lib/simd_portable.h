@@ -1,9 +1,8 @@
-// Sixteen lanes in arrays, for every processor.
+// Sixteen lanes in four vectors of GCC and Clang, for every processor.
 
 #ifndef TERNGRAD_CC_LIB_SIMD_PORTABLE_H_
 #define TERNGRAD_CC_LIB_SIMD_PORTABLE_H_
 
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -11,135 +10,138 @@ namespace terngrad {
 
 struct PortableLanes {
   static constexpr const char* kPath = "portable";
-  static constexpr int kLanes = 16;
 
-  struct Floats {
-    float lane[kLanes];
-  };
-  struct Words {
-    uint32_t lane[kLanes];
-  };
-  // Words of 64-bit lanes; the upper halves are not part of the value.
-  struct Wide {
-    uint64_t lane[kLanes];
-  };
+  typedef float Float4 __attribute__((vector_size(16)));
+  typedef int32_t Int4 __attribute__((vector_size(16)));
 
+  template <class Vector, int kVectors>
+  struct Lanes {
+    Vector part[kVectors];
+  };
+  using Floats = Lanes<Float4, 4>;
+  using Words = Lanes<Int4, 4>;
+  using Halves = Lanes<Float4, 8>;  // 32 lanes
+  // A part is one lane. The upper half is not part of the value.
+  static constexpr int kParts = 16;
+  using Wide = uint64_t;
+
+  // Part by part: compilers load more than a vector through memory.
   static Floats Load(const float* values) {
-    Floats x;
-    std::memcpy(x.lane, values, sizeof(x.lane));
-    return x;
+    return Make<Floats>([&](int i) {
+      Float4 part;
+      std::memcpy(&part, values + 4 * i, sizeof(part));
+      return part;
+    });
   }
   static void Store(float* values, const Floats& x) {
-    std::memcpy(values, x.lane, sizeof(x.lane));
+    std::memcpy(values, x.part, sizeof(x));
   }
   static void StoreWords(uint32_t* words, const Words& x) {
-    std::memcpy(words, x.lane, sizeof(x.lane));
+    std::memcpy(words, x.part, sizeof(x));
   }
   static Floats Broadcast(float value) {
-    return Make<Floats>([&](int) { return value; });
+    return Make<Floats>([&](int) { return Float4{} + value; });
   }
   static Floats Add(const Floats& a, const Floats& b) {
-    return Make<Floats>([&](int i) { return a.lane[i] + b.lane[i]; });
+    return Make<Floats>([&](int i) { return a.part[i] + b.part[i]; });
   }
   static Floats Multiply(const Floats& a, const Floats& b) {
-    return Make<Floats>([&](int i) { return a.lane[i] * b.lane[i]; });
+    return Make<Floats>([&](int i) { return a.part[i] * b.part[i]; });
   }
   // b where a or b is NaN.
   static Floats Min(const Floats& a, const Floats& b) {
     return Make<Floats>(
-        [&](int i) { return a.lane[i] < b.lane[i] ? a.lane[i] : b.lane[i]; });
+        [&](int i) { return a.part[i] < b.part[i] ? a.part[i] : b.part[i]; });
   }
   static Floats Magnitude(const Floats& x) {
-    return Make<Floats>([&](int i) { return std::fabs(x.lane[i]); });
+    return Make<Floats>(
+        [&](int i) { return (Float4)((Int4)x.part[i] & 0x7FFFFFFF); });
   }
 
-  static uint32_t Greater(const Floats& a, const Floats& b) {
-    return Mask([&](int i) { return a.lane[i] > b.lane[i]; });
+  // Floats serve as well: the comparisons round down.
+  static Halves RoundDown(const Floats& low, const Floats& high) {
+    return Make<Halves>(
+        [&](int i) { return i < 4 ? low.part[i] : high.part[i - 4]; });
   }
-  static uint32_t GreaterOrEqual(const Floats& a, const Floats& b) {
-    return Mask([&](int i) { return a.lane[i] >= b.lane[i]; });
+  static uint32_t Greater(const Halves& a, const Halves& b) {
+    return Mask([&](int i) { return a.part[i] >= b.part[i] + 1; });
   }
-  static uint32_t SignBits(const Floats& x) {
-    uint32_t bits[kLanes];
-    std::memcpy(bits, x.lane, sizeof(bits));
-    return Mask([&](int i) { return bits[i] >> 31; });
+  static uint32_t Equal(const Halves& a, const Halves& b) {
+    return Mask([&](int i) {
+      return (a.part[i] >= b.part[i]) & ~(a.part[i] >= b.part[i] + 1);
+    });
+  }
+  static uint32_t SignBits(const Floats& low, const Floats& high) {
+    return Mask(
+        [&](int i) { return (Int4)(i < 4 ? low : high).part[i % 4] < 0; });
   }
 
-  static Words Zeros() {
-    return Make<Words>([](int) { return 0u; });
-  }
+  static Words Zeros() { return {}; }
   static Words MagnitudeBits(const Floats& x) {
-    Words bits;
-    std::memcpy(bits.lane, x.lane, sizeof(bits.lane));
-    return Make<Words>([&](int i) { return bits.lane[i] & 0x7FFFFFFF; });
+    return Make<Words>([&](int i) { return (Int4)x.part[i] & 0x7FFFFFFF; });
   }
+  // Words have no sign here.
   static Words Max(const Words& a, const Words& b) {
     return Make<Words>(
-        [&](int i) { return a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]; });
+        [&](int i) { return a.part[i] > b.part[i] ? a.part[i] : b.part[i]; });
   }
   // x | weight in the lanes of the lowest 16 bits of `lanes`.
   static Words OrWhere(const Words& x, uint32_t lanes, uint32_t weight) {
-    return Make<Words>(
-        [&](int i) { return x.lane[i] | (weight & (0u - (lanes >> i & 1))); });
+    return Make<Words>([&](int i) {
+      const Int4 bits = Bits(i);
+      return x.part[i] | (((bits & static_cast<int32_t>(lanes)) == bits) &
+                          static_cast<int32_t>(weight));
+    });
   }
   static Floats ToFloats(const Words& x) {
-    return Make<Floats>([&](int i) {
-      return static_cast<float>(static_cast<int32_t>(x.lane[i]));
-    });
-  }
-  static Floats LowHalves(const Words& x) {
-    return Make<Floats>([&](int i) {
-      return static_cast<float>(static_cast<int32_t>(x.lane[i] & 0xFFFF));
-    });
-  }
-  static Floats HighHalves(const Words& x) {
-    return Make<Floats>([&](int i) {
-      return static_cast<float>(static_cast<int32_t>(x.lane[i] >> 16));
-    });
+    return Make<Floats>(
+        [&](int i) { return __builtin_convertvector(x.part[i], Float4); });
   }
 
-  // first, first + 1, ..., first + 15; first is a multiple of 16.
-  static Wide Consecutive(uint32_t first) {
-    return Make<Wide>([&](int i) { return uint64_t{first} + i; });
+  static Wide Consecutive(uint32_t first, int part) { return first + part; }
+  static Wide Repeat(uint64_t value) { return value; }
+  static Wide MultiplyWide(Wide x, uint32_t factor) {
+    return uint64_t{static_cast<uint32_t>(x)} * factor;
   }
-  static Wide BroadcastWide(uint32_t value) {
-    return Make<Wide>([&](int) { return uint64_t{value}; });
+  static Wide Xor(Wide x, Wide other) { return x ^ other; }
+  // The upper half of a product, as lower one, xor the other's lower one.
+  static Wide HighXor(Wide product, Wide other) {
+    return product >> 32 ^ other;
   }
-  static Wide MultiplyWide(const Wide& x, uint32_t factor) {
-    return Make<Wide>([&](int i) {
-      return uint64_t{static_cast<uint32_t>(x.lane[i])} * factor;
+  // The lower halves of the words, then the upper ones.
+  static Halves ToHalves(const Wide (&x)[kParts]) {
+    uint32_t words[kParts];
+    for (int i = 0; i < kParts; ++i) words[i] = static_cast<uint32_t>(x[i]);
+    Int4 lanes[4];
+    std::memcpy(lanes, words, sizeof(lanes));
+    return Make<Halves>([&](int i) {
+      const Int4 half =
+          i < 4 ? lanes[i] & 0xFFFF : (lanes[i - 4] >> 16) & 0xFFFF;
+      return __builtin_convertvector(half, Float4);
     });
-  }
-  static Wide XorWide(const Wide& x, uint32_t value) {
-    return Make<Wide>([&](int i) { return x.lane[i] ^ value; });
-  }
-  // Upper halves of a product, as lower ones, xor value.
-  static Wide HighXor(const Wide& product, uint32_t value) {
-    return Make<Wide>([&](int i) { return product.lane[i] >> 32 ^ value; });
-  }
-  static Wide HighXor(const Wide& product, const Wide& other, uint32_t value) {
-    return Make<Wide>(
-        [&](int i) { return product.lane[i] >> 32 ^ other.lane[i] ^ value; });
-  }
-  static Words Narrow(const Wide& x) {
-    return Make<Words>([&](int i) { return static_cast<uint32_t>(x.lane[i]); });
   }
 
  private:
-  template <class Vector, class Function>
-  static Vector Make(Function function) {
-    Vector x;
-    for (int i = 0; i < kLanes; ++i) x.lane[i] = function(i);
+  template <class Result, class Function>
+  static Result Make(Function function) {
+    Result x;
+    int i = 0;
+    for (auto& part : x.part) part = function(i++);
     return x;
   }
 
+  // Bits 4 i to 4 i + 3.
+  static Int4 Bits(int i) {
+    const uint32_t bit = uint32_t{1} << 4 * i;
+    return Int4{int(bit), int(bit << 1), int(bit << 2), int(bit << 3)};
+  }
+
+  // A bit for each of 32 lanes.
   template <class Function>
   static uint32_t Mask(Function function) {
-    uint32_t mask = 0;
-    for (int i = 0; i < kLanes; ++i) {
-      mask |= static_cast<uint32_t>(function(i)) << i;
-    }
-    return mask;
+    Int4 bits = {};
+    for (int i = 0; i < 8; ++i) bits |= function(i) & Bits(i);
+    return bits[0] | bits[1] | bits[2] | bits[3];
   }
 };
 
