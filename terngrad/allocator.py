@@ -14,11 +14,11 @@ import resource
 import sys
 from collections.abc import Mapping
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # of glibc's malloc.h
+_TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8  # of glibc's malloc.h
 _SETTINGS = {
     # One arena: each other one would keep freed memory for its own threads.
     "MALLOC_ARENA_MAX": (_ARENA_MAX, 1),
-    "MALLOC_MMAP_THRESHOLD_": (_MMAP_THRESHOLD, 1 << 25),  # bytes; the most that glibc allows
+    "MALLOC_MMAP_MAX_": (_MMAP_MAX, 0),  # blocks from the kernel that go back when they are freed
     "MALLOC_TRIM_THRESHOLD_": (_TRIM_THRESHOLD, (1 << 31) - 1),  # bytes
 }
 _TUNABLES = "GLIBC_TUNABLES"

@@ -45,7 +45,7 @@ def test_kept_memory_is_not_requested_again():
 
 def test_a_setting_of_the_user_stays():
     given = {"MALLOC_ARENA_MAX": "4", "GLIBC_TUNABLES": "glibc.malloc.trim_threshold=4096"}
-    assert allocator.wanted(given) == {"MALLOC_MMAP_THRESHOLD_": (-3, 1 << 25)}
+    assert allocator.wanted(given) == {"MALLOC_MMAP_MAX_": (-4, 0)}
 
 
 @pytest.fixture(name="pages")
