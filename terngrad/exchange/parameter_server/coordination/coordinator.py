@@ -290,6 +290,7 @@ class Coordinator:
 
     def _finish(self, worker: int) -> None:
         self._roster.finish(worker)
+        self._of.standstill.forget(worker)
         self._of.some_are_done = True
         if not self._roster.able:  # workers that hang cannot say that they are done
             self._end(patience.End(""))

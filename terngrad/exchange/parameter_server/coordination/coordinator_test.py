@@ -606,6 +606,15 @@ def test_a_step_that_all_try_in_vain_a_second_time_ends_the_training_and_another
     assert cluster.outcome == "no worker made a step for 100 s"
 
 
+def test_a_backup_worker_that_stands_still_is_noticed_although_the_others_are_done():
+    cluster = Cluster(workers=2, needed=1)
+    cluster.begin(0, 1)
+    cluster.progress(0, None)
+    cluster.tell(0, bye=True)
+    stand_still(cluster, 5)
+    assert cluster.taken()[1] == ["freeze"]
+
+
 def test_where_the_only_worker_with_the_state_hangs_for_very_long_the_chief_goes_on_anew():
     cluster = Cluster(workers=2, elastic=True)
     cluster.begin(0, 1)
