@@ -1056,7 +1056,12 @@ def test_a_view_does_without_the_ps_that_any_member_has_lost_and_uses_them_when_
     cluster.stand(1, 5, is_live=True, view=view)
     view = cluster.taken()[0][-1]
     assert groups.unpack(view.lost_ps) == (1, 2)
-    assert cluster.lines[-1] == "Workers 0 and 1 train from step 5 on, without ps 1 and 2."
+    assert cluster.lines[-3:] == [
+        "worker 0 (host0:1) cannot reach ps 1.",
+        "worker 1 (host1:1) cannot reach ps 2.",
+        "Workers 0 and 1 train from step 5 on, without ps 1 and 2.",
+    ]
+    assert cluster.coordinator.lost_ps == (1, 2)
     cluster.tell(0, **lost())
     assert cluster.taken() == {}  # worker 1 does not reach them yet
     cluster.tell(1, **lost(1))
