@@ -7,6 +7,7 @@ and what the user's environment sets stays as it is.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import re
@@ -25,6 +26,7 @@ _TUNABLES = "GLIBC_TUNABLES"
 _HUGE_PAGES = "glibc.malloc.hugetlb"
 _PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
 _SINCE = (2, 35)  # of glibc
+_MARK = "started_anew"  # option -X of an interpreter that must not start anew again
 
 
 def keep_freed() -> bool:
@@ -70,13 +72,21 @@ def start_anew_with_huge_pages() -> None:
     """Starts this program again in the same process, if it then has huge pages.
 
     malloc reads this setting only when a process starts. Call it before anything is loaded that
-    takes time.
+    takes time. A program that cannot start anew, or was read from a pipe, goes on as it is.
     """
     own = sys.argv[1:]
     is_main = bool(own) and sys.orig_argv[-len(own) :] == own  # not called by another program
+    can_be_read_again = os.path.isfile(sys.argv[0])
+    # The loader removes the setting if the interpreter has privileges, such as capabilities.
+    is_first = _MARK not in sys._xoptions
     environment = with_huge_pages(os.environ)
-    if is_main and "tensorflow" not in sys.modules and environment != dict(os.environ):
-        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
+    if not (is_main and can_be_read_again and is_first) or environment == dict(os.environ):
+        return
+    if "tensorflow" not in sys.modules:
+        sys.stdout.flush()
+        with contextlib.suppress(OSError):
+            command = [sys.executable, "-X", _MARK, *sys.orig_argv[1:]]
+            os.execve(sys.executable, command, environment)
 
 
 def _tunable(name: str) -> str:

@@ -81,24 +81,45 @@ def test_huge_pages_are_not_asked_for_where_all_have_them_or_none(tmp_path, said
 PROGRAM = """
 import os, sys
 from terngrad import allocator
-allocator._PAGES = sys.argv[1]
+allocator._PAGES, sys.executable, *_ = sys.argv[1:]
 allocator.with_huge_pages.__defaults__ = (sys.argv[1],)
-print(os.getpid(), flush=True)
+print(os.getpid())
 allocator.start_anew_with_huge_pages()
-print(os.environ.get("GLIBC_TUNABLES"), sys.argv[1:])
+print(os.environ.get("GLIBC_TUNABLES"), sys.argv[3:])
 """
 
 
-@needs_glibc
-def test_a_program_starts_anew_once_as_the_same_process(pages, tmp_path):
-    script = tmp_path / "program.py"
-    script.write_text(PROGRAM)
+def lines_of(program, pages, executable=sys.executable, **more):
     environment = {k: v for k, v in os.environ.items() if k != "GLIBC_TUNABLES"}
-    done = subprocess.run(
-        [sys.executable, str(script), pages, "--flag=1"],
+    return subprocess.run(
+        [sys.executable, str(program), pages, str(executable), "--flag=1"],
         capture_output=True, text=True, timeout=60, check=True,
-        env=environment | {"PYTHONPATH": os.pathsep.join(sys.path)},
-    )  # fmt: skip
-    first, second, last = done.stdout.splitlines()
+        env=environment | {"PYTHONPATH": os.pathsep.join(sys.path)}, **more,
+    ).stdout.splitlines()  # fmt: skip
+
+
+@pytest.fixture(name="script")
+def _script(tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+@needs_glibc
+def test_a_program_starts_anew_once_as_the_same_process(pages, script):
+    first, second, last = lines_of(script, pages)
     assert first == second
-    assert last == f"glibc.malloc.hugetlb=1 ['{pages}', '--flag=1']"
+    assert last == "glibc.malloc.hugetlb=1 ['--flag=1']"
+
+
+@needs_glibc
+def test_a_program_starts_anew_once_even_if_the_setting_gets_lost(pages, script, tmp_path):
+    python = tmp_path / "python"  # as one with capabilities does
+    python.write_text(f'#!/bin/sh\nunset GLIBC_TUNABLES\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    assert lines_of(script, pages, python)[2:] == ["None ['--flag=1']"]
+
+
+def test_a_program_from_a_pipe_or_without_an_interpreter_goes_on_as_it_is(pages, script):
+    for lines in (lines_of("-", pages, input=PROGRAM), lines_of(script, pages, "/none")):
+        assert lines[1:] == ["None ['--flag=1']"]

@@ -100,17 +100,20 @@ def adding_told(server: AddingServer, worker_hosts: Sequence[str]) -> Told | Non
     visits = server.idle_visits
     each = ", ".join(f"worker {worker} {count} times" for worker, count in sorted(visits.items()))
     idle = f"; came and left without contributing: {each}" if each else ""
+    lost = f"; without ps {', '.join(map(str, server.lost_ps))}" if server.lost_ps else ""
     line = (
         f"step {found.step}, {found.steps / found.seconds:.1f} steps/s, {held_mb:.1f} MB are held; "
-        f"{'; '.join(workers)}{last}{too_late}{idle}."
+        f"{'; '.join(workers)}{last}{too_late}{idle}{lost}."
     )
     scalars = {"ps/steps_per_sec": found.steps / found.seconds, "ps/held_mb": held_mb}
+    if server.coordinator:  # only its ps knows these and the next
+        scalars["ps/lost_ps"] = len(server.lost_ps)
     for i, worker in enumerate(found.workers):
         scalars[f"ps/bytes_in_per_step/{i}"] = worker.bytes_in / found.steps
         scalars[f"ps/bytes_out_per_step/{i}"] = worker.bytes_out / found.steps
         scalars[f"ps/late_ms/{i}"] = 1e3 * worker.mean_late_secs
         scalars[f"ps/share_of_steps/{i}"] = min(1.0, worker.steps / found.steps)
-        if server.coordinator:  # only its ps knows them
+        if server.coordinator:
             scalars[f"ps/dropped_gradients/{i}"] = dropped.get(i, 0)
             scalars[f"ps/idle_visits/{i}"] = visits.get(i, 0)
     return Told(line, found.step, scalars)

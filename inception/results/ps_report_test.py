@@ -40,7 +40,7 @@ def server(clock):
             figures.sent(worker, 2_000_000)
         figures.made(step)
     aggregator = SimpleNamespace(held_bytes=5_000_000)
-    counts = {"dropped": {1: 4}, "idle_visits": {1: 3}}
+    counts = {"dropped": {1: 4}, "idle_visits": {1: 3}, "lost_ps": (1, 2)}
     return SimpleNamespace(figures=figures, aggregator=aggregator, coordinator=True, **counts)
 
 
@@ -56,7 +56,7 @@ def test_a_line_tells_the_traffic_the_straggler_and_what_is_held(server, clock, 
         "worker 0: 0.10 MB/s in, 0.20 out, 0.0 ms after the first; "
         "worker 1: 0.10 MB/s in, 0.20 out, 10.0 ms after the first; "
         "last comes worker 1 (b:2); gradients that came too late: 4 of worker 1; "
-        "came and left without contributing: worker 1 3 times.\n"
+        "came and left without contributing: worker 1 3 times; without ps 1, 2.\n"
     )
     clock.now = 60.0
     report.beat()
@@ -98,6 +98,7 @@ def test_tensorboard_gets_the_same_by_worker(server, clock, tmp_path):
         {
             "ps/steps_per_sec": 0.3,
             "ps/held_mb": 5.0,
+            "ps/lost_ps": 2.0,
             "ps/bytes_in_per_step/0": 1e6,
             "ps/bytes_in_per_step/1": 1e6,
             "ps/bytes_out_per_step/0": 2e6,

@@ -65,6 +65,10 @@ class Standstill:
             self._batches[rank] = batches
             self._moved_at[rank] = now
 
+    def forget(self, rank: int) -> None:
+        """Forgets a process that is done: nobody waits for its steps."""
+        self._batches.pop(rank, None)
+
     def is_hopeless(self, now: float) -> bool:
         """Whether all are within steps and none has finished one for `hopeless_secs`."""
         at_work = self._batches and None not in self._batches.values()

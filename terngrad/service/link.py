@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import grpc
 
@@ -11,6 +12,8 @@ from terngrad.service.calls import RefusedError, open_stream, ps_name, why_ended
 from terngrad.service.messages import Hello
 from terngrad.service.network import LinkEvents
 from terngrad.service.streams import Outbox
+
+_PAUSE_SECS = 2.0  # after a refusal by a ps that may be started again with other flags
 
 
 class GrpcLink:
@@ -43,7 +46,7 @@ class GrpcLink:
         self._name = ps_name(introduction.ps, introduction.ps_hosts)
         self._timeout_secs = timeout_secs
         self._events = events
-        self._over = False
+        self._over, self._last_message = False, None
         self._is_up = threading.Event()
         call, self._outbox = self._open() if waits else (None, Outbox())
         if call:
@@ -74,15 +77,18 @@ class GrpcLink:
 
     def end(self, last_message: bytes | None = None) -> None:
         """See `Link`."""
-        self._over = True
-        if last_message is not None:
-            self._outbox.put(last_message)
-        self._outbox.close()
+        self._over, self._last_message = True, last_message
+        self._end(self._outbox)
 
     def join(self, timeout_secs: float) -> None:
         """See `Link`."""
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout_secs)
+
+    def _end(self, outbox: Outbox) -> None:
+        if self._last_message is not None:
+            outbox.put(self._last_message)
+        outbox.close()
 
     def _run(self, call: grpc.Call | None) -> None:
         try:
@@ -117,8 +123,10 @@ class GrpcLink:
             try:
                 call, outbox = self._open()
             except RefusedError as error:
-                self._events.on_refusal(str(error))
-                return None
+                if not self._events.on_refusal(str(error)):
+                    return None
+                time.sleep(_PAUSE_SECS)
+                continue
             except MembershipError as error:
                 late = f"{why}; it did not come back within {self._timeout_secs:g} s: {error}"
                 if not self._events.on_loss(late if why else str(error)):
@@ -131,6 +139,8 @@ class GrpcLink:
             with self._events.lock:
                 self._outbox = outbox
                 self._events.on_open()
+            if self._over:  # `end` may have used the outbox before
+                self._end(outbox)
             self._is_up.set()
             return call
         return None

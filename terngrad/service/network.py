@@ -20,7 +20,8 @@ class LinkEvents:
       on_open: called when another stream is open.
       on_loss: called with the reason if no stream can be opened in time; the link goes on trying
         if it returns True.
-      on_refusal: called with the reason if the ps refuses this worker.
+      on_refusal: called with the reason if the ps refuses this worker; the link goes on trying if
+        it returns True.
     """
 
     lock: AbstractContextManager
@@ -28,7 +29,7 @@ class LinkEvents:
     on_break: Callable[[], None]
     on_open: Callable[[], None]
     on_loss: Callable[[str], bool | None]
-    on_refusal: Callable[[str], None]
+    on_refusal: Callable[[str], bool | None]
 
 
 class Link(Protocol):

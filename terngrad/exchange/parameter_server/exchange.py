@@ -152,7 +152,9 @@ class ParameterServerExchange(SpreadExchange):
             may_go_on, self._took_part = tf.numpy_function(
                 commit, [self._step.read_value()], [tf.bool, tf.bool]
             )
-        check = tf.debugging.Assert(may_go_on, ["the step was abandoned: a worker joins or leaves"])
+        check = tf.debugging.Assert(
+            may_go_on, ["the step was abandoned: a worker or ps joins or leaves"]
+        )
         with tf.control_dependencies([check]):
             yield
 

@@ -29,7 +29,13 @@ from terngrad.exchange.parameter_server.coordination.transitions import (
     TrainingEvent,
     WorkerEvent,
 )
-from terngrad.exchange.parameter_server.coordination.views import CHIEF, check, in_words, next_view
+from terngrad.exchange.parameter_server.coordination.views import (
+    CHIEF,
+    check,
+    in_words,
+    listed,
+    next_view,
+)
 from terngrad.service.messages import Order, Report, Standing
 
 _LONGEST_REASON = 1000
@@ -99,6 +105,12 @@ class Coordinator:
         with self._lock:
             counts = {i: self._roster[i].idle_visits for i in range(len(self._roster))}
             return +collections.Counter(counts)
+
+    @property
+    def lost_ps(self) -> tuple[int, ...]:
+        """The ps that the current view does without."""
+        with self._lock:
+            return groups.unpack(self._of.view.lost_ps) if self._of.view else ()
 
     def connect(self, worker: int) -> None:
         """Notes that a worker's stream has begun."""
@@ -267,9 +279,10 @@ class Coordinator:
         lost = frozenset(groups.unpack(content, self._servers))
         if 0 in lost or (lost and not self._of.rules.elastic):
             raise ValueError("lost_ps: ps 0 cannot be lost, nor others without elastic")
-        is_more = not lost <= self._lost_ps()
+        more = sorted(lost - self._lost_ps())
         self._roster[worker].visit.lost_ps = lost
-        if is_more:
+        if more:
+            self._tell(f"{self._roster.name(worker)} cannot reach {listed(more, 'ps', 'ps')}.")
             for each in sorted(self._roster.here):
                 self._send(each, Order(lost_ps=groups.pack(self._lost_ps())))
         is_stepping = self._of.phase is Phase.STEPPING and worker in self._of.members
@@ -290,6 +303,7 @@ class Coordinator:
 
     def _finish(self, worker: int) -> None:
         self._roster.finish(worker)
+        self._of.standstill.forget(worker)
         self._of.some_are_done = True
         if not self._roster.able:  # workers that hang cannot say that they are done
             self._end(patience.End(""))

@@ -606,6 +606,15 @@ def test_a_step_that_all_try_in_vain_a_second_time_ends_the_training_and_another
     assert cluster.outcome == "no worker made a step for 100 s"
 
 
+def test_a_backup_worker_that_stands_still_is_noticed_although_the_others_are_done():
+    cluster = Cluster(workers=2, needed=1)
+    cluster.begin(0, 1)
+    cluster.progress(0, None)
+    cluster.tell(0, bye=True)
+    stand_still(cluster, 5)
+    assert cluster.taken()[1] == ["freeze"]
+
+
 def test_where_the_only_worker_with_the_state_hangs_for_very_long_the_chief_goes_on_anew():
     cluster = Cluster(workers=2, elastic=True)
     cluster.begin(0, 1)
@@ -1047,7 +1056,12 @@ def test_a_view_does_without_the_ps_that_any_member_has_lost_and_uses_them_when_
     cluster.stand(1, 5, is_live=True, view=view)
     view = cluster.taken()[0][-1]
     assert groups.unpack(view.lost_ps) == (1, 2)
-    assert cluster.lines[-1] == "Workers 0 and 1 train from step 5 on, without ps 1 and 2."
+    assert cluster.lines[-3:] == [
+        "worker 0 (host0:1) cannot reach ps 1.",
+        "worker 1 (host1:1) cannot reach ps 2.",
+        "Workers 0 and 1 train from step 5 on, without ps 1 and 2.",
+    ]
+    assert cluster.coordinator.lost_ps == (1, 2)
     cluster.tell(0, **lost())
     assert cluster.taken() == {}  # worker 1 does not reach them yet
     cluster.tell(1, **lost(1))

@@ -67,17 +67,18 @@ def in_words(view: View) -> str:
     """Describes a view for the log."""
     members, receivers = groups.unpack(view.members), groups.unpack(view.receivers)
     verb = "trains" if len(members) == 1 else "train"
-    text = f"{_listed(members)} {verb} from step {view.steps} on"
+    text = f"{listed(members)} {verb} from step {view.steps} on"
     if view.needed < len(members):
         text += f", {view.needed} of them at each step"
     if lost := groups.unpack(view.lost_ps):
-        text += f", without {_listed(lost, 'ps', 'ps')}"
+        text += f", without {listed(lost, 'ps', 'ps')}"
     if receivers:
-        text += f"; worker {view.donor} gives its state to {_listed(receivers)}"
+        text += f"; worker {view.donor} gives its state to {listed(receivers)}"
     return f"{text[0].upper()}{text[1:]}."
 
 
-def _listed(members: Sequence[int], one: str = "worker", several: str = "workers") -> str:
+def listed(members: Sequence[int], one: str = "worker", several: str = "workers") -> str:
+    """Returns numbers as words, such as "workers 0 and 1"."""
     numbers = [str(member) for member in members]
     if len(numbers) == 1:
         return f"{one} {numbers[0]}"

@@ -7,7 +7,7 @@ anything.
 
 Views do not mix: no step has pushes from two views, and a worker with the number of a view that
 does not exist disturbs no other. When a worker leaves a view, its unfinished pushes are dropped.
-When all workers have left a view, everything else of the view is dropped.
+When all workers have left a view and one enters another, everything else of the view is dropped.
 """
 
 from __future__ import annotations
@@ -145,15 +145,20 @@ class Aggregator:
         self._finish(operation, piece, header, step, parts)
 
     def _enter(self, worker: int, view: int) -> None:
-        """Moves a worker to a view; drops its pushes of the old one, or all if that is empty."""
+        """Moves a worker to a view; 0 = none. Drops its pushes of the old one.
+
+        Views without workers are dropped when one enters another view, not before: a member that
+        has not pushed yet may still need the results of those that have made their last step.
+        """
         left, self._views[worker] = self._views[worker], view
-        if left and left not in self._views:
-            self._forget(lambda view, operation: view == left)
-        elif left and left != view:
-            pieces = [piece for key, piece in self._pieces.items() if key[0] == left]
-            for step in (step for piece in pieces for step in piece.steps.values()):
-                if worker in step.parts:
-                    self._pushed_bytes[worker] -= kept_bytes(step.parts.pop(worker))
+        if left == view:
+            return
+        if view:
+            self._forget(lambda each, operation: each not in self._views)
+        pieces = [piece for key, piece in self._pieces.items() if key[0] == left]
+        for step in (step for piece in pieces for step in piece.steps.values()):
+            if worker in step.parts:
+                self._pushed_bytes[worker] -= kept_bytes(step.parts.pop(worker))
 
     def _forget(self, is_past: Callable[[int, str], bool]) -> None:
         """Forgets the pieces whose view and operation are past."""

@@ -119,6 +119,16 @@ def test_a_slow_worker_gets_kept_results_and_learns_which_ones_are_gone():
     assert [result[0] for _, result in served.results(1)[:2]] == [3, 2]
 
 
+def test_results_stay_for_a_worker_that_pushes_first_when_the_others_are_done():
+    served = Served(workers=2, kept_steps=2)
+    for step in range(2):
+        served.push(0, step, floats(step, 0, 0, 0), by=(0,))
+    served.aggregator.leave(0)
+    for step in range(2):
+        served.push(1, step, by=(0,))
+    assert [result[0] for _, result in served.results(1)] == [0, 1]
+
+
 def test_no_step_has_pushes_of_two_views():
     served = Served()
     served.push(0, 7, floats(1, 1, 1, 1), view=3)
@@ -376,8 +386,8 @@ def test_a_view_forgotten_while_a_result_is_computed_leaves_nothing_behind():
     )
     pushing.start()
     assert reducing.wait(60)
-    for worker in (0, 1):
-        served.aggregator.leave(worker)
+    served.aggregator.leave(1)
+    served.push(0, 0, floats(1, 2, 3, 4), view=2)
     go_on.set()
     pushing.join(60)
-    assert served.aggregator.held_bytes == 0
+    assert served.aggregator.held_bytes == 16  # the push

@@ -100,6 +100,11 @@ class Server:
         """See `Coordinator`; empty except on ps 0."""
         return self.coordinator.idle_visits if self.coordinator else {}
 
+    @property
+    def lost_ps(self) -> Sequence[int]:
+        """See `Coordinator`; empty except on ps 0."""
+        return self.coordinator.lost_ps if self.coordinator else ()
+
     def wait(self, on_beat: Callable[[], None] = lambda: None) -> str | None:
         """Waits for the end of the run; calls `on_beat` regularly.
 

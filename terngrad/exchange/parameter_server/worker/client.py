@@ -179,8 +179,9 @@ class Client:
         self.meeting.end(END_SECS)
         if is_done:
             deadline = time.monotonic() + END_SECS  # the wait for one ps takes nothing from others
-            for link in self._links:
-                link.join(max(0.0, deadline - time.monotonic()))
+            for ps, link in enumerate(self._links):
+                if not self.servers.is_lost(ps):
+                    link.join(max(0.0, deadline - time.monotonic()))
         self._network.close()
 
     def _meet(self, pulse: Pulse, beat_secs: float) -> None:
@@ -203,7 +204,7 @@ class Client:
             on_break=lambda: self._break(ps),
             on_open=lambda: self._open(ps),
             on_loss=lambda why: self.servers.lose(ps) or self._lose(why),
-            on_refusal=self._refuse,
+            on_refusal=lambda why: self.servers.is_lost(ps) or self._refuse(why),
         )
         link = self._network.open(ps, "Exchange", events, waits=waits)
         if link.is_up:

@@ -13,6 +13,7 @@ class Link:
         self.is_up = False
         self.arrived = []
         self.unsent = 0
+        self.joined = False
 
     def start(self):
         pass
@@ -29,16 +30,17 @@ class Link:
             self.arrived.append(split_frame(last_message)[0])
 
     def join(self, timeout_secs):
-        pass
+        self.joined = True
 
 
 class Network:
     """A network of such links."""
 
     def __init__(self):
-        self.links = []
+        self.links, self.events = [], []
 
     def open(self, ps, method, events, *, waits=True):
+        self.events.append(events)
         self.links.append(Link())
         return self.links[-1]
 
@@ -57,3 +59,28 @@ def test_a_worker_that_is_done_waits_for_broken_streams_to_send_its_goodbye(why,
     _, *exchange = network.links
     assert [len(link.arrived) for link in exchange] == [arrived, arrived]
     assert all(header.bye for link in exchange for header in link.arrived)
+
+
+def elastic_client(network):
+    """Returns a client that has lost ps 1, and the events of that ps."""
+    client = Client(["ps0:1", "ps1:1"], ["a:1"], 0, 10.0, network=network, elastic=True)
+    *_, events = network.events
+    assert events.on_loss("ps 1 did not come back")
+    return client, events
+
+
+def test_a_lost_ps_that_refuses_a_worker_ends_no_training_and_a_used_one_does():
+    client, events = elastic_client(Network())
+    assert events.on_refusal("ps 1 was started with other flags")  # goes on trying
+    assert not client.failure
+    events.on_open()
+    assert not events.on_refusal("ps 1 refused a push")
+    assert client.failure == "ps 1 refused a push"
+
+
+def test_a_worker_that_is_done_does_not_wait_for_a_lost_ps():
+    network = Network()
+    client, _ = elastic_client(network)
+    client.close(is_done=True)
+    _, first, lost = network.links
+    assert (first.joined, lost.joined) == (True, False)
