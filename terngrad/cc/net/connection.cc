@@ -34,7 +34,10 @@ Connection::~Connection() { close(fd_); }
 
 void Connection::Queue(const FrameHeader& header, const uint8_t* payload,
                        std::shared_ptr<const void> owner) {
-  auto& lane = header.length <= kSmallBytes ? small_ : bulk_;
+  // The receiver may not know an operation in its first use: it then reads no
+  // further, so that this must not overtake what it waits for.
+  const bool overtakes = header.length <= kSmallBytes && header.round > 0;
+  auto& lane = overtakes ? small_ : bulk_;
   lane.push_back({header, payload, std::move(owner)});
 }
 

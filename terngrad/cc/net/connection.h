@@ -60,7 +60,7 @@ class Connection {
   const std::string& error() const { return error_; }
 
   // Queues a frame, whose payload lives as long as `owner`. Small frames
-  // overtake others.
+  // overtake others, except in an operation's first use.
   void Queue(const FrameHeader& header, const uint8_t* payload,
              std::shared_ptr<const void> owner);
 

@@ -307,6 +307,34 @@ void PartsOfAnUndeclaredOperationWait() {
   (void)other;
 }
 
+// Also where each operation is declared when the last one is done, and one
+// process is done early.
+void AnUndeclaredOperationDelaysNoEarlierOne() {
+  Group group(2);
+  for (int i = 0; i < 3; ++i) {
+    const int64_t rows = 16 << 20;
+    std::vector<std::unique_ptr<Use>> uses;
+    for (auto& mesh : group.meshes) {
+      std::string error;
+      const std::string name = std::to_string(i);
+      uses.push_back(std::make_unique<Use>(
+          *mesh, mesh->Declare(Bytes(name, Kind::kBroadcast, rows), &error),
+          Random(rows)));
+      if (mesh == group.meshes[0]) continue;
+      uses[0]->Output();
+      uses.push_back(std::make_unique<Use>(
+          *group.meshes[0],
+          group.meshes[0]->Declare(Bytes(name + "s", Kind::kGather, 9), &error),
+          Random(9)));
+      uses[1]->Output();
+      Use last(*mesh,
+               mesh->Declare(Bytes(name + "s", Kind::kGather, 9), &error),
+               Random(9));
+      CHECK(last.Output() == uses[2]->Output());
+    }
+  }
+}
+
 void ADifferentDeclarationIsNamed() {
   Group group(2);
   std::string error;
@@ -497,6 +525,7 @@ const struct {
     LAW(AllOperationsGiveWhatTheyMust),
     LAW(AProcessMayBeOneUseAhead),
     LAW(PartsOfAnUndeclaredOperationWait),
+    LAW(AnUndeclaredOperationDelaysNoEarlierOne),
     LAW(ADifferentDeclarationIsNamed),
     LAW(ALostProcessIsNamedToAll),
     LAW(AProcessThatLeavesAtItsEndDisturbsNobody),
