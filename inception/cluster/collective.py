@@ -40,7 +40,7 @@ def joined(cluster: ClusterConfig) -> Iterator[Workers]:
                 if transport == _TENSORFLOW:
                     return collective.start(hosts, rank, timeout_secs)
                 connection = sockets.start(hosts, rank, token, timeout_secs)
-            except (PortError, collective.TakenError) as error:
+            except PortError as error:
                 why = f"must name free ports of the workers: {error}"
                 raise refuse("worker_hosts", ",".join(hosts), why) from None
             stack.callback(connection.close)

@@ -14,10 +14,6 @@ from terngrad.exchange.two_shot import Transport
 _GROUP = 1  # key of the group of all processes
 
 
-class TakenError(ValueError):
-    """This process' port is taken."""
-
-
 def start(hosts: Sequence[str], rank: int, timeout_secs: float = 60.0) -> CollectiveTransport:
     """Starts this process' server; returns when the servers of all processes run.
 
@@ -31,7 +27,7 @@ def start(hosts: Sequence[str], rank: int, timeout_secs: float = 60.0) -> Collec
         longer time-out, because its error does not name the process.
 
     Raises:
-      TakenError: this process' port is taken.
+      PortError: this process' port is taken.
     """
     collective_runtime.start(hosts, rank, timeout_secs)
     return CollectiveTransport(rank, len(hosts))
