@@ -13,10 +13,11 @@ from inception.cluster.workers import Workers
 from inception.flags.cluster import ClusterConfig
 from inception.flags.table import refuse
 from terngrad.cluster import admission
-from terngrad.cluster.channel import PortError
+from terngrad.cluster.channel import PortError, split_address
 from terngrad.exchange import collective, sockets
 from terngrad.exchange.connection import Connection
 from terngrad.ops import library
+from terngrad.service.security import is_loopback
 
 _VARIABLE = "TERNGRAD_TRANSPORT"
 _SOCKETS, _TENSORFLOW = "sockets", "tensorflow"
@@ -27,6 +28,7 @@ def joined(cluster: ClusterConfig) -> Iterator[Workers]:
     """See `join.joined`."""
     hosts, rank, timeout_secs = cluster.worker_hosts, cluster.task_id, cluster.worker_timeout_secs
     transport = _transport()
+    _check_network(cluster)
     print(f"Worker hosts are: {list(hosts)}", flush=True)
     try:
         peers = admission.join(hosts, rank, cluster.control_address, timeout_secs)
@@ -50,6 +52,20 @@ def joined(cluster: ClusterConfig) -> Iterator[Workers]:
         facts = {_VARIABLE: transport}
         with watching(cluster, hosts, rank, peers, connect, doors=doors, facts=facts) as workers:
             yield workers
+
+
+def _check_network(cluster: ClusterConfig) -> None:
+    """Refuses to send gradients between machines unless the user trusts the network."""
+    hosts = cluster.worker_hosts
+    if cluster.allow_insecure_network or len(hosts) == 1:
+        return
+    for host in hosts:
+        if not is_loopback(split_address(host)[0]):
+            why = (
+                f"{host} is not on this machine, and all-reduce is not encrypted: needs "
+                "--allow_insecure_network in a network where all are trusted"
+            )
+            raise refuse("worker_hosts", ",".join(hosts), why)
 
 
 def _transport() -> str:
