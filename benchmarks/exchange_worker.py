@@ -18,7 +18,7 @@ from absl.flags import FlagValues
 
 from benchmarks.exchange_formula import RING
 from benchmarks.gradients import NETS, shapes_of
-from benchmarks.host import HostOptions, counters, joined, write_cells
+from benchmarks.host import HostOptions, counters, cpu_seconds, joined, write_cells
 from benchmarks.ring import all_reduce
 from inception import app
 from inception.flags import table
@@ -136,6 +136,7 @@ def _counted(host: Host, exchange: Exchange) -> dict[str, Sequence[float]]:
     servers = [counters(options.interface, process) for process in options.ps_processes]
     return {
         "interface": counters(options.interface)[:2],
+        "cpu": [cpu_seconds("self")],
         "counted": (int(exchange.bytes_sent), int(exchange.bytes_received)),
         "servers": [list(server) for server in servers],
     }

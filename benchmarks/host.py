@@ -12,7 +12,7 @@ from inception.flags.configs import Threads
 from inception.flags.table import NAMES, TEXT, at_least, flag, one_of
 from terngrad.exchange.connection import Connection
 
-ENGINES = ("collective", "mpi", "parameter_server")
+ENGINES = ("collective", "mpi", "parameter_server", "sockets")
 
 _TIMEOUT_SECS = 300.0
 
@@ -57,16 +57,31 @@ class Counters(NamedTuple):
 @contextlib.contextmanager
 def joined(options: HostOptions) -> Iterator[Connection]:
     """Connects to the other hosts until the end of the block."""
-    join = {"collective": _by_sockets, "mpi": _by_mpi, "parameter_server": _by_servers}
+    join = {
+        "collective": _by_tensorflow,
+        "mpi": _by_mpi,
+        "parameter_server": _by_servers,
+        "sockets": _by_sockets,
+    }
     with join[options.engine](options) as connection:
         yield connection
 
 
 @contextlib.contextmanager
-def _by_sockets(options: HostOptions) -> Iterator[Connection]:
+def _by_tensorflow(options: HostOptions) -> Iterator[Connection]:
     from terngrad.exchange import collective
 
     yield collective.start(options.worker_hosts, options.task_id)
+
+
+@contextlib.contextmanager
+def _by_sockets(options: HostOptions) -> Iterator[Connection]:
+    from terngrad.exchange import sockets
+
+    token = bytes(16)  # nobody else is in the benchmark's network
+    connection = sockets.start(options.worker_hosts, options.task_id, token, _TIMEOUT_SECS)
+    yield connection
+    connection.close()
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ import tensorflow as tf
 
 from terngrad.exchange.collective import CollectiveTransport
 from terngrad.exchange.ordering import unordered
+from terngrad.exchange.sockets import SocketTransport
 from terngrad.exchange.two_shot import Transport
 
 
@@ -12,7 +13,7 @@ def all_reduce(transport: Transport, values: tf.Tensor, name: str) -> tf.Tensor:
     """Sums the processes' float32 tensors in the order that the engine chooses.
 
     Args:
-      transport: that of TensorFlow's collective runtime, or that of mpi4py's COMM_WORLD.
+      transport: that of TensorFlow's collective runtime, of sockets, or of mpi4py's COMM_WORLD.
       values: of this process.
       name: the same on all processes, and different for each operation.
     """
@@ -22,6 +23,9 @@ def all_reduce(transport: Transport, values: tf.Tensor, name: str) -> tf.Tensor:
             input=values, merge_op="Add", final_op="Id", **arguments
         )
         return unordered(reduced)
+    if isinstance(transport, SocketTransport):
+        total = transport.sum_floats(tf.reshape(values, [-1]), name)
+        return tf.reshape(total, values.shape)
     return tf.ensure_shape(tf.numpy_function(_reduce_by_mpi, [values], tf.float32), values.shape)
 
 

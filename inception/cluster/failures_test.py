@@ -155,8 +155,13 @@ def test_a_signal_before_the_first_step_of_mpi_is_one_line(tmp_path, monkeypatch
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("victim", [0, 1])
-def test_law_10_a_port_that_tensorflow_cannot_have_is_named_to_all(tmp_path, victim):
+@pytest.mark.parametrize(
+    ("transport", "victim"), [("sockets", 0), ("sockets", 1), ("tensorflow", 1)]
+)
+def test_law_10_a_port_that_a_worker_cannot_have_is_named_to_all(
+    tmp_path, monkeypatch, transport, victim
+):
+    monkeypatch.setenv("TERNGRAD_TRANSPORT", transport)
     program, flags = flags_of(tmp_path, batch_size=2)
     both = members.worker_flags(2)
     address = both[0][0].partition("=")[2].split(",")[victim]
@@ -164,7 +169,8 @@ def test_law_10_a_port_that_tensorflow_cannot_have_is_named_to_all(tmp_path, vic
         found = finished(commands_of(program, flags, both))
     for output, status in found:
         assert status == 1
-        why = f"must name free ports of the workers: TensorFlow cannot listen at {address}: "
+        who = "TensorFlow " if transport == "tensorflow" else ""
+        why = f"must name free ports of the workers: {who}cannot listen at {address}: "
         assert why in output, output
         assert "Traceback" not in output
     assert re.search(

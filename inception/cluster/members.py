@@ -51,7 +51,7 @@ def members_on_hosts(addresses: Sequence[str], workers: int) -> list[Member]:
     """
     found = _members_at(addresses, workers)
     # What they send does not leave this machine.
-    inside = ["--allow_insecure_network=True"] if len(addresses) > workers else []
+    inside = ["--allow_insecure_network=True"]
     return [
         dataclasses.replace(member, host=i, flags=[*inside, *member.flags])
         for i, member in enumerate(found)

@@ -25,12 +25,17 @@ def watching(
     *,
     pulse: Pulse | None = None,
     doors: Mapping[int, str] = MappingProxyType({}),
+    facts: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Workers]:
-    """Watches the other workers until the end of the block; for `doors` see `Membership`."""
+    """Watches the other workers until the end of the block.
+
+    For `doors` see `Membership`. The workers compare `facts` whenever they compare others.
+    """
     pulse, timeout_secs = pulse or Pulse(), cluster.worker_timeout_secs
     with Membership(hosts, rank, peers, timeout_secs, pulse=pulse, doors=doors) as membership:
+        agree = lambda more: membership.agree({**facts, **more})
         try:
-            yield Workers(rank, len(hosts), cluster.split_data, connect, membership.agree, pulse)
+            yield Workers(rank, len(hosts), cluster.split_data, connect, agree, pulse)
         except OperationError as error:
             membership.await_loss()  # whoever is lost has a name, which TensorFlow does not tell
             text = f"an operation between the workers failed: {reason(error, hosts)}"

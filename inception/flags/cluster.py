@@ -49,7 +49,7 @@ class ClusterConfig(Checked):
         one_of(_SERVED, _COLLECTIVE, *LAUNCHED),
         None,
         f"engine of the exchange: {_SERVED} (the default with --ps_hosts), {_COLLECTIVE} "
-        "(TensorFlow's collectives, the default without --ps_hosts), mpi (start with mpirun) or "
+        "(all-reduce by the workers, the default without --ps_hosts), mpi (start with mpirun) or "
         "horovod (start with horovodrun or mpirun); the last two know the workers themselves",
     )
     job_name: str = flag(
@@ -187,8 +187,8 @@ class ClusterConfig(Checked):
         "Distributed",
         BOOLEAN,
         False,
-        "allow parameter servers on other machines without certificates: anybody who reaches them "
-        "may connect",
+        "allow ps on other machines without certificates, and all-reduce between machines: anybody "
+        "who reaches them may connect or listen",
     )
 
     def __post_init__(self) -> None:
@@ -274,7 +274,9 @@ class ClusterConfig(Checked):
 
     def _refuse_what_is_for_servers(self) -> None:
         names = ("ps_hosts", "tls_ca", "tls_cert", "tls_key", "tls_deny", "job_name")
-        names += ("allow_insecure_network", "elastic", "num_replicas_to_aggregate")
+        names += ("elastic", "num_replicas_to_aggregate")
+        if self.engine != _COLLECTIVE:
+            names += ("allow_insecure_network",)
         why = f"needs --ps_hosts and --variable_update={_SERVED}, not {self.engine}"
         self._refuse_if_set(names, why)
 

@@ -103,7 +103,12 @@ def test_the_chief_hears_of_the_others_at_its_own_host(host, control_port, addre
             "--elastic=True: needs --ps_hosts and --variable_update=parameter_server, not mpi",
         ),
         (
-            {"variable_update": None, "ps_hosts": (), "allow_insecure_network": True},
+            {
+                "variable_update": "mpi",
+                "ps_hosts": (),
+                "worker_hosts": (),
+                "allow_insecure_network": True,
+            },
             "flag --allow_insecure_network=True: needs --ps_hosts",
         ),
         (

@@ -9,10 +9,11 @@ from __future__ import annotations
 import errno
 import ipaddress
 import os
+import secrets
 import selectors
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from terngrad.cluster.channel import (
     ForeignError,
@@ -25,6 +26,7 @@ from terngrad.cluster.channel import (
 
 _RETRY_SECS = 0.2
 _CONNECT_SECS = 2.0
+_TOKEN_BYTES = 16
 _GRACE_SECS = 2.0  # lets the chief's own time-out, which says more, arrive first
 
 
@@ -110,6 +112,26 @@ def reach_chief(
         if time.monotonic() > deadline:
             raise MembershipError(reason)
         time.sleep(_RETRY_SECS)
+
+
+def share_token(peers: Mapping[int, Peer], rank: int, timeout_secs: float) -> bytes:
+    """Returns a secret that the chief draws and hands to the others, right after `join`.
+
+    Raises:
+      MembershipError: the chief left.
+    """
+    if rank == 0:
+        token = secrets.token_bytes(_TOKEN_BYTES)
+        for peer in peers.values():
+            peer.send({"token": token.hex()})
+        return token
+    chief = peers[0]
+    chief.wait_at_most(timeout_secs + _GRACE_SECS)
+    message = chief.receive() or {}
+    chief.trust()
+    if "token" not in message:
+        raise MembershipError("worker 0, the chief, left when all workers had joined")
+    return bytes.fromhex(message["token"])
 
 
 def _call(address: str) -> Peer:

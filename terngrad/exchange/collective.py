@@ -27,7 +27,7 @@ def start(hosts: Sequence[str], rank: int, timeout_secs: float = 60.0) -> Collec
         longer time-out, because its error does not name the process.
 
     Raises:
-      ValueError: this process' port is taken.
+      PortError: this process' port is taken.
     """
     collective_runtime.start(hosts, rank, timeout_secs)
     return CollectiveTransport(rank, len(hosts))

@@ -17,6 +17,8 @@ from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
 from tensorflow.python.eager import context
 from tensorflow.python.framework import errors_impl
 
+from terngrad.cluster.channel import PortError
+
 _JOB = "worker"
 _LONGEST_SECS = 1e6
 _LIBRARY = os.path.join(os.path.dirname(tf.__file__), "libtensorflow_cc.so.2")
@@ -34,7 +36,7 @@ def start(hosts: Sequence[str], rank: int, timeout_secs: float) -> None:
             # The strategy itself is not used: its constructor starts the collective runtime.
             tf.distribute.MultiWorkerMirroredStrategy(resolver)
     except tf.errors.UnknownError:
-        raise ValueError(f"TensorFlow cannot listen at {hosts[rank]}: is the port taken?") from None
+        raise PortError(f"TensorFlow cannot listen at {hosts[rank]}: is the port taken?") from None
 
 
 def _be_patient(processes: int, timeout_secs: float) -> None:

@@ -56,6 +56,9 @@ class Connection(abc.ABC):
           Whether the training begins now, with the state that the chief loaded.
         """
 
+    def close(self) -> None:  # noqa: B027 (most engines end with their process)
+        """Ends all operations, after what this process has sent for them has left it."""
+
     @property
     def gather_copies(self) -> float:
         """How often the busiest cable carries a process' part in `all_gather`, in one direction."""

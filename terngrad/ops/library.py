@@ -104,9 +104,27 @@ class Planes(ctypes.Structure):
     _fields_ = (("words", ctypes.c_void_p), ("planes", ctypes.c_int))
 
 
+_INT, _LONG, _TEXT = ctypes.c_int, ctypes.c_int64, ctypes.c_char_p
+_SIGNATURES = {  # the result, then the arguments
+    "terngrad_sum": (
+        *(ctypes.c_bool, _TEXT, ctypes.POINTER(Planes)),
+        *(_LONG, _INT, _LONG, ctypes.c_void_p),
+    ),
+    "terngrad_mesh_new": (_LONG, _INT, _TEXT),
+    "terngrad_mesh_add": (None, _LONG, _INT, _INT),
+    "terngrad_mesh_start": (None, _LONG),
+    "terngrad_mesh_declare": (
+        *(_INT, _LONG, _TEXT, _INT, _LONG, _INT, _INT),
+        *(_TEXT, _TEXT, _LONG),
+    ),
+    "terngrad_mesh_bytes": (None, _LONG, ctypes.POINTER(_LONG)),
+    "terngrad_mesh_close": (None, _LONG, ctypes.c_double),
+}
+
+
 @functools.cache
 def load_functions(folder: str = FOLDER) -> ctypes.CDLL:
-    """Returns the functions of cc/lib/functions.cc: kernels that need no tensors.
+    """Returns the functions of cc/lib/functions.cc and cc/net/meshes.cc, which need no tensors.
 
     Raises:
       UnavailableError: see `load`.
@@ -115,15 +133,9 @@ def load_functions(folder: str = FOLDER) -> ctypes.CDLL:
 
     load(folder)  # first: TensorFlow finds no ops in a library that is already loaded
     functions = ctypes.CDLL(find(tf.version.VERSION, folder))
-    functions.terngrad_sum.argtypes = (
-        ctypes.c_char_p,
-        ctypes.POINTER(Planes),
-        ctypes.c_int64,
-        ctypes.c_int,
-        ctypes.c_int64,
-        ctypes.c_void_p,
-    )
-    functions.terngrad_sum.restype = ctypes.c_bool
+    for name, (result, *arguments) in _SIGNATURES.items():
+        function = getattr(functions, name)
+        function.restype, function.argtypes = result, arguments
     return functions
 
 

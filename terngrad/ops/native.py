@@ -16,7 +16,11 @@ from terngrad.ternary import Stats
 
 
 class NativeKernels(Kernels):
-    """Runs on the CPU, on the threads of TensorFlow's pool."""
+    """Runs on the CPU, on the threads of TensorFlow's pool.
+
+    Attributes:
+      path: instruction set, one of `PATHS`.
+    """
 
     family = "native"
 
@@ -32,8 +36,8 @@ class NativeKernels(Kernels):
         """
         self._ops = library.load()
         self._functions = library.load_functions()
-        self._path = self._first_that_runs([path] if path else PATHS)
-        self.title = f"native kernels ({self._path})"
+        self.path = self._first_that_runs([path] if path else PATHS)
+        self.title = f"native kernels ({self.path})"
 
     def _first_that_runs(self, paths: Sequence[str]) -> str:
         for path in paths:
@@ -48,7 +52,7 @@ class NativeKernels(Kernels):
 
     def stats(self, gradients: Sequence[tf.Tensor]) -> Stats:
         """See base class."""
-        return Stats(*self._ops.terngrad_stats(gradients=gradients, path=self._path))
+        return Stats(*self._ops.terngrad_stats(gradients=gradients, path=self.path))
 
     def encode(
         self,
@@ -69,12 +73,12 @@ class NativeKernels(Kernels):
             node=tf.cast(key.node, tf.int32),
             variables=list(variables),
             firsts=list(firsts),
-            path=self._path,
+            path=self.path,
         )
 
     def sum(self, words: Sequence[tf.Tensor], count: int) -> tf.Tensor:
         """See base class."""
-        return self._ops.terngrad_sum(words=words, planes=count, path=self._path)
+        return self._ops.terngrad_sum(words=words, planes=count, path=self.path)
 
     def sum_buffers(self, buffers: Sequence[memoryview], planes: int, count: int) -> memoryview:
         """See base class; in the calling thread alone, which meanwhile holds no lock on Python."""
@@ -86,9 +90,9 @@ class NativeKernels(Kernels):
         inputs = (library.Planes * len(arrays))(*((a.ctypes.data, planes) for a in arrays))
         total = np.empty(rows * count, "<u4")
         if not self._functions.terngrad_sum(
-            self._path.encode(), inputs, len(arrays), count, rows, total.ctypes.data
+            self.path.encode(), inputs, len(arrays), count, rows, total.ctypes.data
         ):
-            raise ValueError(f"path is {self._path!r}, planes are {planes} and {count}")
+            raise ValueError(f"path is {self.path!r}, planes are {planes} and {count}")
         return total.view(np.uint8).data
 
     def decode(
@@ -100,6 +104,6 @@ class NativeKernels(Kernels):
     ) -> list[tf.Tensor]:
         """See base class."""
         return self._ops.terngrad_decode(
-            words=words, scales=scales, nodes=nodes, shapes=list(shapes), path=self._path,
+            words=words, scales=scales, nodes=nodes, shapes=list(shapes), path=self.path,
             n=len(shapes),
         )  # fmt: skip

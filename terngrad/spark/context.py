@@ -37,7 +37,8 @@ class Context:
         """The flags that give one of the suite's distributed programs this place."""
         place = [f"--worker_hosts={','.join(self.worker_hosts)}", f"--task_id={self.task_id}"]
         if not self.ps_hosts:
-            return [*place, f"--control_port={self.control_port}"]
+            # Without ps nothing is encrypted: see docs/security.md.
+            return [*place, f"--control_port={self.control_port}", "--allow_insecure_network"]
         tls = [f"--tls_{name}={path}" for name, path in self.tls.items()]
         return [
             *place,

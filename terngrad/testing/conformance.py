@@ -54,6 +54,13 @@ def collective(rank: int, hosts: str) -> Connection:
     return start(hosts.split(","), rank)
 
 
+def sockets(rank: int, hosts: str) -> Connection:
+    """Connects processes by the native mesh."""
+    from terngrad.exchange.sockets import start
+
+    return start(hosts.split(","), rank, b"a token")
+
+
 def mpi(rank: int, hosts: str) -> Connection:
     """Connects processes that mpirun started."""
     del rank, hosts
@@ -84,6 +91,7 @@ def parameter_server(rank: int, hosts: str) -> Connection:
 CONNECTIONS: Mapping[str, Callable[[int, str], Connection | None]] = {
     "local": local,
     "collective": collective,
+    "sockets": sockets,
     "mpi": mpi,
     "horovod": horovod,
     "parameter_server": parameter_server,
@@ -122,6 +130,8 @@ def main() -> None:
         found[f"{name} buckets"] = STEPS * len(codecs)
     if kind in ("mpi", "horovod"):  # the launcher, not the command, knows the rank
         path = f"{path}_{exchange.first_node // exchange.local_nodes}.npz"
+    if connection:
+        connection.close()
     np.savez(path, **found)
 
 

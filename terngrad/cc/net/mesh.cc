@@ -1,0 +1,592 @@
+#include "terngrad/cc/net/mesh.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+namespace terngrad {
+namespace {
+
+constexpr int kEvents = 64;
+constexpr int kLingerMs = 20;        // between looks while closing
+constexpr uint64_t kWakeUp = ~0ull;  // data of the event that wakes the thread
+constexpr size_t kFreeBlocks = 128;  // kept for later frames
+
+// As TensorFlow's threads do: sums of floats must not depend on the engine.
+void FlushDenormals() {
+#if defined(__x86_64__)
+  _mm_setcsr(_mm_getcsr() | 0x8040);  // flush to zero, denormals are zero
+#elif defined(__aarch64__)
+  uint64_t control;
+  asm volatile("mrs %0, fpcr" : "=r"(control));
+  asm volatile("msr fpcr, %0" : : "r"(control | 1ull << 24));
+#endif
+}
+
+std::string Text(Kind kind, uint64_t rows, int planes_in, int planes_out) {
+  std::string text = "kind " + std::to_string(static_cast<int>(kind)) + ", " +
+                     std::to_string(rows) + " rows";
+  if (kind == Kind::kCodes) {
+    text += " of " + std::to_string(planes_in) + " and " +
+            std::to_string(planes_out) + " planes";
+  }
+  return text;
+}
+
+bool Same(const Declaration& a, const Declaration& b) {
+  return a.name == b.name && a.kind == b.kind && a.rows == b.rows &&
+         a.planes_in == b.planes_in && a.planes_out == b.planes_out &&
+         a.kernels == b.kernels;
+}
+
+}  // namespace
+
+Mesh::Mesh(int rank, std::vector<std::string> names)
+    : rank_(rank),
+      size_(names.size()),
+      names_(std::move(names)),
+      epoll_(epoll_create1(EPOLL_CLOEXEC)),
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      connections_(size_),
+      watched_(size_),
+      has_left_(size_),
+      is_stalled_(size_),
+      is_ready_(size_),
+      incoming_(size_),
+      parts_(size_) {
+  epoll_event event = {};
+  event.events = EPOLLIN;
+  event.data.u64 = kWakeUp;
+  epoll_ctl(epoll_, EPOLL_CTL_ADD, wake_, &event);
+}
+
+Mesh::~Mesh() {
+  Close(0);
+  close(epoll_);
+  close(wake_);
+}
+
+void Mesh::AddConnection(int peer, int fd) {
+  connections_[peer] = std::make_unique<Connection>(peer, fd);
+  epoll_event event = {};
+  event.events = watched_[peer] = EPOLLIN | EPOLLRDHUP;
+  event.data.u64 = peer;
+  epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event);
+}
+
+void Mesh::Start() {
+  thread_ = std::thread([this] { Run(); });
+  pthread_setname_np(thread_.native_handle(), "terngrad_mesh");
+}
+
+// ---- What other threads call ------------------------------------------------
+
+int Mesh::Declare(const Declaration& declaration, std::string* error) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const uint64_t key = KeyOf(declaration.name);
+  if (const auto found = by_key_.find(key); found != by_key_.end()) {
+    const Declaration& other = found->second->plan.declaration();
+    if (Same(other, declaration)) return found->second->index;
+    *error = other.name == declaration.name
+                 ? "it has " + Text(other.kind, other.rows, other.planes_in,
+                                    other.planes_out)
+                 : "its key is that of " + other.name;
+    return -1;
+  }
+  auto operation = std::make_unique<Operation>(declaration, size_);
+  operation->index = operations_.size();
+  operation->key = key;
+  by_key_[key] = operation.get();
+  operations_.push_back(std::move(operation));
+  Wake();  // a process may have sent a part of it before
+  return operations_.back()->index;
+}
+
+const Plan* Mesh::FindPlan(int operation) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const bool exists =
+      operation >= 0 && operation < static_cast<int>(operations_.size());
+  return exists ? &operations_[operation]->plan : nullptr;
+}
+
+void Mesh::Submit(Submission submission) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (failure_.empty()) {
+    submitted_.push_back(std::move(submission));
+    Wake();
+    return;
+  }
+  const std::string failure = failure_;
+  lock.unlock();
+  submission.done(failure);
+}
+
+void Mesh::Fail(const std::string& text) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (failure_.empty()) failure_ = text;
+  Wake();
+}
+
+std::string Mesh::failure() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return failure_;
+}
+
+void Mesh::Close(double secs) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    is_closing_ = true;
+    const std::chrono::duration<double> wait(secs);
+    close_by_ =
+        Clock::now() + std::chrono::duration_cast<Clock::duration>(wait);
+    Wake();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+// Call it with the lock.
+void Mesh::Wake() {
+  if (has_news_) return;
+  has_news_ = true;
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = write(wake_, &one, sizeof(one));
+}
+
+// ---- The thread -------------------------------------------------------------
+
+void Mesh::Run() {
+  FlushDenormals();
+  epoll_event events[kEvents];
+  while (!IsOver(Clock::now())) {
+    const int wait_ms = is_closing_ ? kLingerMs : -1;
+    const int count = epoll_wait(epoll_, events, kEvents, wait_ms);
+    for (int i = 0; i < count; ++i) {
+      if (events[i].data.u64 == kWakeUp) {
+        TakeSubmissions();
+      } else {
+        Handle(events[i].data.u64, events[i].events);
+      }
+    }
+    SendAll();
+  }
+  FailAll("the connection to the other workers is closed");
+  for (const auto& connection : connections_) {
+    if (connection) connection->Shut();
+  }
+  connections_.clear();
+}
+
+// Whether all is sent, or the time for it is over, after `Close`.
+bool Mesh::IsOver(Clock::time_point now) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!is_closing_) return false;
+  if (has_failed_ || now >= close_by_) return true;
+  return submitted_.empty() &&
+         std::none_of(connections_.begin(), connections_.end(),
+                      [](const auto& c) { return c && c->has_unsent(); });
+}
+
+void Mesh::TakeSubmissions() {
+  std::vector<Submission> taken;
+  std::string failure;
+  std::vector<Operation*> operations;
+  {
+    uint64_t count;
+    [[maybe_unused]] const ssize_t got = read(wake_, &count, sizeof(count));
+    const std::lock_guard<std::mutex> lock(mutex_);
+    has_news_ = false;
+    taken.swap(submitted_);
+    failure = failure_;
+    for (const Submission& submission : taken) {
+      operations.push_back(operations_[submission.operation].get());
+    }
+  }
+  for (size_t i = 0; i < taken.size(); ++i) {
+    Operation& operation = *operations[i];
+    Round& round = operation.rounds[operation.done & 1];
+    if (round.is_submitted) {
+      taken[i].done(operation.plan.declaration().name + " is not done yet");
+      continue;
+    }
+    Prepare(operation, round);
+    round.is_submitted = true;
+    round.submission = std::move(taken[i]);
+    if (!has_failed_ && failure.empty()) Begin(operation);
+  }
+  if (has_failed_ || !failure.empty()) FailAll(failure);
+  for (int peer = 0; peer < size_; ++peer) {
+    if (is_stalled_[peer]) Receive(peer);
+  }
+}
+
+void Mesh::Handle(int peer, uint32_t events) {
+  const bool is_gone = events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP);
+  if (has_failed_ || has_left_[peer]) return;
+  if (events & EPOLLOUT) is_ready_[peer] = true;
+  if (is_stalled_[peer] && is_gone) {
+    FailAll(names_[peer] + " closed its connection");
+  } else if (is_gone || events & EPOLLIN) {
+    Receive(peer);
+  }
+}
+
+void Mesh::Receive(int peer) {
+  Connection& connection = *connections_[peer];
+  if (has_failed_ || has_left_[peer]) return;
+  const Connection::State state = connection.Receive(*this);
+  is_stalled_[peer] = state == Connection::State::kStalled;
+  if (state == Connection::State::kBroken) {
+    FailAll(names_[peer] + ": " + connection.error());
+  } else if (state == Connection::State::kEnded) {
+    Leave(peer);
+  } else if (!has_failed_) {
+    Watch(peer);
+  }
+}
+
+// Sends from all queues: one call takes all small frames of this turn.
+void Mesh::SendAll() {
+  for (int i = 1; i < size_ && !has_failed_; ++i) {
+    const int peer = (rank_ + i) % size_;
+    Connection& connection = *connections_[peer];
+    const bool is_blocked = watched_[peer] & EPOLLOUT;
+    if (!connection.has_unsent() || (is_blocked && !is_ready_[peer])) continue;
+    is_ready_[peer] = false;
+    Connection::State state;
+    do {
+      state = connection.Send();
+    } while (state == Connection::State::kMore);
+    if (state == Connection::State::kBroken) {
+      FailAll(names_[peer] + ": " + connection.error());
+      return;
+    }
+    Watch(peer);
+  }
+}
+
+// Watches a socket for what can happen next.
+void Mesh::Watch(int peer) {
+  Connection& connection = *connections_[peer];
+  uint32_t wanted = EPOLLRDHUP;
+  if (connection.has_unsent()) wanted |= EPOLLOUT;
+  if (!is_stalled_[peer]) wanted |= EPOLLIN;
+  if (wanted == watched_[peer]) return;
+  epoll_event event = {};
+  event.events = watched_[peer] = wanted;
+  event.data.u64 = peer;
+  epoll_ctl(epoll_, EPOLL_CTL_MOD, connection.fd(), &event);
+}
+
+// ---- Frames that arrive -----------------------------------------------------
+
+Mesh::Operation* Mesh::Find(uint64_t key) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = by_key_.find(key);
+  return found == by_key_.end() ? nullptr : found->second;
+}
+
+Place Mesh::OnHeader(int peer, const FrameHeader& header) {
+  Operation* const operation = Find(header.key);
+  if (!operation) return {Place::kNotYet, nullptr};
+  if (const std::string why = Objection(*operation, header, peer);
+      !why.empty()) {
+    Refuse(peer, why);
+    return {Place::kRefused, nullptr};
+  }
+  Round& round = operation->rounds[header.round & 1];
+  Prepare(*operation, round);
+  const size_t index = operation->first[header.shot][peer] + header.chunk;
+  if (round.is_begun[index]) {
+    Refuse(peer, "it sent a chunk of " + operation->plan.declaration().name +
+                     " twice");
+    return {Place::kRefused, nullptr};
+  }
+  round.is_begun[index] = true;
+  Incoming& incoming = incoming_[peer];
+  incoming.operation = operation;
+  incoming.round = &round;
+  incoming.header = header;
+  const bool is_part = operation->plan.reduces() && header.shot == 0;
+  if (is_part || !round.is_submitted || header.length == 0) {
+    incoming.block = TakeBlock();
+    return {Place::kHere, incoming.block.get()};
+  }
+  const Range range = operation->plan.Sent(header.shot, peer, rank_);
+  return {
+      Place::kHere,
+      round.submission.output + operation->plan.OutputOffset(peer) +
+          range.First(header.chunk) * operation->plan.RowBytes(header.shot)};
+}
+
+// Returns what is wrong with a frame; empty if nothing is.
+std::string Mesh::Objection(const Operation& operation,
+                            const FrameHeader& header, int peer) const {
+  const Plan& plan = operation.plan;
+  const Declaration& mine = plan.declaration();
+  if (header.kind != static_cast<uint8_t>(mine.kind) ||
+      header.rows != static_cast<uint64_t>(mine.rows) ||
+      header.planes_in != mine.planes_in ||
+      header.planes_out != mine.planes_out) {
+    return mine.name + " has " +
+           Text(static_cast<Kind>(header.kind), header.rows, header.planes_in,
+                header.planes_out) +
+           " there, " +
+           Text(mine.kind, mine.rows, mine.planes_in, mine.planes_out) +
+           " here";
+  }
+  const uint32_t ahead = header.round - operation.done;
+  const Round& current = operation.rounds[operation.done & 1];
+  if (ahead > 1 || (ahead == 1 && !current.is_submitted)) {
+    return "it is at use " + std::to_string(header.round) + " of " + mine.name +
+           ", this one at " + std::to_string(operation.done);
+  }
+  if (header.shot >= plan.shots() ||
+      (header.shot == 1 && (ahead || !current.is_submitted))) {
+    return "it sent shot " + std::to_string(header.shot) + " of " + mine.name;
+  }
+  const Range range = plan.Sent(header.shot, peer, rank_);
+  if (header.chunk >= range.chunks ||
+      header.length != range.Count(header.chunk) * plan.RowBytes(header.shot)) {
+    return "it sent chunk " + std::to_string(header.chunk) + " of " +
+           mine.name + " with " + std::to_string(header.length) + " bytes";
+  }
+  return "";
+}
+
+// Makes room for a round, once.
+void Mesh::Prepare(Operation& operation, Round& round) {
+  if (!round.is_begun.empty()) return;
+  const Plan& plan = operation.plan;
+  round.missing.assign(size_, 0);
+  size_t begun = 0;
+  for (int shot = 0; shot < 2; ++shot) {
+    operation.first[shot].assign(size_, 0);
+    for (int peer = 0; peer < size_ && shot < plan.shots(); ++peer) {
+      operation.first[shot][peer] = begun;
+      if (peer == rank_) continue;
+      const Range range = plan.Sent(shot, peer, rank_);
+      begun += range.chunks;
+      round.missing[peer] += range.chunks;
+      round.pending += range.chunks;
+    }
+    if (shot == 0) round.blocks.resize(begun);
+  }
+  round.arrived.assign(plan.Added(rank_).chunks, 0);
+  round.pending += round.arrived.size();
+  round.is_begun.assign(begun + 1, false);  // never empty: it is prepared
+}
+
+bool Mesh::OnPayload(int peer) {
+  Incoming& incoming = incoming_[peer];
+  bytes_received_ += incoming.header.length;
+  Arrive(*incoming.operation, *incoming.round, peer, incoming.header,
+         std::move(incoming.block));
+  return !has_failed_;
+}
+
+void Mesh::Arrive(Operation& operation, Round& round, int peer,
+                  const FrameHeader& header, Block block) {
+  --round.missing[peer];
+  --round.pending;
+  if (operation.plan.reduces() && header.shot == 0) {
+    round.blocks[operation.first[0][peer] + header.chunk] = std::move(block);
+    if (++round.arrived[header.chunk] == size_ - 1 && round.is_submitted) {
+      AddChunk(operation, round, header.chunk);
+    }
+  } else if (block && round.is_submitted) {
+    CopyOut(operation, round, peer, header.chunk, block.get());
+    GiveBlock(std::move(block));
+  } else if (block) {
+    round.blocks[operation.first[0][peer] + header.chunk] = std::move(block);
+  }
+  FinishIfDone(operation);
+}
+
+// ---- Operations -------------------------------------------------------------
+
+// Sends this process' parts, and handles what has arrived before.
+void Mesh::Begin(Operation& operation) {
+  const Plan& plan = operation.plan;
+  Round& round = operation.rounds[operation.done & 1];
+  FailIfLeft(operation);
+  if (has_failed_) return;
+  for (int i = 1; i < size_; ++i) {
+    const int to = (rank_ + i) % size_;
+    const Range range = plan.Sent(0, rank_, to);
+    const uint8_t* const input = round.submission.input + plan.InputOffset(to);
+    for (uint32_t chunk = 0; chunk < range.chunks; ++chunk) {
+      QueueFrame(operation, 0, to, chunk,
+                 input + range.First(chunk) * plan.RowBytes(0));
+    }
+  }
+  CopyOwn(operation, round);
+  for (uint32_t chunk = 0; chunk < round.arrived.size(); ++chunk) {
+    if (round.arrived[chunk] == size_ - 1) AddChunk(operation, round, chunk);
+  }
+  for (int peer = 0; peer < size_ && !plan.reduces(); ++peer) {
+    const uint32_t chunks =
+        peer == rank_ ? 0 : plan.Sent(0, peer, rank_).chunks;
+    for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
+      Block& block = round.blocks[operation.first[0][peer] + chunk];
+      if (!block) continue;
+      CopyOut(operation, round, peer, chunk, block.get());
+      GiveBlock(std::move(block));
+    }
+  }
+  FinishIfDone(operation);
+}
+
+void Mesh::QueueFrame(Operation& operation, int shot, int to, uint32_t chunk,
+                      const uint8_t* payload) {
+  const Plan& plan = operation.plan;
+  const Declaration& declaration = plan.declaration();
+  const Range range = plan.Sent(shot, rank_, to);
+  FrameHeader header = {};
+  header.key = operation.key;
+  header.rows = declaration.rows;
+  header.chunk = chunk;
+  header.length = range.Count(chunk) * plan.RowBytes(shot);
+  header.round = operation.done;
+  header.kind = static_cast<uint8_t>(declaration.kind);
+  header.shot = shot;
+  header.planes_in = declaration.planes_in;
+  header.planes_out = declaration.planes_out;
+  bytes_sent_ += header.length;
+  const Round& round = operation.rounds[operation.done & 1];
+  connections_[to]->Queue(header, payload, round.submission.owner);
+}
+
+// Copies what this process would send to itself.
+void Mesh::CopyOwn(const Operation& operation, const Round& round) {
+  const Plan& plan = operation.plan;
+  const Declaration& declaration = plan.declaration();
+  const bool is_receiver = declaration.kind == Kind::kBroadcast && rank_ != 0;
+  if (plan.reduces() || is_receiver || !declaration.rows) return;
+  std::memcpy(round.submission.output + plan.OutputOffset(rank_),
+              round.submission.input + plan.InputOffset(rank_),
+              declaration.rows);
+}
+
+void Mesh::CopyOut(const Operation& operation, Round& round, int peer,
+                   uint32_t chunk, const uint8_t* block) {
+  const Plan& plan = operation.plan;
+  const Range range = plan.Sent(0, peer, rank_);
+  if (range.begin == range.end) return;  // an answer
+  std::memcpy(round.submission.output + plan.OutputOffset(peer) +
+                  range.First(chunk) * plan.RowBytes(0),
+              block, range.Count(chunk) * plan.RowBytes(0));
+}
+
+// Adds a chunk whose parts are all there and, in two shots, sends the sums.
+void Mesh::AddChunk(Operation& operation, Round& round, uint32_t chunk) {
+  const Plan& plan = operation.plan;
+  const Range range = plan.Added(rank_);
+  const int64_t first = range.First(chunk);
+  for (int peer = 0; peer < size_; ++peer) {
+    parts_[peer] = peer == rank_
+                       ? round.submission.input + first * plan.RowBytes(0)
+                       : round.blocks[operation.first[0][peer] + chunk].get();
+  }
+  uint8_t* const total = round.submission.output + first * plan.RowBytes(1);
+  plan.Add(parts_, range.Count(chunk), total);
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    GiveBlock(std::move(round.blocks[operation.first[0][peer] + chunk]));
+  }
+  for (int i = 1; i < size_ && plan.shots() == 2; ++i) {
+    QueueFrame(operation, 1, (rank_ + i) % size_, chunk, total);
+  }
+  --round.pending;
+}
+
+void Mesh::FinishIfDone(Operation& operation) {
+  Round& round = operation.rounds[operation.done & 1];
+  if (!round.is_submitted || round.pending) return;
+  const Submission submission = std::move(round.submission);
+  round.submission = {};
+  round.is_submitted = false;
+  round.is_begun.clear();
+  ++operation.done;
+  submission.done("");
+}
+
+// ---- Ends -------------------------------------------------------------------
+
+// Notes that a process sends nothing any more: at its end it needs nothing.
+void Mesh::Leave(int peer) {
+  has_left_[peer] = true;
+  connections_[peer]->Drop();
+  epoll_ctl(epoll_, EPOLL_CTL_DEL, connections_[peer]->fd(), nullptr);
+  std::vector<const Operation*> all;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto& operation : operations_) all.push_back(operation.get());
+  }
+  for (const Operation* operation : all) FailIfLeft(*operation);
+}
+
+// Fails if a process has left that an operation still needs.
+void Mesh::FailIfLeft(const Operation& operation) {
+  const Round& round = operation.rounds[operation.done & 1];
+  for (int peer = 0; peer < size_ && !has_failed_; ++peer) {
+    if (has_left_[peer] && round.is_submitted && round.missing[peer]) {
+      FailAll(names_[peer] + " closed its connection");
+    }
+  }
+}
+
+bool Mesh::Refuse(int peer, const std::string& why) {
+  FailAll(names_[peer] + ": " + why);
+  return false;
+}
+
+// Ends all operations; what comes first is the reason.
+void Mesh::FailAll(const std::string& text) {
+  std::vector<Submission> failed;
+  std::string failure;
+  has_failed_ = true;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (failure_.empty()) failure_ = text;
+    failure = failure_;
+    failed.swap(submitted_);
+    for (const auto& operation : operations_) {
+      for (Round& round : operation->rounds) {
+        if (!round.is_submitted) continue;
+        round.is_submitted = false;
+        failed.push_back(std::move(round.submission));
+        round.submission = {};
+      }
+    }
+  }
+  for (const auto& connection : connections_) {
+    if (!connection) continue;
+    connection->Drop();
+    epoll_ctl(epoll_, EPOLL_CTL_DEL, connection->fd(), nullptr);
+  }
+  for (const Submission& submission : failed) submission.done(failure);
+}
+
+Mesh::Block Mesh::TakeBlock() {
+  if (free_blocks_.empty()) return Block(new uint8_t[kChunkBytes]);
+  Block block = std::move(free_blocks_.back());
+  free_blocks_.pop_back();
+  return block;
+}
+
+void Mesh::GiveBlock(Block block) {
+  if (free_blocks_.size() < kFreeBlocks) {
+    free_blocks_.push_back(std::move(block));
+  }
+}
+
+}  // namespace terngrad

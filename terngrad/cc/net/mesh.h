@@ -1,0 +1,177 @@
+// P processes, each with one socket to each other, and operations between them.
+//
+// All processes declare the same operations, in any order, and use each of them
+// equally often. Parts are matched by the operation's name and by how often it
+// was used, never by their order. One thread sends, receives and adds.
+
+#ifndef TERNGRAD_CC_NET_MESH_H_
+#define TERNGRAD_CC_NET_MESH_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "terngrad/cc/net/connection.h"
+#include "terngrad/cc/net/reduce.h"
+
+namespace terngrad {
+
+// One use of an operation. Input and output live as long as `owner`, and nobody
+// writes to them while anybody holds it; it is held until all is sent.
+struct Submission {
+  int operation = -1;  // see Mesh::Declare
+  const uint8_t* input = nullptr;
+  uint8_t* output = nullptr;
+  std::shared_ptr<const void> owner;
+  // Called once, from any thread, with an empty text when the output is there,
+  // else with the reason why it never will be.
+  std::function<void(const std::string& failure)> done;
+};
+
+class Mesh : private Receiver {
+ public:
+  // `names` are those of all processes, for messages.
+  Mesh(int rank, std::vector<std::string> names);
+  ~Mesh() override;
+
+  // Takes ownership of a socket to another process. Call it before `Start`.
+  void AddConnection(int peer, int fd);
+
+  // Starts the thread.
+  void Start();
+
+  // Returns the index of an operation, also if it was declared before; -1 and a
+  // text if its name, or the key of its name, belongs to another one.
+  int Declare(const Declaration& declaration, std::string* error);
+
+  // Returns the plan of an operation, null if there is none of this index. It
+  // lives as long as the mesh.
+  const Plan* FindPlan(int operation) const;
+
+  // Starts an operation. Each one must be done before it is submitted again.
+  void Submit(Submission submission);
+
+  // Ends all operations, also later ones, with this text.
+  void Fail(const std::string& text);
+
+  // Returns why operations fail; empty if they do not.
+  std::string failure() const;
+
+  // Bytes of payloads so far, without headers.
+  int64_t bytes_sent() const { return bytes_sent_; }
+  int64_t bytes_received() const { return bytes_received_; }
+
+  // Sends what is queued, for at most `secs`, and ends. Operations that are not
+  // done fail.
+  void Close(double secs);
+
+ private:
+  using Block = std::unique_ptr<uint8_t[]>;
+  using Clock = std::chrono::steady_clock;
+
+  // One use of an operation, or what has arrived of it before it is submitted.
+  struct Round {
+    bool is_submitted = false;
+    Submission submission;
+    int64_t pending = 0;           // chunks to be received or added
+    std::vector<int64_t> missing;  // of them, those of each process
+    std::vector<bool> is_begun;  // by shot, process, chunk: against duplicates
+    std::vector<Block> blocks;   // of shot 0, by process, chunk
+    std::vector<int> arrived;    // parts of each chunk that is added here
+  };
+
+  struct Operation {
+    Operation(const Declaration& declaration, int size)
+        : plan(declaration, size) {}
+
+    Plan plan;
+    int index = 0;
+    uint64_t key = 0;
+    uint32_t done = 0;             // rounds
+    std::vector<size_t> first[2];  // place in `is_begun`, by shot, process
+    Round rounds[2];               // the current one and the next
+  };
+
+  // The frame that is being received from a process.
+  struct Incoming {
+    Operation* operation = nullptr;
+    Round* round = nullptr;
+    FrameHeader header;
+    Block block;  // null if it goes straight to the output
+  };
+
+  Place OnHeader(int peer, const FrameHeader& header) override;
+  bool OnPayload(int peer) override;
+
+  void Run();
+  void Handle(int peer, uint32_t events);
+  void Receive(int peer);
+  void SendAll();
+  void Watch(int peer);
+  void Leave(int peer);
+  void Wake();
+  void TakeSubmissions();
+  bool IsOver(Clock::time_point now);
+
+  Operation* Find(uint64_t key);
+  std::string Objection(const Operation& operation, const FrameHeader& header,
+                        int peer) const;
+  void Prepare(Operation& operation, Round& round);
+  void Begin(Operation& operation);
+  void QueueFrame(Operation& operation, int shot, int to, uint32_t chunk,
+                  const uint8_t* payload);
+  void Arrive(Operation& operation, Round& round, int peer,
+              const FrameHeader& header, Block block);
+  void AddChunk(Operation& operation, Round& round, uint32_t chunk);
+  void CopyOut(const Operation& operation, Round& round, int peer,
+               uint32_t chunk, const uint8_t* block);
+  void CopyOwn(const Operation& operation, const Round& round);
+  void FinishIfDone(Operation& operation);
+  void FailIfLeft(const Operation& operation);
+  void FailAll(const std::string& text);
+  bool Refuse(int peer, const std::string& why);
+
+  Block TakeBlock();
+  void GiveBlock(Block block);
+
+  const int rank_;
+  const int size_;
+  const std::vector<std::string> names_;
+  int epoll_ = -1;
+  int wake_ = -1;
+  std::thread thread_;
+  std::atomic<int64_t> bytes_sent_{0};
+  std::atomic<int64_t> bytes_received_{0};
+
+  // Shared by all threads.
+  mutable std::mutex mutex_;
+  std::vector<std::unique_ptr<Operation>> operations_;
+  std::unordered_map<uint64_t, Operation*> by_key_;
+  std::vector<Submission> submitted_;
+  std::string failure_;
+  std::atomic<bool> is_closing_{false};
+  bool has_news_ = false;  // for the thread, which is awake or being woken
+  Clock::time_point close_by_;
+
+  // Only the thread uses these.
+  std::vector<std::unique_ptr<Connection>> connections_;  // by process
+  std::vector<uint32_t> watched_;                         // events, by process
+  std::vector<bool> has_left_;                            // by process
+  std::vector<bool> is_stalled_;                          // by process
+  std::vector<bool> is_ready_;  // its socket takes more, by process
+  std::vector<Incoming> incoming_;
+  std::vector<Block> free_blocks_;
+  std::vector<const uint8_t*> parts_;
+  bool has_failed_ = false;
+};
+
+}  // namespace terngrad
+
+#endif  // TERNGRAD_CC_NET_MESH_H_

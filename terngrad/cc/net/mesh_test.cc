@@ -1,0 +1,547 @@
+// mesh_test: checks the laws of the mesh, with several processes' meshes in one
+// process, without a framework.
+
+#include "terngrad/cc/net/mesh.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace terngrad {
+namespace {
+
+// ---- Checks ----------------------------------------------------------------
+
+const char* law = "";  // being checked
+
+#define CHECK(condition)                                                     \
+  if (!(condition)) {                                                        \
+    std::printf("%s:%d: %s: not %s\n", __FILE__, __LINE__, law, #condition); \
+    std::fflush(stdout);                                                     \
+    std::_Exit(1);                                                           \
+  }
+
+bool Contains(const std::string& text, const std::string& part) {
+  if (text.find(part) != std::string::npos) return true;
+  std::printf("'%s' has no '%s'\n", text.c_str(), part.c_str());
+  return false;
+}
+
+// ---- Meshes ----------------------------------------------------------------
+
+constexpr double kPatienceSecs = 60;
+
+std::vector<std::string> Names(int size) {
+  std::vector<std::string> names;
+  for (int i = 0; i < size; ++i) names.push_back("worker " + std::to_string(i));
+  return names;
+}
+
+// P meshes, each joined to all others by a pair of sockets.
+struct Group {
+  explicit Group(int size, bool start = true) {
+    for (int i = 0; i < size; ++i) {
+      meshes.push_back(std::make_unique<Mesh>(i, Names(size)));
+    }
+    for (int i = 0; i < size; ++i) {
+      for (int j = 0; j < i; ++j) {
+        int pair[2];
+        CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+        meshes[i]->AddConnection(j, pair[0]);
+        meshes[j]->AddConnection(i, pair[1]);
+      }
+    }
+    for (auto& mesh : meshes) {
+      if (start) mesh->Start();
+    }
+  }
+
+  int Declare(const Declaration& declaration) {
+    int index = -1;
+    for (auto& mesh : meshes) {
+      std::string error;
+      index = mesh->Declare(declaration, &error);
+      CHECK(error.empty());
+    }
+    return index;
+  }
+
+  int size() const { return meshes.size(); }
+
+  std::vector<std::unique_ptr<Mesh>> meshes;
+};
+
+// One use of an operation by one mesh.
+class Use {
+ public:
+  Use(Mesh& mesh, int operation, std::vector<uint8_t> input) {
+    state_->input = std::move(input);
+    state_->output.resize(mesh.FindPlan(operation)->OutputBytes());
+    Submission submission;
+    submission.operation = operation;
+    submission.input = state_->input.data();
+    submission.output = state_->output.data();
+    submission.owner = state_;
+    submission.done = [state = state_](const std::string& failure) {
+      const std::lock_guard<std::mutex> lock(state->mutex);
+      CHECK(!state->is_done);
+      state->is_done = true;
+      state->failure = failure;
+      state->changed.notify_all();
+    };
+    mesh.Submit(std::move(submission));
+  }
+
+  // Waits for the end; returns why it failed.
+  std::string Failure() {
+    std::unique_lock<std::mutex> lock(state_->mutex);
+    const std::chrono::duration<double> patience(kPatienceSecs);
+    CHECK(state_->changed.wait_for(lock, patience,
+                                   [&] { return state_->is_done; }));
+    return state_->failure;
+  }
+
+  std::vector<uint8_t> Output() {
+    const std::string failure = Failure();
+    if (!failure.empty()) std::printf("%s\n", failure.c_str());
+    CHECK(failure.empty());
+    return state_->output;
+  }
+
+  bool is_done() {
+    const std::lock_guard<std::mutex> lock(state_->mutex);
+    return state_->is_done;
+  }
+
+ private:
+  struct State {
+    std::vector<uint8_t> input;
+    std::vector<uint8_t> output;
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool is_done = false;
+    std::string failure;
+  };
+  std::shared_ptr<State> state_ = std::make_shared<State>();
+};
+
+std::mt19937 generator(1);
+
+std::vector<uint8_t> Random(int64_t octets) {
+  std::vector<uint8_t> values(octets);
+  for (uint8_t& value : values) value = generator();
+  return values;
+}
+
+std::vector<uint8_t> RandomFloats(int64_t count) {
+  std::normal_distribution<float> normal;
+  std::vector<float> values(count);
+  for (float& value : values) value = normal(generator);
+  std::vector<uint8_t> octets(4 * count);
+  if (count) std::memcpy(octets.data(), values.data(), octets.size());
+  return octets;
+}
+
+Declaration Bytes(const std::string& name, Kind kind, int64_t rows) {
+  return {name, kind, rows};
+}
+
+Declaration Codes(const std::string& name, int64_t rows, int in, int out) {
+  return {name, Kind::kCodes, rows, in, out, FindKernels("")};
+}
+
+using Buffers = std::vector<std::vector<uint8_t>>;
+
+// Returns what each process must get.
+Buffers Expected(const Plan& plan, const Buffers& inputs) {
+  const int size = inputs.size();
+  const int64_t rows = plan.declaration().rows;
+  std::vector<uint8_t> same(plan.OutputBytes());
+  Buffers expected;
+  std::vector<const uint8_t*> parts;
+  for (const auto& input : inputs) parts.push_back(input.data());
+  for (int i = 0; i < size; ++i) {
+    switch (plan.declaration().kind) {
+      case Kind::kBroadcast:
+        same = inputs[0];
+        break;
+      case Kind::kGather:
+      case Kind::kAllToAll:
+        for (int j = 0; j < size; ++j) {
+          const bool all = plan.declaration().kind == Kind::kAllToAll;
+          std::copy_n(inputs[j].begin() + (all ? i * rows : 0), rows,
+                      same.begin() + j * rows);
+        }
+        break;
+      default:
+        plan.Add(parts, rows, same.data());
+    }
+    expected.push_back(same);
+  }
+  return expected;
+}
+
+std::vector<Declaration> SomeOperations(int size) {
+  std::vector<Declaration> found;
+  int planes = 1;
+  while ((1 << planes) < 2 * size + 1) ++planes;
+  for (const int64_t n : {0, 1, 5, 1000, 300001}) {
+    const std::string name = std::to_string(n);
+    found.push_back(Bytes("gather" + name, Kind::kGather, n));
+    found.push_back(Bytes("all to all" + name, Kind::kAllToAll, n));
+    found.push_back(Bytes("broadcast" + name, Kind::kBroadcast, n));
+    found.push_back(Bytes("floats" + name, Kind::kFloats, n));
+    found.push_back(Codes("codes" + name, n, 2, planes));
+  }
+  return found;
+}
+
+// Runs all operations some rounds at once, each mesh in an order of its own.
+void AllOperationsGiveWhatTheyMust() {
+  for (const int size : {1, 2, 3, 5}) {
+    Group group(size);
+    std::vector<int> indices;
+    for (const auto& each : SomeOperations(size)) {
+      indices.push_back(group.Declare(each));
+    }
+    for (int round = 0; round < 3; ++round) {
+      std::vector<Buffers> inputs(indices.size(), Buffers(size));
+      std::vector<std::vector<std::unique_ptr<Use>>> uses(indices.size());
+      for (size_t i = 0; i < indices.size(); ++i) {
+        const Plan& plan = *group.meshes[0]->FindPlan(indices[i]);
+        const bool floats = plan.declaration().kind == Kind::kFloats;
+        for (auto& input : inputs[i]) {
+          input = floats ? RandomFloats(plan.declaration().rows)
+                         : Random(plan.InputBytes());
+        }
+        uses[i].resize(size);
+      }
+      for (int rank = 0; rank < size; ++rank) {
+        std::vector<size_t> order(indices.size());
+        for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+        std::shuffle(order.begin(), order.end(), generator);
+        for (const size_t i : order) {
+          uses[i][rank] = std::make_unique<Use>(*group.meshes[rank], indices[i],
+                                                inputs[i][rank]);
+        }
+      }
+      for (size_t i = 0; i < indices.size(); ++i) {
+        const Plan& plan = *group.meshes[0]->FindPlan(indices[i]);
+        const Buffers expected = Expected(plan, inputs[i]);
+        for (int rank = 0; rank < size; ++rank) {
+          const auto output = uses[i][rank]->Output();
+          if (output != expected[rank]) {
+            std::printf("%s of %d\n", plan.declaration().name.c_str(), size);
+          }
+          CHECK(output == expected[rank]);
+        }
+      }
+    }
+    int64_t sent = 0, received = 0;
+    for (auto& mesh : group.meshes) {
+      sent += mesh->bytes_sent();
+      received += mesh->bytes_received();
+    }
+    CHECK(sent == received);
+  }
+}
+
+void SumsOfFloatsAreAddedInATree() {
+  const float big = 1e8f;
+  const std::vector<float> a{big}, b{1}, c{-big}, d{1}, e{3};
+  float total;
+  TreeSum({a.data(), b.data(), c.data(), d.data(), e.data()}, 1, &total);
+  CHECK(total == ((a[0] + b[0]) + (c[0] + d[0])) + e[0]);
+  TreeSum({a.data(), b.data(), c.data()}, 1, &total);
+  CHECK(total == (a[0] + b[0]) + c[0]);
+}
+
+void AProcessMayBeOneUseAhead() {
+  Group group(3);
+  const int index = group.Declare(Bytes("x", Kind::kFloats, 200000));
+  const int slow = group.Declare(Bytes("y", Kind::kGather, 9));
+  Buffers inputs;
+  for (int i = 0; i < 3; ++i) inputs.push_back(RandomFloats(200000));
+  const Buffers expected = Expected(*group.meshes[0]->FindPlan(index), inputs);
+  // Process 0 submits each use as soon as its last one is done, the others do
+  // so late.
+  for (int round = 0; round < 5; ++round) {
+    Use first(*group.meshes[0], index, inputs[0]);
+    Use early(*group.meshes[0], slow, Random(9));
+    Use second(*group.meshes[1], index, inputs[1]);
+    CHECK(!first.is_done());
+    Use third(*group.meshes[2], index, inputs[2]);
+    CHECK(first.Output() == expected[0]);
+    Use again(*group.meshes[0], index, inputs[0]);
+    CHECK(second.Output() == expected[1]);
+    CHECK(third.Output() == expected[2]);
+    Use late1(*group.meshes[1], slow, Random(9));
+    Use late2(*group.meshes[2], slow, Random(9));
+    Use last1(*group.meshes[1], index, inputs[1]);
+    Use last2(*group.meshes[2], index, inputs[2]);
+    CHECK(again.Output() == expected[0]);
+    CHECK(early.Output() == late1.Output());
+    CHECK(last1.Output() == last2.Output());
+    late2.Output();
+  }
+}
+
+void PartsOfAnUndeclaredOperationWait() {
+  Group group(2);
+  std::string error;
+  const auto declaration = Bytes("x", Kind::kGather, 1 << 20);
+  const int here = group.meshes[0]->Declare(declaration, &error);
+  Use first(*group.meshes[0], here, Random(1 << 20));
+  const int other = group.Declare(Bytes("other", Kind::kGather, 1));
+  CHECK(!first.is_done());
+  const int there = group.meshes[1]->Declare(declaration, &error);
+  Use second(*group.meshes[1], there, Random(1 << 20));
+  CHECK(first.Output() == second.Output());
+  (void)other;
+}
+
+// Also where each operation is declared when the last one is done, and one
+// process is done early.
+void AnUndeclaredOperationDelaysNoEarlierOne() {
+  Group group(2);
+  for (int i = 0; i < 3; ++i) {
+    const int64_t rows = 16 << 20;
+    std::vector<std::unique_ptr<Use>> uses;
+    for (auto& mesh : group.meshes) {
+      std::string error;
+      const std::string name = std::to_string(i);
+      uses.push_back(std::make_unique<Use>(
+          *mesh, mesh->Declare(Bytes(name, Kind::kBroadcast, rows), &error),
+          Random(rows)));
+      if (mesh == group.meshes[0]) continue;
+      uses[0]->Output();
+      uses.push_back(std::make_unique<Use>(
+          *group.meshes[0],
+          group.meshes[0]->Declare(Bytes(name + "s", Kind::kGather, 9), &error),
+          Random(9)));
+      uses[1]->Output();
+      Use last(*mesh,
+               mesh->Declare(Bytes(name + "s", Kind::kGather, 9), &error),
+               Random(9));
+      CHECK(last.Output() == uses[2]->Output());
+    }
+  }
+}
+
+void ADifferentDeclarationIsNamed() {
+  Group group(2);
+  std::string error;
+  const int a = group.meshes[0]->Declare(Bytes("x", Kind::kFloats, 20), &error);
+  const int b = group.meshes[1]->Declare(Bytes("x", Kind::kFloats, 21), &error);
+  Use first(*group.meshes[0], a, RandomFloats(20));
+  Use second(*group.meshes[1], b, RandomFloats(21));
+  // One of them finds it, and drops what it has not sent.
+  while (group.meshes[0]->failure() + group.meshes[1]->failure() == "") {
+    usleep(1000);
+  }
+  const bool is_first = group.meshes[1]->failure().empty();
+  const std::string failure = (is_first ? first : second).Failure();
+  CHECK(Contains(failure, is_first ? "worker 1: x has kind 5, 21 rows there"
+                                   : "worker 0: x has kind 5, 20 rows there"));
+  CHECK(Contains(failure, is_first ? "20 rows here" : "21 rows here"));
+  // The same name for another operation of one process.
+  CHECK(group.meshes[0]->Declare(Bytes("x", Kind::kGather, 20), &error) == -1);
+  CHECK(Contains(error, "kind 5, 20 rows"));
+}
+
+void ALostProcessIsNamedToAll() {
+  for (const bool early : {false, true}) {
+    Group group(3);
+    const int index = group.Declare(Bytes("x", Kind::kFloats, 1 << 20));
+    std::vector<std::unique_ptr<Use>> uses;
+    for (const int i : {0, 2}) {
+      if (early) group.meshes[1].reset();
+      uses.push_back(std::make_unique<Use>(*group.meshes[i], index,
+                                           RandomFloats(1 << 20)));
+    }
+    group.meshes[1].reset();
+    for (auto& use : uses) CHECK(Contains(use->Failure(), "worker 1"));
+    Use later(*group.meshes[0], index, RandomFloats(1 << 20));
+    CHECK(Contains(later.Failure(), "worker 1"));
+    CHECK(Contains(group.meshes[2]->failure(), "worker 1"));
+  }
+}
+
+void AProcessThatLeavesAtItsEndDisturbsNobody() {
+  Group group(3);
+  const int index = group.Declare(Bytes("x", Kind::kFloats, 1 << 20));
+  std::vector<std::unique_ptr<Use>> uses;
+  for (int i = 0; i < 3; ++i) {
+    uses.push_back(
+        std::make_unique<Use>(*group.meshes[i], index, RandomFloats(1 << 20)));
+  }
+  uses[1]->Output();
+  group.meshes[1]->Close(kPatienceSecs);
+  CHECK(uses[0]->Output() == uses[2]->Output());
+  CHECK(group.meshes[0]->failure().empty());
+}
+
+void AFailureEndsWhatIsUnderWay() {
+  Group group(2);
+  const int index = group.Declare(Bytes("x", Kind::kGather, 1));
+  Use use(*group.meshes[0], index, Random(1));
+  group.meshes[0]->Fail("no more");
+  CHECK(use.Failure() == "no more");
+  Use other(*group.meshes[1], index, Random(1));
+  group.meshes[1]->Close(0);
+  other.Failure();
+}
+
+// ---- Strange frames --------------------------------------------------------
+
+// A mesh of two processes, of which the test is one.
+struct Alone {
+  Alone() : mesh(0, Names(2)) {
+    int pair[2];
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+    mesh.AddConnection(1, pair[0]);
+    other = pair[1];
+    mesh.Start();
+    std::string error;
+    floats = mesh.Declare(Bytes("floats", Kind::kFloats, 100), &error);
+    gather = mesh.Declare(Bytes("gather", Kind::kGather, 1000), &error);
+  }
+  ~Alone() { close(other); }
+
+  // Sends bytes; the mesh may have closed the socket.
+  void Send(const void* data, size_t octets) {
+    [[maybe_unused]] const ssize_t sent =
+        send(other, data, octets, MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
+
+  Mesh mesh;
+  int other;
+  int floats;
+  int gather;
+};
+
+FrameHeader Good(const std::string& name, Kind kind, uint64_t rows,
+                 uint32_t octets) {
+  FrameHeader header = {};
+  header.key = KeyOf(name);
+  header.rows = rows;
+  header.length = octets;
+  header.kind = static_cast<uint8_t>(kind);
+  return header;
+}
+
+void FramesThatAreOffAreRefused() {
+  struct {
+    const char* what;
+    void (*spoil)(FrameHeader&);
+  } const spoilt[] = {
+      {"rows there", [](FrameHeader& h) { h.rows = 1ull << 60; }},
+      {"kind 77", [](FrameHeader& h) { h.kind = 77; }},
+      {"chunk 1 ", [](FrameHeader& h) { h.chunk = 1; }},
+      {"chunk 4294967295 ", [](FrameHeader& h) { h.chunk = ~0u; }},
+      {"399 bytes", [](FrameHeader& h) { h.length = 399; }},
+      {"4294967295 bytes", [](FrameHeader& h) { h.length = ~0u; }},
+      {"shot 1", [](FrameHeader& h) { h.shot = 1; }},
+      {"shot 255", [](FrameHeader& h) { h.shot = 255; }},
+      {"use 2 ", [](FrameHeader& h) { h.round = 2; }},
+      {"use 4294967295 ", [](FrameHeader& h) { h.round = ~0u; }},
+      {"planes_in", [](FrameHeader& h) { h.planes_in = 1; }},
+  };
+  for (const auto& each : spoilt) {
+    Alone alone;
+    Use use(alone.mesh, alone.floats, RandomFloats(100));
+    FrameHeader header = Good("floats", Kind::kFloats, 100, 400);
+    each.spoil(header);
+    alone.Send(&header, sizeof(header));
+    const std::string failure = use.Failure();
+    CHECK(Contains(failure, "worker 1: "));
+    if (std::string(each.what) != "planes_in") {
+      CHECK(Contains(failure, each.what));
+    }
+  }
+  Alone alone;
+  Use use(alone.mesh, alone.gather, Random(1000));
+  const FrameHeader header = Good("floats", Kind::kFloats, 100, 400);
+  const auto payload = RandomFloats(100);
+  for (int i = 0; i < 2; ++i) {
+    alone.Send(&header, sizeof(header));
+    alone.Send(payload.data(), payload.size());
+  }
+  CHECK(Contains(use.Failure(), "worker 1: it sent a chunk of floats twice"));
+}
+
+// Whole, cut and changed frames in any order end well or with a name.
+void AnyBytesEndInAResultOrAName() {
+  for (int i = 0; i < 300; ++i) {
+    Alone alone;
+    Use use(alone.mesh, alone.floats, RandomFloats(100));
+    std::vector<uint8_t> stream;
+    for (int j = 0; j < 6; ++j) {
+      FrameHeader header = Good("floats", Kind::kFloats, 100, 400);
+      if (generator() % 2) header = Good("gather", Kind::kGather, 1000, 1000);
+      header.round = generator() % 2;
+      auto* octets = reinterpret_cast<uint8_t*>(&header);
+      if (generator() % 4 == 0)
+        octets[generator() % 32] ^= 1 << generator() % 8;
+      stream.insert(stream.end(), octets, octets + sizeof(header));
+      const auto payload = RandomFloats(header.length % 4096 / 4);
+      stream.insert(stream.end(), payload.begin(), payload.end());
+    }
+    alone.Send(stream.data(), generator() % (stream.size() + 1));
+    shutdown(alone.other, SHUT_WR);
+    const std::string failure = use.Failure();
+    CHECK(failure.empty() || Contains(failure, "worker 1"));
+  }
+}
+
+void ASlowReaderGetsAll() {
+  Group group(2, false);
+  const int index = group.Declare(Bytes("x", Kind::kGather, 5 << 20));
+  const int small = group.Declare(Bytes("small", Kind::kGather, 100));
+  group.meshes[0]->Start();
+  Use first(*group.meshes[0], index, Random(5 << 20));
+  Use early(*group.meshes[0], small, Random(100));
+  usleep(100000);
+  group.meshes[1]->Start();
+  Use second(*group.meshes[1], index, Random(5 << 20));
+  Use late(*group.meshes[1], small, Random(100));
+  CHECK(first.Output() == second.Output());
+  CHECK(early.Output() == late.Output());
+}
+
+const struct {
+  const char* name;
+  void (*check)();
+} kLaws[] = {
+#define LAW(name) {#name, name}
+    LAW(SumsOfFloatsAreAddedInATree),
+    LAW(AllOperationsGiveWhatTheyMust),
+    LAW(AProcessMayBeOneUseAhead),
+    LAW(PartsOfAnUndeclaredOperationWait),
+    LAW(AnUndeclaredOperationDelaysNoEarlierOne),
+    LAW(ADifferentDeclarationIsNamed),
+    LAW(ALostProcessIsNamedToAll),
+    LAW(AProcessThatLeavesAtItsEndDisturbsNobody),
+    LAW(AFailureEndsWhatIsUnderWay),
+    LAW(FramesThatAreOffAreRefused),
+    LAW(AnyBytesEndInAResultOrAName),
+    LAW(ASlowReaderGetsAll),
+};
+
+}  // namespace
+}  // namespace terngrad
+
+int main() {
+  for (const auto& each : terngrad::kLaws) {
+    terngrad::law = each.name;
+    each.check();
+  }
+  std::printf("mesh: %zu laws hold\n", std::size(terngrad::kLaws));
+}

@@ -1,0 +1,112 @@
+#include "terngrad/cc/net/meshes.h"
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#define EXPORTED extern "C" __attribute__((visibility("default")))
+
+namespace terngrad {
+namespace {
+
+struct Registry {
+  std::mutex mutex;
+  std::map<int64_t, std::shared_ptr<Mesh>> meshes;
+  int64_t next = 1;
+};
+
+// Never destroyed: a mesh that was not closed may use it until the process
+// ends.
+Registry& TheRegistry() {
+  static auto* const registry = new Registry;
+  return *registry;
+}
+
+std::vector<std::string> Lines(const char* text) {
+  std::vector<std::string> lines(1);
+  for (; *text; ++text) {
+    if (*text == '\n') {
+      lines.emplace_back();
+    } else {
+      lines.back() += *text;
+    }
+  }
+  return lines;
+}
+
+void Write(const std::string& text, char* place, int64_t size) {
+  const int64_t count = std::min<int64_t>(text.size(), size - 1);
+  std::copy_n(text.data(), count, place);
+  place[count] = 0;
+}
+
+}  // namespace
+
+std::shared_ptr<Mesh> FindMesh(int64_t mesh) {
+  Registry& registry = TheRegistry();
+  const std::lock_guard<std::mutex> lock(registry.mutex);
+  const auto found = registry.meshes.find(mesh);
+  return found == registry.meshes.end() ? nullptr : found->second;
+}
+
+}  // namespace terngrad
+
+// Returns the number of a new mesh of process `rank`; `names` has a line for
+// each process.
+EXPORTED int64_t terngrad_mesh_new(int rank, const char* names) {
+  auto mesh = std::make_shared<terngrad::Mesh>(rank, terngrad::Lines(names));
+  terngrad::Registry& registry = terngrad::TheRegistry();
+  const std::lock_guard<std::mutex> lock(registry.mutex);
+  registry.meshes[registry.next] = std::move(mesh);
+  return registry.next++;
+}
+
+// Gives the mesh, before its start, a socket to another process.
+EXPORTED void terngrad_mesh_add(int64_t mesh, int peer, int socket) {
+  terngrad::FindMesh(mesh)->AddConnection(peer, socket);
+}
+
+EXPORTED void terngrad_mesh_start(int64_t mesh) {
+  terngrad::FindMesh(mesh)->Start();
+}
+
+// Returns the index of an operation, -1 and a text if it cannot be declared.
+// For codes, `path` names the kernels that add.
+EXPORTED int terngrad_mesh_declare(int64_t mesh, const char* name, int kind,
+                                   int64_t rows, int planes_in, int planes_out,
+                                   const char* path, char* error,
+                                   int64_t error_size) {
+  const auto found = terngrad::FindMesh(mesh);
+  if (!found) {
+    terngrad::Write("the mesh is closed", error, error_size);
+    return -1;
+  }
+  terngrad::Declaration declaration{name, static_cast<terngrad::Kind>(kind),
+                                    rows, planes_in, planes_out};
+  if (declaration.kind == terngrad::Kind::kCodes) {
+    declaration.kernels = terngrad::FindKernels(path);
+  }
+  std::string text;
+  const int index = found->Declare(declaration, &text);
+  terngrad::Write(text, error, error_size);
+  return index;
+}
+
+// Writes the bytes of payloads that were sent and received so far.
+EXPORTED void terngrad_mesh_bytes(int64_t mesh, int64_t* both) {
+  const auto found = terngrad::FindMesh(mesh);
+  both[0] = found ? found->bytes_sent() : 0;
+  both[1] = found ? found->bytes_received() : 0;
+}
+
+// Sends what is queued, for at most `secs`, and ends. The number is free then.
+EXPORTED void terngrad_mesh_close(int64_t mesh, double secs) {
+  const auto found = terngrad::FindMesh(mesh);
+  if (!found) return;
+  found->Close(secs);
+  terngrad::Registry& registry = terngrad::TheRegistry();
+  const std::lock_guard<std::mutex> lock(registry.mutex);
+  registry.meshes.erase(mesh);
+}

@@ -1,0 +1,18 @@
+// The meshes of this process, which Python makes and kernels find by a number.
+
+#ifndef TERNGRAD_CC_NET_MESHES_H_
+#define TERNGRAD_CC_NET_MESHES_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "terngrad/cc/net/mesh.h"
+
+namespace terngrad {
+
+// Returns null if there is none, or none any more.
+std::shared_ptr<Mesh> FindMesh(int64_t mesh);
+
+}  // namespace terngrad
+
+#endif  // TERNGRAD_CC_NET_MESHES_H_

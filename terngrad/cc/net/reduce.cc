@@ -1,0 +1,127 @@
+#include "terngrad/cc/net/reduce.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace terngrad {
+namespace {
+
+constexpr int64_t kBlock = 512;    // floats of a part that stay in the cache
+constexpr int64_t kFewFloats = 8;  // such as losses: one shot, fewer messages
+
+void AddPair(const float* a, const float* b, int64_t n, float* total) {
+  for (int64_t i = 0; i < n; ++i) total[i] = a[i] + b[i];
+}
+
+// Adds the first n <= kBlock values; `scratch` holds half of the parts.
+void TreeSumBlock(const std::vector<const float*>& parts, int64_t first,
+                  int64_t n, float* scratch, float* total) {
+  const size_t count = parts.size();
+  for (size_t i = 0; i + 1 < count; i += 2) {
+    AddPair(parts[i] + first, parts[i + 1] + first, n, scratch + i / 2 * n);
+  }
+  if (count % 2) {
+    std::copy_n(parts.back() + first, n, scratch + count / 2 * n);
+  }
+  for (size_t left = (count + 1) / 2; left > 1; left = (left + 1) / 2) {
+    for (size_t i = 0; i + 1 < left; i += 2) {
+      AddPair(scratch + i * n, scratch + (i + 1) * n, n, scratch + i / 2 * n);
+    }
+    if (left % 2) {
+      std::copy_n(scratch + (left - 1) * n, n, scratch + left / 2 * n);
+    }
+  }
+  std::copy_n(scratch, n, total + first);
+}
+
+}  // namespace
+
+void TreeSum(const std::vector<const float*>& parts, int64_t n, float* total) {
+  if (parts.size() == 2) {
+    AddPair(parts[0], parts[1], n, total);
+    return;
+  }
+  std::vector<float> scratch((parts.size() + 1) / 2 * kBlock);
+  for (int64_t i = 0; i < n; i += kBlock) {
+    TreeSumBlock(parts, i, std::min(kBlock, n - i), scratch.data(), total);
+  }
+}
+
+Plan::Plan(const Declaration& declaration, int size)
+    : declaration_(declaration), size_(size) {
+  const bool codes = declaration.kind == Kind::kCodes;
+  reduces_ = codes || declaration.kind == Kind::kFloats;
+  const bool few = !codes && declaration.rows <= kFewFloats;
+  shots_ = reduces_ && size > 2 && !few ? 2 : 1;
+  in_bytes_ = codes ? 4 * declaration.planes_in : reduces_ ? 4 : 1;
+  out_bytes_ = codes ? 4 * declaration.planes_out : in_bytes_;
+  // Multiples of 16 rows keep the vectors of the additions full.
+  chunk_rows_ = kChunkBytes / std::max(in_bytes_, out_bytes_) / 16 * 16;
+}
+
+Range Plan::Chunked(int64_t begin, int64_t end) const {
+  const int64_t chunks = (end - begin + chunk_rows_ - 1) / chunk_rows_;
+  return {begin, end, chunk_rows_, static_cast<uint32_t>(chunks)};
+}
+
+Range Plan::Share(int i) const {
+  const int64_t share = (declaration_.rows + size_ - 1) / size_;
+  const int64_t begin = std::min(i * share, declaration_.rows);
+  return Chunked(begin, std::min(begin + share, declaration_.rows));
+}
+
+Range Plan::Sent(int shot, int from, int to) const {
+  if (declaration_.kind == Kind::kBroadcast && from != 0) {
+    Range answer = Chunked(0, 0);
+    answer.chunks = to == 0;
+    return answer;
+  }
+  if (shots_ == 1) return Chunked(0, declaration_.rows);
+  return Share(shot ? from : to);
+}
+
+Range Plan::Added(int rank) const {
+  if (!reduces_) return Chunked(0, 0);
+  return shots_ == 2 ? Share(rank) : Chunked(0, declaration_.rows);
+}
+
+int64_t Plan::InputBytes() const {
+  const bool all = declaration_.kind == Kind::kAllToAll;
+  return (all ? size_ : 1) * declaration_.rows * in_bytes_;
+}
+
+int64_t Plan::OutputBytes() const {
+  const bool one = reduces_ || declaration_.kind == Kind::kBroadcast;
+  return (one ? 1 : size_) * declaration_.rows * out_bytes_;
+}
+
+int64_t Plan::InputOffset(int to) const {
+  return declaration_.kind == Kind::kAllToAll ? to * declaration_.rows : 0;
+}
+
+int64_t Plan::OutputOffset(int from) const {
+  const bool one = reduces_ || declaration_.kind == Kind::kBroadcast;
+  return one ? 0 : from * declaration_.rows;
+}
+
+void Plan::Add(const std::vector<const uint8_t*>& parts, int64_t rows,
+               uint8_t* total) const {
+  if (declaration_.kind == Kind::kCodes) {
+    std::vector<Planes> inputs;
+    for (const uint8_t* part : parts) {
+      inputs.push_back(
+          {reinterpret_cast<const uint32_t*>(part), declaration_.planes_in});
+    }
+    declaration_.kernels->sum(inputs.data(), inputs.size(),
+                              declaration_.planes_out, 0, rows,
+                              reinterpret_cast<uint32_t*>(total));
+    return;
+  }
+  std::vector<const float*> floats;
+  for (const uint8_t* part : parts) {
+    floats.push_back(reinterpret_cast<const float*>(part));
+  }
+  TreeSum(floats, rows, reinterpret_cast<float*>(total));
+}
+
+}  // namespace terngrad

@@ -1,0 +1,102 @@
+// Who sends which part of an operation to whom, and how parts are added.
+
+#ifndef TERNGRAD_CC_NET_REDUCE_H_
+#define TERNGRAD_CC_NET_REDUCE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "terngrad/cc/lib/kernels.h"
+#include "terngrad/cc/net/frames.h"
+
+namespace terngrad {
+
+// P processes; all sizes in rows.
+enum class Kind : uint8_t {
+  kGather = 1,  // [n] -> [P, n]; a row is a byte
+  kAllToAll,    // [P, n] -> [P, n]; a row is a byte
+  kBroadcast,   // [n] of process 0 -> [n]; a row is a byte
+  kCodes,       // [n] -> sums [n]; a row is `planes_in` or `planes_out` words
+  kFloats,      // [n] -> sums [n]; a row is a float
+};
+
+// An operation, the same on all processes.
+struct Declaration {
+  std::string name;
+  Kind kind = Kind::kGather;
+  int64_t rows = 0;  // n
+  int planes_in = 0;
+  int planes_out = 0;
+  const Kernels* kernels = nullptr;  // add codes
+};
+
+// Rows that one process sends to another, in chunks of `chunk_rows`. All but
+// the last chunk are full.
+struct Range {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t chunk_rows = 1;
+  uint32_t chunks = 0;
+
+  int64_t First(uint32_t chunk) const { return begin + chunk * chunk_rows; }
+  int64_t Count(uint32_t chunk) const {
+    const int64_t left = end - First(chunk);
+    return left < chunk_rows ? left : chunk_rows;
+  }
+};
+
+// The parts of an operation among `size` processes.
+//
+// Sums take one shot among two processes: each sends all rows and adds all.
+// Among more, process i adds share i of the rows and sends the sums to all.
+class Plan {
+ public:
+  Plan(const Declaration& declaration, int size);
+
+  const Declaration& declaration() const { return declaration_; }
+  bool reduces() const { return reduces_; }
+  int shots() const { return shots_; }
+  int size() const { return size_; }
+
+  // The rows that `from` sends to `to`. Empty ones have no chunk, but in a
+  // broadcast each process answers with an empty chunk, so that process 0
+  // cannot run ahead.
+  Range Sent(int shot, int from, int to) const;
+
+  // The rows that a process adds.
+  Range Added(int rank) const;
+
+  int64_t RowBytes(int shot) const { return shot ? out_bytes_ : in_bytes_; }
+  int64_t InputBytes() const;
+  int64_t OutputBytes() const;
+
+  // Returns the place in the input from which `to` gets its rows.
+  int64_t InputOffset(int to) const;
+  // Returns the place in the output of the rows that `from` sends.
+  int64_t OutputOffset(int from) const;
+
+  // Writes sums of `rows` rows; part i is that of process i.
+  void Add(const std::vector<const uint8_t*>& parts, int64_t rows,
+           uint8_t* total) const;
+
+ private:
+  Range Chunked(int64_t begin, int64_t end) const;
+  Range Share(int i) const;
+
+  Declaration declaration_;
+  int size_;
+  bool reduces_;
+  int shots_;
+  int64_t in_bytes_;  // of a row
+  int64_t out_bytes_;
+  int64_t chunk_rows_;
+};
+
+// Adds n values of each part in the tree of `tree_sum`
+// (terngrad/exchange/exchange.py): neighbours pairwise, until one is left.
+void TreeSum(const std::vector<const float*>& parts, int64_t n, float* total);
+
+}  // namespace terngrad
+
+#endif  // TERNGRAD_CC_NET_REDUCE_H_

@@ -1,0 +1,103 @@
+"""Sockets between all processes: who gets a seat, and who does not."""
+
+import contextlib
+import socket
+import threading
+import time
+
+import pytest
+
+from terngrad.cluster.channel import MembershipError, PortError, split_address
+from terngrad.cluster.seats import Seats
+from terngrad.testing.addresses import free_addresses
+
+TIMEOUT_SECS = 20.0
+
+
+@contextlib.contextmanager
+def opened(hosts, tokens):
+    """The seats of all processes; process i believes in token i."""
+    with contextlib.ExitStack() as stack:
+        found = []
+        for rank, token in enumerate(tokens):
+            found.append(Seats(hosts, rank, token))
+            stack.callback(found[-1].close)
+        yield found
+
+
+def filled(seats, timeout_secs=TIMEOUT_SECS):
+    """What `fill` returns or raises for each process."""
+    found = [None] * len(seats)
+
+    def fill(rank):
+        try:
+            found[rank] = seats[rank].fill(timeout_secs)
+        except MembershipError as error:
+            found[rank] = error
+
+    threads = [threading.Thread(target=fill, args=(rank,)) for rank in range(len(seats))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(2 * TIMEOUT_SECS)
+    return found
+
+
+def close(sockets):
+    for each in sockets.values():
+        each.close()
+
+
+def test_each_process_gets_a_socket_to_each_other(capfd):
+    hosts = free_addresses(4)
+    with opened(hosts, [b"secret"] * 4) as seats:
+        # Strangers: silent, garbage, another service, one that looks and goes.
+        strangers = [socket.create_connection(split_address(host)) for host in hosts[:3]]
+        strangers[1].sendall(b"\0" * 100)
+        strangers[2].sendall(b"GET / HTTP/1.0\r\n\r\n")
+        socket.create_connection(split_address(hosts[0])).close()
+        found = filled(seats)
+        for rank, sockets in enumerate(found):
+            assert sorted(sockets) == [i for i in range(4) if i != rank]
+            for other, each in sockets.items():
+                each.sendall(bytes([rank, other]))
+        for rank, sockets in enumerate(found):
+            for other, each in sockets.items():
+                assert each.recv(2) == bytes([other, rank])
+        for stranger in strangers:
+            stranger.close()
+        # The port stays open, so that the others can see that it is reachable.
+        socket.create_connection(split_address(hosts[3]), TIMEOUT_SECS).close()
+        for sockets in found:
+            close(sockets)
+    assert "another program connects; it is ignored" in capfd.readouterr().err
+
+
+def test_a_process_with_another_token_gets_no_seat_and_is_named():
+    hosts = free_addresses(2)
+    with opened(hosts, [b"secret", b"guess"]) as seats:
+        chief, other = filled(seats, 1.0)
+    assert str(chief) == f"worker 1 ({hosts[1]}) did not connect to this worker"
+    assert str(other).startswith(f"worker 0 ({hosts[0]}) cannot be reached: ")
+
+
+def test_a_taken_port_is_named():
+    (host,) = free_addresses(1)
+    with socket.create_server(split_address(host)), pytest.raises(PortError, match=host):
+        Seats([host], 0, b"secret")
+
+
+def test_silent_strangers_are_sent_away_and_bounded():
+    hosts = free_addresses(2)
+    with opened(hosts, [b"secret"] * 2) as seats, contextlib.ExitStack() as stack:
+        address = split_address(hosts[0])
+        crowd = [stack.enter_context(socket.create_connection(address)) for _ in range(100)]
+        found = filled(seats)
+        assert all(isinstance(sockets, dict) for sockets in found)
+        start = time.monotonic()
+        for stranger in crowd:
+            stranger.settimeout(TIMEOUT_SECS)
+            assert stranger.recv(1) == b""
+        assert time.monotonic() - start < TIMEOUT_SECS
+        for sockets in found:
+            close(sockets)

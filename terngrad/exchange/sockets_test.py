@@ -1,0 +1,119 @@
+"""Operations of the native mesh as TensorFlow sees them; several processes are threads here."""
+
+import contextlib
+import threading
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from terngrad.exchange import sockets
+from terngrad.ops import library
+from terngrad.testing.addresses import free_addresses
+
+TIMEOUT_SECS = 60.0
+
+
+@pytest.fixture(autouse=True)
+def _needs_kernels():
+    try:
+        library.load()
+    except library.UnavailableError as error:
+        pytest.skip(str(error))
+
+
+def together(size, act):
+    """What `act(transport)` returns or raises in each of `size` processes."""
+    hosts, found = free_addresses(size), [None] * size
+
+    def run(rank):
+        with contextlib.closing(sockets.start(hosts, rank, b"secret")) as transport:
+            try:
+                found[rank] = act(transport)
+            except (ValueError, tf.errors.OpError) as error:
+                found[rank] = error
+
+    threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(TIMEOUT_SECS)
+        assert not thread.is_alive()
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_operations_move_tensors_of_every_type(size):
+    def act(transport):
+        rank = transport.rank
+        part = tf.constant([[rank, 1], [2, 3]], tf.int64)
+        flags = tf.constant([rank == 1, True])
+        parts = tf.reshape(tf.range(size * 3) + 100 * rank, [size, 3])
+        return [
+            transport.all_gather(part, "a").numpy(),
+            transport.all_gather(flags, "b").numpy(),
+            transport.all_to_all(parts, "c").numpy(),
+            transport.broadcast(tf.constant(5.5 + rank), "d").numpy(),
+            transport.sum_floats(tf.range(20.0) + rank, "e").numpy(),
+        ]
+
+    for rank, found in enumerate(together(size, act)):
+        everybody = range(size)
+        np.testing.assert_array_equal(found[0], [[[i, 1], [2, 3]] for i in everybody])
+        np.testing.assert_array_equal(found[1], [[i == 1, True] for i in everybody])
+        mine = [np.arange(3 * rank, 3 * rank + 3) + 100 * i for i in everybody]
+        np.testing.assert_array_equal(found[2], mine)
+        assert found[3] == 5.5
+        np.testing.assert_array_equal(found[4], size * np.arange(20.0) + sum(everybody))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_law_7_the_mesh_sends_the_bytes_that_the_exchange_counts(size):
+    from terngrad.ops.native import NativeKernels
+
+    codes, values = tf.ones([101, 2], tf.uint32), tf.range(1001.0)
+
+    def act(transport):
+        step = tf.Variable(0, dtype=tf.int64, trainable=False)
+        exchange = transport.exchange(1, NativeKernels(), step)
+        run = tf.function(
+            lambda: (
+                exchange.sum([codes], "sum", 1),
+                exchange.float_sum([[values, values[:9]]], "floats"),
+                exchange.max([values[:7]], "max"),
+                exchange.mean([[values[:3]]], "few"),
+            ),
+            autograph=False,
+        )
+        for _ in range(3):
+            run()
+        return transport.mesh.octets, (int(exchange.bytes_sent), int(exchange.bytes_received))
+
+    for octets, counted in together(size, act):
+        assert octets == counted
+        assert size == 1 or octets[0] > 3 * 4 * 1001
+
+
+@pytest.mark.slow
+def test_law_10_a_process_that_leaves_is_named_by_the_operation_that_needs_it():
+    def act(transport):
+        if transport.rank == 1:
+            return None
+        return transport.sum_floats(tf.zeros([1000]), "x")
+
+    found = together(3, act)
+    for rank in (0, 2):
+        assert isinstance(found[rank], tf.errors.UnavailableError)
+        assert "worker 1 (127.0.0.1:" in str(found[rank])
+
+
+def test_law_10_an_operation_of_another_size_is_named():
+    def act(transport):
+        transport.all_gather(tf.zeros([3]), "x")
+        with pytest.raises(ValueError, match="'x' cannot be declared: it has kind 1, 12 rows"):
+            transport.all_gather(tf.zeros([4]), "x")
+        return True
+
+    assert together(1, act) == [True]

@@ -1,0 +1,89 @@
+"""Joins this process with others by sockets: the native mesh, cc/net/mesh.h, and its op."""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+import socket
+from collections.abc import Mapping, Sequence
+
+import tensorflow as tf
+
+from terngrad.ops import library
+
+_ERROR_BYTES = 1000
+
+
+class Kind(enum.IntEnum):
+    """What an operation does; see `Kind` of cc/net/reduce.h."""
+
+    GATHER = 1
+    ALL_TO_ALL = 2
+    BROADCAST = 3
+    CODES = 4
+    FLOATS = 5
+
+
+class Mesh:
+    """This process' end of the sockets between P processes, and a thread that serves them."""
+
+    def __init__(
+        self, rank: int, names: Sequence[str], sockets: Mapping[int, socket.socket]
+    ) -> None:
+        """Takes ownership of the sockets and starts the thread.
+
+        Args:
+          rank: index of this process.
+          names: of all processes, for messages.
+          sockets: one to each other process.
+
+        Raises:
+          library.UnavailableError: see there.
+        """
+        self._ops = library.load()
+        self._functions = library.load_functions()
+        self._handle = self._functions.terngrad_mesh_new(rank, "\n".join(names).encode())
+        for peer, each in sockets.items():
+            self._functions.terngrad_mesh_add(self._handle, peer, each.detach())
+        self._functions.terngrad_mesh_start(self._handle)
+
+    def declare(
+        self, name: str, kind: Kind, rows: int, planes: tuple[int, int] = (0, 0), path: str = ""
+    ) -> int:
+        """Returns the index of an operation, which all processes must declare alike.
+
+        Args:
+          name: of the operation.
+          kind: what it does.
+          rows: groups of 32 codes, floats, or bytes.
+          planes: of a process' codes, and of their sum.
+          path: instruction set that adds codes; "" = the fastest.
+
+        Raises:
+          ValueError: the name belongs to another operation.
+        """
+        error = ctypes.create_string_buffer(_ERROR_BYTES)
+        index = self._functions.terngrad_mesh_declare(
+            self._handle, name.encode(), kind, rows, *planes, path.encode(), error, _ERROR_BYTES
+        )
+        if index < 0:
+            raise ValueError(f"operation {name!r} cannot be declared: {error.value.decode()}")
+        return index
+
+    def join(self, local: tf.Tensor, operation: int, shape: Sequence[int]) -> tf.Tensor:
+        """Returns an operation's result, of this shape; no thread waits for it."""
+        with tf.device("/CPU:0"):
+            return self._ops.terngrad_join(
+                local=local, mesh=self._handle, operation=operation, shape=list(shape)
+            )
+
+    @property
+    def octets(self) -> tuple[int, int]:
+        """Bytes of payloads that were sent and received so far."""
+        both = (ctypes.c_int64 * 2)()
+        self._functions.terngrad_mesh_bytes(self._handle, both)
+        return both[0], both[1]
+
+    def close(self, secs: float) -> None:
+        """Sends what is queued, for at most `secs`; operations that are not done then fail."""
+        self._functions.terngrad_mesh_close(self._handle, secs)
