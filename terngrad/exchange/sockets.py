@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from terngrad.cluster.channel import name_of
 from terngrad.cluster.seats import Seats
-from terngrad.exchange.exchange import Exchange, Payload
+from terngrad.exchange.exchange import Exchange
 from terngrad.exchange.ordering import unordered
 from terngrad.exchange.two_shot import Transport, TwoShotExchange
 from terngrad.ops.kernels import Kernels
@@ -113,12 +113,6 @@ class SocketExchange(TwoShotExchange):
         """See base class."""
         super().__init__(transport, local_nodes, kernels)
         self._path = kernels.path if isinstance(kernels, NativeKernels) else ""
-
-    def traffic(self, payload: Payload) -> Payload:
-        """See base class."""
-        if self._transport.size == 2:
-            return Payload(payload.sent, payload.sent)
-        return super().traffic(payload)
 
     def _join_codes(self, local: tf.Tensor, name: str, max_code: int) -> tf.Tensor:
         groups, own = local.shape
