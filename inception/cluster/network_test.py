@@ -50,7 +50,7 @@ def test_law_10_a_file_without_a_certificate_is_named(tls, tmp_path, flag):
 
 def test_law_10_a_key_of_another_certificate_is_named(tls, tmp_path):
     other = make_certificates(tmp_path, "theirs", "stranger")
-    with pytest.raises(ValueError, match=rf"--tls_cert=.*or none for --tls_key={other.key}"):
+    with pytest.raises(ValueError, match=rf"--tls_cert=.*or none for the key {other.key}"):
         security(cluster_of(tls, tls_key=other.key))
 
 

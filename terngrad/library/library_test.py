@@ -1,5 +1,6 @@
 """Own training loops with the library, on one process and on two."""
 
+import json
 import re
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from terngrad.cluster.ports import free_ports
 from terngrad.library.group import Group
 from terngrad.library.joining import join
 from terngrad.library.reducer import Reducer
-from terngrad.testing.processes import finished
+from terngrad.testing.processes import Started, finished, mpirun
 
 ALONE = Group()
 
@@ -57,6 +58,41 @@ def test_law_4_two_processes_of_a_node_and_one_of_two_nodes_give_the_same_bits(
     one = written(tmp_path, name="one.npz")
     assert_equal(one, written(tmp_path))
     assert_equal(one, written(tmp_path, rank=1))
+
+
+@pytest.mark.slow
+def test_law_4_mpi_gives_the_same_bits(tmp_path):
+    program = [*mpirun(2), "-m", "terngrad.testing.own_loop", str(tmp_path / "x.npz")]
+    with Started(program) as run:
+        run.succeed()
+    succeed(tmp_path, 1, "--nodes=2", name="one.npz")
+    assert_equal(written(tmp_path, name="one.npz"), written(tmp_path, rank=1))
+
+
+def served(tmp_path, *options):
+    """Runs two workers and a ps, which TF_CONFIG describes."""
+    *workers, ps = [f"127.0.0.1:{port}" for port in free_ports(3, "127.0.0.1")]
+    program = [sys.executable, "-m", "terngrad.testing.own_loop", str(tmp_path / "x.npz"), *options]
+    places = [("worker", 0), ("worker", 1), ("ps", 0)]
+    config = lambda kind, index: json.dumps(
+        {"cluster": {"worker": workers, "ps": [ps]}, "task": {"type": kind, "index": index}}
+    )
+    return finished([program] * 3, [{"TF_CONFIG": config(*place)} for place in places])
+
+
+@pytest.mark.slow
+def test_law_4_parameter_servers_of_tf_config_give_the_same_bits(tmp_path):
+    for output, status in served(tmp_path):
+        assert status == 0, output
+    succeed(tmp_path, 1, "--nodes=2", name="one.npz")
+    assert_equal(written(tmp_path, name="one.npz"), written(tmp_path, rank=1))
+
+
+@pytest.mark.slow
+def test_a_worker_of_parameter_servers_that_fails_is_named(tmp_path):
+    (chief, status), (_, other), (ps, of_ps) = served(tmp_path, "--end=fail")
+    assert (status, other, of_ps) == (1, 1, 1), chief + ps
+    assert re.search(r"worker 1 \(127.0.0.1:\d+\) failed: 'a mistake'", chief), chief
 
 
 @pytest.mark.slow
