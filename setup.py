@@ -106,7 +106,11 @@ setuptools.setup(
         "inception.cluster": ["network.sh"],
         "slim.datasets": ["imagenet_synsets.txt", "mnist_sample/*"],
         "terngrad.service": ["service.proto"],
-        "terngrad": ["py.typed", "cc/*/*.h", "cc/*/*.cc"],  # another TensorFlow needs them compiled again
+        "terngrad": [
+            "py.typed",
+            "cc/*/*.h",
+            "cc/*/*.cc",
+        ],  # another TensorFlow needs them compiled again
     },
     exclude_package_data={"terngrad": ["cc/*/*_test.*"]},
     ext_modules=[setuptools.Extension("terngrad.ops.kernels", [], optional=True)]

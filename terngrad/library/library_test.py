@@ -12,10 +12,18 @@ import tensorflow as tf
 from terngrad.cluster.channel import MembershipError
 from terngrad.cluster.managed import launch
 from terngrad.cluster.ports import free_ports
+from terngrad.codecs.factory import make_codecs
+from terngrad.exchange.local import LocalExchange
+from terngrad.layout import Policy, make_layout
 from terngrad.library.group import Group
 from terngrad.library.joining import join
 from terngrad.library.reducer import Reducer
+from terngrad.testing import nets
 from terngrad.testing.processes import Started, finished, mpirun
+from terngrad.training import runtime, schedules
+from terngrad.training.classifier import Classifier
+from terngrad.training.optimizers import Momentum
+from terngrad.training.step import TrainStep
 
 ALONE = Group()
 
@@ -58,6 +66,39 @@ def test_law_4_two_processes_of_a_node_and_one_of_two_nodes_give_the_same_bits(
     one = written(tmp_path, name="one.npz")
     assert_equal(one, written(tmp_path))
     assert_equal(one, written(tmp_path, rank=1))
+
+
+@pytest.mark.parametrize("path", ["terngrad.testing.residual_codec:ResidualCodec", "ternary"])
+def test_a_loop_by_hand_has_the_bits_of_the_training_step_of_the_programs(path):
+    """Also with a codec that has a memory."""
+    batches = list(nets.make_batches().take(4))
+    policy = Policy(clip_factor=2.5, **({"codec": path} if ":" in path else {"grad_bits": 1}))
+
+    programs = Classifier(nets.make_model())
+    kernels = runtime.kernels().kernels
+    layout = make_layout(programs.names, [v.shape for v in programs.variables], policy)
+    codecs, count = make_codecs(layout, kernels), tf.Variable(0, dtype=tf.int64)
+    optimizer, rate = Momentum(programs.variables, 0.9), schedules.fixed(0.05)
+    parts = (codecs, LocalExchange(2, kernels), optimizer, rate, None, count, 3, ["/CPU:0"])
+    theirs = tf.function(TrainStep(programs, *parts), autograph=False)
+
+    own = Classifier(nets.make_model())
+    settings = {"gradients": path, "clip_factor": 2.5, "seed": 3, "nodes": 2}
+    reducer = Reducer(own.variables, ALONE, **settings)
+    momentum = Momentum(own.variables, 0.9)
+
+    @tf.function(autograph=False)
+    def ours(images, labels):
+        seed = tf.zeros([2], tf.int32)  # the net has no dropout
+        halves = zip(tf.split(images, 2), tf.split(labels, 2), strict=True)
+        means = reducer([own.gradients(*half, seed)[0] for half in halves])
+        momentum.apply(means, tf.constant(0.05), tf.constant(0))
+
+    for batch in batches:
+        theirs(*batch)
+        ours(*batch)
+    for mine, other in zip(own.variables, programs.variables, strict=True):
+        np.testing.assert_array_equal(mine.numpy(), other.numpy())
 
 
 @pytest.mark.slow
@@ -180,6 +221,19 @@ def test_arrays_are_dealt_out_by_row():
         Group(1, 2).shard((x, np.arange(4)))
     with pytest.raises(ValueError, match="the data has 1 rows; 2 workers need one each"):
         Group(1, 2).shard(np.arange(1))
+
+
+def test_a_checkpoint_of_the_state_goes_on_with_the_same_bits(tmp_path):
+    path = "terngrad.testing.residual_codec:ResidualCodec"
+    gradients = [tf.reshape(tf.range(12.0), [4, 3]), tf.ones([3])]
+    make = lambda: Reducer(variables(), ALONE, gradients=path)
+    first, second = make(), make()
+    first(gradients)
+    saved = tf.train.Checkpoint(reducer=first.state).save(str(tmp_path / "checkpoint"))
+    tf.train.Checkpoint(reducer=second.state).restore(saved).assert_consumed()
+    for _ in range(3):
+        for one, other in zip(first(gradients), second(gradients), strict=True):
+            np.testing.assert_array_equal(one, other)
 
 
 def variables():
