@@ -39,7 +39,10 @@ def _by_collective(meeting: Meeting) -> Group:
     """Meets the others at the chief's control port."""
     role, timeout_secs, _ = meeting
     hosts, rank, pulse = role.worker_hosts, role.task_id, Pulse()
-    collective.check_start()
+    try:
+        collective.check_start()
+    except ValueError as error:
+        raise ValueError(f"join: {error}") from None
     peers = admission.join(hosts, rank, _control_address(role), timeout_secs)
     doors = {i: host for i, host in enumerate(hosts) if i != rank}
     with contextlib.ExitStack() as stack:

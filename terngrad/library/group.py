@@ -15,6 +15,7 @@ import tensorflow as tf
 from terngrad.cluster.channel import MembershipError
 from terngrad.cluster.pulse import Pulse
 from terngrad.exchange.connection import Connection
+from terngrad.exchange.operation_errors import LOSSES, OperationError, reason
 from terngrad.exchange.two_shot import Transport
 from terngrad.library.shard import shard
 
@@ -185,9 +186,16 @@ class Group(contextlib.AbstractContextManager):
         membership, self._membership = self._membership, None
         if membership:
             atexit.unregister(self._end)
+            if isinstance(error, OperationError) and not self._is_loss(error):
+                error = RuntimeError(reason(error, ()))  # one of the program's own
+                kind = RuntimeError
             self.connection = None
             self._agree = _is_closed
             membership.__exit__(kind, error, traceback)
+
+    def _is_loss(self, error: OperationError) -> bool:
+        """Returns whether an error of TensorFlow may come from a process that was lost."""
+        return isinstance(error, LOSSES) or self.connection.was_interrupted()
 
     def check_open(self) -> None:
         """Raises MembershipError if this process has left the others."""

@@ -14,6 +14,8 @@ from terngrad.library.group import Group
 from terngrad.service import certificates
 from terngrad.service.security import Tls, is_loopback
 
+_HOROVOD = "HOROVOD_SIZE"  # set by horovodrun, unless it calls mpirun
+
 _joined: list[Group] = []
 
 
@@ -43,7 +45,8 @@ def join(
       control_port: port at which the chief listens for the others; None = its own + 1000.
       engine: "collective" (TensorFlow's collectives), "parameter_server", "mpi" or "horovod"; the
         last two need mpirun or horovodrun, which know the hosts. "auto" = by what started this
-        process: mpi for mpirun, parameter_server with ps_hosts, else collective.
+        process: mpi for mpirun, horovod for horovodrun, else parameter_server with ps_hosts and
+        collective without.
       tls: certificates for parameter servers on other machines: Tls(ca, cert, key).
       allow_insecure_network: allow such servers without certificates.
       timeout_secs: how long to wait for the others; later, a process that is silent for this long
@@ -91,6 +94,8 @@ def _role(
         if rank is not None or ps_hosts:
             name = "rank" if rank is not None else "ps_hosts"
             raise ValueError(f"join: {name} needs hosts, which lists HOST:PORT of each process")
+        if _HOROVOD in os.environ:
+            return Role(source="horovodrun", task_id=0, size=None, variable_update="horovod")
         try:
             return find(os.environ, 0, timeout_secs)
         except NothingFoundError:

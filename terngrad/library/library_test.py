@@ -18,6 +18,7 @@ from terngrad.layout import Policy, make_layout
 from terngrad.library.group import Group
 from terngrad.library.joining import join
 from terngrad.library.reducer import Reducer
+from terngrad.service.security import Tls
 from terngrad.testing import nets
 from terngrad.testing.processes import Started, finished, mpirun
 from terngrad.training import runtime, schedules
@@ -26,6 +27,7 @@ from terngrad.training.optimizers import Momentum
 from terngrad.training.step import TrainStep
 
 ALONE = Group()
+TWO = {"hosts": ["a:1", "b:1"], "rank": 0}
 
 
 def outcomes(tmp_path, processes, *options, name="x.npz"):
@@ -152,6 +154,7 @@ def test_law_6_the_first_float_means_equal_those_of_one_process_with_the_whole_b
     [
         ("die", r"worker 1 \(127.0.0.1:\d+\) died: its connection closed"),
         ("fail", r"worker 1 \(127.0.0.1:\d+\) failed: 'a mistake'"),
+        ("operation", r"worker 1 \(127.0.0.1:\d+\) failed: .*3 values"),
         ("leave", r"worker 1 \S+ left after 3 operations with the others, of which this one has"),
     ],
 )
@@ -181,6 +184,34 @@ def test_importing_the_library_loads_neither_tensorflow_nor_takes_long():
     ],
 )
 def test_wrong_arguments_of_join_are_named(arguments, why):
+    with pytest.raises(ValueError, match=why):
+        join(**arguments)
+
+
+def test_it_is_too_late_to_join_after_tensorflow_has_computed_something():
+    tf.constant(1)
+    with pytest.raises(ValueError, match="join: TensorFlow has computed something already"):
+        join(["127.0.0.1:1", "127.0.0.1:2"], rank=0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ({"engine": "mpi"}, "join: engine mpi: must be started by mpirun|needs mpi4py"),
+        ({"engine": "mpi", "rank": 0}, "'mpi' knows the processes: leave out hosts and rank"),
+        ({"engine": "tcp"}, "join: engine is 'tcp'; allowed are auto, collective"),
+        ({"timeout_secs": 0}, "join: timeout_secs is 0; allowed are more than 0"),
+        ({"ps_hosts": ["c:1"]}, "join: ps_hosts needs hosts"),
+        ({"engine": "parameter_server"} | TWO, "join: engine='parameter_server' needs ps_hosts"),
+        ({"engine": "collective", "ps_hosts": ["c:1"]} | TWO, "must not have ps_hosts"),
+        ({"ps_hosts": ["c.invalid:1"]} | TWO, "c.invalid:1 is not on this machine: needs tls"),
+        (
+            {"ps_hosts": ["c:1"], "tls": Tls("/gone", "/gone", "/gone")} | TWO,
+            "join: tls: ca is '/gone': cannot be read: No such file",
+        ),
+    ],
+)
+def test_an_engine_that_does_not_fit_is_named(arguments, why):
     with pytest.raises(ValueError, match=why):
         join(**arguments)
 
