@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.framework import random_seed
 
 from terngrad.cluster.channel import MembershipError
 from terngrad.cluster.managed import launch
@@ -241,6 +242,19 @@ def test_each_worker_gets_equally_many_elements_and_what_is_left_out_is_told(unk
     assert found == [[0, -3], [-1, -4], [-2, -5]]
     told = "up to 2 of its last elements" if unknown else "1 of 7 elements"
     assert capsys.readouterr().out.startswith(f"shard: {told} are left out")
+
+
+def test_a_data_set_in_an_order_of_its_own_on_each_worker_is_told(capsys, monkeypatch):
+    # TensorFlow wants seeds where these tests turn its determinism on.
+    monkeypatch.setattr(random_seed.config, "is_op_determinism_enabled", lambda: False)
+    whole = tf.data.Dataset.range(6)
+    for dataset, is_told in (
+        (whole.shuffle(4).map(lambda i: i + 1).batch(2), True),
+        (whole.shuffle(4, seed=1).batch(2), False),
+        (tf.data.Dataset.zip(whole, whole), False),
+    ):
+        Group(0, 2).shard(dataset)
+        assert ("shuffled before it is dealt out" in capsys.readouterr().out) == is_told
 
 
 def test_arrays_are_dealt_out_by_row():
