@@ -24,6 +24,7 @@ def join(
     *,
     rank: int | None = None,
     ps_hosts: Sequence[str] = (),
+    job: str = "worker",
     control_port: int | None = None,
     engine: str = "auto",
     tls: Tls | None = None,
@@ -34,14 +35,16 @@ def join(
 
     Call it once, before TensorFlow computes anything. Without arguments, what started this process
     says which one it is: `python -m terngrad.launch`, TF_CONFIG, torchrun, mpirun or Slurm's srun.
-    Where nothing does, this process is alone. A process that TF_CONFIG calls a ps adds gradients
-    until the others are done, and ends here.
+    Where nothing does, this process is alone. A parameter server adds gradients until the others
+    are done, and ends here.
 
     Args:
       hosts: "host:port" of each process, the same list on all; each needs its port free.
-      rank: index of this process in `hosts`; 0 is the chief.
+      rank: index of this process in `hosts`, or of a parameter server in `ps_hosts`; worker 0 is
+        the chief.
       ps_hosts: "host:port" of each parameter server, if the processes exchange through these; the
         hosts are then only names.
+      job: "worker", or "ps": this process is a parameter server.
       control_port: port at which the chief listens for the others; None = its own + 1000.
       engine: "collective" (TensorFlow's collectives), "parameter_server", "mpi" or "horovod"; the
         last two need mpirun or horovodrun, which know the hosts. "auto" = by what started this
@@ -60,7 +63,19 @@ def join(
         raise ValueError(f"join: engine is {engine!r}; allowed are auto, {', '.join(ENGINES)}")
     if timeout_secs <= 0:
         raise ValueError(f"join: timeout_secs is {timeout_secs}; allowed are more than 0")
-    role = _role(hosts, rank, ps_hosts, control_port, engine, timeout_secs)
+    if job not in ("worker", "ps"):
+        raise ValueError(f"join: job is {job!r}; allowed are worker and ps")
+    if engine in engines.LAUNCHED and (hosts is not None or rank is not None):
+        raise ValueError(f"join: engine={engine!r} knows the processes: leave out hosts and rank")
+    if engine in engines.LAUNCHED:
+        role = Role(source="join", task_id=0, size=None, variable_update=engine)
+    elif hosts is not None:
+        role = _given(hosts, rank, ps_hosts, job, control_port)
+    elif rank is not None or ps_hosts:
+        name = "rank" if rank is not None else "ps_hosts"
+        raise ValueError(f"join: {name} needs hosts, which lists HOST:PORT of each process")
+    else:
+        role = _found(timeout_secs)
     if role is None or (role.size == 1 and not role.ps_hosts):
         return Group()
     if _joined:
@@ -75,41 +90,36 @@ def join(
     return group
 
 
-def _role(
-    hosts: Sequence[str] | None,
+def _found(timeout_secs: float) -> Role | None:
+    """Returns which process this is, from what launched it; None = alone."""
+    if _HOROVOD in os.environ:
+        return Role(source="horovodrun", task_id=0, size=None, variable_update="horovod")
+    try:
+        return find(os.environ, 0, timeout_secs)
+    except NothingFoundError:
+        return None
+
+
+def _given(
+    hosts: Sequence[str],
     rank: int | None,
     ps_hosts: Sequence[str],
+    job: str,
     control_port: int | None,
-    engine: str,
-    timeout_secs: float,
-) -> Role | None:
-    """Returns which process this is, from arguments or else from what launched it; None = alone."""
-    if engine in engines.LAUNCHED:
-        if hosts is not None or rank is not None:
-            raise ValueError(
-                f"join: engine={engine!r} knows the processes: leave out hosts and rank"
-            )
-        return Role(source="join", task_id=0, size=None, variable_update=engine)
-    if hosts is None:
-        if rank is not None or ps_hosts:
-            name = "rank" if rank is not None else "ps_hosts"
-            raise ValueError(f"join: {name} needs hosts, which lists HOST:PORT of each process")
-        if _HOROVOD in os.environ:
-            return Role(source="horovodrun", task_id=0, size=None, variable_update="horovod")
-        try:
-            return find(os.environ, 0, timeout_secs)
-        except NothingFoundError:
-            return None
+) -> Role:
+    """Returns which process this is, from arguments."""
     if rank is None:
         raise ValueError("join: hosts needs rank, the index of this process in it")
     _check_hosts("hosts", hosts)
-    if ps_hosts:
+    if ps_hosts or job == "ps":
         _check_hosts("ps_hosts", ps_hosts)
-    if not 0 <= rank < len(hosts):
-        allowed = f"0 to {len(hosts) - 1}, an index of hosts"
+    name, own = ("ps_hosts", ps_hosts) if job == "ps" else ("hosts", hosts)
+    if not 0 <= rank < len(own):
+        allowed = f"0 to {len(own) - 1}, an index of {name}"
         raise ValueError(f"join: rank is {rank}; allowed are {allowed}")
     return Role(
         source="join",
+        job_name=job,
         task_id=rank,
         size=len(hosts),
         worker_hosts=tuple(hosts),

@@ -201,6 +201,8 @@ def test_it_is_too_late_to_join_after_tensorflow_has_computed_something():
         ({"engine": "mpi"}, "join: engine mpi: must be started by mpirun|needs mpi4py"),
         ({"engine": "mpi", "rank": 0}, "'mpi' knows the processes: leave out hosts and rank"),
         ({"engine": "tcp"}, "join: engine is 'tcp'; allowed are auto, collective"),
+        ({"job": "ps"} | TWO, "join: ps_hosts is .*; it must list HOST:PORT"),
+        ({"job": "chief"} | TWO, "join: job is 'chief'; allowed are worker and ps"),
         ({"timeout_secs": 0}, "join: timeout_secs is 0; allowed are more than 0"),
         ({"ps_hosts": ["c:1"]}, "join: ps_hosts needs hosts"),
         ({"engine": "parameter_server"} | TWO, "join: engine='parameter_server' needs ps_hosts"),
