@@ -30,7 +30,10 @@ class ForkedProgram:
       pid: process id.
       stdout: what the program prints.
       stderr: what it prints to stderr; None if that is part of stdout.
+      stdin: None, since it reads nothing.
     """
+
+    stdin: None = None
 
     def __init__(
         self,
@@ -169,6 +172,9 @@ def _run(
     sys.path[:0] = [path for path in env.get("PYTHONPATH", "").split(os.pathsep) if path]
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except Exception as error:
+        sys.last_value = error  # as the interpreter notes it for functions at the end
+        raise
     finally:
         atexit._run_exitfuncs()  # which multiprocessing leaves out
 

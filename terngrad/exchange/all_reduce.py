@@ -1,0 +1,76 @@
+"""The all-reduce between workers: its transport, and what its network must be."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from terngrad.cluster.channel import split_address
+from terngrad.exchange import collective, sockets
+from terngrad.exchange.two_shot import Transport
+from terngrad.ops import library
+from terngrad.service.security import is_loopback
+
+VARIABLE = "TERNGRAD_TRANSPORT"
+_SOCKETS, _TENSORFLOW = "sockets", "tensorflow"
+
+
+def choose_transport() -> str:
+    """Returns what carries the gradients: sockets, if all of them are on CPUs, or TensorFlow.
+
+    Raises:
+      ValueError: TERNGRAD_TRANSPORT asks for something else than there is, or TensorFlow's
+        collectives can no longer be started.
+    """
+    wanted = os.environ.get(VARIABLE, "")
+    if wanted not in ("", _SOCKETS, _TENSORFLOW):
+        raise ValueError(f"{VARIABLE} is {wanted!r}; allowed are {_SOCKETS} and {_TENSORFLOW}")
+    why_not = "" if wanted == _TENSORFLOW else _why_no_sockets()
+    if wanted == _SOCKETS and why_not:
+        raise ValueError(f"{VARIABLE}={wanted}: {why_not}")
+    if wanted != _TENSORFLOW and not why_not:
+        return _SOCKETS
+    collective.check_start()
+    return _TENSORFLOW
+
+
+def connect(
+    transport: str, hosts: Sequence[str], rank: int, token: bytes, timeout_secs: float
+) -> Transport:
+    """Connects this process with all others, which have the same transport.
+
+    Args:
+      transport: see `choose_transport`.
+      hosts: "host:port" of each process.
+      rank: index of this process.
+      token: secret that the processes share; only sockets need it.
+      timeout_secs: see `sockets.start`.
+
+    Raises:
+      PortError: this process cannot listen at its port.
+      MembershipError: names the processes that cannot be reached.
+    """
+    if transport == _TENSORFLOW:
+        return collective.start(hosts, rank, timeout_secs)
+    return sockets.start(hosts, rank, token, timeout_secs)
+
+
+def first_remote(hosts: Sequence[str]) -> str | None:
+    """Returns the first of several hosts that is not on this machine: nothing is encrypted."""
+    several = hosts if len(hosts) > 1 else ()
+    remote = (host for host in several if not is_loopback(split_address(host)[0]))
+    return next(remote, None)
+
+
+def _why_no_sockets() -> str:
+    if tf.config.list_physical_devices("GPU"):
+        return "gradients on GPUs need TensorFlow's collectives"
+    if os.environ.get("TERNGRAD_KERNELS") == "reference":
+        return "it needs native kernels, not TERNGRAD_KERNELS=reference"
+    try:
+        library.load()
+    except library.UnavailableError as error:
+        return str(error)
+    return ""

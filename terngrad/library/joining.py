@@ -1,0 +1,188 @@
+"""How a process meets the others: `terngrad.join`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from terngrad.cluster.channel import MembershipError, split_address
+from terngrad.cluster.managed import launch
+from terngrad.cluster.managed.find import find
+from terngrad.cluster.managed.role import NothingFoundError, Role
+from terngrad.exchange import all_reduce
+from terngrad.library import engines, serving
+from terngrad.library.engines import ENGINES
+from terngrad.library.group import Group
+from terngrad.service import certificates
+from terngrad.service.security import Tls, is_loopback
+
+_HOROVOD = "HOROVOD_SIZE"  # set by horovodrun, unless it calls mpirun
+
+_joined: list[Group] = []
+
+
+def join(
+    hosts: Sequence[str] | None = None,
+    *,
+    rank: int | None = None,
+    ps_hosts: Sequence[str] = (),
+    job: str = "worker",
+    control_port: int | None = None,
+    engine: str = "auto",
+    tls: Tls | None = None,
+    allow_insecure_network: bool = False,
+    timeout_secs: float = 60.0,
+) -> Group:
+    """Joins the processes that train together.
+
+    Call it once, before TensorFlow computes anything. Without arguments, what started this process
+    says which one it is: `python -m terngrad.launch`, TF_CONFIG, torchrun, mpirun or Slurm's srun.
+    Where nothing does, this process is alone. A parameter server adds gradients until the others
+    are done, and ends here.
+
+    Args:
+      hosts: "host:port" of each process, the same list on all; each needs its port free.
+      rank: index of this process in `hosts`, or of a parameter server in `ps_hosts`; worker 0 is
+        the chief.
+      ps_hosts: "host:port" of each parameter server, if the processes exchange through these; the
+        hosts are then only names.
+      job: "worker", or "ps": this process is a parameter server.
+      control_port: port at which the chief listens for the others; None = its own + 1000.
+      engine: "collective" (all-reduce), "parameter_server", "mpi" or "horovod"; the
+        last two need mpirun or horovodrun, which know the hosts. "auto" = by what started this
+        process: mpi for mpirun, horovod for horovodrun, else parameter_server with ps_hosts and
+        collective without.
+      tls: certificates for parameter servers on other machines: Tls(ca, cert, key).
+      allow_insecure_network: allow other machines without certificates. All-reduce has none.
+      timeout_secs: how long to wait for the others; later, a process that is silent for this long
+        counts as lost, which ends the others.
+
+    Raises:
+      ValueError: an argument, or what the environment says, is wrong.
+      MembershipError: names the processes that did not join or cannot be reached.
+    """
+    if engine != "auto" and engine not in ENGINES:
+        raise ValueError(f"join: engine is {engine!r}; allowed are auto, {', '.join(ENGINES)}")
+    if timeout_secs <= 0:
+        raise ValueError(f"join: timeout_secs is {timeout_secs}; allowed are more than 0")
+    if job not in ("worker", "ps"):
+        raise ValueError(f"join: job is {job!r}; allowed are worker and ps")
+    if engine in engines.LAUNCHED and (hosts is not None or rank is not None):
+        raise ValueError(f"join: engine={engine!r} knows the processes: leave out hosts and rank")
+    if engine in engines.LAUNCHED:
+        role = Role(source="join", task_id=0, size=None, variable_update=engine)
+    elif hosts is not None:
+        role = _given(hosts, rank, ps_hosts, job, control_port)
+    elif rank is not None or ps_hosts:
+        name = "rank" if rank is not None else "ps_hosts"
+        raise ValueError(f"join: {name} needs hosts, which lists HOST:PORT of each process")
+    else:
+        role = _found(timeout_secs)
+    if role is None or (role.size == 1 and not role.ps_hosts):
+        return Group()
+    if _joined:
+        raise ValueError("join: this process has joined before; allowed is once")
+    chosen = _engine(engine, role)
+    allow_insecure_network |= os.environ.get(launch.INSECURE) == "1"
+    if chosen == "collective":
+        _check_network(role.worker_hosts, allow_insecure_network)
+    if chosen == "parameter_server":
+        _check_security(role.ps_hosts, tls, allow_insecure_network)
+    if role.job_name == "ps":
+        serving.serve(role, tls, timeout_secs, is_open=allow_insecure_network)
+    group = ENGINES[chosen](engines.Meeting(role, timeout_secs, tls))
+    _joined.append(group)
+    return group
+
+
+def _found(timeout_secs: float) -> Role | None:
+    """Returns which process this is, from what launched it; None = alone."""
+    if _HOROVOD in os.environ:
+        return Role(source="horovodrun", task_id=0, size=None, variable_update="horovod")
+    try:
+        return find(os.environ, 0, timeout_secs)
+    except NothingFoundError:
+        return None
+
+
+def _given(
+    hosts: Sequence[str],
+    rank: int | None,
+    ps_hosts: Sequence[str],
+    job: str,
+    control_port: int | None,
+) -> Role:
+    """Returns which process this is, from arguments."""
+    if rank is None:
+        raise ValueError("join: hosts needs rank, the index of this process in it")
+    _check_hosts("hosts", hosts)
+    if ps_hosts or job == "ps":
+        _check_hosts("ps_hosts", ps_hosts)
+    name, own = ("ps_hosts", ps_hosts) if job == "ps" else ("hosts", hosts)
+    if not 0 <= rank < len(own):
+        allowed = f"0 to {len(own) - 1}, an index of {name}"
+        raise ValueError(f"join: rank is {rank}; allowed are {allowed}")
+    return Role(
+        source="join",
+        job_name=job,
+        task_id=rank,
+        size=len(hosts),
+        worker_hosts=tuple(hosts),
+        ps_hosts=tuple(ps_hosts),
+        control_port=control_port,
+    )
+
+
+def _check_hosts(name: str, hosts: Sequence[str]) -> None:
+    if not hosts or isinstance(hosts, str):
+        raise ValueError(f"join: {name} is {hosts!r}; it must list HOST:PORT of each process")
+    for host in hosts:
+        try:
+            split_address(host)
+        except MembershipError as error:
+            raise ValueError(f"join: {name}: {error}") from None
+    if len(set(hosts)) < len(hosts):
+        raise ValueError(f"join: {name}: each HOST:PORT must be listed once: {', '.join(hosts)}")
+
+
+def _engine(engine: str, role: Role) -> str:
+    """Returns the engine's name."""
+    served = "parameter_server"
+    natural = role.variable_update or (served if role.ps_hosts else "collective")
+    if engine == "auto":
+        return natural
+    if (engine == served) != bool(role.ps_hosts):
+        why = "needs ps_hosts" if engine == served else "must not have ps_hosts"
+        raise ValueError(f"join: engine={engine!r} {why}")
+    if role.variable_update and engine != role.variable_update:
+        raise ValueError(
+            f"join: engine is {engine!r}; {role.source} started this process, which "
+            f"allows {role.variable_update}"
+        )
+    return engine
+
+
+def _check_network(hosts: Sequence[str], is_insecure_allowed: bool) -> None:
+    """Refuses to send gradients between machines unless the user trusts the network."""
+    if not is_insecure_allowed and (host := all_reduce.first_remote(hosts)):
+        raise ValueError(
+            f"join: {host} is not on this machine, and all-reduce is not encrypted: needs "
+            "allow_insecure_network=True, or --allow_insecure_network of terngrad.launch, in a "
+            "network where all are trusted"
+        )
+
+
+def _check_security(ps_hosts: Sequence[str], tls: Tls | None, is_insecure_allowed: bool) -> None:
+    """Raises ValueError if certificates are wrong, or missing for a ps on another machine."""
+    if tls:
+        try:
+            certificates.check(tls)
+        except certificates.CertificateError as error:
+            raise ValueError(f"join: tls: {error}") from None
+    elif not is_insecure_allowed:
+        for host in ps_hosts:
+            if not is_loopback(split_address(host)[0]):
+                raise ValueError(
+                    f"join: the parameter server {host} is not on this machine: needs tls, or "
+                    "allow_insecure_network=True in a network where all are trusted"
+                )
