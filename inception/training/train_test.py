@@ -328,7 +328,7 @@ def test_law_10_a_damaged_record_is_named(digits, tmp_path, refusal):
 
 def test_missing_records_are_named_with_the_command_that_makes_them(tmp_path, refusal):
     said = refusal(tmp_path, tmp_path / "train")
-    assert f"{tmp_path} holds neither train-mnist.tfrecord nor" in said
+    assert f"--data_dir={tmp_path}: holds neither train-mnist.tfrecord nor" in said
     assert "slim.download_and_convert_data" in said
     assert not (tmp_path / "train").exists()
 
