@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
@@ -19,6 +20,7 @@ from absl import flags
 from terngrad import allocator
 
 _NOISE = r"^I[0-9]{4} |^WARNING: All log messages before absl::InitializeLog"
+_STOP_TEXTS: list[str] = []  # of the open blocks of `telling_stop`
 _HELP = ("--help", "-help", "-h", "--helpfull", "--helpshort")
 
 
@@ -85,11 +87,14 @@ def stop_writing() -> None:
 @contextlib.contextmanager
 def telling_stop(text: str) -> Iterator[None]:
     """Prints the signal's name and `text` if Ctrl-C or SIGTERM ends the block."""
+    _STOP_TEXTS.append(text)
     try:
         yield
     except (KeyboardInterrupt, _Terminated) as stop:
         print(f"{_signal_of(stop).name}: {text}", flush=True)
         raise
+    finally:
+        _STOP_TEXTS.pop()
 
 
 class _Terminated(BaseException):
@@ -98,6 +103,32 @@ class _Terminated(BaseException):
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:
     raise _Terminated("stopped by SIGTERM")
+
+
+@contextlib.contextmanager
+def _ending_at_once() -> Iterator[None]:
+    """Lets Ctrl-C and SIGTERM end the process at once, for a block that only imports.
+
+    An exception would not do: modules in C replace it by one of their own, with a traceback.
+    """
+    replaced = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) in (signal.default_int_handler, _terminate):
+                replaced[number] = signal.signal(number, _exit_at_once)
+    try:
+        yield
+    finally:
+        for number, handler in replaced.items():
+            signal.signal(number, handler)
+
+
+def _exit_at_once(number: int, frame: FrameType | None) -> NoReturn:
+    with contextlib.suppress(OSError, RuntimeError):  # the reader has gone, or print was running
+        for text in reversed(_STOP_TEXTS):
+            print(f"{signal.Signals(number).name}: {text}")
+        sys.stdout.flush()
+    os._exit(128 + number)
 
 
 def _signal_of(stop: BaseException) -> signal.Signals:
@@ -112,7 +143,7 @@ def quiet_import() -> Iterator[None]:
     time than a plain import.
     """
     is_first = "tensorflow" not in sys.modules
-    with filtered_stderr(["grep", "-vE", _NOISE]), _uncollected():
+    with filtered_stderr(["grep", "-vE", _NOISE]), _uncollected(), _ending_at_once():
         with _hidden("matplotlib"):  # Keras would load it for pictures that no program draws
             import tensorflow  # noqa: F401
         yield

@@ -137,6 +137,8 @@ class Loop:
     def _make(self, most: int, clock: Clock) -> None:
         step = self.stepper.step
         wanted = min(self.cadence.next_stop(step) - step, most)
+        if self.writer and step < self.cadence.max_steps - 1:  # shows the last step's gradients
+            wanted = min(wanted, self.cadence.max_steps - 1 - step)
         count = clock.affordable(wanted, _LONGEST_CALL_SECS)
         with clock.timing(count):
             self.stepper.make(count)
@@ -171,5 +173,5 @@ class Loop:
         return seconds >= longest and self.stepper.request_save()
 
     def _summary_due(self, seconds: float) -> bool:
-        secs = self.cadence.summary_secs
-        return self.writer is not None and secs <= seconds
+        is_last = self.stepper.step == self.cadence.max_steps - 1
+        return self.writer is not None and (is_last or self.cadence.summary_secs <= seconds)

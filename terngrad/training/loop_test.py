@@ -171,6 +171,14 @@ def test_a_process_alone_shows_its_gradients_and_who_follows_shows_none():
         assert (loop.writer.observed, runner.step) == (observed, 60)
 
 
+@pytest.mark.parametrize(("max_steps", "observed"), [(60, [1, 60]), (2, [1, 2]), (1, [1])])
+def test_a_short_run_shows_the_gradients_of_its_first_and_last_step(max_steps, observed):
+    loop = loop_of(PretendedRunner(), [], max_steps=max_steps)
+    loop.writer = PretendedWriter()
+    loop.run(None, StopRequest())
+    assert loop.writer.observed == observed
+
+
 @pytest.mark.parametrize("together", [False, True])
 def test_a_save_by_time_waits_for_a_step_where_all_save_together(together):
     runner, saved = PretendedRunner(), []
