@@ -124,11 +124,19 @@ def _ending_at_once() -> Iterator[None]:
 
 
 def _exit_at_once(number: int, frame: FrameType | None) -> NoReturn:
+    end_at_once(signal.Signals(number), *reversed(_STOP_TEXTS))
+
+
+def end_at_once(stop: signal.Signals, *texts: str) -> NoReturn:
+    """Ends the process, from any thread, with a line for each text and the signal's status.
+
+    For where an exception does not reach: no `finally` runs.
+    """
     with contextlib.suppress(OSError, RuntimeError):  # the reader has gone, or print was running
-        for text in reversed(_STOP_TEXTS):
-            print(f"{signal.Signals(number).name}: {text}")
+        for text in texts:
+            print(f"{stop.name}: {text}")
         sys.stdout.flush()
-    os._exit(128 + number)
+    os._exit(128 + stop)
 
 
 def _signal_of(stop: BaseException) -> signal.Signals:

@@ -17,6 +17,8 @@ from inception.flags.large_batch import LargeBatch
 from inception.training import refusals
 from terngrad.service import compiled, descriptors, handshakes, reading
 
+_UNBEGUN = "stopped before the first step of this run; nothing is lost."
+
 
 def train(dataset_name: str, description: str, argv: Sequence[str] | None = None) -> None:
     """Runs the program that trains on a data set; see `app.run`."""
@@ -120,7 +122,7 @@ def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
 def run_training(config: TrainConfig) -> None:
     """Trains, once TensorFlow is loaded."""
     refusals.check_training(config)
-    with app.telling_stop("stopped before the first step of this run; nothing is lost."):
+    with app.telling_stop(_UNBEGUN):
         with app.quiet_import():
             from inception.training import preparation, train
             from inception.training.shortage import naming_shortage
@@ -128,7 +130,7 @@ def run_training(config: TrainConfig) -> None:
             ready = preparation.prepare(config)
     if ready:
         with naming_shortage():
-            train.train(ready)
+            train.train(ready, _UNBEGUN)
 
 
 def run_evaluation(config: EvalConfig) -> None:

@@ -49,7 +49,6 @@ class ProgressBar:
         self._task = self._bar.add_task("", total=max_steps, completed=first_step)
 
     def __enter__(self) -> "ProgressBar":
-        self._bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -59,6 +58,7 @@ class ProgressBar:
         """Shows the figures of the latest step."""
         losses = f"{progress.entropy_loss:.2f} + {progress.reg_loss:.2f}"
         text = f"loss = {losses} = {progress.total_loss:.2f} {_speed(progress)}"
+        self._bar.start()  # not earlier: a process that ends at once leaves the cursor as it was
         self._bar.update(self._task, completed=progress.step, description=text)
 
 

@@ -249,6 +249,16 @@ def test_a_loss_that_is_not_finite_stops_the_run(digits, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_signal_while_the_first_step_is_compiled_ends_at_once(digits, tmp_path):
+    with start(digits, tmp_path, max_steps=100_000) as run:
+        run.wait_for("parameters in")
+        run.process.send_signal(signal.SIGINT)
+        assert run.finish() == 128 + signal.SIGINT
+    assert "SIGINT: stopped before the first step of this run; nothing is lost." in run.output
+    assert "Traceback" not in run.output and not checkpoints.latest_checkpoint(str(tmp_path))
+
+
+@pytest.mark.slow
 def test_towers_run_on_logical_cpu_devices(digits, tmp_path):
     done = run(digits, tmp_path, num_gpus=2, num_nodes=4, max_steps=10, net="mlp")
     assert done.returncode == 0, done.stderr

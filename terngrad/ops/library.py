@@ -1,4 +1,7 @@
-"""The library of compiled ops: its path, its checksum, and loading it if it fits TensorFlow."""
+"""The libraries of compiled code: their paths, their checksums, and loading them.
+
+The one with TensorFlow's ops must fit TensorFlow. The one for arrays needs no TensorFlow.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ FLAGS = ("-std=c++17", "-O3", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden
 
 PATHS = ("avx512", "avx2", "portable")  # instruction sets of the library, the fastest first
 
-_PREFIX, _SUFFIX = "kernels-tf", ".so"
+_PREFIX, _ARRAYS_PREFIX, _SUFFIX = "kernels-tf", "arrays-", ".so"
+_REMEDY = "`python -m terngrad.ops.build` builds them"
 _SEAL_BYTES = hashlib.sha256().digest_size
 
 
@@ -51,6 +55,14 @@ def find(version: str, folder: str = FOLDER) -> str:
     return built_by_bazel if os.path.exists(built_by_bazel) else path_for(version, folder)
 
 
+def arrays_path(folder: str = FOLDER) -> str:
+    """Returns the path of the library for arrays, of these sources and this processor kind."""
+    built_by_bazel = os.path.join(folder, f"{_ARRAYS_PREFIX}bazel{_SUFFIX}")
+    if os.path.exists(built_by_bazel):
+        return built_by_bazel
+    return os.path.join(folder, f"{_ARRAYS_PREFIX}{_fingerprint('lib')}{_SUFFIX}")
+
+
 def seal(path: str) -> None:
     """Appends a checksum to a library; loaders ignore bytes after its sections."""
     with open(path, "rb+") as file:
@@ -70,9 +82,11 @@ def is_whole(path: str) -> bool:
 
 
 def others(path: str) -> list[str]:
-    """Returns the other libraries in the folder of `path`."""
-    folder = glob.escape(os.path.join(os.path.dirname(path), _PREFIX))
-    return sorted(set(glob.glob(f"{folder}*{_SUFFIX}")) - {path})
+    """Returns the other libraries of the same kind in the folder of `path`."""
+    folder, name = os.path.split(path)
+    prefix = _ARRAYS_PREFIX if name.startswith(_ARRAYS_PREFIX) else _PREFIX
+    found = glob.glob(f"{glob.escape(os.path.join(folder, prefix))}*{_SUFFIX}")
+    return sorted(set(found) - {path})
 
 
 @functools.cache
@@ -86,22 +100,65 @@ def load(folder: str = FOLDER) -> ModuleType:
     import tensorflow as tf  # not at the top: the build and setup.py run without it
 
     path = find(tf.version.VERSION, folder)
-    remedy = "`python -m terngrad.ops.build` builds them"
     if not os.path.exists(path):
-        raise UnavailableError(f"{_why_missing(tf.version.VERSION, path)}; {remedy}")
+        raise UnavailableError(f"{_why_missing(tf.version.VERSION, path)}; {_REMEDY}")
     if not is_whole(path):
-        raise UnavailableError(f"{path} is damaged: native kernels cannot be loaded; {remedy}")
+        raise UnavailableError(f"{path} is damaged: native kernels cannot be loaded; {_REMEDY}")
     try:
         return tf.load_op_library(path)
     except (tf.errors.OpError, OSError, RuntimeError) as error:
         first = str(getattr(error, "message", error)).splitlines()[0]
-        raise UnavailableError(f"{path} cannot be loaded: {first}; {remedy}") from None
+        raise UnavailableError(f"{path} cannot be loaded: {first}; {_REMEDY}") from None
 
 
 class Planes(ctypes.Structure):
     """A bucket of codes or of their sums: `Planes` of cc/lib/kernels.h."""
 
     _fields_ = (("words", ctypes.c_void_p), ("planes", ctypes.c_int))
+
+
+class Source(ctypes.Structure):
+    """A variable's gradient and how to encode it: `Source` of cc/lib/kernels.h."""
+
+    _fields_ = (
+        ("values", ctypes.c_void_p),
+        ("size", ctypes.c_int64),
+        ("first", ctypes.c_int64),
+        ("variable", ctypes.c_uint32),
+        ("bound", ctypes.c_float),
+        ("scale", ctypes.c_float),
+    )
+
+
+class Target(ctypes.Structure):
+    """Memory for a variable's mean gradient: `Target` of cc/lib/kernels.h."""
+
+    _fields_ = (("values", ctypes.c_void_p), ("size", ctypes.c_int64), ("unit", ctypes.c_float))
+
+
+class NodeKey(ctypes.Structure):
+    """The seed, step and node of the draws: `NodeKey` of cc/lib/kernels.h."""
+
+    _fields_ = (("seed", ctypes.c_uint64), ("step", ctypes.c_uint32), ("node", ctypes.c_uint32))
+
+
+_TEXT, _POINTER, _COUNT = ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int64
+_SIGNATURES = {  # of cc/lib/functions.cc: the result, then the arguments
+    "terngrad_paths": (_TEXT,),
+    "terngrad_stats": (ctypes.c_bool, _TEXT, _POINTER, _COUNT, _POINTER),
+    "terngrad_encode": (
+        *(ctypes.c_bool, _TEXT, ctypes.POINTER(Source), _COUNT),
+        *(ctypes.POINTER(NodeKey), _COUNT, _POINTER),
+    ),
+    "terngrad_sum": (
+        *(ctypes.c_bool, _TEXT, ctypes.POINTER(Planes)),
+        *(_COUNT, ctypes.c_int, _COUNT, _POINTER),
+    ),
+    "terngrad_decode": (
+        *(ctypes.c_bool, _TEXT, ctypes.POINTER(Planes)),
+        *(ctypes.POINTER(Target), _COUNT, _COUNT),
+    ),
+}
 
 
 @functools.cache
@@ -114,23 +171,53 @@ def load_functions(folder: str = FOLDER) -> ctypes.CDLL:
     import tensorflow as tf  # not at the top: the build and setup.py run without it
 
     load(folder)  # first: TensorFlow finds no ops in a library that is already loaded
-    functions = ctypes.CDLL(find(tf.version.VERSION, folder))
-    functions.terngrad_sum.argtypes = (
-        ctypes.c_char_p,
-        ctypes.POINTER(Planes),
-        ctypes.c_int64,
-        ctypes.c_int,
-        ctypes.c_int64,
-        ctypes.c_void_p,
-    )
-    functions.terngrad_sum.restype = ctypes.c_bool
-    return functions
+    return _declared(ctypes.CDLL(find(tf.version.VERSION, folder)))
 
 
 @functools.cache
-def _fingerprint() -> str:
+def load_arrays(folder: str = FOLDER) -> ctypes.CDLL:
+    """Returns the functions of cc/lib/functions.cc from a library that needs no TensorFlow.
+
+    Raises:
+      UnavailableError: the library was not built, was built from other sources, or is damaged.
+    """
+    path = arrays_path(folder)
+    if not os.path.exists(path):
+        stale = others(path)
+        how = "built from other sources or for another processor" if stale else "not built"
+        raise UnavailableError(f"native functions for arrays are {how}; {_REMEDY}")
+    if not is_whole(path):
+        raise UnavailableError(f"{path} is damaged: it cannot be loaded; {_REMEDY}")
+    try:
+        return _declared(ctypes.CDLL(path))
+    except OSError as error:
+        raise UnavailableError(f"{path} cannot be loaded: {error}; {_REMEDY}") from None
+
+
+def _declared(functions: ctypes.CDLL) -> ctypes.CDLL:
+    """Tells ctypes the types of cc/lib/functions.cc."""
+    for name, (result, *arguments) in _SIGNATURES.items():
+        function = getattr(functions, name)
+        function.restype, function.argtypes = result, arguments
+    return functions
+
+
+def choose_path(functions: ctypes.CDLL, wanted: str = "") -> str:
+    """Returns the instruction set to compute with: `wanted`, or "" for the fastest here.
+
+    Raises:
+      ValueError: the library or this processor does not have it.
+    """
+    paths = functions.terngrad_paths().decode().split(", ")
+    if wanted and wanted not in paths:
+        raise ValueError(f"TERNGRAD_SIMD: path is {wanted!r}; allowed are {', '.join(paths)}")
+    return wanted or paths[0]
+
+
+@functools.cache
+def _fingerprint(part: str = "*") -> str:
     digest = hashlib.sha256("\0".join((platform.machine(), *FLAGS)).encode())
-    for source in sources("*", "*.cc") + sources("*", "*.h"):
+    for source in sources(part, "*.cc") + sources(part, "*.h"):
         digest.update(source.encode())
         with open(os.path.join(ROOT, source), "rb") as file:
             digest.update(file.read())

@@ -1,6 +1,9 @@
 """What ends a training loop, with a fake runner."""
 
 import dataclasses
+import os
+import signal
+import threading
 
 import numpy as np
 import pytest
@@ -111,6 +114,33 @@ def test_a_request_to_stop_ends_after_one_more_step_with_a_checkpoint():
     stop.signal = 15
     checkpoint, stopped = loop_of(runner, saved).run(None, stop)
     assert (runner.step, saved, checkpoint, stopped) == (1, [1], "model.ckpt-1", True)
+
+
+def test_a_request_to_stop_compiles_nothing_more():
+    runner, stop = PretendedRunner(), StopRequest()
+    stop.signal = 15
+    loop = loop_of(runner, [])
+    loop.writer = PretendedWriter()
+    loop.run(None, stop)
+    assert (loop.writer.observed, runner.step) == ([], 1)
+
+
+def test_a_signal_before_the_first_step_ends_the_process_in_a_thread_and_later_ones_do_not():
+    ended = threading.Event()
+    signals = []
+
+    def end(stop):  # would end the process
+        signals.append(stop)
+        ended.set()
+
+    with StopRequest(end) as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert ended.wait(60)
+        stop.first_step_is_made()
+        stop.signal = None
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.signal == signal.SIGTERM
+    assert signals == [signal.SIGINT]
 
 
 @pytest.mark.parametrize("stopped", [False, True])
