@@ -174,7 +174,8 @@ class TrainFlags(_Shared, configs.Trainer):
         "Runtime",
         number(),
         600,
-        "time between summaries for TensorBoard; 0 = no summaries",
+        "time between summaries for TensorBoard, which also have the first and the last step; "
+        "0 = no summaries",
         "seconds",
     )
 

@@ -46,12 +46,15 @@ def check_evaluation(config: EvalConfig) -> None:
             raise refuse(name, "", _NO_FOLDER)
     problem.resolve(config)
     _check_records(config)
+    place = config.checkpoint_dir
+    if config.run_once and not os.path.isfile(f"{place}.index") and _last_step(place) < 0:
+        raise refuse("checkpoint_dir", place, "holds no checkpoint")
     _check_writable("eval_dir", config.eval_dir)
 
 
-def _last_step(train_dir: str) -> int:
+def _last_step(folder: str) -> int:
     """Returns the step of the newest checkpoint by its name; -1 if there is none."""
-    names = glob.glob(os.path.join(glob.escape(train_dir), "model.ckpt-*.index"))
+    names = glob.glob(os.path.join(glob.escape(folder), "model.ckpt-*.index"))
     steps = (name.removesuffix(".index").rpartition("-")[2] for name in names)
     return max((int(step) for step in steps if step.isdecimal()), default=-1)
 

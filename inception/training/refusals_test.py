@@ -71,6 +71,11 @@ def test_what_flags_name_is_refused_before_tensorflow_is_loaded(tmp_path, record
         ("evaluate", [data, "--eval_dir="], "--eval_dir=: must name a folder"),
         ("evaluate", [data, "--eval_dir=/proc/x"], "--eval_dir=/proc/x: is not writable (No such"),
         ("evaluate", [data, "--subset=train", "--net=x"], "--net=x: unknown net 'x'"),
+        (
+            "evaluate",
+            [data, "--run_once", f"--checkpoint_dir={tmp_path}"],
+            f"--checkpoint_dir={tmp_path}: holds no checkpoint",
+        ),
         ("evaluate", ["--data_dir=/none"], "--data_dir=/none: holds neither test-mnist.tfrecord"),
         ("slim", ["--dataset_dir=/a", "--dataset_name=x"], "--dataset_name=x: unknown data set"),
         ("slim", ["--dataset_dir=/a", "--model_name=lenet5"], "--model_name=lenet5: unknown net"),
