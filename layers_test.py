@@ -17,6 +17,7 @@ _ROOTS = ("slim", "terngrad", "inception", "benchmarks", "docs")
 _ROWS = (
     ("terngrad",),
     ("terngrad.ops",),
+    ("terngrad.numpy",),
     ("terngrad.cluster",),
     ("terngrad.service",),
     ("terngrad.exchange",),

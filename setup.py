@@ -17,6 +17,7 @@ from setuptools.errors import CompileError
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import terngrad
+from inception import console
 from terngrad.ops import build, library
 from terngrad.service import build as messages
 from terngrad.service import compiled
@@ -106,16 +107,18 @@ setuptools.setup(
         "inception.cluster": ["network.sh"],
         "slim.datasets": ["imagenet_synsets.txt", "mnist_sample/*"],
         "terngrad.service": ["service.proto"],
-        "terngrad": [
-            "py.typed",
-            "cc/*/*.h",
-            "cc/*/*.cc",
-        ],  # another TensorFlow needs them compiled again
+        # Another TensorFlow needs the sources compiled again.
+        "terngrad": ["cc/*/*.h", "cc/*/*.cc", "py.typed"],
     },
     exclude_package_data={"terngrad": ["cc/*/*_test.*"]},
     ext_modules=[setuptools.Extension("terngrad.ops.kernels", [], optional=True)]
     if with_kernels()
     else [],
+    entry_points={
+        "console_scripts": [
+            f"{console.command_of(m)} = inception.console:run" for m in console.MODULES
+        ]
+    },
     cmdclass={"build_ext": BuildKernels, "build_py": BuildMessages},
     setup_requires=build_requirements(),
     install_requires=[

@@ -36,7 +36,7 @@ from benchmarks.performance.step_time import (
 from inception import app
 from inception.flags import table
 from inception.flags.table import NAMES, TEXT, at_least, flag, one_of
-from slim.nets import nets_factory
+from slim.nets import catalog, nets_factory
 
 _BANDWIDTHS = tuple(float(b) for b in np.geomspace(0.1, 400, 73))  # Gbit/s
 _CLASSES = 1000
@@ -114,8 +114,8 @@ def _nets(options: _Options, cluster: Cluster) -> Sequence[str]:
         if net not in cluster.nets:
             raise table.refuse("nets", net, f"must be of {', '.join(cluster.nets)}")
     for net in cluster.nets:
-        if net not in nets_factory.NETS:
-            known = ", ".join(nets_factory.NETS)
+        if net not in catalog.NETS:
+            known = ", ".join(catalog.NETS)
             raise table.refuse("cluster", options.cluster, f"names {net!r}; nets are {known}")
     return options.nets or list(cluster.nets)
 

@@ -23,7 +23,7 @@ from inception.flags.configs import TrainConfig
 from inception.flags.table import flag
 from inception.training import train
 from inception.training.problem import resolve
-from slim.nets import nets_factory
+from slim.nets import catalog, nets_factory
 
 _PROBLEMS = {  # net -> data set, images in a step, numbers of nodes
     "lenet_slim": ("mnist", 64, (1, 2, 4)),
@@ -81,7 +81,7 @@ def _loop_by_hand(config: TrainConfig, images: tf.Tensor, labels: tf.Tensor) -> 
         weight_decay=config.weight_decay,
         dropout_keep_prob=config.dropout_keep_prob,
     )
-    weights = nets_factory.get_spec(config.net).auxiliary_weights
+    weights = catalog.get_spec(config.net).auxiliary_weights
     entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     optimizer = keras.optimizers.SGD(config.initial_learning_rate, config.momentum)
 

@@ -16,8 +16,8 @@ from docs import markdown
 from inception import programs
 from slim import input_pipeline
 from slim.conversion import convert
-from slim.datasets import catalog, dataset_factory, mnist
-from slim.nets import nets_factory
+from slim.datasets import catalog, dataset_factory, finding, mnist
+from slim.nets import catalog as nets
 from slim.preprocessing import preprocessing_factory
 from terngrad.cluster.ports import free_ports
 
@@ -77,9 +77,10 @@ def digits(tmp_path):
 @pytest.mark.slow
 def test_the_net_is_trained_by_the_command_of_the_page(tmp_path, digits, monkeypatch, capsys):
     narrow = module_of("slim/nets/narrow.py", tmp_path)
-    row = text_of("row: slim.nets.nets_factory.NETS")
-    for name, spec in eval(f"{{{row}}}", vars(nets_factory) | {"narrow": narrow}).items():
-        monkeypatch.setitem(nets_factory.NETS, name, spec)
+    row = text_of("row: slim.nets.catalog.NETS")
+    monkeypatch.setitem(sys.modules, "slim.nets.narrow", narrow)
+    for name, spec in eval(f"{{{row}}}", vars(nets)).items():
+        monkeypatch.setitem(nets.NETS, name, spec)
 
     command = shlex.split(text_of("tested: docs/extending_test.py"))
     changed = {
@@ -97,7 +98,7 @@ def test_the_net_is_trained_by_the_command_of_the_page(tmp_path, digits, monkeyp
 
 def test_the_data_set_is_converted_and_read(tmp_path, monkeypatch):
     bars = module_of("slim/datasets/bars.py", tmp_path)
-    monkeypatch.setitem(dataset_factory.DATASETS, "bars", bars.INFO)
+    monkeypatch.setitem(finding.DATASETS, "bars", bars.INFO)
     monkeypatch.setitem(catalog.MODULES, "bars", bars)
     images = np.zeros([6, 28, 28, 1], np.uint8)
     images[0::2, 14], images[1::2, :, 14] = 255, 255

@@ -3,7 +3,7 @@
 import re
 
 from docs.markdown import REPO
-from slim.nets.nets_factory import NETS
+from slim.nets.catalog import NETS
 from slim.nets.testing import PUBLISHED
 
 _ROW = re.compile(r"^\| (`\w+`(?:, `\w+`)*) \| (\d+) \| (\d+) \| ([\d,]+) \| (\w+) \| .+ \|$", re.M)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
@@ -19,6 +20,7 @@ from absl import flags
 from terngrad import allocator
 
 _NOISE = r"^I[0-9]{4} |^WARNING: All log messages before absl::InitializeLog"
+_STOP_TEXTS: list[str] = []  # of the open blocks of `telling_stop`
 _HELP = ("--help", "-help", "-h", "--helpfull", "--helpshort")
 
 
@@ -85,11 +87,14 @@ def stop_writing() -> None:
 @contextlib.contextmanager
 def telling_stop(text: str) -> Iterator[None]:
     """Prints the signal's name and `text` if Ctrl-C or SIGTERM ends the block."""
+    _STOP_TEXTS.append(text)
     try:
         yield
     except (KeyboardInterrupt, _Terminated) as stop:
         print(f"{_signal_of(stop).name}: {text}", flush=True)
         raise
+    finally:
+        _STOP_TEXTS.pop()
 
 
 class _Terminated(BaseException):
@@ -98,6 +103,40 @@ class _Terminated(BaseException):
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:
     raise _Terminated("stopped by SIGTERM")
+
+
+@contextlib.contextmanager
+def _ending_at_once() -> Iterator[None]:
+    """Lets Ctrl-C and SIGTERM end the process at once, for a block that only imports.
+
+    An exception would not do: modules in C replace it by one of their own, with a traceback.
+    """
+    replaced = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) in (signal.default_int_handler, _terminate):
+                replaced[number] = signal.signal(number, _exit_at_once)
+    try:
+        yield
+    finally:
+        for number, handler in replaced.items():
+            signal.signal(number, handler)
+
+
+def _exit_at_once(number: int, frame: FrameType | None) -> NoReturn:
+    end_at_once(signal.Signals(number), *reversed(_STOP_TEXTS))
+
+
+def end_at_once(stop: signal.Signals, *texts: str) -> NoReturn:
+    """Ends the process, from any thread, with a line for each text and the signal's status.
+
+    For where an exception does not reach: no `finally` runs.
+    """
+    with contextlib.suppress(OSError, RuntimeError):  # the reader has gone, or print was running
+        for text in texts:
+            print(f"{stop.name}: {text}")
+        sys.stdout.flush()
+    os._exit(128 + stop)
 
 
 def _signal_of(stop: BaseException) -> signal.Signals:
@@ -116,7 +155,7 @@ def quiet_import() -> Iterator[None]:
     """
     is_first = "tensorflow" not in sys.modules
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
-    with filtered_stderr(["grep", "-vE", _NOISE]), _uncollected():
+    with filtered_stderr(["grep", "-vE", _NOISE]), _uncollected(), _ending_at_once():
         with _hidden("matplotlib"):  # Keras would load it for pictures that no program draws
             import tensorflow  # noqa: F401
         yield

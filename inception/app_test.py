@@ -192,6 +192,37 @@ def test_a_signal_runs_the_cleanup_and_ends_with_a_line_instead_of_a_traceback(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_modules_are_imported_ends_the_program_with_its_line(number, tmp_path):
+    (tmp_path / "slow_module.py").write_text(
+        "import os, signal\n"
+        "try:\n"  # as modules in C do
+        f"    os.kill(os.getpid(), {number})\n"
+        "    while True: pass\n"
+        "except BaseException as error:\n"
+        "    raise ImportError('failed to load') from error\n"
+    )
+    program = tmp_path / "program.py"
+    program.write_text(
+        "from inception import app\n"
+        "def main(values):\n"
+        "    print('begins')\n"
+        "    with app.telling_stop('nothing is lost.'), app.quiet_import():\n"
+        "        import slow_module\n"
+        "app.run(main, lambda values: None)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, program],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ | {"PYTHONPATH": f"{os.getcwd()}{os.pathsep}{tmp_path}"},
+    )
+    expected = f"begins\n{number.name}: nothing is lost.\n"
+    assert (done.returncode, done.stdout, done.stderr) == (128 + number, expected, "")
+
+
+@pytest.mark.slow
 def test_a_quiet_import_drops_infos_and_keeps_the_rest_even_of_a_crash(tmp_path):
     code = (
         "import os\n"

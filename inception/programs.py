@@ -11,10 +11,13 @@ from absl import flags as absl_flags
 
 from inception import app
 from inception.flags import checks, command_line, large_batch, table
-from inception.flags.cluster import ClusterConfig
+from inception.flags.cluster import LAUNCHED, ClusterConfig
 from inception.flags.configs import EvalConfig, TrainConfig
 from inception.flags.large_batch import LargeBatch
+from inception.training import refusals
 from terngrad.service import compiled, descriptors, handshakes, reading
+
+_UNBEGUN = "stopped before the first step of this run; nothing is lost."
 
 
 def train(dataset_name: str, description: str, argv: Sequence[str] | None = None) -> None:
@@ -67,6 +70,7 @@ def run_worker(
 ) -> None:
     """Trains as one of several workers; without `large_batches` at the config's own rates."""
     config = dataclasses.replace(config, save_interval_secs=cluster.save_interval_secs)
+    _refuse(config, cluster)
     with app.quiet_import():
         from inception.cluster.join import joined
         from inception.training import preparation, settings, train
@@ -87,12 +91,19 @@ def run_asynchronous_worker(
     """Trains as one of several workers that do not wait for each other."""
     checks.refuse_what_needs_all_workers(config)
     config = dataclasses.replace(config, save_interval_secs=cluster.save_interval_secs)
+    _refuse(config, cluster)
     with app.quiet_import():
         from inception.training import asynchronous
         from inception.training.shortage import naming_shortage
     with naming_shortage():
         # An update comes from the batch of one worker, however many there are.
         asynchronous.train(large_batch.apply(config, large_batches, 1), cluster)
+
+
+def _refuse(config: TrainConfig, cluster: ClusterConfig) -> None:
+    """Refuses flags of one of several workers; a launcher does not say yet which is the chief."""
+    is_chief = cluster.engine not in LAUNCHED and cluster.task_id == 0
+    refusals.check_training(config, is_alone=False, is_chief=is_chief)
 
 
 def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
@@ -110,7 +121,8 @@ def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
 
 def run_training(config: TrainConfig) -> None:
     """Trains, once TensorFlow is loaded."""
-    with app.telling_stop("stopped before the first step of this run; nothing is lost."):
+    refusals.check_training(config)
+    with app.telling_stop(_UNBEGUN):
         with app.quiet_import():
             from inception.training import preparation, train
             from inception.training.shortage import naming_shortage
@@ -118,11 +130,12 @@ def run_training(config: TrainConfig) -> None:
             ready = preparation.prepare(config)
     if ready:
         with naming_shortage():
-            train.train(ready)
+            train.train(ready, _UNBEGUN)
 
 
 def run_evaluation(config: EvalConfig) -> None:
     """Evaluates, once TensorFlow is loaded."""
+    refusals.check_evaluation(config)
     with app.quiet_import():
         from inception.training import evaluate
         from inception.training.shortage import naming_shortage

@@ -18,7 +18,7 @@ def test_a_signal_before_the_first_step_says_that_nothing_is_lost(monkeypatch, c
 
     monkeypatch.setattr(preparation, "prepare", interrupted)
     with pytest.raises(SystemExit) as exit_info:
-        programs.train("mnist", "", ["mnist_train"])
+        programs.train("mnist", "", ["mnist_train", "--benchmark_mode"])
     assert exit_info.value.code == 130
     assert capsys.readouterr().out == (
         "SIGINT: stopped before the first step of this run; nothing is lost.\n"

@@ -3,9 +3,9 @@
 python -m slim.download_and_convert_data --dataset_name=mnist --dataset_dir=DIR
 python -m slim.download_and_convert_data --dataset_name=flowers --dataset_dir=DIR --source_dir=S
 
-The source folder holds MNIST's IDX files (plain or .gz; Fashion-MNIST's work too), the CIFAR-10
-archive or flower_photos.tgz (packed or unpacked), ImageNet's archives or folders, or for `images` a
-folder of pictures for each class. A conversion that was stopped goes on with the missing files.
+The source folder holds the IDX files of MNIST or Fashion-MNIST (plain or .gz), the CIFAR-10 archive
+or flower_photos.tgz (packed or unpacked), ImageNet's archives or folders, or for `images` a folder
+of pictures for each class. A conversion that was stopped goes on with the missing files.
 """
 
 import dataclasses

@@ -16,7 +16,8 @@ from inception.flags import slim, table
 
 def main(values: FlagValues) -> None:
     """Evaluates as the flags say."""
-    programs.run_evaluation(table.read(slim.EvalFlags, values).config())
+    with slim.own_names(image_size="eval_image_size"):
+        programs.run_evaluation(table.read(slim.EvalFlags, values).config())
 
 
 if __name__ == "__main__":

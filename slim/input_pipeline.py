@@ -64,9 +64,9 @@ def training_batches(
     """
     share = _share(dataset, worker_index, num_workers)
     readers = min(num_readers, len(share.files))
-    read = functools.partial(
-        _read_epoch, share, seed=seed, num_readers=readers, shuffle_pool=shuffle_pool
-    )
+    # TensorFlow allocates the whole pool; a larger one than the share gives the same order.
+    pool = min(shuffle_pool, share.num_examples)
+    read = functools.partial(_read_epoch, share, seed=seed, num_readers=readers, shuffle_pool=pool)
     epoch, consumed = divmod(start_step * batch_size, share.num_examples)
     done = _files_done(share, read, epoch, consumed)
     epochs = tf.data.Dataset.range(epoch, tf.int64.max)

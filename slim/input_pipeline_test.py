@@ -68,6 +68,12 @@ def test_order_is_a_function_of_seed_and_epoch(dataset):
     assert _numbers(_train(dataset, start_step=9), 72) == three_epochs[36:]
 
 
+def test_a_pool_of_any_size_is_allocated_for_the_share_only_and_gives_its_order(dataset):
+    of_share = _numbers(_train(dataset, shuffle_pool=36), 72)
+    assert _numbers(_train(dataset, shuffle_pool=10**14), 72) == of_share
+    assert _numbers(_train(dataset, shuffle_pool=40), 72) == of_share
+
+
 def test_order_is_independent_of_the_global_seed(dataset):
     numbers = _numbers(_train(dataset), 36)
     tf.random.set_seed(0)

@@ -15,12 +15,13 @@ from inception.flags import slim, table
 
 def main(values: FlagValues) -> None:
     """Trains as the flags say."""
-    config = slim.train_config(values)
-    cluster = slim.cluster_config(values, config.save_interval_secs)
-    if cluster:
-        programs.run_worker(config, None, cluster)
-    else:
-        programs.run_training(config)
+    with slim.own_names(image_size="train_image_size"):
+        config = slim.train_config(values)
+        cluster = slim.cluster_config(values, config.save_interval_secs)
+        if cluster:
+            programs.run_worker(config, None, cluster)
+        else:
+            programs.run_training(config)
 
 
 def define(values: FlagValues) -> None:

@@ -55,7 +55,7 @@ def tell_inert(
     values: FlagValues,
     renamed: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Prints a line for each flag that was given but has no effect.
+    """Prints a line for each flag that was set to another value than its default, in vain.
 
     Args:
       inert: see `inert_flags`.
@@ -64,7 +64,7 @@ def tell_inert(
     """
     for field, why in inert.items():
         name = renamed.get(field, field)
-        if name in values and values[name].present:
+        if name in values and values[name].present and values[name].value != values[name].default:
             print(f"--{name}: has no effect with {why}.")
 
 

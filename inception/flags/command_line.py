@@ -20,7 +20,7 @@ _NET_OF_DATASET = {
     "flowers": "inception_v3",
 }
 # "images" are the user's own. Like the flowers, they have a labels.txt.
-_ALSO_READ = {"flowers": ("images",)}
+_ALSO_READ = {"flowers": ("images",), "mnist": ("fashion_mnist",)}
 _ONE_COPY = "a checkpoint holds one copy of the weights, which all towers share."
 
 
@@ -55,7 +55,8 @@ def train_config(values: FlagValues, dataset_name: str) -> TrainConfig:
     if config.save_tower != -1:
         print(f"--save_tower={config.save_tower}: {_ONE_COPY}")
     if config.optimizer == "adam":
-        if values["learning_rate_decay_type"].present:
+        decay = values["learning_rate_decay_type"]
+        if decay.present and decay.value not in ("fixed", decay.default):
             print(
                 "--learning_rate_decay_type: with --optimizer=adam the learning rate stays fixed."
             )

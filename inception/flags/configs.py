@@ -255,7 +255,8 @@ class TrainConfig(_Shared, Trainer, Rates):
         "Runtime",
         number(),
         180,
-        "time between summaries for TensorBoard; 0 = no summaries",
+        "time between summaries for TensorBoard, which also have the first and the last step; "
+        "0 = no summaries",
         "seconds",
     )
 

@@ -1,6 +1,8 @@
 """The flags of slim's programs: TF-Slim's names and defaults, mapped to the suite's configs."""
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 from absl.flags import FlagValues
@@ -12,6 +14,7 @@ from inception.flags.table import (
     BOOLEAN,
     TEXT,
     Checked,
+    RefusedError,
     at_least,
     flag,
     number,
@@ -20,7 +23,17 @@ from inception.flags.table import (
 )
 
 _NETS = {"lenet": "lenet_slim"}  # `lenet` of the other programs is the paper's
+_SUITE_NETS = {net: name for name, net in _NETS.items()}
 _RENAMED = {"learning_rate_power": "power"}  # the suite's name of a flag to TF-Slim's
+_NAMES = {  # the suite's names of flags to TF-Slim's
+    "data_dir": "dataset_dir",
+    "subset": "dataset_split_name",
+    "net": "model_name",
+    "num_preprocess_threads": "num_preprocessing_threads",
+    "pretrained_model_checkpoint_path": "checkpoint_path",
+    "checkpoint_dir": "checkpoint_path",
+    "num_gpus": "num_clones",
+}
 _OPTIMIZERS = {"sgd": "gd", "momentum": "momentum", "adam": "adam", "rmsprop": "rmsprop"}
 
 
@@ -161,7 +174,8 @@ class TrainFlags(_Shared, configs.Trainer):
         "Runtime",
         number(),
         600,
-        "time between summaries for TensorBoard; 0 = no summaries",
+        "time between summaries for TensorBoard, which also have the first and the last step; "
+        "0 = no summaries",
         "seconds",
     )
 
@@ -287,6 +301,17 @@ class EvalFlags(_Shared, configs.Threads):
             eval_interval_secs=self.eval_interval_secs,
             max_steps=self.max_steps,
         )
+
+
+@contextlib.contextmanager
+def own_names(image_size: str) -> Iterator[None]:
+    """Lets refused flags of the block have TF-Slim's names; `image_size` is that of the size."""
+    try:
+        yield
+    except RefusedError as error:
+        name = (_NAMES | {"image_size": image_size}).get(error.name, error.name)
+        value = _SUITE_NETS.get(error.value, error.value) if name == "model_name" else error.value
+        raise refuse(name, value, error.why) from None
 
 
 def cluster_config(values: FlagValues, save_interval_secs: float) -> ClusterConfig | None:

@@ -102,10 +102,25 @@ def table(config_class: type) -> dict[str, Flag]:
     return dict(sorted(entries, key=lambda entry: GROUPS.index(entry[1].group)))
 
 
-def refuse(name: str, value: Any, why: str) -> ValueError:
-    """Returns the error of a value that a flag cannot take, worded as the parser's errors are."""
-    text = ",".join(map(str, value)) if isinstance(value, tuple) else value
-    return ValueError(f"flag --{name}={text}: {why}")
+class RefusedError(ValueError):
+    """A flag cannot take its value.
+
+    Attributes:
+      name: name of the flag.
+      value: value of the flag.
+      why: what is wrong, and what is allowed.
+    """
+
+    def __init__(self, name: str, value: Any, why: str) -> None:
+        """Words the error as the parser's errors are."""
+        text = ",".join(map(str, value)) if isinstance(value, tuple) else value
+        super().__init__(f"flag --{name}={text}: {why}")
+        self.name, self.value, self.why = name, value, why
+
+
+def refuse(name: str, value: Any, why: str) -> RefusedError:
+    """Returns the error of a value that a flag cannot take."""
+    return RefusedError(name, value, why)
 
 
 class Checked:

@@ -4,6 +4,7 @@ import datetime
 import sys
 
 from rich import progress as rich_progress
+from rich.table import Column
 
 from terngrad.training.progress import Progress
 
@@ -31,22 +32,23 @@ class ProgressBar:
         with ProgressBar(first_step, max_steps) as bar:
             bar.update(progress)
 
-    If `max_steps` is None, the run has no end and the bar only moves.
+    It fits the terminal. If `max_steps` is None, the run has no end and the bar only moves.
     """
 
     def __init__(self, first_step: int, max_steps: int | None):
+        # On a narrow terminal the bar and the figures shrink; a line must not wrap.
+        whole = lambda width: Column(no_wrap=True, min_width=width)
         self._bar = rich_progress.Progress(
             rich_progress.BarColumn(16),
-            rich_progress.MofNCompleteColumn(),
-            rich_progress.TimeRemainingColumn(),
-            rich_progress.TextColumn("{task.description}"),
+            rich_progress.MofNCompleteColumn(table_column=whole(2 * len(f"{max_steps}") + 1)),
+            rich_progress.TimeRemainingColumn(table_column=whole(len("0:00:00"))),
+            rich_progress.TextColumn("{task.description}", table_column=Column(no_wrap=True)),
             disable=not sys.stdout.isatty(),
             transient=True,
         )
         self._task = self._bar.add_task("", total=max_steps, completed=first_step)
 
     def __enter__(self) -> "ProgressBar":
-        self._bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -56,6 +58,7 @@ class ProgressBar:
         """Shows the figures of the latest step."""
         losses = f"{progress.entropy_loss:.2f} + {progress.reg_loss:.2f}"
         text = f"loss = {losses} = {progress.total_loss:.2f} {_speed(progress)}"
+        self._bar.start()  # not earlier: a process that ends at once leaves the cursor as it was
         self._bar.update(self._task, completed=progress.step, description=text)
 
 

@@ -2,8 +2,11 @@ import datetime
 import io
 import os
 import pty
+import re
 import subprocess
 import sys
+
+import pytest
 
 from inception.results import logs
 from terngrad.training.progress import Progress
@@ -19,10 +22,10 @@ FIGURES = Progress(
 )
 
 
-def on_a_terminal(command: list[str]) -> str:
+def on_a_terminal(command: list[str], columns: int = 120) -> str:
     """What a command writes to a terminal."""
     terminal, stdout = pty.openpty()
-    env = os.environ | {"TERM": "xterm", "COLUMNS": "120"}
+    env = os.environ | {"TERM": "xterm", "COLUMNS": str(columns)}
     subprocess.run(command, stdout=stdout, env=env, check=True)
     os.close(stdout)
     return os.read(terminal, 10_000).decode()
@@ -53,13 +56,23 @@ def test_the_bar_is_silent_where_stdout_is_no_terminal(monkeypatch):
     assert file.getvalue() == ""
 
 
+_BAR = (
+    "from inception.results import logs\n"
+    "from terngrad.training.progress import Progress\n"
+    "with logs.ProgressBar(0, 200) as bar:\n"
+    f"    bar.update({FIGURES!r})\n"
+)
+
+
+@pytest.mark.parametrize("columns", [50, 80, 95])
+def test_the_bar_fits_the_terminal(columns):
+    shown = on_a_terminal([sys.executable, "-c", _BAR], columns)
+    rows = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown).replace("\r", "\n").split("\n")
+    (row,) = {row for row in rows if "loss" in row}  # a wrapped one would go on in the next
+    assert len(row) <= columns and "120/200" in row and "loss = 2.01" in row, shown
+
+
 def test_the_bar_shows_the_figures_on_a_terminal():
-    code = (
-        "from inception.results import logs\n"
-        "from terngrad.training.progress import Progress\n"
-        "with logs.ProgressBar(0, 200) as bar:\n"
-        f"    bar.update({FIGURES!r})\n"
-    )
-    shown = on_a_terminal([sys.executable, "-c", code])
+    shown = on_a_terminal([sys.executable, "-c", _BAR])
     assert "120/200" in shown
     assert "loss = 2.01 + 0.31 = 2.32 (1034.2 examples/sec; 0.124 sec/batch)" in shown

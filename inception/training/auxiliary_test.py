@@ -6,9 +6,9 @@ from inception.flags.configs import TrainConfig
 from inception.training import restoring
 from inception.training.build import Training, build_training
 from inception.training.problem import resolve
-from slim.nets import nets_factory
+from slim.nets import catalog, nets_factory
+from slim.nets.catalog import NetSpec
 from slim.nets.inception_layers import STYLE
-from slim.nets.nets_factory import NetSpec
 from slim.nets.scope import Scope
 from terngrad.training import checkpoints
 
@@ -32,7 +32,7 @@ def twin(monkeypatch):
     spec = NetSpec(
         _twin, 8, 3, "cifarnet", logits_layers=HEADS, auxiliary_weights=(0.4,), label_smoothing=0.1
     )
-    monkeypatch.setitem(nets_factory.NETS, "twin", spec)
+    monkeypatch.setitem(catalog.NETS, "twin", spec)
 
 
 def build(**changes) -> tuple[TrainConfig, Training]:

@@ -9,7 +9,7 @@ import tensorflow as tf
 from inception.flags.configs import TrainConfig
 from inception.training.learning_rate import learning_rate
 from inception.training.problem import Problem, net_settings
-from slim.nets import nets_factory
+from slim.nets import catalog, nets_factory
 from slim.weights import tf_slim
 from terngrad.codecs.codec import Codec, Payload
 from terngrad.codecs.factory import make_codecs, payloads
@@ -117,7 +117,7 @@ def build_training(
 
 
 def _make_classifier(config: TrainConfig, goal: Problem) -> Classifier:
-    own, spec = net_settings(config), nets_factory.get_spec(config.net)
+    own, spec = net_settings(config), catalog.get_spec(config.net)
     model = nets_factory.build_net(
         config.net,
         num_classes=goal.num_classes,
@@ -157,7 +157,7 @@ def codecs_of(
 
 def _policy(config: TrainConfig, names: Sequence[str]) -> Policy:
     layers = {name.rpartition("/")[0] for name in names}
-    logits = [name for name in nets_factory.get_spec(config.net).logits_layers if name in layers]
+    logits = [name for name in catalog.get_spec(config.net).logits_layers if name in layers]
     return Policy(
         grad_bits=config.grad_bits,
         clip_factor=config.clip_factor,

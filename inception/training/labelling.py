@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from inception.training import trained
 from slim.conversion import picture_reader
-from slim.nets import nets_factory
+from slim.nets import catalog
 from slim.preprocessing import preprocessing_factory
 
 
@@ -23,7 +23,7 @@ def label(location: str, image: str, top_k: int, *, averages: bool) -> list[tupl
         cannot be read.
     """
     found = trained.load(location, averages=averages)
-    pixels = _pixels(image, nets_factory.get_spec(found.net).channels)
+    pixels = _pixels(image, catalog.get_spec(found.net).channels)
     preprocessing = preprocessing_factory.get_preprocessing(found.preprocessing, is_training=False)
     batch = preprocessing.apply(pixels, found.image_size, seed=tf.zeros([2], tf.int64))[tf.newaxis]
     probabilities = tf.nn.softmax(found.model()(batch))[0].numpy()

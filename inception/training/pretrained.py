@@ -8,8 +8,8 @@ import tensorflow as tf
 from inception.flags.configs import TrainConfig
 from inception.flags.table import refuse
 from inception.training import settings
-from slim.datasets import dataset_factory, labels
-from slim.nets import nets_factory
+from slim.datasets import finding, labels
+from slim.nets import catalog
 from slim.weights import keras_files, tf_slim
 from slim.weights.found import Weights
 from terngrad.training import checkpoints
@@ -98,7 +98,7 @@ def _heads_not_in(weights: Weights, net: str, names: Iterable[str]) -> list[str]
 
     These heads serve the training only, so nets are published without them, too.
     """
-    heads = nets_factory.get_spec(net).logits_layers[1:]
+    heads = catalog.get_spec(net).logits_layers[1:]
     scopes = [f"{head.rpartition('/')[0]}/" for head in heads]
     absent = [s for s in scopes if not any(name.startswith(s) for name in weights.arrays)]
     return [name for name in names if name.startswith(tuple(absent))]
@@ -106,7 +106,7 @@ def _heads_not_in(weights: Weights, net: str, names: Iterable[str]) -> list[str]
 
 def _of_last_layers(net: str, names: Iterable[str]) -> list[str]:
     """Returns the variables of the last layer, and of the last one of each auxiliary head."""
-    layers = tuple(f"{layer}/" for layer in nets_factory.get_spec(net).logits_layers)
+    layers = tuple(f"{layer}/" for layer in catalog.get_spec(net).logits_layers)
     return [name for name in names if name.startswith(layers)]
 
 
@@ -116,7 +116,7 @@ def _check_origin(path: str, config: TrainConfig, *, has_fresh_classes: bool) ->
         settings.check_net(path, config.net)
     if has_fresh_classes or config.benchmark_mode:
         return
-    names = dataset_factory.get_class_names(config.dataset_name, config.data_dir)
+    names = finding.get_class_names(config.dataset_name, config.data_dir)
     try:
         labels.check_labels(os.path.dirname(path), names, f"the records of {config.data_dir}")
     except ValueError as error:

@@ -1,12 +1,17 @@
-"""The classification problem of a data set and a net, which must fit each other."""
+"""The classification problem of a data set and a net, which must fit each other.
 
+This module does not need TensorFlow: what it refuses is refused in the first second.
+"""
+
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from inception.flags import configs
 from inception.flags.table import refuse
-from slim.datasets import dataset_factory, imagenet
-from slim.nets import nets_factory
+from slim.datasets import finding, imagenet
+from slim.nets import catalog
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +40,7 @@ class NetSettings(NamedTuple):
 
 def net_settings(config: configs.TrainConfig) -> NetSettings:
     """Returns the config's values, and the net's published ones for those that are None."""
-    spec = nets_factory.get_spec(config.net)
+    spec = catalog.get_spec(config.net)
     named = {name: getattr(config, name) for name in NetSettings._fields}
     return NetSettings(**{k: getattr(spec, k) if v is None else v for k, v in named.items()})
 
@@ -43,7 +48,7 @@ def net_settings(config: configs.TrainConfig) -> NetSettings:
 def tell_inert_dropout(config: configs.TrainConfig) -> None:
     """Prints a line if a share of kept values was chosen for a net without dropout."""
     is_chosen = config.dropout_keep_prob not in (None, configs.TrainConfig.dropout_keep_prob)
-    if is_chosen and not nets_factory.get_spec(config.net).has_dropout:
+    if is_chosen and not catalog.get_spec(config.net).has_dropout:
         print(f"--dropout_keep_prob: has no effect with --net={config.net}.")
 
 
@@ -55,28 +60,49 @@ def resolve(config: configs.TrainConfig | configs.EvalConfig) -> Problem:
     Raises:
       ValueError: names the flag at fault, or the line of labels.txt.
     """
-    info = dataset_factory.get_info(config.dataset_name)
-    spec = nets_factory.get_spec(config.net)
+    check_net(config)
+    info, spec = finding.get_info(config.dataset_name), catalog.get_spec(config.net)
     channels = info.image_shape[-1]
     if spec.channels != channels:
-        fitting = [name for name, net in nets_factory.NETS.items() if net.channels == channels]
+        fitting = [name for name, net in catalog.NETS.items() if net.channels == channels]
         why = (
             f"takes {spec.channels}-channel images, those of {info.name} have {channels}; allowed: "
         )
         raise refuse("net", config.net, why + ", ".join(fitting))
-    num_classes = _count_classes(config) - config.labels_offset
+    size = spec.image_size if config.image_size == -1 else config.image_size
+    if size < spec.min_image_size:
+        raise refuse("image_size", size, f"{config.net} needs {spec.min_image_size} or more")
+    with naming("data_dir", config.data_dir):
+        num_classes = _count_classes(config) - config.labels_offset
     if num_classes < 2:
         raise refuse("labels_offset", config.labels_offset, f"leaves {num_classes} classes")
     return Problem(
         num_classes=num_classes,
-        image_size=spec.image_size if config.image_size == -1 else config.image_size,
+        image_size=size,
         channels=channels,
         preprocessing=config.preprocessing_name or spec.preprocessing,
     )
 
 
+def check_net(config: configs.TrainConfig | configs.EvalConfig) -> None:
+    """Raises ValueError, naming the flag, if the net or the data set is unknown."""
+    with naming("dataset_name", config.dataset_name):
+        finding.get_info(config.dataset_name)
+    with naming("net", config.net):
+        catalog.get_spec(config.net)
+
+
+@contextlib.contextmanager
+def naming(flag: str, value: str) -> Iterator[None]:
+    """Adds the flag at fault to a ValueError of the block."""
+    try:
+        yield
+    except ValueError as error:
+        raise refuse(flag, value, str(error).removeprefix(f"{value} ")) from None
+
+
 def _count_classes(config: configs.TrainConfig | configs.EvalConfig) -> int:
     if isinstance(config, configs.TrainConfig) and config.benchmark_mode:
-        names = dataset_factory.get_info(config.dataset_name).class_names
+        names = finding.get_info(config.dataset_name).class_names
         return len(names or imagenet.INFO.class_names)
-    return len(dataset_factory.get_class_names(config.dataset_name, config.data_dir))
+    return len(finding.get_class_names(config.dataset_name, config.data_dir))

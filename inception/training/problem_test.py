@@ -71,7 +71,7 @@ def test_classes_are_counted_in_labels_txt_where_only_that_names_them(tmp_path):
 def test_a_folder_without_labels_txt_is_named(tmp_path, config_class):
     for folder, why in ((tmp_path, "labels.txt is missing"), (tmp_path / "none", "is no folder")):
         config = config_class(dataset_name="flowers", net="cifarnet", data_dir=str(folder))
-        with pytest.raises(ValueError, match=f"^{folder}.*{why}"):
+        with pytest.raises(ValueError, match=f"^flag --data_dir={folder}: .*{why}"):
             problem.resolve(config)
 
 

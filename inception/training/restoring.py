@@ -12,12 +12,17 @@ from terngrad.training import checkpoints
 
 
 def is_finished(config: TrainConfig) -> bool:
-    """Returns whether the newest checkpoint is of the last step; then also prints that."""
+    """Returns whether the newest checkpoint is of the last step; then also prints that.
+
+    Raises:
+      ValueError: that checkpoint trains another net, or other variables.
+    """
     newest = checkpoints.latest_checkpoint(config.train_dir)
     if not newest or not config.max_steps or checkpoints.step_of(newest) < config.max_steps:
         return False
     if checkpoints.damage(newest):
         return False
+    _check_trained_alike(newest, config)
     print(f"There is nothing left to train up to step {config.max_steps}: {newest}")
     return True
 

@@ -16,7 +16,7 @@ from inception.flags.configs import TrainConfig
 from inception.training.problem import net_settings
 from slim.datasets import records
 from slim.datasets.dataset_factory import Dataset
-from slim.nets import nets_factory
+from slim.nets import catalog
 from terngrad.training import checkpoints
 
 # Settings that may change between two starts without changing a bit of the result.
@@ -105,7 +105,7 @@ def noted(path: str) -> dict[str, object]:
 def check_net(path: str, net: str) -> None:
     """Raises ValueError if a checkpoint notes another net; nets may share names and shapes."""
     there = noted(path).get("net", net)
-    if nets_factory.get_spec(there) is not nets_factory.get_spec(net):
+    if catalog.get_spec(there) is not catalog.get_spec(net):
         raise ValueError(f"{path} holds a net {there}, --net is {net}")
 
 

@@ -29,8 +29,12 @@ from terngrad.training.synchronous import SynchronousStepper
 _CHIEF_SAVED = "the chief saved; the same command continues from there"
 
 
-def train(ready: Ready) -> None:
+def train(ready: Ready, unbegun: str = "") -> None:
     """Trains to max_steps.
+
+    Args:
+      ready: the training.
+      unbegun: text for a signal that ends a process alone before its first step.
 
     Raises:
       ValueError: a record is bad, or the training diverged.
@@ -38,7 +42,8 @@ def train(ready: Ready) -> None:
     """
     training = ready.training
     # Handles signals to the end, so that a stop while others save does not make them fail.
-    with StopRequest() as stop, _saving_at_a_loss(ready):
+    end = lambda stop: app.end_at_once(stop, unbegun)
+    with StopRequest(end if ready.connection is None else None) as stop, _saving_at_a_loss(ready):
         checkpoint, stopped = _run(ready, stop)
         ready.stopped.assign(int(stopped))
         _compare_copies(ready)

@@ -8,8 +8,8 @@ import numpy as np
 
 from inception.flags.table import refuse
 from inception.training import settings
-from slim.datasets import dataset_factory
-from slim.nets import nets_factory
+from slim.datasets import finding
+from slim.nets import catalog, nets_factory
 from terngrad.training import checkpoints
 
 
@@ -73,7 +73,7 @@ def load(location: str, *, averages: bool) -> Trained:
     noted = settings.noted(path)
     if not {"net", "dataset_name", "image_size"} <= noted.keys():
         raise ValueError(f"{path} does not say which net it holds; train one step more with it")
-    spec = nets_factory.get_spec(noted["net"])
+    spec = catalog.get_spec(noted["net"])
     size = noted["image_size"]
     return Trained(
         path=path,
@@ -86,5 +86,5 @@ def load(location: str, *, averages: bool) -> Trained:
 
 
 def _class_names(path: str, noted: dict) -> tuple[str, ...]:
-    names = dataset_factory.get_class_names(noted["dataset_name"], os.path.dirname(path))
+    names = finding.get_class_names(noted["dataset_name"], os.path.dirname(path))
     return names[noted.get("labels_offset", 0) :]

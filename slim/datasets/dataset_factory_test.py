@@ -5,7 +5,8 @@ import os
 import pytest
 
 from slim.datasets import imagenet, records
-from slim.datasets.dataset_factory import DATASETS, get_class_names, get_dataset, get_info
+from slim.datasets.dataset_factory import get_dataset
+from slim.datasets.finding import DATASETS, get_class_names, get_info
 
 
 def _write(path, num_records):
@@ -52,7 +53,9 @@ def test_missing_files_name_folder_and_converter(tmp_path, folder):
 
 
 def test_unknown_names_say_what_is_allowed(tmp_path):
-    with pytest.raises(ValueError, match="unknown data set 'minst'; allowed: mnist, cifar10"):
+    with pytest.raises(
+        ValueError, match="unknown data set 'minst'; allowed: mnist, fashion_mnist, cifar10"
+    ):
         get_info("minst")
     message = "data set mnist has no split 'validation'; allowed: train, test"
     with pytest.raises(ValueError, match=message):

@@ -1,7 +1,7 @@
 """MNIST: 70 000 grey images of digits, 28 x 28, in four IDX files.
 
-LeCun, Cortes, Burges: The MNIST database of handwritten digits. Other data sets in the same format,
-such as Fashion-MNIST, also load.
+LeCun, Cortes, Burges: The MNIST database of handwritten digits. Other data sets in the same format
+also load, with a warning. Fashion-MNIST is `fashion_mnist`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import hashlib
 import math
 import os
 import zlib
+from collections.abc import Callable
 
 import numpy as np
 from absl import logging
@@ -71,13 +72,37 @@ def load(folder: str) -> Splits:
     Raises:
       ValueError: a file is missing, damaged or not an IDX file, or images and labels do not match.
     """
-    splits = {}
+    return load_files(folder, INFO, _is_published)
+
+
+def load_files(
+    folder: str, info: DatasetInfo, is_published: Callable[[str, bytes], bool]
+) -> Splits:
+    """Reads the four IDX files of a data set in MNIST's format, plain or gzipped.
+
+    Args:
+      folder: folder of the files.
+      info: the data set.
+      is_published: (name of a file without .gz, its content as stored) -> whether it is the
+        published one. Others are loaded with one warning.
+
+    Raises:
+      ValueError: see `load`.
+    """
+    splits, others = {}, []
     for split, (images_name, labels_name) in FILES.items():
-        images_path, images = _load_idx(folder, images_name, rank=3)
-        _, labels = _load_idx(folder, labels_name, rank=1)
+        images_path, images = _load_idx(folder, images_name, 3, is_published, others)
+        _, labels = _load_idx(folder, labels_name, 1, is_published, others)
         images = images[..., np.newaxis]
-        check_split(INFO, images_path, images, labels)
+        check_split(info, images_path, images, labels)
         splits[split] = images, labels.astype(np.int64)
+    if others:
+        logging.warning(
+            "%s: %s not as %s was published (other checksums); converting anyway",
+            folder,
+            f"{', '.join(others)} {'is' if len(others) == 1 else 'are'}",
+            info.name,
+        )
     return splits
 
 
@@ -113,34 +138,50 @@ def format_idx(array: np.ndarray) -> bytes:
     return magic + np.array(array.shape, ">u4").tobytes() + array.tobytes()
 
 
-def _load_idx(folder: str, name: str, rank: int) -> tuple[str, np.ndarray]:
+def _load_idx(
+    folder: str,
+    name: str,
+    rank: int,
+    is_published: Callable[[str, bytes], bool],
+    others: list[str],
+) -> tuple[str, np.ndarray]:
+    """Returns a file's path and array; appends its name to `others` if it is not as published."""
     candidates = [os.path.join(folder, name + suffix) for suffix in ("", ".gz")]
     path = next(filter(os.path.isfile, candidates), None)
     if path is None:
         raise ValueError(f"{folder} holds neither {name} nor {name}.gz")
-    content = _read(path)
-    array = parse_idx(content, path, rank)
-    if hashlib.sha256(content).hexdigest() not in (_SHA256[name], _SAMPLE_SHA256[name]):
-        logging.warning(
-            "%s is not MNIST's own file (its checksum differs); converting it anyway", path
-        )
+    with open(path, "rb") as file:
+        stored = file.read()
+    array = parse_idx(unzipped(stored, path), path, rank)
+    if not is_published(name, stored):
+        others.append(os.path.basename(path))
     return path, array
 
 
-def _read(path: str) -> bytes:
-    """Returns the content of a plain or gzipped file."""
-    with open(path, "rb") as file:
-        content = file.read()
-    if content[:2] != b"\x1f\x8b":
-        return content
+def is_zipped(stored: bytes) -> bool:
+    """Returns whether the content of a file is gzipped."""
+    return stored[:2] == b"\x1f\x8b"
+
+
+def unzipped(stored: bytes, path: str) -> bytes:
+    """Returns the content of a plain or gzipped file; ValueError names a damaged one."""
+    if not is_zipped(stored):
+        return stored
     try:
-        return gzip.decompress(content)
+        return gzip.decompress(stored)
     except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{path}: damaged gzip file ({error})") from None
 
 
+def _is_published(name: str, stored: bytes) -> bool:
+    digest = hashlib.sha256(unzipped(stored, name)).hexdigest()
+    return digest in (_SHA256[name], _SAMPLE_SHA256[name])
+
+
 def _has(path: str, sha256: str) -> bool:
+    with open(path, "rb") as file:
+        stored = file.read()
     try:
-        return hashlib.sha256(_read(path)).hexdigest() == sha256
+        return hashlib.sha256(unzipped(stored, path)).hexdigest() == sha256
     except ValueError:
         return False

@@ -72,7 +72,9 @@ def test_contents_that_are_not_mnist_are_named(tmp_path, name, array, message):
 def test_another_data_set_in_the_same_format_is_taken_with_a_warning(tmp_path, caplog):
     write_mnist(tmp_path)
     assert set(mnist.load(str(tmp_path))) == {"train", "test"}
-    assert "train-images-idx3-ubyte is not MNIST's own" in caplog.text
+    (record,) = caplog.records
+    names = ", ".join(sum(mnist.FILES.values(), ()))
+    assert f"{tmp_path}: {names} are not as mnist was published" in record.getMessage()
 
 
 def test_sample_is_mnist_and_small(caplog):

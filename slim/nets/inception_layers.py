@@ -10,7 +10,6 @@ import keras
 from slim.nets.scope import BATCH_NORM, HE, Initializer, Scope, Style
 
 STYLE = Style(HE, BATCH_NORM)
-AUXILIARY_WEIGHT = 0.4  # of the auxiliary head's cross entropy in the loss
 HALVE = {"strides": 2, "padding": "valid"}
 
 Rows = Sequence[tuple[str, int]]  # name and filters of convolutions, one after the other

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from slim.nets import nets_factory, testing
+from slim.nets import catalog, nets_factory, testing
 from slim.nets.layers import Dropout
 from slim.nets.net_builder import layer_seed
 from slim.nets.testing import BATCH, CLASSES, DECAYED, PUBLISHED, SMALL, WEIGHT_DECAY
 
-BIG = sorted(set(nets_factory.NETS) - set(SMALL) - {"googlenet"})
+BIG = sorted(set(catalog.NETS) - set(SMALL) - {"googlenet"})
 DEEP = [
     name
     for name in BIG
@@ -31,14 +31,14 @@ with_slow = [*sorted(SMALL), *(pytest.param(name, marks=pytest.mark.slow) for na
 @pytest.fixture(scope="module", params=with_slow)
 def tried(request):
     """A step of each net; pytest runs all tests of a net before it makes the next."""
-    spec = nets_factory.get_spec(request.param)
+    spec = catalog.get_spec(request.param)
     # 33 pixels leave the nets that take any size four positions to normalize over.
     size = spec.image_size if request.param in SMALL else max(33, spec.min_image_size)
     return testing.try_net(request.param, size)
 
 
 def test_the_table_of_published_nets_covers_every_net():
-    assert set(PUBLISHED) == set(nets_factory.NETS)
+    assert set(PUBLISHED) == set(catalog.NETS)
 
 
 def test_names_shapes_and_parameters_are_the_published_ones(tried):
@@ -70,7 +70,7 @@ def test_every_kernel_is_drawn_from_a_seed_of_its_own(tried):
 
 
 def test_the_logits_layers_return_the_outputs(tried):
-    spec = nets_factory.get_spec(tried.name)
+    spec = catalog.get_spec(tried.name)
     assert len(spec.logits_layers) == len(tried.model.outputs) == 1 + len(spec.auxiliary_weights)
     for name, output in zip(spec.logits_layers, tried.model.outputs, strict=True):
         assert output.shape == (None, CLASSES)
@@ -121,7 +121,7 @@ def test_each_dropout_layer_keeps_the_share_asked_for_and_draws_values_of_its_ow
     assert len(dropouts) == PUBLISHED[tried.name].dropouts
     assert len({layer.salt for layer in dropouts}) == len(dropouts)
     assert all(layer.keep_prob == 0.5 for layer in dropouts)
-    assert bool(dropouts) == nets_factory.get_spec(tried.name).has_dropout
+    assert bool(dropouts) == catalog.get_spec(tried.name).has_dropout
     assert not any(isinstance(x, keras.layers.Dropout) for x in tried.model.layers)
 
 
@@ -149,7 +149,7 @@ def test_equal_seeds_give_equal_weights_and_other_seeds_others(name):
 
 @pytest.mark.parametrize("name", sorted(SMALL))
 def test_small_nets_take_images_of_the_default_size_and_of_the_smallest(name):
-    spec = nets_factory.get_spec(name)
+    spec = catalog.get_spec(name)
     shape = (None, spec.image_size, spec.image_size, spec.channels)
     assert testing.build(name).inputs[0].shape == shape
     small = testing.build(name, image_size=spec.min_image_size)
@@ -162,7 +162,7 @@ def test_larger_images_have_the_variables_of_the_default_size(name, monkeypatch)
     """Only shapes are asked for, so the weights are zeros."""
     for kind in ("GlorotUniform", "HeNormal", "TruncatedNormal"):
         monkeypatch.setattr(getattr(keras.initializers, kind), "__call__", _zeros)
-    spec = nets_factory.get_spec(name)
+    spec = catalog.get_spec(name)
     larger = spec.image_size + 33
     model = nets_factory.build_net(name, num_classes=3, image_size=larger)
     assert [output.shape for output in model.outputs] == [(None, 3)] * len(spec.logits_layers)
@@ -181,7 +181,7 @@ def test_the_auxiliary_heads_can_be_left_out():
 
 
 def test_googlenet_is_another_name_of_inception_v1():
-    assert nets_factory.get_spec("googlenet") is nets_factory.get_spec("inception_v1")
+    assert catalog.get_spec("googlenet") is catalog.get_spec("inception_v1")
 
 
 def test_layers_of_one_net_have_different_seeds():

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from slim.nets import nets_factory
+from slim.nets import catalog, nets_factory
 from slim.nets.nets_factory import variable_name
 
 CLASSES = 10
@@ -202,7 +202,7 @@ def evaluate(model: keras.Model, images: list[tf.Tensor]) -> list[tf.Tensor]:
 
 def parameters(tried: Tried) -> int:
     """Returns the number that `Published.parameters` states."""
-    spec = nets_factory.get_spec(tried.name)
+    spec = catalog.get_spec(tried.name)
     shapes = {k: v.shape for k, v in tried.variables.items() if "/AuxLogits/" not in k}
     last = shapes[f"{spec.logits_layers[0]}/kernel"]
     more = 0 if tried.name in SMALL else (1000 - CLASSES) * (math.prod(last[:-1]) + 1)

@@ -1,4 +1,4 @@
-"""Compiles the native ops against the installed TensorFlow.
+"""Compiles the native ops against the installed TensorFlow, and the library for arrays.
 
 python -m terngrad.ops.build
 """
@@ -43,17 +43,18 @@ def flags_of(source: str) -> tuple[str, ...]:
 
 
 def build(folder: str = library.FOLDER, force: bool = False) -> str:
-    """Compiles and links the library into `folder`, unless it is there and `force` is False.
+    """Compiles and links the libraries into `folder`, unless they are there and `force` is False.
 
     Returns:
-      The library's path.
+      The path of the library with the ops.
 
     Raises:
       BuildError: there is no compiler or no TensorFlow, `folder` is read-only, or compiling failed.
     """
     installed = _installed_version()
-    if not force and installed and library.is_whole(library.path_for(installed, folder)):
-        return library.path_for(installed, folder)
+    present = [library.arrays_path(folder), library.path_for(installed or "", folder)]
+    if not force and installed and all(map(library.is_whole, present)):
+        return present[-1]
     cxx = compiler()
     if not cxx:
         chosen = os.environ.get("CXX")
@@ -61,30 +62,42 @@ def build(folder: str = library.FOLDER, force: bool = False) -> str:
         raise BuildError(f"{missing}: install g++ (Debian: apt-get install -y g++)")
     if not os.access(folder, os.W_OK):
         raise BuildError(f"{folder} is not writable")
+    arrays = library.arrays_path(folder)
+    _compile(cxx, sources("lib", "*.cc"), [], [], arrays)
+    for old in library.others(arrays):
+        os.remove(old)
     version, compile_flags, link_flags = tensorflow()
-    output = library.path_for(version, folder)
-    # The library must not reveal the paths of the machine that compiled it.
     include = next(flag[2:] for flag in compile_flags if flag.startswith("-I"))
-    hidden = [f"-ffile-prefix-map={include}=include", f"-ffile-prefix-map={ROOT}=."]
+    compile_flags = [*compile_flags, f"-ffile-prefix-map={include}=include"]
+    output = library.path_for(version, folder)
+    _compile(cxx, sources("*", "*.cc"), compile_flags, link_flags, output)
+    for old in library.others(output):
+        if os.path.basename(old).startswith(f"kernels-tf{version}-"):
+            os.remove(old)
+    return output
+
+
+def _compile(
+    cxx: str, files: Sequence[str], own: Sequence[str], link_flags: Sequence[str], output: str
+) -> None:
+    """Compiles sources with flags of their `own` into a sealed library."""
+    # The library must not reveal the paths of the machine that compiled it.
+    flags = [*own, *FLAGS, f"-ffile-prefix-map={ROOT}=.", "-I."]
     with tempfile.TemporaryDirectory(prefix="terngrad-") as scratch:
-        flags = [*compile_flags, *FLAGS, *hidden, "-I."]
         jobs = [
             [cxx, *flags, *flags_of(source), "-c", source, "-o", _object_of(scratch, source)]
-            for source in sources("*", "*.cc")
+            for source in files
         ]
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(_run, jobs))
         objects = [job[-1] for job in jobs]
         # Links in a temporary folder, so that an interrupted build leaves no library behind.
+        folder = os.path.dirname(output)
         with tempfile.TemporaryDirectory(prefix=".building-", dir=folder) as unfinished:
             linked = os.path.join(unfinished, "kernels.so")
             _run([cxx, "-shared", "-s", *objects, *link_flags, "-o", linked])
             library.seal(linked)
             os.replace(linked, output)
-    for old in library.others(output):
-        if os.path.basename(old).startswith(f"kernels-tf{version}-"):
-            os.remove(old)
-    return output
 
 
 def _installed_version() -> str | None:

@@ -1,4 +1,7 @@
-"""The library of compiled ops: its path, its checksum, and loading it if it fits TensorFlow."""
+"""The libraries of compiled code: their paths, their checksums, and loading them.
+
+The one with TensorFlow's ops must fit TensorFlow. The one for arrays needs no TensorFlow.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import glob
 import hashlib
 import os
 import platform
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
@@ -18,7 +22,8 @@ FLAGS = ("-std=c++17", "-O3", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden
 
 PATHS = ("avx512", "avx2", "portable")  # instruction sets of the library, the fastest first
 
-_PREFIX, _SUFFIX = "kernels-tf", ".so"
+_PREFIX, _ARRAYS_PREFIX, _SUFFIX = "kernels-tf", "arrays-", ".so"
+_REMEDY = "`python -m terngrad.ops.build` builds them"
 _SEAL_BYTES = hashlib.sha256().digest_size
 
 
@@ -51,6 +56,14 @@ def find(version: str, folder: str = FOLDER) -> str:
     return built_by_bazel if os.path.exists(built_by_bazel) else path_for(version, folder)
 
 
+def arrays_path(folder: str = FOLDER) -> str:
+    """Returns the path of the library for arrays, of these sources and this processor kind."""
+    built_by_bazel = os.path.join(folder, f"{_ARRAYS_PREFIX}bazel{_SUFFIX}")
+    if os.path.exists(built_by_bazel):
+        return built_by_bazel
+    return os.path.join(folder, f"{_ARRAYS_PREFIX}{_fingerprint('lib')}{_SUFFIX}")
+
+
 def seal(path: str) -> None:
     """Appends a checksum to a library; loaders ignore bytes after its sections."""
     with open(path, "rb+") as file:
@@ -70,9 +83,11 @@ def is_whole(path: str) -> bool:
 
 
 def others(path: str) -> list[str]:
-    """Returns the other libraries in the folder of `path`."""
-    folder = glob.escape(os.path.join(os.path.dirname(path), _PREFIX))
-    return sorted(set(glob.glob(f"{folder}*{_SUFFIX}")) - {path})
+    """Returns the other libraries of the same kind in the folder of `path`."""
+    folder, name = os.path.split(path)
+    prefix = _ARRAYS_PREFIX if name.startswith(_ARRAYS_PREFIX) else _PREFIX
+    found = glob.glob(f"{glob.escape(os.path.join(folder, prefix))}*{_SUFFIX}")
+    return sorted(set(found) - {path})
 
 
 @functools.cache
@@ -86,16 +101,15 @@ def load(folder: str = FOLDER) -> ModuleType:
     import tensorflow as tf  # not at the top: the build and setup.py run without it
 
     path = find(tf.version.VERSION, folder)
-    remedy = "`python -m terngrad.ops.build` builds them"
     if not os.path.exists(path):
-        raise UnavailableError(f"{_why_missing(tf.version.VERSION, path)}; {remedy}")
+        raise UnavailableError(f"{_why_missing(tf.version.VERSION, path)}; {_REMEDY}")
     if not is_whole(path):
-        raise UnavailableError(f"{path} is damaged: native kernels cannot be loaded; {remedy}")
+        raise UnavailableError(f"{path} is damaged: native kernels cannot be loaded; {_REMEDY}")
     try:
         return tf.load_op_library(path)
     except (tf.errors.OpError, OSError, RuntimeError) as error:
         first = str(getattr(error, "message", error)).splitlines()[0]
-        raise UnavailableError(f"{path} cannot be loaded: {first}; {remedy}") from None
+        raise UnavailableError(f"{path} cannot be loaded: {first}; {_REMEDY}") from None
 
 
 class Planes(ctypes.Structure):
@@ -104,21 +118,58 @@ class Planes(ctypes.Structure):
     _fields_ = (("words", ctypes.c_void_p), ("planes", ctypes.c_int))
 
 
-_INT, _LONG, _TEXT = ctypes.c_int, ctypes.c_int64, ctypes.c_char_p
-_SIGNATURES = {  # the result, then the arguments
+class Source(ctypes.Structure):
+    """A variable's gradient and how to encode it: `Source` of cc/lib/kernels.h."""
+
+    _fields_ = (
+        ("values", ctypes.c_void_p),
+        ("size", ctypes.c_int64),
+        ("first", ctypes.c_int64),
+        ("variable", ctypes.c_uint32),
+        ("bound", ctypes.c_float),
+        ("scale", ctypes.c_float),
+    )
+
+
+class Target(ctypes.Structure):
+    """Memory for a variable's mean gradient: `Target` of cc/lib/kernels.h."""
+
+    _fields_ = (("values", ctypes.c_void_p), ("size", ctypes.c_int64), ("unit", ctypes.c_float))
+
+
+class NodeKey(ctypes.Structure):
+    """The seed, step and node of the draws: `NodeKey` of cc/lib/kernels.h."""
+
+    _fields_ = (("seed", ctypes.c_uint64), ("step", ctypes.c_uint32), ("node", ctypes.c_uint32))
+
+
+_TEXT, _POINTER, _COUNT = ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int64
+_SIGNATURES = {  # of cc/lib/functions.cc: the result, then the arguments
+    "terngrad_paths": (_TEXT,),
+    "terngrad_stats": (ctypes.c_bool, _TEXT, _POINTER, _COUNT, _POINTER),
+    "terngrad_encode": (
+        *(ctypes.c_bool, _TEXT, ctypes.POINTER(Source), _COUNT),
+        *(ctypes.POINTER(NodeKey), _COUNT, _POINTER),
+    ),
     "terngrad_sum": (
         *(ctypes.c_bool, _TEXT, ctypes.POINTER(Planes)),
-        *(_LONG, _INT, _LONG, ctypes.c_void_p),
+        *(_COUNT, ctypes.c_int, _COUNT, _POINTER),
     ),
-    "terngrad_mesh_new": (_LONG, _INT, _TEXT),
-    "terngrad_mesh_add": (None, _LONG, _INT, _INT),
-    "terngrad_mesh_start": (None, _LONG),
+    "terngrad_decode": (
+        *(ctypes.c_bool, _TEXT, ctypes.POINTER(Planes)),
+        *(ctypes.POINTER(Target), _COUNT, _COUNT),
+    ),
+}
+_MESH_SIGNATURES = {  # of cc/net/meshes.cc
+    "terngrad_mesh_new": (_COUNT, ctypes.c_int, _TEXT),
+    "terngrad_mesh_add": (None, _COUNT, ctypes.c_int, ctypes.c_int),
+    "terngrad_mesh_start": (None, _COUNT),
     "terngrad_mesh_declare": (
-        *(_INT, _LONG, _TEXT, _INT, _LONG, _INT, _INT),
-        *(_TEXT, _TEXT, _LONG),
+        *(ctypes.c_int, _COUNT, _TEXT, ctypes.c_int, _COUNT, ctypes.c_int, ctypes.c_int),
+        *(_TEXT, _TEXT, _COUNT),
     ),
-    "terngrad_mesh_bytes": (None, _LONG, ctypes.POINTER(_LONG)),
-    "terngrad_mesh_close": (None, _LONG, ctypes.c_double),
+    "terngrad_mesh_bytes": (None, _COUNT, ctypes.POINTER(_COUNT)),
+    "terngrad_mesh_close": (None, _COUNT, ctypes.c_double),
 }
 
 
@@ -133,16 +184,53 @@ def load_functions(folder: str = FOLDER) -> ctypes.CDLL:
 
     load(folder)  # first: TensorFlow finds no ops in a library that is already loaded
     functions = ctypes.CDLL(find(tf.version.VERSION, folder))
-    for name, (result, *arguments) in _SIGNATURES.items():
+    return _declared(functions, _SIGNATURES | _MESH_SIGNATURES)
+
+
+@functools.cache
+def load_arrays(folder: str = FOLDER) -> ctypes.CDLL:
+    """Returns the functions of cc/lib/functions.cc from a library that needs no TensorFlow.
+
+    Raises:
+      UnavailableError: the library was not built, was built from other sources, or is damaged.
+    """
+    path = arrays_path(folder)
+    if not os.path.exists(path):
+        stale = others(path)
+        how = "built from other sources or for another processor" if stale else "not built"
+        raise UnavailableError(f"native functions for arrays are {how}; {_REMEDY}")
+    if not is_whole(path):
+        raise UnavailableError(f"{path} is damaged: it cannot be loaded; {_REMEDY}")
+    try:
+        return _declared(ctypes.CDLL(path), _SIGNATURES)
+    except OSError as error:
+        raise UnavailableError(f"{path} cannot be loaded: {error}; {_REMEDY}") from None
+
+
+def _declared(functions: ctypes.CDLL, signatures: Mapping[str, Sequence]) -> ctypes.CDLL:
+    """Tells ctypes the types of some functions."""
+    for name, (result, *arguments) in signatures.items():
         function = getattr(functions, name)
         function.restype, function.argtypes = result, arguments
     return functions
 
 
+def choose_path(functions: ctypes.CDLL, wanted: str = "") -> str:
+    """Returns the instruction set to compute with: `wanted`, or "" for the fastest here.
+
+    Raises:
+      ValueError: the library or this processor does not have it.
+    """
+    paths = functions.terngrad_paths().decode().split(", ")
+    if wanted and wanted not in paths:
+        raise ValueError(f"TERNGRAD_SIMD: path is {wanted!r}; allowed are {', '.join(paths)}")
+    return wanted or paths[0]
+
+
 @functools.cache
-def _fingerprint() -> str:
+def _fingerprint(part: str = "*") -> str:
     digest = hashlib.sha256("\0".join((platform.machine(), *FLAGS)).encode())
-    for source in sources("*", "*.cc") + sources("*", "*.h"):
+    for source in sources(part, "*.cc") + sources(part, "*.h"):
         digest.update(source.encode())
         with open(os.path.join(ROOT, source), "rb") as file:
             digest.update(file.read())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,7 +10,6 @@ import tensorflow as tf
 from terngrad.draws import DrawKey
 from terngrad.ops import library
 from terngrad.ops.kernels import Kernels
-from terngrad.ops.library import PATHS
 from terngrad.ternary import Stats
 
 
@@ -28,7 +26,7 @@ class NativeKernels(Kernels):
         """Loads the ops.
 
         Args:
-          path: instruction set, one of `PATHS`; "" = the fastest that this processor has.
+          path: instruction set, one of `library.PATHS`; "" = the fastest that this processor has.
 
         Raises:
           library.UnavailableError: see there.
@@ -36,19 +34,8 @@ class NativeKernels(Kernels):
         """
         self._ops = library.load()
         self._functions = library.load_functions()
-        self.path = self._first_that_runs([path] if path else PATHS)
+        self.path = library.choose_path(self._functions, path)
         self.title = f"native kernels ({self.path})"
-
-    def _first_that_runs(self, paths: Sequence[str]) -> str:
-        for path in paths:
-            try:
-                self._ops.terngrad_sum(words=[tf.zeros([0, 2], tf.uint32)], planes=2, path=path)
-                return path
-            except tf.errors.InvalidArgumentError as error:
-                message = error.message
-        # TensorFlow wraps it into names of functions and devices.
-        why = re.search(r"path is .*?(?= \[Op:|$)", message)
-        raise ValueError(f"TERNGRAD_SIMD: {why[0] if why else message}")
 
     def stats(self, gradients: Sequence[tf.Tensor]) -> Stats:
         """See base class."""

@@ -4,6 +4,8 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
+import venv
 import zipfile
 
 import pytest
@@ -61,6 +63,7 @@ def test_a_wheel_holds_the_library_where_it_is_looked_for(tmp_path):
     names = names_in(wheel_of(tmp_path, CXX=str(compiler)))
     built = os.path.basename(library.path_for(tf.version.VERSION))
     assert f"terngrad/ops/{built}" in names
+    assert f"terngrad/ops/{os.path.basename(library.arrays_path())}" in names
     assert "terngrad/cc/lib/kernels.h" in names
     assert not any("_test.cc" in name for name in names)
 
@@ -82,6 +85,35 @@ def test_a_wheel_without_kernels_holds_no_library_but_the_messages(tmp_path):
         check=False,
     )
     assert done.stdout == f"{installed}/terngrad/service/messages.py step: 3\n", done.stderr
+
+
+@pytest.mark.slow
+def test_a_wheel_brings_the_programs_as_commands_and_types(tmp_path):
+    wheel = wheel_of(tmp_path, TERNGRAD_WITHOUT_KERNELS="1")
+    fresh = tmp_path / "fresh"
+    venv.create(fresh, with_pip=False)
+    python = str(fresh / "bin" / "python")
+    install = ["-m", "pip", "--python", python, "install", "-q", "--no-deps", "--no-index"]
+    subprocess.run([sys.executable, *install, str(wheel)], check=True)
+    assert list(fresh.glob("lib/python*/site-packages/terngrad/py.typed"))
+    # The packages that it needs; .pth files do not count there.
+    environment = dict(os.environ, PYTHONPATH=sysconfig.get_path("purelib"))
+    for name, arguments, status, text in (
+        ("terngrad-mnist-train", ["--help"], 0, "--grad_bits"),
+        ("terngrad-mnist-train", ["--train_dir="], 1, "mnist_train: flag --train_dir=: must name"),
+        ("terngrad-train-image-classifier", ["--help"], 0, "--model_name"),
+        ("terngrad-launch", [], 1, "launch: needs the number of workers"),
+    ):
+        done = subprocess.run(
+            [fresh / "bin" / name, *arguments],
+            env=environment,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == status, done.stderr
+        assert text in done.stdout + done.stderr
 
 
 @pytest.mark.slow

@@ -14,7 +14,8 @@ class Cadence:
       log_every: steps between reports.
       save_every: steps between checkpoints; 0 = only the last.
       save_secs: seconds between checkpoints; 0 = by steps only.
-      summary_secs: seconds between histograms of gradients.
+      summary_secs: seconds between histograms of gradients, which also show the first and the last
+        step.
       profile: first and last step of a profile, or None.
     """
 

@@ -22,6 +22,7 @@ import tensorflow as tf
 from terngrad import durable
 from terngrad.training import digests
 from terngrad.training.divergence import NotFiniteError
+from terngrad.training.file_errors import first_line
 
 _NAME = "model.ckpt"
 _TEMPORARY = ".saving"
@@ -67,7 +68,7 @@ def save(directory: str, state: State, step: int, keep: int = 5, settings: str =
     except (tf.errors.OpError, OSError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
         last = latest_checkpoint(directory) or "none"
-        reason = error.message if isinstance(error, tf.errors.OpError) else error
+        reason = first_line(error) if isinstance(error, tf.errors.OpError) else error
         raise OSError(
             f"{directory}: step {step} cannot be saved: {reason}; last checkpoint: {last}."
         ) from error

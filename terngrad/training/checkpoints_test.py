@@ -2,6 +2,8 @@
 
 import errno
 import os
+import resource
+import signal
 import subprocess
 
 import keras
@@ -10,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from terngrad.training import checkpoints
+from terngrad.training.file_errors import first_line
 
 
 def make_state(value=1.0, shape=(2, 3)):
@@ -233,6 +236,36 @@ def test_a_folder_that_cannot_be_written_to_is_named(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match=r"file: step 1 cannot be saved: .* last checkpoint: none"):
         checkpoints.save(str(tmp_path / "file"), make_state(), 1)
+
+
+@pytest.mark.parametrize("bytes_of_file", [3000, 0])  # of the tensors, or of the first file at all
+def test_a_full_disk_is_named_without_names_of_tensorflows_own(tmp_path, bytes_of_file):
+    state = make_state() | {"variables/large": tf.Variable(tf.zeros([10_000]))}
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_of_file, before[1]))
+    try:
+        with pytest.raises(OSError) as error_info:
+            checkpoints.save(str(tmp_path), state, 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    why = "step 1 cannot be saved: File too large; last checkpoint: none."
+    assert str(error_info.value) == f"{tmp_path}: {why}"
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("message", "line"),
+    [
+        ("{{function_node __wrapped__SaveV2}} /a/b.tempstate1; No space left [Op:SaveV2]", None),
+        ("{{function_node f}} {{node SaveV2}} No space left [Op:SaveV2] name: \n more", None),
+        ("Failed to flush 3 events to /a/b", "Failed to flush 3 events to /a/b"),
+    ],
+)
+def test_an_error_of_a_file_is_its_reason(message, line):
+    error = tf.errors.ResourceExhaustedError(None, None, message)
+    assert first_line(error) == (line or "No space left")
 
 
 def test_a_checkpoint_of_another_optimizer_is_named(tmp_path):

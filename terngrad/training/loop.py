@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import os
 import signal
+import threading
 import time
 from collections.abc import Callable
+from typing import NoReturn
 
 import tensorflow as tf
 
@@ -23,24 +26,59 @@ _LONGEST_CALL_SECS = 1.0  # so that a signal is answered soon
 
 
 class StopRequest(contextlib.AbstractContextManager):
-    """Turns SIGTERM, SIGHUP and Ctrl-C into a request to end after the steps under way."""
+    """Turns SIGTERM, SIGHUP and Ctrl-C into a request to end after the steps under way.
 
-    def __init__(self) -> None:
-        """Starts without a request."""
+    Attributes:
+      signal: the signal of the request; None if there is none.
+    """
+
+    def __init__(self, end: Callable[[signal.Signals], NoReturn] | None = None) -> None:
+        """Starts without a request.
+
+        Args:
+          end: ends the process at a signal before its first step, when there is nothing to save and
+            nobody to tell. It is called in a thread of its own: compiling may keep the main thread
+            in TensorFlow for long. None = a request then, too.
+        """
         self.signal: signal.Signals | None = None
         self._before: dict = {}
+        self._end = end
+        self._watched: int | None = None  # writes to the thread that calls `end`
 
     def __enter__(self) -> StopRequest:
         """Installs the signal handlers."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
                 self._before[number] = signal.signal(number, self._request)
+        if self._end:
+            self._watch()
         return self
 
     def __exit__(self, *exception) -> None:
         """Restores the previous signal handlers."""
+        self.first_step_is_made()
         for number, handler in self._before.items():
             signal.signal(number, handler)
+
+    def first_step_is_made(self) -> None:
+        """Lets later signals be requests, also where there is an `end`."""
+        if self._watched is not None:
+            signal.set_wakeup_fd(-1)
+            os.close(self._watched)
+            self._watched = None
+
+    def _watch(self) -> None:
+        """Starts the thread, which the interpreter tells of signals also within TensorFlow."""
+        signals, self._watched = os.pipe()
+        os.set_blocking(self._watched, False)
+        signal.set_wakeup_fd(self._watched)
+        threading.Thread(target=self._await_signal, args=(signals,), daemon=True).start()
+
+    def _await_signal(self, signals: int) -> None:
+        with open(signals, "rb", buffering=0) as file:
+            while number := file.read(1):
+                if number[0] in self._before:
+                    self._end(signal.Signals(number[0]))
 
     def _request(self, number: int, frame) -> None:
         del frame
@@ -102,7 +140,8 @@ class Loop:
             most = stepper.select()
             if stop.signal and not stepper.request_stop():
                 break
-            observes = summary_due and stepper.is_observable
+            # At a request there is no time to compile what also shows gradients.
+            observes = summary_due and stepper.is_observable and not stop.signal
             try:
                 if observes:
                     self._observe(clock)
@@ -115,6 +154,7 @@ class Loop:
                 if not stepper.recover():
                     raise
                 continue
+            stop.first_step_is_made()
             if observes:
                 summarized_at = time.monotonic()
             if cadence.reports(own_before, stepper.own_step):
@@ -137,6 +177,8 @@ class Loop:
     def _make(self, most: int, clock: Clock) -> None:
         step = self.stepper.step
         wanted = min(self.cadence.next_stop(step) - step, most)
+        if self.writer and step < self.cadence.max_steps - 1:  # shows the last step's gradients
+            wanted = min(wanted, self.cadence.max_steps - 1 - step)
         count = clock.affordable(wanted, _LONGEST_CALL_SECS)
         with clock.timing(count):
             self.stepper.make(count)
@@ -171,5 +213,5 @@ class Loop:
         return seconds >= longest and self.stepper.request_save()
 
     def _summary_due(self, seconds: float) -> bool:
-        secs = self.cadence.summary_secs
-        return self.writer is not None and secs <= seconds
+        is_last = self.stepper.step == self.cadence.max_steps - 1
+        return self.writer is not None and (is_last or self.cadence.summary_secs <= seconds)

@@ -1,6 +1,9 @@
 """What ends a training loop, with a fake runner."""
 
 import dataclasses
+import os
+import signal
+import threading
 
 import numpy as np
 import pytest
@@ -113,6 +116,33 @@ def test_a_request_to_stop_ends_after_one_more_step_with_a_checkpoint():
     assert (runner.step, saved, checkpoint, stopped) == (1, [1], "model.ckpt-1", True)
 
 
+def test_a_request_to_stop_compiles_nothing_more():
+    runner, stop = PretendedRunner(), StopRequest()
+    stop.signal = 15
+    loop = loop_of(runner, [])
+    loop.writer = PretendedWriter()
+    loop.run(None, stop)
+    assert (loop.writer.observed, runner.step) == ([], 1)
+
+
+def test_a_signal_before_the_first_step_ends_the_process_in_a_thread_and_later_ones_do_not():
+    ended = threading.Event()
+    signals = []
+
+    def end(stop):  # would end the process
+        signals.append(stop)
+        ended.set()
+
+    with StopRequest(end) as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert ended.wait(60)
+        stop.first_step_is_made()
+        stop.signal = None
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.signal == signal.SIGTERM
+    assert signals == [signal.SIGINT]
+
+
 @pytest.mark.parametrize("stopped", [False, True])
 def test_a_failed_step_goes_on_from_the_state_it_is_given_unless_that_run_was_stopped(stopped):
     class FailingOnce(PretendedRunner):
@@ -169,6 +199,14 @@ def test_a_process_alone_shows_its_gradients_and_who_follows_shows_none():
         loop.cadence = dataclasses.replace(loop.cadence, summary_secs=0.0)
         loop.run(None, StopRequest())
         assert (loop.writer.observed, runner.step) == (observed, 60)
+
+
+@pytest.mark.parametrize(("max_steps", "observed"), [(60, [1, 60]), (2, [1, 2]), (1, [1])])
+def test_a_short_run_shows_the_gradients_of_its_first_and_last_step(max_steps, observed):
+    loop = loop_of(PretendedRunner(), [], max_steps=max_steps)
+    loop.writer = PretendedWriter()
+    loop.run(None, StopRequest())
+    assert loop.writer.observed == observed
 
 
 @pytest.mark.parametrize("together", [False, True])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import tensorflow as tf
@@ -11,11 +10,11 @@ import tensorflow as tf
 from terngrad import allocator
 from terngrad.codecs.codec import Codec, Payload
 from terngrad.layout import Layout
+from terngrad.training.file_errors import first_line
 from terngrad.training.progress import Progress
 from terngrad.training.schedules import Schedule
 
 _PLAN_POINTS = 200
-_NODE = re.compile(r"^\{\{[^}]*\}\} ")  # TensorFlow's name of its own function in an error
 
 
 class SummaryWriter:
@@ -42,7 +41,9 @@ class SummaryWriter:
         try:
             self._writer = tf.summary.create_file_writer(directory)
         except tf.errors.OpError as error:
-            raise OSError(f"{directory}: summaries cannot be written: {error.message}") from error
+            raise OSError(
+                f"{directory}: summaries cannot be written: {first_line(error)}"
+            ) from error
         self._layout, self._tell = layout, tell
         self._is_broken = False
         self._traffic = traffic
@@ -123,6 +124,5 @@ class SummaryWriter:
                 yield
         except (tf.errors.OpError, OSError) as error:
             self._is_broken = True
-            reason = str(error.message if isinstance(error, tf.errors.OpError) else error)
-            reason = _NODE.sub("", reason.splitlines()[0])
+            reason = first_line(error) if isinstance(error, tf.errors.OpError) else error
             self._tell(f"No more summaries are written: {reason}")

@@ -1,23 +1,91 @@
-// Kernels that Python calls without TensorFlow (terngrad/ops/native.py).
+// Kernels that Python calls without TensorFlow (terngrad/ops/functions.py).
+// Those of a bucket compute in the calling thread alone.
 
 #include <algorithm>
+#include <cstring>
 
+#include "terngrad/cc/lib/flushing.h"
 #include "terngrad/cc/lib/kernels.h"
+
+#define TERNGRAD_EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+bool IsPossible(int planes) {
+  return planes >= 1 && planes <= terngrad::kMaxPlanes;
+}
+
+}  // namespace
+
+// Returns SupportedPaths().
+TERNGRAD_EXPORT const char* terngrad_paths() {
+  return terngrad::SupportedPaths();
+}
+
+// Writes sum, sum of squares and largest magnitude of `size` values, as the op
+// TerngradStats does. Returns false and does nothing if FindKernels does not
+// know `path`.
+TERNGRAD_EXPORT bool terngrad_stats(const char* path, const float* values,
+                                    int64_t size, float* stats) {
+  const terngrad::Kernels* const kernels = terngrad::FindKernels(path);
+  if (!kernels) return false;
+  const terngrad::Flushing flushing(true);
+  terngrad::BlockStats total = {};
+  for (int64_t i = 0; i < size; i += terngrad::kStatsBlock) {
+    const terngrad::BlockStats block = kernels->stats(
+        values + i, std::min<int64_t>(terngrad::kStatsBlock, size - i));
+    total.sum += block.sum;
+    total.sum_of_squares += block.sum_of_squares;
+    total.max_bits = std::max(total.max_bits, block.max_bits);
+  }
+  stats[0] = static_cast<float>(total.sum);
+  stats[1] = static_cast<float>(total.sum_of_squares);
+  std::memcpy(&stats[2], &total.max_bits, sizeof(float));
+  // Not by a comparison of floats, which a denormal value may escape.
+  constexpr uint32_t kSmallestNormalBits = 0x00800000;
+  if (total.max_bits < kSmallestNormalBits) stats[2] = 0.0f;
+  return true;
+}
+
+// Writes words[2 rows], the codes of the bucket that concatenates `sources`.
+// Returns false and does nothing if FindKernels does not know `path`.
+TERNGRAD_EXPORT bool terngrad_encode(const char* path,
+                                     const terngrad::Source* sources,
+                                     int64_t count,
+                                     const terngrad::NodeKey* key, int64_t rows,
+                                     uint32_t* words) {
+  const terngrad::Kernels* const kernels = terngrad::FindKernels(path);
+  if (!kernels) return false;
+  const terngrad::Flushing flushing(true);
+  kernels->encode(sources, count, *key, 0, rows, words);
+  return true;
+}
 
 // Writes the sum of `count` buckets of `rows` words per plane, modulo 2^planes,
 // to total[rows * planes]. Returns false and does nothing if FindKernels does
 // not know `path` or a number of planes is out of range.
-extern "C" __attribute__((visibility("default"))) bool terngrad_sum(
-    const char* path, const terngrad::Planes* inputs, int64_t count, int planes,
-    int64_t rows, uint32_t* total) {
+TERNGRAD_EXPORT bool terngrad_sum(const char* path,
+                                  const terngrad::Planes* inputs, int64_t count,
+                                  int planes, int64_t rows, uint32_t* total) {
   const terngrad::Kernels* const kernels = terngrad::FindKernels(path);
-  const auto is_possible = [](int n) {
-    return n >= 1 && n <= terngrad::kMaxPlanes;
-  };
   const bool are_possible = std::all_of(
       inputs, inputs + count,
-      [&](const terngrad::Planes& input) { return is_possible(input.planes); });
-  if (!kernels || !is_possible(planes) || !are_possible) return false;
+      [](const terngrad::Planes& input) { return IsPossible(input.planes); });
+  if (!kernels || !IsPossible(planes) || !are_possible) return false;
   kernels->sum(inputs, count, planes, 0, rows, total);
+  return true;
+}
+
+// Writes the values of the bucket that concatenates `targets`, of `rows` words
+// per plane. Returns false and does nothing if FindKernels does not know `path`
+// or the number of planes is out of range.
+TERNGRAD_EXPORT bool terngrad_decode(const char* path,
+                                     const terngrad::Planes* sums,
+                                     const terngrad::Target* targets,
+                                     int64_t count, int64_t rows) {
+  const terngrad::Kernels* const kernels = terngrad::FindKernels(path);
+  if (!kernels || !IsPossible(sums->planes)) return false;
+  const terngrad::Flushing flushing(true);
+  kernels->decode(*sums, targets, count, 0, rows);
   return true;
 }

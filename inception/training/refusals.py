@@ -1,0 +1,96 @@
+"""What flags name is refused before TensorFlow is loaded: nets, data sets, records and folders."""
+
+import glob
+import os
+import tempfile
+
+from inception.flags.configs import EvalConfig, TrainConfig
+from inception.flags.table import refuse
+from inception.training import problem
+from slim.datasets import finding
+from slim.nets import catalog
+
+_NO_FOLDER = "must name a folder"
+
+
+def check_training(config: TrainConfig, *, is_alone: bool = True, is_chief: bool = True) -> None:
+    """Raises ValueError, naming the flag, for what would fail once TensorFlow is loaded.
+
+    Makes the chief's --train_dir.
+
+    Args:
+      config: what to train.
+      is_alone: whether the training has no other workers; then one that is finished reads nothing.
+      is_chief: whether this process is known to write to --train_dir.
+    """
+    if not config.train_dir:
+        raise refuse("train_dir", "", _NO_FOLDER)
+    problem.check_net(config)
+    last = _last_step(config.train_dir)
+    if is_alone and config.max_steps and last >= config.max_steps:
+        return
+    problem.resolve(config)
+    if not config.benchmark_mode:
+        _check_records(config)
+    _tell_small_images(config)
+    if is_chief and last < 0:
+        _check_pretrained(config)
+    if is_chief:
+        _check_writable("train_dir", config.train_dir)
+
+
+def check_evaluation(config: EvalConfig) -> None:
+    """Raises ValueError, naming the flag, for what would fail once TensorFlow is loaded."""
+    for name in ("checkpoint_dir", "eval_dir"):
+        if not getattr(config, name):
+            raise refuse(name, "", _NO_FOLDER)
+    problem.resolve(config)
+    _check_records(config)
+    place = config.checkpoint_dir
+    if config.run_once and not os.path.isfile(f"{place}.index") and _last_step(place) < 0:
+        raise refuse("checkpoint_dir", place, "holds no checkpoint")
+    _check_writable("eval_dir", config.eval_dir)
+
+
+def _last_step(folder: str) -> int:
+    """Returns the step of the newest checkpoint by its name; -1 if there is none."""
+    names = glob.glob(os.path.join(glob.escape(folder), "model.ckpt-*.index"))
+    steps = (name.removesuffix(".index").rpartition("-")[2] for name in names)
+    return max((int(step) for step in steps if step.isdecimal()), default=-1)
+
+
+def _check_records(config: TrainConfig | EvalConfig) -> None:
+    if not config.data_dir:
+        raise refuse("data_dir", "", "must name the folder of the record files")
+    info = finding.get_info(config.dataset_name)
+    if config.subset not in info.splits:
+        allowed = " or ".join(info.splits)
+        raise refuse("subset", config.subset, f"data set {info.name} has no such split; {allowed}")
+    with problem.naming("data_dir", config.data_dir):
+        finding.find_files(config.dataset_name, config.subset, config.data_dir)
+
+
+def _tell_small_images(config: TrainConfig) -> None:
+    sensible = catalog.get_spec(config.net).sensible_image_size
+    if config.image_size != -1 and config.image_size < sensible:
+        print(
+            f"Warning: {config.net} keeps little of images of {config.image_size} pixels; "
+            f"{sensible} or more are sensible.",
+            flush=True,
+        )
+
+
+def _check_pretrained(config: TrainConfig) -> None:
+    path = config.pretrained_model_checkpoint_path
+    if path and not any(map(os.path.exists, (path, f"{path}.index"))):
+        why = "there is no such checkpoint, folder or weight file"
+        raise refuse("pretrained_model_checkpoint_path", path, why)
+
+
+def _check_writable(flag: str, folder: str) -> None:
+    """Makes a folder, unless it exists; raises ValueError if no file can be made in it."""
+    try:
+        os.makedirs(folder, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise refuse(flag, folder, f"is not writable ({error.strerror})") from None

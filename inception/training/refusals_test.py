@@ -1,0 +1,127 @@
+"""What a user can get wrong in flags ends in one line that names the flag, before TensorFlow."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import tensorflow as tf
+
+from inception import programs
+from inception.flags.configs import TrainConfig
+from inception.training import refusals
+from slim.datasets import mnist
+from terngrad.training import checkpoints
+
+_ALL = """
+import json, sys
+from inception import app, programs
+from slim import train_image_classifier
+
+said = []
+for program, arguments in json.loads(sys.argv[1]):
+    if program == "slim":
+        main, define = train_image_classifier.main, train_image_classifier.define
+        run = lambda: app.run(main, define, ["program", *arguments])
+    else:
+        run = lambda: getattr(programs, program)("mnist", "", ["program", *arguments])
+    try:
+        run()
+        said.append("no error")
+    except SystemExit as end:
+        said.append(str(end.code))
+assert "tensorflow" not in sys.modules
+print(json.dumps(said))
+"""
+
+
+@pytest.fixture
+def records(tmp_path):
+    """A folder whose records are found, though never read."""
+    folder = tmp_path / "records"
+    folder.mkdir()
+    for split in mnist.INFO.splits:
+        (folder / f"{split}-mnist.tfrecord").touch()
+    return folder
+
+
+def test_what_flags_name_is_refused_before_tensorflow_is_loaded(tmp_path, records):
+    data, train = f"--data_dir={records}", f"--train_dir={tmp_path}/run"
+    alone = [
+        (["--train_dir="], "--train_dir=: must name a folder"),
+        ([data, "--train_dir=/proc/x"], "--train_dir=/proc/x: is not writable (No such file"),
+        ([train, "--data_dir="], "--data_dir=: must name the folder of the record files"),
+        ([train, "--data_dir=/none"], "--data_dir=/none: holds neither train-mnist.tfrecord nor"),
+        ([train, data, "--net=resnet"], "--net=resnet: unknown net 'resnet': allowed are alexnet,"),
+        ([train, data, "--net=cifarnet"], "--net=cifarnet: takes 3-channel images, those of mnist"),
+        ([train, data, "--subset=validation"], "--subset=validation: data set mnist has no such"),
+        ([train, data, "--image_size=3"], "--image_size=3: lenet needs 4 or more"),
+        (
+            [train, data, "--pretrained_model_checkpoint_path=/none"],
+            "--pretrained_model_checkpoint_path=/none: there is no such checkpoint, folder or",
+        ),
+    ]
+    calls = [("train", *call) for call in alone]
+    calls += [
+        ("train_distributed", [*call[0], "--worker_hosts=a:1,b:1", "--task_id=0"], call[1])
+        for call in alone
+    ]
+    calls += [
+        ("evaluate", [data, "--checkpoint_dir="], "--checkpoint_dir=: must name a folder"),
+        ("evaluate", [data, "--eval_dir="], "--eval_dir=: must name a folder"),
+        ("evaluate", [data, "--eval_dir=/proc/x"], "--eval_dir=/proc/x: is not writable (No such"),
+        ("evaluate", [data, "--subset=train", "--net=x"], "--net=x: unknown net 'x'"),
+        (
+            "evaluate",
+            [data, "--run_once", f"--checkpoint_dir={tmp_path}"],
+            f"--checkpoint_dir={tmp_path}: holds no checkpoint",
+        ),
+        ("evaluate", ["--data_dir=/none"], "--data_dir=/none: holds neither test-mnist.tfrecord"),
+        ("slim", ["--dataset_dir=/a", "--dataset_name=x"], "--dataset_name=x: unknown data set"),
+        ("slim", ["--dataset_dir=/a", "--model_name=lenet5"], "--model_name=lenet5: unknown net"),
+        (
+            "slim",
+            ["--dataset_dir=/none", "--dataset_name=mnist", "--model_name=lenet"],
+            "--dataset_dir=/none: holds neither",
+        ),
+        (
+            "slim",
+            [
+                f"--dataset_dir={records}",
+                *("--dataset_name=mnist", "--model_name=lenet", "--train_image_size=2"),
+            ],
+            "--train_image_size=2: lenet_slim needs 4 or more",
+        ),
+    ]
+    command = [sys.executable, "-c", _ALL, json.dumps([call[:2] for call in calls])]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for (program, arguments, expected), said in zip(calls, json.loads(done.stdout), strict=True):
+        assert said.startswith(f"program: flag {expected}"), (program, arguments, said)
+    assert not (tmp_path / "run").exists()
+
+
+def test_small_images_are_told_and_train(tmp_path, records, capsys):
+    shared = {"dataset_name": "mnist", "net": "lenet", "data_dir": str(records)}
+    for size in (7, 14, -1):
+        config = TrainConfig(**shared, image_size=size, train_dir=str(tmp_path / "run"))
+        refusals.check_training(config)
+    assert capsys.readouterr().out == (
+        "Warning: lenet keeps little of images of 7 pixels; 14 or more are sensible.\n"
+    )
+
+
+def test_law_10_a_checkpoint_of_another_net_is_named_also_where_no_step_is_left(tmp_path):
+    checkpoints.save(str(tmp_path), {"step": tf.Variable(10)}, 10, settings='{"net": "mlp"}')
+    flags = [f"--train_dir={tmp_path}", "--max_steps=10", "--data_dir=/absent"]
+    with pytest.raises(SystemExit) as exit_info:
+        programs.train("mnist", "", ["mnist_train", *flags])
+    assert exit_info.value.code == (
+        f"mnist_train: {tmp_path}/model.ckpt-10 holds a net mlp, --net is lenet"
+    )
+
+
+def test_a_worker_that_does_not_save_needs_no_folder_to_write_to(records):
+    shared = {"dataset_name": "mnist", "net": "lenet", "data_dir": str(records)}
+    config = TrainConfig(**shared, train_dir="/proc/x")
+    refusals.check_training(config, is_alone=False, is_chief=False)
