@@ -21,6 +21,7 @@ from terngrad.library.joining import join
 from terngrad.library.reducer import Reducer
 from terngrad.service.security import Tls
 from terngrad.testing import nets
+from terngrad.testing.certificates import make_certificates
 from terngrad.testing.processes import Started, finished, mpirun
 from terngrad.training import runtime, schedules
 from terngrad.training.classifier import Classifier
@@ -33,11 +34,14 @@ TWO = {"hosts": ["a:1", "b:1"], "rank": 0}
 
 def outcomes(tmp_path, processes, *options, name="x.npz"):
     """Runs the loop on several processes; returns their outputs, and what each wrote."""
+    program = [sys.executable, "-m", "terngrad.testing.own_loop", str(tmp_path / name), *options]
+    return finished([program] * processes, environments(processes))
+
+
+def environments(processes):
     *ports, control = free_ports(processes + 1, "127.0.0.1")
     hosts = [f"127.0.0.1:{port}" for port in ports]
-    program = [sys.executable, "-m", "terngrad.testing.own_loop", str(tmp_path / name), *options]
-    envs = [launch.variables(hosts, rank, control) for rank in range(processes)]
-    return finished([program] * processes, envs)
+    return [launch.variables(hosts, rank, control) for rank in range(processes)]
 
 
 def succeed(tmp_path, processes, *options, name="x.npz"):
@@ -105,6 +109,16 @@ def test_a_loop_by_hand_has_the_bits_of_the_training_step_of_the_programs(path):
 
 
 @pytest.mark.slow
+def test_two_reducers_do_not_disturb_each_other_and_a_differing_seed_is_named():
+    program = [sys.executable, "-m", "terngrad.testing.two_nets"]
+    for output, status in finished([program] * 2, environments(2)):
+        assert status == 0, output
+        assert re.search(r"seed of the reducer is 1 on worker 1 \S+ and 0 on worker 0", output), (
+            output
+        )
+
+
+@pytest.mark.slow
 def test_law_4_mpi_gives_the_same_bits(tmp_path):
     program = [*mpirun(2), "-m", "terngrad.testing.own_loop", str(tmp_path / "x.npz")]
     with Started(program) as run:
@@ -125,9 +139,11 @@ def served(tmp_path, *options):
 
 
 @pytest.mark.slow
-def test_law_4_parameter_servers_of_tf_config_give_the_same_bits(tmp_path):
-    for output, status in served(tmp_path):
+def test_law_4_parameter_servers_of_tf_config_give_the_same_bits_over_tls(tmp_path):
+    tls = make_certificates(tmp_path, "authority", "all")
+    for output, status in served(tmp_path, "--tls", tls.ca, tls.cert, tls.key):
         assert status == 0, output
+    assert "waits for 2 workers who have certificates" in output
     succeed(tmp_path, 1, "--nodes=2", name="one.npz")
     assert_equal(written(tmp_path, name="one.npz"), written(tmp_path, rank=1))
 
