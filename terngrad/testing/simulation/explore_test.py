@@ -14,7 +14,7 @@ def test_histories_are_explored_and_printed(capsys):
 
 
 def test_a_history_that_breaks_a_law_is_named(monkeypatch, capsys):
-    def settle(self, restart):
+    def settle(self, restart, restart_ps):
         raise BrokenLawError("no progress")
 
     monkeypatch.setattr(explore.Cluster, "settle", settle)
