@@ -6,6 +6,10 @@ import keras
 import tensorflow as tf
 from data import mnist
 
+import terngrad.keras
+
+group = terngrad.join()
+
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--data", help="folder with MNIST's files (default: made images)")
 parser.add_argument("--train_size", type=int, default=2000)
@@ -16,6 +20,7 @@ args = parser.parse_args()
 
 keras.utils.set_random_seed(1)
 train, test = mnist(args.data, args.train_size, args.test_size)
+train = group.shard(train)
 
 
 def with_noise(images, labels):
@@ -38,7 +43,14 @@ label = keras.layers.Dense(10, activation="softmax", name="label")(keras.layers.
 model = keras.Model(images, {"image": image, "label": label})
 
 optimizer = keras.optimizers.Nadam(2e-3)
+optimizer = terngrad.keras.distribute(optimizer, group)
 losses = {"image": "binary_crossentropy", "label": "sparse_categorical_crossentropy"}
 model.compile(optimizer, losses, loss_weights={"image": 1, "label": 0.1}, metrics={"label": "acc"})
-model.fit(dataset, epochs=args.epochs, validation_data=validation, verbose=2)
+model.fit(
+    dataset,
+    epochs=args.epochs,
+    validation_data=validation,
+    verbose=2,
+    callbacks=[terngrad.keras.Together(group)],
+)
 print("accuracy", model.evaluate(validation, verbose=0, return_dict=True)["label_acc"])

@@ -6,6 +6,10 @@ import keras
 import tensorflow as tf
 from data import cifar10
 
+import terngrad.keras
+
+group = terngrad.join()
+
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--data", help="cifar-10-python.tar.gz (default: made images)")
 parser.add_argument("--train_size", type=int, default=2000)
@@ -16,6 +20,7 @@ args = parser.parse_args()
 
 keras.utils.set_random_seed(1)
 train, test = cifar10(args.data, args.train_size, args.test_size)
+train = group.shard(train)
 augment = keras.Sequential(
     [
         keras.layers.RandomFlip("horizontal", seed=1),
@@ -43,7 +48,14 @@ model = keras.Model(images, keras.layers.Dense(10)(x))
 steps = args.epochs * args.train_size // args.batch_size
 rate = keras.optimizers.schedules.CosineDecay(0.05, steps)
 optimizer = keras.optimizers.SGD(rate, momentum=0.9, nesterov=True, weight_decay=1e-4)
+optimizer = terngrad.keras.distribute(optimizer, group)
 loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 model.compile(optimizer, loss, metrics=["accuracy"])
-model.fit(dataset, epochs=args.epochs, validation_data=test, verbose=2)
+model.fit(
+    dataset,
+    epochs=args.epochs,
+    validation_data=test,
+    verbose=2,
+    callbacks=[terngrad.keras.Together(group)],
+)
 print("accuracy", model.evaluate(*test, verbose=0)[1])

@@ -55,12 +55,12 @@ def cifar10(archive: str | None, train: int, test: int) -> tuple[Arrays, Arrays]
     return splits[0], splits[1]
 
 
-def reviews(count: int, seed: int) -> tuple[list[str], np.ndarray]:
+def reviews(count: int, seed: int) -> Arrays:
     """Returns made reviews, and 1 for each that praises more than it blames, else 0."""
     draw = np.random.default_rng(seed)
-    praise = "good great fine lovely superb funny moving clever bright strong".split()
-    blame = "bad poor dull awful weak silly boring flat clumsy tired".split()
-    filler = "the a this film story plot actor scene music ending was is very and but".split()
+    praise = ["good", "great", "fine", "lovely", "superb", "funny", "moving", "clever", "strong"]
+    blame = ["bad", "poor", "dull", "awful", "weak", "silly", "boring", "flat", "clumsy"]
+    filler = ["the", "a", "this", "film", "story", "plot", "actor", "scene", "music", "is", "very"]
     texts, labels = [], []
     for _ in range(count):
         label = int(draw.integers(2))
@@ -69,7 +69,7 @@ def reviews(count: int, seed: int) -> tuple[list[str], np.ndarray]:
         draw.shuffle(words)
         texts.append(" ".join(words))
         labels.append(label)
-    return texts, np.array(labels, "int32")
+    return np.array(texts), np.array(labels, "int32")
 
 
 def _read(folder: str, name: str, header: int) -> np.ndarray:

@@ -6,6 +6,10 @@ import keras
 import tensorflow as tf
 from data import mnist
 
+import terngrad.keras
+
+group = terngrad.join()
+
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--data", help="folder with MNIST's files (default: made images)")
 parser.add_argument("--train_size", type=int, default=2000)
@@ -16,6 +20,7 @@ args = parser.parse_args()
 
 keras.utils.set_random_seed(1)
 train, test = mnist(args.data, args.train_size, args.test_size)
+train = group.shard(train)
 dataset = tf.data.Dataset.from_tensor_slices(train).shuffle(args.train_size, seed=1)
 dataset = dataset.batch(args.batch_size)
 
@@ -64,7 +69,14 @@ class MLPMixer(keras.Model):
 
 model = MLPMixer()
 optimizer = keras.optimizers.AdamW(2e-3, weight_decay=1e-4, use_ema=True, ema_momentum=0.9)
+optimizer = terngrad.keras.distribute(optimizer, group)
 loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 model.compile(optimizer, loss, metrics=["accuracy"])
-model.fit(dataset, epochs=args.epochs, validation_data=test, verbose=2)
+model.fit(
+    dataset,
+    epochs=args.epochs,
+    validation_data=test,
+    verbose=2,
+    callbacks=[terngrad.keras.Together(group)],
+)
 print("accuracy", model.evaluate(*test, verbose=0)[1])

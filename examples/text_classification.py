@@ -6,6 +6,10 @@ import keras
 import tensorflow as tf
 from data import reviews
 
+import terngrad.keras
+
+group = terngrad.join()
+
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--train_size", type=int, default=2000)
 parser.add_argument("--test_size", type=int, default=500)
@@ -17,7 +21,7 @@ keras.utils.set_random_seed(1)
 texts, labels = reviews(args.train_size, seed=0)
 vectorize = keras.layers.TextVectorization(max_tokens=200, output_sequence_length=24)
 vectorize.adapt(texts)
-
+texts, labels = group.shard((texts, labels))
 dataset = tf.data.Dataset.from_tensor_slices((texts, labels)).shuffle(args.train_size, seed=1)
 dataset = dataset.batch(args.batch_size).map(lambda text, label: (vectorize(text), label))
 test_texts, test_labels = reviews(args.test_size, seed=1)
@@ -34,6 +38,13 @@ model = keras.Sequential(
     ]
 )
 optimizer = keras.optimizers.RMSprop(2e-3, clipnorm=1.0)
+optimizer = terngrad.keras.distribute(optimizer, group)
 model.compile(optimizer, "binary_crossentropy", metrics=["accuracy"])
-model.fit(dataset, epochs=args.epochs, validation_data=test, verbose=2)
+model.fit(
+    dataset,
+    epochs=args.epochs,
+    validation_data=test,
+    verbose=2,
+    callbacks=[terngrad.keras.Together(group)],
+)
 print("accuracy", model.evaluate(*test, verbose=0)[1])

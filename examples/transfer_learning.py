@@ -6,6 +6,10 @@ import keras
 import tensorflow as tf
 from data import mnist
 
+import terngrad.keras
+
+group = terngrad.join()
+
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--data", help="folder with MNIST's files (default: made images)")
 parser.add_argument("--train_size", type=int, default=2000)
@@ -19,18 +23,27 @@ train, test = mnist(args.data, args.train_size, args.test_size)
 
 
 def classes(data, first):
-    """Returns batches of the five classes from `first` on, counted from 0."""
+    """Returns the images and labels of the five classes from `first` on, counted from 0."""
     images, labels = data
     chosen = (labels >= first) & (labels < first + 5)
-    pairs = tf.data.Dataset.from_tensor_slices((images[chosen], labels[chosen] - first))
-    return pairs.shuffle(args.train_size, seed=1).batch(args.batch_size)
+    return images[chosen], labels[chosen] - first
 
 
-def train_on(dataset, validation, rate):
+def train_on(train, test, rate):
     """Compiles and fits the model."""
+    train = group.shard(train)
+    dataset = tf.data.Dataset.from_tensor_slices(train).shuffle(args.train_size, seed=1)
+    dataset = dataset.batch(args.batch_size)
     optimizer = keras.optimizers.Adam(rate)
+    optimizer = terngrad.keras.distribute(optimizer, group)
     model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
-    model.fit(dataset, epochs=args.epochs, validation_data=validation, verbose=2)
+    model.fit(
+        dataset,
+        epochs=args.epochs,
+        validation_data=test,
+        verbose=2,
+        callbacks=[terngrad.keras.Together(group)],
+    )
 
 
 base = keras.Sequential(
@@ -51,4 +64,4 @@ model = keras.Sequential([base, keras.layers.Dense(5, activation="softmax")])
 train_on(classes(train, 5), classes(test, 5), 1e-2)
 base.trainable = True
 train_on(classes(train, 5), classes(test, 5), 1e-3)
-print("accuracy", model.evaluate(classes(test, 5), verbose=0)[1])
+print("accuracy", model.evaluate(*classes(test, 5), verbose=0)[1])
