@@ -23,6 +23,7 @@ _ROWS = (
     ("terngrad.codecs",),
     ("terngrad.training",),
     ("terngrad.asynchronous",),
+    ("terngrad.library",),
     ("terngrad.spark",),
     ("terngrad.testing",),
     ("slim",),
@@ -42,6 +43,7 @@ _ROWS = (
     ),
     ("benchmarks", "docs"),
 )
+_FACE = "terngrad"  # the package itself offers names of its library; its modules are the root
 _ROW_OF = {name: row for row, names in enumerate(_ROWS) for name in names}
 _MAIN = re.compile(r'^if __name__ == "__main__":', re.MULTILINE)
 
@@ -53,7 +55,7 @@ def sources() -> dict[str, str]:
 
 def row_of(module: str) -> int | None:
     """The layer of a module; None for one of another package."""
-    name = module
+    name = "terngrad.library" if module == _FACE else module
     while name and name not in _ROW_OF:
         name = name.rpartition(".")[0]
     return _ROW_OF.get(name)

@@ -1,1 +1,38 @@
-"""Ternary gradients: turns the local gradients of data-parallel nodes into shared updates."""
+"""Ternary gradients: turns the local gradients of data-parallel nodes into shared updates.
+
+docs/library.md tells how to train with it in a program of one's own. TensorFlow is loaded when one
+of the names below is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from terngrad.cluster.channel import MembershipError
+    from terngrad.library.group import Group
+    from terngrad.library.joining import join
+    from terngrad.library.reducer import Reducer
+    from terngrad.library.settings import configure
+
+__version__ = "2.0.0"
+__all__ = ["Group", "MembershipError", "Reducer", "__version__", "configure", "join"]
+
+_MODULES = {
+    "Group": "terngrad.library.group",
+    "MembershipError": "terngrad.cluster.channel",
+    "Reducer": "terngrad.library.reducer",
+    "configure": "terngrad.library.settings",
+    "join": "terngrad.library.joining",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'terngrad' has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES})

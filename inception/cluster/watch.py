@@ -9,10 +9,9 @@ from types import MappingProxyType
 from inception.cluster.workers import Workers
 from inception.flags.cluster import ClusterConfig
 from terngrad.cluster.channel import Peer
-from terngrad.cluster.membership import Membership
 from terngrad.cluster.pulse import Pulse
+from terngrad.exchange import watching as exchange_watching
 from terngrad.exchange.connection import Connection
-from terngrad.exchange.operation_errors import OperationError, reason
 
 
 @contextlib.contextmanager
@@ -27,11 +26,7 @@ def watching(
     doors: Mapping[int, str] = MappingProxyType({}),
 ) -> Iterator[Workers]:
     """Watches the other workers until the end of the block; for `doors` see `Membership`."""
-    pulse, timeout_secs = pulse or Pulse(), cluster.worker_timeout_secs
-    with Membership(hosts, rank, peers, timeout_secs, pulse=pulse, doors=doors) as membership:
-        try:
-            yield Workers(rank, len(hosts), cluster.split_data, connect, membership.agree, pulse)
-        except OperationError as error:
-            membership.await_loss()  # whoever is lost has a name, which TensorFlow does not tell
-            text = f"an operation between the workers failed: {reason(error, hosts)}"
-            raise ValueError(text) from error
+    pulse, secs = pulse or Pulse(), cluster.worker_timeout_secs
+    watched = exchange_watching.watching(hosts, rank, peers, secs, pulse=pulse, doors=doors)
+    with watched as membership:
+        yield Workers(rank, len(hosts), cluster.split_data, connect, membership.agree, pulse)

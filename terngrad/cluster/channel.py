@@ -45,6 +45,7 @@ class Peer:
       heard_at: time of its last message, on the clock of the watching `Membership`.
       batches: its last reported progress; see `Pulse`.
       left: whether it announced that it ends.
+      begun: how many operations with the others it had begun by then; see `Pulse`.
       answers: its messages other than signs of life; None after the last one.
     """
 
@@ -55,6 +56,7 @@ class Peer:
         self.heard_at = 0.0
         self.batches: int | None = None
         self.left = False
+        self.begun = 0
         self.answers: queue.Queue[dict | None] = queue.Queue()
         self._connection = connection
         self._sending = threading.Lock()

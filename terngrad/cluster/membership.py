@@ -112,7 +112,7 @@ class Membership(contextlib.AbstractContextManager):
             verdict = self._compare(facts)
             self._tell({"verdict": verdict})
         if verdict:
-            self._leave({"bye": True})
+            self._leave(self._bye())
             raise DifferenceError(verdict)
 
     def await_loss(self) -> None:
@@ -126,7 +126,7 @@ class Membership(contextlib.AbstractContextManager):
         """Tells the others that this process ends, and why."""
         # SystemExit is no failure: workers exit only together, at the end or when all were stopped.
         if error is None or isinstance(error, SystemExit):
-            self._leave({"bye": True})
+            self._leave(self._bye())
         else:
             self._leave({"failed": reason_of(error)})
 
@@ -153,6 +153,7 @@ class Membership(contextlib.AbstractContextManager):
             elif "lost" in message:
                 self._lose(self._as_told(message["lost"]))
             elif "bye" in message:
+                peer.begun = message.get("begun", 0)
                 peer.left = True
                 peer.answers.put(None)
             else:
@@ -179,7 +180,7 @@ class Membership(contextlib.AbstractContextManager):
             self._clock += min(now - last, 2 * self._beat_secs)
             last = now
             self._tell({"beat": self._pulse.batches})
-            if loss := self._silent() or self._behind():
+            if loss := self._silent() or self._gone() or self._behind():
                 self._lose(loss)
 
     def _silent(self) -> str:
@@ -188,6 +189,19 @@ class Membership(contextlib.AbstractContextManager):
             if not peer.left and silent > self._timeout_secs:
                 return f"{self._name(rank)} hangs: it sent nothing for {silent:.0f} s"
         return ""
+
+    def _gone(self) -> str:
+        begun = self._pulse.begun
+        for rank, peer in self._peers.items():
+            if peer.left and peer.begun < begun:
+                return (
+                    f"{self._name(rank)} left after {peer.begun} operations with the others, of "
+                    f"which this one has begun {begun}: all need equally many batches and calls"
+                )
+        return ""
+
+    def _bye(self) -> dict:
+        return {"bye": True, "begun": self._pulse.begun}
 
     def _behind(self) -> str:
         if self._rank:  # only the chief knows the progress of all

@@ -19,11 +19,17 @@ class Pulse:
     Attributes:
       batches: number of batches taken since the training began; None outside steps: compiling,
         saving and writing summaries may take any time.
+      begun: operations with the others that this process has begun, where it counts them.
     """
 
     def __init__(self) -> None:
         """Starts outside steps."""
         self.batches: int | None = None
+        self.begun = 0
+
+    def begin(self) -> None:
+        """Counts an operation with the others, which must all make as many."""
+        self.begun += 1
 
     @contextlib.contextmanager
     def steps(self, done: int) -> Iterator[None]:

@@ -33,6 +33,15 @@ def start(hosts: Sequence[str], rank: int, timeout_secs: float = 60.0) -> Collec
     return CollectiveTransport(rank, len(hosts))
 
 
+def check_start() -> None:
+    """Raises ValueError if it is too late for `start`, because TensorFlow computes already."""
+    if collective_runtime.is_too_late():
+        raise ValueError(
+            "TensorFlow has computed something already; workers must meet before that, so first of "
+            "all, and make data sets, models and variables after it"
+        )
+
+
 class CollectiveTransport(Transport):
     """Collectives of the runtime that `start` started."""
 

@@ -37,6 +37,11 @@ def start(hosts: Sequence[str], rank: int, timeout_secs: float) -> None:
         raise ValueError(f"TensorFlow cannot listen at {hosts[rank]}: is the port taken?") from None
 
 
+def is_too_late() -> bool:
+    """Returns whether TensorFlow's runtime has begun, so that it cannot start collectives."""
+    return context.context()._initialized
+
+
 def _be_patient(processes: int, timeout_secs: float) -> None:
     """Makes TensorFlow wait much longer for a silent process than its caller does.
 

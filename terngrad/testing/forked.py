@@ -169,6 +169,9 @@ def _run(
     sys.path[:0] = [path for path in env.get("PYTHONPATH", "").split(os.pathsep) if path]
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except Exception as error:
+        sys.last_value = error  # as the interpreter notes it for functions at the end
+        raise
     finally:
         atexit._run_exitfuncs()  # which multiprocessing leaves out
 

@@ -145,11 +145,19 @@ def descendants(process: int) -> list[int]:
 
 
 def finished(
-    commands: Sequence[Sequence[str]], env: Mapping[str, str] | None = None
+    commands: Sequence[Sequence[str]],
+    env: Mapping[str, str] | Sequence[Mapping[str, str]] | None = None,
 ) -> list[tuple[str, int]]:
-    """Runs programs at the same time; returns the output and exit status of each."""
+    """Runs programs at the same time; returns the output and exit status of each.
+
+    Args:
+      commands: programs and arguments.
+      env: variables to set in addition to those of this process; a list has them for each program.
+    """
+    own = env if isinstance(env, Sequence) else [env] * len(commands)
     with contextlib.ExitStack() as stack:
-        runs = [stack.enter_context(Started(command, env)) for command in commands]
+        started = zip(commands, own, strict=True)
+        runs = [stack.enter_context(Started(*each)) for each in started]
         statuses = [run.finish() for run in runs]
     return [(run.output, status) for run, status in zip(runs, statuses, strict=True)]
 

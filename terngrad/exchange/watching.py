@@ -1,0 +1,36 @@
+"""Watches the other processes of a training without parameter servers."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+
+from terngrad.cluster.channel import MembershipError, Peer
+from terngrad.cluster.membership import Membership
+from terngrad.cluster.pulse import Pulse
+from terngrad.exchange.operation_errors import OperationError, reason
+
+
+@contextlib.contextmanager
+def watching(
+    hosts: Sequence[str],
+    rank: int,
+    peers: Mapping[int, Peer],
+    timeout_secs: float,
+    *,
+    pulse: Pulse,
+    doors: Mapping[int, str] = MappingProxyType({}),
+) -> Iterator[Membership]:
+    """Watches the other processes until the end of the block; for the arguments see `Membership`.
+
+    Raises:
+      MembershipError: an operation between the processes failed.
+    """
+    with Membership(hosts, rank, peers, timeout_secs, pulse=pulse, doors=doors) as membership:
+        try:
+            yield membership
+        except OperationError as error:
+            membership.await_loss()  # whoever is lost has a name, which TensorFlow does not tell
+            text = f"an operation between the workers failed: {reason(error, hosts)}"
+            raise MembershipError(text) from error

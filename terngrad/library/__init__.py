@@ -1,0 +1,1 @@
+"""The library: groups of processes, and reducers of gradients, for anyone's program."""

@@ -1,0 +1,217 @@
+"""The processes that train together, as one of them sees them."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, TypeVar
+
+import numpy as np
+import tensorflow as tf
+
+from terngrad.cluster.channel import MembershipError
+from terngrad.cluster.pulse import Pulse
+from terngrad.exchange.connection import Connection
+from terngrad.exchange.two_shot import Transport
+from terngrad.library.shard import shard
+
+Data = TypeVar("Data")
+
+
+class Group(contextlib.AbstractContextManager):
+    """The processes that train together; `terngrad.join` returns it.
+
+    As a context manager it leaves the others at the end of the block. Without one it leaves when
+    the program ends. All processes must call its methods in the same
+    order, except `shard`.
+
+    Attributes:
+      rank: index of this process.
+      size: number of processes.
+      connection: the engine's connection to the others; None if there are none.
+      pulse: counts what this process does together with the others.
+      reducers: number of reducers so far.
+    """
+
+    def __init__(
+        self,
+        rank: int = 0,
+        size: int = 1,
+        connection: Connection | None = None,
+        agree: Callable[[Mapping[str, str]], None] = lambda facts: None,
+        pulse: Pulse | None = None,
+        membership: contextlib.AbstractContextManager | None = None,
+    ) -> None:
+        """Groups are made by `terngrad.join`; without arguments this process is alone.
+
+        Args:
+          rank: see class.
+          size: see class.
+          connection: see class.
+          agree: compares facts with the others.
+          pulse: see class.
+          membership: leaves the others when it is left; it was entered.
+        """
+        self.rank = rank
+        self.size = size
+        self.connection = connection
+        self.pulse = pulse or Pulse()
+        self._agree = agree
+        self._membership = membership
+        self.reducers = 0
+        self._barriers = 0
+        self._step: tf.Variable | None = None
+        if membership:
+            atexit.register(self._end)
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process writes checkpoints and summaries: it has rank 0."""
+        return self.rank == 0
+
+    @property
+    def label(self) -> str:
+        """This process in messages, as "worker 1 of 4"."""
+        return f"worker {self.rank} of {self.size}"
+
+    def shard(self, data: Data) -> Data:
+        """Returns this process' share of the data; all processes get equally many.
+
+        Call it before `shuffle` and `batch`, so that the data is dealt out by record. A data set of
+        batches is dealt out batch by batch. What is left out is printed once, by the chief.
+
+        Args:
+          data: a tf.data.Dataset, or arrays [n, ...] in a tuple, list or dict, or one array. All
+            processes must have the same, in the same order.
+
+        Returns:
+          The same kind of data: elements or rows `rank`, `rank + size`, `rank + 2 size` and so on.
+
+        Raises:
+          ValueError: there is less than one element or row for each process.
+        """
+        return shard(data, self.rank, self.size)
+
+    def barrier(self) -> None:
+        """Waits until all processes have called it.
+
+        Raises:
+          MembershipError: a process left or called something else.
+        """
+        self._barriers += 1
+        self.agree({f"barrier {self._barriers}": "reached"})
+
+    def agree(self, facts: Mapping[str, str]) -> None:
+        """Compares facts with those of the other processes, and waits for these.
+
+        Raises:
+          MembershipError: names the first difference, or the process that left.
+        """
+        self.check_open()
+        self._agree(facts)
+
+    def broadcast(self, variables: Sequence[Any]) -> None:
+        """Gives variables of all processes the chief's values.
+
+        Args:
+          variables: tf.Variables or Keras variables, of equal shapes and types on all processes.
+
+        Raises:
+          MembershipError: names a process whose variables have other shapes or types.
+        """
+        held = [plain(variable) for variable in variables]
+        self.check_open()
+        if self.connection is None or not held:
+            return
+        kinds = ", ".join(f"{v.dtype.name}{list(v.shape)}" for v in held)
+        self.agree({"variables to broadcast": kinds})
+        packed = tf.Variable(_packed([v.numpy() for v in held]), trainable=False)
+        self.pulse.begin()
+        if isinstance(self.connection, Transport):
+            packed.assign(self.connection.broadcast(packed.read_value(), f"copy/{packed.shape[0]}"))
+        else:
+            self._step = self._step or tf.Variable(0, dtype=tf.int64, trainable=False)
+            self.connection.synchronize([self._step, packed])
+        values = _unpacked(packed.numpy(), [(v.shape, v.dtype.as_numpy_dtype) for v in held])
+        if not self.is_chief:
+            for variable, value in zip(held, values, strict=True):
+                variable.assign(value)
+
+    def all_gather(self, array: np.ndarray) -> np.ndarray:
+        """Returns the arrays of all processes, in the order of their ranks: [...] -> [size, ...].
+
+        For small arrays, such as metrics. They must have equal shapes and types.
+        """
+        self.check_open()
+        array = np.asarray(array)
+        if self.connection is None:
+            return array[np.newaxis]
+        self.pulse.begin()
+        packed = tf.constant(_packed([array]))
+        rows = self.connection.all_gather(packed, f"gather/{packed.shape[0]}").numpy()
+        kind = [(array.shape, array.dtype)]
+        return np.stack([_unpacked(row, kind)[0] for row in rows])
+
+    def close(self) -> None:
+        """Leaves the other processes; the chief waits for them to leave."""
+        self.__exit__(None, None, None)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Leaves the others, and tells them the reason if that is an error.
+
+        Raises:
+          MembershipError: the error comes from an operation that no longer reached the others.
+        """
+        membership, self._membership = self._membership, None
+        if membership:
+            atexit.unregister(self._end)
+            self.connection = None
+            self._agree = _is_closed
+            membership.__exit__(kind, error, traceback)
+
+    def check_open(self) -> None:
+        """Raises MembershipError if this process has left the others."""
+        if self.size > 1 and self._membership is None:
+            _is_closed({})
+
+    def _end(self) -> None:
+        """Leaves the others at the end of the program."""
+        # The interpreter notes the error that ended the program there.
+        error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
+        try:
+            self.__exit__(type(error) if error else None, error, None)
+        except ValueError as said:
+            print(said, file=sys.stderr, flush=True)
+
+
+def plain(variable: Any) -> tf.Variable:
+    """Returns TensorFlow's variable of a Keras variable, or the variable itself."""
+    return variable if isinstance(variable, tf.Variable) else variable.value
+
+
+def _is_closed(facts: Mapping[str, str]) -> None:
+    raise MembershipError("the group is closed: call terngrad.join once, and close at the end")
+
+
+def _packed(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Returns the bytes of arrays as int32, which every engine moves."""
+    content = b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)
+    return np.frombuffer(content + bytes(-len(content) % 4), np.int32)
+
+
+def _unpacked(packed: np.ndarray, kinds: Sequence[tuple[Sequence[int], Any]]) -> list[np.ndarray]:
+    """Returns arrays of some shapes and types."""
+    content, start, arrays = packed.tobytes(), 0, []
+    for shape, dtype in kinds:
+        count = int(np.prod(shape, dtype=np.int64))
+        arrays.append(np.frombuffer(content, dtype, count, start).reshape(shape))
+        start += count * np.dtype(dtype).itemsize
+    return arrays

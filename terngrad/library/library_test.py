@@ -1,0 +1,211 @@
+"""Own training loops with the library, on one process and on two."""
+
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from terngrad.cluster.channel import MembershipError
+from terngrad.cluster.ports import free_ports
+from terngrad.library.group import Group
+from terngrad.library.joining import CONTROL_PORT, HOSTS, RANK, join
+from terngrad.library.reducer import Reducer
+from terngrad.testing.processes import finished
+
+ALONE = Group()
+
+
+def outcomes(tmp_path, processes, *options, name="x.npz"):
+    """Runs the loop on several processes; returns their outputs, and what each wrote."""
+    *ports, control = free_ports(processes + 1, "127.0.0.1")
+    hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
+    program = [sys.executable, "-m", "terngrad.testing.own_loop", str(tmp_path / name), *options]
+    envs = [
+        {HOSTS: hosts, RANK: str(rank), CONTROL_PORT: str(control)} for rank in range(processes)
+    ]
+    return finished([program] * processes, envs)
+
+
+def succeed(tmp_path, processes, *options, name="x.npz"):
+    for output, status in outcomes(tmp_path, processes, *options, name=name):
+        assert status == 0, output
+
+
+def written(tmp_path, rank=0, name="x.npz"):
+    with np.load(tmp_path / f"{rank}{name}") as file:
+        return dict(file)
+
+
+def assert_equal(first, second):
+    assert first.keys() == second.keys()
+    for key, value in first.items():
+        np.testing.assert_array_equal(value, second[key], key)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("gradients", "eager"), [("ternary", ()), ("float32", ()), ("ternary", ("--eager",))]
+)
+def test_law_4_two_processes_of_a_node_and_one_of_two_nodes_give_the_same_bits(
+    tmp_path, gradients, eager
+):
+    options = (f"--gradients={gradients}", *eager)
+    succeed(tmp_path, 2, *options)
+    succeed(tmp_path, 1, *options, "--nodes=2", name="one.npz")
+    one = written(tmp_path, name="one.npz")
+    assert_equal(one, written(tmp_path))
+    assert_equal(one, written(tmp_path, rank=1))
+
+
+@pytest.mark.slow
+def test_law_6_the_first_float_means_equal_those_of_one_process_with_the_whole_batch(tmp_path):
+    succeed(tmp_path, 2, "--gradients=float32", "--steps=1")
+    succeed(tmp_path, 1, "--gradients=float32", "--steps=1", name="whole.npz")
+    spread, whole = written(tmp_path), written(tmp_path, name="whole.npz")
+    for key in (key for key in whole if key.startswith("mean")):
+        atol = 1e-6 * np.abs(whole[key]).max()
+        np.testing.assert_allclose(spread[key], whole[key], rtol=0, atol=atol)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("end", "why"),
+    [
+        ("die", r"worker 1 \(127.0.0.1:\d+\) died: its connection closed"),
+        ("fail", r"worker 1 \(127.0.0.1:\d+\) failed: 'a mistake'"),
+        ("leave", r"worker 1 \S+ left after 3 operations with the others, of which this one has"),
+    ],
+)
+def test_a_worker_that_ends_early_is_named_and_ends_the_others(tmp_path, end, why):
+    (chief, status), _ = outcomes(tmp_path, 2, f"--end={end}")
+    assert status == 1, chief
+    assert re.search(rf"worker 0 \S+ ends: {why}", chief), chief
+
+
+def test_importing_the_library_loads_neither_tensorflow_nor_takes_long():
+    text = "import sys, terngrad; assert terngrad.__version__; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, check=True
+    )
+    assert {"tensorflow", "keras", "numpy", "grpc"}.isdisjoint(loaded.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ({"hosts": ["a:1", "b:1"]}, "join: hosts needs rank"),
+        ({"rank": 1}, "join: rank needs hosts"),
+        ({"hosts": ["a:1", "b"], "rank": 0}, "join: 'b' must be host:port"),
+        ({"hosts": ["a:1", "a:1"], "rank": 0}, "join: each HOST:PORT must be listed once"),
+        ({"hosts": ["a:1", "b:1"], "rank": 2}, "rank is 2; allowed are 0 to 1"),
+        ({"hosts": [], "rank": 0}, "join: hosts must list HOST:PORT"),
+    ],
+)
+def test_wrong_arguments_of_join_are_named(arguments, why):
+    with pytest.raises(ValueError, match=why):
+        join(**arguments)
+
+
+def test_a_process_alone_is_a_group_of_one():
+    with join() as group:
+        assert (group.rank, group.size, group.is_chief, group.label) == (
+            0,
+            1,
+            True,
+            "worker 0 of 1",
+        )
+        group.barrier()
+        variable = tf.Variable([1.0, 2.0])
+        group.broadcast([variable])
+        assert group.all_gather(np.float32(3)).tolist() == [3.0]
+        assert group.shard([1, 2]) == [1, 2]
+
+
+@pytest.mark.parametrize("unknown", [False, True])
+def test_each_worker_gets_equally_many_elements_and_what_is_left_out_is_told(unknown, capsys):
+    whole = tf.data.Dataset.range(7).map(lambda i: {"x": i, "y": (i, -i)})
+    if unknown:
+        whole = whole.filter(lambda each: True)
+    shares = [Group(rank, 3).shard(whole) for rank in range(3)]
+    found = [[int(each["y"][1]) for each in share] for share in shares]
+    assert found == [[0, -3], [-1, -4], [-2, -5]]
+    told = "up to 2 of its last elements" if unknown else "1 of 7 elements"
+    assert capsys.readouterr().out.startswith(f"shard: {told} are left out")
+
+
+def test_arrays_are_dealt_out_by_row():
+    x, y = np.arange(10).reshape(5, 2), {"label": np.arange(5)}
+    rows, labels = Group(1, 2).shard((x, y))
+    assert rows.tolist() == [[2, 3], [6, 7]]
+    assert labels["label"].tolist() == [1, 3]
+    with pytest.raises(ValueError, match=r"must have equally many rows; they have \[4, 5\]"):
+        Group(1, 2).shard((x, np.arange(4)))
+    with pytest.raises(ValueError, match="the data has 1 rows; 2 workers need one each"):
+        Group(1, 2).shard(np.arange(1))
+
+
+def variables():
+    return [tf.Variable(tf.zeros([4, 3]), name="kernel"), tf.Variable(tf.zeros([3]), name="kernel")]
+
+
+def test_gradients_may_be_sparse_or_missing_and_keep_their_types():
+    reducer = Reducer(variables(), ALONE, gradients="float32")
+    sparse = tf.IndexedSlices(tf.ones([2, 3], tf.float16), tf.constant([1, 1]), tf.constant([4, 3]))
+    for call in (reducer, tf.function(reducer)):
+        mean, missing = call([sparse, None])
+        assert missing is None
+        assert mean.dtype == tf.float16
+        assert mean.numpy().tolist() == [[0] * 3, [2] * 3, [0] * 3, [0] * 3]
+    assert int(reducer.state.step) == 2
+    assert reducer.layout.names == ("kernel", "kernel_1")
+    assert reducer.bits_per_parameter == 32
+
+
+def test_calls_in_one_function_follow_each_other():
+    reducer = Reducer(variables(), ALONE, gradients="ternary")
+    gradients = [tf.ones([4, 3]), tf.ones([3])]
+
+    @tf.function
+    def twice():
+        reducer(gradients)
+        return reducer(gradients)
+
+    assert [mean.numpy().tolist() for mean in twice()] == [[[1.0] * 3] * 4, [1.0] * 3]
+    assert int(reducer.state.step) == 2
+
+
+@pytest.mark.parametrize(
+    ("gradients", "why"),
+    [
+        ([tf.ones([4, 3])], "reducer: 1 gradients; allowed are 2"),
+        ([tf.ones([4, 3]), tf.ones([4])], r"gradient of kernel_1 has the shape \(4,\); .* \(3,\)"),
+        ([tf.ones([4, 3], tf.int32), None], "gradient of kernel is int32, not of a float type"),
+    ],
+)
+def test_wrong_gradients_are_named(gradients, why):
+    with pytest.raises(ValueError, match=why):
+        Reducer(variables(), ALONE)(gradients)
+
+
+@pytest.mark.parametrize(
+    ("given", "settings", "why"),
+    [
+        ([tf.Variable(1)], {}, "reducer: Variable is int32; allowed are float types"),
+        (None, {"gradients": "int8"}, "codec is 'int8'; allowed are float, half, ternary, and"),
+        (None, {"clip_factor": -1.0}, "clip_factor is -1.0; allowed are 0 and more"),
+        (None, {"float_layers": ["dense"]}, "no variable is in layer 'dense'"),
+        (None, {"nodes": 0}, "0 nodes; allowed are 1 to 65536"),
+    ],
+)
+def test_wrong_settings_of_a_reducer_are_named(given, settings, why):
+    with pytest.raises(ValueError, match=why):
+        Reducer(given or variables(), ALONE, **settings)
+
+
+def test_a_closed_group_refuses_operations():
+    group = Group(0, 2)
+    with pytest.raises(MembershipError, match="the group is closed"):
+        group.barrier()

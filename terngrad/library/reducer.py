@@ -1,0 +1,256 @@
+"""Means of gradients over all processes, compressed: `terngrad.Reducer`."""
+
+from __future__ import annotations
+
+import collections
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from terngrad.codecs.factory import make_codecs, payloads
+from terngrad.exchange.exchange import Exchange
+from terngrad.exchange.local import LocalExchange
+from terngrad.layout import DEFAULT_BUCKET_ELEMENTS, Layout, Policy, make_layout
+from terngrad.library.group import Group, plain
+from terngrad.ops.kernels import Kernels
+from terngrad.training import runtime
+from terngrad.training.memory import Memory
+from terngrad.training.nodes import draw_keys, seed_of_draws
+from terngrad.training.step import exchange_gradients
+
+_BITS = {"ternary": 1, "float32": 32, "float16": 16}
+
+Gradient = tf.Tensor | tf.IndexedSlices | None
+
+
+class ReducerState(tf.Module):
+    """What a checkpoint must hold so that a training goes on as if it had not been interrupted.
+
+    Attributes:
+      step: int64 scalar, number of calls of the reducer.
+      memory: what the codecs of this process keep between steps, by name; empty for the codecs
+        "ternary", "float32" and "float16". It differs between processes.
+    """
+
+    def __init__(self, step: tf.Variable, memory: Mapping[str, tf.Variable]) -> None:
+        """Holds these variables."""
+        super().__init__()
+        self.step = step
+        self.memory = dict(memory)
+
+
+class Reducer:
+    """Exchanges gradients with the other processes: `means = reducer(gradients)`.
+
+        group = terngrad.join()
+        reducer = terngrad.Reducer(model.trainable_variables, group, gradients="ternary")
+        ...
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(reducer(gradients), model.trainable_variables))
+
+    Each process calls it equally often, inside or outside tf.function (not with jit_compile=True).
+    Inside, buckets of gradients are exchanged while the rest of the backward pass runs.
+
+    Attributes:
+      state: variables for tf.train.Checkpoint, see `ReducerState`.
+      layout: which variables are coded, and the buckets in which they are exchanged.
+    """
+
+    def __init__(
+        self,
+        variables: Sequence[Any],
+        group: Group,
+        *,
+        gradients: str | type = "ternary",
+        clip_factor: float = 0.0,
+        size_to_binarize: int = 1,
+        float_layers: Sequence[str] = (),
+        seed: int = 1,
+        nodes: int = 1,
+        bucket_elements: int = DEFAULT_BUCKET_ELEMENTS,
+    ) -> None:
+        """Compares the settings with the other processes, and copies the chief's variables to all.
+
+        Args:
+          variables: tf.Variables or Keras variables of a float type, of fixed shapes.
+          group: the processes, from `terngrad.join`.
+          gradients: "ternary" (2 bits and less a value), "float32", "float16" (half precision), or
+            a codec of your own: a subclass of `terngrad.codecs.codec.Codec`, or its MODULE:CLASS.
+          clip_factor: clip a gradient to this many standard deviations before it is encoded; 2.5
+            works in general, 0 = no clipping.
+          size_to_binarize: variables with fewer elements stay float.
+          float_layers: layers whose variables stay float, such as the last one: the part of a
+            variable's name (of Keras' `path`) before the last "/".
+          seed: of the random codes; all processes need the same.
+          nodes: how many gradients this process gives in each call, each of a part of its batch. N
+            processes of one node and one process of N nodes give the same means.
+          bucket_elements: a bucket takes variables until it holds this many values.
+
+        Raises:
+          ValueError: an argument is wrong.
+          MembershipError: names a setting that differs between two processes.
+        """
+        held = [plain(variable) for variable in variables]
+        for name, variable in zip(names := names_of(variables), held, strict=True):
+            _check_variable(name, variable)
+        codec = gradients if isinstance(gradients, str) else _path_of(gradients)
+        policy = Policy(
+            grad_bits=_BITS.get(codec, 32),
+            clip_factor=clip_factor,
+            size_to_binarize=size_to_binarize,
+            float_layers=tuple(float_layers),
+            codec="" if codec in _BITS else codec,
+        )
+        self.layout: Layout = make_layout(names, [v.shape for v in held], policy, bucket_elements)
+        kernels = runtime.kernels(on_gpu=any("GPU" in v.device for v in held)).kernels
+        self._step = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self._group = group
+        self._nodes = nodes
+        self._exchange = _exchange(group, nodes, kernels, self._step)
+        self._codecs = make_codecs(self.layout, kernels)
+        self._memory = Memory(self._codecs, self._exchange.first_node, nodes)
+        self._seed = seed_of_draws(seed)
+        self._eager = tf.function(self._means, autograph=False)
+        self._calls = _Calls()
+        self.state = ReducerState(self._step, self._memory.variables)
+        self._tell_apart(group.reducers)
+        group.reducers += 1
+        group.agree(
+            {
+                "variables of the reducer": self.layout.fingerprint().hex(),
+                "seed": str(seed),
+                "nodes": str(nodes),
+                "kernels": kernels.family,
+                "tensorflow": tf.version.VERSION,
+            }
+        )
+        group.broadcast(held)
+
+    def _tell_apart(self, index: int) -> None:
+        """Names the operations of one of several reducers of a group: layouts may be equal."""
+        if index:
+            for codec in self._codecs:
+                codec.name = f"{codec.name}/{index}"
+
+    def __call__(self, gradients: Sequence[Gradient] | Sequence[Sequence[Gradient]]) -> list:
+        """Returns the mean gradients over all nodes of all processes.
+
+        Args:
+          gradients: of each variable, in the order of `variables`; with `nodes` above 1 a list of
+            these, one for each node. None counts as zeros, tf.IndexedSlices become dense.
+
+        Returns:
+          The means, of the shapes and types of the gradients; None where the gradient is None.
+
+        Raises:
+          ValueError: their number, a shape or a type is wrong.
+          MembershipError: the group is closed.
+        """
+        by_node = [gradients] if self._nodes == 1 else list(gradients)
+        if len(by_node) != self._nodes:
+            raise ValueError(f"reducer: gradients of {len(by_node)} nodes; allowed: {self._nodes}")
+        dense = [self._dense(node) for node in by_node]
+        self._group.check_open()
+        if tf.executing_eagerly():
+            means = self._eager(dense)
+        else:
+            means = self._calls.in_turn(self._means, dense)
+        given = by_node[0]
+        pairs = zip(means, given, strict=True)
+        return [None if g is None else tf.cast(mean, g.dtype) for mean, g in pairs]
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes that this process has sent so far, without headers."""
+        return int(self._exchange.bytes_sent)
+
+    @property
+    def bits_per_parameter(self) -> float:
+        """Bits that this process sends for each parameter in a step; alone, that a node would."""
+        sent = sum(payload.sent for payload in payloads(self._codecs, self._exchange))
+        return 8 * sent / self.layout.size
+
+    def _means(self, gradients: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
+        """The exchange, as operations of the current graph."""
+        if self._group.connection is not None:
+            tf.numpy_function(self._group.pulse.begin, [], [])
+        step, exchange = self._step.read_value(), self._exchange
+        keys = draw_keys(self._seed, step, exchange.first_node, self._nodes)
+        devices = [""] * self._nodes  # those of the gradients
+        memories = self._memory.read()
+        found = exchange_gradients(gradients, self._codecs, exchange, keys, devices, memories)
+        with exchange.settled():
+            self._memory.assign(found.kept)
+            self._step.assign_add(1)
+            return [tf.identity(mean) for mean in found.means]
+
+    def _dense(self, gradients: Sequence[Gradient]) -> list[tf.Tensor]:
+        """Returns float32 tensors of the variables' shapes."""
+        names, shapes = self.layout.names, self.layout.shapes
+        gradients = list(gradients)
+        if len(gradients) != len(names):
+            raise ValueError(
+                f"reducer: {len(gradients)} gradients; allowed are {len(names)}, one for each "
+                "variable"
+            )
+        return [_dense(*each) for each in zip(gradients, names, shapes, strict=True)]
+
+
+class _Calls:
+    """Calls within one graph, each of which waits for the one before: they share names."""
+
+    def __init__(self) -> None:
+        self._graph: weakref.ref | None = None
+        self._means: list[tf.Tensor] = []
+
+    def in_turn(self, function, gradients):
+        graph = tf.compat.v1.get_default_graph()
+        before = self._means if self._graph and self._graph() is graph else []
+        with tf.control_dependencies(before):
+            means = function(tf.nest.map_structure(tf.identity, gradients) if before else gradients)
+        self._graph, self._means = weakref.ref(graph), means
+        return means
+
+
+def names_of(variables: Sequence[Any]) -> list[str]:
+    """Returns a different name for each variable: Keras' path, or TensorFlow's name."""
+    names, seen = [], collections.Counter()
+    for variable in variables:
+        name = getattr(variable, "path", None) or variable.name.partition(":")[0]
+        seen[name] += 1
+        names.append(name if seen[name] == 1 else f"{name}_{seen[name] - 1}")
+    return names
+
+
+def _check_variable(name: str, variable: tf.Variable) -> None:
+    if not variable.dtype.is_floating:
+        raise ValueError(f"reducer: {name} is {variable.dtype.name}; allowed are float types")
+    if not variable.shape.is_fully_defined():
+        raise ValueError(f"reducer: {name} has the shape {variable.shape}; allowed are fixed ones")
+
+
+def _dense(gradient: Gradient, name: str, shape: tuple[int, ...]) -> tf.Tensor:
+    if gradient is None:
+        return tf.zeros(shape)
+    value = tf.convert_to_tensor(gradient)
+    if not value.dtype.is_floating:
+        raise ValueError(
+            f"reducer: the gradient of {name} is {value.dtype.name}, not of a float type"
+        )
+    if not value.shape.is_compatible_with(shape):
+        raise ValueError(
+            f"reducer: the gradient of {name} has the shape {value.shape}; allowed is {shape}"
+        )
+    return tf.cast(tf.ensure_shape(value, shape), tf.float32)
+
+
+def _path_of(codec: type) -> str:
+    return f"{codec.__module__}:{codec.__qualname__}"
+
+
+def _exchange(group: Group, nodes: int, kernels: Kernels, step: tf.Variable) -> Exchange:
+    if group.connection is None:
+        return LocalExchange(nodes, kernels)
+    return group.connection.exchange(nodes, kernels, step)

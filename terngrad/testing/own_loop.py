@@ -1,0 +1,91 @@
+"""A training loop of a user's own: python -m terngrad.testing.own_loop FILE [OPTION...].
+
+It trains a small net with plain steps of size 0.1, and writes the parameters and the first means to
+FILE, which begins with the rank of its process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+
+import numpy as np
+import tensorflow as tf
+
+import terngrad
+from terngrad.testing import nets
+
+_ENDS = {
+    "die": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "fail": lambda: {}["a mistake"],
+    "leave": lambda: sys.exit(0),
+}
+
+
+def main() -> None:
+    """Trains."""
+    options = argparse.ArgumentParser()
+    options.add_argument("file")
+    options.add_argument("--gradients", default="ternary")
+    options.add_argument("--nodes", type=int, default=1)
+    options.add_argument("--steps", type=int, default=4)
+    options.add_argument("--end", choices=_ENDS, help="how worker 1 ends before the third step")
+    options.add_argument("--eager", action="store_true")
+    given = options.parse_args()
+
+    terngrad.configure()
+    group = terngrad.join(timeout_secs=20.0)
+    tf.keras.utils.set_random_seed(1 + group.rank)  # the chief's parameters count
+    model = nets.make_model()
+    if not group.is_chief:
+        model.trainable_variables[0].assign_add(tf.ones_like(model.trainable_variables[0]))
+    reducer = terngrad.Reducer(
+        model.trainable_variables, group, gradients=given.gradients, nodes=given.nodes, seed=3
+    )
+    step = make_step(model, reducer, given.nodes)
+    if not given.eager:
+        step = tf.function(step)
+    first = None
+    for i, (images, labels) in enumerate(nets.make_batches().take(given.steps)):
+        if i == 2 and given.end and group.rank == 1:
+            _ENDS[given.end]()
+        share = nets.BATCH // group.size
+        mine = slice(group.rank * share, (group.rank + 1) * share)
+        means = step(images[mine], labels[mine])
+        first = first or [mean.numpy() for mean in means]
+    parameters = [v.numpy() for v in model.trainable_variables]
+    folder, name = os.path.split(given.file)
+    arrays = {
+        f"{kind}{i}": v
+        for kind, vs in (("mean", first), ("parameter", parameters))
+        for i, v in enumerate(vs)
+    }
+    np.savez(os.path.join(folder, f"{group.rank}{name}"), **arrays)
+    print(f"{group.label}: {reducer.bytes_sent} bytes, {reducer.bits_per_parameter:.3g} bits")
+    group.barrier()
+
+
+def make_step(model, reducer, nodes):
+    """Returns a function of a batch, which makes a step and returns the means."""
+
+    def gradients(images, labels):
+        with tf.GradientTape() as tape:
+            logits = model(images, training=True)
+            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+        return tape.gradient(loss, model.trainable_variables)
+
+    def step(images, labels):
+        parts = zip(tf.split(images, nodes), tf.split(labels, nodes), strict=True)
+        found = [gradients(*part) for part in parts]
+        means = reducer(found if nodes > 1 else found[0])
+        for variable, mean in zip(model.trainable_variables, means, strict=True):
+            variable.assign_sub(0.1 * mean)
+        return means
+
+    return step
+
+
+if __name__ == "__main__":
+    main()
