@@ -50,7 +50,7 @@ class Mixer(keras.layers.Layer):
 class MLPMixer(keras.Model):
     """Cuts images into patches of 4 x 4 pixels, mixes them, and classifies their mean."""
 
-    def __init__(self, channels=32, blocks=2):
+    def __init__(self, channels=32, blocks=1):
         """Makes the layers; their weights follow when the first batch is known."""
         super().__init__()
         self.cut = keras.layers.Conv2D(channels, 4, strides=4)
