@@ -23,7 +23,7 @@ _ROWS = (
     ("terngrad.codecs",),
     ("terngrad.training",),
     ("terngrad.asynchronous",),
-    ("terngrad.library",),
+    ("terngrad.library", "terngrad.launch"),
     ("terngrad.spark",),
     ("terngrad.testing",),
     ("slim",),

@@ -27,10 +27,10 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 
-from inception.cluster.local_run import LocalRun, Output, Requests
-from inception.cluster.members import members, members_on_hosts
+from inception.cluster.members import Member, members, members_on_hosts
 from inception.cluster.namespaces import BANDWIDTH, Network
-from inception.cluster.restarts import MOST_IN_A_ROW, SHORT_SECS, Restarts
+from terngrad.cluster.local_run import LocalRun, Output, Process, Requests
+from terngrad.cluster.restarts import MOST_IN_A_ROW, SHORT_SECS, Restarts
 
 
 @dataclasses.dataclass
@@ -56,8 +56,8 @@ def main(argv: Sequence[str]) -> int:
                 processes = members_on_hosts(network.addresses, arguments.workers)
             else:
                 processes = members(arguments.workers, arguments.ps)
-            most, command = arguments.max_restarts, arguments.command
-            run = LocalRun(command, processes, most, requests, output, network)
+            started = [_process(member, arguments.command, network) for member in processes]
+            run = LocalRun(started, arguments.max_restarts, requests, output)
             status = run.run()
         if status == 0 or status > 128 or run.asked:  # done, or it was asked to end
             return status
@@ -70,6 +70,14 @@ def main(argv: Sequence[str]) -> int:
         output.show(f"{which}, from the last checkpoint.")
         if requests.wait(pause_secs):
             return requests.events[0].status
+
+
+def _process(member: Member, command: Sequence[str], network: Network | None) -> Process:
+    words = [sys.executable, "-u", "-m", *command, *member.flags]
+    environment = {}
+    if network:
+        words, environment = network.on_host(member.host, words), network.environment
+    return Process(member.index, member.label, words, environment, member.is_ps)
 
 
 def _parse(argv: Sequence[str]) -> _Arguments:

@@ -14,8 +14,8 @@ import time
 
 import pytest
 
-from inception.cluster.restarts import Restarts
 from inception.launch import main
+from terngrad.cluster.restarts import Restarts
 
 TIMEOUT_SECS = 30
 PRELUDE = """
@@ -361,7 +361,7 @@ def test_the_help_is_shown(capsys):
 IMPATIENT = """
 import sys
 from inception import launch
-from inception.cluster import local_run
+from terngrad.cluster import local_run
 local_run._GRACE_SECS = 1.0
 sys.exit(launch.main([*{options!r}, *sys.argv[1:]]))
 """

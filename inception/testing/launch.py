@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from inception import launch
-from inception.cluster import local_run
+from terngrad.cluster import local_run
 from terngrad.testing.forked import ForkedProgram
 
 

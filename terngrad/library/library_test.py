@@ -9,9 +9,10 @@ import pytest
 import tensorflow as tf
 
 from terngrad.cluster.channel import MembershipError
+from terngrad.cluster.managed import launch
 from terngrad.cluster.ports import free_ports
 from terngrad.library.group import Group
-from terngrad.library.joining import CONTROL_PORT, HOSTS, RANK, join
+from terngrad.library.joining import join
 from terngrad.library.reducer import Reducer
 from terngrad.testing.processes import finished
 
@@ -21,11 +22,9 @@ ALONE = Group()
 def outcomes(tmp_path, processes, *options, name="x.npz"):
     """Runs the loop on several processes; returns their outputs, and what each wrote."""
     *ports, control = free_ports(processes + 1, "127.0.0.1")
-    hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
+    hosts = [f"127.0.0.1:{port}" for port in ports]
     program = [sys.executable, "-m", "terngrad.testing.own_loop", str(tmp_path / name), *options]
-    envs = [
-        {HOSTS: hosts, RANK: str(rank), CONTROL_PORT: str(control)} for rank in range(processes)
-    ]
+    envs = [launch.variables(hosts, rank, control) for rank in range(processes)]
     return finished([program] * processes, envs)
 
 
@@ -98,10 +97,10 @@ def test_importing_the_library_loads_neither_tensorflow_nor_takes_long():
     [
         ({"hosts": ["a:1", "b:1"]}, "join: hosts needs rank"),
         ({"rank": 1}, "join: rank needs hosts"),
-        ({"hosts": ["a:1", "b"], "rank": 0}, "join: 'b' must be host:port"),
-        ({"hosts": ["a:1", "a:1"], "rank": 0}, "join: each HOST:PORT must be listed once"),
+        ({"hosts": ["a:1", "b"], "rank": 0}, "join: hosts: 'b' must be host:port"),
+        ({"hosts": ["a:1", "a:1"], "rank": 0}, "join: hosts: each HOST:PORT must be listed once"),
         ({"hosts": ["a:1", "b:1"], "rank": 2}, "rank is 2; allowed are 0 to 1"),
-        ({"hosts": [], "rank": 0}, "join: hosts must list HOST:PORT"),
+        ({"hosts": "a:1", "rank": 0}, "hosts is 'a:1'; it must list HOST:PORT"),
     ],
 )
 def test_wrong_arguments_of_join_are_named(arguments, why):

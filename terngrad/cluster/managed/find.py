@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from terngrad.cluster.managed import slurm, tf_config, torchrun
-from terngrad.cluster.managed.role import ManagedError, Role, whole_number
+from terngrad.cluster.managed import launch, slurm, tf_config, torchrun
+from terngrad.cluster.managed.role import ManagedError, NothingFoundError, Role, whole_number
 
 _OPEN_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
 _PMI = ("PMI_RANK", "PMI_SIZE")  # MPICH and its derivatives; srun --mpi=pmi2
@@ -24,8 +24,11 @@ def find(environment: Mapping[str, str], ps_tasks: int, timeout_secs: float) -> 
       timeout_secs: how long processes that have to meet first wait for each other.
 
     Raises:
-      ManagedError: nothing is found, or it does not fit together.
+      NothingFoundError: nothing is found.
+      ManagedError: it does not fit together.
     """
+    if launch.MARK in environment:
+        return _without_ps_tasks(launch.role(environment), ps_tasks)
     if text := environment.get("TF_CONFIG"):
         return _without_ps_tasks(tf_config.role(text), ps_tasks)
     if environment.keys() >= torchrun.MARKS:
@@ -42,7 +45,7 @@ def find(environment: Mapping[str, str], ps_tasks: int, timeout_secs: float) -> 
         return _without_ps_tasks(_connected("PMIx", environment, *_PMIX), ps_tasks)
     batch = "SLURM_JOB_ID" in environment
     hint = "; within a Slurm job start the program with srun" if batch else ""
-    raise ManagedError(f"found none of TF_CONFIG, Slurm, MPI, PMIx and torchrun{hint}")
+    raise NothingFoundError(f"found none of TF_CONFIG, Slurm, MPI, PMIx and torchrun{hint}")
 
 
 def _connected(source: str, environment: Mapping[str, str], rank: str, size: str) -> Role:

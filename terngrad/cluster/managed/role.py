@@ -10,6 +10,10 @@ class ManagedError(ValueError):
     """Says why the environment does not tell which process this is."""
 
 
+class NothingFoundError(ManagedError):
+    """The environment names no training."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Role:
     """What an environment tells of this process. The fields are named as the programs' flags.

@@ -1,11 +1,12 @@
 """Starts the processes of a cluster on this machine and waits for their end.
 
-Each line of their output begins with the process' label. The docstring of `inception.launch` says
-what ends a run.
+Each line of their output begins with the process' label. The docstrings of the programs that use
+this, `inception.launch` and `terngrad.launch`, say what ends a run.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import signal
@@ -13,20 +14,39 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import rich.console
 import rich.text
 
-from inception.cluster.members import Member
-from inception.cluster.namespaces import Network
-from inception.cluster.restarts import MOST_IN_A_ROW, SHORT_SECS, Restarts
 from terngrad import allocator
+from terngrad.cluster.restarts import MOST_IN_A_ROW, SHORT_SECS, Restarts
 
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 _LOOK_SECS = 0.1
 _GRACE_SECS = 90.0  # for the others to notice a failure, or to save, before they are killed
 _PS_GRACE_SECS = 5.0  # for a ps to end by itself after the workers
+
+
+@dataclasses.dataclass(frozen=True)
+class Process:
+    """A process of a run.
+
+    Attributes:
+      index: position among all processes.
+      label: first word of its output lines.
+      command: program and arguments.
+      environment: variables to set in addition to those of this process.
+      is_ps: whether it is a parameter server.
+      is_remote: whether signals for it are lines of its standard input, see `attended`.
+    """
+
+    index: int
+    label: str
+    command: Sequence[str]
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    is_ps: bool = False
+    is_remote: bool = False
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -97,32 +117,38 @@ class LocalRun:
 
     def __init__(
         self,
-        command: Sequence[str],
-        members: Sequence[Member],
+        members: Sequence[Process],
         restarts: int,
         requests: Requests,
         output: Output,
-        network: Network | None = None,
+        *,
+        grace_secs: float | None = None,
+        notice_secs: float | None = None,
+        relays: bool = False,
     ) -> None:
         """Starts nothing yet.
 
         Args:
-          command: module and flags that all processes have in common.
           members: the processes. If a ps is among them, the death of one does not end the others.
           restarts: how many processes that were killed are started again; only beside a ps.
           requests: to end.
           output: gets the lines of all processes.
-          network: has the hosts of members that have one.
+          grace_secs: how long processes may take to end before they are killed; None = 90.
+          notice_secs: time after a failure in which the others may end by themselves before they
+            are asked to; None = they are not asked.
+          relays: whether workers get the signal that asks to end, and not always SIGTERM.
         """
         self.asked = False
         self._requests = requests
         self._output = output
-        self._network = network
-        self._command = command
         self._members = members
+        self._grace_secs = _GRACE_SECS if grace_secs is None else grace_secs
+        self._notice_secs = notice_secs
+        self._relays = relays
+        self._are_hurried = False  # whether a failure of another has asked the workers to end
         self._outlive_others = any(member.is_ps for member in members)
         self._restarts = Restarts(restarts)
-        self._killed: list[tuple[float, Member]] = []  # waiting for the moment of their restart
+        self._killed: list[tuple[float, Process]] = []  # waiting for the moment of their restart
         self._processes: list[subprocess.Popen] = []
         self._servers: list[subprocess.Popen] = []
         self._are_told = False  # whether the parameter servers were asked to end
@@ -140,19 +166,14 @@ class LocalRun:
                 process.kill()
             self._show_rest()
 
-    def _start(self, member: Member) -> None:
+    def _start(self, member: Process) -> None:
         if self._requests.events:
             return
         self._restarts.begun(member.label)
-        command = [sys.executable, "-u", "-m", *self._command, *member.flags]
-        environment = allocator.with_huge_pages(os.environ)
-        if self._network:
-            command = self._network.on_host(member.host, command)
-            environment |= self._network.environment
         process = subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
+            member.command,
+            env=allocator.with_huge_pages(os.environ) | dict(member.environment),
+            stdin=subprocess.PIPE if member.is_remote else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             encoding="utf-8",
@@ -173,7 +194,7 @@ class LocalRun:
         for line in process.stdout:
             self._output.show(rich.text.Text(f"[{label}] ", style=colour) + line.rstrip("\n"))
 
-    def _note_end(self, process: subprocess.Popen, member: Member) -> None:
+    def _note_end(self, process: subprocess.Popen, member: Process) -> None:
         code = process.wait()
         was_killed = code < 0
         if was_killed and self._outlive_others:
@@ -183,7 +204,7 @@ class LocalRun:
         status = 1 if code < 0 else code  # killed: a failure like any other
         self._ends.append(_Event(time.monotonic(), status))
 
-    def _note_killed(self, member: Member) -> None:
+    def _note_killed(self, member: Process) -> None:
         name = member.label
         if (pause_secs := self._restarts.pause_secs(name)) is not None:
             self._killed.append((time.monotonic() + pause_secs, member))
@@ -207,9 +228,10 @@ class LocalRun:
             first = min([*failures, *self._requests.events], default=None)
             if self._requests.events and not self.asked:
                 self._ask_to_end()
+            self._hurry(first)
             self._end_servers()
             hurry = min(self._requests.events, default=None) if self._outlive_others else first
-            late = hurry and time.monotonic() > hurry.monotonic_secs + _GRACE_SECS
+            late = hurry and time.monotonic() > hurry.monotonic_secs + self._grace_secs
             if all_ended or late or self._requests.at_once():
                 return first.status if first else self._status_of_silence()
             time.sleep(_LOOK_SECS)
@@ -220,8 +242,19 @@ class LocalRun:
 
     def _ask_to_end(self) -> None:
         self.asked = True
+        asked = self._requests.events[0].status - 128
+        number = asked if self._relays and asked != signal.SIGPIPE else signal.SIGTERM
         for process in self._workers():  # the parameter servers end after them
-            process.terminate()
+            _send(process, number)
+
+    def _hurry(self, failure: _Event | None) -> None:
+        """Asks the others to end that have not ended by themselves after a failure."""
+        if self._notice_secs is None or failure is None or self._are_hurried or self.asked:
+            return
+        if time.monotonic() > failure.monotonic_secs + self._notice_secs:
+            self._are_hurried = True
+            for process in self._workers():
+                _send(process, signal.SIGTERM)
 
     def _end_servers(self) -> None:
         """Ends parameter servers that no worker ever reached; the others end with the workers."""
@@ -243,3 +276,13 @@ class LocalRun:
             thread.join(_LOOK_SECS)
             while thread.is_alive() and not self._requests.at_once():
                 thread.join(_LOOK_SECS)
+
+
+def _send(process: subprocess.Popen, number: int) -> None:
+    """Sends a signal to a process, also if that runs on another machine."""
+    if process.stdin is None:
+        process.send_signal(number)
+        return
+    with contextlib.suppress(OSError):  # it has ended
+        process.stdin.write(f"{int(number)}\n")
+        process.stdin.flush()

@@ -1,0 +1,51 @@
+"""Runs a command that ends with the connection to whoever started it.
+
+python -m terngrad.cluster.attended PROGRAM ARGUMENT...
+
+Lines of standard input are the numbers of signals for the command. Its end, as when the ssh that
+brought it is killed, asks the command to end, and kills it after some seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+
+GRACE_SECS = 10.0
+
+
+def main(command: Sequence[str]) -> int:
+    """Runs the command; returns its exit status."""
+    try:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+    except OSError as error:
+        print(f"{command[0]}: cannot be started: {error.strerror}", flush=True)
+        return 127
+    threading.Thread(target=_obey, args=(process,), daemon=True).start()
+    status = process.wait()
+    _signal(process, signal.SIGKILL)  # what it left behind
+    return 128 - status if status < 0 else status
+
+
+def _obey(process: subprocess.Popen) -> None:
+    for line in sys.stdin:
+        if line.strip().isdecimal():
+            _signal(process, int(line))
+    _signal(process, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(GRACE_SECS)
+    _signal(process, signal.SIGKILL)
+
+
+def _signal(process: subprocess.Popen, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,157 @@
+"""Starts all processes of a training, on this machine or on several.
+
+python -m terngrad.launch -n 4 train.py ARGUMENT...
+python -m terngrad.launch --hosts a,b,c train.py ARGUMENT...
+python -m terngrad.launch -n 4 -m package.train ARGUMENT...
+
+In each process terngrad.join() finds the others. With --hosts a process starts on each host that is
+listed, through ssh, in this folder and with this Python, which must be there too; a host that is
+listed twice has two. ssh must not ask for a password.
+
+Each output line begins with the index of its worker. If a process fails, the others are asked to
+end, and killed after 15 s; the exit status is that of the first that failed. Ctrl-C, SIGTERM and
+SIGHUP are passed on to all, with the same deadline; the exit status is then 128 + the signal's
+number. A second Ctrl-C kills all at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import os
+import shlex
+import sys
+import threading
+from collections.abc import Sequence
+from typing import NoReturn
+
+from terngrad.cluster.local_run import LocalRun, Output, Process, Requests
+from terngrad.cluster.managed import launch
+from terngrad.cluster.ports import free_ports
+
+_GRACE_SECS, _NOTICE_SECS = 15.0, 3.0
+_CONTROL_PORT_ABOVE = 1000  # the port of the first host
+_CONNECT_SECS = 10
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Ends in one line."""
+        sys.exit(f"launch: {message}; --help shows how")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the processes and returns the exit status."""
+    arguments = _parse(argv)
+    requests = Requests()
+    requests.listen()
+    command = [arguments.python, "-u", *arguments.command]
+    if arguments.hosts:
+        members = _on_hosts(arguments.hosts, arguments.port, command, arguments.ssh)
+    else:
+        members = _on_this_machine(arguments.n, command)
+    run = LocalRun(
+        members,
+        0,
+        requests,
+        Output(requests),
+        grace_secs=_GRACE_SECS,
+        notice_secs=_NOTICE_SECS,
+        relays=True,
+    )
+    return run.run()
+
+
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    parser = _Parser("python -m terngrad.launch", description=__doc__, formatter_class=_Help)
+    parser.add_argument("-n", type=int, metavar="N", help="number of processes on this machine")
+    parser.add_argument("--hosts", metavar="A,B,C", help="one process on each, through ssh")
+    parser.add_argument(
+        "--port",
+        type=int,
+        default=2222,
+        help="with --hosts: first port of each host's processes; the first host also needs the one "
+        f"{_CONTROL_PORT_ABOVE} above (default: %(default)s)",
+    )
+    parser.add_argument("--python", default=sys.executable, help="interpreter (default: this one)")
+    parser.add_argument(
+        "--ssh", default="ssh", help='with --hosts: command and options, such as "ssh -F FILE"'
+    )
+    rest = argparse.REMAINDER
+    parser.add_argument("-m", dest="module", nargs=rest, help="module and its arguments")
+    parser.add_argument("command", nargs=rest, metavar="PROGRAM", help="program and its arguments")
+    arguments = parser.parse_args(argv)
+    _check(parser, arguments)
+    return arguments
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Shows the docstring as it is."""
+
+
+def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    """Ends this program if its arguments are wrong."""
+    if (arguments.n is None) == (arguments.hosts is None):
+        parser.error("needs -n or --hosts, and not both")
+    if arguments.hosts is None and arguments.n < 1:
+        parser.error(f"-n is {arguments.n}; allowed are whole numbers of 1 and more")
+    if arguments.hosts is not None:
+        arguments.hosts = arguments.hosts.split(",")
+        for host in arguments.hosts:
+            if not host or host.startswith("-") or any(c.isspace() for c in host):
+                parser.error(f"--hosts has {host!r}; allowed are names of hosts, with commas")
+        if not 0 < arguments.port < (1 << 16) - _CONTROL_PORT_ABOVE:
+            parser.error(f"--port is {arguments.port}; allowed are 1 to 64535")
+    if arguments.module:
+        arguments.command = ["-m", *arguments.module]
+    if not arguments.command:
+        parser.error("needs a program, as train.py or -m package.train")
+    program = arguments.command[0]
+    if not arguments.module and not arguments.hosts and not os.path.isfile(program):
+        parser.error(f"no such program: {program}")
+
+
+def _on_this_machine(count: int, command: Sequence[str]) -> list[Process]:
+    *ports, control = free_ports(count + 1, "127.0.0.1")
+    hosts = [f"127.0.0.1:{port}" for port in ports]
+    own = {} if "TF_CPP_MIN_LOG_LEVEL" in os.environ else {"TF_CPP_MIN_LOG_LEVEL": "2"}
+    return [
+        Process(i, str(i), command, own | launch.variables(hosts, i, control)) for i in range(count)
+    ]
+
+
+def _on_hosts(names: Sequence[str], port: int, command: Sequence[str], ssh: str) -> list[Process]:
+    used: collections.Counter[str] = collections.Counter()
+    hosts = []
+    for name in names:
+        address = name.rpartition("@")[2]  # without the user
+        hosts.append(f"[{address}]" if ":" in address else address)
+        hosts[-1] += f":{port + used[name]}"
+        used[name] += 1
+    level = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2")
+    processes = []
+    for i, name in enumerate(names):
+        variables = launch.variables(hosts, i, port + _CONTROL_PORT_ABOVE)
+        variables |= {"TF_CPP_MIN_LOG_LEVEL": level}
+        if path := os.environ.get("PYTHONPATH"):
+            variables |= {"PYTHONPATH": path}
+        remote = _remote(command, variables)
+        options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={_CONNECT_SECS}"]
+        options += ["-o", "ServerAliveInterval=15"]
+        words = [*shlex.split(ssh), *options, "--", name, remote]
+        processes.append(Process(i, f"{i} {name}", words, is_remote=True))
+    return processes
+
+
+def _remote(command: Sequence[str], variables: dict[str, str]) -> str:
+    """Returns the line that a shell on another host runs."""
+    settings = [f"{name}={value}" for name, value in variables.items()]
+    words = ["env", *settings, command[0], "-m", "terngrad.cluster.attended", *command]
+    return f"cd {shlex.quote(os.getcwd())} && exec {shlex.join(words)}"
+
+
+if __name__ == "__main__":
+    exit_status = main(sys.argv[1:])
+    if threading.active_count() > 1:  # a write that nobody reads would hold up the exit, too
+        os._exit(exit_status)
+    sys.exit(exit_status)

@@ -1,0 +1,126 @@
+"""The launcher: labels, exit status, and how all processes end."""
+
+import contextlib
+import re
+import shlex
+import signal
+import sys
+import textwrap
+
+import pytest
+
+from terngrad import launch
+from terngrad.testing.processes import Started
+
+PROGRAM = """
+import os, signal, sys, time
+rank = os.environ["TERNGRAD_RANK"]
+print("worker", rank, *sys.argv[1:], os.environ["TERNGRAD_HOSTS"], os.getcwd(), flush=True)
+if sys.argv[1] == "fail" and rank == "1":
+    sys.exit(5)
+if sys.argv[1] == "stubborn":
+    signal.signal(signal.SIGTERM, lambda *_: print("not yet", flush=True))
+if sys.argv[1] != "ok":
+    time.sleep(60)
+    time.sleep(60)
+"""
+
+# Takes the place of ssh: runs the last word of its command line on this machine.
+SSH = 'import os, sys; assert sys.argv[-3] == "--"; os.execvp("sh", ["sh", "-c", sys.argv[-1]])'
+
+
+@pytest.fixture
+def program(tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text(textwrap.dedent(PROGRAM))
+    return str(path)
+
+
+@pytest.fixture(params=["here", "through ssh"])
+def places(request, tmp_path):
+    """Options that start two processes."""
+    if request.param == "here":
+        return ["-n", "2"]
+    ssh = tmp_path / "ssh.py"
+    ssh.write_text(SSH)
+    return ["--hosts", "one,two", "--ssh", shlex.join([sys.executable, str(ssh)])]
+
+
+@contextlib.contextmanager
+def launched(*arguments):
+    with Started([sys.executable, "-c", LAUNCH, *arguments], in_own_group=True) as run:
+        yield run
+
+
+LAUNCH = """
+import sys
+from terngrad import launch
+launch._NOTICE_SECS, launch._GRACE_SECS = 0.1, 2.0
+sys.exit(launch.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+def test_each_process_has_its_rank_and_arguments_and_a_label(program, places):
+    with launched(*places, program, "ok", "--flag=1 2") as run:
+        output = run.succeed()
+    for rank in "01":
+        assert re.search(
+            rf"^\[{rank}.*\] worker {rank} ok --flag=1 2 \S+:\d+,\S+:\d+ /", output, re.M
+        )
+
+
+@pytest.mark.slow
+def test_a_failure_ends_the_others_and_gives_the_exit_status(program, places):
+    with launched(*places, program, "fail") as run:
+        assert run.finish() == 5, run.output
+        assert not run.outlived()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_all(program, places, number):
+    with launched(*places, program, "wait") as run:
+        for rank in "01":
+            run.wait_for(f"worker {rank}")
+        run.process.send_signal(number)
+        assert run.finish() == 128 + number, run.output
+        assert ("KeyboardInterrupt" in run.output) == (number == signal.SIGINT)
+        assert not run.outlived()
+
+
+@pytest.mark.slow
+def test_a_process_that_does_not_end_is_killed(program):
+    with launched("-n", "2", program, "stubborn") as run:
+        for rank in "01":
+            run.wait_for(f"worker {rank}")
+        run.process.send_signal(signal.SIGTERM)
+        assert run.finish() == 128 + signal.SIGTERM
+        assert run.output.count("not yet") == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ([], "needs -n or --hosts, and not both"),
+        (["-n", "2", "--hosts=a", "x.py"], "needs -n or --hosts, and not both"),
+        (["-n", "2"], r"needs a program, as train.py or -m package.train"),
+        (["-n", "0", "x.py"], "-n is 0; allowed are whole numbers of 1 and more"),
+        (["-n", "two", "x.py"], "-n: invalid int value: 'two'"),
+        (["-n", "2", "gone.py"], "no such program: gone.py"),
+        (["--hosts=a,,b", "x.py"], "--hosts has ''; allowed are names of hosts"),
+        (["--hosts=a", "--port=0", "x.py"], "--port is 0; allowed are 1 to 64535"),
+    ],
+)
+def test_wrong_arguments_end_in_one_line(arguments, why):
+    with pytest.raises(SystemExit, match=rf"^launch: .*{why}.*; --help shows how$"):
+        launch.main(arguments)
+
+
+def test_the_processes_of_a_host_get_ports_of_their_own():
+    processes = launch._on_hosts(["me@a", "b", "me@a"], 2222, ["python", "x y.py"], "ssh -F file")
+    assert [process.label for process in processes] == ["0 me@a", "1 b", "2 me@a"]
+    *words, host, line = processes[2].command
+    assert (words[:3], host) == (["ssh", "-F", "file"], "me@a")
+    assert "TERNGRAD_HOSTS=a:2222,b:2222,a:2223 TERNGRAD_RANK=2 TERNGRAD_CONTROL_PORT=3222" in line
+    assert line.endswith("-m terngrad.cluster.attended python 'x y.py'")
