@@ -1,6 +1,7 @@
 """Measures the precision of the examples alone and on workers of this machine.
 
-python -m benchmarks.examples_precision [--mnist FOLDER] [--cifar10 ARCHIVE] [ARGUMENT...]
+python -m benchmarks.examples_precision [--mnist FOLDER] [--cifar10 ARCHIVE] [--only NAME,...]
+    [ARGUMENT...]
 
 It prints a row of a table for each example: the last accuracy of the program alone, on two workers
 with float gradients, and on two workers with ternary gradients. All have the same batches in total.
@@ -30,6 +31,7 @@ def main(argv: Sequence[str]) -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--mnist", default=str(_MNIST), help="folder with MNIST's files")
     options.add_argument("--cifar10", default="", help="cifar-10-python.tar.gz; none = made images")
+    options.add_argument("--only", default="", help="names of examples, separated by commas")
     options.add_argument("--batch_size", type=int, default=32, help="of all workers together")
     given, others = options.parse_known_args(argv)
     print(
@@ -37,7 +39,8 @@ def main(argv: Sequence[str]) -> None:
     )
     for path in sorted(_EXAMPLES.glob("*.py")):
         text = path.read_text()
-        if "terngrad.join" not in text:
+        is_chosen = not given.only or path.stem in given.only.split(",")
+        if "terngrad.join" not in text or not is_chosen:
             continue
         data = {"cifar10_augmentation": given.cifar10, "text_classification": ""}
         chosen = data.get(path.stem, given.mnist)

@@ -45,11 +45,11 @@ def cifar10(archive: str | None, train: int, test: int) -> tuple[Arrays, Arrays]
         for member in tar.getmembers():
             if "_batch" in member.name:
                 name = os.path.basename(member.name)
-                batches[name] = pickle.load(tar.extractfile(member), encoding="latin1")
+                batches[name] = pickle.load(tar.extractfile(member), encoding="bytes")
     splits = []
     for names, count in ([f"data_batch_{i}" for i in range(1, 6)], train), (["test_batch"], test):
-        pixels = np.concatenate([batches[name]["data"] for name in names])[:count]
-        labels = np.concatenate([batches[name]["labels"] for name in names])[:count]
+        pixels = np.concatenate([batches[name][b"data"] for name in names])[:count]
+        labels = np.concatenate([batches[name][b"labels"] for name in names])[:count]
         images = pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1).astype("float32") / 255
         splits.append((images, labels.astype("int32")))
     return splits[0], splits[1]
