@@ -45,8 +45,7 @@ x = block(block(block(images, 16), 32), 64)
 x = keras.layers.GlobalAveragePooling2D()(x)
 model = keras.Model(images, keras.layers.Dense(10)(x))
 
-steps = args.epochs * args.train_size // args.batch_size
-rate = keras.optimizers.schedules.CosineDecay(0.05, steps)
+rate = keras.optimizers.schedules.CosineDecay(0.05, args.epochs * len(dataset))
 optimizer = keras.optimizers.SGD(rate, momentum=0.9, nesterov=True, weight_decay=1e-4)
 optimizer = terngrad.keras.distribute(optimizer, group)
 loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

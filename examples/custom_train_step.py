@@ -60,7 +60,7 @@ optimizer = keras.optimizers.Adam(1e-3, global_clipnorm=5.0)
 optimizer = terngrad.keras.distribute(optimizer, group)
 loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 model.compile(optimizer, loss, metrics=["accuracy"])
-steps = args.train_size // args.batch_size
+steps = len(train[0]) // args.batch_size
 model.fit(
     dataset,
     epochs=args.epochs,

@@ -86,6 +86,14 @@ def test_law_8_killed_and_started_again_with_a_backup_equals_undisturbed(tmp_pat
     assert_same_weights(chief, resumed)
 
 
+def test_a_worker_with_fewer_batches_is_named_and_all_end(tmp_path):
+    for output, status in outcomes(tmp_path, 2, "--short"):
+        assert status == 1, output
+        assert re.search(r"worker 1 \S+: no next batch for 12 s while the others wait", output), (
+            output
+        )
+
+
 def test_all_stop_after_the_same_step_when_a_callback_of_one_stops_it(tmp_path):
     chief, other = fitted(tmp_path, 2, "--pause=stop")
     assert chief["updates"] == other["updates"] == 7

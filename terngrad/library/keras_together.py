@@ -61,6 +61,7 @@ class Together(keras.callbacks.Callback):
         self._callbacks: list[keras.callbacks.Callback] = []
         self._step: _SharedStep | None = None
         self._epoch = 0
+        self._batches = 0  # made in this fit
         self._signals = _Signals()
 
     def set_model(self, model: keras.Model) -> None:
@@ -110,6 +111,8 @@ class Together(keras.callbacks.Callback):
           MembershipError: names what differs.
         """
         del logs
+        self._batches = 0
+        self._group.pulse.batches = None
         if self._group.size > 1:
             self._agree_on_model()
             self._copy_state()
@@ -122,11 +125,21 @@ class Together(keras.callbacks.Callback):
         """Tells the others in the next step if this process is to stop; stops when all know."""
         if self._step is None:
             return
+        self._batches += 1
         stop, *signals = self._step.heard()
         self._raise_if(signals, batch, logs)
         wants = self.model.stop_training
         self.model.stop_training = bool(stop)
         self._step.tell([float(wants), *self._signals.seen()])
+
+    def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
+        """Tells the others how far this process is, so that one that has no batch is named."""
+        if self._batches:  # the first one compiles, which may take any time
+            self._group.pulse.batches = self._batches + 1
+
+    def on_test_begin(self, logs: dict | None = None) -> None:
+        """Lets a validation take any time."""
+        self._group.pulse.batches = None
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         """Notes the epoch."""
@@ -157,7 +170,9 @@ class Together(keras.callbacks.Callback):
         if self._group.size == 1:
             return
         own = {name: np.asarray(value).tolist() for name, value in logs.items()}
+        self._group.pulse.batches = self._batches or None
         rows = gather(self._group, {"logs": own, "weights": _digest(self.model)})
+        self._group.pulse.batches = None  # callbacks may take any time
         for name in {name for row in rows for name in row["logs"]}:
             logs[name] = _mean([row["logs"][name] for row in rows if name in row["logs"]])
         if len({row["weights"] for row in rows}) > 1:
@@ -204,6 +219,7 @@ class Together(keras.callbacks.Callback):
             return
         number = next(n for n, said in zip(_SIGNALS, signals, strict=True) if said)
         self._signals.leave(forget=True)
+        self._group.pulse.batches = None
         for callback in self._callbacks:
             if isinstance(callback, keras.callbacks.ModelCheckpoint) and batch is not None:
                 callback._save_model(epoch=self._epoch, batch=batch, logs=logs or {})
