@@ -16,6 +16,7 @@ from setuptools.errors import CompileError
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
+import terngrad
 from terngrad.ops import build, library
 from terngrad.service import build as messages
 from terngrad.service import compiled
@@ -82,7 +83,7 @@ def build_requirements() -> list[str]:
 
 setuptools.setup(
     name="terngrad",
-    version="2.0.0",
+    version=terngrad.__version__,
     description="Trains image classifiers whose workers exchange ternary gradients",
     long_description=pathlib.Path(__file__).with_name("README.md").read_text(),
     long_description_content_type="text/markdown",
@@ -105,7 +106,11 @@ setuptools.setup(
         "inception.cluster": ["network.sh"],
         "slim.datasets": ["imagenet_synsets.txt", "mnist_sample/*"],
         "terngrad.service": ["service.proto"],
-        "terngrad": ["cc/*/*.h", "cc/*/*.cc"],  # another TensorFlow needs them compiled again
+        "terngrad": [
+            "py.typed",
+            "cc/*/*.h",
+            "cc/*/*.cc",
+        ],  # another TensorFlow needs them compiled again
     },
     exclude_package_data={"terngrad": ["cc/*/*_test.*"]},
     ext_modules=[setuptools.Extension("terngrad.ops.kernels", [], optional=True)]

@@ -41,6 +41,7 @@ _TIMEOUT_SECS = 240
 _ASSIGNMENT = re.compile(r"([A-Z_]+)=")
 _OWN_PARSERS = (
     "inception.launch",
+    "terngrad.launch",
     "terngrad.ops.build",
     "docs.draw_augmentation",
     "docs.write_flags",

@@ -15,14 +15,16 @@ if TYPE_CHECKING:
     from terngrad.library.joining import join
     from terngrad.library.reducer import Reducer
     from terngrad.library.settings import configure
+    from terngrad.service.security import Tls
 
 __version__ = "2.0.0"
-__all__ = ["Group", "MembershipError", "Reducer", "__version__", "configure", "join"]
+__all__ = ["Group", "MembershipError", "Reducer", "Tls", "__version__", "configure", "join"]
 
 _MODULES = {
     "Group": "terngrad.library.group",
     "MembershipError": "terngrad.cluster.channel",
     "Reducer": "terngrad.library.reducer",
+    "Tls": "terngrad.service.security",
     "configure": "terngrad.library.settings",
     "join": "terngrad.library.joining",
 }

@@ -49,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
     if arguments.hosts:
         members = _on_hosts(arguments.hosts, arguments.port, command, arguments.ssh)
     else:
-        members = _on_this_machine(arguments.n, command)
+        members = _on_this_machine(arguments.n, arguments.ps, command)
     run = LocalRun(
         members,
         0,
@@ -65,6 +65,13 @@ def main(argv: Sequence[str]) -> int:
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = _Parser("python -m terngrad.launch", description=__doc__, formatter_class=_Help)
     parser.add_argument("-n", type=int, metavar="N", help="number of processes on this machine")
+    parser.add_argument(
+        "--ps",
+        type=int,
+        default=0,
+        metavar="N",
+        help="with -n: exchange through N parameter servers, which run the program up to its join",
+    )
     parser.add_argument("--hosts", metavar="A,B,C", help="one process on each, through ssh")
     parser.add_argument(
         "--port",
@@ -95,6 +102,8 @@ def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> No
         parser.error("needs -n or --hosts, and not both")
     if arguments.hosts is None and arguments.n < 1:
         parser.error(f"-n is {arguments.n}; allowed are whole numbers of 1 and more")
+    if arguments.ps < 0 or (arguments.ps and arguments.hosts):
+        parser.error(f"--ps is {arguments.ps}; allowed are 0 and more, with -n")
     if arguments.hosts is not None:
         arguments.hosts = arguments.hosts.split(",")
         for host in arguments.hosts:
@@ -111,12 +120,20 @@ def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> No
         parser.error(f"no such program: {program}")
 
 
-def _on_this_machine(count: int, command: Sequence[str]) -> list[Process]:
-    *ports, control = free_ports(count + 1, "127.0.0.1")
-    hosts = [f"127.0.0.1:{port}" for port in ports]
-    own = {} if "TF_CPP_MIN_LOG_LEVEL" in os.environ else {"TF_CPP_MIN_LOG_LEVEL": "2"}
+def _on_this_machine(count: int, servers: int, command: Sequence[str]) -> list[Process]:
+    control, *ports = free_ports(count + servers + 1, "127.0.0.1")
+    addresses = [f"127.0.0.1:{port}" for port in ports]
+    hosts, ps_hosts = addresses[:count], addresses[count:]
+    level = {"TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2")}
+    roles = [("worker", i) for i in range(count)] + [("ps", i) for i in range(servers)]
     return [
-        Process(i, str(i), command, own | launch.variables(hosts, i, control)) for i in range(count)
+        Process(
+            index,
+            str(i) if job == "worker" else f"ps {i}",
+            command,
+            level | launch.variables(hosts, i, control, ps_hosts, job),
+        )
+        for index, (job, i) in enumerate(roles)
     ]
 
 

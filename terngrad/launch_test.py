@@ -74,6 +74,7 @@ def test_each_process_has_its_rank_and_arguments_and_a_label(program, places):
 def test_a_failure_ends_the_others_and_gives_the_exit_status(program, places):
     with launched(*places, program, "fail") as run:
         assert run.finish() == 5, run.output
+        assert re.search("^1.* ended with 5: the others are asked to end", run.output, re.M)
         assert not run.outlived()
 
 

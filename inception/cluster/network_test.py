@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from inception.cluster import network
 from inception.cluster.network import security
 from inception.flags.cluster import ClusterConfig
+from terngrad.service import certificates
 from terngrad.testing.certificates import make_certificates
 
 
@@ -50,14 +50,14 @@ def test_law_10_a_file_without_a_certificate_is_named(tls, tmp_path, flag):
 
 def test_law_10_a_key_of_another_certificate_is_named(tls, tmp_path):
     other = make_certificates(tmp_path, "theirs", "stranger")
-    with pytest.raises(ValueError, match=rf"--tls_cert=.*or none for --tls_key={other.key}"):
+    with pytest.raises(ValueError, match=rf"--tls_cert=.*or none for the key {other.key}"):
         security(cluster_of(tls, tls_key=other.key))
 
 
 @pytest.mark.parametrize("years", [-30, -1, 1, 30])
 def test_law_10_a_certificate_that_is_not_valid_by_this_clock_is_named(tls, monkeypatch, years):
     now = time.time() + years * 365 * 86400
-    monkeypatch.setattr(network.time, "time", lambda: now)
+    monkeypatch.setattr(certificates.time, "time", lambda: now)
     clock = time.strftime("%Y-%m-%d %H:%M", time.gmtime(now))
     dates = r"is valid from 20\d\d-\d\d-\d\d \d\d:\d\d to 20.* UTC"
     why = rf"--tls_cert={tls.cert}: {dates}; the clock of this machine says {clock}"

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import sys
-import threading
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from inception.cluster.network import security, tell_hosts
 from inception.cluster.workers import Workers
 from inception.flags.cluster import ClusterConfig
-from terngrad.cluster.channel import FinishedError, name_of
-from terngrad.cluster.membership import compare, end_process, reason_of
-from terngrad.cluster.pulse import HOPELESS, Pulse
+from terngrad.cluster.channel import name_of
+from terngrad.cluster.pulse import Pulse
 from terngrad.exchange.parameter_server.coordination.situation import Rules
 from terngrad.exchange.parameter_server.exchange import ParameterServerConnection
+from terngrad.exchange.parameter_server.membership import Ending, agree
 from terngrad.exchange.parameter_server.worker.client import Client
-
-_LOOK_SECS = 1.0
 
 
 @contextlib.contextmanager
@@ -39,12 +33,7 @@ def joined(cluster: ClusterConfig) -> Iterator[Workers]:
         str(rules),
         elastic=rules.elastic,
     )
-    ending = _Ending(client, name_of(rank, hosts), pulse, rules.timeout_secs)
-
-    def agree(facts: Mapping[str, str]) -> None:
-        given = client.meeting.gather(f"facts:{min(facts)}", json.dumps(facts).encode())
-        facts_of = {worker: json.loads(text) for worker, text in given.items()}
-        compare({**facts_of, rank: dict(facts)}, hosts)  # a late worker has not given its own
+    ending = Ending(client, name_of(rank, hosts), pulse, rules.timeout_secs)
 
     with ending.at_the_end_of_the_block():
         if rank == 0:
@@ -59,57 +48,7 @@ def joined(cluster: ClusterConfig) -> Iterator[Workers]:
             len(hosts),
             cluster.split_data,
             lambda: connection,
-            agree,
+            lambda facts: agree(client, facts, hosts),
             pulse,
             cluster.aggregated,
         )
-
-
-class _Ending:
-    """Ends this worker, and tells the ps and the others why."""
-
-    def __init__(self, client: Client, name: str, pulse: Pulse, timeout_secs: float) -> None:
-        self._client, self._name = client, name
-        self._pulse, self._timeout_secs = pulse, timeout_secs
-
-    @contextlib.contextmanager
-    def at_the_end_of_the_block(self) -> Iterator[None]:
-        """Leaves the others in order if the block succeeds; else they learn the reason."""
-        client, why = self._client, ""
-        try:
-            client.watch(self._end_soon)
-            yield
-            client.meeting.leave()
-        except SystemExit:  # all workers were stopped, and have saved
-            client.meeting.leave()
-            raise
-        except FinishedError as error:
-            client.meeting.leave()
-            print(f"{self._name}: {error}.", flush=True)
-            sys.exit(0)
-        except BaseException as error:
-            why = reason_of(error)
-            if client.failure:
-                self._end(client.failure, said=why)
-            client.meeting.fail(why)
-            raise
-        finally:
-            client.close(is_done=True, why=why)
-
-    def _end(self, why: str, said: str = "") -> None:
-        self._client.close(is_done=True, why=why)
-        end_process(f"{self._name} ends: {said or why}")
-
-    def _end_soon(self, why: str) -> None:
-        """Lets the main thread save the steps made so far, unless it hangs."""
-        threading.Thread(target=self._end_unless_it_moves, args=(why,), daemon=True).start()
-
-    def _end_unless_it_moves(self, why: str) -> None:
-        limit = self._timeout_secs
-        now = began = stepping_since = time.monotonic()
-        while now - stepping_since < limit and now - began < HOPELESS * limit:
-            time.sleep(min(_LOOK_SECS, limit / 4))
-            now = time.monotonic()
-            if self._pulse.batches is None:  # it may be saving, which takes as long as it takes
-                stepping_since = now
-        self._end(why)

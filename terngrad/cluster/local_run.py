@@ -55,6 +55,7 @@ class _Event:
 
     monotonic_secs: float
     status: int
+    text: str = ""
 
 
 class Requests:
@@ -202,7 +203,8 @@ class LocalRun:
                 self._note_killed(member)
             code = 0
         status = 1 if code < 0 else code  # killed: a failure like any other
-        self._ends.append(_Event(time.monotonic(), status))
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+        self._ends.append(_Event(time.monotonic(), status, f"{member.label} {how}"))
 
     def _note_killed(self, member: Process) -> None:
         name = member.label
@@ -253,7 +255,9 @@ class LocalRun:
             return
         if time.monotonic() > failure.monotonic_secs + self._notice_secs:
             self._are_hurried = True
-            for process in self._workers():
+            if left := [process for process in self._workers() if process.poll() is None]:
+                self._output.show(f"{failure.text}: the others are asked to end.")
+            for process in left:
                 _send(process, signal.SIGTERM)
 
     def _end_servers(self) -> None:

@@ -70,6 +70,7 @@ def test_a_process_that_waits_for_the_others_still_runs_and_keeps_its_signals(ho
         ),
         ("from /job:worker/replica:0/task:0/device:CPU:0: gone", "from worker 0 (one:1): gone"),
         ("one line", "one line"),
+        ("{{function_node __wrapped__R_device_/job:worker/task:0}} three values", "three values"),
         ("Graph execution error:\n", "UnavailableError"),
     ],
 )

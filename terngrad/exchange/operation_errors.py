@@ -11,17 +11,28 @@ from terngrad.cluster.channel import name_of
 
 OperationError = tf.errors.OpError  # raised by an operation that no longer reaches a process
 
+# The kinds of them that such an operation raises; a program's own mistakes are of other kinds.
+LOSSES = (
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.InternalError,
+    tf.errors.UnavailableError,
+)
+
 # Lines around the informative one, and the number before it in a list of several errors.
 _FRAME = re.compile(
     r"\s(?!\s*\(0\))|$|Graph execution error|Detected at node|Stack trace|<stack traces|"
     r"\d+ root error|Additional GRPC error|:?\{"
 )
+_NODE = re.compile(r"\{\{\w+ [^{}]*\}\} ")  # before the line of an operation outside tf.function
 _NUMBER = re.compile(r"\s*\(0\) ")
 _TASK = re.compile(r"/job:\w+/(?:replica:\d+/)?task:(\d+)(?:/device:\w+:\d+)?")
 
 
 def reason(error: OperationError, hosts: Sequence[str]) -> str:
     """Returns the informative line of an error, with the names of processes."""
-    lines = [line for line in str(error).splitlines() if not _FRAME.match(line)]
+    lines = [_NODE.sub("", line, 1) for line in str(error).splitlines()]
+    lines = [line for line in lines if not _FRAME.match(line)]
     line = _NUMBER.sub("", lines[0]) if lines else type(error).__name__
     return _TASK.sub(lambda match: name_of(int(match[1]), hosts), line)

@@ -15,6 +15,7 @@ import tensorflow as tf
 from terngrad.cluster.channel import MembershipError
 from terngrad.cluster.pulse import Pulse
 from terngrad.exchange.connection import Connection
+from terngrad.exchange.operation_errors import LOSSES, OperationError, reason
 from terngrad.exchange.two_shot import Transport
 from terngrad.library.shard import shard
 
@@ -34,6 +35,7 @@ class Group(contextlib.AbstractContextManager):
       connection: the engine's connection to the others; None if there are none.
       pulse: counts what this process does together with the others.
       reducers: number of reducers so far.
+      step: that of the reducer, by which parameter servers know an operation; None = there is none.
     """
 
     def __init__(
@@ -63,7 +65,8 @@ class Group(contextlib.AbstractContextManager):
         self._membership = membership
         self.reducers = 0
         self._barriers = 0
-        self._step: tf.Variable | None = None
+        self.step: tf.Variable | None = None
+        self._stands = False  # whether parameter servers have let this process make steps
         if membership:
             atexit.register(self._end)
 
@@ -128,17 +131,27 @@ class Group(contextlib.AbstractContextManager):
             return
         kinds = ", ".join(f"{v.dtype.name}{list(v.shape)}" for v in held)
         self.agree({"variables to broadcast": kinds})
-        packed = tf.Variable(_packed([v.numpy() for v in held]), trainable=False)
-        self.pulse.begin()
-        if isinstance(self.connection, Transport):
-            packed.assign(self.connection.broadcast(packed.read_value(), f"copy/{packed.shape[0]}"))
-        else:
-            self._step = self._step or tf.Variable(0, dtype=tf.int64, trainable=False)
-            self.connection.synchronize([self._step, packed])
-        values = _unpacked(packed.numpy(), [(v.shape, v.dtype.as_numpy_dtype) for v in held])
+        content = self._of_chief(_packed([v.numpy() for v in held]))
+        values = _unpacked(content, [(v.shape, v.dtype.as_numpy_dtype) for v in held])
         if not self.is_chief:
             for variable, value in zip(held, values, strict=True):
                 variable.assign(value)
+
+    def _of_chief(self, content: np.ndarray) -> np.ndarray:
+        """Returns the chief's content, int32 [n]."""
+        connection = self.connection
+        self.pulse.begin()
+        if isinstance(connection, Transport):
+            return connection.broadcast(tf.constant(content), f"copy/{len(content)}").numpy()
+        if not self._stands:
+            self._stands = True
+            packed = tf.Variable(content, trainable=False)
+            connection.synchronize([self.step or tf.Variable(0, dtype=tf.int64), packed])
+            return packed.numpy()
+        most = connection.largest_part // content.itemsize
+        parts = [content[i : i + most] for i in range(0, len(content), most)]
+        gather = lambda part: connection.all_gather(tf.constant(part), f"copy/{len(part)}")
+        return np.concatenate([gather(part).numpy()[0] for part in parts])
 
     def all_gather(self, array: np.ndarray) -> np.ndarray:
         """Returns the arrays of all processes, in the order of their ranks: [...] -> [size, ...].
@@ -173,9 +186,16 @@ class Group(contextlib.AbstractContextManager):
         membership, self._membership = self._membership, None
         if membership:
             atexit.unregister(self._end)
+            if isinstance(error, OperationError) and not self._is_loss(error):
+                error = RuntimeError(reason(error, ()))  # one of the program's own
+                kind = RuntimeError
             self.connection = None
             self._agree = _is_closed
             membership.__exit__(kind, error, traceback)
+
+    def _is_loss(self, error: OperationError) -> bool:
+        """Returns whether an error of TensorFlow may come from a process that was lost."""
+        return isinstance(error, LOSSES) or self.connection.was_interrupted()
 
     def check_open(self) -> None:
         """Raises MembershipError if this process has left the others."""

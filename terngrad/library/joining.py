@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Sequence
 
-from terngrad.cluster import admission
 from terngrad.cluster.channel import MembershipError, split_address
 from terngrad.cluster.managed.find import find
 from terngrad.cluster.managed.role import NothingFoundError, Role
-from terngrad.cluster.pulse import Pulse
-from terngrad.exchange import collective
-from terngrad.exchange.watching import watching
+from terngrad.library import engines, serving
+from terngrad.library.engines import ENGINES
 from terngrad.library.group import Group
+from terngrad.service import certificates
+from terngrad.service.security import Tls, is_loopback
 
-_CONTROL_PORT_ABOVE = 1000  # of the chief's own port, unless an argument says otherwise
+_HOROVOD = "HOROVOD_SIZE"  # set by horovodrun, unless it calls mpirun
 
 _joined: list[Group] = []
 
@@ -24,18 +23,35 @@ def join(
     hosts: Sequence[str] | None = None,
     *,
     rank: int | None = None,
+    ps_hosts: Sequence[str] = (),
+    job: str = "worker",
     control_port: int | None = None,
+    engine: str = "auto",
+    tls: Tls | None = None,
+    allow_insecure_network: bool = False,
     timeout_secs: float = 60.0,
 ) -> Group:
     """Joins the processes that train together.
 
     Call it once, before TensorFlow computes anything. Without arguments, what started this process
-    says which one it is: `python -m terngrad.launch`. Where nothing does, this process is alone.
+    says which one it is: `python -m terngrad.launch`, TF_CONFIG, torchrun, mpirun or Slurm's srun.
+    Where nothing does, this process is alone. A parameter server adds gradients until the others
+    are done, and ends here.
 
     Args:
-      hosts: "host:port" of each process, the same list on all; port is free on its host.
-      rank: index of this process in `hosts`; 0 is the chief.
+      hosts: "host:port" of each process, the same list on all; each needs its port free.
+      rank: index of this process in `hosts`, or of a parameter server in `ps_hosts`; worker 0 is
+        the chief.
+      ps_hosts: "host:port" of each parameter server, if the processes exchange through these; the
+        hosts are then only names.
+      job: "worker", or "ps": this process is a parameter server.
       control_port: port at which the chief listens for the others; None = its own + 1000.
+      engine: "collective" (TensorFlow's collectives), "parameter_server", "mpi" or "horovod"; the
+        last two need mpirun or horovodrun, which know the hosts. "auto" = by what started this
+        process: mpi for mpirun, horovod for horovodrun, else parameter_server with ps_hosts and
+        collective without.
+      tls: certificates for parameter servers on other machines: Tls(ca, cert, key).
+      allow_insecure_network: allow such servers without certificates.
       timeout_secs: how long to wait for the others; later, a process that is silent for this long
         counts as lost, which ends the others.
 
@@ -43,70 +59,115 @@ def join(
       ValueError: an argument, or what the environment says, is wrong.
       MembershipError: names the processes that did not join or cannot be reached.
     """
-    role = _role(hosts, rank, control_port, timeout_secs)
-    if role is None or role.size == 1:
+    if engine != "auto" and engine not in ENGINES:
+        raise ValueError(f"join: engine is {engine!r}; allowed are auto, {', '.join(ENGINES)}")
+    if timeout_secs <= 0:
+        raise ValueError(f"join: timeout_secs is {timeout_secs}; allowed are more than 0")
+    if job not in ("worker", "ps"):
+        raise ValueError(f"join: job is {job!r}; allowed are worker and ps")
+    if engine in engines.LAUNCHED and (hosts is not None or rank is not None):
+        raise ValueError(f"join: engine={engine!r} knows the processes: leave out hosts and rank")
+    if engine in engines.LAUNCHED:
+        role = Role(source="join", task_id=0, size=None, variable_update=engine)
+    elif hosts is not None:
+        role = _given(hosts, rank, ps_hosts, job, control_port)
+    elif rank is not None or ps_hosts:
+        name = "rank" if rank is not None else "ps_hosts"
+        raise ValueError(f"join: {name} needs hosts, which lists HOST:PORT of each process")
+    else:
+        role = _found(timeout_secs)
+    if role is None or (role.size == 1 and not role.ps_hosts):
         return Group()
     if _joined:
         raise ValueError("join: this process has joined before; allowed is once")
-    group = _met(role, timeout_secs)
+    chosen = _engine(engine, role)
+    if chosen == "parameter_server":
+        _check_security(role.ps_hosts, tls, allow_insecure_network)
+    if role.job_name == "ps":
+        serving.serve(role, tls, timeout_secs, is_open=allow_insecure_network)
+    group = ENGINES[chosen](engines.Meeting(role, timeout_secs, tls))
     _joined.append(group)
     return group
 
 
-def _role(
-    hosts: Sequence[str] | None, rank: int | None, control_port: int | None, timeout_secs: float
-) -> Role | None:
-    """Returns which process this is: from arguments, or else from what launched it."""
-    if hosts is None:
-        if rank is not None:
-            raise ValueError("join: rank needs hosts, which lists HOST:PORT of each process")
-        try:
-            return find(os.environ, 0, timeout_secs)
-        except NothingFoundError:
-            return None
+def _found(timeout_secs: float) -> Role | None:
+    """Returns which process this is, from what launched it; None = alone."""
+    if _HOROVOD in os.environ:
+        return Role(source="horovodrun", task_id=0, size=None, variable_update="horovod")
+    try:
+        return find(os.environ, 0, timeout_secs)
+    except NothingFoundError:
+        return None
+
+
+def _given(
+    hosts: Sequence[str],
+    rank: int | None,
+    ps_hosts: Sequence[str],
+    job: str,
+    control_port: int | None,
+) -> Role:
+    """Returns which process this is, from arguments."""
     if rank is None:
         raise ValueError("join: hosts needs rank, the index of this process in it")
-    _check_hosts(hosts)
-    if not 0 <= rank < len(hosts):
-        allowed = f"0 to {len(hosts) - 1}, an index of hosts"
+    _check_hosts("hosts", hosts)
+    if ps_hosts or job == "ps":
+        _check_hosts("ps_hosts", ps_hosts)
+    name, own = ("ps_hosts", ps_hosts) if job == "ps" else ("hosts", hosts)
+    if not 0 <= rank < len(own):
+        allowed = f"0 to {len(own) - 1}, an index of {name}"
         raise ValueError(f"join: rank is {rank}; allowed are {allowed}")
     return Role(
         source="join",
+        job_name=job,
         task_id=rank,
         size=len(hosts),
         worker_hosts=tuple(hosts),
+        ps_hosts=tuple(ps_hosts),
         control_port=control_port,
     )
 
 
-def _check_hosts(hosts: Sequence[str]) -> None:
+def _check_hosts(name: str, hosts: Sequence[str]) -> None:
     if not hosts or isinstance(hosts, str):
-        raise ValueError(f"join: hosts is {hosts!r}; it must list HOST:PORT of each process")
+        raise ValueError(f"join: {name} is {hosts!r}; it must list HOST:PORT of each process")
     for host in hosts:
         try:
             split_address(host)
         except MembershipError as error:
-            raise ValueError(f"join: hosts: {error}") from None
+            raise ValueError(f"join: {name}: {error}") from None
     if len(set(hosts)) < len(hosts):
-        raise ValueError(f"join: hosts: each HOST:PORT must be listed once: {', '.join(hosts)}")
+        raise ValueError(f"join: {name}: each HOST:PORT must be listed once: {', '.join(hosts)}")
 
 
-def _met(role: Role, timeout_secs: float) -> Group:
-    """Meets the others at the chief's control port; exchanges over TensorFlow's collectives."""
-    hosts, rank = role.worker_hosts, role.task_id
-    collective.check_start()
-    pulse = Pulse()
-    peers = admission.join(hosts, rank, _control_address(role), timeout_secs)
-    doors = {i: host for i, host in enumerate(hosts) if i != rank}
-    with contextlib.ExitStack() as stack:
-        watched = watching(hosts, rank, peers, timeout_secs, pulse=pulse, doors=doors)
-        membership = stack.enter_context(watched)
-        connection = collective.start(hosts, rank, timeout_secs)
-        kept = stack.pop_all()
-    return Group(rank, len(hosts), connection, membership.agree, pulse, kept)
+def _engine(engine: str, role: Role) -> str:
+    """Returns the engine's name."""
+    served = "parameter_server"
+    natural = role.variable_update or (served if role.ps_hosts else "collective")
+    if engine == "auto":
+        return natural
+    if (engine == served) != bool(role.ps_hosts):
+        why = "needs ps_hosts" if engine == served else "must not have ps_hosts"
+        raise ValueError(f"join: engine={engine!r} {why}")
+    if role.variable_update and engine != role.variable_update:
+        raise ValueError(
+            f"join: engine is {engine!r}; {role.source} started this process, which "
+            f"allows {role.variable_update}"
+        )
+    return engine
 
 
-def _control_address(role: Role) -> str:
-    """HOST:PORT at which the chief listens for the others."""
-    host, _, port = role.worker_hosts[0].rpartition(":")
-    return f"{host}:{role.control_port or int(port) + _CONTROL_PORT_ABOVE}"
+def _check_security(ps_hosts: Sequence[str], tls: Tls | None, is_insecure_allowed: bool) -> None:
+    """Raises ValueError if certificates are wrong, or missing for a ps on another machine."""
+    if tls:
+        try:
+            certificates.check(tls)
+        except certificates.CertificateError as error:
+            raise ValueError(f"join: tls: {error}") from None
+    elif not is_insecure_allowed:
+        for host in ps_hosts:
+            if not is_loopback(split_address(host)[0]):
+                raise ValueError(
+                    f"join: the parameter server {host} is not on this machine: needs tls, or "
+                    "allow_insecure_network=True in a network where all are trusted"
+                )

@@ -1,5 +1,6 @@
 """Own training loops with the library, on one process and on two."""
 
+import json
 import re
 import subprocess
 import sys
@@ -7,16 +8,27 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.framework import random_seed
 
 from terngrad.cluster.channel import MembershipError
 from terngrad.cluster.managed import launch
 from terngrad.cluster.ports import free_ports
+from terngrad.codecs.factory import make_codecs
+from terngrad.exchange.local import LocalExchange
+from terngrad.layout import Policy, make_layout
 from terngrad.library.group import Group
 from terngrad.library.joining import join
 from terngrad.library.reducer import Reducer
-from terngrad.testing.processes import finished
+from terngrad.service.security import Tls
+from terngrad.testing import nets
+from terngrad.testing.processes import Started, finished, mpirun
+from terngrad.training import runtime, schedules
+from terngrad.training.classifier import Classifier
+from terngrad.training.optimizers import Momentum
+from terngrad.training.step import TrainStep
 
 ALONE = Group()
+TWO = {"hosts": ["a:1", "b:1"], "rank": 0}
 
 
 def outcomes(tmp_path, processes, *options, name="x.npz"):
@@ -59,6 +71,74 @@ def test_law_4_two_processes_of_a_node_and_one_of_two_nodes_give_the_same_bits(
     assert_equal(one, written(tmp_path, rank=1))
 
 
+@pytest.mark.parametrize("path", ["terngrad.testing.residual_codec:ResidualCodec", "ternary"])
+def test_a_loop_by_hand_has_the_bits_of_the_training_step_of_the_programs(path):
+    """Also with a codec that has a memory."""
+    batches = list(nets.make_batches().take(4))
+    policy = Policy(clip_factor=2.5, **({"codec": path} if ":" in path else {"grad_bits": 1}))
+
+    programs = Classifier(nets.make_model())
+    kernels = runtime.kernels().kernels
+    layout = make_layout(programs.names, [v.shape for v in programs.variables], policy)
+    codecs, count = make_codecs(layout, kernels), tf.Variable(0, dtype=tf.int64)
+    optimizer, rate = Momentum(programs.variables, 0.9), schedules.fixed(0.05)
+    parts = (codecs, LocalExchange(2, kernels), optimizer, rate, None, count, 3, ["/CPU:0"])
+    theirs = tf.function(TrainStep(programs, *parts), autograph=False)
+
+    own = Classifier(nets.make_model())
+    settings = {"gradients": path, "clip_factor": 2.5, "seed": 3, "nodes": 2}
+    reducer = Reducer(own.variables, ALONE, **settings)
+    momentum = Momentum(own.variables, 0.9)
+
+    @tf.function(autograph=False)
+    def ours(images, labels):
+        seed = tf.zeros([2], tf.int32)  # the net has no dropout
+        halves = zip(tf.split(images, 2), tf.split(labels, 2), strict=True)
+        means = reducer([own.gradients(*half, seed)[0] for half in halves])
+        momentum.apply(means, tf.constant(0.05), tf.constant(0))
+
+    for batch in batches:
+        theirs(*batch)
+        ours(*batch)
+    for mine, other in zip(own.variables, programs.variables, strict=True):
+        np.testing.assert_array_equal(mine.numpy(), other.numpy())
+
+
+@pytest.mark.slow
+def test_law_4_mpi_gives_the_same_bits(tmp_path):
+    program = [*mpirun(2), "-m", "terngrad.testing.own_loop", str(tmp_path / "x.npz")]
+    with Started(program) as run:
+        run.succeed()
+    succeed(tmp_path, 1, "--nodes=2", name="one.npz")
+    assert_equal(written(tmp_path, name="one.npz"), written(tmp_path, rank=1))
+
+
+def served(tmp_path, *options):
+    """Runs two workers and a ps, which TF_CONFIG describes."""
+    *workers, ps = [f"127.0.0.1:{port}" for port in free_ports(3, "127.0.0.1")]
+    program = [sys.executable, "-m", "terngrad.testing.own_loop", str(tmp_path / "x.npz"), *options]
+    places = [("worker", 0), ("worker", 1), ("ps", 0)]
+    config = lambda kind, index: json.dumps(
+        {"cluster": {"worker": workers, "ps": [ps]}, "task": {"type": kind, "index": index}}
+    )
+    return finished([program] * 3, [{"TF_CONFIG": config(*place)} for place in places])
+
+
+@pytest.mark.slow
+def test_law_4_parameter_servers_of_tf_config_give_the_same_bits(tmp_path):
+    for output, status in served(tmp_path):
+        assert status == 0, output
+    succeed(tmp_path, 1, "--nodes=2", name="one.npz")
+    assert_equal(written(tmp_path, name="one.npz"), written(tmp_path, rank=1))
+
+
+@pytest.mark.slow
+def test_a_worker_of_parameter_servers_that_fails_is_named(tmp_path):
+    (chief, status), (_, other), (ps, of_ps) = served(tmp_path, "--end=fail")
+    assert (status, other, of_ps) == (1, 1, 1), chief + ps
+    assert re.search(r"worker 1 \(127.0.0.1:\d+\) failed: 'a mistake'", chief), chief
+
+
 @pytest.mark.slow
 def test_law_6_the_first_float_means_equal_those_of_one_process_with_the_whole_batch(tmp_path):
     succeed(tmp_path, 2, "--gradients=float32", "--steps=1")
@@ -75,6 +155,7 @@ def test_law_6_the_first_float_means_equal_those_of_one_process_with_the_whole_b
     [
         ("die", r"worker 1 \(127.0.0.1:\d+\) died: its connection closed"),
         ("fail", r"worker 1 \(127.0.0.1:\d+\) failed: 'a mistake'"),
+        ("operation", r"worker 1 \(127.0.0.1:\d+\) failed: .*3 values"),
         ("leave", r"worker 1 \S+ left after 3 operations with the others, of which this one has"),
     ],
 )
@@ -108,6 +189,36 @@ def test_wrong_arguments_of_join_are_named(arguments, why):
         join(**arguments)
 
 
+def test_it_is_too_late_to_join_after_tensorflow_has_computed_something():
+    tf.constant(1)
+    with pytest.raises(ValueError, match="join: TensorFlow has computed something already"):
+        join(["127.0.0.1:1", "127.0.0.1:2"], rank=0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ({"engine": "mpi"}, "join: engine mpi: must be started by mpirun|needs mpi4py"),
+        ({"engine": "mpi", "rank": 0}, "'mpi' knows the processes: leave out hosts and rank"),
+        ({"engine": "tcp"}, "join: engine is 'tcp'; allowed are auto, collective"),
+        ({"job": "ps"} | TWO, "join: ps_hosts is .*; it must list HOST:PORT"),
+        ({"job": "chief"} | TWO, "join: job is 'chief'; allowed are worker and ps"),
+        ({"timeout_secs": 0}, "join: timeout_secs is 0; allowed are more than 0"),
+        ({"ps_hosts": ["c:1"]}, "join: ps_hosts needs hosts"),
+        ({"engine": "parameter_server"} | TWO, "join: engine='parameter_server' needs ps_hosts"),
+        ({"engine": "collective", "ps_hosts": ["c:1"]} | TWO, "must not have ps_hosts"),
+        ({"ps_hosts": ["c.invalid:1"]} | TWO, "c.invalid:1 is not on this machine: needs tls"),
+        (
+            {"ps_hosts": ["c:1"], "tls": Tls("/gone", "/gone", "/gone")} | TWO,
+            "join: tls: ca is '/gone': cannot be read: No such file",
+        ),
+    ],
+)
+def test_an_engine_that_does_not_fit_is_named(arguments, why):
+    with pytest.raises(ValueError, match=why):
+        join(**arguments)
+
+
 def test_a_process_alone_is_a_group_of_one():
     with join() as group:
         assert (group.rank, group.size, group.is_chief, group.label) == (
@@ -135,6 +246,19 @@ def test_each_worker_gets_equally_many_elements_and_what_is_left_out_is_told(unk
     assert capsys.readouterr().out.startswith(f"shard: {told} are left out")
 
 
+def test_a_data_set_in_an_order_of_its_own_on_each_worker_is_told(capsys, monkeypatch):
+    # TensorFlow wants seeds where these tests turn its determinism on.
+    monkeypatch.setattr(random_seed.config, "is_op_determinism_enabled", lambda: False)
+    whole = tf.data.Dataset.range(6)
+    for dataset, is_told in (
+        (whole.shuffle(4).map(lambda i: i + 1).batch(2), True),
+        (whole.shuffle(4, seed=1).batch(2), False),
+        (tf.data.Dataset.zip(whole, whole), False),
+    ):
+        Group(0, 2).shard(dataset)
+        assert ("shuffled before it is dealt out" in capsys.readouterr().out) == is_told
+
+
 def test_arrays_are_dealt_out_by_row():
     x, y = np.arange(10).reshape(5, 2), {"label": np.arange(5)}
     rows, labels = Group(1, 2).shard((x, y))
@@ -144,6 +268,19 @@ def test_arrays_are_dealt_out_by_row():
         Group(1, 2).shard((x, np.arange(4)))
     with pytest.raises(ValueError, match="the data has 1 rows; 2 workers need one each"):
         Group(1, 2).shard(np.arange(1))
+
+
+def test_a_checkpoint_of_the_state_goes_on_with_the_same_bits(tmp_path):
+    path = "terngrad.testing.residual_codec:ResidualCodec"
+    gradients = [tf.reshape(tf.range(12.0), [4, 3]), tf.ones([3])]
+    make = lambda: Reducer(variables(), ALONE, gradients=path)
+    first, second = make(), make()
+    first(gradients)
+    saved = tf.train.Checkpoint(reducer=first.state).save(str(tmp_path / "checkpoint"))
+    tf.train.Checkpoint(reducer=second.state).restore(saved).assert_consumed()
+    for _ in range(3):
+        for one, other in zip(first(gradients), second(gradients), strict=True):
+            np.testing.assert_array_equal(one, other)
 
 
 def variables():

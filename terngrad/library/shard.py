@@ -25,6 +25,13 @@ def shard(data: Data, rank: int, size: int) -> Data:
 
 
 def _elements(dataset: tf.data.Dataset, rank: int, size: int) -> tf.data.Dataset:
+    if rank == 0 and _is_shuffled_at_random(dataset):
+        print(
+            "shard: Warning: the data set is shuffled before it is dealt out, in another order on "
+            "each worker, so some elements are seen twice and others never: call shard before "
+            "shuffle, or tf.keras.utils.set_random_seed with the same seed on all.",
+            flush=True,
+        )
     count = int(dataset.cardinality())
     if count == tf.data.INFINITE_CARDINALITY:
         return dataset.shard(size, rank)
@@ -35,6 +42,19 @@ def _elements(dataset: tf.data.Dataset, rank: int, size: int) -> tf.data.Dataset
         return whole.flat_map(own)
     each = _each(count, "elements", rank, size)
     return dataset.shard(size, rank).take(each)
+
+
+def _is_shuffled_at_random(dataset: tf.data.Dataset) -> bool:
+    """Returns whether each process gets another order, as far as TensorFlow lets it be seen."""
+    waiting = [dataset]
+    while waiting:
+        found = waiting.pop()
+        if "Shuffle" in type(found).__name__:
+            seeds = [getattr(found, name, None) for name in ("_seed", "_seed2")]
+            if all(seed is not None and int(seed) == 0 for seed in seeds):
+                return True
+        waiting += getattr(found, "_inputs", list)()
+    return False
 
 
 def _rows(data: Data, rank: int, size: int) -> Data:

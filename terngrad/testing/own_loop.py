@@ -20,6 +20,7 @@ from terngrad.testing import nets
 _ENDS = {
     "die": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "fail": lambda: {}["a mistake"],
+    "operation": lambda: tf.reshape([1, 2, 3], [2]),
     "leave": lambda: sys.exit(0),
 }
 
@@ -32,11 +33,12 @@ def main() -> None:
     options.add_argument("--nodes", type=int, default=1)
     options.add_argument("--steps", type=int, default=4)
     options.add_argument("--end", choices=_ENDS, help="how worker 1 ends before the third step")
+    options.add_argument("--engine", default="auto")
     options.add_argument("--eager", action="store_true")
     given = options.parse_args()
 
     terngrad.configure()
-    group = terngrad.join(timeout_secs=20.0)
+    group = terngrad.join(engine=given.engine, timeout_secs=20.0)
     tf.keras.utils.set_random_seed(1 + group.rank)  # the chief's parameters count
     model = nets.make_model()
     if not group.is_chief:

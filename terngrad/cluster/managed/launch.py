@@ -9,18 +9,28 @@ from terngrad.cluster.managed.role import ManagedError, Role, whole_number
 
 MARK = "TERNGRAD_HOSTS"
 _RANK, _CONTROL_PORT = "TERNGRAD_RANK", "TERNGRAD_CONTROL_PORT"
+_PS_HOSTS, _JOB = "TERNGRAD_PS_HOSTS", "TERNGRAD_JOB"
 _SOURCE = "terngrad.launch"
 
 
-def variables(hosts: Sequence[str], rank: int, control_port: int) -> dict[str, str]:
+def variables(
+    hosts: Sequence[str],
+    rank: int,
+    control_port: int,
+    ps_hosts: Sequence[str] = (),
+    job: str = "worker",
+) -> dict[str, str]:
     """Returns the variables of one process.
 
     Args:
       hosts: "host:port" of each worker.
-      rank: index of the process among them.
-      control_port: at which worker 0 listens for the others.
+      rank: index of the process among those of its job.
+      control_port: at which worker 0 listens for the others; not used with parameter servers.
+      ps_hosts: "host:port" of each parameter server.
+      job: "worker" or "ps".
     """
-    return {MARK: ",".join(hosts), _RANK: str(rank), _CONTROL_PORT: str(control_port)}
+    found = {MARK: ",".join(hosts), _RANK: str(rank), _CONTROL_PORT: str(control_port)}
+    return found | ({_PS_HOSTS: ",".join(ps_hosts), _JOB: job} if ps_hosts else {})
 
 
 def role(environment: Mapping[str, str]) -> Role:
@@ -29,19 +39,28 @@ def role(environment: Mapping[str, str]) -> Role:
     Raises:
       ManagedError: they do not fit together.
     """
-    hosts = tuple(environment[MARK].split(","))
+    jobs = {"worker": _hosts(environment, MARK), "ps": _hosts(environment, _PS_HOSTS)}
+    number = lambda name: whole_number(_SOURCE, name, environment.get(name))
+    if (job := environment.get(_JOB, "worker")) not in jobs:
+        raise ManagedError(f"{_JOB} is {job!r}; allowed are {' and '.join(jobs)}")
+    if (rank := number(_RANK)) >= len(jobs[job]):
+        raise ManagedError(f"{_RANK} is {rank}; the job {job} has {len(jobs[job])} processes")
+    return Role(
+        source=_SOURCE,
+        job_name=job,
+        task_id=rank,
+        size=len(jobs["worker"]),
+        worker_hosts=jobs["worker"],
+        ps_hosts=jobs["ps"],
+        control_port=None if jobs["ps"] else number(_CONTROL_PORT),
+    )
+
+
+def _hosts(environment: Mapping[str, str], name: str) -> tuple[str, ...]:
+    hosts = tuple(environment[name].split(",")) if name in environment else ()
     for host in hosts:
         try:
             split_address(host)
         except MembershipError as error:
-            raise ManagedError(f"{MARK}: {error}") from None
-    number = lambda name: whole_number(_SOURCE, name, environment.get(name))
-    if (rank := number(_RANK)) >= len(hosts):
-        raise ManagedError(f"{_RANK} is {rank}; allowed are 0 to {len(hosts) - 1}")
-    return Role(
-        source=_SOURCE,
-        task_id=rank,
-        size=len(hosts),
-        worker_hosts=hosts,
-        control_port=number(_CONTROL_PORT),
-    )
+            raise ManagedError(f"{name}: {error}") from None
+    return hosts

@@ -1,0 +1,59 @@
+"""The program of docs/library.md trains as the page says."""
+
+import inspect
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import terngrad
+from docs import markdown
+
+_PAGE = markdown.REPO / "docs" / "library.md"
+_MOST_LINES = 5
+
+
+def program() -> str:
+    """The page's train.py."""
+    (text,) = (b.text for b in markdown.blocks(_PAGE) if b.marker == "file: train.py")
+    return text
+
+
+@pytest.mark.slow
+def test_the_program_trains_alone_and_with_two_workers(tmp_path):
+    """It trains on little data, which takes the place of the download."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 10, 256)
+    images = np.zeros((256, 28, 28), np.uint8)
+    images[np.arange(256), labels * 2] = 255
+    np.savez(tmp_path / "digits.npz", images=images, labels=labels)
+    text = program().replace("/tmp/", f"{tmp_path}/")
+    given = f"__import__('numpy').load({str(tmp_path / 'digits.npz')!r}).values(), None"
+    text = text.replace("keras.datasets.mnist.load_data()", given)
+    (tmp_path / "train.py").write_text(text)
+    environment = os.environ | {"PYTHONPATH": str(markdown.REPO)}
+    for start in ([], ["-m", "terngrad.launch", "-n", "2"]):
+        command = [sys.executable, *start, str(tmp_path / "train.py")]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert len(re.findall(r"^(\[0\] )?epoch [01]: loss", done.stdout, re.M)) == 2, done.stdout
+    assert (tmp_path / "mnist.keras").exists()
+
+
+def test_distribution_adds_few_lines():
+    added = [line for line in program().splitlines() if "group" in line or "terngrad" in line]
+    added += [line for line in program().splitlines() if "reducer(" in line]
+    counted = [line for line in added if "is_chief" not in line]  # saving is the program's own
+    assert len(counted) == _MOST_LINES, counted
+
+
+def test_the_page_lists_the_public_names_and_arguments():
+    text = _PAGE.read_text(encoding="utf-8")
+    names = [name for name in terngrad.__all__ if not name.startswith("_")]
+    assert [name for name in names if f"`terngrad.{name}" not in text] == []
+    for function in (terngrad.join, terngrad.Reducer):
+        for name in list(inspect.signature(function).parameters)[2:]:
+            assert f"`{name}`" in text, f"{function.__name__} takes {name}"

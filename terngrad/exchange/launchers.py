@@ -1,0 +1,69 @@
+"""Workers that a launcher started and connected (mpirun, horovodrun)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from terngrad.cluster import launched
+from terngrad.cluster.membership import end_process, reason_of
+from terngrad.exchange.two_shot import Transport
+
+Gather = Callable[[Any], list[Any]]
+
+
+def start_mpi() -> tuple[Transport, Gather]:
+    """Joins the processes of mpirun; returns the transport, and an all-gather of objects.
+
+    Raises:
+      ValueError: MPI is not installed, or its own launcher did not start this process.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about foreign launchers, which are refused below
+            from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:  # there is no mpi4py, or it finds no library
+        why = f"needs mpi4py and an MPI library, pip install '.[mpi]' ({error})"
+        raise ValueError(" ".join(why.split())) from None
+    from terngrad.exchange.mpi import MpiTransport
+
+    world = MPI.COMM_WORLD
+    if why := launched.misfit(world.size, os.environ):
+        raise ValueError(f"must be started by mpirun of mpi4py's MPI: {why}")
+    return MpiTransport(world), world.allgather
+
+
+def start_horovod(timeout_secs: float) -> tuple[Transport, Gather]:
+    """Joins the processes of horovodrun; returns the same. The all-gather uses TensorFlow.
+
+    Raises:
+      ValueError: Horovod is not installed, or no launcher of its kind started this process.
+    """
+    try:
+        from terngrad.exchange import horovod
+    except ImportError as error:
+        why = f"needs Horovod, bash scripts/install_horovod.sh ({error})"
+        raise ValueError(why) from None
+    transport = horovod.start(timeout_secs)
+    return transport, transport.gather_objects
+
+
+@contextlib.contextmanager
+def ending_at_once(name: str) -> Iterator[None]:
+    """Ends this process if the block fails; the launcher then ends the others.
+
+    An orderly end would wait for the others, which wait for this one.
+    """
+    try:
+        yield
+    except SystemExit:  # all processes end at the same step
+        raise
+    except BaseException as error:
+        if isinstance(error, Exception) and not isinstance(error, ValueError | OSError):
+            traceback.print_exc()
+        end_process(f"{name} ({socket.gethostname()}) ends: {reason_of(error)}")

@@ -1,0 +1,119 @@
+"""The engines that join processes: each returns the group."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from terngrad.cluster import admission, launched
+from terngrad.cluster.channel import MembershipError, name_of
+from terngrad.cluster.managed.role import Role
+from terngrad.cluster.pulse import Pulse
+from terngrad.exchange import collective, launchers
+from terngrad.exchange.operation_errors import OperationError
+from terngrad.exchange.parameter_server.coordination.situation import Rules
+from terngrad.exchange.parameter_server.exchange import ParameterServerConnection
+from terngrad.exchange.parameter_server.membership import Ending, agree
+from terngrad.exchange.parameter_server.worker.client import Client
+from terngrad.exchange.two_shot import Transport
+from terngrad.exchange.watching import watching
+from terngrad.library.group import Group
+from terngrad.service.security import Tls
+
+LAUNCHED = ("mpi", "horovod")  # engines whose launcher knows the processes
+_CONTROL_PORT_ABOVE = 1000  # of the chief's own port, unless an argument says otherwise
+_LOOK_SECS = 0.1
+
+
+class Meeting(NamedTuple):
+    """What an engine needs to know; see `joining.join`."""
+
+    role: Role
+    timeout_secs: float
+    tls: Tls | None = None
+
+
+def _by_collective(meeting: Meeting) -> Group:
+    """Meets the others at the chief's control port."""
+    role, timeout_secs, _ = meeting
+    hosts, rank, pulse = role.worker_hosts, role.task_id, Pulse()
+    try:
+        collective.check_start()
+    except ValueError as error:
+        raise ValueError(f"join: {error}") from None
+    peers = admission.join(hosts, rank, _control_address(role), timeout_secs)
+    doors = {i: host for i, host in enumerate(hosts) if i != rank}
+    with contextlib.ExitStack() as stack:
+        watched = watching(hosts, rank, peers, timeout_secs, pulse=pulse, doors=doors)
+        membership = stack.enter_context(watched)
+        connection = collective.start(hosts, rank, timeout_secs)
+        kept = stack.pop_all()
+    return Group(rank, len(hosts), connection, membership.agree, pulse, kept)
+
+
+def _control_address(role: Role) -> str:
+    """HOST:PORT at which the chief listens for the others."""
+    host, _, port = role.worker_hosts[0].rpartition(":")
+    return f"{host}:{role.control_port or int(port) + _CONTROL_PORT_ABOVE}"
+
+
+def _by_launcher(
+    start: Callable[[float], tuple[Transport, launchers.Gather]], meeting: Meeting
+) -> Group:
+    """Meets the processes that a launcher has connected."""
+    try:
+        transport, gather = start(meeting.timeout_secs)
+    except ValueError as error:
+        raise ValueError(f"join: engine {meeting.role.variable_update}: {error}") from None
+    rank, pulse = transport.rank, Pulse()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(launchers.ending_at_once(f"worker {rank}"))
+        hosts, peers = launched.join(rank, gather, meeting.timeout_secs)
+        watched = watching(hosts, rank, peers, meeting.timeout_secs, pulse=pulse)
+        membership = stack.enter_context(watched)
+        kept = stack.pop_all()
+    return Group(rank, transport.size, transport, membership.agree, pulse, kept)
+
+
+def _by_parameter_servers(meeting: Meeting) -> Group:
+    """Meets the others at the parameter servers."""
+    role, timeout_secs, tls = meeting
+    hosts, rank, pulse = role.worker_hosts, role.task_id, Pulse()
+    rules = rules_of(role, timeout_secs)
+    client = Client(role.ps_hosts, hosts, rank, timeout_secs, tls, pulse, str(rules))
+    ending = Ending(client, name_of(rank, hosts), pulse, timeout_secs)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(ending.at_the_end_of_the_block())
+        stack.enter_context(_naming_losses(client, timeout_secs))
+        connection = ParameterServerConnection(client)
+        kept = stack.pop_all()
+    same = lambda facts: agree(client, facts, hosts)
+    return Group(rank, len(hosts), connection, same, pulse, kept)
+
+
+def rules_of(role: Role, timeout_secs: float) -> Rules:
+    """Returns the rules that parameter servers and workers must share: all make each step."""
+    return Rules(len(role.worker_hosts), elastic=False, timeout_secs=timeout_secs)
+
+
+@contextlib.contextmanager
+def _naming_losses(client: Client, timeout_secs: float) -> Iterator[None]:
+    """Turns the error of an abandoned step into one that names the lost process."""
+    try:
+        yield
+    except OperationError as error:
+        deadline = time.monotonic() + 2 * timeout_secs
+        while not client.failure and time.monotonic() < deadline:
+            time.sleep(_LOOK_SECS)
+        why = client.failure or "a worker or a parameter server was away for a while"
+        raise MembershipError(f"a step was abandoned: {why}") from error
+
+
+ENGINES: Mapping[str, Callable[[Meeting], Group]] = {
+    "collective": _by_collective,
+    "parameter_server": _by_parameter_servers,
+    "mpi": lambda meeting: _by_launcher(lambda secs: launchers.start_mpi(), meeting),
+    "horovod": lambda meeting: _by_launcher(launchers.start_horovod, meeting),
+}

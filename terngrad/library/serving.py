@@ -1,0 +1,61 @@
+"""A parameter server, in a process that a cluster's description calls one."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import threading
+from typing import NoReturn
+
+from terngrad.cluster.channel import PortError, split_address
+from terngrad.cluster.managed.role import Role
+from terngrad.exchange.parameter_server.server.reduction import Reduction
+from terngrad.exchange.parameter_server.server.server import Server
+from terngrad.library.engines import rules_of
+from terngrad.service import listening, memory
+from terngrad.service.calls import ps_name
+from terngrad.service.security import Tls
+from terngrad.training import runtime
+
+
+def serve(role: Role, tls: Tls | None, timeout_secs: float, *, is_open: bool) -> NoReturn:
+    """Adds what the workers send until they are done, then ends this process.
+
+    Args:
+      role: of this process.
+      tls: its certificates.
+      timeout_secs: see `joining.join`; the workers need the same.
+      is_open: whether other machines may connect without certificates.
+
+    Raises:
+      SystemExit: at the end: with status 0, or with the reason if a worker was lost.
+      ValueError: its port is taken.
+    """
+    hosts, workers = role.ps_hosts, role.worker_hosts
+    own = hosts[role.task_id]
+    here = [host for host in hosts if split_address(host)[0] == split_address(own)[0]]
+    rules = rules_of(role, timeout_secs)
+    reduce = Reduction(runtime.kernels().kernels).reduce
+    most_bytes = memory.most_held() // len(here)
+    server = Server(role.task_id, hosts, workers, reduce, rules, tls, _say, most_bytes)
+    name = ps_name(role.task_id, hosts)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # In a thread: this one may hold the lock that `stop` needs.
+        signal.signal(number, lambda *_: threading.Thread(target=server.stop).start())
+    try:
+        who = listening.listen(server.start, own, tls, is_open=is_open)
+    except PortError as error:
+        raise ValueError(f"join: ps_hosts: {error}") from None
+    _say(f"{name} waits for {len(workers)} workers {who}.")
+    outcome = server.wait(lambda: None)
+    server.close()
+    if outcome:
+        sys.exit(f"{name} ends: {outcome}")
+    _say(f"{name} ends.")
+    sys.exit(0)
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError):
+        print(text, flush=True)

@@ -1,0 +1,34 @@
+"""Where a ps listens."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+from terngrad.cluster.channel import PortError, split_address
+from terngrad.service.security import Tls, listening_address
+
+
+def listen(start: Callable[[str], int], address: str, tls: Tls | None, *, is_open: bool) -> str:
+    """Lets a ps listen; returns, in words, to whom.
+
+    Args:
+      start: listens at "host:port", see `Server.start`.
+      address: "host:port" of this ps, as the workers know it.
+      tls: its certificates.
+      is_open: whether other machines may connect without certificates.
+
+    Raises:
+      PortError: its port is taken, or its host another machine.
+    """
+    host, port = split_address(address)
+    only_here = tls is None and not is_open
+    chosen = listening_address(host, port, only_here=only_here)
+    if only_here:
+        start(chosen)
+        return "on this machine"
+    with contextlib.suppress(PortError):
+        start(chosen)
+        return "who have certificates" if tls else "anywhere"
+    start(f"[::]:{port}")  # a router may know this machine by another address
+    return "who have certificates" if tls else "anywhere"
