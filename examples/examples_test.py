@@ -1,5 +1,6 @@
 """Each example trains alone, without the lines for several workers, and on two workers."""
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -46,6 +47,16 @@ def test_the_example_runs_alone_and_with_five_more_lines_on_two_workers(tmp_path
     chief, other, alone = (accuracy(*each) for each in finished([program] * 3, envs))
     assert chief == other
     assert 0 <= alone <= 1
+
+
+@pytest.mark.slow
+def test_the_launcher_starts_an_example():
+    program = [str(_FOLDER / "mnist_convnet.py"), *_SMALL]
+    command = [sys.executable, "-m", "terngrad.launch", "-n", "2", *program]
+    ((output, status),) = finished([command], {"PYTHONPATH": str(_FOLDER.parent)})
+    assert status == 0, output
+    chief, other = re.findall(r"^\[[01]\] accuracy (\S+)", output, re.MULTILINE)
+    assert chief == other
 
 
 def test_there_are_examples_of_all_kinds():

@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 from data import mnist
 
-import terngrad.keras
+import terngrad
 
 group = terngrad.join()
 

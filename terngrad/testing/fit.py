@@ -15,7 +15,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-import terngrad.keras
+import terngrad
 from terngrad.testing import nets
 
 _STEPS = 4  # of an epoch
