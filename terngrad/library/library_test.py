@@ -21,6 +21,7 @@ from terngrad.library.joining import join
 from terngrad.library.reducer import Reducer
 from terngrad.service.security import Tls
 from terngrad.testing import nets
+from terngrad.testing.certificates import make_certificates
 from terngrad.testing.processes import Started, finished, mpirun
 from terngrad.training import runtime, schedules
 from terngrad.training.classifier import Classifier
@@ -125,9 +126,11 @@ def served(tmp_path, *options):
 
 
 @pytest.mark.slow
-def test_law_4_parameter_servers_of_tf_config_give_the_same_bits(tmp_path):
-    for output, status in served(tmp_path):
+def test_law_4_parameter_servers_of_tf_config_give_the_same_bits_over_tls(tmp_path):
+    tls = make_certificates(tmp_path, "authority", "all")
+    for output, status in served(tmp_path, "--tls", tls.ca, tls.cert, tls.key):
         assert status == 0, output
+    assert "waits for 2 workers who have certificates" in output
     succeed(tmp_path, 1, "--nodes=2", name="one.npz")
     assert_equal(written(tmp_path, name="one.npz"), written(tmp_path, rank=1))
 

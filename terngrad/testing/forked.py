@@ -30,7 +30,10 @@ class ForkedProgram:
       pid: process id.
       stdout: what the program prints.
       stderr: what it prints to stderr; None if that is part of stdout.
+      stdin: None, since it reads nothing.
     """
+
+    stdin: None = None
 
     def __init__(
         self,

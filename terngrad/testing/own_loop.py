@@ -34,11 +34,13 @@ def main() -> None:
     options.add_argument("--steps", type=int, default=4)
     options.add_argument("--end", choices=_ENDS, help="how worker 1 ends before the third step")
     options.add_argument("--engine", default="auto")
+    options.add_argument("--tls", nargs=3)
     options.add_argument("--eager", action="store_true")
     given = options.parse_args()
 
     terngrad.configure()
-    group = terngrad.join(engine=given.engine, timeout_secs=20.0)
+    tls = terngrad.Tls(*given.tls) if given.tls else None
+    group = terngrad.join(engine=given.engine, tls=tls, timeout_secs=20.0)
     tf.keras.utils.set_random_seed(1 + group.rank)  # the chief's parameters count
     model = nets.make_model()
     if not group.is_chief:
