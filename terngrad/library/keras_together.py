@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +30,7 @@ _WRITERS = (
     keras.callbacks.TensorBoard,
 )
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SECOND_SECS = 1.0  # after which a second signal is meant
 _fits = 0
 
 
@@ -121,7 +123,7 @@ class Together(keras.callbacks.Callback):
         """
         del logs
         self._batches = 0
-        self._group.pulse.batches = None
+        self.pause()
         if self._group.size > 1:
             self._agree_on_model()
             self._copy_state()
@@ -148,6 +150,10 @@ class Together(keras.callbacks.Callback):
 
     def on_test_begin(self, logs: dict | None = None) -> None:
         """Lets a validation take any time."""
+        self.pause()
+
+    def pause(self) -> None:
+        """Lets what comes before the next batch, such as other callbacks, take any time."""
         self._group.pulse.batches = None
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
@@ -181,8 +187,8 @@ class Together(keras.callbacks.Callback):
         own = {name: np.asarray(value).tolist() for name, value in logs.items()}
         self._group.pulse.batches = self._batches or None
         rows = gather(self._group, {"logs": own, "weights": _digest(self.model)})
-        self._group.pulse.batches = None  # callbacks may take any time
-        for name in {name for row in rows for name in row["logs"]}:
+        self.pause()
+        for name in sorted({name for row in rows for name in row["logs"]}):
             logs[name] = _mean([row["logs"][name] for row in rows if name in row["logs"]])
         if len({row["weights"] for row in rows}) > 1:
             if self._group.is_chief:
@@ -228,7 +234,7 @@ class Together(keras.callbacks.Callback):
             return
         number = next(n for n, said in zip(_SIGNALS, signals, strict=True) if said)
         self._signals.leave(forget=True)
-        self._group.pulse.batches = None
+        self.pause()
         for callback in self._callbacks:
             if isinstance(callback, keras.callbacks.ModelCheckpoint) and batch is not None:
                 callback._save_model(epoch=self._epoch, batch=batch, logs=logs or {})
@@ -246,6 +252,9 @@ class _Before(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         self._together.average(epoch, logs if logs is not None else {})
+
+    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        self._together.pause()
 
 
 class _SharedStep:
@@ -308,7 +317,7 @@ class _Signals:
 
     def __init__(self) -> None:
         self._before: dict[int, Any] = {}
-        self._seen: set[int] = set()
+        self._seen: dict[int, float] = {}  # when
 
     def catch(self) -> None:
         self._seen.clear()
@@ -325,15 +334,18 @@ class _Signals:
         pending = self._seen if self._before and not forget else ()
         self._before = {}
         for number in list(pending):
-            self._seen.discard(number)
+            del self._seen[number]
             os.kill(os.getpid(), number)
 
     def _note(self, number: int, frame: Any) -> None:
         del frame
+        now = time.monotonic()
         if number in self._seen:
-            self.leave()
+            # A launcher may pass on what the terminal sent already.
+            if now - self._seen[number] > _SECOND_SECS:
+                self.leave()
             return
-        self._seen.add(number)
+        self._seen[number] = now
         print("stopping after this step ...", file=sys.stderr, flush=True)
 
 
