@@ -34,11 +34,14 @@ TWO = {"hosts": ["a:1", "b:1"], "rank": 0}
 
 def outcomes(tmp_path, processes, *options, name="x.npz"):
     """Runs the loop on several processes; returns their outputs, and what each wrote."""
+    program = [sys.executable, "-m", "terngrad.testing.own_loop", str(tmp_path / name), *options]
+    return finished([program] * processes, environments(processes))
+
+
+def environments(processes):
     *ports, control = free_ports(processes + 1, "127.0.0.1")
     hosts = [f"127.0.0.1:{port}" for port in ports]
-    program = [sys.executable, "-m", "terngrad.testing.own_loop", str(tmp_path / name), *options]
-    envs = [launch.variables(hosts, rank, control) for rank in range(processes)]
-    return finished([program] * processes, envs)
+    return [launch.variables(hosts, rank, control) for rank in range(processes)]
 
 
 def succeed(tmp_path, processes, *options, name="x.npz"):
@@ -103,6 +106,16 @@ def test_a_loop_by_hand_has_the_bits_of_the_training_step_of_the_programs(path):
         ours(*batch)
     for mine, other in zip(own.variables, programs.variables, strict=True):
         np.testing.assert_array_equal(mine.numpy(), other.numpy())
+
+
+@pytest.mark.slow
+def test_two_reducers_do_not_disturb_each_other_and_a_differing_seed_is_named():
+    program = [sys.executable, "-m", "terngrad.testing.two_nets"]
+    for output, status in finished([program] * 2, environments(2)):
+        assert status == 0, output
+        assert re.search(r"seed of the reducer is 1 on worker 1 \S+ and 0 on worker 0", output), (
+            output
+        )
 
 
 @pytest.mark.slow

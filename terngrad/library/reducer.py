@@ -124,8 +124,8 @@ class Reducer:
         group.agree(
             {
                 "variables of the reducer": self.layout.fingerprint().hex(),
-                "seed": str(seed),
-                "nodes": str(nodes),
+                "seed of the reducer": str(seed),
+                "nodes of the reducer": str(nodes),
                 "kernels": kernels.family,
                 "tensorflow": tf.version.VERSION,
             }
