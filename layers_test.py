@@ -24,7 +24,7 @@ _ROWS = (
     ("terngrad.codecs",),
     ("terngrad.training",),
     ("terngrad.asynchronous",),
-    ("terngrad.library", "terngrad.launch"),
+    ("terngrad.library", "terngrad.keras", "terngrad.launch"),
     ("terngrad.spark",),
     ("terngrad.testing",),
     ("slim",),

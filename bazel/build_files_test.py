@@ -16,7 +16,17 @@ from terngrad.ops import build
 from terngrad.testing.imports import imports, texts
 
 _REPO = Path(__file__).parents[1]
-_ROOTS = ("slim", "terngrad", "inception", "benchmarks", "docs", "scripts", "deploy", "bazel")
+_ROOTS = (
+    "slim",
+    "terngrad",
+    "inception",
+    "benchmarks",
+    "docs",
+    "scripts",
+    "deploy",
+    "bazel",
+    "examples",
+)
 _COMPILED = "terngrad/service/service_descriptor.py"  # by the set-up; Bazel has its own
 _MAIN = '\nif __name__ == "__main__":'
 

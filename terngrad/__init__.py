@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from terngrad import keras as keras
     from terngrad.cluster.channel import MembershipError
     from terngrad.library.group import Group
     from terngrad.library.joining import join
@@ -31,10 +32,12 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "keras":
+        return importlib.import_module("terngrad.keras")
     if name not in _MODULES:
         raise AttributeError(f"module 'terngrad' has no attribute {name!r}")
     return getattr(importlib.import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULES})
+    return sorted({*globals(), *_MODULES, "keras"})

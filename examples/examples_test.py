@@ -1,0 +1,63 @@
+"""Each example trains alone, without the lines for several workers, and on two workers."""
+
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from terngrad.cluster.ports import free_ports
+from terngrad.testing.processes import finished
+
+_FOLDER = Path(__file__).parent
+_PROGRAMS = sorted(p.stem for p in _FOLDER.glob("*.py") if p.stem not in ("data", "examples_test"))
+_SMALL = ("--train_size=131", "--test_size=60", "--epochs=1", "--batch_size=16")
+
+
+def plain(text):
+    """Returns the program as it was before it was distributed, and the number of lines added."""
+    lines = text.splitlines(keepends=True)
+    kept = [line for line in lines if "terngrad" not in line and "group." not in line]
+    return "".join(kept), len(lines) - len(kept)
+
+
+def accuracy(output, status):
+    assert status == 0, output
+    (line,) = (line for line in output.splitlines() if line.startswith("accuracy "))
+    return float(line.split()[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", _PROGRAMS)
+def test_the_example_runs_alone_and_with_five_more_lines_on_two_workers(tmp_path, name):
+    text, added = plain((_FOLDER / f"{name}.py").read_text())
+    assert added == 5
+    (tmp_path / f"{name}.py").write_text(text)
+    shutil.copy(_FOLDER / "data.py", tmp_path)
+    *ports, control = free_ports(3, "127.0.0.1")
+    hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
+    common = {"TERNGRAD_HOSTS": hosts, "TERNGRAD_CONTROL_PORT": str(control)}
+    envs = [
+        {"PYTHONPATH": str(_FOLDER), **common, "TERNGRAD_RANK": "0"},
+        {"PYTHONPATH": str(_FOLDER), **common, "TERNGRAD_RANK": "1"},
+        {"PYTHONPATH": str(tmp_path)},
+    ]
+    program = [sys.executable, "-m", name, *_SMALL]
+    chief, other, alone = (accuracy(*each) for each in finished([program] * 3, envs))
+    assert chief == other
+    assert 0 <= alone <= 1
+
+
+@pytest.mark.slow
+def test_the_launcher_starts_an_example():
+    program = [str(_FOLDER / "mnist_convnet.py"), *_SMALL]
+    command = [sys.executable, "-m", "terngrad.launch", "-n", "2", *program]
+    ((output, status),) = finished([command], {"PYTHONPATH": str(_FOLDER.parent)})
+    assert status == 0, output
+    chief, other = re.findall(r"^\[[01]\] accuracy (\S+)", output, re.MULTILINE)
+    assert chief == other
+
+
+def test_there_are_examples_of_all_kinds():
+    assert len(_PROGRAMS) >= 7

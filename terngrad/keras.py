@@ -1,0 +1,12 @@
+"""Keras' `model.fit` on several machines, with compressed gradients.
+
+group = terngrad.join()
+optimizer = terngrad.keras.distribute(keras.optimizers.Adam(1e-3), group)
+model.compile(optimizer, loss, metrics)
+model.fit(group.shard(dataset), callbacks=[terngrad.keras.Together(group)])
+"""
+
+from terngrad.library.keras_optimizer import distribute
+from terngrad.library.keras_together import Together
+
+__all__ = ["Together", "distribute"]

@@ -1,0 +1,108 @@
+"""model.fit on two processes, started as users' programs are."""
+
+import csv
+import re
+import sys
+
+import numpy as np
+import pytest
+
+from terngrad.cluster.ports import free_ports
+from terngrad.testing.processes import finished
+
+pytestmark = pytest.mark.slow
+
+
+def outcomes(folder, processes, *options):
+    """Runs the program on several processes; returns their outputs and statuses."""
+    folder.mkdir(exist_ok=True)
+    *ports, control = free_ports(processes + 1, "127.0.0.1")
+    hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
+    common = {"TERNGRAD_HOSTS": hosts, "TERNGRAD_CONTROL_PORT": str(control)}
+    program = [sys.executable, "-m", "terngrad.testing.fit", str(folder), *options]
+    envs = [{**common, "TERNGRAD_RANK": str(rank)} for rank in range(processes)]
+    return finished([program] * processes, envs)
+
+
+def fitted(folder, processes, *options):
+    """Runs the program; returns what each process wrote."""
+    for output, status in outcomes(folder, processes, *options):
+        assert status == 0, output
+    written = []
+    for rank in range(processes):
+        with np.load(folder / f"{rank}.npz") as file:
+            written.append(dict(file))
+    return written
+
+
+def assert_same_weights(first, *others):
+    for other in others:
+        for key in (key for key in first if re.fullmatch(r"w\d+", key)):
+            np.testing.assert_array_equal(first[key], other[key], key)
+
+
+@pytest.mark.parametrize("gradients", ["ternary", "float32"])
+def test_law_4_fit_on_two_processes_and_two_nodes_by_hand_give_the_same_bits(tmp_path, gradients):
+    chief, other = fitted(tmp_path / "fit", 2, f"--gradients={gradients}")
+    (hand,) = fitted(tmp_path / "hand", 1, f"--gradients={gradients}", "--nodes=2")
+    assert_same_weights(hand, chief, other)
+    assert chief["updates"] == hand["updates"] == 8
+
+    # Both see the same metrics, also the validation that only the chief has.
+    assert {"loss", "accuracy", "val_loss", "bytes_sent", "bits_per_parameter"} < chief.keys()
+    for name in ("loss", "accuracy", "val_loss"):
+        np.testing.assert_array_equal(chief[name], other[name])
+    bits = chief["bits_per_parameter"][0]
+    assert bits == 32 if gradients == "float32" else 2 <= bits < 3
+
+    # Only the chief writes.
+    assert (tmp_path / "fit/0/board/train").exists()
+    assert not (tmp_path / "fit/1").exists()
+    with open(tmp_path / "fit/0.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["loss"]) for row in rows] == pytest.approx(chief["loss"])
+    assert not (tmp_path / "fit/1.csv").exists()
+
+
+def test_law_6_the_first_float_step_is_that_of_one_process_with_the_whole_batch(tmp_path):
+    options = ("--gradients=float32", "--epochs=1", "--steps=1")
+    spread, _ = fitted(tmp_path / "two", 2, *options)
+    (whole,) = fitted(tmp_path / "one", 1, *options)
+    for key in (key for key in whole if re.fullmatch(r"w\d+", key)):
+        np.testing.assert_allclose(spread[key], whole[key], rtol=0, atol=1e-6)
+
+
+def test_law_8_killed_and_started_again_with_a_backup_equals_undisturbed(tmp_path):
+    chief, other = fitted(tmp_path / "whole", 2, "--batch_norm")
+    assert_same_weights(chief, other)  # also the moving statistics
+    backup = f"--backup={tmp_path / 'backup'}"
+    (output, status), (_, killed) = outcomes(
+        tmp_path / "part", 2, "--batch_norm", backup, "--pause=die"
+    )
+    assert (status, killed) == (1, -9), output
+    assert re.search(r"worker 1 \S+ died: its connection closed", output), output
+    resumed, _ = fitted(tmp_path / "part", 2, "--batch_norm", backup)
+    assert len(resumed["loss"]) == 1, "the first epoch was made again"
+    assert_same_weights(chief, resumed)
+
+
+def test_a_worker_with_fewer_batches_is_named_and_all_end(tmp_path):
+    for output, status in outcomes(tmp_path, 2, "--short"):
+        assert status == 1, output
+        assert re.search(r"worker 1 \S+: no next batch for 12 s while the others wait", output), (
+            output
+        )
+
+
+def test_all_stop_after_the_same_step_when_a_callback_of_one_stops_it(tmp_path):
+    chief, other = fitted(tmp_path, 2, "--pause=stop")
+    assert chief["updates"] == other["updates"] == 7
+    assert_same_weights(chief, other)
+
+
+def test_all_stop_after_the_same_step_and_the_chief_saves_when_one_gets_a_signal(tmp_path):
+    for output, status in outcomes(tmp_path, 2, "--pause=interrupt"):
+        assert status == 143, output
+        assert "Traceback" not in output
+    assert (tmp_path / "0/a.keras").exists()
+    assert not (tmp_path / "1").exists()

@@ -1,0 +1,282 @@
+"""Optimizers of Keras that exchange gradients before they apply them."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import keras
+import tensorflow as tf
+
+from terngrad.layout import DEFAULT_BUCKET_ELEMENTS
+from terngrad.library.group import Group
+from terngrad.library.reducer import Gradient, Reducer
+from terngrad.library.shared import Shared
+
+Optimizer = TypeVar("Optimizer", bound=keras.optimizers.Optimizer)
+
+_STATE = "_terngrad"  # attribute of a distributed optimizer
+# Assigned past Keras, whose attributes Keras tracks, and past `Exchanging.__class__`.
+_CLASS = vars(object)["__class__"]
+
+_distributed: weakref.WeakKeyDictionary[Group, int] = weakref.WeakKeyDictionary()
+
+
+def distribute(
+    optimizer: Optimizer,
+    group: Group,
+    *,
+    gradients: str | type = "ternary",
+    clip_factor: float = 2.5,
+    size_to_binarize: int = 1,
+    float_layers: Sequence[str] = (),
+    seed: int = 1,
+    bucket_elements: int = DEFAULT_BUCKET_ELEMENTS,
+) -> Optimizer:
+    """Makes an optimizer apply the mean gradients of all processes; returns the same optimizer.
+
+    The exchange comes before all that the optimizer does with gradients, such as clipping, so that
+    the optimizer sees what one process with the whole batch would show it. An optimizer that
+    accumulates gradients exchanges their sum, only when an update is due. Models that use the
+    optimizer are saved, and loaded elsewhere, as with the optimizer alone.
+
+    Distribute the outermost optimizer: a LossScaleOptimizer or a MultiOptimizer, not one within it.
+
+    Args:
+      optimizer: any optimizer of Keras, or a subclass of one.
+      group: the processes, from `terngrad.join`.
+      gradients: "ternary", "float32", "float16" or a codec; see `terngrad.Reducer`.
+      clip_factor: clip a gradient to this many standard deviations before it is encoded; 0 = no
+        clipping.
+      size_to_binarize: variables with fewer elements stay float.
+      float_layers: layers whose variables stay float: the part of a variable's `path` before the
+        last "/".
+      seed: of the random codes; all processes need the same.
+      bucket_elements: a bucket takes variables until it holds this many values.
+
+    Raises:
+      TypeError: `optimizer` is none of Keras.
+      ValueError: it is distributed already, or Keras does not run on TensorFlow.
+    """
+    if keras.backend.backend() != "tensorflow":
+        raise ValueError(
+            f"distribute: Keras runs on {keras.backend.backend()}; allowed is tensorflow: set "
+            "KERAS_BACKEND=tensorflow"
+        )
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise TypeError(
+            f"distribute: the optimizer is {optimizer!r}; allowed are objects of the classes in "
+            "keras.optimizers, such as keras.optimizers.Adam(1e-3)"
+        )
+    if exchange_of(optimizer) is not None:
+        raise ValueError(f"distribute: the optimizer {optimizer.name} is distributed already")
+    settings = {
+        "gradients": gradients,
+        "clip_factor": clip_factor,
+        "size_to_binarize": size_to_binarize,
+        "float_layers": tuple(float_layers),
+        "seed": seed,
+        "bucket_elements": bucket_elements,
+    }
+    _attach(optimizer, GradientExchange(group, settings))
+    return optimizer
+
+
+def exchange_of(optimizer: Any) -> GradientExchange | None:
+    """Returns what exchanges an optimizer's gradients; None if it is not distributed."""
+    return vars(optimizer).get(_STATE) if isinstance(optimizer, Exchanging) else None
+
+
+def lift(optimizer: keras.optimizers.LossScaleOptimizer) -> None:
+    """Moves the exchange from the optimizer within a LossScaleOptimizer to the latter.
+
+    `model.compile` puts a LossScaleOptimizer around the optimizer of a model in mixed float16. It
+    skips steps whose gradients are not finite: all processes must see the same ones.
+    """
+    inner = optimizer.inner_optimizer
+    state = vars(inner).pop(_STATE)
+    _CLASS.__set__(inner, inner.__class__)
+    state.is_within = False
+    _attach(optimizer, state)
+
+
+class GradientExchange:
+    """What a distributed optimizer needs beside its own variables.
+
+    Attributes:
+      group: the processes.
+      is_within: whether another optimizer of Keras uses this one.
+      due: variables of the accumulated gradients that are about to be applied.
+      reducers: by the keys of the variables that they serve.
+    """
+
+    def __init__(self, group: Group, settings: dict[str, Any]) -> None:
+        """Makes reducers with these settings when the variables are known."""
+        self.group = group
+        self.is_within = False
+        self.due: Sequence[Any] | None = None
+        self.reducers: dict[tuple[str, ...], Reducer] = {}
+        self._settings = settings
+        self._index = _distributed[group] = _distributed.get(group, -1) + 1
+        self._shared: Shared | None = None
+
+    def means(
+        self, optimizer: keras.optimizers.Optimizer, gradients: Sequence[Gradient], variables
+    ) -> list[Gradient]:
+        """Returns mean gradients, and None where a gradient is None.
+
+        Values that Keras passes as gradients but copies to their variables, such as the largest
+        values of 8-bit floats, become the largest of all processes.
+        """
+        results = list(gradients)
+        coded, copied = _kinds(gradients, variables)
+        if coded:
+            reducer = self.reducer(optimizer, [variables[i] for i in coded])
+            for i, mean in zip(coded, reducer([results[i] for i in coded]), strict=True):
+                results[i] = mean
+        return self.largest(results, copied)
+
+    def largest(self, values: list[Gradient], chosen: Sequence[int]) -> list[Gradient]:
+        """Replaces the chosen values by the largest of all processes."""
+        if chosen:
+            with tf.init_scope():
+                self._shared = self._shared or Shared(self.group, f"optimizer {self._index}")
+            found = self._shared.max([values[i] for i in chosen])
+            for i, value in zip(chosen, found, strict=True):
+                values[i] = value
+        return values
+
+    def reducer(self, optimizer: keras.optimizers.Optimizer, variables: Sequence[Any]) -> Reducer:
+        """Returns the reducer of some variables; the first call makes it."""
+        key = tuple(str(optimizer._var_key(variable)) for variable in variables)
+        if key not in self.reducers:
+            with tf.init_scope():
+                reducer = Reducer(variables, self.group, **self._settings)
+                reducer.state.step.assign(updates_of(optimizer))
+            self.reducers[key] = reducer
+        return self.reducers[key]
+
+    def align(self, optimizer: keras.optimizers.Optimizer) -> None:
+        """Lets random codes go on from the optimizer's step, which a backup may have restored."""
+        for reducer in self.reducers.values():
+            reducer.state.step.assign(updates_of(optimizer))
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes that this process has sent so far, without headers."""
+        sent = sum(reducer.bytes_sent for reducer in self.reducers.values())
+        return sent + (self._shared.bytes_sent if self._shared else 0)
+
+    @property
+    def bits_per_parameter(self) -> float:
+        """Bits that this process sends for each parameter in an update."""
+        sizes = [reducer.layout.size for reducer in self.reducers.values()]
+        bits = [reducer.bits_per_parameter for reducer in self.reducers.values()]
+        return sum(s * b for s, b in zip(sizes, bits, strict=True)) / max(sum(sizes), 1)
+
+
+class Exchanging:
+    """The base, before the optimizer's own class, of the class of a distributed optimizer."""
+
+    @property
+    def __class__(self) -> type:
+        """The optimizer's own class, by which Keras saves it: a loaded one is not distributed."""
+        return type(self).__bases__[1]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # Of all that sets it, only an optimizer around this one does so after `distribute`.
+        if name == "loss_scale_factor" and value is None and _STATE in vars(self):
+            vars(self)[_STATE].is_within = True
+        super().__setattr__(name, value)
+
+    def apply(self, grads: Sequence[Gradient], trainable_variables: Any = None) -> None:
+        """Applies the mean gradients of all processes; see `keras.optimizers.Optimizer.apply`."""
+        exchange: GradientExchange = vars(self)[_STATE]
+        _check_graph(exchange)
+        if trainable_variables is None and self.built:
+            trainable_variables = self._trainable_variables
+        if trainable_variables is None or not len(grads):
+            super().apply(grads, trainable_variables)  # which raises, or does nothing
+            return
+        variables = list(trainable_variables)
+        grads = list(grads)
+        if len(grads) != len(variables):
+            raise ValueError(
+                f"apply: {len(grads)} gradients; allowed are {len(variables)}, one a variable"
+            )
+        if not self.gradient_accumulation_steps:
+            super().apply(exchange.means(self, grads, variables), variables)
+            return
+        self._apply_accumulated(exchange, grads, variables)
+
+    def _apply_accumulated(
+        self, exchange: GradientExchange, grads: list[Gradient], variables: list[Any]
+    ) -> None:
+        coded, copied = _kinds(grads, variables)
+        exchange.reducer(self, [variables[i] for i in coded])  # not within the branch of an update
+        exchange.due = None
+        super().apply(exchange.largest(grads, copied), variables)
+        if exchange.due is None:
+            name = self.__class__.__name__
+            raise TypeError(
+                f"{name} accumulates gradients in a way of its own, so the exchange does not know "
+                "when an update is due; allowed is gradient_accumulation_steps=None with it"
+            )
+
+    def _backend_apply_gradients(self, grads, trainable_variables) -> None:
+        vars(self)[_STATE].due = trainable_variables
+        super()._backend_apply_gradients(grads, trainable_variables)
+
+    def _clip_gradients(self, grads):
+        # The first that Keras does with accumulated gradients, in the branch of a due update.
+        if self.gradient_accumulation_steps:
+            exchange: GradientExchange = vars(self)[_STATE]
+            grads = exchange.means(self, grads, exchange.due)
+        return super()._clip_gradients(grads)
+
+
+def updates_of(optimizer: keras.optimizers.Optimizer) -> int:
+    """Returns how many updates an optimizer has made."""
+    return int(keras.ops.convert_to_numpy(optimizer.iterations))
+
+
+def _attach(optimizer: keras.optimizers.Optimizer, state: GradientExchange) -> None:
+    own = type(optimizer)
+    name, module = own.__name__, own.__module__
+    made = type(name, (Exchanging, own), {"__module__": module, "__doc__": own.__doc__})
+    vars(optimizer)[_STATE] = state
+    _CLASS.__set__(optimizer, made)
+
+
+def _kinds(gradients: Sequence[Gradient], variables: Sequence[Any]) -> tuple[list[int], list[int]]:
+    """Returns the indices of gradients that are applied, and of those that Keras copies."""
+    given = [i for i, gradient in enumerate(gradients) if gradient is not None]
+    copied = [i for i in given if getattr(variables[i], "overwrite_with_gradient", False)]
+    return [i for i in given if i not in copied], copied
+
+
+def _check_graph(exchange: GradientExchange) -> None:
+    """Raises ValueError where an exchange cannot work."""
+    if exchange.is_within and exchange.group.size > 1:
+        raise ValueError(
+            "a LossScaleOptimizer or MultiOptimizer is around the distributed optimizer: "
+            "distribute the outermost one, distribute(LossScaleOptimizer(optimizer), group)"
+        )
+    graph = tf.compat.v1.get_default_graph() if not tf.executing_eagerly() else None
+    while graph is not None:
+        if _is_for_xla(graph):
+            raise ValueError(
+                "jit_compile=True: XLA cannot compile the exchange between processes; allowed is "
+                "jit_compile=False, in model.compile or tf.function"
+            )
+        graph = getattr(graph, "outer_graph", None)
+
+
+def _is_for_xla(graph: tf.Graph) -> bool:
+    context = graph._get_control_flow_context()
+    while context is not None:
+        if context.IsXLAContext():
+            return True
+        context = context.outer_context
+    return False

@@ -1,0 +1,232 @@
+"""Distributed optimizers: conformance over all optimizers of Keras, without other processes."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import terngrad.keras
+from terngrad.library import keras_optimizer
+from terngrad.library.group import Group
+from terngrad.library.keras_optimizer import exchange_of
+
+ALONE = Group()
+STEPS = 4
+
+
+class HalvingReducer(keras_optimizer.Reducer):
+    """Stands for two workers, of which the other one has gradients of zero."""
+
+    def __call__(self, gradients):
+        """Returns the means."""
+        return [0.5 * g for g in super().__call__(gradients)]
+
+
+@pytest.fixture
+def other_worker(monkeypatch):
+    """A second worker, with gradients of zero."""
+    monkeypatch.setattr(keras_optimizer, "Reducer", HalvingReducer)
+
+
+def classes():
+    """All optimizers of Keras that take part in training by themselves."""
+    found = {v for v in vars(keras.optimizers).values() if isinstance(v, type)}
+    optimizers = [v for v in found if issubclass(v, keras.optimizers.Optimizer)]
+    wrappers = {keras.optimizers.LossScaleOptimizer, keras.optimizers.MultiOptimizer}
+    return sorted({*optimizers} - {keras.optimizers.Optimizer} - wrappers, key=lambda c: c.__name__)
+
+
+def variables():
+    """Returns a matrix and a vector."""
+    rows = np.linspace(-1, 1, 12, dtype="float32").reshape(4, 3)
+    return [keras.Variable(rows, name="kernel"), keras.Variable(rows[0], name="bias")]
+
+
+def gradients(step):
+    """Returns gradients of both, which differ by step."""
+    draw = np.random.default_rng(step)
+    return [tf.constant(draw.normal(size=s), tf.float32) for s in ((4, 3), (3,))]
+
+
+def trained(optimizer, *, factor=1.0, steps=STEPS, graph=True):
+    """Applies gradients times a factor; returns the values of all variables."""
+    held = variables()
+    optimizer.build(held)
+    apply = lambda *grads: optimizer.apply(list(grads), held)
+    call = tf.function(apply, autograph=False) if graph else apply
+    for step in range(steps):
+        call(*[factor * g for g in gradients(step)])
+    return [v.numpy() for v in [*held, *optimizer.variables]]
+
+
+def assert_equal(found, expected):
+    for f, e in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(f, e)
+
+
+def distributed(optimizer, **settings):
+    return terngrad.keras.distribute(optimizer, ALONE, gradients="float32", **settings)
+
+
+@pytest.mark.parametrize("optimizer_class", classes(), ids=lambda c: c.__name__)
+def test_every_optimizer_applies_means_and_keeps_its_name_and_settings(
+    optimizer_class, other_worker
+):
+    optimizer, plain = distributed(optimizer_class(name="own")), optimizer_class(name="own")
+    assert isinstance(optimizer, optimizer_class)
+    assert keras.optimizers.serialize(optimizer) == keras.optimizers.serialize(plain)
+    assert_equal(trained(optimizer), trained(plain, factor=0.5))
+
+
+_SETTINGS = [
+    {"clipnorm": 0.3},
+    {"global_clipnorm": 0.3},
+    {"clipvalue": 0.1},
+    {"weight_decay": 0.01},
+    {"use_ema": True, "ema_momentum": 0.9, "ema_overwrite_frequency": 2},
+    {"loss_scale_factor": 4.0},
+    {"gradient_accumulation_steps": 2, "clipnorm": 0.3},
+    {"learning_rate": keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)},
+]
+
+
+@pytest.mark.parametrize("graph", [True, False], ids=["graph", "eager"])
+@pytest.mark.parametrize("settings", _SETTINGS, ids=lambda s: next(iter(s)))
+def test_settings_of_an_optimizer_act_on_means(settings, graph, other_worker):
+    optimizer = distributed(keras.optimizers.Adam(**settings))
+    expected = trained(keras.optimizers.Adam(**settings), factor=0.5, graph=graph)
+    assert_equal(trained(optimizer, graph=graph), expected)
+
+
+@pytest.mark.parametrize("graph", [True, False], ids=["graph", "eager"])
+def test_accumulated_gradients_are_exchanged_only_when_an_update_is_due(graph):
+    settings = {"gradient_accumulation_steps": 3}
+    optimizer = distributed(keras.optimizers.SGD(**settings))
+    trained(optimizer, steps=7, graph=graph)
+    (reducer,) = exchange_of(optimizer).reducers.values()
+    assert int(reducer.state.step) == 2
+
+
+def test_an_accumulation_of_ones_own_is_refused():
+    class Own(keras.optimizers.SGD):
+        def _backend_apply_gradients(self, grads, trainable_variables):
+            pass
+
+        def apply(self, grads, trainable_variables=None):
+            pass
+
+    with pytest.raises(TypeError, match="Own accumulates gradients in a way of its own"):
+        trained(distributed(Own(gradient_accumulation_steps=2)))
+
+
+def test_a_loss_scale_skips_a_step_where_any_worker_has_no_finite_gradients(monkeypatch):
+    class Overflowing(keras_optimizer.Reducer):
+        def __call__(self, gradients):
+            return [np.inf * g for g in super().__call__(gradients)]
+
+    monkeypatch.setattr(keras_optimizer, "Reducer", Overflowing)
+    inner = keras.optimizers.SGD(0.1)
+    optimizer = distributed(keras.optimizers.LossScaleOptimizer(inner, initial_scale=8.0))
+    kernel, bias, *_ = trained(optimizer, steps=1)
+    assert_equal([kernel, bias], [v.numpy() for v in variables()])
+    assert float(optimizer.dynamic_scale) == 4.0
+
+
+def test_a_loss_scale_and_several_optimizers_act_on_means(other_worker):
+    def made():
+        adam, sgd = keras.optimizers.Adam(), keras.optimizers.SGD(use_ema=True)
+        chosen = keras.optimizers.OptimizerMap(adam, {"bias": sgd})
+        return keras.optimizers.LossScaleOptimizer(keras.optimizers.MultiOptimizer(chosen))
+
+    assert_equal(trained(distributed(made())), trained(made(), factor=0.5))
+
+
+def test_the_loss_scale_that_compile_adds_gets_the_exchange(other_worker):
+    def fitted(distribute):
+        keras.utils.set_random_seed(1)
+        policy = keras.DTypePolicy("mixed_float16")
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, dtype=policy)])
+        model.dtype_policy = policy
+        optimizer = keras.optimizers.SGD(0.1)
+        callbacks = []
+        if distribute:
+            optimizer = distributed(optimizer)
+            callbacks = [terngrad.keras.Together(ALONE)]
+        model.compile(optimizer, "mse")
+        assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
+        model.fit(np.ones((4, 3)), np.ones((4, 2)), verbose=0, callbacks=callbacks)
+        return model
+
+    model = fitted(True)
+    assert exchange_of(model.optimizer) is not None
+    assert exchange_of(model.optimizer.inner_optimizer) is None
+    assert int(model.optimizer.iterations) == 1
+    before, after, halved = (fitted(False).get_weights()[1], model.get_weights()[1], 0.5)
+    np.testing.assert_allclose(after, halved * before, rtol=1e-3)
+
+
+def test_within_another_optimizer_it_is_refused_where_workers_could_differ():
+    optimizer = terngrad.keras.distribute(keras.optimizers.SGD(), Group(0, 2))
+    with pytest.raises(ValueError, match="distribute the outermost one"):
+        trained(keras.optimizers.LossScaleOptimizer(optimizer), graph=False)
+
+
+def test_what_cannot_be_distributed_is_named():
+    with pytest.raises(TypeError, match="the optimizer is 'adam'; allowed are objects of"):
+        terngrad.keras.distribute("adam", ALONE)
+    optimizer = distributed(keras.optimizers.Adam(name="mine"))
+    with pytest.raises(ValueError, match="the optimizer mine is distributed already"):
+        distributed(optimizer)
+
+
+def test_xla_is_refused_without_the_callback_and_turned_off_by_it():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    data = np.ones((4, 3)), np.ones((4, 2))
+    held = variables()
+    optimizer = distributed(keras.optimizers.SGD())
+    compiled = tf.function(lambda *g: optimizer.apply(list(g), held), jit_compile=True)
+    with pytest.raises(ValueError, match="jit_compile=True: XLA cannot compile the exchange"):
+        compiled(*gradients(0))
+    model.compile(distributed(keras.optimizers.SGD()), "mse")
+    model._jit_compile = True  # whose setter refuses it where operations are deterministic
+    with pytest.warns(UserWarning, match="jit_compile is off: XLA cannot compile the exchange"):
+        model.fit(*data, verbose=0, callbacks=[terngrad.keras.Together(ALONE)])
+    assert not model.jit_compile
+
+
+def test_sparse_and_missing_gradients_and_values_that_are_copied(other_worker):
+    kernel, bias, scale = *variables(), keras.Variable(1.0, name="scale")
+    scale.overwrite_with_gradient = True
+    frozen = keras.Variable(1.0, name="frozen")
+    optimizer = distributed(keras.optimizers.SGD(1.0))
+    sparse = tf.IndexedSlices(tf.ones([2, 3]), tf.constant([1, 1]), tf.constant([4, 3]))
+    before = kernel.numpy()
+    with pytest.warns(UserWarning, match="Gradients do not exist for variables"):
+        optimizer.apply([sparse, tf.ones(3), tf.constant(7.0), None], [kernel, bias, scale, frozen])
+    assert (before - kernel.numpy()).tolist() == [[0] * 3, [1] * 3, [0] * 3, [0] * 3]
+    assert float(scale) == 7.0
+    assert float(frozen) == 1.0
+    # One optimizer may serve several sets of variables, as in adversarial training.
+    optimizer.apply([tf.ones(3)], [bias])
+    assert len(exchange_of(optimizer).reducers) == 2
+
+
+def test_a_saved_model_is_loaded_with_the_optimizer_alone(tmp_path):
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    model.compile(distributed(keras.optimizers.AdamW(0.02, clipnorm=1.0)), "mse")
+    model.fit(np.ones((4, 3)), np.ones((4, 2)), verbose=0)
+    model.save(tmp_path / "a.keras")
+    loaded = keras.models.load_model(tmp_path / "a.keras").optimizer
+    assert type(loaded) is keras.optimizers.AdamW
+    assert loaded.get_config() == model.optimizer.get_config()
+    assert_equal(
+        [v.numpy() for v in loaded.variables], [v.numpy() for v in model.optimizer.variables]
+    )
+
+
+def test_the_exchange_survives_ternary_codes_of_every_step():
+    optimizer = terngrad.keras.distribute(keras.optimizers.SGD(1.0), ALONE, clip_factor=0.0)
+    kernel, *_ = trained(optimizer, steps=1)
+    moved = variables()[0].numpy() - kernel
+    assert len(np.unique(np.abs(moved[np.abs(moved) > 1e-6]).round(5))) == 1
+    assert exchange_of(optimizer).bits_per_parameter > 2

@@ -1,0 +1,387 @@
+"""The callback that keeps the processes of `model.fit` together."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from terngrad.exchange.two_shot import Transport
+from terngrad.library.group import Group, plain
+from terngrad.library.keras_optimizer import GradientExchange, exchange_of, lift
+from terngrad.library.shared import Shared, gather
+
+_WRITERS = (
+    keras.callbacks.BackupAndRestore,
+    keras.callbacks.CSVLogger,
+    keras.callbacks.ModelCheckpoint,
+    keras.callbacks.ProgbarLogger,
+    keras.callbacks.RemoteMonitor,
+    keras.callbacks.TensorBoard,
+)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SECOND_SECS = 1.0  # after which a second signal is meant
+_fits = 0
+
+
+class Together(keras.callbacks.Callback):
+    """Keeps the processes of `model.fit` together.
+
+    - At the start, also after a BackupAndRestore, all take the chief's weights and optimizer state.
+    - In each step, moving statistics, such as those of batch normalization, are averaged.
+    - At the end of an epoch, the other callbacks see the mean metrics of all processes, and
+      `bytes_sent` (by this process so far) and `bits_per_parameter` (sent in an update).
+    - When a callback stops the training of one process, all stop after the same step. So they do at
+      SIGINT (Ctrl-C) and SIGTERM: the chief's ModelCheckpoints save, and `fit` raises
+      KeyboardInterrupt or SystemExit on all. A backup of BackupAndRestore stays.
+    - Only the chief writes: the others go without ModelCheckpoint, BackupAndRestore, TensorBoard,
+      CSVLogger, RemoteMonitor and the progress bar.
+
+    Its place among the callbacks does not matter, but it must come before a TensorBoard, which
+    begins to write at once.
+    """
+
+    def __init__(self, group: Group, chief_only: Sequence[type[keras.callbacks.Callback]] = ()):
+        """Joins the processes in `fit`.
+
+        Args:
+          group: the processes, from `terngrad.join`.
+          chief_only: further classes of callbacks that only the chief shall have.
+
+        Raises:
+          ValueError: the processes exchange through parameter servers.
+        """
+        super().__init__()
+        if not isinstance(group.connection, Transport | None):
+            raise ValueError(
+                "Together: the group exchanges over parameter servers, which carry gradients only; "
+                'allowed are the engines "collective", "mpi" and "horovod"'
+            )
+        self._group = group
+        self._writers = (*_WRITERS, *chief_only)
+        self._callbacks: list[keras.callbacks.Callback] = []
+        self._step: _SharedStep | None = None
+        self._epoch = 0
+        self._batches = 0  # made in this fit
+        self._signals = _Signals()
+
+    def set_model(self, model: keras.Model) -> None:
+        """Prepares a model for `fit`, and puts this callback after the others.
+
+        Raises:
+          ValueError: no optimizer of the model is distributed with this group, or a TensorBoard
+            comes before this callback.
+        """
+        super().set_model(model)
+        _turn_off_xla(model)
+        optimizer = getattr(model, "optimizer", None)
+        inner = getattr(optimizer, "inner_optimizer", None)
+        if inner is not None and exchange_of(inner) is not None:
+            lift(optimizer)
+        if not any(exchange.group is self._group for _, exchange in self._exchanges()):
+            raise ValueError(
+                "Together: the model's optimizer is not distributed with this group: "
+                "model.compile(terngrad.keras.distribute(optimizer, group), ...)"
+            )
+        self._arrange()
+        if self._group.size > 1:
+            self._step = _SharedStep.of(model, self._group)
+
+    def _arrange(self) -> None:
+        """Surrounds the other callbacks, and leaves writers to the chief."""
+        # Keras tells a callback of no others, but the list of all of them is what calls this.
+        caller = sys._getframe(2).f_locals.get("self")
+        if not isinstance(caller, keras.callbacks.CallbackList):
+            raise ValueError("Together: give it to fit, fit(..., callbacks=[Together(group)])")
+        if isinstance(caller.callbacks[0], _Before):
+            return  # a second call, from the place at the end
+        before = caller.callbacks[: caller.callbacks.index(self)]
+        if any(isinstance(c, keras.callbacks.TensorBoard) for c in before):
+            raise ValueError("Together: put it before TensorBoard in the list of callbacks")
+        self._callbacks = [c for c in caller.callbacks if c is not self]
+        if not self._group.is_chief:
+            # Keras goes through the list at this moment, so that its length counts.
+            idle = keras.callbacks.Callback()
+            self._callbacks = [idle if isinstance(c, self._writers) else c for c in self._callbacks]
+        caller.callbacks[:] = [_Before(self), *self._callbacks, self]
+
+    def on_train_begin(self, logs: dict | None = None) -> None:
+        """Compares the workers' models and settings; all take the chief's state.
+
+        Raises:
+          MembershipError: names what differs.
+        """
+        del logs
+        self._batches = 0
+        self.pause()
+        if self._group.size > 1:
+            self._agree_on_model()
+            self._copy_state()
+            self._step.tell([0.0] * (1 + len(_SIGNALS)))
+            self._signals.catch()
+        for optimizer, exchange in self._exchanges():
+            exchange.align(optimizer)
+
+    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        """Tells the others in the next step if this process is to stop; stops when all know."""
+        if self._step is None:
+            return
+        self._batches += 1
+        stop, *signals = self._step.heard()
+        self._raise_if(signals, batch, logs)
+        wants = self.model.stop_training
+        self.model.stop_training = bool(stop)
+        self._step.tell([float(wants), *self._signals.seen()])
+
+    def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
+        """Tells the others how far this process is, so that one that has no batch is named."""
+        if self._batches:  # the first one compiles, which may take any time
+            self._group.pulse.batches = self._batches + 1
+
+    def on_test_begin(self, logs: dict | None = None) -> None:
+        """Lets a validation take any time."""
+        self.pause()
+
+    def pause(self) -> None:
+        """Lets what comes before the next batch, such as other callbacks, take any time."""
+        self._group.pulse.batches = None
+
+    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+        """Notes the epoch."""
+        self._epoch = epoch
+
+    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+        """Stops all if one process is to stop."""
+        if self._step is None:
+            return
+        told = [float(self.model.stop_training), *self._signals.seen()]
+        told = [max(mine, said) for mine, said in zip(told, self._step.told(), strict=True)]
+        stop, *signals = self._group.all_gather(np.array(told, np.float32)).max(axis=0)
+        self._raise_if(signals, None, logs)
+        self._step.tell([0.0] * len(told))
+        self.model.stop_training = bool(stop)
+
+    def on_train_end(self, logs: dict | None = None) -> None:
+        """Leaves signals to the program again."""
+        del logs
+        self._signals.leave()
+
+    def average(self, epoch: int, logs: dict[str, Any]) -> None:
+        """Replaces an epoch's metrics by their means over the processes that have them."""
+        exchanges = [exchange for _, exchange in self._exchanges()]
+        sent = sum(exchange.bytes_sent for exchange in exchanges)
+        logs["bytes_sent"] = sent + (self._step.bytes_sent if self._step else 0)
+        logs["bits_per_parameter"] = max(e.bits_per_parameter for e in exchanges)
+        if self._group.size == 1:
+            return
+        own = {name: np.asarray(value).tolist() for name, value in logs.items()}
+        self._group.pulse.batches = self._batches or None
+        rows = gather(self._group, {"logs": own, "weights": _digest(self.model)})
+        self.pause()
+        for name in sorted({name for row in rows for name in row["logs"]}):
+            logs[name] = _mean([row["logs"][name] for row in rows if name in row["logs"]])
+        if len({row["weights"] for row in rows}) > 1:
+            if self._group.is_chief:
+                warnings.warn(
+                    f"the workers' weights differ after epoch {epoch + 1}: something changes them "
+                    "on each worker alone; all take the chief's",
+                    stacklevel=2,
+                )
+            self._copy_state()
+
+    def _exchanges(self) -> Iterator[tuple[keras.optimizers.Optimizer, GradientExchange]]:
+        """Yields the distributed optimizers that the model holds."""
+        for value in list(vars(self.model).values()):
+            if (exchange := exchange_of(value)) is not None:
+                yield value, exchange
+
+    def _agree_on_model(self) -> None:
+        """Lets the others build what the chief has built, then compares."""
+        optimizers = [optimizer for optimizer, _ in self._exchanges()]
+        chiefs = gather(self._group, [optimizer.built for optimizer in optimizers])[0]
+        for optimizer, built in zip(optimizers, chiefs, strict=False):
+            if built and not optimizer.built and optimizer is self.model.optimizer:
+                optimizer.build(self.model.trainable_variables)
+        facts = {
+            "optimizers that are built": str([optimizer.built for optimizer in optimizers]),
+            "epochs": str(self.params.get("epochs")),
+            "steps of an epoch (use group.shard)": str(self.params.get("steps")),
+            "weights of the model": _described(self.model),
+        }
+        self._group.agree(facts)
+
+    def _copy_state(self) -> None:
+        variables = [*self.model.weights]
+        for optimizer, _ in self._exchanges():
+            variables += optimizer.variables if optimizer.built else []
+        self._group.broadcast(list({id(plain(v)): v for v in variables}.values()))
+        epochs = gather(self._group, getattr(self.model, "_initial_epoch", None))
+        self.model._initial_epoch = epochs[0]
+
+    def _raise_if(self, signals: Sequence[float], batch: int | None, logs: dict | None) -> None:
+        """Ends `fit` where a process was sent a signal, the same way on all."""
+        if not any(signals):
+            return
+        number = next(n for n, said in zip(_SIGNALS, signals, strict=True) if said)
+        self._signals.leave(forget=True)
+        self.pause()
+        for callback in self._callbacks:
+            if isinstance(callback, keras.callbacks.ModelCheckpoint) and batch is not None:
+                callback._save_model(epoch=self._epoch, batch=batch, logs=logs or {})
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt("a worker was interrupted; all stopped after the same step")
+        raise SystemExit(128 + number)
+
+
+class _Before(keras.callbacks.Callback):
+    """The part of Together that comes before the other callbacks."""
+
+    def __init__(self, together: Together) -> None:
+        super().__init__()
+        self._together = together
+
+    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+        self._together.average(epoch, logs if logs is not None else {})
+
+    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        self._together.pause()
+
+
+class _SharedStep:
+    """A model's train_step, followed by the means of moving statistics and of wishes to stop."""
+
+    def __init__(self, model: keras.Model, group: Group) -> None:
+        global _fits
+        _fits += 1
+        self.group = group
+        self._model = model
+        self._train_step: Callable = model.train_step
+        self._shared = Shared(group, f"fit {_fits}")
+        self._wishes = tf.Variable(tf.zeros(1 + len(_SIGNALS)), trainable=False)
+        self._heard = tf.Variable(tf.zeros(1 + len(_SIGNALS)), trainable=False)
+
+    @classmethod
+    def of(cls, model: keras.Model, group: Group) -> _SharedStep:
+        """Returns the model's shared step; the first call puts it into the model."""
+        found = getattr(model.train_step, "__self__", None)
+        if isinstance(found, cls) and found.group is group:
+            return found
+        made = cls(model, group)
+        model.train_step = made.run
+        model.train_function = None
+        return made
+
+    def run(self, data: Any) -> Any:
+        """Replaces the model's train_step."""
+        logs = self._train_step(data)
+        statistics = [plain(variable) for variable in _moving_statistics(self._model)]
+        wishes, *means = self._shared.mean(
+            [self._wishes.read_value(), *[v.read_value() for v in statistics]]
+        )
+        self._heard.assign(wishes)
+        for variable, mean in zip(statistics, means, strict=True):
+            variable.assign(mean)
+        return logs
+
+    def heard(self) -> list[float]:
+        """What processes wished before the last step: to stop, and by which signal."""
+        return self._heard.numpy().tolist()
+
+    def tell(self, wishes: Sequence[float]) -> None:
+        """Sets what this process wishes from the next step on."""
+        if list(wishes) != self.told():
+            self._wishes.assign(wishes)
+
+    def told(self) -> list[float]:
+        """What this process wishes."""
+        return self._wishes.numpy().tolist()
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes that this process has sent so far, without headers."""
+        return self._shared.bytes_sent
+
+
+class _Signals:
+    """SIGINT and SIGTERM during `fit`: the first is noted, a second one ends the program."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, Any] = {}
+        self._seen: dict[int, float] = {}  # when
+
+    def catch(self) -> None:
+        self._seen.clear()
+        if threading.current_thread() is threading.main_thread() and not self._before:
+            self._before = {number: signal.signal(number, self._note) for number in _SIGNALS}
+
+    def seen(self) -> list[float]:
+        return [float(number in self._seen) for number in _SIGNALS]
+
+    def leave(self, forget: bool = False) -> None:
+        """Restores the program's handlers, which get what nobody has acted upon."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        pending = self._seen if self._before and not forget else ()
+        self._before = {}
+        for number in list(pending):
+            del self._seen[number]
+            os.kill(os.getpid(), number)
+
+    def _note(self, number: int, frame: Any) -> None:
+        del frame
+        now = time.monotonic()
+        if number in self._seen:
+            # A launcher may pass on what the terminal sent already.
+            if now - self._seen[number] > _SECOND_SECS:
+                self.leave()
+            return
+        self._seen[number] = now
+        print("stopping after this step ...", file=sys.stderr, flush=True)
+
+
+def _moving_statistics(model: keras.Model) -> list[keras.Variable]:
+    """Returns float variables that layers change by themselves, such as those of batch norm."""
+    # A layer's own ones: its public lists also hold frozen weights, and those of layers within.
+    own = [v for n in model._flatten_layers() if n.trainable for v in n._non_trainable_variables]
+    floats = [v for v in own if "float" in keras.backend.standardize_dtype(v.dtype)]
+    return list({id(v): v for v in floats}.values())
+
+
+def _turn_off_xla(model: keras.Model) -> None:
+    if model.jit_compile:
+        warnings.warn("jit_compile is off: XLA cannot compile the exchange.", stacklevel=2)
+        model.jit_compile = False
+        model.train_function = None
+
+
+def _described(model: keras.Model) -> str:
+    """Returns what workers compare of their models; layers' names may differ."""
+    kinds = [f"{keras.backend.standardize_dtype(v.dtype)}{tuple(v.shape)}" for v in model.weights]
+    total = sum(int(np.prod(v.shape)) for v in model.weights)
+    return f"{len(kinds)} with {total} values ({zlib.crc32(' '.join(kinds).encode()):08x})"
+
+
+def _digest(model: keras.Model) -> int:
+    digest = 0
+    for variable in model.weights:
+        digest = zlib.crc32(plain(variable).numpy().tobytes(), digest)
+    return digest
+
+
+def _mean(values: Sequence[Any]) -> Any:
+    """Returns the mean of numbers, or of arrays of numbers; else the first value."""
+    array = np.asarray(values)
+    if array.dtype.kind not in "biuf":
+        return values[0]
+    mean = array.mean(axis=0)
+    return float(mean) if mean.ndim == 0 else mean

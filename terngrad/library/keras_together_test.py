@@ -1,0 +1,117 @@
+"""The callback Together in one process."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import terngrad.keras
+from terngrad.library.group import Group
+from terngrad.library.keras_together import _moving_statistics
+from terngrad.library.shared import Shared, gather
+
+ALONE = Group()
+DATA = np.ones((4, 3), "float32"), np.ones((4, 2), "float32")
+
+
+class AsRankOne(Group):
+    """A group of two that never speaks: enough to see how the other callbacks are arranged."""
+
+    def __init__(self):
+        """Is worker 1."""
+        super().__init__(1, 2)
+
+    def check_open(self):
+        """Is always open."""
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    """Lets models draw their weights."""
+    keras.utils.set_random_seed(1)
+
+
+def compiled(group=ALONE, **settings):
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    optimizer = terngrad.keras.distribute(keras.optimizers.SGD(0.1), group)
+    model.compile(optimizer, "mse", **settings)
+    return model
+
+
+@pytest.mark.parametrize("settings", [{}, {"run_eagerly": True}, {"steps_per_execution": 2}])
+def test_alone_it_adds_bytes_and_bits_to_the_logs(settings):
+    model = compiled(**settings)
+    together = terngrad.keras.Together(ALONE)
+    for _ in range(2):  # also in a second fit
+        history = model.fit(
+            *DATA, batch_size=2, verbose=0, callbacks=[together], validation_data=DATA
+        )
+    assert {"loss", "val_loss", "bytes_sent", "bits_per_parameter"} == history.history.keys()
+    assert history.history["bytes_sent"] == [0]
+    assert history.history["bits_per_parameter"][0] > 2
+
+
+def test_it_stands_around_the_others_wherever_it_is_put_and_leaves_writers_to_the_chief(tmp_path):
+    model = compiled(group := AsRankOne())
+    stopping = keras.callbacks.EarlyStopping("loss")
+    writers = [
+        keras.callbacks.BackupAndRestore(tmp_path / "backup"),
+        keras.callbacks.CSVLogger(tmp_path / "a.csv"),
+        keras.callbacks.ModelCheckpoint(tmp_path / "a.keras"),
+    ]
+    board = keras.callbacks.TensorBoard(tmp_path / "board")
+
+    class Own(keras.callbacks.Callback):
+        """Writes something."""
+
+    together = terngrad.keras.Together(group, chief_only=[Own])
+    given = [*writers, stopping, together, board, Own()]
+    found = keras.callbacks.CallbackList(given, add_history=True, add_progbar=True, model=model)
+    first, *others, last = found.callbacks
+    assert last is together
+    assert type(first).__name__ == "_Before"
+    assert [c for c in others if type(c) is not keras.callbacks.Callback] == [
+        stopping,
+        model.history,
+    ]
+    assert stopping.model is model.history.model is model
+    assert list(tmp_path.iterdir()) == []
+    assert len(given) == 7, "the user's own list stays as it is"
+
+
+def test_wrong_uses_are_named(tmp_path):
+    model = compiled()
+    together = terngrad.keras.Together(ALONE)
+    board = keras.callbacks.TensorBoard(tmp_path)
+    with pytest.raises(ValueError, match="Together: put it before TensorBoard"):
+        model.fit(*DATA, verbose=0, callbacks=[board, together])
+    with pytest.raises(ValueError, match="Together: give it to fit"):
+        together.set_model(model)
+    model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="the model's optimizer is not distributed with this"):
+        model.fit(*DATA, verbose=0, callbacks=[together])
+    model = compiled(Group())
+    with pytest.raises(ValueError, match="the model's optimizer is not distributed with this"):
+        model.fit(*DATA, verbose=0, callbacks=[together])
+
+
+def test_statistics_of_trained_layers_are_averaged_and_frozen_weights_are_not():
+    inner = keras.Sequential([keras.Input((3,)), keras.layers.BatchNormalization(name="inner")])
+    frozen = keras.Sequential(
+        [keras.Input((3,)), keras.layers.Dense(3), keras.layers.BatchNormalization()]
+    )
+    frozen.trainable = False
+    dropout = keras.layers.Dropout(0.5)
+    normalization = keras.layers.BatchNormalization(name="outer")
+    model = keras.Sequential([keras.Input((3,)), inner, frozen, dropout, normalization])
+    names = sorted(v.path.rpartition("/")[2] for v in _moving_statistics(model))
+    assert names == ["moving_mean", "moving_mean", "moving_variance", "moving_variance"]
+    assert not {id(v) for v in frozen.variables} & {id(v) for v in _moving_statistics(model)}
+
+
+def test_alone_what_is_shared_is_ones_own():
+    assert gather(ALONE, {"a": [1, None]}) == [{"a": [1, None]}]
+    shared = Shared(ALONE, "test")
+    assert [v.numpy() for v in shared.mean([tf.constant(2.0)])] == [2.0]
+    assert shared.max([]) == []
+    assert shared.bytes_sent == 0
