@@ -12,6 +12,8 @@ def unordered(result: tf.Tensor) -> tf.Tensor:
     tf.function would run such operations one after the other, in the order in which they were
     traced, so that none could run while another waits for its gradients.
     """
+    if tf.executing_eagerly():  # perhaps within the trace of a function that it is no part of
+        return result
     graph = ops.get_default_graph()
     dependencies = getattr(graph, "experimental_acd_manager", None)
     if dependencies is not None:
