@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.eager import context
 from tensorflow.python.framework import random_seed
 
 from terngrad.cluster.channel import MembershipError
@@ -263,10 +264,19 @@ def test_each_worker_gets_equally_many_elements_and_what_is_left_out_is_told(unk
     assert capsys.readouterr().out.startswith(f"shard: {told} are left out")
 
 
+@pytest.fixture(name="unseeded")
+def _unseeded():
+    """TensorFlow without a seed, which would hold on all workers."""
+    before = context.global_seed()
+    tf.random.set_seed(None)
+    yield
+    tf.random.set_seed(before)
+
+
+@pytest.mark.usefixtures("unseeded")
 def test_a_data_set_in_an_order_of_its_own_on_each_worker_is_told(capsys, monkeypatch):
     # TensorFlow wants seeds where these tests turn its determinism on.
     monkeypatch.setattr(random_seed.config, "is_op_determinism_enabled", lambda: False)
-    tf.random.set_seed(None)  # another test may have set one, which then holds on all workers
     whole = tf.data.Dataset.range(6)
     for dataset, is_told in (
         (whole.shuffle(4).map(lambda i: i + 1).batch(2), True),
