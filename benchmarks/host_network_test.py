@@ -143,6 +143,7 @@ def test_workers_that_reach_the_chief_but_not_each_other_are_ended_by_name(has_n
             *(sys.executable, "-u", "-m", "inception.mnist_distributed_train"),
             *("--benchmark_mode=True", "--grad_bits=1", "--batch_size=2", "--max_steps=1000000"),
             *("--save_summaries_secs=0", "--num_intra_threads=1", "--worker_timeout_secs=10"),
+            "--allow_insecure_network",
             f"--train_dir={tmp_path / 'train'}",
             f"--worker_hosts={','.join(network.addresses)}",
         ]

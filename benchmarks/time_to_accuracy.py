@@ -92,6 +92,7 @@ def _commands(
         f"--data_dir={options.data_dir}",
         f"--train_dir={folder}",
         f"--worker_hosts={','.join(addresses)}",
+        "--allow_insecure_network",
         f"--batch_size={options.batch_size}",
         f"--max_steps={options.max_steps}",
         f"--save_iter={options.save_iter}",

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.performance import validation
 
-BITS = 2 * 2.5 * 8e5 / 2  # two hosts send half of 2 and 3 bits for each of 800,000 values
+BITS = 2 * 8e5  # two hosts send each other 2 bits for each of 800,000 values
 
 
 def write(path, cells):
