@@ -47,12 +47,22 @@ def session(master: str = LOCAL_CLUSTER) -> Iterator[SparkSession]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYSPARK_PYTHON", sys.executable)
         patch.setenv("SPARK_LOCAL_IP", _HOST)
-        made = SparkSession.builder.master(master).config(map=settings).getOrCreate()
+        made = _started(SparkSession.builder.master(master).config(map=settings))
         made.sparkContext.setLogLevel("OFF")
         try:
             yield made
         finally:
             made.stop()
+
+
+def _started(builder: SparkSession.Builder) -> SparkSession:
+    """Starts Java, twice if need be: threads of gRPC in this process may break the first fork."""
+    from pyspark.errors import PySparkRuntimeError
+
+    try:
+        return builder.getOrCreate()
+    except PySparkRuntimeError:
+        return builder.getOrCreate()
 
 
 @contextlib.contextmanager
