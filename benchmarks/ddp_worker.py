@@ -1,4 +1,4 @@
-"""One host of benchmarks/step_benchmark.py: steps of lenet_slim with PyTorch's DDP over Gloo.
+"""One host of benchmarks/step_benchmark.py: steps of a net with PyTorch's DDP over Gloo.
 
 Runs in a separate environment, which has torch and numpy only.
 """
@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import ddp_nets  # the folder of a script is on its path
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -32,26 +33,21 @@ def main() -> None:
         world_size=arguments.hosts,
     )
     torch.manual_seed(1)
-    sides = {
-        "DDP float32": _side(arguments, lambda ddp: None),
-        "DDP float16": _side(
-            arguments, lambda ddp: ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
-        ),
-        # In one bucket: over Gloo the hook mixes up the operations of several buckets.
-        "DDP PowerSGD rank 1": _side(arguments, _use_power_sgd, bucket_cap_mb=100),
-    }
+    sides = {f"DDP {kind}": _side(arguments, *_KINDS[kind]) for kind in arguments.kinds.split(",")}
     for side in sides.values():
         side(_WARM_UP)
-    cells = {name: {"side": name, "ms": [], "interface_bytes": []} for name in sides}
+    figures = ("ms", "interface_bytes", "cpu_ms")
+    cells = {name: {"side": name, **{figure: [] for figure in figures}} for name in sides}
     for name in list(sides) * arguments.rounds:
         dist.barrier()
-        sent, begin = _interface_bytes(arguments.interface), time.perf_counter()
+        before = _counters(arguments.interface)
         sides[name](arguments.steps)
-        wall = time.perf_counter() - begin
+        wall = time.perf_counter() - before[0]
         dist.barrier()
-        sent = _interface_bytes(arguments.interface) - sent
-        cells[name]["ms"].append(1000 * wall / arguments.steps)
-        cells[name]["interface_bytes"].append(sent / arguments.steps)
+        after = _counters(arguments.interface)
+        _, sent, cpu = (now - then for now, then in zip(after, before, strict=True))
+        for figure, value in zip(figures, (1000 * wall, sent, 1000 * cpu), strict=True):
+            cells[name][figure].append(value / arguments.steps)
     path = Path(arguments.output_dir, f"{arguments.task_id}.json")
     path.write_text(json.dumps(list(cells.values())))
     dist.destroy_process_group()
@@ -59,7 +55,7 @@ def main() -> None:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("master", "interface", "output_dir"):
+    for name in ("master", "interface", "output_dir", "net", "kinds"):
         parser.add_argument(f"--{name}", required=True)
     for name in ("hosts", "task_id", "batch_size", "steps", "rounds"):
         parser.add_argument(f"--{name}", type=int, required=True)
@@ -69,13 +65,15 @@ def _parse() -> argparse.Namespace:
 def _side(
     arguments: argparse.Namespace,
     hook: Callable[[DistributedDataParallel], None],
-    bucket_cap_mb: int | None = None,
+    bucket_cap_mb: int | None,
 ) -> Callable[[int], None]:
-    ddp = DistributedDataParallel(_lenet_slim(), bucket_cap_mb=bucket_cap_mb)
+    net = ddp_nets.NETS[arguments.net]
+    # Without copies of the moving averages, which would only add to what DDP sends.
+    ddp = DistributedDataParallel(net.build(), bucket_cap_mb=bucket_cap_mb, broadcast_buffers=False)
     hook(ddp)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01, momentum=0.9)
-    images = torch.randn(arguments.batch_size, 1, 28, 28)
-    labels = torch.randint(0, 10, (arguments.batch_size,))
+    images = torch.randn(arguments.batch_size, *net.image)
+    labels = torch.randint(0, net.classes, (arguments.batch_size,))
     entropy = nn.CrossEntropyLoss()
 
     def run(steps: int) -> None:
@@ -94,25 +92,18 @@ def _use_power_sgd(ddp: DistributedDataParallel) -> None:
     ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
 
 
-def _lenet_slim() -> nn.Module:
-    """Returns the net of slim/nets/lenet.py: 3,274,634 parameters."""
-    return nn.Sequential(
-        nn.Conv2d(1, 32, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(7 * 7 * 64, 1024),
-        nn.ReLU(),
-        nn.Dropout(0.5),
-        nn.Linear(1024, 10),
-    )
+_KINDS = {  # the hook, and the size of buckets
+    "float32": (lambda ddp: None, None),
+    "float16": (lambda ddp: ddp.register_comm_hook(None, default_hooks.fp16_compress_hook), None),
+    # In one bucket: over Gloo the hook mixes up the operations of several buckets.
+    "PowerSGD rank 1": (_use_power_sgd, 10_000),
+}
 
 
-def _interface_bytes(interface: str) -> int:
-    return int(Path(f"/sys/class/net/{interface}/statistics/tx_bytes").read_text())
+def _counters(interface: str) -> tuple[float, int, float]:
+    """Returns seconds, bytes sent through the interface, and CPU seconds of this process."""
+    sent = int(Path(f"/sys/class/net/{interface}/statistics/tx_bytes").read_text())
+    return time.perf_counter(), sent, time.process_time()
 
 
 if __name__ == "__main__":

@@ -8,12 +8,11 @@ Parameter servers (--engines=parameter_server) have their own hosts beside the w
 python -m benchmarks.exchange_benchmark --json=figures.json --png=figures.png
 """
 
-import contextlib
 import dataclasses
 import functools
 import itertools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from absl.flags import FlagValues
@@ -116,28 +115,12 @@ def _measure(
         found = network.collect_with_mpi(command, timeout)
     else:
         command.append(f"--worker_hosts={','.join(network.addresses[:size])}")
-        with _serving(network, servers) as flags:
+        with host_network.parameter_servers(network, servers, _THREADS) as (flags, processes):
+            if servers:
+                flags = [*flags, f"--ps_processes={','.join(map(str, processes))}"]
             each = [[*command, *flags, f"--task_id={i}"] for i in range(size)]
             found = network.collect(each, timeout)
     return [_joined(cells, size, servers) for cells in zip(*found, strict=True)]
-
-
-@contextlib.contextmanager
-def _serving(network: host_network.Network, servers: int) -> Iterator[list[str]]:
-    """Runs the ps until the block ends; yields the flags that tell the workers where they are."""
-    if not servers:
-        yield []
-        return
-    first = network.size - servers
-    ps_hosts = f"--ps_hosts={','.join(network.addresses[first:])}"
-    command = [
-        *(sys.executable, "-m", "inception.mnist_distributed_train", "--job_name=ps", ps_hosts),
-        f"--worker_hosts={','.join(network.addresses[:first])}",
-        *("--allow_insecure_network", *_THREADS),
-    ]
-    commands = [[*command, f"--task_id={i}"] for i in range(servers)]
-    with network.serving(commands, first) as processes:
-        yield [ps_hosts, f"--ps_processes={','.join(map(str, processes))}"]
 
 
 def _joined(cells: Sequence[dict], size: int, servers: int) -> dict:

@@ -50,7 +50,7 @@ def test_the_nets_have_the_sizes_that_their_papers_give():
         ({"rates": ("1gbit", "2mbit")}, "flag --rates=1gbit,2mbit: must be of 100mbit, 1gbit, "),
         (
             {"engines": ("nccl",)},
-            "flag --engines=nccl: must be of collective, mpi, parameter_server",
+            "flag --engines=nccl: must be of sockets, collective, mpi, parameter_server",
         ),
         ({"servers": ("0",)}, "flag --servers=0: must be of 1, 2, "),
         ({"gradients": ("vgg",)}, "flag --gradients=vgg: must be of lenet_slim"),
@@ -68,7 +68,7 @@ def test_law_10_wrong_flags_are_told(flags, told):
 def test_the_interface_counts_what_the_formula_and_the_exchange_say(
     has_networks, run, tmp_path, capsys
 ):
-    engines = ["collective"]
+    engines = ["sockets", "collective"]
     if importlib.util.find_spec("mpi4py"):
         engines.append("mpi")
     arguments = ("--hosts=2", "--rates=1gbit", f"--engines={','.join(engines)}", "--rounds=3")

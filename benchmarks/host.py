@@ -12,7 +12,8 @@ from inception.flags.configs import Threads
 from inception.flags.table import NAMES, TEXT, at_least, flag, one_of
 from terngrad.exchange.connection import Connection
 
-ENGINES = ("collective", "mpi", "parameter_server", "sockets")
+# Sockets are the default all-reduce between CPUs; "collective" are TensorFlow's own collectives.
+ENGINES = ("sockets", "collective", "mpi", "parameter_server")
 
 _TIMEOUT_SECS = 300.0
 
@@ -24,7 +25,7 @@ class HostOptions(Threads):
     engine: str = flag(
         "Distributed",
         one_of(*ENGINES),
-        "collective",
+        ENGINES[0],
         f"engine of the exchange: {', '.join(ENGINES)}",
     )
     worker_hosts: tuple[str, ...] = flag("Distributed", NAMES, (), "HOST:PORT of each host")

@@ -91,6 +91,34 @@ def network(size: int) -> Network:
     return Network(f"terngrad{os.getpid()}", size)
 
 
+@contextlib.contextmanager
+def parameter_servers(
+    network: Network, count: int, flags: Sequence[str]
+) -> Iterator[tuple[list[str], list[int]]]:
+    """Runs parameter servers on the last `count` hosts until the block ends.
+
+    Args:
+      network: the hosts; all others are workers.
+      count: number of parameter servers; may be 0.
+      flags: of the servers, beside those that say where all are.
+
+    Yields:
+      The flags that tell workers where the servers are, and the servers' process ids.
+    """
+    if not count:
+        yield [], []
+        return
+    first = network.size - count
+    ps_hosts = f"--ps_hosts={','.join(network.addresses[first:])}"
+    command = [
+        *(sys.executable, "-m", "inception.mnist_distributed_train", "--job_name=ps", ps_hosts),
+        f"--worker_hosts={','.join(network.addresses[:first])}",
+        *("--allow_insecure_network", *flags),
+    ]
+    with network.serving([[*command, f"--task_id={i}"] for i in range(count)], first) as processes:
+        yield [ps_hosts], processes
+
+
 def _collect(
     commands: Sequence[Sequence[str]], size: int, environment: Mapping[str, str], timeout: float
 ) -> list[list[dict]]:

@@ -5,11 +5,12 @@ If --torch_python names an interpreter that has torch, also measures PyTorch's D
 (network.sh; needs root), with one thread per operation.
 
 python -m benchmarks.step_benchmark --torch_python=DIR/bin/python --json=figures.json
-python -m benchmarks.step_benchmark --net=vgg_16 --dataset=imagenet --batch_size=1 --steps=1
+python -m benchmarks.step_benchmark --net=vgg_16 --dataset=imagenet --batch_size=1 --steps=1 --apart
 """
 
 import dataclasses
 import functools
+import itertools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,15 +24,20 @@ from absl.flags import FlagValues
 
 from benchmarks import host_network, report
 from benchmarks.choices import some_of
+from benchmarks.host import ENGINES
+from benchmarks.step_worker import KERAS, KINDS
 from inception import app
 from inception.flags import table
-from inception.flags.table import NAMES, TEXT, at_least, flag, number
+from inception.flags.table import BOOLEAN, NAMES, TEXT, at_least, flag, number
 from inception.results import pictures
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS
 
 _THREADS = ("--num_intra_threads=1", "--num_inter_threads=2")
-_FIGURES = ("ms", "interface_bytes", "cpu_ms", "page_faults")  # DDP has the first two
+_FIGURES = ("ms", "interface_bytes", "cpu_ms", "page_faults")  # DDP lacks the last
 _DDP = str(Path(__file__).with_name("ddp_worker.py"))
+_DDP_NETS = ("lenet_slim", "alexnet_v2", "vgg_16", "resnet_v1_50")  # of ddp_nets.py
+_DDP_KINDS = ("float32", "float16", "PowerSGD rank 1")
+_ENGINES = tuple(engine for engine in ENGINES if engine != "mpi")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,6 +48,19 @@ class _Options(table.Checked):
         some_of(*host_network.RATES),
         tuple(reversed(host_network.RATES)),
         "bandwidths, in the notation of tc",
+    )
+    engines: tuple[str, ...] = flag(
+        "Distributed",
+        some_of(*_ENGINES),
+        _ENGINES[:1],
+        "engines of the exchange; parameter_server is one, on a host of its own",
+    )
+    kinds: tuple[str, ...] = flag("Training", some_of(*KINDS), KINDS, "kinds of gradients")
+    ddp_kinds: tuple[str, ...] = flag(
+        "Training", some_of(*_DDP_KINDS), _DDP_KINDS, "kinds of gradients of DDP"
+    )
+    apart: bool = flag(
+        "Runtime", BOOLEAN, False, "measure each kind in processes of its own; needs less memory"
     )
     bucket_elements: tuple[str, ...] = flag(
         "Training", NAMES, (str(DEFAULT_BUCKET_ELEMENTS),), "bucket sizes to compare"
@@ -58,8 +77,9 @@ class _Options(table.Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.torch_python and self.net != "lenet_slim":
-            raise table.refuse("torch_python", self.torch_python, "DDP is for --net=lenet_slim")
+        if self.torch_python and self.net not in _DDP_NETS:
+            allowed = f"DDP is for --net={', '.join(_DDP_NETS)}"
+            raise table.refuse("torch_python", self.torch_python, allowed)
         for size in self.bucket_elements:
             if not size.isdecimal() or not int(size):
                 raise table.refuse("bucket_elements", size, "must be integers >= 1")
@@ -69,20 +89,19 @@ def main(values: FlagValues) -> None:
     """Measures each bandwidth."""
     options = table.read(_Options, values)
     cells: list[dict] = []
-    with host_network.network(options.hosts) as network:
+    serves = "parameter_server" in options.engines
+    with host_network.network(options.hosts + serves) as network:
         for rate in options.rates:
             network.shape(rate)
-            for size in options.bucket_elements:
-                print(f"{rate}, buckets of {size} values", flush=True)
-                name = f", buckets of {size}" if len(options.bucket_elements) > 1 else ""
-                commands = _suite(options, network.addresses, size)
-                found = network.collect(commands, options.timeout_secs)
-                cells += _joined(found, rate, name)
+            for engine, size in itertools.product(options.engines, options.bucket_elements):
+                print(f"{rate}, {engine}, buckets of {size} values", flush=True)
+                cells += _of_suite(options, network, rate, engine, size)
             if options.torch_python:
                 print(f"{rate}, DDP", flush=True)
-                commands = _ddp(options, network.addresses[0])
-                found = network.collect(commands, options.timeout_secs)
-                cells += _joined(found, rate, "")
+                for kinds in _turns(options.ddp_kinds, options):
+                    commands = _ddp(options, network.addresses[0], kinds)
+                    found = network.collect(commands, options.timeout_secs)
+                    cells += _joined(found, rate, "")
     _print_table(cells)
     circumstances = report.environment() | {
         "net": options.net,
@@ -94,20 +113,48 @@ def main(values: FlagValues) -> None:
         _draw(cells, options)
 
 
+def _turns(kinds: Sequence[str], options: _Options) -> list[Sequence[str]]:
+    """Returns the kinds that take turns in the same processes."""
+    return [[kind] for kind in kinds] if options.apart else [kinds]
+
+
+def _of_suite(
+    options: _Options, network: host_network.Network, rate: str, engine: str, bucket_elements: str
+) -> list[dict]:
+    """Returns the suite's cells with one engine."""
+    served = engine == "parameter_server"
+    # Keras' fit needs an engine that broadcasts.
+    kinds = [kind for kind in options.kinds if not (served and kind == KERAS)]
+    name = f", {engine}" if len(options.engines) > 1 else ""
+    if len(options.bucket_elements) > 1:
+        name += f", buckets of {bucket_elements}"
+    cells = []
+    # A training of parameter servers is one training: each kind needs new ones.
+    turns = [[kind] for kind in kinds] if served else _turns(kinds, options)
+    for turn in turns:
+        with host_network.parameter_servers(network, int(served), _THREADS) as (flags, _):
+            commands = _suite(options, network.addresses, bucket_elements)
+            added = [*flags, f"--engine={engine}", f"--kinds={','.join(turn)}"]
+            found = network.collect([[*c, *added] for c in commands], options.timeout_secs)
+        cells += _joined(found, rate, name)
+    return cells
+
+
 def _suite(options: _Options, addresses: Sequence[str], bucket_elements: str) -> list[list[str]]:
     common = [
         *(sys.executable, "-m", "benchmarks.step_worker", *_THREADS, *_common(options)),
         f"--dataset={options.dataset}",
         f"--net={options.net}",
         f"--bucket_elements={bucket_elements}",
-        f"--worker_hosts={','.join(addresses)}",
+        f"--worker_hosts={','.join(addresses[: options.hosts])}",
     ]
     return [[*common, f"--task_id={i}"] for i in range(options.hosts)]
 
 
-def _ddp(options: _Options, master: str) -> list[list[str]]:
+def _ddp(options: _Options, master: str, kinds: Sequence[str]) -> list[list[str]]:
     command = [options.torch_python, _DDP, *_common(options), f"--master={master}"]
-    return [[*command, f"--hosts={options.hosts}", f"--task_id={i}"] for i in range(options.hosts)]
+    command += [f"--net={options.net}", f"--kinds={','.join(kinds)}", f"--hosts={options.hosts}"]
+    return [[*command, f"--task_id={i}"] for i in range(options.hosts)]
 
 
 def _common(options: _Options) -> list[str]:

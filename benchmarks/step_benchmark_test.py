@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.step_benchmark import _Options
-from benchmarks.step_worker import ALONE
+from benchmarks.step_worker import ALONE, KERAS, KINDS
 
 
 @pytest.mark.parametrize(
@@ -13,8 +13,12 @@ from benchmarks.step_worker import ALONE
         ({"bucket_elements": ("0",)}, "flag --bucket_elements=0: must be integers >= 1"),
         ({"hosts": 1}, "flag --hosts=1"),
         (
-            {"net": "vgg_16", "torch_python": "python"},
-            "flag --torch_python=python: DDP is for --net=lenet_slim",
+            {"net": "vgg_19", "torch_python": "python"},
+            "flag --torch_python=python: DDP is for --net=lenet_slim, alexnet_v2, vgg_16, ",
+        ),
+        (
+            {"engines": ("mpi",)},
+            "flag --engines=mpi: must be of sockets, collective, parameter_server",
         ),
     ],
 )
@@ -29,7 +33,7 @@ def test_steps_are_timed_and_their_bytes_are_counted(has_networks, run, tmp_path
     png = tmp_path / "steps.png"
     figures = run(
         *("step_benchmark", "--rates=unshaped", "--batch_size=2", "--steps=2", "--rounds=2"),
-        f"--png={png}",
+        *("--engines=sockets,parameter_server", f"--png={png}"),
     )
     sent = {}
     for cell in figures["cells"]:
@@ -37,7 +41,13 @@ def test_steps_are_timed_and_their_bytes_are_counted(has_networks, run, tmp_path
         assert len(cell["ms"]) == len(cell["interface_bytes"]) == 2
         assert min(cell["ms"]) > 0
         sent[cell["side"]] = min(cell["interface_bytes"])
-    assert sent["float32"] / sent["float16"] == pytest.approx(2.0, rel=0.05)
-    assert sent["float32"] / sent["ternary"] == pytest.approx(32 / 2, rel=0.05)
-    assert sent[ALONE] < 0.01 * sent["ternary"]
+    served = {f"{kind}, parameter_server" for kind in KINDS if kind != KERAS}
+    assert sent.keys() == {f"{kind}, sockets" for kind in KINDS} | served
+    for engine, bits in (("sockets", 2), ("parameter_server", 2)):
+        floats = sent[f"float32, {engine}"]
+        ternary = sent[f"ternary, {engine}"]
+        assert floats / sent[f"float16, {engine}"] == pytest.approx(2.0, rel=0.05)
+        assert floats / ternary == pytest.approx(32 / bits, rel=0.05)
+        assert sent[f"{ALONE}, {engine}"] < 0.01 * ternary
+    assert sent[f"{KERAS}, sockets"] == pytest.approx(sent["ternary, sockets"], rel=0.05)
     assert png.stat().st_size > 0

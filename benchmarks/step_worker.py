@@ -2,15 +2,20 @@
 
 The kinds take turns in one process, on synthetic images. There is no weight decay and no moving
 average of the weights: DDP has neither, and only gradients, exchange and momentum are compared.
+One kind is Keras' `model.fit` with the library (terngrad/keras.py) on the same net.
 """
 
+import contextlib
 import dataclasses
 import functools
+import threading
 
+import keras
 import tensorflow as tf
 from absl.flags import FlagValues
 
 from benchmarks import timing
+from benchmarks.choices import some_of
 from benchmarks.host import HostOptions, counters, joined, write_cells
 from inception import app
 from inception.flags import table
@@ -18,12 +23,19 @@ from inception.flags.configs import TrainConfig
 from inception.flags.table import TEXT, at_least, flag
 from inception.training.batches import training_batches
 from inception.training.problem import resolve
+from slim.nets import nets_factory
 from terngrad.exchange.connection import Connection
+from terngrad.keras import Together, distribute
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS
+from terngrad.library.group import Group
 from terngrad.training import runtime
 
-GRAD_BITS = {"float32": 32, "float16": 16, "ternary": 1}
+_GRAD_BITS = {"float32": 32, "float16": 16, "ternary": 1}
 ALONE = "compute alone"  # on every host at once, without an exchange
+KERAS = "ternary by Keras' fit"
+KINDS = (ALONE, *_GRAD_BITS, KERAS)
+
+_LOOK_SECS = 1.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,6 +48,7 @@ class Options(HostOptions):
     bucket_elements: int = flag(
         "Training", at_least(1), DEFAULT_BUCKET_ELEMENTS, "values per bucket"
     )
+    kinds: tuple[str, ...] = flag("Training", some_of(*KINDS), KINDS, "kinds of gradients")
     steps: int = flag("Runtime", at_least(1), 10, "steps per round", "steps")
     rounds: int = flag("Runtime", at_least(1), 7, "rounds for each kind of gradients")
 
@@ -87,11 +100,71 @@ def _sides(options: Options, connection: Connection) -> dict[str, timing.Side]:
     )
     goal = resolve(config)
     batches = training_batches(config, goal, None, 0, connection.rank, connection.size)
-    sides = {ALONE: timing.suite_side(dataclasses.replace(config, grad_bits=32), batches)}
-    for kind, bits in GRAD_BITS.items():
-        chosen = dataclasses.replace(config, grad_bits=bits)
-        sides[kind] = timing.suite_side(chosen, batches, connection)
+    sides = {}
+    for kind in options.kinds:
+        chosen = dataclasses.replace(config, grad_bits=_GRAD_BITS.get(kind, 32))
+        if kind == KERAS:
+            sides[kind] = _keras_side(config, goal.num_classes, batches, connection)
+        else:
+            exchanged = None if kind == ALONE else connection
+            sides[kind] = timing.suite_side(chosen, batches, exchanged)
     return sides
+
+
+class _Turns(keras.callbacks.Callback):
+    """Lets `fit`, which runs in a thread of its own, make steps only in its turns.
+
+    A call of `fit` for each turn would copy weights and optimizer state to all each time.
+
+    Attributes:
+      thread: runs `fit`.
+    """
+
+    thread: threading.Thread
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._allowed, self._made = threading.Semaphore(0), threading.Semaphore(0)
+
+    def make(self, count: int) -> None:
+        """Makes steps."""
+        self._allowed.release(count)
+        for _ in range(count):
+            while not self._made.acquire(timeout=_LOOK_SECS):
+                if not self.thread.is_alive():
+                    raise ValueError("fit has ended early")  # the thread has printed why
+
+    def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
+        """Waits for a turn."""
+        self._allowed.acquire()
+
+    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        """Counts the step."""
+        self._made.release()
+
+
+def _keras_side(
+    config: TrainConfig, num_classes: int, batches: tf.data.Dataset, connection: Connection
+) -> timing.Side:
+    """Returns steps of one call of `model.fit`."""
+    membership = contextlib.nullcontext()
+    group = Group(connection.rank, connection.size, connection, membership=membership)
+    net = nets_factory.build_net(config.net, num_classes=num_classes, dropout_keep_prob=0.5)
+    images, *seed = net.inputs
+    inputs = [images, *(tf.zeros(each.shape, each.dtype) for each in seed)]
+    model = keras.Model(images, net(inputs if seed else images))
+    optimizer = distribute(
+        keras.optimizers.SGD(config.initial_learning_rate, config.momentum),
+        group,
+        clip_factor=config.clip_factor,
+        bucket_elements=config.bucket_elements,
+    )
+    model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    turns = _Turns()
+    settings = {"callbacks": [Together(group), turns], "verbose": 0}
+    turns.thread = threading.Thread(target=model.fit, args=(batches,), kwargs=settings, daemon=True)
+    turns.thread.start()
+    return turns.make
 
 
 def _meet(connection: Connection) -> None:
