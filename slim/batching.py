@@ -61,9 +61,20 @@ def preprocessed_batches(
     options = tf.data.Options()
     # More threads than cores would only delay the threads that compute the step.
     options.threading.private_threadpool_size = min(num_threads, os.cpu_count() or 1)
-    options.autotune.enabled = False
     ahead = _PREFETCHED_BATCHES if by_batch else _PREFETCHED_BIG_BATCHES
-    return mapped.prefetch(ahead).with_options(options)
+    return without_tuning(mapped.prefetch(ahead).with_options(options))
+
+
+def without_tuning(batches: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns the same batches without a thread that tunes buffers and numbers of threads.
+
+    To delete an iterator, TensorFlow waits for its tuning thread. That thread sleeps for as long as
+    the iterator exists, up to a minute at a time. If it is woken up before it can see that it must
+    end, it sleeps on. A worker that makes a step anew would make all others wait meanwhile.
+    """
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return batches.with_options(options)
 
 
 def _batch_map(

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from slim.batching import preprocessed_batches
+from slim.batching import preprocessed_batches, without_tuning
 from slim.datasets.dataset_factory import Dataset
 from slim.preprocessing.preprocessing_factory import Preprocessing
 
@@ -130,7 +130,7 @@ def synthetic_batches(
     labels = tf.random.stateless_uniform(
         [batch_size], key, minval=0, maxval=num_classes, dtype=tf.int32
     )
-    return tf.data.Dataset.from_tensors((images, labels)).repeat()
+    return without_tuning(tf.data.Dataset.from_tensors((images, labels)).repeat())
 
 
 @dataclasses.dataclass(frozen=True)

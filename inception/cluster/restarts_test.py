@@ -3,7 +3,9 @@
 import os
 import re
 import signal
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from inception.testing.cluster import Cluster
@@ -17,6 +19,8 @@ from inception.testing.runs import (
     train,
     worker_pids,
 )
+from slim.conversion import convert
+from slim.datasets import mnist
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -93,6 +97,29 @@ def test_law_8_killed_workers_and_ps_that_come_back_change_no_bit(restarted, und
     assert views
     assert all(line.count("worker") <= 2 for line in views), views
     assert_equal_parameters(undisturbed, parameters(folder, LONGER))
+
+
+def test_law_8_a_step_that_is_made_anew_takes_the_same_records(tmp_path):
+    images, labels = mnist.load(str(Path(mnist.__file__).parent / "mnist_sample"))["train"]
+    path = tmp_path / "data" / "train-mnist.tfrecord"
+    path.parent.mkdir()
+    convert.write_records({str(path): np.arange(200)}, images, labels, mnist.INFO)
+
+    def trained_in(name):
+        more = (f"--data_dir={path.parent}", "--input_queue_memory_factor=1")
+        program, flags = paced_flags_of(tmp_path / name, *more, steps=LONGER)
+        flags.remove("--benchmark_mode=True")
+        return program, flags
+
+    with Cluster(2, 1, *trained_in("disturbed")) as cluster:
+        cluster.wait_for("1", r"Worker 1: .* step 20,")
+        cluster.kill("1")
+        cluster.start("1").wait_for(r"^Joined the training at step \d+\.")
+        cluster.finish()
+    with Run(2, *trained_in("undisturbed")) as run:
+        run.succeed()
+    both = (parameters(tmp_path / name, LONGER) for name in ("disturbed", "undisturbed"))
+    assert_equal_parameters(*both)
 
 
 def test_law_10_a_worker_that_comes_back_with_other_flags_is_named_and_disturbs_nobody(restarted):

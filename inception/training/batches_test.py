@@ -76,3 +76,11 @@ def test_synthetic_batches_need_no_records():
     made = batches.training_batches(config, problem.resolve(config), None, 0)
     images, labels = next(iter(made))
     assert (images.shape, labels.shape) == ((4, 28, 28, 1), (4,))
+
+
+@pytest.mark.parametrize("is_synthetic", [True, False])
+def test_no_batches_are_tuned_so_that_a_step_is_made_anew_at_once(dataset, is_synthetic):
+    config = TrainConfig(dataset_name="mnist", net="mlp", batch_size=2, labels_offset=1)
+    given = None if is_synthetic else dataset
+    made = batches.training_batches(config, problem.resolve(config), given, 0)
+    assert made.options().autotune.enabled is False  # see `slim.batching.without_tuning`

@@ -23,6 +23,7 @@ from terngrad.training import runtime
 from terngrad.training.averages import MovingAverages
 from terngrad.training.bystander import Bystander
 from terngrad.training.classifier import Classifier
+from terngrad.training.last_batch import LastBatch
 from terngrad.training.memory import Memory
 from terngrad.training.optimizers import Optimizer, make_optimizer
 from terngrad.training.runner import Runner
@@ -43,6 +44,7 @@ class Training:
       exchange: connects the nodes of the run.
       kernel_choice: kernels that write and read codes.
       memory: the codecs' memory of this process' nodes.
+      last_batch: the batch of the last step; None if no step is repeated.
     """
 
     classifier: Classifier
@@ -54,6 +56,7 @@ class Training:
     exchange: Exchange
     kernel_choice: Choice
     memory: Memory
+    last_batch: LastBatch | None
 
     def traffic(self, codecs: Sequence[Codec]) -> list[Payload]:
         """Returns the bytes that this process exchanges in a step, by variable.
@@ -98,6 +101,8 @@ def build_training(
     codecs = make_codecs(layout, choice.kernels)
     memory = Memory(codecs, exchange.first_node, exchange.local_nodes)
     save_request = tf.Variable(0.0, trainable=False) if memory.variables else None
+    last_batch = LastBatch(step) if connection and connection.repeats_steps else None
+    take = last_batch.take if last_batch else next
 
     def make_runner(codecs: Sequence[Codec], held: Memory | None = None) -> Runner:
         parts = (codecs, exchange, optimizer, schedule, averages, step, config.seed, devices, held)
@@ -105,15 +110,26 @@ def build_training(
         follower = None
         if connection:
             bystander = make_step(Bystander(classifier), *parts)
-            follower = Runner(bystander, codecs, on_batch, is_observable=False)
-        return Runner(make_step(classifier, *parts), codecs, on_batch, follower)
+            follower = Runner(bystander, codecs, on_batch, is_observable=False, take=take)
+        return Runner(make_step(classifier, *parts), codecs, on_batch, follower, take=take)
 
     runner = float_runner = make_runner(codecs, memory)
     if config.has_float_epochs:
         plain = dataclasses.replace(layout.policy, grad_bits=32, codec="")
         float_runner = make_runner(codecs_of(config, classifier, plain, choice.kernels))
     state = _state(classifier, optimizer, averages, step)
-    return Training(classifier, layout, runner, float_runner, step, state, exchange, choice, memory)
+    return Training(
+        classifier,
+        layout,
+        runner,
+        float_runner,
+        step,
+        state,
+        exchange,
+        choice,
+        memory,
+        last_batch,
+    )
 
 
 def _make_classifier(config: TrainConfig, goal: Problem) -> Classifier:

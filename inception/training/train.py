@@ -126,17 +126,24 @@ def worker_batches(
     return training_batches(config, goal, dataset, step, index, count)
 
 
-def _regained(ready: Ready) -> tuple[int, Iterator] | None:
-    """Continues after a step that was abandoned because a worker joined or left."""
+def _regained(ready: Ready) -> tuple[int, Iterator | None] | None:
+    """Continues after a step that was abandoned because a worker joined or left.
+
+    Returns:
+      The step, and new batches if it is another step than before; None if the step failed.
+    """
     connection, training = ready.connection, ready.training
     if connection is None or not connection.was_interrupted():
         return None
     before = int(training.step)
     synchronize(ready)
     step = int(training.step)
-    if step != before and training.memory.variables:  # the memory belongs to the earlier step
+    if step == before:  # its batch may have been taken, and is then given again
+        return step, None
+    if training.memory.variables:  # the memory belongs to the earlier step
         training.memory.clear()
         tell_cleared(ready.config, f"this worker received the state of step {step}")
+    training.last_batch.forget()
     batches = worker_batches(ready.config, ready.goal, ready.dataset, ready.workers, step)
     return step, iter(batches)
 

@@ -399,3 +399,28 @@ def test_a_run_is_observed_in_half_precision_and_with_own_scales(
     run_here(digits, tmp_path, max_steps=20, net="mlp", **flags)
     first, last = report.read_scalars(str(tmp_path))["bits_per_parameter"].values
     assert most_bits - 1 < first == last <= most_bits
+
+
+@pytest.mark.parametrize(("before", "after"), [(5, 5), (5, 9), (5, 0)])
+def test_only_a_worker_that_is_given_another_step_reads_its_batches_anew(
+    monkeypatch, before, after
+):
+    step, forgotten = tf.Variable(before), []
+    ready = types.SimpleNamespace(
+        connection=types.SimpleNamespace(was_interrupted=lambda: True),
+        training=types.SimpleNamespace(
+            step=step,
+            memory=types.SimpleNamespace(variables={}),
+            last_batch=types.SimpleNamespace(forget=lambda: forgotten.append(int(step))),
+        ),
+        config=None,
+        goal=None,
+        dataset=None,
+        workers=None,
+    )
+    monkeypatch.setattr(train, "synchronize", lambda ready: step.assign(after))
+    monkeypatch.setattr(train, "worker_batches", lambda *arguments: [arguments[-1]])
+    at, batches = train._regained(ready)
+    assert at == after
+    anew = [after] if after != before else []
+    assert list(batches or ()) == forgotten == anew

@@ -22,11 +22,13 @@ class Connection(abc.ABC):
       rank: index of this process.
       size: P, the number of processes.
       largest_part: bytes that a process may give to `all_gather`.
+      repeats_steps: whether a failed step may be repeated, see `was_interrupted`.
     """
 
     rank: int
     size: int
     largest_part: int = 1 << 26
+    repeats_steps: bool = False
 
     @abc.abstractmethod
     def exchange(self, local_nodes: int, kernels: Kernels, step: tf.Variable) -> Exchange:

@@ -58,13 +58,15 @@ class Runner:
         follower: Runner | None = None,
         *,
         is_observable: bool = True,
+        take: Callable[[Iterator], tuple[tf.Tensor, ...]] = next,
     ) -> None:
         """Compiles `step`, which exchanges its gradients with `codecs`.
 
-        Calls `on_batch`, from any thread, for each batch. For the other arguments see class.
+        Takes each batch with `take`, and then calls `on_batch` from any thread. For the other
+        arguments see class.
         """
         self._step = step
-        self._on_batch = on_batch
+        self._on_batch, self._take_batch = on_batch, take
         self.is_observable = is_observable
         self.follower = follower
         # TensorFlow's collectives distinguish the iterations of a loop, but processes make
@@ -103,7 +105,7 @@ class Runner:
 
     def _run_many(self, batches, count: tf.Tensor) -> Outcome:
         def body(last: Outcome) -> tuple[Outcome]:
-            return (_outcome(self._take(*self._next(batches)), last.done + 1),)
+            return (_outcome(self._make(batches), last.done + 1),)
 
         return tf.while_loop(
             lambda last: (last.done < count) & _is_finite(last) & ~last.stop & ~last.save,
@@ -112,8 +114,13 @@ class Runner:
             parallel_iterations=1,
         )[0]
 
+    def _make(self, batches) -> StepResult:
+        batch = self._next(batches)
+        with tf.control_dependencies(batch):  # a follower ignores its batch, but must take it
+            return self._take(*batch)
+
     def _next(self, batches) -> tuple[tf.Tensor, tf.Tensor]:
-        batch = next(batches)
+        batch = self._take_batch(batches)
         if self._on_batch:
             with tf.control_dependencies(batch):
                 tf.numpy_function(self._on_batch, [], [])
@@ -125,7 +132,7 @@ class Runner:
         start = Observation(self._nothing(), self._step.zeros_like_gradients(), self._no_zeros())
         return tf.while_loop(
             lambda last: last.outcome.done < 1,
-            lambda last: (self._observation(self._take(*self._next(batches))),),
+            lambda last: (self._observation(self._make(batches)),),
             (start,),
             parallel_iterations=1,
         )[0]

@@ -28,7 +28,7 @@ class SynchronousStepper(Stepper):
       step: steps done.
       pulse: shows other processes that steps are in progress.
       regain: called after a failed step; returns the step from which the training continues and its
-        batches, or None if it cannot continue.
+        batches, or None if it cannot continue. The batches are None if it continues with the same.
       is_stopped: whether the others had been asked to stop when this process got their state.
     """
 
@@ -38,7 +38,7 @@ class SynchronousStepper(Stepper):
     layout: Layout
     step: int = 0
     pulse: Pulse = dataclasses.field(default_factory=Pulse)
-    regain: Callable[[], tuple[int, Iterator] | None] = lambda: None
+    regain: Callable[[], tuple[int, Iterator | None] | None] = lambda: None
     is_stopped: Callable[[], bool] = lambda: False
     is_over: bool = dataclasses.field(default=False, init=False)
     wants_save: bool = dataclasses.field(default=False, init=False)
@@ -108,7 +108,8 @@ class SynchronousStepper(Stepper):
         """See base class."""
         if (found := self.regain()) is None:
             return False
-        self.step, self.batches = found
+        self.step, batches = found
+        self.batches = self.batches if batches is None else batches
         self.is_over = self.is_stopped()
         return True
 

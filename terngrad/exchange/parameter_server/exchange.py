@@ -23,6 +23,7 @@ class ParameterServerConnection(Connection):
     """A worker's connection to all ps."""
 
     largest_part = 1 << 16
+    repeats_steps = True
 
     def __init__(self, client: Client) -> None:
         """Uses a client that has reached all ps."""
