@@ -139,17 +139,20 @@ class RemotePs:
         is_repeated = False
         while True:
             try:
+                entered = None
                 if self._stream is None:
-                    entered = self._enter()
-                    if search and self._was_there:
-                        self._tell(f"{self._name} is back.")
+                    entered = self._enter(search.left_secs if search else self._timeout_secs)
                     instead = again(entered) if is_repeated and self._was_there else None
                     self._was_there = True
                     if instead is not None:
                         call, content = instead, b""
-                    if call.act == ENTER:
-                        return entered, bytearray()
-                return self._exchange(call, content, size)
+                if entered is not None and call.act == ENTER:
+                    found = entered, bytearray()
+                else:
+                    found = self._exchange(call, content, size)
+                if search and search.was_there:  # only now: it may take a stream but not the call
+                    self._tell(f"{self._name} is back.")
+                return found
             except _UnkeptError as error:  # the ps is there, so this is no search
                 search, pause_secs = None, _UNKEPT_PAUSE_SECS
                 if self._stopped():  # it ends without this gradient
@@ -171,9 +174,9 @@ class RemotePs:
             self._tell(f"{error}; trying to reach it again for {self._timeout_secs:g} s.")
         return Search(self._name, self._timeout_secs, was_there=self._was_there)
 
-    def _enter(self) -> Reply:
+    def _enter(self, timeout_secs: float) -> Reply:
         try:
-            self._stream = try_stream(self._channel, "Update", self._introduction)
+            self._stream = try_stream(self._channel, "Update", self._introduction, timeout_secs)
         except ValueError:
             if self._closed.is_set():  # another thread closed it meanwhile
                 raise self._unused() from None

@@ -86,6 +86,7 @@ class Server:
         """Ends all streams, then writes a last snapshot."""
         self._listener.close()
         self.store.close()
+        self._log.flush(is_end=True)
 
     def _is_over(self) -> bool:
         return self._asked_to_end or self.seats.is_over

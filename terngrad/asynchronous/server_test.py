@@ -4,18 +4,23 @@ import dataclasses
 import json
 import math
 import re
+import time
+from unittest import mock
 
 import grpc
 import numpy as np
 import pytest
 
+from terngrad.asynchronous import framing
 from terngrad.asynchronous.acts import BEGIN, BYE, ENTER, FETCH, MORE, PUSH, STATE
 from terngrad.asynchronous.framing import frames
 from terngrad.asynchronous.keeping import Keeping
 from terngrad.asynchronous.plan import MAX_ELEMENTS, Plan, PlanError
+from terngrad.asynchronous.remote import RemotePs
 from terngrad.asynchronous.server import Server
 from terngrad.asynchronous.store import Store
 from terngrad.asynchronous.updates import state_bytes
+from terngrad.cluster.channel import MembershipError
 from terngrad.exchange.parameter_server.operations import PIECE_BYTES
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.service.messages import HELLO_KEY, SERVICE, Call, join_frame
@@ -192,6 +197,24 @@ def test_a_message_longer_than_a_piece_is_not_even_read(served):
         served[1], hello_of(served[1]), "Update", messages=[*entry(), message, *bye()]
     )
     assert code == grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+@pytest.mark.slow
+def test_a_worker_whose_messages_a_ps_cannot_take_ends_with_one_line(served):
+    said, secs = [], 2.0
+    ps = RemotePs(0, [served[1]], WORKERS, 1, 8, secs, None, FACTS, said.append, lambda: False)
+    ps.enter()
+    began = time.monotonic()
+    with (
+        mock.patch.object(framing, "PIECE_BYTES", 4 * PIECE_BYTES),
+        pytest.raises(
+            MembershipError, match=r"within 2 s: .* has no room for this worker: .*large"
+        ),
+    ):
+        ps.call(Call(act=PUSH, sequence=1), bytes(4 * PIECE_BYTES))
+    assert secs <= time.monotonic() - began < SECS
+    assert len(said) == 1 and "trying to reach it again for 2 s" in said[0]
+    ps.close()
 
 
 @pytest.mark.parametrize("error", [AttributeError, OverflowError, RecursionError, IndexError])

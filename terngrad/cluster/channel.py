@@ -21,6 +21,10 @@ class MembershipError(ValueError):
     """Names the process that is missing, different or lost."""
 
 
+class SharedError(ValueError):
+    """An error that all processes have at once: the text blames none, and the others name none."""
+
+
 class FinishedError(MembershipError):
     """The training is complete, so no process can join it any more."""
 

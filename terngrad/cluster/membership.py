@@ -16,7 +16,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from terngrad.cluster.channel import DifferenceError, ForeignError, MembershipError, Peer, name_of
+from terngrad.cluster.channel import (
+    DifferenceError,
+    ForeignError,
+    MembershipError,
+    Peer,
+    SharedError,
+    name_of,
+)
 from terngrad.cluster.pulse import Pulse, Standstill
 from terngrad.cluster.reachability import Reachability
 
@@ -128,7 +135,7 @@ class Membership(contextlib.AbstractContextManager):
         if error is None or isinstance(error, SystemExit):
             self._leave(self._bye())
         else:
-            self._leave({"failed": reason_of(error)})
+            self._leave({"failed": reason_of(error), "shared": isinstance(error, SharedError)})
 
     def _compare(self, facts: Facts) -> str:
         all_facts = {rank: self._answer(peer)["facts"] for rank, peer in self._peers.items()}
@@ -149,7 +156,8 @@ class Membership(contextlib.AbstractContextManager):
             if "beat" in message:
                 peer.batches = message["beat"]
             elif "failed" in message:
-                self._lose(f"{self._name(peer.rank)} failed: {message['failed']}")
+                blame = "" if message.get("shared") else f"{self._name(peer.rank)} failed: "
+                self._lose(f"{blame}{message['failed']}")
             elif "lost" in message:
                 self._lose(self._as_told(message["lost"]))
             elif "bye" in message:

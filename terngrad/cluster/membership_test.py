@@ -12,7 +12,7 @@ import time
 import pytest
 
 from terngrad.cluster.admission import join
-from terngrad.cluster.channel import MembershipError
+from terngrad.cluster.channel import MembershipError, SharedError
 from terngrad.cluster.membership import Membership
 from terngrad.cluster.pulse import Pulse
 from terngrad.testing.addresses import free_address
@@ -116,6 +116,13 @@ def test_the_others_learn_why_a_process_fails():
     rank, text = losses.get(timeout=TIMEOUT)
     assert rank == 0
     assert "worker 1 (host1:2222) failed: train-00001: record 7 is damaged" in text
+
+
+def test_the_others_blame_nobody_for_an_error_that_all_have():
+    members, losses = join_all(2)
+    error = SharedError("step 7: entropy_loss is nan")
+    members[1].__exit__(type(error), error, None)
+    assert losses.get(timeout=TIMEOUT) == (0, "worker 0 (host0:2222) ends: step 7: entropy_loss is nan")
 
 
 def test_the_others_learn_which_signal_stopped_a_process():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 
@@ -30,6 +31,8 @@ _ENDINGS = {
     grpc.StatusCode.ALREADY_EXISTS: "{name} does not accept this worker yet: {details}",
     grpc.StatusCode.ABORTED: "{name} ended this worker's stream: {details}",
     UNKEPT: "{name} cannot apply gradients now: {details}",
+    # gRPC's own: too many streams, or a message that is too long.
+    grpc.StatusCode.RESOURCE_EXHAUSTED: "{name} has no room for this worker: {details}",
     grpc.StatusCode.CANCELLED: "{name} ended this worker's stream",
 }
 
@@ -56,7 +59,11 @@ class AwayError(Exception):
 
 
 class Search:
-    """The attempts to reach a ps: how long they continue, and the pauses between them."""
+    """The attempts to reach a ps: how long they continue, and the pauses between them.
+
+    Attributes:
+      was_there: whether the ps was reached before.
+    """
 
     def __init__(self, name: str, timeout_secs: float, *, was_there: bool = False) -> None:
         """Starts the search now.
@@ -68,8 +75,13 @@ class Search:
         """
         self._until = time.monotonic() + timeout_secs
         self._name, self._within = name, f"within {timeout_secs:g} s"
-        self._what = "did not come back" if was_there else "cannot be reached"
+        self.was_there = was_there
         self._next_secs = _FIRST_PAUSE_SECS
+
+    @property
+    def left_secs(self) -> float:
+        """Time after which the search ends; at least a short one for the last attempt."""
+        return max(_FIRST_PAUSE_SECS, self._until - time.monotonic())
 
     def hurry(self, secs: float) -> None:
         """Ends the search in at most `secs` seconds, because this worker must end."""
@@ -83,24 +95,37 @@ class Search:
           MembershipError: the time is over.
         """
         if time.monotonic() > self._until:
-            raise MembershipError(f"{self._name} {self._what} {self._within}: {error}") from None
+            what = "did not come back" if self.was_there else "cannot be reached"
+            raise MembershipError(f"{self._name} {what} {self._within}: {error}") from None
         secs, self._next_secs = self._next_secs, min(2 * self._next_secs, _LONGEST_PAUSE_SECS)
         return secs
 
 
-def try_stream(channel: grpc.Channel, method: str, introduction: Hello) -> tuple[grpc.Call, Outbox]:
+def try_stream(
+    channel: grpc.Channel, method: str, introduction: Hello, timeout_secs: float
+) -> tuple[grpc.Call, Outbox]:
     """Makes one attempt to open a stream; see `open_stream`.
 
     Raises:
-      AwayError: the ps cannot be reached now.
+      AwayError: the ps cannot be reached now, or does not answer in time.
       RefusedError: the ps refuses this worker; the message says why.
     """
     outbox = Outbox()
     make = channel.stream_stream(f"/{SERVICE}/{method}", identity, identity)
     call = make(iter(outbox), metadata=metadata(introduction))
-    if WELCOME[0] in [tuple(pair) for pair in call.initial_metadata() or ()]:
+    # A ps that hangs may still answer keep-alives, which are gRPC's own.
+    timer = threading.Timer(timeout_secs, call.cancel)
+    timer.daemon = True
+    timer.start()
+    try:
+        answer = [tuple(pair) for pair in call.initial_metadata() or ()]
+    finally:
+        timer.cancel()
+    if WELCOME[0] in answer:
         return call, outbox
     outbox.close()
+    if call.code() is grpc.StatusCode.CANCELLED:
+        raise AwayError("it accepts connections but does not answer")
     if call.code() in _FATAL:
         raise RefusedError(why_ended(call, ps_name(introduction.ps, introduction.ps_hosts)))
     raise AwayError(_details(call))
@@ -121,7 +146,7 @@ def open_stream(
     search = Search(ps_name(introduction.ps, introduction.ps_hosts), timeout_secs)
     while True:
         try:
-            return try_stream(channel, method, introduction)
+            return try_stream(channel, method, introduction, search.left_secs)
         except AwayError as error:
             pause_secs = search.pause_secs(error)
         time.sleep(pause_secs)

@@ -59,10 +59,15 @@ class LogLimiter:
         for line in lines:
             self._tell(line)
 
-    def flush(self) -> None:
-        """Tells what was left out in the minutes that are over; call it regularly."""
+    def flush(self, *, is_end: bool = False) -> None:
+        """Tells what was left out in the minutes that are over; call it regularly.
+
+        Args:
+          is_end: whether to tell also what was left out in the current minutes.
+        """
         with self._lock:
-            over = [kind for kind, period in self._periods.items() if self._is_over(period)]
+            of_all = self._periods.items()
+            over = [kind for kind, period in of_all if is_end or self._is_over(period)]
             lines = [line for kind in over for line in self._close(kind)]
         for line in lines:
             self._tell(line)

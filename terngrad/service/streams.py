@@ -17,7 +17,8 @@ _LONGEST_PUSH = PIECE_BYTES + (1 << 14)
 _LONGEST_RESULT = 9 * PIECE_BYTES + (1 << 14)
 WELCOME = (("terngrad-welcome", "1"),)  # metadata at the start of the ps' half of a stream
 # How an asynchronous ps ends a stream whose gradient it cannot apply now, see `UnkeptError`.
-UNKEPT = grpc.StatusCode.RESOURCE_EXHAUSTED
+# gRPC itself never ends a stream so.
+UNKEPT = grpc.StatusCode.DATA_LOSS
 _HANDSHAKE_MS = 5000  # in which a caller must finish its handshake, or is disconnected
 _BEATS = 4  # keep-alives in the time after which a process counts as lost
 

@@ -111,6 +111,10 @@ def test_golden_bytes_of_a_declaration(traveled, operation):
     assert DECLARED[operation] in traveled
 
 
+def test_golden_bytes_of_an_entry_and_its_answer(traveled):
+    assert f"0a 0c {VIEW} 50 01 1a 00" in traveled
+
+
 @pytest.mark.parametrize("worker", range(2))
 def test_golden_bytes_of_pushed_codes(traveled, worker):
     assert f"0a 0e 08 0c 10 01 {VIEW} 12 00 1a 18 {CODES[worker]}" in traveled
@@ -131,7 +135,7 @@ def test_golden_bytes_of_an_introduction():
     assert streams.metadata(hello) == [
         (
             "terngrad-hello-bin",
-            bytes.fromhex("08 02 10 01 22 03 70 3a 31 2a 03 61 3a 31 2a 03 62 3a 32 32 01 72"),
+            bytes.fromhex("08 03 10 01 22 03 70 3a 31 2a 03 61 3a 31 2a 03 62 3a 32 32 01 72"),
         )
     ]
 
@@ -180,6 +184,7 @@ def aggregator_with_codes():
     for worker in range(2):
         message = OperationMessage(name="sum", kind=int(Kind.CODES), items=3, local_nodes=1)
         aggregator.declare(worker, message)
+        aggregator.enter(worker, Header(enters=True, view=1, contributors=b"\x03"))
     header = Header(step=5, view=1, contributors=b"\x03")
     return aggregator, join_frame(header, bytes.fromhex(CODES[0]))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
+from terngrad.cluster.channel import SharedError
 from terngrad.layout import Layout
 from terngrad.training.classifier import Losses
 
@@ -13,8 +14,11 @@ class NotFiniteError(ValueError):
     """A loss, a gradient or a weight is NaN or infinite; the text names it."""
 
 
-class DivergedError(ValueError):
-    """The training diverged; the text names the value and the last good checkpoint."""
+class DivergedError(SharedError):
+    """The training diverged; the text names the value and the last good checkpoint.
+
+    Losses and scales are those of all nodes, so workers in step find it in the same step.
+    """
 
 
 def not_finite(losses: Losses, scales: tf.Tensor, layout: Layout) -> list[str]:

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from terngrad.cluster.channel import FinishedError
+from terngrad.cluster.channel import FinishedError, SharedError
 from terngrad.cluster.membership import compare, end_process, reason_of
 from terngrad.cluster.pulse import HOPELESS, Pulse
 from terngrad.exchange.parameter_server.worker.client import Client
@@ -50,7 +50,7 @@ class Ending:
             why = reason_of(error)
             if client.failure:
                 self._end(client.failure, said=why)
-            client.meeting.fail(why)
+            client.meeting.fail(why, is_shared=isinstance(error, SharedError))
             raise
         finally:
             client.close(is_done=True, why=why)

@@ -173,7 +173,7 @@ class Coordinator:
             elif what == "progress":
                 self._note_progress(worker, report)
             elif what == "failed":
-                self._fail(worker, report.failed[:_LONGEST_REASON])
+                self._fail(worker, report.failed[:_LONGEST_REASON], is_shared=report.shared)
             elif what == "bye":
                 self._finish(worker)
             self._go_on()
@@ -294,10 +294,11 @@ class Coordinator:
         here = self._roster.here
         return self._roster.lost_ps(here & self._of.members if self._of.view else here)
 
-    def _fail(self, worker: int, why: str) -> None:
+    def _fail(self, worker: int, why: str, *, is_shared: bool) -> None:
         """Ends the training because a worker failed, unless the worker was only joining."""
         if self._of.view is None or worker in self._roster.those(JOINED):
-            self._end(patience.End(f"{self._roster.name(worker)} failed: {why}", [worker]))
+            blame = "" if is_shared else f"{self._roster.name(worker)} failed: "
+            self._end(patience.End(f"{blame}{why}", [worker]))
         else:
             self._all_gather.forget(worker)
 

@@ -425,8 +425,15 @@ def test_a_member_that_fails_ends_the_training_but_a_joining_worker_does_not():
     cluster.coordinator.connect(1)
     cluster.tell(1, failed="batch_size is 8")
     assert cluster.outcome is None
-    cluster.tell(2, failed="diverged")
-    assert cluster.outcome == "worker 2 (host2:1) failed: diverged"
+    cluster.tell(2, failed="a bad record")
+    assert cluster.outcome == "worker 2 (host2:1) failed: a bad record"
+
+
+def test_nobody_is_blamed_for_an_error_that_all_have():
+    cluster = Cluster()
+    cluster.begin(0, 1, 2)
+    cluster.tell(2, failed="step 7: entropy_loss is nan", shared=True)
+    assert cluster.outcome == "step 7: entropy_loss is nan"
 
 
 def test_a_training_is_over_when_all_connected_workers_are_done():

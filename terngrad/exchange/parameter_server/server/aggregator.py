@@ -5,9 +5,10 @@ slow workers may still need. Each worker's pushes have a share of a limit; resul
 there is room beside them. A ps checks each push against the workers' declarations before it keeps
 anything.
 
-Views do not mix: no step has pushes from two views, and a worker with the number of a view that
-does not exist disturbs no other. When a worker leaves a view, its unfinished pushes are dropped.
-When all workers have left a view and one enters another, everything else of the view is dropped.
+Views do not mix: a worker enters a view before it pushes, and its pushes count only where all
+contributors have entered the same one. So nothing is kept of a view that no other worker is in.
+When a worker leaves a view, its unfinished pushes are dropped. When all connected members have left
+it, or no worker is left and one enters another, everything else of the view is dropped.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Callable, Sequence
 from terngrad.exchange.parameter_server import groups
 from terngrad.exchange.parameter_server.operations import Operation
 from terngrad.exchange.parameter_server.server.catalogue import Catalogue, PushError
+from terngrad.exchange.parameter_server.server.entries import Entries, Entry
 from terngrad.exchange.parameter_server.server.pieces import Piece, PieceStep, kept_bytes, open_step
 from terngrad.service.figures import Figures
 from terngrad.service.messages import Header, OperationMessage, join_frame
@@ -38,6 +40,7 @@ class Aggregator:
         figures: Figures | None = None,
         most_bytes: int = 1 << 62,
         takes: Callable[[int, int], bool] | None = None,
+        needed: int = 1,
     ) -> None:
         """Starts with no operations.
 
@@ -51,6 +54,7 @@ class Aggregator:
           most_bytes: limit for pushes, of which each worker has a share. If results and pushes
             together exceed it, old results are dropped.
           takes: returns whether a worker's pushes of a view can make a step; None = all can.
+          needed: number of members of a view that make a step.
         """
         self._takes = takes or (lambda worker, view: True)
         self._workers = workers
@@ -63,8 +67,8 @@ class Aggregator:
         self._pushed_bytes = [0] * workers
         self._result_bytes = 0
         self._catalogue = Catalogue(workers)
-        self._pieces: dict[tuple[int, str, int], Piece] = {}  # by view, operation and index
-        self._views = [0] * workers  # each worker's view; 0 = none
+        self._pieces: dict[tuple[Entry, str, int], Piece] = {}  # by view, operation and index
+        self._entries = Entries(workers, needed)
 
     @property
     def piece_count(self) -> int:
@@ -89,15 +93,51 @@ class Aggregator:
         """Largest number of bytes of a worker's pushes, and of its unread results."""
         return self._most_bytes // self._workers
 
-    def leave(self, worker: int) -> None:
-        """Forgets a worker whose stream ended; on a new stream it declares all operations again."""
+    def come(self, worker: int) -> None:
+        """Notes a worker's new stream; forgets what is left of its last one."""
+        self.leave(worker)  # the last stream's reader may have pushed after its end
         with self._lock:
-            self._enter(worker, 0)
-            known = self._catalogue.clear(worker)
-            self._forget(lambda view, operation: operation not in known)
+            self._entries.come(worker)
+
+    def leave(self, worker: int) -> None:
+        """Forgets a worker whose stream ended; on a new stream it declares all operations again.
+
+        Results stay for members of its view that have not declared any operation yet.
+        """
+        with self._lock:
+            left = self._entries[worker]
+            self._entries.leave(worker)
+            self._drop_pushes(worker, left)
+            known, late = self._catalogue.clear(worker), self._catalogue.undeclared
+            self._forget(
+                lambda entry, operation: (
+                    operation not in known and not self._entries.staying(entry) & late
+                )
+            )
             for piece in self._pieces.values():
                 for step in piece.steps.values():
                     step.asked = {each for each in step.asked if each[0] != worker}
+
+    def enter(self, worker: int, header: Header) -> None:
+        """Moves a worker to a view and tells all workers that are in it who is.
+
+        Args:
+          worker: index of the worker.
+          header: names the view, and its members as contributors.
+
+        Raises:
+          PushError: the view is not later than the worker's last, or the worker is not a member.
+        """
+        with self._lock:
+            entry, left = Entry(header.view, self._contributors(header)), self._entries[worker]
+            present = self._entries.enter(worker, entry)
+            self._drop_pushes(worker, left)
+            self._forget(lambda each, operation: False)
+            told = join_frame(
+                Header(enters=True, view=header.view, contributors=groups.pack(present))
+            )
+            for each in sorted(present):
+                self._deliver(each, told)
 
     def declare(self, worker: int, message: OperationMessage) -> None:
         """Adds a worker's next operation; see `Catalogue`."""
@@ -107,8 +147,9 @@ class Aggregator:
     def push(self, worker: int, header: Header, payload: memoryview) -> None:
         """Adds a worker's piece of a step; after the last one, all that asked get the result.
 
-        A push that cannot make a step is dropped. A repeated push changes nothing; if the result is
-        kept, the worker gets it again. A worker that is not a contributor only asks for the result.
+        A push that cannot make a step is dropped: it is of a view that the worker is not in, or
+        that a contributor has left. A repeated push changes nothing; if the result is kept, the
+        worker gets it again. A worker that is not a contributor only asks for the result.
 
         Raises:
           PushError: the operation or piece is unknown, the size or the contributors are wrong, too
@@ -121,13 +162,15 @@ class Aggregator:
                 raise PushError("a push without a view; views count from 1")
             contributors = self._contributors(header)
             _check_size(operation, worker, contributors, header, payload)
-            if not can_count or header.view < self._views[worker]:
+            entry = self._entries[worker]
+            if not can_count or header.view != entry.number:
                 return
-            self._enter(worker, header.view)
             if worker in contributors:
+                if not self._entries.have_all(worker, contributors):
+                    return
                 self._check_memory(worker, payload)
-            key = header.view, operation.name, header.piece
-            piece = self._pieces.setdefault(key, Piece())
+            key = entry, operation.name, header.piece
+            piece = self._pieces.setdefault(key, Piece(entry))
             if header.step <= piece.done:
                 self._answer_again(worker, header, piece)
                 return
@@ -144,30 +187,26 @@ class Aggregator:
             parts = [step.parts[i] for i in step.contributors]
         self._finish(operation, piece, header, step, parts)
 
-    def _enter(self, worker: int, view: int) -> None:
-        """Moves a worker to a view; 0 = none. Drops its pushes of the old one.
-
-        Views without workers are dropped when one enters another view, not before: a member that
-        has not pushed yet may still need the results of those that have made their last step.
-        """
-        left, self._views[worker] = self._views[worker], view
-        if left == view:
-            return
-        if view:
-            self._forget(lambda each, operation: each not in self._views)
+    def _drop_pushes(self, worker: int, left: Entry) -> None:
+        """Drops the pushes of a worker that has left a view."""
         pieces = [piece for key, piece in self._pieces.items() if key[0] == left]
         for step in (step for piece in pieces for step in piece.steps.values()):
             if worker in step.parts:
                 self._pushed_bytes[worker] -= kept_bytes(step.parts.pop(worker))
 
-    def _forget(self, is_past: Callable[[int, str], bool]) -> None:
-        """Forgets the pieces whose view and operation are past."""
-        kept = {key: each for key, each in self._pieces.items() if not is_past(*key[:2])}
-        for key in self._pieces.keys() - kept.keys():
-            self._result_bytes -= self._pieces[key].drop_results(0)
-            for step in self._pieces[key].steps.values():
+    def _forget(self, is_past: Callable[[Entry, str], bool]) -> None:
+        """Forgets the pieces of views that are over, and those whose view and operation are past.
+
+        A view is not over while a member that has not pushed yet may still need the results of
+        those that have made their last step.
+        """
+        is_over = lambda entry: not self._entries.staying(entry)
+        past = [key for key in self._pieces if is_over(key[0]) or is_past(*key[:2])]
+        for key in past:
+            piece = self._pieces.pop(key)
+            self._result_bytes -= piece.drop_results(0)
+            for step in piece.steps.values():
                 self._release(step)
-        self._pieces = kept
 
     def _release(self, step: PieceStep) -> None:
         for worker, part in step.parts.items():
@@ -186,8 +225,8 @@ class Aggregator:
         with self._lock:  # if the view is over by now, its workers ignore the result
             self._release(piece.steps.pop(header.step))
             piece.done = header.step
-            is_current = self._pieces.get((header.view, operation.name, header.piece)) is piece
-            if is_current and self._kept_steps:
+            is_current = self._pieces.get((piece.entry, operation.name, header.piece)) is piece
+            if is_current and self._kept_steps and len(piece.entry.members) > 1:
                 self._keep(piece, header, result)
             asked = sorted(step.asked)
         self._figures.made(header.step)

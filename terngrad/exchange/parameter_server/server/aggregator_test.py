@@ -1,5 +1,6 @@
 """Results equal those of other exchanges, pushes are idempotent, and memory is bounded."""
 
+import contextlib
 import threading
 
 import numpy as np
@@ -16,16 +17,29 @@ from terngrad.service.messages import Header, split_frame
 
 
 class Served:
-    """An aggregator, and its frames by worker."""
+    """An aggregator whose workers are all in view 1, and its results by worker."""
 
     def __init__(self, workers=2, kind=Kind.FLOATS, items=4, reduce=None, kept_steps=1, **limits):
         self.delivered = {i: [] for i in range(workers)}
         reduce = reduce or Reduction(ReferenceKernels()).reduce
-        deliver = lambda worker, frame: self.delivered[worker].append(frame)
-        self.aggregator = Aggregator(workers, reduce, deliver, kept_steps, **limits)
+        self.entered = {i: [] for i in range(workers)}  # what each was told about its views
+        self.aggregator = Aggregator(workers, reduce, self._deliver, kept_steps, **limits)
         self.operation = Operation("sum", kind, items, 1, workers)
         for worker in range(workers):
             self.aggregator.declare(worker, self.operation.message(0))
+        self.enter(1, *range(workers))
+
+    def _deliver(self, worker, frame):
+        header, _ = split_frame(frame)
+        if header.enters:
+            self.entered[worker].append((header.view, groups.unpack(header.contributors)))
+        else:
+            self.delivered[worker].append(frame)
+
+    def enter(self, view, *workers, members=()):
+        header = Header(enters=True, view=view, contributors=groups.pack(members or self.entered))
+        for worker in workers:
+            self.aggregator.enter(worker, header)
 
     def push(self, worker, step, values=(), piece=0, operation=0, view=1, by=()):
         header = Header(step=step, operation=operation, piece=piece, view=view)
@@ -131,51 +145,100 @@ def test_results_stay_for_a_worker_that_pushes_first_when_the_others_are_done():
 
 def test_no_step_has_pushes_of_two_views():
     served = Served()
+    served.enter(3, 0, 1)
     served.push(0, 7, floats(1, 1, 1, 1), view=3)
-    served.push(1, 7, floats(5, 5, 5, 5), view=4)
-    assert not any(served.delivered.values())
+    served.enter(4, 1)
     served.push(0, 7, floats(9, 9, 9, 9), view=3)  # does not know the new view yet
-    assert not any(served.delivered.values())
-    served.push(0, 7, floats(2, 2, 2, 2), view=4)
+    assert served.aggregator.held_bytes == 16
+    served.enter(4, 0)
+    assert served.aggregator.held_bytes == 0
+    assert served.entered[0][-2:] == [(3, (0, 1)), (4, (0, 1))]
     for worker in (0, 1):
-        np.testing.assert_array_equal(served.results(worker)[0][1], [7, 7, 7, 7])
+        served.push(worker, 7, floats(2, 2, 2, 2), view=4)
+    for worker in (0, 1):
+        assert [list(result) for _, result in served.results(worker)] == [[4, 4, 4, 4]]
     assert served.aggregator.held_bytes == 16
 
 
-def test_a_worker_in_an_unknown_view_disturbs_no_other_and_may_connect_again():
-    served = Served(workers=3)
-    served.push(2, 7, floats(9, 9, 9, 9), view=1 << 60)
-    for step in (7, 8):
-        for worker in (0, 1):
-            served.push(worker, step, floats(1, 1, 1, 1), view=4, by=(0, 1))
-    assert [step for step, _ in served.results(0)] == [7, 8]
+def test_nothing_is_kept_of_a_view_that_nobody_else_is_in():
+    """Neither of one with other members, of one with the same number, nor of one's own."""
+    served = Served(workers=3, kept_steps=16, needed=2)
+    served.enter(4, 0, 1, members=(0, 1))
+    own = {"members": (2,)}, {"members": (0, 2)}, {"members": (0, 1, 2)}
+    for entered in own:
+        for by in ((0, 2), (0, 1, 2), (2,)):
+            served.aggregator.leave(2)
+            served.aggregator.declare(2, served.operation.message(0))
+            served.push(2, 7, floats(9, 9, 9, 9), view=4, by=by)  # not entered yet
+            served.enter(4, 2, **entered)
+            with contextlib.suppress(PushError):
+                served.push(2, 7, floats(9, 9, 9, 9), view=4, by=by)
+            assert served.aggregator.held_bytes == 0
+    text = r"contributors \[0, 1\] are not in view 4"
+    with pytest.raises(PushError, match=text):
+        served.push(2, 7, floats(9, 9, 9, 9), view=4, by=(0, 1, 2))
+    with pytest.raises(PushError, match=r"contributors are \[2\]; a step needs at least 2"):
+        served.push(2, 7, floats(9, 9, 9, 9), view=4, by=(2,))
+    assert served.entered[0][-1] == (4, (0, 1))
+    for worker in (0, 1):
+        served.push(worker, 7, floats(1, 1, 1, 1), view=4, by=(0, 1))
+    assert [list(result) for _, result in served.results(0)] == [[2, 2, 2, 2]]
     served.aggregator.leave(2)
-    assert served.aggregator.held_bytes == 16  # the last result
     served.aggregator.declare(2, served.operation.message(0))
+    served.enter(5, 0, 1, 2)
     for worker in range(3):
         served.push(worker, 9, floats(1, 1, 1, 1), view=5)
-    np.testing.assert_array_equal(served.results(2)[0][1], [3, 3, 3, 3])
+    np.testing.assert_array_equal(served.results(2)[-1][1], [3, 3, 3, 3])
+
+
+def test_law_10_a_view_that_a_worker_cannot_enter_is_named():
+    served = Served(workers=3)
+    for view in (0, 1):
+        with pytest.raises(PushError, match=f"view is {view}; allowed is from 2 on"):
+            served.enter(view, 0)
+    with pytest.raises(PushError, match=r"members of view 2 are \[1, 2\], without it"):
+        served.enter(2, 0, members=(1, 2))
 
 
 def test_nothing_is_kept_of_a_view_that_all_have_left():
     served = Served(kept_steps=16)
     for step in range(3):
         for worker in (0, 1):
-            served.push(worker, step, floats(1, 1, 1, 1), view=1)
-    served.push(0, 3, floats(1, 1, 1, 1), view=1)
+            served.push(worker, step, floats(1, 1, 1, 1))
+    served.push(0, 3, floats(1, 1, 1, 1))
     assert served.aggregator.held_bytes == 4 * 16
-    served.aggregator.leave(0)
+    served.enter(2, 0)
     assert served.aggregator.held_bytes == 3 * 16
-    served.push(1, 3, floats(1, 1, 1, 1), view=2)
-    assert served.aggregator.held_bytes == 16
+    served.enter(2, 1)
+    assert served.aggregator.held_bytes == 0
+
+
+@pytest.mark.parametrize("has_entered", [True, False])
+def test_results_stay_for_a_member_that_declares_when_the_others_are_done(has_entered):
+    served = Served(kept_steps=2)
+    served.aggregator.come(1)
+    served.enter(2, *range(1 + has_entered))
+    for step in range(2):
+        served.push(0, step, floats(step, 0, 0, 0), view=2, by=(0,))
+    served.aggregator.leave(0)
+    assert served.aggregator.held_bytes == 2 * 16
+    if not has_entered:
+        served.enter(2, 1)
+    served.aggregator.declare(1, served.operation.message(0))
+    for step in range(2):
+        served.push(1, step, view=2, by=(0,))
+    assert [result[0] for _, result in served.results(1)] == [0, 1]
+    served.aggregator.leave(1)
+    assert served.aggregator.held_bytes == 0
 
 
 def test_a_view_may_make_a_step_again():
     served = Served()
-    for view in (1, 2):
+    for view in (2, 3):
+        served.enter(view, 0, 1)
         for worker in (0, 1):
             served.push(worker, 7, floats(view, 0, 0, 0), view=view)
-    assert [result[0] for _, result in served.results(0)] == [2, 4]
+    assert [result[0] for _, result in served.results(0)] == [4, 6]
 
 
 def test_law_10_contributors_that_do_not_fit_are_named():
@@ -288,6 +351,7 @@ def test_operations_meet_by_their_names_in_whatever_order_they_are_declared():
     served.aggregator.leave(1)
     for index, operation in enumerate([other, served.operation]):
         served.aggregator.declare(1, operation.message(index))
+    served.enter(1, 1)
     served.push(0, 0, floats(1), operation=0)
     served.push(1, 0, floats(2), operation=1)
     for worker, index in ((0, 0), (1, 1)):
@@ -321,6 +385,7 @@ def test_pushes_in_a_view_that_the_worker_left_do_not_count():
     for step in range(6):  # each step begins in one view and ends in the next
         served.push(0, step, floats(1, 2, 3, 4), view=step + 1)
         assert served.aggregator.held_bytes == 16
+        served.enter(step + 2, 0, 1, 2)
         for worker in range(3):  # worker 2 pushes last
             served.push(worker, step, floats(1, 2, 3, 4), view=step + 2)
     assert [step for step, _ in served.results(0)] == list(range(6))
@@ -361,12 +426,14 @@ def test_nothing_is_kept_of_operations_that_no_worker_declares_any_more():
     for i in range(3):  # the view stays, so only a new stream ends the operation
         served.aggregator.leave(1)
         served.aggregator.declare(1, Operation(f"other {i}", Kind.FLOATS, 4, 1, 2).message(0))
+        served.enter(1, 1)
         served.push(1, 0, floats(1, 2, 3, 4))
         assert served.aggregator.held_bytes == 16
     served.push(0, 0, floats(1, 2, 3, 4))
     served.aggregator.leave(1)
     assert served.aggregator.held_bytes == 16  # of worker 0's operation
     served.aggregator.declare(1, served.operation.message(0))
+    served.enter(1, 1)
     served.push(1, 0, floats(1, 1, 1, 1))
     np.testing.assert_array_equal(served.results(0)[0][1], [2, 3, 4, 5])
 
@@ -387,7 +454,8 @@ def test_a_view_forgotten_while_a_result_is_computed_leaves_nothing_behind():
     pushing.start()
     assert reducing.wait(60)
     served.aggregator.leave(1)
-    served.push(0, 0, floats(1, 2, 3, 4), view=2)
+    served.enter(2, 0, members=(0,))
+    assert served.aggregator.held_bytes == 0
     go_on.set()
     pushing.join(60)
-    assert served.aggregator.held_bytes == 16  # the push
+    assert served.aggregator.held_bytes == 0

@@ -41,6 +41,11 @@ class Catalogue:
         """Largest number of pieces of a worker, which bounds its results in a step."""
         return max(worker.pieces for worker in self._workers)
 
+    @property
+    def undeclared(self) -> set[int]:
+        """Workers that have declared no operation."""
+        return {i for i, worker in enumerate(self._workers) if not worker.operations}
+
     def clear(self, worker: int) -> Container[str]:
         """Forgets a worker's operations; returns the names that other workers have declared."""
         self._workers[worker] = _WorkerOperations()

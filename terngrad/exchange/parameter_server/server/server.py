@@ -133,6 +133,7 @@ class Server:
     def close(self) -> None:
         """Ends all streams."""
         self._listener.close()
+        self._log.flush(is_end=True)
 
     def _exchange(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator:
         worker, outbox = self._admit(context), Outbox(context.cancel)

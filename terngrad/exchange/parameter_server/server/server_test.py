@@ -22,6 +22,7 @@ from terngrad.exchange.parameter_server import groups
 from terngrad.exchange.parameter_server.coordination.coordinator import Coordinator
 from terngrad.exchange.parameter_server.coordination.situation import Rules
 from terngrad.exchange.parameter_server.operations import PIECE_BYTES, Kind, Operation
+from terngrad.exchange.parameter_server.server.aggregator import Aggregator
 from terngrad.exchange.parameter_server.server.reduction import Reduction
 from terngrad.exchange.parameter_server.server.server import Server
 from terngrad.exchange.parameter_server.server.service import Service
@@ -31,6 +32,7 @@ from terngrad.planes import plane_count
 from terngrad.service.messages import (
     HELLO_KEY,
     SERVICE,
+    VERSION,
     Header,
     Order,
     Report,
@@ -210,7 +212,7 @@ def test_a_result_of_other_workers_than_the_contributors_is_refused():
         operations = Operations(clients, "sum", Kind.FLOATS, 1)
         operations.push(0, 3, np.float32([1]))
         header = Header(step=3, view=clients[0].steps.view.number, contributors=groups.pack([1]))
-        clients[0].steps.take(join_frame(header, bytes(4)))  # as if worker 1 made the step alone
+        clients[0].steps.take(0, join_frame(header, bytes(4)))  # as if worker 1 made the step alone
         assert operations.cancelled.wait(SECS)
         why = "sum: the result of step 3 has workers [1]; allowed are [0, 1]"
         assert clients[0].failure == why
@@ -458,7 +460,7 @@ def test_law_10_a_port_that_is_taken_is_named():
     [
         (lambda host: None, "it did not introduce itself"),
         (lambda host: os.urandom(200), "it did not introduce itself|its version|its ps hosts"),
-        (lambda host: hello_of(host, version=9), "its version is 9; allowed is 2"),
+        (lambda host: hello_of(host, version=9), "its version is 9; allowed is 3"),
         (lambda host: hello_of(host, worker=2), "its worker index is 2; allowed are 0 to 1"),
         (lambda host: hello_of(host, worker=1 << 31), "its worker index is 2147483648; allowed"),
         (lambda host: hello_of(host, ps=1), "it wants to join ps 1; this is ps 0"),
@@ -516,11 +518,45 @@ def test_a_worker_that_sends_an_invalid_message_gets_the_reason(capfd, message, 
 
 def test_strangers_do_not_use_up_the_lines_about_members(capfd):
     with serving() as (_, (host,)):
-        for version in range(2, 14):
+        for version in range(VERSION + 1, VERSION + 13):
             stranger(host, hello_of(host, version=version))
         stranger(host, hello_of(host), messages=[join_frame(Header(step=1, operation=7), b"x")])
     said = capfd.readouterr().out
-    assert said.count("its version is") == 10 and "operation 7 was not declared" in said
+    assert "Left out 2 more lines like this one: Refused ipv4:127.0.0.1: its version is" in said
+    assert said.count("its version is") == 11 and "operation 7 was not declared" in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("enters", [False, True])
+def test_nothing_is_kept_of_pushes_for_a_view_that_nobody_is_in(monkeypatch, enters):
+    """At a ps that is not told by ps 0 which view there is."""
+    held, push = [], Aggregator.push
+    noting = lambda self, *push_: (push(self, *push_), held.append(self.held_bytes))
+    content = np.arange(PIECE_BYTES, dtype="<f4")  # pieces on both ps
+    operation = Operation("huge", Kind.FLOATS, 64 * PIECE_BYTES // 4, 1, len(WORKERS))
+    header = Header(view=1 << 60, contributors=groups.pack([0, 1]))
+    entry = Header(enters=True, view=header.view, contributors=header.contributors)
+    with serving(2) as (_, hosts), joined(hosts) as clients:
+        operations = Operations(clients, "sum", Kind.FLOATS, PIECE_BYTES)
+        clients[1].close(is_done=False)
+        monkeypatch.setattr(Aggregator, "push", noting)
+        messages = [join_frame(Header(declared=operation.message(0)))]
+        messages += [join_frame(entry)] * enters
+        for header.piece in range(operation.pieces):
+            messages.append(join_frame(header, bytes(operation.piece_bytes(header.piece))))
+        messages.append(join_frame(Header(bye=True, failed="a liar")))
+        hello = hello_of(hosts[1], ps=1, ps_hosts=hosts)
+        _, details = stranger(hosts[1], hello, messages=messages)
+        assert max(held, default=0) == 0
+        assert len(held) == (0 if enters else operation.pieces)
+        assert ("contributors [0] are not in view 1152921504606846976" in details) == enters
+        clients[1] = Client(hosts, WORKERS, 1, SECS)
+        stand(clients)
+        again = Operations(clients[1:], "sum", Kind.FLOATS, PIECE_BYTES)
+        operations.push(0, 1, content)
+        again.push(0, 1, content)
+        for result in (operations.take(0), again.take(0)):
+            np.testing.assert_array_equal(result.view("<f4"), 2 * content)
 
 
 def test_a_huge_message_is_not_read():
@@ -614,10 +650,12 @@ def test_a_worker_that_does_not_read_results_is_refused_and_nothing_is_kept(capf
     monkeypatch.setattr(Coordinator, "takes_pushes", lambda *arguments: True)
     operation = Operation("sum", Kind.FLOATS, PIECE_BYTES // 4, 1, 2)
     header = Header(view=1, contributors=groups.pack([1]))
+    entry = Header(enters=True, view=1, contributors=groups.pack([0, 1]))
     part = join_frame(header, bytes(operation.piece_bytes(0)))
     with serving(needed=1) as ((server,), (host,)), grpc.insecure_channel(host) as channel:
         outbox = Outbox()
         outbox.put(join_frame(Header(declared=operation.message(0))))
+        outbox.put(join_frame(entry))
         for _ in range(50):  # each one is answered
             outbox.put(part)
         make = channel.stream_stream(f"/{SERVICE}/Exchange", identity, identity)

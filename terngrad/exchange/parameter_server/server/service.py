@@ -18,6 +18,7 @@ from terngrad.service.streams import Outbox
 _UNSENT_STEPS = 2  # steps whose results a worker may leave unread
 _MOST_UNREAD = 64  # parts of a state
 _UNREAD_SECS = 10.0  # for which a donor waits for a receiver that reads nothing
+_UNREAD_ENTRIES = 4  # of each worker
 _MOST_ORDERS, _MOST_ORDER_BYTES = 1 << 16, 1 << 26  # that a worker may leave unread
 _KEPT_STEPS = 16  # results for slow workers, if a step needs fewer than all
 
@@ -64,6 +65,7 @@ class Service:
           kept_steps: see `Aggregator`; none are kept where all workers make each step.
         """
         workers = len(worker_hosts)
+        self._most_entries = _UNREAD_ENTRIES * workers
         self._exchanging: dict[int, Outbox] = {}
         self._meeting: dict[int, Outbox] = {}
         self._lock = threading.Lock()
@@ -79,7 +81,7 @@ class Service:
         self.figures = Figures(workers)
         takes = self.coordinator.takes_pushes if self.coordinator else None
         self.aggregator = Aggregator(
-            workers, reduce, self._deliver, kept, self.figures, most_bytes, takes
+            workers, reduce, self._deliver, kept, self.figures, most_bytes, takes, rules.needed
         )
 
     @property
@@ -93,7 +95,7 @@ class Service:
             return False
         if self.coordinator:
             self.coordinator.expect_workers()  # it may be lost before its Meet stream is open
-        self.aggregator.leave(worker)  # the last stream's reader may have pushed after its end
+        self.aggregator.come(worker)
         self._exchanging[worker] = outbox
         return True
 
@@ -131,9 +133,11 @@ class Service:
             return header
         if header.HasField("declared"):
             self.aggregator.declare(worker, header.declared)
+        elif header.enters:
+            self.aggregator.enter(worker, header)
         else:
             self.aggregator.push(worker, header, payload)
-        most_frames = _UNSENT_STEPS * self.aggregator.piece_count
+        most_frames = _UNSENT_STEPS * self.aggregator.piece_count + self._most_entries
         if len(outbox) > most_frames or outbox.waiting_bytes > self.aggregator.most_pushed:
             raise UnreadError("the worker does not read its results")
         return None

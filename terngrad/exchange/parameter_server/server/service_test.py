@@ -65,7 +65,9 @@ def test_pushes_of_views_that_are_not_those_of_ps_0_are_not_kept(service):
     outbox, reduced = Stream(0, "Exchange"), []
     service.aggregator._reduce = lambda operation, parts: reduced.append(parts) or parts[0]
     service.take(0, outbox, join_frame(Header(declared=operation.message(0))))
-    for step, (view, steps) in enumerate([(own + 1, 0), (own - 1, 0), (own, 1)]):
+    for step, (view, steps) in enumerate([(own - 1, 0), (own, 1), (own + 1, 1)]):
+        entry = Header(enters=True, view=view, contributors=groups.pack([0]))
+        service.take(0, outbox, join_frame(entry))
         header = Header(step=step, view=view, contributors=groups.pack([0]))
         service.take(0, outbox, join_frame(header, bytes(16)))
         assert (len(reduced), service.aggregator.held_bytes) == (steps, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 
@@ -200,7 +201,7 @@ class Client:
     def _connect(self, ps: int, *, waits: bool) -> Link:
         events = LinkEvents(
             lock=self.steps.lock,
-            on_message=self.steps.take,
+            on_message=functools.partial(self.steps.take, ps),
             on_break=lambda: self._break(ps),
             on_open=lambda: self._open(ps),
             on_loss=lambda why: self.servers.lose(ps) or self._lose(why),

@@ -134,9 +134,9 @@ class Meeting:
         """Makes the next steps wait for this worker."""
         self._send(Report(insists=True))
 
-    def fail(self, reason: str) -> None:
-        """Ends the training of all workers."""
-        self._send(Report(failed=reason))
+    def fail(self, reason: str, *, is_shared: bool = False) -> None:
+        """Ends the training of all workers; see `SharedError`."""
+        self._send(Report(failed=reason, shared=is_shared))
 
     def leave(self) -> None:
         """Reports that this worker is done."""

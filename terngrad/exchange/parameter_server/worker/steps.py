@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import numpy as np
 
@@ -14,7 +15,15 @@ from terngrad.exchange.parameter_server.worker.decisions import Decisions
 from terngrad.exchange.parameter_server.worker.servers import Servers
 from terngrad.service.messages import Header, View, join_frame, split_frame
 
-_Waiting = tuple[AwaitedOperation, memoryview]
+
+@dataclasses.dataclass(frozen=True)
+class _Push:
+    """This worker's part of an operation, in one step of one view."""
+
+    declared: AwaitedOperation
+    step: int
+    view: int
+    content: memoryview
 
 
 class Steps:
@@ -49,7 +58,9 @@ class Steps:
         self._awaited: list[AwaitedOperation] = []
         self._used = servers.used
         self._shares = Shares(self._used)
-        self._decisions: Decisions[_Waiting] = Decisions(rank, tell_ready)
+        self._decisions: Decisions[_Push] = Decisions(rank, tell_ready)
+        self._met: dict[int, frozenset[int]] = {}  # by ps: workers that are in the view there
+        self._unmet: list[tuple[_Push, bytes]] = []  # wait for all contributors to be there
         self._interrupted = True
 
     @property
@@ -97,7 +108,7 @@ class Steps:
           content: any type and shape, with the number of bytes that the operation needs.
         """
         declared = self._awaited[index]
-        view = np.ascontiguousarray(content).reshape(-1).view(np.uint8).data
+        octets = np.ascontiguousarray(content).reshape(-1).view(np.uint8).data
         with self.lock:
             is_forgotten = self._decisions.is_forgotten(step)
         if is_forgotten:
@@ -105,16 +116,17 @@ class Steps:
         with self.lock:
             is_given_up = self._interrupted
             if not is_given_up:
-                declared.expect(step, self.view.number)
+                push = _Push(declared, step, self.view.number, octets)
+                declared.expect(step, push.view)
                 contributors = declared.contributors = self._contributors(step)
                 if contributors is None:
-                    self._decisions.hold(step, (declared, view))
+                    self._decisions.hold(step, push)
                 else:
                     self._decisions.tell_late(step)
         if is_given_up:
             declared.deliver_nothing()
         elif contributors is not None:
-            self._send_pieces(declared, step, contributors, view)
+            self._send_pieces(push, contributors)
 
     def commit(self, step: int) -> bool:
         """Ends a step; returns whether its results are valid and may change the parameters."""
@@ -133,13 +145,16 @@ class Steps:
         with self.lock:
             held = self._decisions.decide(step, contributors)
         packed = groups.pack(contributors)
-        for declared, content in held:
-            declared.contributors = packed
-            self._send_pieces(declared, step, packed, content)
+        for push in held:
+            push.declared.contributors = packed
+            self._send_pieces(push, packed)
 
-    def take(self, message: bytes) -> None:
-        """Adds a piece to the result of its operation."""
+    def take(self, ps: int, message: bytes) -> None:
+        """Adds a piece to the result of its operation, or notes who is in the view at a ps."""
         header, payload = split_frame(message)
+        if header.enters:
+            self._meet(ps, header)
+            return
         if header.operation >= len(self._awaited):
             return  # an earlier process of this worker declared the operation
         declared = self._awaited[header.operation]
@@ -176,8 +191,14 @@ class Steps:
             self._decisions.begin(spares=view.needed < len(groups.unpack(view.members)))
             self._servers.use_all_but(groups.unpack(view.lost_ps))
             self._share_pieces()
+            self._met.clear()
+            self._unmet.clear()
             is_amid = any(d.missing for d in self._awaited)  # a step is still under way: an error
             self._interrupted = is_amid or not self._servers.reaches_used
+            if not self._interrupted:
+                frame = join_frame(Header(enters=True, view=view.number, contributors=view.members))
+                for ps in range(self._servers.count):
+                    self._send(ps, frame)
         if is_amid:
             self.interrupt()
 
@@ -189,6 +210,7 @@ class Steps:
             for declared in waiting:
                 declared.missing = set()
             self._decisions.give_up()
+            self._unmet.clear()
         for declared in waiting:
             declared.deliver_nothing()
 
@@ -217,23 +239,49 @@ class Steps:
         decided = self._decisions.contributors(step)
         return None if decided is None else groups.pack(decided)
 
-    def _send_pieces(
-        self, declared: AwaitedOperation, step: int, contributors: bytes, content: memoryview
-    ) -> None:
-        operation, size = declared.operation, declared.operation.pushed_bytes
-        pushes = self._rank in groups.unpack(contributors)
-        for piece, server in enumerate(declared.servers):
+    def _meet(self, ps: int, header: Header) -> None:
+        """Notes who is in the view at a ps, and sends the pushes that have waited for them."""
+        with self.lock:
+            if header.view != self.view.number:
+                return
+            present = frozenset(groups.unpack(header.contributors))
+            self._met[ps] = self._met.get(ps, frozenset()) | present
+            waiting, self._unmet = self._unmet, []
+        for push, contributors in waiting:
+            self._send_pieces(push, contributors)
+
+    def _are_met(self, contributors: Collection[int]) -> bool:
+        """Whether all contributors are in the view at each ps that is used."""
+        return all(self._met.get(ps, frozenset()).issuperset(contributors) for ps in self._used)
+
+    def _send_pieces(self, push: _Push, contributors: bytes) -> None:
+        """Sends a push, or a request for the result; a push waits for the other contributors.
+
+        A ps refuses it before, since it keeps nothing of a view that nobody else is in.
+        """
+        operation, size = push.declared.operation, push.declared.operation.pushed_bytes
+        pushes = self._rank in (those := groups.unpack(contributors))
+        with self.lock:
+            if pushes and self._is_current(push) and not self._are_met(those):
+                self._unmet.append((push, contributors))
+                return
+        for piece, server in enumerate(push.declared.servers):
             first, end = operation.piece_items(piece) if pushes else (0, 0)
             header = Header(
-                step=step,
-                operation=declared.index,
+                step=push.step,
+                operation=push.declared.index,
                 piece=piece,
-                view=declared.view,
+                view=push.view,
                 contributors=contributors,
             )
-            frame = join_frame(header, content[first * size : end * size])
+            frame = join_frame(header, push.content[first * size : end * size])
             with self.lock:  # not between the start of a stream and the declarations on it
+                if not self._is_current(push):
+                    return
                 self._send(server, frame)
+
+    def _is_current(self, push: _Push) -> bool:
+        return not self._interrupted and push.view == self.view.number
 
 
 def _declaration(declared: AwaitedOperation) -> bytes:
