@@ -120,7 +120,11 @@ std::string TlsChannel::Shake(double secs) {
     const bool waits =
         !is_done && ssl_.SSL_get_error(session_, result) == kWantRead;
     const std::string reason = is_done || waits ? "" : Reason();
-    if (!Flush() && !error_.empty()) return error_;
+    if (!Flush() && !error_.empty()) {
+      if (is_done) return error_;
+      output_.clear();  // the other side may have said why it left
+      sent_ = 0;
+    }
     if (!reason.empty()) return reason;
     if (is_done && !has_unsent()) return "";
     const std::chrono::duration<double, std::milli> left = end - Clock::now();
