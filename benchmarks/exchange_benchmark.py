@@ -12,8 +12,11 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 from absl.flags import FlagValues
@@ -27,9 +30,11 @@ from benchmarks.host import ENGINES
 from inception import app
 from inception.flags import table
 from inception.flags.table import TEXT, at_least, flag, number
+from terngrad.cluster.channel import split_address
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS
 
 _THREADS = ("--num_intra_threads=1", "--num_inter_threads=2")
+_MAKE_CERTS = str(Path(__file__).parents[1] / "scripts" / "make_certs.sh")
 _START_SECS = 120.0  # for the start of the processes and their first exchanges
 
 
@@ -115,11 +120,22 @@ def _measure(
     if engine == "mpi":
         found = network.collect_with_mpi(command, timeout)
     else:
-        command.append(f"--worker_hosts={','.join(network.addresses[:size])}")
-        with _serving(network, servers) as flags:
+        hosts = network.addresses[:size]
+        command.append(f"--worker_hosts={','.join(hosts)}")
+        own = _certified(hosts) if engine == "sockets_tls" else _serving(network, servers)
+        with own as flags:
             each = [[*command, *flags, f"--task_id={i}"] for i in range(size)]
             found = network.collect(each, timeout)
     return [_joined(cells, size, servers) for cells in zip(*found, strict=True)]
+
+
+@contextlib.contextmanager
+def _certified(hosts: Sequence[str]) -> Iterator[list[str]]:
+    """Makes certificates for hosts until the block ends; yields the flag that names them."""
+    with tempfile.TemporaryDirectory(prefix="certificates-") as folder:
+        names = [split_address(host)[0] for host in hosts]
+        subprocess.run(["bash", _MAKE_CERTS, folder, *names], check=True, capture_output=True)
+        yield [f"--certificates={folder}"]
 
 
 @contextlib.contextmanager

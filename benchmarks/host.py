@@ -12,7 +12,7 @@ from inception.flags.configs import Threads
 from inception.flags.table import NAMES, TEXT, at_least, flag, one_of
 from terngrad.exchange.connection import Connection
 
-ENGINES = ("collective", "mpi", "parameter_server", "sockets")
+ENGINES = ("collective", "mpi", "parameter_server", "sockets", "sockets_tls")
 
 _TIMEOUT_SECS = 300.0
 
@@ -30,6 +30,9 @@ class HostOptions(Threads):
     worker_hosts: tuple[str, ...] = flag("Distributed", NAMES, (), "HOST:PORT of each host")
     ps_hosts: tuple[str, ...] = flag("Distributed", NAMES, (), "HOST:PORT of each ps, if any")
     task_id: int = flag("Distributed", at_least(0), 0, "index of this host")
+    certificates: str = flag(
+        "Distributed", TEXT, "", "engine sockets_tls: folder of scripts/make_certs.sh"
+    )
     interface: str = flag("Distributed", TEXT, "eth0", "interface whose bytes are counted")
     output_dir: str = flag("Distributed", TEXT, ".", "folder for this host's cells, INDEX.json")
 
@@ -62,6 +65,7 @@ def joined(options: HostOptions) -> Iterator[Connection]:
         "mpi": _by_mpi,
         "parameter_server": _by_servers,
         "sockets": _by_sockets,
+        "sockets_tls": _by_sockets,
     }
     with join[options.engine](options) as connection:
         yield connection
@@ -77,9 +81,16 @@ def _by_tensorflow(options: HostOptions) -> Iterator[Connection]:
 @contextlib.contextmanager
 def _by_sockets(options: HostOptions) -> Iterator[Connection]:
     from terngrad.exchange import sockets
+    from terngrad.service.members import Members
+    from terngrad.service.security import Tls
 
+    hosts, rank, members = options.worker_hosts, options.task_id, None
+    if options.engine == "sockets_tls":
+        own = os.path.join(options.certificates, hosts[rank].rpartition(":")[0])
+        ca = os.path.join(options.certificates, "ca.crt")
+        members = Members(Tls(ca, f"{own}.crt", f"{own}.key"))
     token = bytes(16)  # nobody else is in the benchmark's network
-    connection = sockets.start(options.worker_hosts, options.task_id, token, _TIMEOUT_SECS)
+    connection = sockets.start(hosts, rank, token, _TIMEOUT_SECS, members)
     yield connection
     connection.close()
 
