@@ -30,6 +30,7 @@ from terngrad.cluster.encrypted import ALL_OR_NONE, EncryptedSocket, Encryption,
 _RETRY_SECS = 0.2
 _CONNECT_SECS = 2.0
 _TOKEN_BYTES = 16
+_MOST_STRANGERS = 64  # connections that are not admitted, besides one for each process
 _MOST_GONE = 16  # refused connections that are not closed yet
 _GRACE_SECS = 2.0  # lets the chief's own time-out, which says more, arrive first
 
@@ -209,7 +210,8 @@ class _Reception:
         self._hosts = hosts
         self._listener = listener
         self._encryption = encryption
-        self._new: set[Peer] = set()  # they have sent nothing yet
+        self._waiting: dict[Peer, None] = {}  # not admitted yet, the oldest first
+        self._new: set[Peer] = set()  # of those, the ones that have sent nothing
         self._gone: collections.deque[Peer] = collections.deque()
         self._refused: dict[int, str] = {}
         self._fault = ""  # of the last connection that TLS refused
@@ -246,12 +248,20 @@ class _Reception:
         """Waits for new connections and messages, and handles them."""
         for key, _ in self._selector.select(timeout_secs):
             if key.fileobj is self._listener:
-                connection, _ = self._listener.accept()
-                peer = Peer(connection)
-                self._new.add(peer)
-                self._selector.register(peer, selectors.EVENT_READ)
-            else:
+                self._accept()
+            elif key.fileobj.fileno() in self._selector.get_map():  # not sent away in this turn
                 self._hear(key.fileobj)
+
+    def _accept(self) -> None:
+        try:
+            peer = Peer(self._listener.accept()[0])
+        except OSError:  # it has gone, or there are too many open files
+            return
+        if len(self._waiting) >= len(self._hosts) + _MOST_STRANGERS:
+            self._send_away(next(iter(self._waiting)))
+        self._new.add(peer)
+        self._waiting[peer] = None
+        self._selector.register(peer, selectors.EVENT_READ)
 
     def _hear(self, peer: Peer) -> None:
         try:
@@ -292,6 +302,7 @@ class _Reception:
         else:
             peer.rank = rank
             self.peers[rank] = peer
+            del self._waiting[peer]
             self._refused.pop(rank, None)
 
     def _objection(self, rank: int, hosts: list) -> str:
@@ -317,6 +328,7 @@ class _Reception:
         """Ends a connection. It is closed later, so that the last message to it is not lost."""
         self._selector.unregister(peer)
         self._new.discard(peer)
+        self._waiting.pop(peer, None)
         peer.shut()
         self._gone.append(peer)
         if len(self._gone) > _MOST_GONE:

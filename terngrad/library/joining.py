@@ -51,7 +51,8 @@ def join(
         last two need mpirun or horovodrun, which know the hosts. "auto" = by what started this
         process: mpi for mpirun, horovod for horovodrun, else parameter_server with ps_hosts and
         collective without.
-      tls: certificates for other machines: Tls(ca, cert, key); of parameter_server and collective.
+      tls: certificates for other machines: Tls(ca, cert, key), for the engines parameter_server and
+        collective; None = those of terngrad.launch --certificates, if any.
       allow_insecure_network: allow other machines without certificates.
       timeout_secs: how long to wait for the others; later, a process that is silent for this long
         counts as lost, which ends the others.
@@ -82,6 +83,7 @@ def join(
     if _joined:
         raise ValueError("join: this process has joined before; allowed is once")
     chosen = _engine(engine, role)
+    tls = tls or _launched_with(role)
     allow_insecure_network |= os.environ.get(launch.INSECURE) == "1"
     if chosen in engines.LAUNCHED and tls:
         raise ValueError(f"join: tls needs engine collective or parameter_server, not {chosen}")
@@ -159,6 +161,17 @@ def _engine(engine: str, role: Role) -> str:
             f"allows {role.variable_update}"
         )
     return engine
+
+
+def _launched_with(role: Role) -> Tls | None:
+    """Returns the certificates that terngrad.launch names, if it does."""
+    if not (folder := os.environ.get(launch.CERTIFICATES)):
+        return None
+    hosts = role.ps_hosts if role.job_name == "ps" else role.worker_hosts
+    own = os.path.join(folder, split_address(hosts[role.task_id])[0])
+    deny = os.path.join(folder, "denied.txt")
+    ca = os.path.join(folder, "ca.crt")
+    return Tls(ca, f"{own}.crt", f"{own}.key", deny if os.path.exists(deny) else "")
 
 
 def _check_security(role: Role, tls: Tls | None, is_insecure_allowed: bool) -> None:
