@@ -29,6 +29,7 @@ from inception.flags.table import TEXT, at_least, flag, number
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS
 
 _THREADS = ("--num_intra_threads=1", "--num_inter_threads=2")
+_DEFAULT_ENGINES = ("sockets", "collective")  # the default all-reduce, and TensorFlow's own
 _START_SECS = 120.0  # for the start of the processes and their first exchanges
 
 
@@ -44,7 +45,7 @@ class _Options(table.Checked):
         "bandwidths, in the notation of tc",
     )
     engines: tuple[str, ...] = flag(
-        "Distributed", some_of(*ENGINES), ENGINES[:2], f"engines: {', '.join(ENGINES)}"
+        "Distributed", some_of(*ENGINES), _DEFAULT_ENGINES, f"engines: {', '.join(ENGINES)}"
     )
     servers: tuple[str, ...] = flag(
         "Distributed", some_of(*map(str, range(1, 10))), ("1",), "numbers of parameter servers"
@@ -115,7 +116,7 @@ def _measure(
         found = network.collect_with_mpi(command, timeout)
     else:
         command.append(f"--worker_hosts={','.join(network.addresses[:size])}")
-        with host_network.parameter_servers(network, servers, _THREADS) as (flags, processes):
+        with host_network.meeting(network, engine, servers, _THREADS) as (flags, processes):
             if servers:
                 flags = [*flags, f"--ps_processes={','.join(map(str, processes))}"]
             each = [[*command, *flags, f"--task_id={i}"] for i in range(size)]

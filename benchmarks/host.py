@@ -13,7 +13,7 @@ from inception.flags.table import NAMES, TEXT, at_least, flag, one_of
 from terngrad.exchange.connection import Connection
 
 # Sockets are the default all-reduce between CPUs; "collective" are TensorFlow's own collectives.
-ENGINES = ("sockets", "collective", "mpi", "parameter_server")
+ENGINES = ("sockets", "sockets_tls", "collective", "mpi", "parameter_server")
 
 _TIMEOUT_SECS = 300.0
 
@@ -31,6 +31,9 @@ class HostOptions(Threads):
     worker_hosts: tuple[str, ...] = flag("Distributed", NAMES, (), "HOST:PORT of each host")
     ps_hosts: tuple[str, ...] = flag("Distributed", NAMES, (), "HOST:PORT of each ps, if any")
     task_id: int = flag("Distributed", at_least(0), 0, "index of this host")
+    certificates: str = flag(
+        "Distributed", TEXT, "", "engine sockets_tls: folder of scripts/make_certs.sh"
+    )
     interface: str = flag("Distributed", TEXT, "eth0", "interface whose bytes are counted")
     output_dir: str = flag("Distributed", TEXT, ".", "folder for this host's cells, INDEX.json")
 
@@ -63,6 +66,7 @@ def joined(options: HostOptions) -> Iterator[Connection]:
         "mpi": _by_mpi,
         "parameter_server": _by_servers,
         "sockets": _by_sockets,
+        "sockets_tls": _by_sockets,
     }
     with join[options.engine](options) as connection:
         yield connection
@@ -78,9 +82,16 @@ def _by_tensorflow(options: HostOptions) -> Iterator[Connection]:
 @contextlib.contextmanager
 def _by_sockets(options: HostOptions) -> Iterator[Connection]:
     from terngrad.exchange import sockets
+    from terngrad.service.members import Members
+    from terngrad.service.security import Tls
 
+    hosts, rank, members = options.worker_hosts, options.task_id, None
+    if options.engine == "sockets_tls":
+        own = os.path.join(options.certificates, hosts[rank].rpartition(":")[0])
+        ca = os.path.join(options.certificates, "ca.crt")
+        members = Members(Tls(ca, f"{own}.crt", f"{own}.key"))
     token = bytes(16)  # nobody else is in the benchmark's network
-    connection = sockets.start(options.worker_hosts, options.task_id, token, _TIMEOUT_SECS)
+    connection = sockets.start(hosts, rank, token, _TIMEOUT_SECS, members)
     yield connection
     connection.close()
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from inception.cluster import namespaces
+from terngrad.cluster.channel import split_address
 
 UNSHAPED = namespaces.UNSHAPED
 RATES = ("100mbit", "1gbit", UNSHAPED)
@@ -21,6 +22,7 @@ BITS_PER_SECOND = {"100mbit": 1e8, "1gbit": 1e9}
 INTERFACE = "eth0"
 
 _REPOSITORY = Path(__file__).parent.parent
+_MAKE_CERTS = str(_REPOSITORY / "scripts/make_certs.sh")
 _LOOK_SECS = 0.05
 _GRACE_SECS = 20.0
 # Otherwise processes of one machine would communicate through its memory.
@@ -92,22 +94,36 @@ def network(size: int) -> Network:
 
 
 @contextlib.contextmanager
-def parameter_servers(
-    network: Network, count: int, flags: Sequence[str]
+def meeting(
+    network: Network, engine: str, servers: int, flags: Sequence[str]
 ) -> Iterator[tuple[list[str], list[int]]]:
-    """Runs parameter servers on the last `count` hosts until the block ends.
+    """Provides what workers need to meet, until the block ends: parameter servers, certificates.
 
     Args:
-      network: the hosts; all others are workers.
-      count: number of parameter servers; may be 0.
+      network: the hosts; the last `servers` ones are parameter servers, all others are workers.
+      engine: of the exchange.
+      servers: number of parameter servers; may be 0.
       flags: of the servers, beside those that say where all are.
 
     Yields:
-      The flags that tell workers where the servers are, and the servers' process ids.
+      The flags that the workers need for it, and the servers' process ids.
     """
-    if not count:
+    if engine == "sockets_tls":
+        with tempfile.TemporaryDirectory(prefix="certificates-") as folder:
+            hosts = [split_address(address)[0] for address in network.addresses]
+            subprocess.run(["bash", _MAKE_CERTS, folder, *hosts], check=True, capture_output=True)
+            yield [f"--certificates={folder}"], []
+    elif not servers:
         yield [], []
-        return
+    else:
+        with _serving(network, servers, flags) as running:
+            yield running
+
+
+@contextlib.contextmanager
+def _serving(
+    network: Network, count: int, flags: Sequence[str]
+) -> Iterator[tuple[list[str], list[int]]]:
     first = network.size - count
     ps_hosts = f"--ps_hosts={','.join(network.addresses[first:])}"
     command = [

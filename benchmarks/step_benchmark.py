@@ -132,7 +132,7 @@ def _of_suite(
     # A training of parameter servers is one training: each kind needs new ones.
     turns = [[kind] for kind in kinds] if served else _turns(kinds, options)
     for turn in turns:
-        with host_network.parameter_servers(network, int(served), _THREADS) as (flags, _):
+        with host_network.meeting(network, engine, int(served), _THREADS) as (flags, _):
             commands = _suite(options, network.addresses, bucket_elements)
             added = [*flags, f"--engine={engine}", f"--kinds={','.join(turn)}"]
             found = network.collect([[*c, *added] for c in commands], options.timeout_secs)

@@ -18,7 +18,7 @@ from benchmarks.step_worker import ALONE, KERAS, KINDS
         ),
         (
             {"engines": ("mpi",)},
-            "flag --engines=mpi: must be of sockets, collective, parameter_server",
+            "flag --engines=mpi: must be of sockets, sockets_tls, collective, parameter_server",
         ),
     ],
 )

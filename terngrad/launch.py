@@ -48,8 +48,9 @@ def main(argv: Sequence[str]) -> int:
     requests.listen()
     command = [arguments.python, "-u", *arguments.command]
     if arguments.hosts:
-        trusted = {launch.INSECURE: "1"} if arguments.allow_insecure_network else {}
-        members = _on_hosts(arguments.hosts, arguments.port, command, arguments.ssh, trusted)
+        more = {launch.INSECURE: "1"} if arguments.allow_insecure_network else {}
+        more |= {launch.CERTIFICATES: arguments.certificates} if arguments.certificates else {}
+        members = _on_hosts(arguments.hosts, arguments.port, command, arguments.ssh, more)
     else:
         members = _on_this_machine(arguments.n, arguments.ps, command)
     run = LocalRun(
@@ -85,6 +86,12 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--python", default=sys.executable, help="interpreter (default: this one)")
     parser.add_argument(
         "--ssh", default="ssh", help='with --hosts: command and options, such as "ssh -F FILE"'
+    )
+    parser.add_argument(
+        "--certificates",
+        metavar="DIR",
+        help="with --hosts: encrypt with DIR/ca.crt, DIR/HOST.crt and DIR/HOST.key, which "
+        "scripts/make_certs.sh makes; each host needs its own",
     )
     parser.add_argument(
         "--allow_insecure_network",

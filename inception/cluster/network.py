@@ -1,4 +1,4 @@
-"""How the ps are reached: at which hosts, with which certificates, and from where."""
+"""How processes are reached: at which hosts, with which certificates, and from where."""
 
 from collections.abc import Callable
 
@@ -19,20 +19,23 @@ def security(cluster: ClusterConfig) -> Tls | None:
     """Certificates, if flags name them.
 
     Raises:
-      ValueError: there are none, and a ps is not on this machine; or names the flag whose file
-        cannot be read or holds something else.
+      ValueError: there are none, and a ps or, in an all-reduce, a worker is not on this machine;
+        or names the flag whose file cannot be read or holds something else.
     """
     if cluster.tls_ca:
         _check_certificates(cluster)
         return Tls(cluster.tls_ca, cluster.tls_cert, cluster.tls_key, cluster.tls_deny)
-    if not cluster.allow_insecure_network:
-        for host in cluster.ps_hosts:
+    name = "ps_hosts" if cluster.ps_hosts else "worker_hosts"
+    hosts = getattr(cluster, name)
+    is_alone = not cluster.ps_hosts and len(hosts) == 1
+    if not cluster.allow_insecure_network and not is_alone:
+        for host in hosts:
             if not is_loopback(split_address(host)[0]):
                 why = (
                     f"{host} is not on this machine: needs --tls_ca, --tls_cert and --tls_key, or "
                     "--allow_insecure_network in a network where all are trusted"
                 )
-                raise refuse("ps_hosts", cluster.ps_hosts, why)
+                raise refuse(name, ",".join(hosts), why)
     return None
 
 

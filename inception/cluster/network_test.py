@@ -78,3 +78,14 @@ def test_law_10_without_certificates_a_ps_on_another_machine_is_refused(job):
     why = "192.0.2.1:2222 is not on this machine: needs --tls_ca, --tls_cert and --tls_key"
     with pytest.raises(ValueError, match=why):
         security(ClusterConfig(**hosts, job_name=job))
+
+
+def test_law_10_without_certificates_an_all_reduce_between_machines_is_refused(tls):
+    hosts = ("127.0.0.1:2222", "192.0.2.2:2222")
+    why = "--worker_hosts=127.*: 192.0.2.2:2222 is not on this machine: needs --tls_ca, --tls_cert"
+    with pytest.raises(ValueError, match=why):
+        security(ClusterConfig(worker_hosts=hosts))
+    assert security(ClusterConfig(worker_hosts=hosts[1:])) is None  # alone
+    assert security(ClusterConfig(worker_hosts=hosts, allow_insecure_network=True)) is None
+    files = {"tls_ca": tls.ca, "tls_cert": tls.cert, "tls_key": tls.key}
+    assert security(ClusterConfig(worker_hosts=hosts, **files)) == tls

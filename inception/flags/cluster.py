@@ -166,7 +166,8 @@ class ClusterConfig(Checked):
         "Distributed",
         TEXT,
         "",
-        "with --ps_hosts: PEM file of the authority that signed all certificates",
+        "parameter servers and all-reduce between CPUs: PEM file of the authority that signed all "
+        "certificates",
     )
     tls_cert: str = flag(
         "Distributed",
@@ -180,15 +181,16 @@ class ClusterConfig(Checked):
         "Distributed",
         TEXT,
         "",
-        "of a ps: file with the serial numbers of withdrawn certificates, one a line; read again "
-        "when it changes (scripts/make_certs.sh --revoke)",
+        "file with the serial numbers of withdrawn certificates, one a line "
+        "(scripts/make_certs.sh --revoke); a ps reads it again when it changes, a worker of "
+        "all-reduce when it starts, a worker of a ps not at all",
     )
     allow_insecure_network: bool = flag(
         "Distributed",
         BOOLEAN,
         False,
-        "allow ps on other machines without certificates, and all-reduce between machines: anybody "
-        "who reaches them may connect or listen",
+        "allow ps and all-reduce on several machines without certificates: anybody who reaches "
+        "them may connect or listen",
     )
 
     def __post_init__(self) -> None:
@@ -203,6 +205,8 @@ class ClusterConfig(Checked):
             self._refuse_what_is_for_servers()
         if self.engine == _COLLECTIVE:
             self._check_control_port()
+        if self.engine in (_SERVED, _COLLECTIVE):
+            self._check_certificates()
 
         if not self.cross_replica_sync and self.engine != _SERVED:
             why = f"needs --ps_hosts and --variable_update={_SERVED}, not {self.engine}"
@@ -264,6 +268,8 @@ class ClusterConfig(Checked):
         if needed > workers:
             why = f"must be 1 to {workers}, the number of worker_hosts, or -1"
             raise refuse("num_replicas_to_aggregate", needed, why)
+
+    def _check_certificates(self) -> None:
         files = {"tls_ca": self.tls_ca, "tls_cert": self.tls_cert, "tls_key": self.tls_key}
         missing = [name for name, path in files.items() if not path]
         if 0 < len(missing) < len(files):
@@ -273,12 +279,13 @@ class ClusterConfig(Checked):
             raise refuse("tls_deny", self.tls_deny, "needs --tls_ca, --tls_cert and --tls_key")
 
     def _refuse_what_is_for_servers(self) -> None:
-        names = ("ps_hosts", "tls_ca", "tls_cert", "tls_key", "tls_deny", "job_name")
-        names += ("elastic", "num_replicas_to_aggregate")
-        if self.engine != _COLLECTIVE:
-            names += ("allow_insecure_network",)
+        names = ("ps_hosts", "job_name", "elastic", "num_replicas_to_aggregate")
         why = f"needs --ps_hosts and --variable_update={_SERVED}, not {self.engine}"
         self._refuse_if_set(names, why)
+        if self.engine != _COLLECTIVE:
+            names = ("tls_ca", "tls_cert", "tls_key", "tls_deny", "allow_insecure_network")
+            why = f"needs --variable_update={_COLLECTIVE} or {_SERVED}, not {self.engine}"
+            self._refuse_if_set(names, why)
 
     def _refuse_if_set(self, names: Sequence[str], why: str) -> None:
         """Raises ValueError for the first of some flags whose value is not its default."""

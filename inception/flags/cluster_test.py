@@ -96,7 +96,11 @@ def test_the_chief_hears_of_the_others_at_its_own_host(host, control_port, addre
         ({"variable_update": "collective"}, "flag --ps_hosts=p:1: needs --ps_hosts and"),
         (
             {"variable_update": "collective", "ps_hosts": (), "tls_key": "k"},
-            "flag --tls_key=k: needs --ps_hosts",
+            "flag --tls_ca=: must be set",
+        ),
+        (
+            {"variable_update": "mpi", "ps_hosts": (), "worker_hosts": (), "tls_key": "k"},
+            "--tls_key=k: needs --variable_update=collective or parameter_server, not mpi",
         ),
         (
             {"variable_update": "mpi", "ps_hosts": (), "worker_hosts": (), "elastic": True},
@@ -109,7 +113,7 @@ def test_the_chief_hears_of_the_others_at_its_own_host(host, control_port, addre
                 "worker_hosts": (),
                 "allow_insecure_network": True,
             },
-            "flag --allow_insecure_network=True: needs --ps_hosts",
+            "flag --allow_insecure_network=True: needs --variable_update=collective",
         ),
         (
             {"variable_update": None, "ps_hosts": (), "num_replicas_to_aggregate": 1},

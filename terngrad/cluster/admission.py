@@ -1,11 +1,13 @@
 """How the processes of a training meet: process 0, the chief, listens; the others connect to it.
 
 Any program can connect to an open port. A connection that sends nothing, or garbage, does not delay
-the processes of the training. A process of another training gets an error message.
+the processes of the training. A process of another training gets an error message. With TLS a
+process is admitted if its certificate is for its host.
 """
 
 from __future__ import annotations
 
+import collections
 import errno
 import ipaddress
 import os
@@ -23,14 +25,23 @@ from terngrad.cluster.channel import (
     name_of,
     split_address,
 )
+from terngrad.cluster.encrypted import ALL_OR_NONE, EncryptedSocket, Encryption, EncryptionError
 
 _RETRY_SECS = 0.2
 _CONNECT_SECS = 2.0
 _TOKEN_BYTES = 16
+_MOST_STRANGERS = 64  # connections that are not admitted, besides one for each process
+_MOST_GONE = 16  # refused connections that are not closed yet
 _GRACE_SECS = 2.0  # lets the chief's own time-out, which says more, arrive first
 
 
-def join(hosts: Sequence[str], rank: int, address: str, timeout_secs: float) -> dict[int, Peer]:
+def join(
+    hosts: Sequence[str],
+    rank: int,
+    address: str,
+    timeout_secs: float,
+    encryption: Encryption | None = None,
+) -> dict[int, Peer]:
     """Meets the other processes; returns when all have joined.
 
     Args:
@@ -38,6 +49,7 @@ def join(hosts: Sequence[str], rank: int, address: str, timeout_secs: float) -> 
       rank: index of this process.
       address: "host:port" at which the chief listens.
       timeout_secs: how long to wait.
+      encryption: of all connections; every process must have a certificate for its host.
 
     Returns:
       Connections by rank: the chief gets one to each other process, the others one to the chief.
@@ -46,8 +58,8 @@ def join(hosts: Sequence[str], rank: int, address: str, timeout_secs: float) -> 
       MembershipError: names the processes that did not join, were refused or cannot be reached.
     """
     if rank == 0:
-        return receive_all(listen(*split_address(address)), hosts, timeout_secs)
-    return reach_chief([address], hosts, rank, timeout_secs)
+        return receive_all(listen(*split_address(address)), hosts, timeout_secs, encryption)
+    return reach_chief([address], hosts, rank, timeout_secs, encryption)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -73,10 +85,13 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def receive_all(
-    listener: socket.socket, hosts: Sequence[str], timeout_secs: float
+    listener: socket.socket,
+    hosts: Sequence[str],
+    timeout_secs: float,
+    encryption: Encryption | None = None,
 ) -> dict[int, Peer]:
     """Does the chief's part of `join` and closes the listener."""
-    with listener, _Reception(listener, hosts) as reception:
+    with listener, _Reception(listener, hosts, encryption) as reception:
         deadline = time.monotonic() + timeout_secs
         while reception.absent():
             reception.serve(max(0.0, deadline - time.monotonic()))
@@ -92,7 +107,11 @@ def receive_all(
 
 
 def reach_chief(
-    addresses: Sequence[str], hosts: Sequence[str], rank: int, timeout_secs: float
+    addresses: Sequence[str],
+    hosts: Sequence[str],
+    rank: int,
+    timeout_secs: float,
+    encryption: Encryption | None = None,
 ) -> dict[int, Peer]:
     """Does the others' part of `join`; tries several addresses of the chief."""
     deadline = time.monotonic() + timeout_secs
@@ -100,7 +119,13 @@ def reach_chief(
     while True:
         for address in addresses:
             try:
-                return {0: _introduce(_call(address), address, hosts, rank, timeout_secs)}
+                called = _call(address, timeout_secs, encryption)
+                if encryption and (why := called.objection(encryption, hosts[0])):
+                    called.close()
+                    raise EncryptionError(why)
+                return {0: _introduce(called, address, hosts, rank, timeout_secs)}
+            except EncryptionError as error:
+                raise MembershipError(f"{chief}: {error}") from None
             except OSError as error:
                 reason = (
                     f"{chief} cannot be reached at {address} within {timeout_secs:g} s: {error}"
@@ -134,13 +159,22 @@ def share_token(peers: Mapping[int, Peer], rank: int, timeout_secs: float) -> by
     return bytes.fromhex(message["token"])
 
 
-def _call(address: str) -> Peer:
+def _call(address: str, timeout_secs: float, encryption: Encryption | None) -> Peer:
     connection = socket.create_connection(split_address(address), timeout=_CONNECT_SECS)
     if connection.getsockname() == connection.getpeername():
         # TCP can connect a socket to itself if nothing listens on a port of the outgoing range yet.
         connection.close()
         raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
-    return Peer(connection, rank=0)
+    if encryption is None:
+        return Peer(connection, rank=0)
+    encrypted = EncryptedSocket(connection, encryption.client)
+    encrypted.settimeout(timeout_secs)
+    try:
+        encrypted.handshake()
+    except BaseException:
+        encrypted.close()
+        raise
+    return Peer(encrypted, rank=0)
 
 
 def _introduce(
@@ -149,7 +183,9 @@ def _introduce(
     chief.wait_at_most(timeout_secs + _GRACE_SECS)
     chief.send({"rank": rank, "hosts": list(hosts)})
     try:
-        answer = chief.receive() or {"failed": f"{address}: it left or did not answer"}
+        answer = chief.receive()
+        if answer is None:
+            answer = {"failed": chief.fault or f"{address}: it left or did not answer"}
         if "failed" in answer:
             raise MembershipError(f"{name_of(0, hosts)}: {answer['failed']}")
         if "welcome" not in answer:
@@ -167,11 +203,18 @@ class _Reception:
     One thread serves all. It reads a connection only when data is there, so none can block it.
     """
 
-    def __init__(self, listener: socket.socket, hosts: Sequence[str]) -> None:
+    def __init__(
+        self, listener: socket.socket, hosts: Sequence[str], encryption: Encryption | None
+    ) -> None:
         self.peers: dict[int, Peer] = {}
         self._hosts = hosts
         self._listener = listener
+        self._encryption = encryption
+        self._waiting: dict[Peer, None] = {}  # not admitted yet, the oldest first
+        self._new: set[Peer] = set()  # of those, the ones that have sent nothing
+        self._gone: collections.deque[Peer] = collections.deque()
         self._refused: dict[int, str] = {}
+        self._fault = ""  # of the last connection that TLS refused
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ)
 
@@ -184,6 +227,8 @@ class _Reception:
         for key in self._selector.get_map().values():
             if key.fileobj is not self._listener and key.fileobj not in inside:
                 key.fileobj.close()
+        for peer in self._gone:
+            peer.close()
         self._selector.close()
 
     def absent(self) -> list[int]:
@@ -195,19 +240,33 @@ class _Reception:
         texts = list(self._refused.values())
         if names:
             texts.append(f"{', '.join(names)} did not join within {timeout_secs:g} s")
+            if self._fault:
+                texts.append(f"a process was refused: {self._fault}")
         return "; ".join(texts)
 
     def serve(self, timeout_secs: float) -> None:
         """Waits for new connections and messages, and handles them."""
         for key, _ in self._selector.select(timeout_secs):
             if key.fileobj is self._listener:
-                connection, _ = self._listener.accept()
-                self._selector.register(Peer(connection), selectors.EVENT_READ)
-            else:
+                self._accept()
+            elif key.fileobj.fileno() in self._selector.get_map():  # not sent away in this turn
                 self._hear(key.fileobj)
+
+    def _accept(self) -> None:
+        try:
+            peer = Peer(self._listener.accept()[0])
+        except OSError:  # it has gone, or there are too many open files
+            return
+        if len(self._waiting) >= len(self._hosts) + _MOST_STRANGERS:
+            self._send_away(next(iter(self._waiting)))
+        self._new.add(peer)
+        self._waiting[peer] = None
+        self._selector.register(peer, selectors.EVENT_READ)
 
     def _hear(self, peer: Peer) -> None:
         try:
+            if peer in self._new and not self._secure(peer):
+                return
             alive = peer.fill()
             hello = peer.next_message()
         except ForeignError:
@@ -215,36 +274,65 @@ class _Reception:
         if hello and peer.rank < 0:
             self._admit(peer, hello)
         elif not alive:
+            self._fault = peer.fault or self._fault
             self.peers.pop(peer.rank, None)  # it may join again
             self._send_away(peer)
+
+    def _secure(self, peer: Peer) -> bool:
+        """Looks whether a new connection uses TLS; returns whether it does as the others do."""
+        self._new.discard(peer)
+        is_encrypted = peer.is_encrypted()
+        if is_encrypted == bool(self._encryption):
+            if self._encryption:
+                peer.encrypt(self._encryption)
+            return True
+        if is_encrypted is not None:
+            self._fault = f"{'it uses' if is_encrypted else 'without'} TLS: {ALL_OR_NONE}"
+            peer.send({"failed": ALL_OR_NONE})
+        self._send_away(peer)
+        return False
 
     def _admit(self, peer: Peer, hello: dict) -> None:
         rank, hosts = hello.get("rank"), hello.get("hosts")
         if type(rank) is not int or rank < 1 or not isinstance(hosts, list):
             self._send_away(peer)
-        elif objection := self._objection(rank, hosts):
-            why = f"{objection}: all processes need the same list of hosts, and each its own index"
+        elif why := self._objection(rank, hosts) or self._doubt(peer, rank):
             peer.send({"failed": why})
             self._send_away(peer)
         else:
             peer.rank = rank
             self.peers[rank] = peer
+            del self._waiting[peer]
             self._refused.pop(rank, None)
 
     def _objection(self, rank: int, hosts: list) -> str:
         """Returns why this process cannot join; "" if it can."""
+        name, count = name_of(rank, self._hosts), len(self._hosts)
         if text := _differing_hosts(list(self._hosts), hosts):
-            self._refused[rank] = f"{name_of(rank, self._hosts)} was refused: {text}"
-            return self._refused[rank]
-        if rank >= len(self._hosts):
-            return f"{name_of(rank, self._hosts)} is not among the {len(self._hosts)} hosts"
-        if rank in self.peers:
-            return f"{name_of(rank, self._hosts)} has already joined"
-        return ""
+            text = self._refused[rank] = f"{name} was refused: {text}"
+        elif rank >= count:
+            text = f"{name} is not among the {count} hosts"
+        elif rank in self.peers:
+            text = f"{name} has already joined"
+        rule = "all processes need the same list of hosts, and each its own index"
+        return f"{text}: {rule}" if text else ""
+
+    def _doubt(self, peer: Peer, rank: int) -> str:
+        """Returns why this process is not the one that it says; "" if it is, or without TLS."""
+        if not self._encryption or not (why := peer.objection(self._encryption, self._hosts[rank])):
+            return ""
+        self._refused[rank] = f"{name_of(rank, self._hosts)} was refused: {why}"
+        return self._refused[rank]
 
     def _send_away(self, peer: Peer) -> None:
+        """Ends a connection. It is closed later, so that the last message to it is not lost."""
         self._selector.unregister(peer)
-        peer.close()
+        self._new.discard(peer)
+        self._waiting.pop(peer, None)
+        peer.shut()
+        self._gone.append(peer)
+        if len(self._gone) > _MOST_GONE:
+            self._gone.popleft().close()
 
 
 def _differing_hosts(mine: list, theirs: list) -> str:

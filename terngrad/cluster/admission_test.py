@@ -133,6 +133,20 @@ def test_strangers_that_say_nothing_or_little_delay_nobody():
                 assert s.recv(1) == b""
 
 
+def test_a_crowd_of_strangers_is_bounded_and_keeps_nobody_out():
+    address = free_address()
+    results = []
+    chief = threading.Thread(target=lambda: results.append(joining(0, address)()))
+    chief.start()
+    with contextlib.ExitStack() as stack:
+        crowd = [stack.enter_context(connected(address)) for _ in range(150)]
+        crowd[0].settimeout(TIMEOUT)
+        assert crowd[0].recv(1) == b""  # while the chief still waits
+        results.append(joining(1, address)())
+        chief.join(TIMEOUT)
+    assert_met(sorted(results, key=lambda peers: min(peers), reverse=True))
+
+
 @pytest.mark.parametrize("seed", range(80, 100))
 def test_over_a_bad_network_processes_meet_or_learn_why_not(seed):
     address, kinds = free_address(), [Kind.DELAY, Kind.THROTTLE, Kind.CUT, Kind.HALF_CLOSE]

@@ -1,7 +1,7 @@
 """Messages that processes of a training exchange beside their gradients: lines of JSON over TCP.
 
-The network must be trusted, as for TensorFlow's own collectives. Other programs may still connect
-by mistake, and must do no harm.
+Without TLS (see `encrypted`) the network must be trusted, as for TensorFlow's own collectives.
+Other programs may still connect by mistake, and must do no harm.
 """
 
 from __future__ import annotations
@@ -12,6 +12,13 @@ import queue
 import socket
 import threading
 from collections.abc import Sequence
+
+from terngrad.cluster.encrypted import (
+    FIRST_OCTET,
+    EncryptedSocket,
+    Encryption,
+    EncryptionError,
+)
 
 _LONGEST_HELLO = 1 << 16  # bytes; for messages of a process that is not admitted yet
 _LONGEST_MESSAGE = 1 << 20
@@ -51,9 +58,10 @@ class Peer:
       left: whether it announced that it ends.
       begun: how many operations with the others it had begun by then; see `Pulse`.
       answers: its messages other than signs of life; None after the last one.
+      fault: what is wrong with the other side, as TLS says; "" = nothing that is known.
     """
 
-    def __init__(self, connection: socket.socket, rank: int = -1) -> None:
+    def __init__(self, connection: socket.socket | EncryptedSocket, rank: int = -1) -> None:
         """Takes ownership of a connection."""
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.rank = rank
@@ -62,7 +70,8 @@ class Peer:
         self.left = False
         self.begun = 0
         self.answers: queue.Queue[dict | None] = queue.Queue()
-        self._connection = connection
+        self.fault = ""
+        self._connection: socket.socket | EncryptedSocket = connection
         self._sending = threading.Lock()
         self._unread = b""
         self._longest = _LONGEST_HELLO
@@ -70,6 +79,24 @@ class Peer:
     def fileno(self) -> int:
         """Lets selectors wait for this connection."""
         return self._connection.fileno()
+
+    def is_encrypted(self) -> bool | None:
+        """Whether the first byte of an accepted connection is one of TLS; None: it has ended."""
+        try:
+            first = self._connection.recv(1, socket.MSG_PEEK)
+        except OSError:
+            return None
+        return first == FIRST_OCTET if first else None
+
+    def encrypt(self, encryption: Encryption) -> None:
+        """Lets an accepted connection, from which bytes have arrived, use TLS; never waits."""
+        context = encryption.server
+        self._connection = EncryptedSocket(self._connection, context, server_side=True)
+        self._connection.settimeout(0)
+
+    def objection(self, encryption: Encryption, address: str) -> str:
+        """Returns why the other side is not the process of HOST:PORT; "" if its host is that."""
+        return self._connection.objection(encryption, split_address(address)[0])
 
     def wait_at_most(self, secs: float) -> None:
         """Treats a silence of this length as the end of the connection."""
@@ -99,7 +126,10 @@ class Peer:
         """Waits for bytes, not for a whole message; returns False if the connection ended."""
         try:
             data = self._connection.recv(1 << 16)
-        except OSError:
+        except BlockingIOError:  # a part of what TLS needs
+            return True
+        except OSError as error:
+            self.fault = str(error) if isinstance(error, EncryptionError) else ""
             return False
         self._unread += data
         return bool(data)

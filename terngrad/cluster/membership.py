@@ -167,7 +167,7 @@ class Membership(contextlib.AbstractContextManager):
             else:
                 peer.answers.put(message)
         if not peer.left:
-            self._lose(f"{self._name(peer.rank)} died: its connection closed")
+            self._lose(f"{self._name(peer.rank)} {_how_lost(peer)}")
 
     def _as_told(self, text: str) -> str:
         by_itself = not text.startswith(self._name(self._rank))
@@ -263,6 +263,12 @@ class Membership(contextlib.AbstractContextManager):
 
     def _name(self, rank: int) -> str:
         return name_of(rank, self._hosts)
+
+
+def _how_lost(peer: Peer) -> str:
+    if peer.fault:
+        return f"cannot be heard any more: {peer.fault}"
+    return "died: its connection closed"
 
 
 def compare(facts: Mapping[int, Facts], hosts: Sequence[str]) -> None:

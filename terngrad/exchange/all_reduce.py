@@ -1,4 +1,4 @@
-"""The all-reduce between workers: its transport, and what its network must be."""
+"""The all-reduce between workers: what carries it."""
 
 from __future__ import annotations
 
@@ -7,37 +7,46 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from terngrad.cluster.channel import split_address
 from terngrad.exchange import collective, sockets
 from terngrad.exchange.two_shot import Transport
 from terngrad.ops import library
-from terngrad.service.security import is_loopback
+from terngrad.service.members import Members
 
 VARIABLE = "TERNGRAD_TRANSPORT"
 _SOCKETS, _TENSORFLOW = "sockets", "tensorflow"
 
 
-def choose_transport() -> str:
+def choose_transport(*, encrypts: bool = False) -> str:
     """Returns what carries the gradients: sockets, if all of them are on CPUs, or TensorFlow.
 
+    Args:
+      encrypts: whether it must encrypt them.
+
     Raises:
-      ValueError: TERNGRAD_TRANSPORT asks for something else than there is, or TensorFlow's
-        collectives can no longer be started.
+      ValueError: TERNGRAD_TRANSPORT asks for something else than there is, TensorFlow's
+        collectives can no longer be started, or they would have to encrypt.
     """
     wanted = os.environ.get(VARIABLE, "")
     if wanted not in ("", _SOCKETS, _TENSORFLOW):
         raise ValueError(f"{VARIABLE} is {wanted!r}; allowed are {_SOCKETS} and {_TENSORFLOW}")
-    why_not = "" if wanted == _TENSORFLOW else _why_no_sockets()
+    why_not = f"{VARIABLE}={wanted}" if wanted == _TENSORFLOW else _why_no_sockets()
+    if encrypts and why_not:
+        raise ValueError(f"TLS needs {VARIABLE}={_SOCKETS} or parameter servers: {why_not}")
     if wanted == _SOCKETS and why_not:
         raise ValueError(f"{VARIABLE}={wanted}: {why_not}")
-    if wanted != _TENSORFLOW and not why_not:
+    if not why_not:
         return _SOCKETS
     collective.check_start()
     return _TENSORFLOW
 
 
 def connect(
-    transport: str, hosts: Sequence[str], rank: int, token: bytes, timeout_secs: float
+    transport: str,
+    hosts: Sequence[str],
+    rank: int,
+    token: bytes,
+    timeout_secs: float,
+    members: Members | None = None,
 ) -> Transport:
     """Connects this process with all others, which have the same transport.
 
@@ -47,6 +56,7 @@ def connect(
       rank: index of this process.
       token: secret that the processes share; only sockets need it.
       timeout_secs: see `sockets.start`.
+      members: likewise; only sockets can use it.
 
     Raises:
       PortError: this process cannot listen at its port.
@@ -54,14 +64,7 @@ def connect(
     """
     if transport == _TENSORFLOW:
         return collective.start(hosts, rank, timeout_secs)
-    return sockets.start(hosts, rank, token, timeout_secs)
-
-
-def first_remote(hosts: Sequence[str]) -> str | None:
-    """Returns the first of several hosts that is not on this machine: nothing is encrypted."""
-    several = hosts if len(hosts) > 1 else ()
-    remote = (host for host in several if not is_loopback(split_address(host)[0]))
-    return next(remote, None)
+    return sockets.start(hosts, rank, token, timeout_secs, members)
 
 
 def _why_no_sockets() -> str:

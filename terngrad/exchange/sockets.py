@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import socket
+import time
+from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from terngrad.cluster.channel import name_of
+from terngrad.cluster.channel import MembershipError, name_of, split_address
 from terngrad.cluster.seats import Seats
 from terngrad.exchange.exchange import Exchange
 from terngrad.exchange.ordering import unordered
@@ -15,7 +17,9 @@ from terngrad.exchange.two_shot import Transport, TwoShotExchange
 from terngrad.ops.kernels import Kernels
 from terngrad.ops.mesh import Kind, Mesh
 from terngrad.ops.native import NativeKernels
+from terngrad.ops.tls import Channel, encrypt
 from terngrad.planes import plane_count
+from terngrad.service.members import Members
 
 _FEW_FLOATS = 8  # such as losses: one shot, as in cc/net/reduce.cc
 _WORD_BYTES = 4
@@ -23,7 +27,11 @@ _CLOSE_SECS = 5.0
 
 
 def start(
-    hosts: Sequence[str], rank: int, token: bytes, timeout_secs: float = 60.0
+    hosts: Sequence[str],
+    rank: int,
+    token: bytes,
+    timeout_secs: float = 60.0,
+    members: Members | None = None,
 ) -> SocketTransport:
     """Connects this process with all others; returns when it is.
 
@@ -32,20 +40,54 @@ def start(
       rank: index of this process.
       token: secret that the processes share.
       timeout_secs: time to connect, and after which the caller counts a silent process as lost.
+      members: encrypts the connections; None = they are plain.
 
     Raises:
       PortError: this process cannot listen at its port.
       MembershipError: names the processes that cannot be reached.
       library.UnavailableError: there are no native kernels.
     """
+    deadline = time.monotonic() + timeout_secs
     seats = Seats(hosts, rank, token)
     try:
         sockets = seats.fill(timeout_secs)
+        if members:
+            sockets = _encrypted(sockets, hosts, rank, members, deadline)
         mesh = Mesh(rank, [name_of(i, hosts) for i in range(len(hosts))], sockets)
     except BaseException:
         seats.close()
         raise
     return SocketTransport(rank, len(hosts), mesh, seats)
+
+
+def _encrypted(
+    sockets: Mapping[int, socket.socket],
+    hosts: Sequence[str],
+    rank: int,
+    members: Members,
+    deadline: float,
+) -> dict[int, Channel]:
+    """Encrypts the sockets, one after another: all processes do it in the same order of pairs."""
+    left, found = dict(sorted(sockets.items())), {}
+    try:
+        for peer in list(left):
+            secs = max(1.0, deadline - time.monotonic())
+            host = split_address(hosts[peer])[0]
+            try:
+                plain, is_server = left.pop(peer), rank < peer
+                found[peer] = encrypt(
+                    plain, members.files, host, is_server=is_server, timeout_secs=secs
+                )
+                why = members.withdrawal(found[peer].certificate)
+            except ConnectionError as error:
+                why = str(error)
+            if why:
+                raise MembershipError(f"{name_of(peer, hosts)}: {why}")
+    except BaseException:
+        for each in (*left.values(), *found.values()):
+            each.close()
+        raise
+    return found
 
 
 class SocketTransport(Transport):

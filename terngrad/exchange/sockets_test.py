@@ -9,7 +9,9 @@ import tensorflow as tf
 
 from terngrad.exchange import sockets
 from terngrad.ops import library
+from terngrad.service.members import Members
 from terngrad.testing.addresses import free_addresses
+from terngrad.testing.certificates import make_certificates
 
 TIMEOUT_SECS = 60.0
 
@@ -22,12 +24,19 @@ def _needs_kernels():
         pytest.skip(str(error))
 
 
-def together(size, act):
+@pytest.fixture(scope="module", name="tls")
+def _tls(tmp_path_factory):
+    return make_certificates(tmp_path_factory.mktemp("certificates"), "ours", "all")
+
+
+def together(size, act, tls=None):
     """What `act(transport)` returns or raises in each of `size` processes."""
     hosts, found = free_addresses(size), [None] * size
+    members = Members(tls) if tls else None
 
     def run(rank):
-        with contextlib.closing(sockets.start(hosts, rank, b"secret")) as transport:
+        started = sockets.start(hosts, rank, b"secret", TIMEOUT_SECS, members)
+        with contextlib.closing(started) as transport:
             try:
                 found[rank] = act(transport)
             except (ValueError, tf.errors.OpError) as error:
@@ -43,8 +52,9 @@ def together(size, act):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("encrypted", [False, True])
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_operations_move_tensors_of_every_type(size):
+def test_operations_move_tensors_of_every_type(size, encrypted, tls):
     def act(transport):
         rank = transport.rank
         part = tf.constant([[rank, 1], [2, 3]], tf.int64)
@@ -58,7 +68,7 @@ def test_operations_move_tensors_of_every_type(size):
             transport.sum_floats(tf.range(20.0) + rank, "e").numpy(),
         ]
 
-    for rank, found in enumerate(together(size, act)):
+    for rank, found in enumerate(together(size, act, tls if encrypted else None)):
         everybody = range(size)
         np.testing.assert_array_equal(found[0], [[[i, 1], [2, 3]] for i in everybody])
         np.testing.assert_array_equal(found[1], [[i == 1, True] for i in everybody])

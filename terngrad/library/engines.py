@@ -20,6 +20,7 @@ from terngrad.exchange.parameter_server.worker.client import Client
 from terngrad.exchange.two_shot import Transport
 from terngrad.exchange.watching import watching
 from terngrad.library.group import Group
+from terngrad.service.members import Members
 from terngrad.service.security import Tls
 
 LAUNCHED = ("mpi", "horovod")  # engines whose launcher knows the processes
@@ -37,19 +38,20 @@ class Meeting(NamedTuple):
 
 def _by_collective(meeting: Meeting) -> Group:
     """Meets the others at the chief's control port."""
-    role, timeout_secs, _ = meeting
+    role, timeout_secs, tls = meeting
     hosts, rank, pulse = role.worker_hosts, role.task_id, Pulse()
     try:
-        transport = all_reduce.choose_transport()
+        transport = all_reduce.choose_transport(encrypts=tls is not None)
     except ValueError as error:
         raise ValueError(f"join: {error}") from None
-    peers = admission.join(hosts, rank, _control_address(role), timeout_secs)
+    members = Members(tls) if tls else None
+    peers = admission.join(hosts, rank, _control_address(role), timeout_secs, members)
     token = admission.share_token(peers, rank, timeout_secs)
     doors = {i: host for i, host in enumerate(hosts) if i != rank}
     with contextlib.ExitStack() as stack:
         watched = watching(hosts, rank, peers, timeout_secs, pulse=pulse, doors=doors)
         membership = stack.enter_context(watched)
-        connection = all_reduce.connect(transport, hosts, rank, token, timeout_secs)
+        connection = all_reduce.connect(transport, hosts, rank, token, timeout_secs, members)
         stack.callback(connection.close)
         kept = stack.pop_all()
     same = lambda facts: membership.agree({all_reduce.VARIABLE: transport, **facts})

@@ -9,7 +9,6 @@ from terngrad.cluster.channel import MembershipError, split_address
 from terngrad.cluster.managed import launch
 from terngrad.cluster.managed.find import find
 from terngrad.cluster.managed.role import NothingFoundError, Role
-from terngrad.exchange import all_reduce
 from terngrad.library import engines, serving
 from terngrad.library.engines import ENGINES
 from terngrad.library.group import Group
@@ -52,8 +51,9 @@ def join(
         last two need mpirun or horovodrun, which know the hosts. "auto" = by what started this
         process: mpi for mpirun, horovod for horovodrun, else parameter_server with ps_hosts and
         collective without.
-      tls: certificates for parameter servers on other machines: Tls(ca, cert, key).
-      allow_insecure_network: allow other machines without certificates. All-reduce has none.
+      tls: certificates for other machines: Tls(ca, cert, key), for the engines parameter_server and
+        collective; None = those of terngrad.launch --certificates, if any.
+      allow_insecure_network: allow other machines without certificates.
       timeout_secs: how long to wait for the others; later, a process that is silent for this long
         counts as lost, which ends the others.
 
@@ -83,11 +83,12 @@ def join(
     if _joined:
         raise ValueError("join: this process has joined before; allowed is once")
     chosen = _engine(engine, role)
+    tls = tls or _launched_with(role)
     allow_insecure_network |= os.environ.get(launch.INSECURE) == "1"
-    if chosen == "collective":
-        _check_network(role.worker_hosts, allow_insecure_network)
-    if chosen == "parameter_server":
-        _check_security(role.ps_hosts, tls, allow_insecure_network)
+    if chosen in engines.LAUNCHED and tls:
+        raise ValueError(f"join: tls needs engine collective or parameter_server, not {chosen}")
+    if chosen not in engines.LAUNCHED:
+        _check_security(role, tls, allow_insecure_network)
     if role.job_name == "ps":
         serving.serve(role, tls, timeout_secs, is_open=allow_insecure_network)
     group = ENGINES[chosen](engines.Meeting(role, timeout_secs, tls))
@@ -162,27 +163,29 @@ def _engine(engine: str, role: Role) -> str:
     return engine
 
 
-def _check_network(hosts: Sequence[str], is_insecure_allowed: bool) -> None:
-    """Refuses to send gradients between machines unless the user trusts the network."""
-    if not is_insecure_allowed and (host := all_reduce.first_remote(hosts)):
-        raise ValueError(
-            f"join: {host} is not on this machine, and all-reduce is not encrypted: needs "
-            "allow_insecure_network=True, or --allow_insecure_network of terngrad.launch, in a "
-            "network where all are trusted"
-        )
+def _launched_with(role: Role) -> Tls | None:
+    """Returns the certificates that terngrad.launch names, if it does."""
+    if not (folder := os.environ.get(launch.CERTIFICATES)):
+        return None
+    hosts = role.ps_hosts if role.job_name == "ps" else role.worker_hosts
+    own = os.path.join(folder, split_address(hosts[role.task_id])[0])
+    deny = os.path.join(folder, "denied.txt")
+    ca = os.path.join(folder, "ca.crt")
+    return Tls(ca, f"{own}.crt", f"{own}.key", deny if os.path.exists(deny) else "")
 
 
-def _check_security(ps_hosts: Sequence[str], tls: Tls | None, is_insecure_allowed: bool) -> None:
-    """Raises ValueError if certificates are wrong, or missing for a ps on another machine."""
+def _check_security(role: Role, tls: Tls | None, is_insecure_allowed: bool) -> None:
+    """Raises ValueError if certificates are wrong, or missing for another machine."""
     if tls:
         try:
             certificates.check(tls)
         except certificates.CertificateError as error:
             raise ValueError(f"join: tls: {error}") from None
     elif not is_insecure_allowed:
-        for host in ps_hosts:
+        for host in role.ps_hosts or role.worker_hosts:
             if not is_loopback(split_address(host)[0]):
                 raise ValueError(
-                    f"join: the parameter server {host} is not on this machine: needs tls, or "
-                    "allow_insecure_network=True in a network where all are trusted"
+                    f"join: {host} is not on this machine: needs tls, or "
+                    "allow_insecure_network=True, or --allow_insecure_network of terngrad.launch, "
+                    "in a network where all are trusted"
                 )

@@ -163,6 +163,7 @@ _SIGNATURES = {  # of cc/lib/functions.cc: the result, then the arguments
 _MESH_SIGNATURES = {  # of cc/net/meshes.cc
     "terngrad_mesh_new": (_COUNT, ctypes.c_int, _TEXT),
     "terngrad_mesh_add": (None, _COUNT, ctypes.c_int, ctypes.c_int),
+    "terngrad_mesh_add_encrypted": (None, _COUNT, ctypes.c_int, _POINTER),
     "terngrad_mesh_start": (None, _COUNT),
     "terngrad_mesh_declare": (
         *(ctypes.c_int, _COUNT, _TEXT, ctypes.c_int, _COUNT, ctypes.c_int, ctypes.c_int),
@@ -170,6 +171,11 @@ _MESH_SIGNATURES = {  # of cc/net/meshes.cc
     ),
     "terngrad_mesh_bytes": (None, _COUNT, ctypes.POINTER(_COUNT)),
     "terngrad_mesh_close": (None, _COUNT, ctypes.c_double),
+    "terngrad_tls_open": (
+        *(_COUNT, ctypes.c_int, _TEXT, _TEXT, _TEXT, ctypes.c_int, ctypes.c_double),
+        *(ctypes.POINTER(_POINTER), _POINTER, _COUNT, _TEXT, _COUNT),
+    ),
+    "terngrad_tls_close": (None, _POINTER),
 }
 
 

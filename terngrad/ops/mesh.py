@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 
 from terngrad.ops import library
+from terngrad.ops.tls import Channel
 
 _ERROR_BYTES = 1000
 
@@ -28,14 +29,14 @@ class Mesh:
     """This process' end of the sockets between P processes, and a thread that serves them."""
 
     def __init__(
-        self, rank: int, names: Sequence[str], sockets: Mapping[int, socket.socket]
+        self, rank: int, names: Sequence[str], sockets: Mapping[int, socket.socket | Channel]
     ) -> None:
         """Takes ownership of the sockets and starts the thread.
 
         Args:
           rank: index of this process.
           names: of all processes, for messages.
-          sockets: one to each other process.
+          sockets: one to each other process, plain or encrypted.
 
         Raises:
           library.UnavailableError: see there.
@@ -44,7 +45,9 @@ class Mesh:
         self._functions = library.load_functions()
         self._handle = self._functions.terngrad_mesh_new(rank, "\n".join(names).encode())
         for peer, each in sockets.items():
-            self._functions.terngrad_mesh_add(self._handle, peer, each.detach())
+            is_plain = isinstance(each, socket.socket)
+            kind = "terngrad_mesh_add" if is_plain else "terngrad_mesh_add_encrypted"
+            getattr(self._functions, kind)(self._handle, peer, each.detach())
         self._functions.terngrad_mesh_start(self._handle)
 
     def declare(

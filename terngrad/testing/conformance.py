@@ -55,10 +55,14 @@ def collective(rank: int, hosts: str) -> Connection:
 
 
 def sockets(rank: int, hosts: str) -> Connection:
-    """Connects processes by the native mesh."""
+    """Connects processes by the native mesh; HOST:PORT,.../CA,CERT,KEY encrypts it."""
     from terngrad.exchange.sockets import start
+    from terngrad.service.members import Members
+    from terngrad.service.security import Tls
 
-    return start(hosts.split(","), rank, b"a token")
+    hosts, _, files = hosts.partition("/")  # the first file begins with another /
+    members = Members(Tls(*files.split(","))) if files else None
+    return start(hosts.split(","), rank, b"a token", members=members)
 
 
 def mpi(rank: int, hosts: str) -> Connection:

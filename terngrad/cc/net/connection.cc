@@ -1,36 +1,18 @@
 #include "terngrad/cc/net/connection.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <sys/socket.h>
-#include <sys/uio.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 
 namespace terngrad {
 namespace {
 
-constexpr int kVectors = 64;            // of one call of sendmsg
+constexpr int kVectors = 64;            // sent at once
 constexpr size_t kTurnBytes = 1 << 20;  // read before others get their turn
-// Bytes in the kernel that are not on the wire yet: small frames wait for them.
-constexpr int kUnsentBytes = 1 << 19;
 
 }  // namespace
 
-Connection::Connection(int peer, int fd) : peer_(peer), fd_(fd) {
-  fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
-  // These fail for sockets of another kind, as tests use them.
-  const int on = 1;
-  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kUnsentBytes,
-             sizeof(kUnsentBytes));
-}
-
-Connection::~Connection() { close(fd_); }
+Connection::Connection(int peer, std::unique_ptr<Channel> channel)
+    : peer_(peer), channel_(std::move(channel)) {}
 
 void Connection::Queue(const FrameHeader& header, const uint8_t* payload,
                        std::shared_ptr<const void> owner) {
@@ -70,12 +52,9 @@ Connection::State Connection::Send() {
       count += Gather(frame, vectors + count);
     }
   }
-  if (!count) return State::kBlocked;
-  msghdr message = {};
-  message.msg_iov = vectors;
-  message.msg_iovlen = count;
-  const ssize_t sent = sendmsg(fd_, &message, MSG_NOSIGNAL);
-  if (sent < 0) return Broken(errno);
+  if (!has_unsent()) return State::kBlocked;
+  const ssize_t sent = channel_->Send(vectors, count);
+  if (sent < 0) return error().empty() ? State::kBlocked : State::kBroken;
   size_t offered = 0;
   for (int i = 0; i < count; ++i) offered += vectors[i].iov_len;
   Advance(sent);
@@ -158,9 +137,9 @@ Connection::State Connection::Read() {
   const size_t payload = has_header_ ? left_ : 0;
   iovec vectors[2] = {{target_, payload},
                       {staged_.data() + kept, staged_.size() - kept}};
-  const ssize_t got =
-      payload ? readv(fd_, vectors, 2) : readv(fd_, vectors + 1, 1);
-  if (got < 0) return Broken(errno);
+  const ssize_t got = payload ? channel_->Receive(vectors, 2)
+                              : channel_->Receive(vectors + 1, 1);
+  if (got < 0) return error().empty() ? State::kBlocked : State::kBroken;
   if (got == 0) return State::kEnded;
   const size_t placed = std::min<size_t>(got, payload);
   target_ += placed;
@@ -177,14 +156,6 @@ void Connection::Drop() {
   bulk_.clear();
 }
 
-void Connection::Shut() { shutdown(fd_, SHUT_WR); }
-
-Connection::State Connection::Broken(int number) {
-  if (number == EAGAIN || number == EWOULDBLOCK || number == EINTR) {
-    return State::kBlocked;
-  }
-  error_ = std::strerror(number);
-  return State::kBroken;
-}
+void Connection::Shut() { channel_->Shut(); }
 
 }  // namespace terngrad

@@ -10,9 +10,8 @@
 #include <optional>
 #include <string>
 
+#include "terngrad/cc/net/channel.h"
 #include "terngrad/cc/net/frames.h"
-
-struct iovec;
 
 namespace terngrad {
 
@@ -47,17 +46,16 @@ class Connection {
     kBroken,   // see `error`
   };
 
-  // Takes ownership of a connected socket.
-  Connection(int peer, int fd);
-  ~Connection();
+  Connection(int peer, std::unique_ptr<Channel> channel);
   Connection(const Connection&) = delete;
 
   int peer() const { return peer_; }
-  int fd() const { return fd_; }
+  int fd() const { return channel_->fd(); }
   bool has_unsent() const {
-    return partial_ || !small_.empty() || !bulk_.empty();
+    return partial_ || !small_.empty() || !bulk_.empty() ||
+           channel_->has_unsent();
   }
-  const std::string& error() const { return error_; }
+  const std::string& error() const { return channel_->error(); }
 
   // Queues a frame, whose payload lives as long as `owner`. Small frames
   // overtake others, except in an operation's first use.
@@ -92,11 +90,9 @@ class Connection {
   State Read();
   State Parse(Receiver& receiver);
   void CopyStaged();
-  State Broken(int number);
 
   const int peer_;
-  const int fd_;
-  std::string error_;
+  const std::unique_ptr<Channel> channel_;
 
   std::optional<Outgoing> partial_;  // begun, so it comes first
   std::deque<Outgoing> small_;

@@ -60,6 +60,7 @@ Mesh::Mesh(int rank, std::vector<std::string> names)
       watched_(size_),
       has_left_(size_),
       is_stalled_(size_),
+      has_more_(size_),
       is_ready_(size_),
       incoming_(size_),
       parts_(size_) {
@@ -75,8 +76,9 @@ Mesh::~Mesh() {
   close(wake_);
 }
 
-void Mesh::AddConnection(int peer, int fd) {
-  connections_[peer] = std::make_unique<Connection>(peer, fd);
+void Mesh::AddConnection(int peer, std::unique_ptr<Channel> channel) {
+  const int fd = channel->fd();
+  connections_[peer] = std::make_unique<Connection>(peer, std::move(channel));
   epoll_event event = {};
   event.events = watched_[peer] = EPOLLIN | EPOLLRDHUP;
   event.data.u64 = peer;
@@ -167,8 +169,7 @@ void Mesh::Run() {
   FlushDenormals();
   epoll_event events[kEvents];
   while (!IsOver(Clock::now())) {
-    const int wait_ms = is_closing_ ? kLingerMs : -1;
-    const int count = epoll_wait(epoll_, events, kEvents, wait_ms);
+    const int count = epoll_wait(epoll_, events, kEvents, WaitMs());
     for (int i = 0; i < count; ++i) {
       if (events[i].data.u64 == kWakeUp) {
         TakeSubmissions();
@@ -176,6 +177,7 @@ void Mesh::Run() {
         Handle(events[i].data.u64, events[i].events);
       }
     }
+    ReceiveMore();
     SendAll();
   }
   FailAll("the connection to the other workers is closed");
@@ -183,6 +185,13 @@ void Mesh::Run() {
     if (connection) connection->Shut();
   }
   connections_.clear();
+}
+
+int Mesh::WaitMs() const {
+  const bool is_busy =
+      std::find(has_more_.begin(), has_more_.end(), true) != has_more_.end();
+  if (is_busy && !has_failed_) return 0;
+  return is_closing_ ? kLingerMs : -1;
 }
 
 // Whether all is sent, or the time for it is over, after `Close`.
@@ -244,12 +253,21 @@ void Mesh::Receive(int peer) {
   if (has_failed_ || has_left_[peer]) return;
   const Connection::State state = connection.Receive(*this);
   is_stalled_[peer] = state == Connection::State::kStalled;
+  has_more_[peer] = state == Connection::State::kMore;
   if (state == Connection::State::kBroken) {
     FailAll(names_[peer] + ": " + connection.error());
   } else if (state == Connection::State::kEnded) {
     Leave(peer);
   } else if (!has_failed_) {
     Watch(peer);
+  }
+}
+
+// Goes on with sockets that had more, of which epoll may not know: the bytes
+// may be here, but not decrypted yet.
+void Mesh::ReceiveMore() {
+  for (int peer = 0; peer < size_; ++peer) {
+    if (has_more_[peer]) Receive(peer);
   }
 }
 

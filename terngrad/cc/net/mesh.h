@@ -41,8 +41,8 @@ class Mesh : private Receiver {
   Mesh(int rank, std::vector<std::string> names);
   ~Mesh() override;
 
-  // Takes ownership of a socket to another process. Call it before `Start`.
-  void AddConnection(int peer, int fd);
+  // Takes a socket to another process. Call it before `Start`.
+  void AddConnection(int peer, std::unique_ptr<Channel> channel);
 
   // Starts the thread.
   void Start();
@@ -113,12 +113,14 @@ class Mesh : private Receiver {
   void Run();
   void Handle(int peer, uint32_t events);
   void Receive(int peer);
+  void ReceiveMore();
   void SendAll();
   void Watch(int peer);
   void Leave(int peer);
   void Wake();
   void TakeSubmissions();
   bool IsOver(Clock::time_point now);
+  int WaitMs() const;
 
   Operation* Find(uint64_t key);
   std::string Objection(const Operation& operation, const FrameHeader& header,
@@ -165,6 +167,7 @@ class Mesh : private Receiver {
   std::vector<uint32_t> watched_;                         // events, by process
   std::vector<bool> has_left_;                            // by process
   std::vector<bool> is_stalled_;                          // by process
+  std::vector<bool> has_more_;  // than it read in its turn, by process
   std::vector<bool> is_ready_;  // its socket takes more, by process
   std::vector<Incoming> incoming_;
   std::vector<Block> free_blocks_;

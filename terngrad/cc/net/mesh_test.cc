@@ -1,18 +1,23 @@
-// mesh_test: checks the laws of the mesh, with several processes' meshes in one
-// process, without a framework.
+// mesh_test [CA CERT KEY LIBSSL]: checks the laws of the mesh, with several
+// processes' meshes in one process, without a framework. With PEM files of a
+// certificate for 127.0.0.1 the meshes' sockets are encrypted.
 
 #include "terngrad/cc/net/mesh.h"
 
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <array>
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
+
+#include "terngrad/cc/net/tls.h"
 
 namespace terngrad {
 namespace {
@@ -44,7 +49,29 @@ std::vector<std::string> Names(int size) {
   return names;
 }
 
-// P meshes, each joined to all others by a pair of sockets.
+TlsFiles files;  // of the certificate; empty = plain sockets
+
+// Returns the two ends of a connection.
+std::array<std::unique_ptr<Channel>, 2> Pair() {
+  int pair[2];
+  CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+  if (files.ca.empty()) {
+    return {std::make_unique<Channel>(pair[0]),
+            std::make_unique<Channel>(pair[1])};
+  }
+  auto one = std::make_unique<TlsChannel>(pair[0]);
+  auto two = std::make_unique<TlsChannel>(pair[1]);
+  const auto shake = [](TlsChannel* channel, bool is_server) {
+    CHECK(channel->Handshake(files, "127.0.0.1", is_server, kPatienceSecs)
+              .empty());
+  };
+  std::thread server(shake, one.get(), true);
+  shake(two.get(), false);
+  server.join();
+  return {std::move(one), std::move(two)};
+}
+
+// P meshes, each joined to all others.
 struct Group {
   explicit Group(int size, bool start = true) {
     for (int i = 0; i < size; ++i) {
@@ -52,10 +79,9 @@ struct Group {
     }
     for (int i = 0; i < size; ++i) {
       for (int j = 0; j < i; ++j) {
-        int pair[2];
-        CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
-        meshes[i]->AddConnection(j, pair[0]);
-        meshes[j]->AddConnection(i, pair[1]);
+        auto pair = Pair();
+        meshes[i]->AddConnection(j, std::move(pair[0]));
+        meshes[j]->AddConnection(i, std::move(pair[1]));
       }
     }
     for (auto& mesh : meshes) {
@@ -406,7 +432,7 @@ struct Alone {
   Alone() : mesh(0, Names(2)) {
     int pair[2];
     CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
-    mesh.AddConnection(1, pair[0]);
+    mesh.AddConnection(1, std::make_unique<Channel>(pair[0]));
     other = pair[1];
     mesh.Start();
     std::string error;
@@ -538,7 +564,15 @@ const struct {
 }  // namespace
 }  // namespace terngrad
 
-int main() {
+int main(int count, char** words) {
+  if (count == 5) {
+    terngrad::files = {words[1], words[2], words[3]};
+    std::string error;
+    if (!terngrad::FindOpenSsl({words[4]}, &error)) {
+      std::printf("%s\n", error.c_str());
+      return 1;
+    }
+  }
   for (const auto& each : terngrad::kLaws) {
     terngrad::law = each.name;
     each.check();

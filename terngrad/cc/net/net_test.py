@@ -1,11 +1,13 @@
 """Compiles the mesh without TensorFlow and checks its laws (mesh_test.cc)."""
 
+import ctypes.util
 import os
 import subprocess
 
 import pytest
 
 from terngrad.ops import build
+from terngrad.testing.certificates import make_certificates
 
 SOURCES = [*build.sources("lib", "*.cc"), *build.sources("net", "*.cc")]
 LAWS = os.path.join("terngrad", "cc", "net", "mesh_test.cc")
@@ -28,7 +30,7 @@ def run_well(command):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("sanitizer", sorted(SANITIZERS))
-def test_laws_hold(sanitizer, tmp_path):
+def test_laws_hold_also_with_tls(sanitizer, tmp_path):
     cxx = build.compiler() or pytest.skip("needs a C++ compiler")
     sanitized = [f"-fsanitize={name}" for name in SANITIZERS[sanitizer]]
     flags = [*FLAGS, "-O1", "-g", *sanitized, "-fno-sanitize-recover=all"]
@@ -43,5 +45,8 @@ def test_laws_hold(sanitizer, tmp_path):
         warnings = ["-Wall", "-Wextra", "-Werror"] if "net" in source else ["-w"]
         own = [*flags, *warnings, *build.flags_of(source), "-I."]
         run_well([cxx, *own, "-c", source, "-o", objects[-1]])
-    run_well([cxx, *flags, *objects, "-lpthread", "-o", program])
+    run_well([cxx, *flags, *objects, "-lpthread", "-ldl", "-o", program])
     assert "mesh: " in run_well([program])
+    tls = make_certificates(tmp_path, "authority", "all")
+    openssl = ctypes.util.find_library("ssl") or pytest.skip("there is no OpenSSL")
+    assert "mesh: " in run_well([program, tls.ca, tls.cert, tls.key, openssl])

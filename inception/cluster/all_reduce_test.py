@@ -1,0 +1,103 @@
+"""Workers that exchange without parameter servers: certificates, transports and signals."""
+
+import dataclasses
+import os
+import re
+import signal
+
+import pytest
+
+from inception.cluster import members
+from inception.testing.runs import (
+    Run,
+    assert_equal_parameters,
+    commands_of,
+    flags_of,
+    paced_flags_of,
+    parameters,
+    refusal,
+    worker_pids,
+)
+from terngrad.testing.certificates import make_certificates
+from terngrad.testing.processes import finished
+from terngrad.training import checkpoints
+
+
+def tls_flags(tls):
+    """The flags that name a process' certificates."""
+    return [f"--tls_{name}={path}" for name, path in dataclasses.asdict(tls).items() if path]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_law_4_encrypted_workers_have_the_bits_of_one_process(tmp_path, four_nodes):
+    tls = make_certificates(tmp_path, "ours", "all")
+    program, flags = flags_of(tmp_path / "train", batch_size=4, nodes=2)
+    with Run(2, program, [*flags, *tls_flags(tls)]) as run:
+        run.succeed()
+    assert_equal_parameters(four_nodes, parameters(tmp_path / "train"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("elsewhere", "worker 1 .* was refused: its certificate is for host-b, not 127.0.0.1"),
+        ("none", "all processes need certificates, or none"),
+    ],
+)
+def test_law_10_a_worker_without_the_right_certificate_is_refused(tmp_path, kind, why):
+    tls = make_certificates(tmp_path, "ours", "here")
+    elsewhere = make_certificates(tmp_path, "ours", "elsewhere", ("DNS:host-b",))
+    own = {"elsewhere": tls_flags(elsewhere), "none": []}[kind]
+    program, flags = flags_of(tmp_path / "train", batch_size=2)
+    both = zip(members.worker_flags(2), (tls_flags(tls), own), strict=True)
+    each = [[*flags, *more, "--worker_timeout_secs=4"] for flags, more in both]
+    for output, status in finished(commands_of(program, flags, each)):
+        assert status == 1
+        assert re.search(why, output), output
+        assert "Traceback" not in output
+
+
+@pytest.mark.slow
+def test_law_10_a_transport_that_does_not_exist_or_cannot_encrypt_is_named(tmp_path):
+    _, flags = flags_of(tmp_path, batch_size=2)
+    flags += members.worker_flags(2)[0]
+    assert "TERNGRAD_TRANSPORT is 'udp'; allowed are sockets and tensorflow" in refusal(
+        *flags, TERNGRAD_TRANSPORT="udp"
+    )
+    flags += tls_flags(make_certificates(tmp_path, "ours", "all"))
+    assert "TLS needs TERNGRAD_TRANSPORT=sockets or parameter servers: " in refusal(
+        *flags, TERNGRAD_TRANSPORT="tensorflow"
+    )
+
+
+@pytest.mark.slow
+def test_law_10_transports_that_differ_between_workers_are_named(tmp_path):
+    program, flags = flags_of(tmp_path, batch_size=2)
+    commands = commands_of(program, flags, members.worker_flags(2))
+    transports = ({"TERNGRAD_TRANSPORT": name} for name in ("sockets", "tensorflow"))
+    for output, status in finished(commands, list(transports)):
+        assert status == 1
+        why = r"TERNGRAD_TRANSPORT is tensorflow on worker 1 \(.*\) and sockets on worker 0 \(.*\)"
+        assert re.search(why, output), output
+        assert "Traceback" not in output
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("to", ["launcher", "worker"])
+def test_ctrl_c_saves_and_ends_all(tmp_path, to):
+    tls = make_certificates(tmp_path, "ours", "all")
+    folder = tmp_path / "train"
+    program, flags = paced_flags_of(folder, *tls_flags(tls))
+    with Run(2, program, flags) as run:
+        run.wait_for("Worker 1: .* step 10,")
+        if to == "launcher":
+            run.process.send_signal(signal.SIGINT)
+        else:
+            os.kill(worker_pids(folder)[1], signal.SIGINT)
+        assert run.finish() == 128 + signal.SIGINT, run.output
+        assert "Traceback" not in run.output
+    saved = re.search(r"saved (\S+model.ckpt-\d+);", run.output)[1]
+    assert checkpoints.latest_checkpoint(str(folder)) == saved

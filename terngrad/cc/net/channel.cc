@@ -1,0 +1,54 @@
+#include "terngrad/cc/net/channel.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstring>
+
+namespace terngrad {
+namespace {
+
+// Bytes in the kernel that are not on the wire yet: small frames wait for them.
+constexpr int kUnsentBytes = 1 << 19;
+
+}  // namespace
+
+Channel::Channel(int fd) : fd_(fd) {
+  fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+  // These fail for sockets of another kind, as tests use them.
+  const int on = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kUnsentBytes,
+             sizeof(kUnsentBytes));
+}
+
+Channel::~Channel() { close(fd_); }
+
+ssize_t Channel::Send(const iovec* vectors, int count) {
+  msghdr message = {};
+  message.msg_iov = const_cast<iovec*>(vectors);
+  message.msg_iovlen = count;
+  const ssize_t sent = sendmsg(fd_, &message, MSG_NOSIGNAL);
+  if (sent < 0) Note(errno);
+  return sent;
+}
+
+ssize_t Channel::Receive(iovec* vectors, int count) {
+  const ssize_t got = readv(fd_, vectors, count);
+  if (got < 0) Note(errno);
+  return got;
+}
+
+void Channel::Shut() { shutdown(fd_, SHUT_WR); }
+
+void Channel::Note(int number) {
+  const bool is_blocked =
+      number == EAGAIN || number == EWOULDBLOCK || number == EINTR;
+  error_ = is_blocked ? "" : std::strerror(number);
+}
+
+}  // namespace terngrad

@@ -1,0 +1,124 @@
+"""The mesh over a bad network: its results are right, or it ends and names the other process."""
+
+import contextlib
+import dataclasses
+import socket
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from terngrad.cluster.channel import split_address
+from terngrad.exchange.sockets import SocketTransport
+from terngrad.ops import library, tls
+from terngrad.ops.mesh import Mesh
+from terngrad.testing.certificates import make_certificates
+from terngrad.testing.proxy import Fault, Kind, Proxy, plan
+from terngrad.testing.threads import in_threads
+
+NAMES = ["worker 0 (one:1)", "worker 1 (two:2)"]
+TIMEOUT_SECS = 20.0
+ROUNDS = 3
+HARMLESS = (Kind.DELAY, Kind.THROTTLE)
+
+
+@pytest.fixture(scope="module", name="files")
+def _files(tmp_path_factory):
+    try:
+        library.load()
+    except library.UnavailableError as error:
+        pytest.skip(str(error))
+    made = make_certificates(tmp_path_factory.mktemp("certificates"), "ours", "all")
+    return tls.Files(made.ca, made.cert, made.key)
+
+
+class _Connected(contextlib.ExitStack):
+    """Two sockets with a proxy between them."""
+
+    def __init__(self, fault):
+        super().__init__()
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            address = f"127.0.0.1:{listener.getsockname()[1]}"
+            proxy = self.enter_context(Proxy(address, [fault]))
+            client = socket.create_connection(split_address(proxy.address), TIMEOUT_SECS)
+            server, _ = listener.accept()
+        server.settimeout(None)
+        client.settimeout(None)
+        self.ends = (server, client)
+
+
+class _Port:
+    def close(self):
+        pass
+
+
+def exchanged(fault, count, files=None):
+    """What two processes' exchanges return or raise; the connection has a fault."""
+    with _Connected(fault) as connected:
+
+        def process(rank):
+            end = connected.ends[rank]
+            if files:
+                server = rank == 0
+                end = tls.encrypt(
+                    end, files, "127.0.0.1", is_server=server, timeout_secs=TIMEOUT_SECS
+                )
+            mesh = Mesh(rank, NAMES, {1 - rank: end})
+            with contextlib.closing(SocketTransport(rank, 2, mesh, _Port())) as transport:
+                found = []
+                for i in range(ROUNDS):
+                    found.append(transport.sum_floats(values(rank, i, count), "floats").numpy())
+                    found.append(transport.all_gather(tf.constant([rank + i]), "few").numpy())
+                return found
+
+        return in_threads(lambda: process(0), lambda: process(1))
+
+
+def values(rank, i, count):
+    return tf.constant(np.random.default_rng([rank, i]).normal(size=count), tf.float32)
+
+
+def assert_right_or_named(found, count):
+    """Both have the right sums, or a line about the other process; returns the lines."""
+    told = []
+    for rank, each in enumerate(found):
+        if isinstance(each, Exception):
+            assert isinstance(each, tf.errors.UnavailableError | ConnectionError), repr(each)
+            handshake = isinstance(each, ConnectionError)
+            assert handshake or NAMES[1 - rank] in str(each), each
+            told.append(str(each))
+            continue
+        for i in range(ROUNDS):
+            total = values(0, i, count) + values(1, i, count)
+            np.testing.assert_array_equal(each[2 * i], total)
+            np.testing.assert_array_equal(each[2 * i + 1], [[i], [i + 1]])
+    return told
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20))
+def test_over_a_bad_network_results_are_right_or_the_other_is_named(seed, files):
+    for own, kinds in ((None, set(Kind) - {Kind.CORRUPT}), (files, set(Kind))):
+        (fault,) = plan(seed, sorted(kinds, key=lambda kind: kind.name), 1)
+        fault = dataclasses.replace(fault, after_bytes=fault.after_bytes * 7)
+        told = assert_right_or_named(exchanged(fault, 3000, own), 3000)
+        assert not told or fault.kind not in HARMLESS, (fault, told)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_a_process_that_dies_within_a_chunk_is_named(encrypted, files):
+    count = 1 << 18  # several chunks
+    fault = Fault(Kind.CUT, to_server=True, after_bytes=300_000, bit=0)
+    found = exchanged(fault, count, files if encrypted else None)
+    assert len(assert_right_or_named(found, count)) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("to_server", [False, True])
+def test_a_bit_that_changes_on_the_way_ends_an_encrypted_exchange(to_server, files):
+    fault = Fault(Kind.CORRUPT, to_server, after_bytes=50_000, bit=3)
+    found = exchanged(fault, 50_000, files)
+    told = assert_right_or_named(found, 50_000)
+    assert "TLS: decryption failed or bad record mac" in str(found[not to_server])
+    assert len(told) == 2

@@ -1,0 +1,147 @@
+"""Processes with certificates meet at the chief; others are refused, and each learns why."""
+
+import contextlib
+import dataclasses
+import queue
+import socket
+import ssl
+
+import pytest
+
+from terngrad.cluster import admission
+from terngrad.cluster.channel import MembershipError, split_address
+from terngrad.cluster.membership import Membership
+from terngrad.service.members import Members
+from terngrad.service.security import serial_of
+from terngrad.testing.addresses import free_address
+from terngrad.testing.certificates import make_certificates
+from terngrad.testing.meeting import TIMEOUT, assert_met
+from terngrad.testing.proxy import Fault, Kind, Proxy, plan
+from terngrad.testing.threads import in_threads
+
+HOSTS = ["127.0.0.1:2222", "127.0.0.1:2223", "127.0.0.1:2224"]
+
+
+@pytest.fixture(scope="module", name="files")
+def _files(tmp_path_factory):
+    """Certificates: of this training, for another host, and of another authority."""
+    folder = tmp_path_factory.mktemp("certificates")
+    ours = make_certificates(folder, "ours", "here")
+    elsewhere = make_certificates(folder, "ours", "elsewhere", ("DNS:host-b", "IP:127.0.0.2"))
+    foreign = dataclasses.replace(make_certificates(folder, "theirs", "stranger"), ca=ours.ca)
+    return {"ours": ours, "elsewhere": elsewhere, "foreign": foreign}
+
+
+def joining(rank, address, tls, hosts=HOSTS[:2], timeout_secs=TIMEOUT):
+    members = Members(tls) if tls else None
+    return lambda: admission.join(hosts, rank, address, timeout_secs, members)
+
+
+def test_all_meet_and_a_stranger_hears_nothing(files):
+    address = free_address()
+    tls = files["ours"]
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.load_verify_locations(tls.ca)
+
+    def stranger():
+        while True:
+            with contextlib.suppress(ConnectionRefusedError):
+                plain = socket.create_connection(split_address(address), TIMEOUT)
+                break
+        refused = pytest.raises((ssl.SSLError, ConnectionResetError))
+        with refused, context.wrap_socket(plain) as encrypted:
+            encrypted.recv(1)
+        return joining(2, address, tls, HOSTS)()
+
+    chief, second, third = in_threads(
+        joining(0, address, tls, HOSTS), joining(1, address, tls, HOSTS), stranger
+    )
+    assert_met([chief, second, third])
+    tokens = in_threads(
+        *(
+            lambda r=r, p=p: admission.share_token(p, r, TIMEOUT)
+            for r, p in enumerate([chief, second, third])
+        )
+    )
+    assert len(set(tokens)) == 1 and len(tokens[0]) == 16
+
+
+ALL_OR_NONE = "all processes need certificates, or none"
+
+
+@pytest.mark.parametrize(
+    ("chief", "other", "why_chief", "why_other"),
+    [
+        ("ours", "elsewhere", "its certificate is for 127.0.0.2, host-b, not 127.0.0.1", "same"),
+        ("elsewhere", "ours", "did not join", "its certificate is for 127.0.0.2, host-b, not"),
+        (
+            "ours",
+            "foreign",
+            "a process was refused: this training's authority has not signed its certificate: ",
+            "it refuses the certificate of this process: unknown ca",
+        ),
+        ("foreign", "ours", "did not join", "this training's authority has not signed"),
+        ("ours", None, f"a process was refused: without TLS: {ALL_OR_NONE}", ALL_OR_NONE),
+        (None, "ours", f"it uses TLS: {ALL_OR_NONE}", f"it does not use TLS: {ALL_OR_NONE}"),
+    ],
+)
+def test_law_10_a_certificate_that_does_not_fit_is_named_on_both_sides(
+    files, chief, other, why_chief, why_other
+):
+    address = free_address()
+    results = in_threads(
+        joining(0, address, files.get(chief), timeout_secs=1.5),
+        joining(1, address, files.get(other), timeout_secs=1.5),
+    )
+    for result, why in zip(results, (why_chief, why_other), strict=True):
+        assert isinstance(result, MembershipError), result
+        assert (why_chief if why == "same" else why) in str(result)
+        assert "\n" not in str(result)
+    assert "worker 0 (127.0.0.1:2222)" in str(results[1])
+
+
+def test_law_10_a_withdrawn_certificate_is_named_on_both_sides(files, tmp_path):
+    with open(files["ours"].cert, encoding="ascii") as file:
+        serial = serial_of(ssl.PEM_cert_to_DER_cert(file.read()))
+    deny = tmp_path / "denied.txt"
+    deny.write_text(f"{serial:X}\n")
+    address = free_address()
+    strict = dataclasses.replace(files["ours"], deny=str(deny))
+    results = in_threads(
+        joining(0, address, strict, timeout_secs=1.0), joining(1, address, files["ours"])
+    )
+    for result in results:
+        assert f"worker 1 (127.0.0.1:2223) was refused: its certificate, {serial:X}" in str(result)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_over_a_bad_network_processes_meet_or_learn_why_not(files, seed):
+    address, tls = free_address(), files["ours"]
+    small = [
+        dataclasses.replace(f, after_bytes=f.after_bytes % 3000) for f in plan(seed, [*Kind], 3)
+    ]
+    with Proxy(address, small) as proxy:
+        results = in_threads(
+            joining(0, address, tls, timeout_secs=2.0),
+            joining(1, proxy.address, tls, timeout_secs=2.0),
+        )
+    for result in results:
+        if not isinstance(result, dict):
+            assert isinstance(result, MembershipError) and "\n" not in str(result), repr(result)
+
+
+def test_changed_messages_end_a_membership_with_a_name(files):
+    address, tls, lost = free_address(), files["ours"], queue.Queue()
+    fault = Fault(Kind.CORRUPT, to_server=True, after_bytes=6000, bit=0)
+    with Proxy(address, [fault]) as proxy, contextlib.ExitStack() as stack:
+        both = in_threads(joining(0, address, tls), joining(1, proxy.address, tls))
+        for rank, peers in enumerate(both):
+            membership = Membership(HOSTS[:2], rank, peers, 0.4, on_loss=lost.put)
+            stack.push(membership)
+        message = {"facts": {"x": "y" * 100}}
+        for _ in range(200):
+            both[1][0].send(message)
+        told = {lost.get(timeout=TIMEOUT), lost.get(timeout=TIMEOUT)}
+    why = "cannot be heard any more: TLS failed: decryption failed or bad record mac"
+    assert f"worker 0 (127.0.0.1:2222) ends: worker 1 (127.0.0.1:2223) {why}" in told
