@@ -42,10 +42,14 @@ def assert_same_weights(first, *others):
 
 
 @pytest.mark.parametrize("gradients", ["ternary", "float32"])
-def test_law_4_fit_on_two_processes_and_two_nodes_by_hand_give_the_same_bits(tmp_path, gradients):
+def test_law_4_fit_on_two_processes_fit_on_two_nodes_and_by_hand_give_the_same_bits(
+    tmp_path, gradients
+):
     chief, other = fitted(tmp_path / "fit", 2, f"--gradients={gradients}")
-    (hand,) = fitted(tmp_path / "hand", 1, f"--gradients={gradients}", "--nodes=2")
-    assert_same_weights(hand, chief, other)
+    (hand,) = fitted(tmp_path / "hand", 1, f"--gradients={gradients}", "--nodes=2", "--by_hand")
+    (nodes,) = fitted(tmp_path / "nodes", 1, f"--gradients={gradients}", "--nodes=2")
+    assert_same_weights(hand, chief, other, nodes)
+    np.testing.assert_allclose(nodes["loss"], chief["loss"], rtol=1e-6)
     assert chief["updates"] == hand["updates"] == 8
 
     # Both see the same metrics, also the validation that only the chief has.
@@ -74,7 +78,8 @@ def test_law_6_the_first_float_step_is_that_of_one_process_with_the_whole_batch(
 
 def test_law_8_killed_and_started_again_with_a_backup_equals_undisturbed(tmp_path):
     chief, other = fitted(tmp_path / "whole", 2, "--batch_norm")
-    assert_same_weights(chief, other)  # also the moving statistics
+    (nodes,) = fitted(tmp_path / "nodes", 1, "--batch_norm", "--nodes=2")
+    assert_same_weights(chief, other, nodes)  # also the moving statistics
     backup = f"--backup={tmp_path / 'backup'}"
     (output, status), (_, killed) = outcomes(
         tmp_path / "part", 2, "--batch_norm", backup, "--pause=die"

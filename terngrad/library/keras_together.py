@@ -38,7 +38,8 @@ class Together(keras.callbacks.Callback):
     """Keeps the processes of `model.fit` together.
 
     - At the start, also after a BackupAndRestore, all take the chief's weights and optimizer state.
-    - In each step, moving statistics, such as those of batch normalization, are averaged.
+    - In each step, moving statistics, such as those of batch normalization, are averaged. Where the
+      optimizer has several nodes, each one's train_step gets a part of the batch.
     - At the end of an epoch, the other callbacks see the mean metrics of all processes, and
       `bytes_sent` (by this process so far) and `bits_per_parameter` (sent in an update).
     - When a callback stops the training of one process, all stop after the same step. So they do at
@@ -79,8 +80,8 @@ class Together(keras.callbacks.Callback):
         """Prepares a model for `fit`, and puts this callback after the others.
 
         Raises:
-          ValueError: no optimizer of the model is distributed with this group, or a TensorBoard
-            comes before this callback.
+          ValueError: no optimizer of the model is distributed with this group, one of several has
+            more than one node, or a TensorBoard comes before this callback.
         """
         super().set_model(model)
         _turn_off_xla(model)
@@ -88,14 +89,21 @@ class Together(keras.callbacks.Callback):
         inner = getattr(optimizer, "inner_optimizer", None)
         if inner is not None and exchange_of(inner) is not None:
             lift(optimizer)
-        if not any(exchange.group is self._group for _, exchange in self._exchanges()):
+        exchanges = [exchange for _, exchange in self._exchanges()]
+        if not any(exchange.group is self._group for exchange in exchanges):
             raise ValueError(
                 "Together: the model's optimizer is not distributed with this group: "
                 "model.compile(terngrad.keras.distribute(optimizer, group), ...)"
             )
+        nodes = max(exchange.nodes for exchange in exchanges)
+        if nodes > 1 and len(exchanges) > 1:
+            raise ValueError(
+                f"Together: nodes={nodes} in a model with {len(exchanges)} distributed optimizers; "
+                "allowed is nodes=1, because each one's update precedes the next one's gradients"
+            )
         self._arrange()
-        if self._group.size > 1:
-            self._step = _SharedStep.of(model, self._group)
+        if self._group.size > 1 or nodes > 1:
+            self._step = _SharedStep.of(model, exchanges[0])
 
     def _arrange(self) -> None:
         """Surrounds the other callbacks, and leaves writers to the chief."""
@@ -134,7 +142,7 @@ class Together(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         """Tells the others in the next step if this process is to stop; stops when all know."""
-        if self._step is None:
+        if self._group.size == 1:
             return
         self._batches += 1
         stop, *signals = self._step.heard()
@@ -162,7 +170,7 @@ class Together(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Stops all if one process is to stop."""
-        if self._step is None:
+        if self._group.size == 1:
             return
         told = [float(self.model.stop_training), *self._signals.seen()]
         told = [max(mine, said) for mine, said in zip(told, self._step.told(), strict=True)]
@@ -260,38 +268,60 @@ class _Before(keras.callbacks.Callback):
 class _SharedStep:
     """A model's train_step, followed by the means of moving statistics and of wishes to stop."""
 
-    def __init__(self, model: keras.Model, group: Group) -> None:
+    def __init__(self, model: keras.Model, exchange: GradientExchange) -> None:
         global _fits
         _fits += 1
-        self.group = group
+        self.exchange = exchange
         self._model = model
         self._train_step: Callable = model.train_step
-        self._shared = Shared(group, f"fit {_fits}")
+        self._shared = Shared(exchange.group, f"fit {_fits}", exchange.nodes)
         self._wishes = tf.Variable(tf.zeros(1 + len(_SIGNALS)), trainable=False)
         self._heard = tf.Variable(tf.zeros(1 + len(_SIGNALS)), trainable=False)
 
     @classmethod
-    def of(cls, model: keras.Model, group: Group) -> _SharedStep:
+    def of(cls, model: keras.Model, exchange: GradientExchange) -> _SharedStep:
         """Returns the model's shared step; the first call puts it into the model."""
         found = getattr(model.train_step, "__self__", None)
-        if isinstance(found, cls) and found.group is group:
-            return found
-        made = cls(model, group)
+        if isinstance(found, cls):
+            if found.exchange is exchange:
+                return found
+            model.train_step = found._train_step
+        made = cls(model, exchange)
         model.train_step = made.run
         model.train_function = None
         return made
 
     def run(self, data: Any) -> Any:
         """Replaces the model's train_step."""
+        if self.exchange.nodes > 1:
+            return self._run_nodes(data)
         logs = self._train_step(data)
-        statistics = [plain(variable) for variable in _moving_statistics(self._model)]
-        wishes, *means = self._shared.mean(
-            [self._wishes.read_value(), *[v.read_value() for v in statistics]]
-        )
-        self._heard.assign(wishes)
-        for variable, mean in zip(statistics, means, strict=True):
-            variable.assign(mean)
+        self._share([_values(_moving_statistics(self._model))])
         return logs
+
+    def _run_nodes(self, data: Any) -> Any:
+        """Lets each node begin with the same moving statistics; returns the last one's logs."""
+        statistics = _moving_statistics(self._model)
+        start, by_node = _values(statistics), []
+        for node, part in enumerate(_parts(data, self.exchange.nodes)):
+            _assign(statistics, start)
+            with self.exchange.computing(node):
+                logs = self._train_step(part)
+            by_node.append(_values(_moving_statistics(self._model)))
+        if len(by_node[0]) != len(start):
+            raise ValueError(
+                f"nodes={self.exchange.nodes}: the model is built within its train_step; call it "
+                "once before fit"
+            )
+        self._share(by_node)
+        return logs
+
+    def _share(self, by_node: Sequence[Sequence[tf.Tensor]]) -> None:
+        """Assigns the means of moving statistics, and hears what processes wish."""
+        own = self._wishes.read_value()
+        wishes, *means = self._shared.mean(*[[own, *values] for values in by_node])
+        self._heard.assign(wishes)
+        _assign(_moving_statistics(self._model), means)
 
     def heard(self) -> list[float]:
         """What processes wished before the last step: to stop, and by which signal."""
@@ -355,6 +385,33 @@ def _moving_statistics(model: keras.Model) -> list[keras.Variable]:
     own = [v for n in model._flatten_layers() if n.trainable for v in n._non_trainable_variables]
     floats = [v for v in own if "float" in keras.backend.standardize_dtype(v.dtype)]
     return list({id(v): v for v in floats}.values())
+
+
+def _values(variables: Sequence[keras.Variable]) -> list[tf.Tensor]:
+    return [plain(variable).read_value() for variable in variables]
+
+
+def _assign(variables: Sequence[keras.Variable], values: Sequence[tf.Tensor]) -> None:
+    for variable, value in zip(variables, values, strict=True):
+        plain(variable).assign(value)
+
+
+def _parts(data: Any, nodes: int) -> list[Any]:
+    """Returns the batch of each node, as `Group.shard` would deal out the rows of a batch.
+
+    Raises:
+      tf.errors.InvalidArgumentError: the batch cannot be divided by `nodes`.
+    """
+    given = [array for array in tf.nest.flatten(data) if array is not None]
+    rows = tf.shape(given[0])[0]
+    tf.debugging.assert_equal(
+        rows % nodes,
+        0,
+        f"nodes={nodes}: a batch cannot be divided by it; allowed are multiples, for the last "
+        "batch, too: dataset.batch(..., drop_remainder=True)",
+    )
+    part = lambda node, array: None if array is None else array[node::nodes]
+    return [tf.nest.map_structure(lambda a, n=n: part(n, a), data) for n in range(nodes)]
 
 
 def _turn_off_xla(model: keras.Model) -> None:
