@@ -7,26 +7,28 @@ import sys
 import numpy as np
 import pytest
 
+from terngrad.cluster.managed import launch
 from terngrad.cluster.ports import free_ports
 from terngrad.testing.processes import finished
 
 pytestmark = pytest.mark.slow
 
 
-def outcomes(folder, processes, *options):
+def outcomes(folder, processes, *options, servers=0):
     """Runs the program on several processes; returns their outputs and statuses."""
     folder.mkdir(exist_ok=True)
-    *ports, control = free_ports(processes + 1, "127.0.0.1")
-    hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
-    common = {"TERNGRAD_HOSTS": hosts, "TERNGRAD_CONTROL_PORT": str(control)}
+    control, *ports = free_ports(processes + servers + 1, "127.0.0.1")
+    addresses = [f"127.0.0.1:{port}" for port in ports]
+    hosts, ps_hosts = addresses[:processes], addresses[processes:]
     program = [sys.executable, "-m", "terngrad.testing.fit", str(folder), *options]
-    envs = [{**common, "TERNGRAD_RANK": str(rank)} for rank in range(processes)]
-    return finished([program] * processes, envs)
+    roles = [("worker", i) for i in range(processes)] + [("ps", i) for i in range(servers)]
+    envs = [launch.variables(hosts, i, control, ps_hosts, job) for job, i in roles]
+    return finished([program] * len(roles), envs)
 
 
-def fitted(folder, processes, *options):
+def fitted(folder, processes, *options, servers=0):
     """Runs the program; returns what each process wrote."""
-    for output, status in outcomes(folder, processes, *options):
+    for output, status in outcomes(folder, processes, *options, servers=servers):
         assert status == 0, output
     written = []
     for rank in range(processes):
@@ -68,6 +70,14 @@ def test_law_4_fit_on_two_processes_fit_on_two_nodes_and_by_hand_give_the_same_b
     assert not (tmp_path / "fit/1.csv").exists()
 
 
+def test_law_4_parameter_servers_and_nodes_of_one_process_give_fit_the_same_bits(tmp_path):
+    chief, other = fitted(tmp_path / "served", 2, "--batch_norm", servers=2)
+    (nodes,) = fitted(tmp_path / "nodes", 1, "--batch_norm", "--nodes=2")
+    assert_same_weights(chief, other, nodes)  # also the moving statistics
+    for name in ("loss", "val_loss"):
+        np.testing.assert_array_equal(chief[name], other[name])
+
+
 def test_law_6_the_first_float_step_is_that_of_one_process_with_the_whole_batch(tmp_path):
     options = ("--gradients=float32", "--epochs=1", "--steps=1")
     spread, _ = fitted(tmp_path / "two", 2, *options)
@@ -78,8 +88,7 @@ def test_law_6_the_first_float_step_is_that_of_one_process_with_the_whole_batch(
 
 def test_law_8_killed_and_started_again_with_a_backup_equals_undisturbed(tmp_path):
     chief, other = fitted(tmp_path / "whole", 2, "--batch_norm")
-    (nodes,) = fitted(tmp_path / "nodes", 1, "--batch_norm", "--nodes=2")
-    assert_same_weights(chief, other, nodes)  # also the moving statistics
+    assert_same_weights(chief, other)  # also the moving statistics
     backup = f"--backup={tmp_path / 'backup'}"
     (output, status), (_, killed) = outcomes(
         tmp_path / "part", 2, "--batch_norm", backup, "--pause=die"
@@ -105,9 +114,13 @@ def test_all_stop_after_the_same_step_when_a_callback_of_one_stops_it(tmp_path):
     assert_same_weights(chief, other)
 
 
-def test_all_stop_after_the_same_step_and_the_chief_saves_when_one_gets_a_signal(tmp_path):
-    for output, status in outcomes(tmp_path, 2, "--pause=interrupt"):
+@pytest.mark.parametrize("servers", [0, 1])
+def test_all_stop_after_the_same_step_and_the_chief_saves_when_one_gets_a_signal(tmp_path, servers):
+    found = outcomes(tmp_path, 2, "--pause=interrupt", servers=servers)
+    for output, status in found[:2]:
         assert status == 143, output
         assert "Traceback" not in output
+    for output, status in found[2:]:
+        assert status == 0, output
     assert (tmp_path / "0/a.keras").exists()
     assert not (tmp_path / "1").exists()

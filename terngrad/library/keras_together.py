@@ -16,7 +16,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from terngrad.exchange.two_shot import Transport
 from terngrad.library.group import Group, plain
 from terngrad.library.keras_optimizer import GradientExchange, exchange_of, lift
 from terngrad.library.shared import Shared, gather
@@ -58,16 +57,8 @@ class Together(keras.callbacks.Callback):
         Args:
           group: the processes, from `terngrad.join`.
           chief_only: further classes of callbacks that only the chief shall have.
-
-        Raises:
-          ValueError: the processes exchange through parameter servers.
         """
         super().__init__()
-        if not isinstance(group.connection, Transport | None):
-            raise ValueError(
-                "Together: the group exchanges over parameter servers, which carry gradients only; "
-                'allowed are the engines "collective", "mpi" and "horovod"'
-            )
         self._group = group
         self._writers = (*_WRITERS, *chief_only)
         self._callbacks: list[keras.callbacks.Callback] = []

@@ -12,7 +12,6 @@ import tensorflow as tf
 from terngrad.codecs.factory import make_codecs, payloads
 from terngrad.exchange.exchange import Exchange
 from terngrad.exchange.local import LocalExchange
-from terngrad.exchange.two_shot import Transport
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS, Layout, Policy, make_layout
 from terngrad.library.group import Group, plain
 from terngrad.ops.kernels import Kernels
@@ -116,8 +115,6 @@ class Reducer:
         self._eager = tf.function(self._means, autograph=False)
         self._calls = _Calls()
         self.state = ReducerState(self._step, self._memory.variables)
-        if group.reducers and not isinstance(group.connection, Transport | None):
-            raise ValueError("reducer: a group over parameter servers can have only one reducer")
         group.step = self._step
         self._tell_apart(group.reducers)
         group.reducers += 1
