@@ -17,13 +17,18 @@ pytestmark = pytest.mark.slow
 def outcomes(folder, processes, *options, servers=0):
     """Runs the program on several processes; returns their outputs and statuses."""
     folder.mkdir(exist_ok=True)
+    program = [sys.executable, "-m", "terngrad.testing.fit", str(folder), *options]
+    envs = roles(processes, servers)
+    return finished([program] * len(envs), envs)
+
+
+def roles(processes, servers):
+    """Returns the environments of workers and parameter servers."""
     control, *ports = free_ports(processes + servers + 1, "127.0.0.1")
     addresses = [f"127.0.0.1:{port}" for port in ports]
     hosts, ps_hosts = addresses[:processes], addresses[processes:]
-    program = [sys.executable, "-m", "terngrad.testing.fit", str(folder), *options]
-    roles = [("worker", i) for i in range(processes)] + [("ps", i) for i in range(servers)]
-    envs = [launch.variables(hosts, i, control, ps_hosts, job) for job, i in roles]
-    return finished([program] * len(roles), envs)
+    places = [("worker", i) for i in range(processes)] + [("ps", i) for i in range(servers)]
+    return [launch.variables(hosts, i, control, ps_hosts, job) for job, i in places]
 
 
 def fitted(folder, processes, *options, servers=0):
@@ -76,6 +81,19 @@ def test_law_4_parameter_servers_and_nodes_of_one_process_give_fit_the_same_bits
     assert_same_weights(chief, other, nodes)  # also the moving statistics
     for name in ("loss", "val_loss"):
         np.testing.assert_array_equal(chief[name], other[name])
+
+
+@pytest.mark.parametrize("servers", [0, 1])
+def test_workers_stay_together_in_all_ways_to_train_and_unequal_models_are_named(servers):
+    """Several steps an execution, eager steps, one who stops, overflows, several optimizers."""
+    found = finished(
+        [[sys.executable, "-m", "terngrad.testing.fits"]] * (2 + servers), roles(2, servers)
+    )
+    assert [status for _, status in found] == [0] * len(found), found
+    for output, _ in found[:2]:
+        assert re.search(
+            r"weights of the model is 4 with \d+ values \(\w+\) on worker 1", output
+        ), output
 
 
 def test_law_6_the_first_float_step_is_that_of_one_process_with_the_whole_batch(tmp_path):
