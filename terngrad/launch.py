@@ -18,6 +18,11 @@ number. A second Ctrl-C kills all at once.
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # before the imports, which take a while
+    from terngrad import starting
+
+    starting.end_at_signals()
+
 import argparse
 import collections
 import os
