@@ -10,6 +10,7 @@ import time
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from types import CodeType, FrameType
 from typing import Any
 
 import keras
@@ -127,7 +128,7 @@ class Together(keras.callbacks.Callback):
             self._agree_on_model()
             self._copy_state()
             self._step.tell([0.0] * (1 + len(_SIGNALS)))
-            self._signals.catch()
+            self._signals.catch(sys._getframe(2).f_code)  # that of fit
         for optimizer, exchange in self._exchanges():
             exchange.align(optimizer)
 
@@ -337,10 +338,13 @@ class _Signals:
     """SIGINT and SIGTERM during `fit`: the first is noted, a second one ends the program."""
 
     def __init__(self) -> None:
+        self._fit: CodeType | None = None
         self._before: dict[int, Any] = {}
         self._seen: dict[int, float] = {}  # when
 
-    def catch(self) -> None:
+    def catch(self, fit: CodeType) -> None:
+        """Notes signals until `leave`, while the function with this code runs."""
+        self._fit = fit
         self._seen.clear()
         if threading.current_thread() is threading.main_thread() and not self._before:
             self._before = {number: signal.signal(number, self._note) for number in _SIGNALS}
@@ -358,9 +362,12 @@ class _Signals:
             del self._seen[number]
             os.kill(os.getpid(), number)
 
-    def _note(self, number: int, frame: Any) -> None:
-        del frame
+    def _note(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
+        if not self._is_in_fit(frame):  # an error ended it, of which Keras tells no callback
+            self._seen[number] = now
+            self.leave()
+            return
         if number in self._seen:
             # A launcher may pass on what the terminal sent already.
             if now - self._seen[number] > _SECOND_SECS:
@@ -368,6 +375,11 @@ class _Signals:
             return
         self._seen[number] = now
         print("stopping after this step ...", file=sys.stderr, flush=True)
+
+    def _is_in_fit(self, frame: FrameType | None) -> bool:
+        while frame is not None and frame.f_code is not self._fit:
+            frame = frame.f_back
+        return frame is not None
 
 
 def _moving_statistics(model: keras.Model) -> list[keras.Variable]:

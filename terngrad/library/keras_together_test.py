@@ -1,5 +1,8 @@
 """The callback Together in one process."""
 
+import signal
+import sys
+
 import keras
 import numpy as np
 import pytest
@@ -7,7 +10,7 @@ import tensorflow as tf
 
 import terngrad.keras
 from terngrad.library.group import Group
-from terngrad.library.keras_together import _moving_statistics
+from terngrad.library.keras_together import _moving_statistics, _Signals
 from terngrad.library.shared import Shared, gather
 
 ALONE = Group()
@@ -150,6 +153,22 @@ def test_statistics_of_trained_layers_are_averaged_and_frozen_weights_are_not():
     names = sorted(v.path.rpartition("/")[2] for v in _moving_statistics(model))
     assert names == ["moving_mean", "moving_mean", "moving_variance", "moving_variance"]
     assert not {id(v) for v in frozen.variables} & {id(v) for v in _moving_statistics(model)}
+
+
+def test_a_signal_is_left_to_the_program_after_an_error_has_ended_fit(capsys):
+    signals = _Signals()
+
+    def fit():
+        signals.catch(sys._getframe().f_code)
+        signal.raise_signal(signal.SIGINT)
+        return signals.seen()
+
+    before = signal.getsignal(signal.SIGINT)
+    assert fit() == [1.0, 0.0]
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+    assert capsys.readouterr().err == "stopping after this step ...\n"
 
 
 def test_alone_what_is_shared_is_ones_own():
