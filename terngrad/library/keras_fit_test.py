@@ -104,18 +104,20 @@ def test_law_6_the_first_float_step_is_that_of_one_process_with_the_whole_batch(
         np.testing.assert_allclose(spread[key], whole[key], rtol=0, atol=1e-6)
 
 
-def test_law_8_killed_and_started_again_with_a_backup_equals_undisturbed(tmp_path):
-    chief, other = fitted(tmp_path / "whole", 2, "--batch_norm")
+@pytest.mark.parametrize("codec", ["ternary", "terngrad.testing.residual_codec:ResidualCodec"])
+def test_law_8_killed_and_started_again_with_a_backup_equals_undisturbed(tmp_path, codec):
+    """Also with a codec that has a memory."""
+    options = ("--batch_norm", f"--gradients={codec}")
+    chief, other = fitted(tmp_path / "whole", 2, *options)
     assert_same_weights(chief, other)  # also the moving statistics
     backup = f"--backup={tmp_path / 'backup'}"
-    (output, status), (_, killed) = outcomes(
-        tmp_path / "part", 2, "--batch_norm", backup, "--pause=die"
-    )
+    (output, status), (_, killed) = outcomes(tmp_path / "part", 2, *options, backup, "--pause=die")
     assert (status, killed) == (1, -9), output
     assert re.search(r"worker 1 \S+ died: its connection closed", output), output
-    resumed, _ = fitted(tmp_path / "part", 2, "--batch_norm", backup)
+    resumed, _ = fitted(tmp_path / "part", 2, *options, backup)
     assert len(resumed["loss"]) == 1, "the first epoch was made again"
     assert_same_weights(chief, resumed)
+    assert [path.name for path in tmp_path.glob("backup*")] == [], "Keras deletes backups, too"
 
 
 def test_a_worker_with_fewer_batches_is_named_and_all_end(tmp_path):

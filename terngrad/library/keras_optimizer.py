@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import warnings
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
@@ -122,6 +124,7 @@ class GradientExchange:
       is_within: whether another optimizer of Keras uses this one.
       due: variables of the accumulated gradients that are about to be applied.
       reducers: by the keys of the variables that they serve.
+      memory_folder: where this process saves what codecs keep between steps; "" = nowhere.
     """
 
     def __init__(self, group: Group, settings: dict[str, Any]) -> None:
@@ -131,6 +134,7 @@ class GradientExchange:
         self.is_within = False
         self.due: Sequence[Any] | None = None
         self.reducers: dict[tuple[str, ...], Reducer] = {}
+        self.memory_folder = ""
         self._settings = settings
         self._node: int | None = None  # whose train_step is being called
         self._given: list[list[Gradient]] = []  # by the nodes of this step so far
@@ -201,7 +205,10 @@ class GradientExchange:
         if key not in self.reducers:
             with tf.init_scope():
                 reducer = Reducer(variables, self.group, **self._settings)
-                reducer.state.step.assign(updates_of(optimizer))
+                reducer.state.step.assign(step := updates_of(optimizer))
+                folder = os.path.join(self.memory_folder, str(len(self.reducers)))
+                if self.memory_folder and (why := reducer.memory.restore(folder, step)):
+                    warnings.warn(f"a codec's memory starts from zero: {why}", stacklevel=2)
             self.reducers[key] = reducer
         return self.reducers[key]
 
@@ -209,6 +216,12 @@ class GradientExchange:
         """Lets random codes go on from the optimizer's step, which a backup may have restored."""
         for reducer in self.reducers.values():
             reducer.state.step.assign(updates_of(optimizer))
+
+    def save_memories(self, optimizer: keras.optimizers.Optimizer) -> None:
+        """Saves what codecs keep, if they do; the files of the last time stay, too."""
+        for i, reducer in enumerate(self.reducers.values()):
+            folder = os.path.join(self.memory_folder, str(i))
+            reducer.memory.save(folder, updates_of(optimizer), keep=1)
 
     @property
     def bytes_sent(self) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -46,7 +48,8 @@ class Together(keras.callbacks.Callback):
       SIGINT (Ctrl-C) and SIGTERM: the chief's ModelCheckpoints save, and `fit` raises
       KeyboardInterrupt or SystemExit on all. A backup of BackupAndRestore stays.
     - Only the chief writes: the others go without ModelCheckpoint, BackupAndRestore, TensorBoard,
-      CSVLogger, RemoteMonitor and the progress bar.
+      CSVLogger, RemoteMonitor and the progress bar. But each process saves what its codecs keep
+      between steps, beside the backup of a BackupAndRestore.
 
     Its place among the callbacks does not matter, but it must come before a TensorBoard, which
     begins to write at once.
@@ -63,6 +66,7 @@ class Together(keras.callbacks.Callback):
         self._group = group
         self._writers = (*_WRITERS, *chief_only)
         self._callbacks: list[keras.callbacks.Callback] = []
+        self._backup: keras.callbacks.BackupAndRestore | None = None
         self._step: _SharedStep | None = None
         self._epoch = 0
         self._batches = 0  # made in this fit
@@ -109,11 +113,26 @@ class Together(keras.callbacks.Callback):
         if any(isinstance(c, keras.callbacks.TensorBoard) for c in before):
             raise ValueError("Together: put it before TensorBoard in the list of callbacks")
         self._callbacks = [c for c in caller.callbacks if c is not self]
+        self._place_memories()
         if not self._group.is_chief:
             # Keras goes through the list at this moment, so that its length counts.
             idle = keras.callbacks.Callback()
             self._callbacks = [idle if isinstance(c, self._writers) else c for c in self._callbacks]
         caller.callbacks[:] = [_Before(self), *self._callbacks, self]
+
+    def _place_memories(self) -> None:
+        """Chooses where codecs' memories are saved: beside a backup, which holds the step."""
+        kinds = keras.callbacks.BackupAndRestore
+        self._backup = next((c for c in self._callbacks if isinstance(c, kinds)), None)
+        for i, (_, exchange) in enumerate(self._exchanges()):
+            folder = f"{self._backup.backup_dir}-memory/{self._group.rank}" if self._backup else ""
+            exchange.memory_folder = os.path.join(folder, str(i)) if folder else ""
+
+    def save_memories(self) -> None:
+        """Saves what codecs keep between steps, before the backup that it belongs to."""
+        if self._backup:
+            for optimizer, exchange in self._exchanges():
+                exchange.save_memories(optimizer)
 
     def on_train_begin(self, logs: dict | None = None) -> None:
         """Compares the workers' models and settings; all take the chief's state.
@@ -172,9 +191,14 @@ class Together(keras.callbacks.Callback):
         self.model.stop_training = bool(stop)
 
     def on_train_end(self, logs: dict | None = None) -> None:
-        """Leaves signals to the program again."""
+        """Leaves signals to the program again, and deletes memories where Keras deletes backups."""
         del logs
         self._signals.leave()
+        if self._backup and self._backup.delete_checkpoint:
+            folder = f"{self._backup.backup_dir}-memory"
+            shutil.rmtree(f"{folder}/{self._group.rank}", ignore_errors=True)
+            with contextlib.suppress(OSError):  # it holds those of others, or there is none
+                os.rmdir(folder)
 
     def average(self, epoch: int, logs: dict[str, Any]) -> None:
         """Replaces an epoch's metrics by their means over the processes that have them."""
@@ -252,6 +276,7 @@ class _Before(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         self._together.average(epoch, logs if logs is not None else {})
+        self._together.save_memories()
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         self._together.pause()
