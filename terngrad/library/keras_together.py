@@ -7,21 +7,19 @@ import os
 import shutil
 import signal
 import sys
-import threading
-import time
 import warnings
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from types import CodeType, FrameType
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from terngrad.library.group import Group, plain
 from terngrad.library.keras_optimizer import GradientExchange, exchange_of, lift
-from terngrad.library.shared import Shared, gather
+from terngrad.library.keras_signals import SIGNALS, Signals
+from terngrad.library.keras_step import SharedStep
+from terngrad.library.shared import gather
 
 _WRITERS = (
     keras.callbacks.BackupAndRestore,
@@ -31,9 +29,6 @@ _WRITERS = (
     keras.callbacks.RemoteMonitor,
     keras.callbacks.TensorBoard,
 )
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_SECOND_SECS = 1.0  # after which a second signal is meant
-_fits = 0
 
 
 class Together(keras.callbacks.Callback):
@@ -67,10 +62,10 @@ class Together(keras.callbacks.Callback):
         self._writers = (*_WRITERS, *chief_only)
         self._callbacks: list[keras.callbacks.Callback] = []
         self._backup: keras.callbacks.BackupAndRestore | None = None
-        self._step: _SharedStep | None = None
+        self._step: SharedStep | None = None
         self._epoch = 0
         self._batches = 0  # made in this fit
-        self._signals = _Signals()
+        self._signals = Signals()
 
     def set_model(self, model: keras.Model) -> None:
         """Prepares a model for `fit`, and puts this callback after the others.
@@ -99,7 +94,7 @@ class Together(keras.callbacks.Callback):
             )
         self._arrange()
         if self._group.size > 1 or nodes > 1:
-            self._step = _SharedStep.of(model, exchanges[0])
+            self._step = SharedStep.of(model, exchanges[0])
 
     def _arrange(self) -> None:
         """Surrounds the other callbacks, and leaves writers to the chief."""
@@ -146,7 +141,7 @@ class Together(keras.callbacks.Callback):
         if self._group.size > 1:
             self._agree_on_model()
             self._copy_state()
-            self._step.tell([0.0] * (1 + len(_SIGNALS)))
+            self._step.tell([0.0] * (1 + len(SIGNALS)))
             self._signals.catch(sys._getframe(2).f_code)  # that of fit
         for optimizer, exchange in self._exchanges():
             exchange.align(optimizer)
@@ -256,7 +251,7 @@ class Together(keras.callbacks.Callback):
         """Ends `fit` where a process was sent a signal, the same way on all."""
         if not any(signals):
             return
-        number = next(n for n, said in zip(_SIGNALS, signals, strict=True) if said)
+        number = next(n for n, said in zip(SIGNALS, signals, strict=True) if said)
         self._signals.leave(forget=True)
         self.pause()
         for callback in self._callbacks:
@@ -280,166 +275,6 @@ class _Before(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         self._together.pause()
-
-
-class _SharedStep:
-    """A model's train_step, followed by the means of moving statistics and of wishes to stop."""
-
-    def __init__(self, model: keras.Model, exchange: GradientExchange) -> None:
-        global _fits
-        _fits += 1
-        self.exchange = exchange
-        self._model = model
-        self._train_step: Callable = model.train_step
-        self._shared = Shared(exchange.group, f"fit {_fits}", exchange.nodes)
-        self._wishes = tf.Variable(tf.zeros(1 + len(_SIGNALS)), trainable=False)
-        self._heard = tf.Variable(tf.zeros(1 + len(_SIGNALS)), trainable=False)
-
-    @classmethod
-    def of(cls, model: keras.Model, exchange: GradientExchange) -> _SharedStep:
-        """Returns the model's shared step; the first call puts it into the model."""
-        found = getattr(model.train_step, "__self__", None)
-        if isinstance(found, cls):
-            if found.exchange is exchange:
-                return found
-            model.train_step = found._train_step
-        made = cls(model, exchange)
-        model.train_step = made.run
-        model.train_function = None
-        return made
-
-    def run(self, data: Any) -> Any:
-        """Replaces the model's train_step."""
-        if self.exchange.nodes > 1:
-            return self._run_nodes(data)
-        logs = self._train_step(data)
-        self._share([_values(_moving_statistics(self._model))])
-        return logs
-
-    def _run_nodes(self, data: Any) -> Any:
-        """Lets each node begin with the same moving statistics; returns the last one's logs."""
-        statistics = _moving_statistics(self._model)
-        start, by_node = _values(statistics), []
-        for node, part in enumerate(_parts(data, self.exchange.nodes)):
-            _assign(statistics, start)
-            with self.exchange.computing(node):
-                logs = self._train_step(part)
-            by_node.append(_values(_moving_statistics(self._model)))
-        if len(by_node[0]) != len(start):
-            raise ValueError(
-                f"nodes={self.exchange.nodes}: the model is built within its train_step; call it "
-                "once before fit"
-            )
-        self._share(by_node)
-        return logs
-
-    def _share(self, by_node: Sequence[Sequence[tf.Tensor]]) -> None:
-        """Assigns the means of moving statistics, and hears what processes wish."""
-        own = self._wishes.read_value()
-        wishes, *means = self._shared.mean(*[[own, *values] for values in by_node])
-        self._heard.assign(wishes)
-        _assign(_moving_statistics(self._model), means)
-
-    def heard(self) -> list[float]:
-        """What processes wished before the last step: to stop, and by which signal."""
-        return self._heard.numpy().tolist()
-
-    def tell(self, wishes: Sequence[float]) -> None:
-        """Sets what this process wishes from the next step on."""
-        if list(wishes) != self.told():
-            self._wishes.assign(wishes)
-
-    def told(self) -> list[float]:
-        """What this process wishes."""
-        return self._wishes.numpy().tolist()
-
-    @property
-    def bytes_sent(self) -> int:
-        """Bytes that this process has sent so far, without headers."""
-        return self._shared.bytes_sent
-
-
-class _Signals:
-    """SIGINT and SIGTERM during `fit`: the first is noted, a second one ends the program."""
-
-    def __init__(self) -> None:
-        self._fit: CodeType | None = None
-        self._before: dict[int, Any] = {}
-        self._seen: dict[int, float] = {}  # when
-
-    def catch(self, fit: CodeType) -> None:
-        """Notes signals until `leave`, while the function with this code runs."""
-        self._fit = fit
-        self._seen.clear()
-        if threading.current_thread() is threading.main_thread() and not self._before:
-            self._before = {number: signal.signal(number, self._note) for number in _SIGNALS}
-
-    def seen(self) -> list[float]:
-        return [float(number in self._seen) for number in _SIGNALS]
-
-    def leave(self, forget: bool = False) -> None:
-        """Restores the program's handlers, which get what nobody has acted upon."""
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        pending = self._seen if self._before and not forget else ()
-        self._before = {}
-        for number in list(pending):
-            del self._seen[number]
-            os.kill(os.getpid(), number)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        now = time.monotonic()
-        if not self._is_in_fit(frame):  # an error ended it, of which Keras tells no callback
-            self._seen[number] = now
-            self.leave()
-            return
-        if number in self._seen:
-            # A launcher may pass on what the terminal sent already.
-            if now - self._seen[number] > _SECOND_SECS:
-                self.leave()
-            return
-        self._seen[number] = now
-        print("stopping after this step ...", file=sys.stderr, flush=True)
-
-    def _is_in_fit(self, frame: FrameType | None) -> bool:
-        while frame is not None and frame.f_code is not self._fit:
-            frame = frame.f_back
-        return frame is not None
-
-
-def _moving_statistics(model: keras.Model) -> list[keras.Variable]:
-    """Returns float variables that layers change by themselves, such as those of batch norm."""
-    # A layer's own ones: its public lists also hold frozen weights, and those of layers within.
-    own = [v for n in model._flatten_layers() if n.trainable for v in n._non_trainable_variables]
-    floats = [v for v in own if "float" in keras.backend.standardize_dtype(v.dtype)]
-    return list({id(v): v for v in floats}.values())
-
-
-def _values(variables: Sequence[keras.Variable]) -> list[tf.Tensor]:
-    return [plain(variable).read_value() for variable in variables]
-
-
-def _assign(variables: Sequence[keras.Variable], values: Sequence[tf.Tensor]) -> None:
-    for variable, value in zip(variables, values, strict=True):
-        plain(variable).assign(value)
-
-
-def _parts(data: Any, nodes: int) -> list[Any]:
-    """Returns the batch of each node, as `Group.shard` would deal out the rows of a batch.
-
-    Raises:
-      tf.errors.InvalidArgumentError: the batch cannot be divided by `nodes`.
-    """
-    given = [array for array in tf.nest.flatten(data) if array is not None]
-    rows = tf.shape(given[0])[0]
-    tf.debugging.assert_equal(
-        rows % nodes,
-        0,
-        f"nodes={nodes}: a batch cannot be divided by it; allowed are multiples, for the last "
-        "batch, too: dataset.batch(..., drop_remainder=True)",
-    )
-    part = lambda node, array: None if array is None else array[node::nodes]
-    return [tf.nest.map_structure(lambda a, n=n: part(n, a), data) for n in range(nodes)]
 
 
 def _turn_off_xla(model: keras.Model) -> None:

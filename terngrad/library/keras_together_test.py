@@ -10,7 +10,8 @@ import tensorflow as tf
 
 import terngrad.keras
 from terngrad.library.group import Group
-from terngrad.library.keras_together import _moving_statistics, _Signals
+from terngrad.library.keras_signals import Signals
+from terngrad.library.keras_step import moving_statistics
 from terngrad.library.shared import Shared, gather
 
 ALONE = Group()
@@ -150,13 +151,13 @@ def test_statistics_of_trained_layers_are_averaged_and_frozen_weights_are_not():
     dropout = keras.layers.Dropout(0.5)
     normalization = keras.layers.BatchNormalization(name="outer")
     model = keras.Sequential([keras.Input((3,)), inner, frozen, dropout, normalization])
-    names = sorted(v.path.rpartition("/")[2] for v in _moving_statistics(model))
+    names = sorted(v.path.rpartition("/")[2] for v in moving_statistics(model))
     assert names == ["moving_mean", "moving_mean", "moving_variance", "moving_variance"]
-    assert not {id(v) for v in frozen.variables} & {id(v) for v in _moving_statistics(model)}
+    assert not {id(v) for v in frozen.variables} & {id(v) for v in moving_statistics(model)}
 
 
 def test_a_signal_is_left_to_the_program_after_an_error_has_ended_fit(capsys):
-    signals = _Signals()
+    signals = Signals()
 
     def fit():
         signals.catch(sys._getframe().f_code)
