@@ -50,6 +50,19 @@ def test_distribution_adds_few_lines():
     assert len(counted) == _MOST_LINES, counted
 
 
+def test_the_arrays_of_the_page_get_means():
+    (text,) = (b.text for b in markdown.blocks(_PAGE) if "terngrad.numpy.stats" in b.text)
+    found = {}
+    try:
+        exec(text, found)
+    except terngrad.numpy.UnavailableError as error:
+        pytest.skip(str(error))
+    assert found["scale"].tolist() == [1.0]
+    assert found["mean"].shape == (3,)
+    assert set(found["mean"].tolist()) <= {-1.0, -0.5, 0.0, 0.5, 1.0}
+    assert found["mean"][1] == 0.0  # -1 and 1 are sent as they are
+
+
 def test_the_page_lists_the_public_names_and_arguments():
     text = _PAGE.read_text(encoding="utf-8")
     names = [name for name in terngrad.__all__ if not name.startswith("_")]

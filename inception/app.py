@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from absl import flags
 
-from terngrad import allocator
+from terngrad import allocator, starting
 
 _NOISE = r"^I[0-9]{4} |^WARNING: All log messages before absl::InitializeLog"
 _STOP_TEXTS: list[str] = []  # of the open blocks of `telling_stop`
@@ -51,6 +51,7 @@ def run(
     program, *arguments = sys.argv if argv is None else argv
     values = flags.FlagValues()
     define(values)
+    starting.stop_ending()
     signal.signal(signal.SIGTERM, _terminate)
     try:
         if any(argument in _HELP for argument in arguments):

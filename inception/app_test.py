@@ -172,6 +172,8 @@ def test_a_signal_runs_the_cleanup_and_ends_with_a_line_instead_of_a_traceback(
     program.write_text(
         "import os, signal, time\n"
         "from inception import app\n"
+        "from terngrad import starting\n"
+        "starting.end_at_signals()\n"  # which app.run undoes
         "def main(values):\n"
         "    with app.telling_stop('nothing is lost.'):\n"
         "        try:\n"

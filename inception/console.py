@@ -1,5 +1,7 @@
 """The commands of an installed package: terngrad-mnist-train is python -m inception.mnist_train.
 
+terngrad-run is python -m terngrad.launch, as terngrad-launch is python -m inception.launch.
+
 setup.py reads the table before any package is installed, so this module imports none.
 """
 
@@ -35,12 +37,14 @@ MODULES = (
     "slim.download_and_convert_data",
     "slim.eval_image_classifier",
     "slim.train_image_classifier",
+    "terngrad.launch",
 )
+_OTHERS = {"terngrad.launch": "terngrad-run"}
 
 
 def command_of(module: str) -> str:
     """Returns the command that runs a module of the table."""
-    return "terngrad-" + module.rpartition(".")[2].replace("_", "-")
+    return _OTHERS.get(module) or "terngrad-" + module.rpartition(".")[2].replace("_", "-")
 
 
 def run() -> None:

@@ -6,6 +6,11 @@ The model maps float32 images [B, H, W, C] to logits [B, classes]. flowers.label
 classes; a SavedModel has labels.txt in its folder.
 """
 
+if __name__ == "__main__":  # before the imports, which take a while
+    from terngrad import starting
+
+    starting.end_at_signals()
+
 import dataclasses
 import functools
 import os

@@ -44,7 +44,11 @@ def train_distributed(
         cluster = command_line.cluster_config(values, os.environ)
         checks.tell_inert(cluster.inert_flags, values)
         if cluster.ps_hosts:
-            compiled.descriptor()  # an error here is seconds earlier than in the block that loads
+            # Errors here are seconds earlier than after TensorFlow is loaded.
+            from inception.cluster import network
+
+            compiled.descriptor()
+            network.security(cluster)
         if cluster.job_name == "ps":
             serve(config, cluster)
             return

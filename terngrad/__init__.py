@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from terngrad import keras as keras
+    from terngrad import numpy as numpy
     from terngrad.cluster.channel import MembershipError
     from terngrad.library.group import Group
     from terngrad.library.joining import join
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __version__ = "2.0.0"
 __all__ = ["Group", "MembershipError", "Reducer", "Tls", "__version__", "configure", "join"]
 
+_SUBMODULES = ("keras", "numpy")
 _MODULES = {
     "Group": "terngrad.library.group",
     "MembershipError": "terngrad.cluster.channel",
@@ -32,12 +34,12 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "keras":
-        return importlib.import_module("terngrad.keras")
+    if name in _SUBMODULES:
+        return importlib.import_module(f"terngrad.{name}")
     if name not in _MODULES:
         raise AttributeError(f"module 'terngrad' has no attribute {name!r}")
     return getattr(importlib.import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULES, "keras"})
+    return sorted({*globals(), *_MODULES, *_SUBMODULES})

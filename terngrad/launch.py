@@ -4,6 +4,8 @@ python -m terngrad.launch -n 4 train.py ARGUMENT...
 python -m terngrad.launch --hosts a,b,c train.py ARGUMENT...
 python -m terngrad.launch -n 4 -m package.train ARGUMENT...
 
+An installed package has it as the command terngrad-run, too.
+
 In each process terngrad.join() finds the others. With --hosts a process starts on each host that is
 listed, through ssh, in this folder and with this Python, which must be there too; a host that is
 listed twice has two. ssh must not ask for a password.
@@ -16,6 +18,11 @@ number. A second Ctrl-C kills all at once.
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # before the imports, which take a while
+    from terngrad import starting
+
+    starting.end_at_signals()
+
 import argparse
 import collections
 import os
@@ -24,7 +31,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from terngrad.cluster.local_run import LocalRun, Output, Process, Requests
 from terngrad.cluster.managed import launch
@@ -50,7 +57,8 @@ def main(argv: Sequence[str]) -> int:
     if arguments.hosts:
         more = {launch.INSECURE: "1"} if arguments.allow_insecure_network else {}
         more |= {launch.CERTIFICATES: arguments.certificates} if arguments.certificates else {}
-        members = _on_hosts(arguments.hosts, arguments.port, command, arguments.ssh, more)
+        places = _places(arguments.hosts, arguments.ps, arguments.port)
+        members = _on_hosts(places, arguments.port, command, arguments.ssh, more)
     else:
         members = _on_this_machine(arguments.n, arguments.ps, command)
     run = LocalRun(
@@ -73,15 +81,16 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         type=int,
         default=0,
         metavar="N",
-        help="with -n: exchange through N parameter servers, which run the program up to its join",
+        help="exchange through N parameter servers, which run the program up to its join; with "
+        "--hosts they start on the hosts in turn, beginning with the first",
     )
     parser.add_argument("--hosts", metavar="A,B,C", help="one process on each, through ssh")
     parser.add_argument(
         "--port",
         type=int,
         default=2222,
-        help="with --hosts: first port of each host's processes; the first host also needs the one "
-        f"{_CONTROL_PORT_ABOVE} above (default: %(default)s)",
+        help="with --hosts: first port of each host's processes; without parameter servers the "
+        f"first host also needs the one {_CONTROL_PORT_ABOVE} above (default: %(default)s)",
     )
     parser.add_argument("--python", default=sys.executable, help="interpreter (default: this one)")
     parser.add_argument(
@@ -96,7 +105,8 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--allow_insecure_network",
         action="store_true",
-        help="with --hosts: gradients travel between the hosts without encryption",
+        help="with --hosts: gradients travel between the hosts without encryption; not needed if "
+        "the program gives join certificates for parameter servers",
     )
     rest = argparse.REMAINDER
     parser.add_argument("-m", dest="module", nargs=rest, help="module and its arguments")
@@ -116,8 +126,8 @@ def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> No
         parser.error("needs -n or --hosts, and not both")
     if arguments.hosts is None and arguments.n < 1:
         parser.error(f"-n is {arguments.n}; allowed are whole numbers of 1 and more")
-    if arguments.ps < 0 or (arguments.ps and arguments.hosts):
-        parser.error(f"--ps is {arguments.ps}; allowed are 0 and more, with -n")
+    if arguments.ps < 0:
+        parser.error(f"--ps is {arguments.ps}; allowed are 0 and more")
     if arguments.hosts is not None:
         arguments.hosts = arguments.hosts.split(",")
         for host in arguments.hosts:
@@ -134,51 +144,73 @@ def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> No
         parser.error(f"no such program: {program}")
 
 
+class _Place(NamedTuple):
+    """Where a process runs: job, index within the job, name of the host for ssh, HOST:PORT."""
+
+    job: str
+    rank: int
+    name: str
+    address: str
+
+    @property
+    def label(self) -> str:
+        """First words of its output lines."""
+        own = self.rank if self.job == "worker" else f"ps {self.rank}"
+        return f"{own} {self.name}".strip()
+
+
 def _on_this_machine(count: int, servers: int, command: Sequence[str]) -> list[Process]:
     control, *ports = free_ports(count + servers + 1, "127.0.0.1")
-    addresses = [f"127.0.0.1:{port}" for port in ports]
-    hosts, ps_hosts = addresses[:count], addresses[count:]
-    level = {"TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2")}
-    roles = [("worker", i) for i in range(count)] + [("ps", i) for i in range(servers)]
+    jobs = [("worker", i) for i in range(count)] + [("ps", i) for i in range(servers)]
+    places = [_Place(*job, "", f"127.0.0.1:{p}") for job, p in zip(jobs, ports, strict=True)]
     return [
-        Process(
-            index,
-            str(i) if job == "worker" else f"ps {i}",
-            command,
-            level | launch.variables(hosts, i, control, ps_hosts, job),
-        )
-        for index, (job, i) in enumerate(roles)
+        Process(i, place.label, command, _variables(places, place, control))
+        for i, place in enumerate(places)
     ]
 
 
+def _places(names: Sequence[str], servers: int, port: int) -> list[_Place]:
+    """Returns a worker on each host, and servers on the hosts in turn."""
+    jobs = [("worker", i, name) for i, name in enumerate(names)]
+    jobs += [("ps", i, names[i % len(names)]) for i in range(servers)]
+    used: collections.Counter[str] = collections.Counter()
+    places = []
+    for job, i, name in jobs:
+        host = name.rpartition("@")[2]  # without the user
+        address = f"[{host}]" if ":" in host else host
+        places.append(_Place(job, i, name, f"{address}:{port + used[name]}"))
+        used[name] += 1
+    return places
+
+
 def _on_hosts(
-    names: Sequence[str],
+    places: Sequence[_Place],
     port: int,
     command: Sequence[str],
     ssh: str,
     more: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Process]:
-    """Returns a process for each host; `more` are further variables of their environments."""
-    used: collections.Counter[str] = collections.Counter()
-    hosts = []
-    for name in names:
-        address = name.rpartition("@")[2]  # without the user
-        hosts.append(f"[{address}]" if ":" in address else address)
-        hosts[-1] += f":{port + used[name]}"
-        used[name] += 1
-    level = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2")
+    """Returns processes on other hosts; `more` are further variables of their environments."""
+    options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={_CONNECT_SECS}"]
+    options += ["-o", "ServerAliveInterval=15"]
     processes = []
-    for i, name in enumerate(names):
-        variables = launch.variables(hosts, i, port + _CONTROL_PORT_ABOVE)
-        variables |= {"TF_CPP_MIN_LOG_LEVEL": level, **more}
+    for i, place in enumerate(places):
+        variables = _variables(places, place, port + _CONTROL_PORT_ABOVE) | dict(more)
         if path := os.environ.get("PYTHONPATH"):
             variables |= {"PYTHONPATH": path}
-        remote = _remote(command, variables)
-        options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={_CONNECT_SECS}"]
-        options += ["-o", "ServerAliveInterval=15"]
-        words = [*shlex.split(ssh), *options, "--", name, remote]
-        processes.append(Process(i, f"{i} {name}", words, is_remote=True))
+        words = [*shlex.split(ssh), *options, "--", place.name, _remote(command, variables)]
+        processes.append(Process(i, place.label, words, is_remote=True))
     return processes
+
+
+def _variables(places: Sequence[_Place], own: _Place, control_port: int) -> dict[str, str]:
+    """Returns the variables of a process' environment."""
+    level = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2")
+    hosts, ps_hosts = (
+        [place.address for place in places if place.job == job] for job in ("worker", "ps")
+    )
+    roles = launch.variables(hosts, own.rank, control_port, ps_hosts, own.job)
+    return {"TF_CPP_MIN_LOG_LEVEL": level} | roles
 
 
 def _remote(command: Sequence[str], variables: dict[str, str]) -> str:

@@ -111,6 +111,7 @@ def test_a_process_that_does_not_end_is_killed(program):
         (["-n", "2", "gone.py"], "no such program: gone.py"),
         (["--hosts=a,,b", "x.py"], "--hosts has ''; allowed are names of hosts"),
         (["--hosts=a", "--port=0", "x.py"], "--port is 0; allowed are 1 to 64535"),
+        (["-n", "2", "--ps=-1", "x.py"], "--ps is -1; allowed are 0 and more"),
     ],
 )
 def test_wrong_arguments_end_in_one_line(arguments, why):
@@ -119,9 +120,20 @@ def test_wrong_arguments_end_in_one_line(arguments, why):
 
 
 def test_the_processes_of_a_host_get_ports_of_their_own():
-    processes = launch._on_hosts(["me@a", "b", "me@a"], 2222, ["python", "x y.py"], "ssh -F file")
+    def on_hosts(servers):
+        places = launch._places(["me@a", "b", "me@a"], servers, 2222)
+        return launch._on_hosts(places, 2222, ["python", "x y.py"], "ssh -F file")
+
+    processes = on_hosts(0)
     assert [process.label for process in processes] == ["0 me@a", "1 b", "2 me@a"]
     *words, host, line = processes[2].command
     assert (words[:3], host) == (["ssh", "-F", "file"], "me@a")
     assert "TERNGRAD_HOSTS=a:2222,b:2222,a:2223 TERNGRAD_RANK=2 TERNGRAD_CONTROL_PORT=3222" in line
     assert line.endswith("-m terngrad.cluster.attended python 'x y.py'")
+
+    *workers, first, second = on_hosts(2)
+    assert [process.label for process in (first, second)] == ["ps 0 me@a", "ps 1 b"]
+    assert "TERNGRAD_PS_HOSTS=a:2224,b:2223 TERNGRAD_JOB=ps" in first.command[-1]
+    assert second.command[-2] == "b"
+    assert "TERNGRAD_RANK=1" in second.command[-1]
+    assert "TERNGRAD_PS_HOSTS=a:2224,b:2223 TERNGRAD_JOB=worker" in workers[0].command[-1]

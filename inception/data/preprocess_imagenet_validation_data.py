@@ -7,6 +7,11 @@ that was stopped can be started again. build_imagenet_data needs no folders: it 
 flat pictures with --validation_labels_file.
 """
 
+if __name__ == "__main__":  # before the imports, which take a while
+    from terngrad import starting
+
+    starting.end_at_signals()
+
 import dataclasses
 import functools
 

@@ -20,6 +20,7 @@ from inception.flags.table import (
     refuse,
 )
 from terngrad.layout import BITS_OF_CODEC, DEFAULT_BUCKET_ELEMENTS
+from terngrad.limits import MAX_NODES
 from terngrad.training.slots import SLOTS
 
 
@@ -271,6 +272,8 @@ class TrainConfig(_Shared, Trainer, Rates):
             raise refuse(
                 "num_nodes", self.num_nodes, f"must be >= --num_gpus={self.num_gpus}, or -1"
             )
+        if self.nodes > MAX_NODES:
+            raise refuse("num_nodes", self.nodes, f"must be at most {MAX_NODES}")
         if self.batch_size % self.nodes:
             raise refuse(
                 "batch_size", self.batch_size, f"must be a multiple of the {self.nodes} nodes"

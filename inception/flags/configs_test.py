@@ -143,6 +143,7 @@ BAD_TRAINING_FLAGS = {
     "--num_preprocess_threads=0": "must be an integer >= 1",
     "--image_size=0": "must be an integer >= 1, or -1",
     "--num_nodes=0": "must be an integer >= 1, or -1",
+    "--num_nodes=65537": "must be at most 65536",
     "--profile_steps=120,100": "must be two steps FIRST,LAST with 0 <= FIRST < LAST",
     "--profile_steps=100": "must be two steps FIRST,LAST with 0 <= FIRST < LAST",
     "--save_tower=1": "must be -1 to 0, one a node",

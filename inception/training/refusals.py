@@ -1,4 +1,4 @@
-"""What flags name is refused before TensorFlow is loaded: nets, data sets, records and folders."""
+"""What flags name is refused before TensorFlow is loaded: nets, codecs, data sets and folders."""
 
 import glob
 import os
@@ -9,6 +9,7 @@ from inception.flags.table import refuse
 from inception.training import problem
 from slim.datasets import finding
 from slim.nets import catalog
+from terngrad.codecs import registry
 
 _NO_FOLDER = "must name a folder"
 
@@ -26,6 +27,8 @@ def check_training(config: TrainConfig, *, is_alone: bool = True, is_chief: bool
     if not config.train_dir:
         raise refuse("train_dir", "", _NO_FOLDER)
     problem.check_net(config)
+    if why := config.codec and registry.why_not(config.codec):
+        raise refuse("codec", config.codec, why)
     last = _last_step(config.train_dir)
     if is_alone and config.max_steps and last >= config.max_steps:
         return

@@ -55,6 +55,12 @@ def test_what_flags_name_is_refused_before_tensorflow_is_loaded(tmp_path, record
         ([train, data, "--net=resnet"], "--net=resnet: unknown net 'resnet': allowed are alexnet,"),
         ([train, data, "--net=cifarnet"], "--net=cifarnet: takes 3-channel images, those of mnist"),
         ([train, data, "--subset=validation"], "--subset=validation: data set mnist has no such"),
+        ([train, data, "--codec=x"], "--codec=x: there is no such codec; allowed are float, half,"),
+        ([train, data, "--codec=x.y:Z"], "--codec=x.y:Z: there is no module x.y; allowed are"),
+        (
+            [train, data, "--codec=terngrad.codecs.x:Y"],
+            "--codec=terngrad.codecs.x:Y: there is no module terngrad.codecs.x;",
+        ),
         ([train, data, "--image_size=3"], "--image_size=3: lenet needs 4 or more"),
         (
             [train, data, "--pretrained_model_checkpoint_path=/none"],
@@ -66,6 +72,13 @@ def test_what_flags_name_is_refused_before_tensorflow_is_loaded(tmp_path, record
         ("train_distributed", [*call[0], "--worker_hosts=a:1,b:1", "--task_id=0"], call[1])
         for call in alone
     ]
+    tls = [f"--tls_{name}=/none" for name in ("ca", "cert", "key")]
+    for job in ("ps", "worker"):
+        place = [f"--job_name={job}", "--task_id=0", "--worker_hosts=a:1", "--ps_hosts=b:1"]
+        calls += [
+            ("train_distributed", [*place, *tls], "--tls_ca=/none: cannot be read: No such file"),
+            ("train_distributed", place, "--ps_hosts=b:1: b:1 is not on this machine: needs --tls"),
+        ]
     calls += [
         ("evaluate", [data, "--checkpoint_dir="], "--checkpoint_dir=: must name a folder"),
         ("evaluate", [data, "--eval_dir="], "--eval_dir=: must name a folder"),

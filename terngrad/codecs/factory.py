@@ -1,25 +1,21 @@
-"""The registry of codecs, and the codecs that a layout's policy asks for."""
+"""The codecs that a layout's policy asks for."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
 from terngrad.codecs.codec import Codec
 from terngrad.codecs.float_codec import FloatCodec
-from terngrad.codecs.ternary_codec import ternary_codec
+from terngrad.codecs.registry import ALLOWED, CODECS
 from terngrad.exchange.exchange import Exchange, Payload
-from terngrad.layout import BITS_OF_CODEC, Layout
+from terngrad.layout import Layout
 from terngrad.ops.kernels import Kernels
 
 MakeCodec = Callable[[Layout, int, Kernels], Codec]  # the int is the bucket's index in the layout
-
-CODECS: Mapping[str, MakeCodec] = {
-    "ternary": ternary_codec,
-}
 
 
 def find_codec(name: str) -> MakeCodec:
@@ -28,19 +24,17 @@ def find_codec(name: str) -> MakeCodec:
     Raises:
       ValueError: there is no codec of this name.
     """
-    if name in CODECS:
-        return CODECS[name]
-    module, _, attribute = name.partition(":")
-    names = ", ".join(dict.fromkeys([*BITS_OF_CODEC, *CODECS]))
-    allowed = f"allowed are {names}, and MODULE:CLASS for a class of your own"
+    module, _, attribute = CODECS.get(name, name).partition(":")
     if not module or not attribute:
-        raise ValueError(f"codec is {name!r}; {allowed}.")
+        raise ValueError(f"codec is {name!r}; {ALLOWED}.")
     try:
         made = getattr(importlib.import_module(module), attribute)
     except Exception as error:  # a user's module may raise anything
-        raise ValueError(f"codec {name!r} cannot be imported: {error}; {allowed}.") from error
+        raise ValueError(f"codec {name!r} cannot be imported: {error}; {ALLOWED}.") from error
+    if name in CODECS:
+        return made
     if not (isinstance(made, type) and issubclass(made, Codec)) or inspect.isabstract(made):
-        raise ValueError(f"codec {name!r} is not a complete subclass of Codec; {allowed}.")
+        raise ValueError(f"codec {name!r} is not a complete subclass of Codec; {ALLOWED}.")
     return made
 
 

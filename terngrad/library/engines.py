@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
@@ -94,7 +95,8 @@ def _by_parameter_servers(meeting: Meeting) -> Group:
         stack.enter_context(_naming_losses(client, timeout_secs))
         connection = ParameterServerConnection(client)
         kept = stack.pop_all()
-    same = lambda facts: agree(client, facts, hosts)
+    rounds = itertools.count()
+    same = lambda facts: agree(client, facts, hosts, next(rounds))
     return Group(rank, len(hosts), connection, same, pulse, kept)
 
 

@@ -7,26 +7,33 @@ import sys
 import numpy as np
 import pytest
 
+from terngrad.cluster.managed import launch
 from terngrad.cluster.ports import free_ports
 from terngrad.testing.processes import finished
 
 pytestmark = pytest.mark.slow
 
 
-def outcomes(folder, processes, *options):
+def outcomes(folder, processes, *options, servers=0):
     """Runs the program on several processes; returns their outputs and statuses."""
     folder.mkdir(exist_ok=True)
-    *ports, control = free_ports(processes + 1, "127.0.0.1")
-    hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
-    common = {"TERNGRAD_HOSTS": hosts, "TERNGRAD_CONTROL_PORT": str(control)}
     program = [sys.executable, "-m", "terngrad.testing.fit", str(folder), *options]
-    envs = [{**common, "TERNGRAD_RANK": str(rank)} for rank in range(processes)]
-    return finished([program] * processes, envs)
+    envs = roles(processes, servers)
+    return finished([program] * len(envs), envs)
 
 
-def fitted(folder, processes, *options):
+def roles(processes, servers):
+    """Returns the environments of workers and parameter servers."""
+    control, *ports = free_ports(processes + servers + 1, "127.0.0.1")
+    addresses = [f"127.0.0.1:{port}" for port in ports]
+    hosts, ps_hosts = addresses[:processes], addresses[processes:]
+    places = [("worker", i) for i in range(processes)] + [("ps", i) for i in range(servers)]
+    return [launch.variables(hosts, i, control, ps_hosts, job) for job, i in places]
+
+
+def fitted(folder, processes, *options, servers=0):
     """Runs the program; returns what each process wrote."""
-    for output, status in outcomes(folder, processes, *options):
+    for output, status in outcomes(folder, processes, *options, servers=servers):
         assert status == 0, output
     written = []
     for rank in range(processes):
@@ -42,10 +49,14 @@ def assert_same_weights(first, *others):
 
 
 @pytest.mark.parametrize("gradients", ["ternary", "float32"])
-def test_law_4_fit_on_two_processes_and_two_nodes_by_hand_give_the_same_bits(tmp_path, gradients):
+def test_law_4_fit_on_two_processes_fit_on_two_nodes_and_by_hand_give_the_same_bits(
+    tmp_path, gradients
+):
     chief, other = fitted(tmp_path / "fit", 2, f"--gradients={gradients}")
-    (hand,) = fitted(tmp_path / "hand", 1, f"--gradients={gradients}", "--nodes=2")
-    assert_same_weights(hand, chief, other)
+    (hand,) = fitted(tmp_path / "hand", 1, f"--gradients={gradients}", "--nodes=2", "--by_hand")
+    (nodes,) = fitted(tmp_path / "nodes", 1, f"--gradients={gradients}", "--nodes=2")
+    assert_same_weights(hand, chief, other, nodes)
+    np.testing.assert_allclose(nodes["loss"], chief["loss"], rtol=1e-6)
     assert chief["updates"] == hand["updates"] == 8
 
     # Both see the same metrics, also the validation that only the chief has.
@@ -64,6 +75,27 @@ def test_law_4_fit_on_two_processes_and_two_nodes_by_hand_give_the_same_bits(tmp
     assert not (tmp_path / "fit/1.csv").exists()
 
 
+def test_law_4_parameter_servers_and_nodes_of_one_process_give_fit_the_same_bits(tmp_path):
+    chief, other = fitted(tmp_path / "served", 2, "--batch_norm", servers=2)
+    (nodes,) = fitted(tmp_path / "nodes", 1, "--batch_norm", "--nodes=2")
+    assert_same_weights(chief, other, nodes)  # also the moving statistics
+    for name in ("loss", "val_loss"):
+        np.testing.assert_array_equal(chief[name], other[name])
+
+
+@pytest.mark.parametrize("servers", [0, 1])
+def test_workers_stay_together_in_all_ways_to_train_and_unequal_models_are_named(servers):
+    """Several steps an execution, eager steps, one who stops, overflows, several optimizers."""
+    found = finished(
+        [[sys.executable, "-m", "terngrad.testing.fits"]] * (2 + servers), roles(2, servers)
+    )
+    assert [status for _, status in found] == [0] * len(found), found
+    for output, _ in found[:2]:
+        assert re.search(
+            r"weights of the model is 4 with \d+ values \(\w+\) on worker 1", output
+        ), output
+
+
 def test_law_6_the_first_float_step_is_that_of_one_process_with_the_whole_batch(tmp_path):
     options = ("--gradients=float32", "--epochs=1", "--steps=1")
     spread, _ = fitted(tmp_path / "two", 2, *options)
@@ -72,18 +104,20 @@ def test_law_6_the_first_float_step_is_that_of_one_process_with_the_whole_batch(
         np.testing.assert_allclose(spread[key], whole[key], rtol=0, atol=1e-6)
 
 
-def test_law_8_killed_and_started_again_with_a_backup_equals_undisturbed(tmp_path):
-    chief, other = fitted(tmp_path / "whole", 2, "--batch_norm")
+@pytest.mark.parametrize("codec", ["ternary", "terngrad.testing.residual_codec:ResidualCodec"])
+def test_law_8_killed_and_started_again_with_a_backup_equals_undisturbed(tmp_path, codec):
+    """Also with a codec that has a memory."""
+    options = ("--batch_norm", f"--gradients={codec}")
+    chief, other = fitted(tmp_path / "whole", 2, *options)
     assert_same_weights(chief, other)  # also the moving statistics
     backup = f"--backup={tmp_path / 'backup'}"
-    (output, status), (_, killed) = outcomes(
-        tmp_path / "part", 2, "--batch_norm", backup, "--pause=die"
-    )
+    (output, status), (_, killed) = outcomes(tmp_path / "part", 2, *options, backup, "--pause=die")
     assert (status, killed) == (1, -9), output
     assert re.search(r"worker 1 \S+ died: its connection closed", output), output
-    resumed, _ = fitted(tmp_path / "part", 2, "--batch_norm", backup)
+    resumed, _ = fitted(tmp_path / "part", 2, *options, backup)
     assert len(resumed["loss"]) == 1, "the first epoch was made again"
     assert_same_weights(chief, resumed)
+    assert [path.name for path in tmp_path.glob("backup*")] == [], "Keras deletes backups, too"
 
 
 def test_a_worker_with_fewer_batches_is_named_and_all_end(tmp_path):
@@ -100,9 +134,13 @@ def test_all_stop_after_the_same_step_when_a_callback_of_one_stops_it(tmp_path):
     assert_same_weights(chief, other)
 
 
-def test_all_stop_after_the_same_step_and_the_chief_saves_when_one_gets_a_signal(tmp_path):
-    for output, status in outcomes(tmp_path, 2, "--pause=interrupt"):
+@pytest.mark.parametrize("servers", [0, 1])
+def test_all_stop_after_the_same_step_and_the_chief_saves_when_one_gets_a_signal(tmp_path, servers):
+    found = outcomes(tmp_path, 2, "--pause=interrupt", servers=servers)
+    for output, status in found[:2]:
         assert status == 143, output
         assert "Traceback" not in output
+    for output, status in found[2:]:
+        assert status == 0, output
     assert (tmp_path / "0/a.keras").exists()
     assert not (tmp_path / "1").exists()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import keras
@@ -32,6 +35,7 @@ def distribute(
     size_to_binarize: int = 1,
     float_layers: Sequence[str] = (),
     seed: int = 1,
+    nodes: int = 1,
     bucket_elements: int = DEFAULT_BUCKET_ELEMENTS,
 ) -> Optimizer:
     """Makes an optimizer apply the mean gradients of all processes; returns the same optimizer.
@@ -53,11 +57,15 @@ def distribute(
       float_layers: layers whose variables stay float: the part of a variable's `path` before the
         last "/".
       seed: of the random codes; all processes need the same.
+      nodes: into how many parts `Together` splits each batch of this process. Each part is the
+        batch of a node, whose gradients are encoded by themselves: one process of N nodes trains as
+        N processes of one node do.
       bucket_elements: a bucket takes variables until it holds this many values.
 
     Raises:
       TypeError: `optimizer` is none of Keras.
-      ValueError: it is distributed already, or Keras does not run on TensorFlow.
+      ValueError: it is distributed already, it accumulates gradients of several nodes, or Keras
+        does not run on TensorFlow.
     """
     if keras.backend.backend() != "tensorflow":
         raise ValueError(
@@ -71,12 +79,18 @@ def distribute(
         )
     if exchange_of(optimizer) is not None:
         raise ValueError(f"distribute: the optimizer {optimizer.name} is distributed already")
+    if nodes > 1 and optimizer.gradient_accumulation_steps:
+        raise ValueError(
+            f"distribute: nodes is {nodes}; an optimizer with gradient_accumulation_steps adds up "
+            "the gradients of one node: allowed is 1"
+        )
     settings = {
         "gradients": gradients,
         "clip_factor": clip_factor,
         "size_to_binarize": size_to_binarize,
         "float_layers": tuple(float_layers),
         "seed": seed,
+        "nodes": nodes,
         "bucket_elements": bucket_elements,
     }
     _attach(optimizer, GradientExchange(group, settings))
@@ -106,35 +120,73 @@ class GradientExchange:
 
     Attributes:
       group: the processes.
+      nodes: number of nodes of this process.
       is_within: whether another optimizer of Keras uses this one.
       due: variables of the accumulated gradients that are about to be applied.
       reducers: by the keys of the variables that they serve.
+      memory_folder: where this process saves what codecs keep between steps; "" = nowhere.
     """
 
     def __init__(self, group: Group, settings: dict[str, Any]) -> None:
         """Makes reducers with these settings when the variables are known."""
         self.group = group
+        self.nodes: int = settings["nodes"]
         self.is_within = False
         self.due: Sequence[Any] | None = None
         self.reducers: dict[tuple[str, ...], Reducer] = {}
+        self.memory_folder = ""
         self._settings = settings
+        self._node: int | None = None  # whose train_step is being called
+        self._given: list[list[Gradient]] = []  # by the nodes of this step so far
         self._index = _distributed[group] = _distributed.get(group, -1) + 1
         self._shared: Shared | None = None
 
+    @contextlib.contextmanager
+    def computing(self, node: int) -> Iterator[None]:
+        """Marks the train_step of one of several nodes, of which the last one applies the means.
+
+        Raises:
+          ValueError: it does not apply gradients exactly once.
+        """
+        self._node, self._given = node, self._given if node else []
+        try:
+            yield
+        finally:
+            self._node = None
+        if len(self._given) != node + 1:
+            raise _not_once(self.nodes)
+
+    def of_all_nodes(self, gradients: list[Gradient]) -> list[list[Gradient]] | None:
+        """Adds a node's gradients; returns those of all nodes after the last one, else None."""
+        if self.nodes == 1:
+            return [gradients]
+        if self._node is None:
+            raise ValueError(
+                f"nodes={self.nodes} needs fit with callbacks=[Together(group)], which splits the "
+                f"batch; a loop of your own needs terngrad.Reducer(..., nodes={self.nodes})"
+            )
+        if len(self._given) != self._node:
+            raise _not_once(self.nodes)
+        self._given.append(gradients)
+        return self._given if len(self._given) == self.nodes else None
+
     def means(
-        self, optimizer: keras.optimizers.Optimizer, gradients: Sequence[Gradient], variables
+        self, optimizer: keras.optimizers.Optimizer, by_node: Sequence[list[Gradient]], variables
     ) -> list[Gradient]:
         """Returns mean gradients, and None where a gradient is None.
 
         Values that Keras passes as gradients but copies to their variables, such as the largest
-        values of 8-bit floats, become the largest of all processes.
+        values of 8-bit floats, become the largest of all nodes.
         """
-        results = list(gradients)
-        coded, copied = _kinds(gradients, variables)
+        results = list(by_node[0])
+        coded, copied = _kinds(results, variables)
         if coded:
             reducer = self.reducer(optimizer, [variables[i] for i in coded])
-            for i, mean in zip(coded, reducer([results[i] for i in coded]), strict=True):
+            given = [[node[i] for i in coded] for node in by_node]
+            for i, mean in zip(coded, reducer(given if self.nodes > 1 else given[0]), strict=True):
                 results[i] = mean
+        for i in copied:
+            results[i] = tf.reduce_max(tf.stack([node[i] for node in by_node]), axis=0)
         return self.largest(results, copied)
 
     def largest(self, values: list[Gradient], chosen: Sequence[int]) -> list[Gradient]:
@@ -153,7 +205,10 @@ class GradientExchange:
         if key not in self.reducers:
             with tf.init_scope():
                 reducer = Reducer(variables, self.group, **self._settings)
-                reducer.state.step.assign(updates_of(optimizer))
+                reducer.state.step.assign(step := updates_of(optimizer))
+                folder = os.path.join(self.memory_folder, str(len(self.reducers)))
+                if self.memory_folder and (why := reducer.memory.restore(folder, step)):
+                    warnings.warn(f"a codec's memory starts from zero: {why}", stacklevel=2)
             self.reducers[key] = reducer
         return self.reducers[key]
 
@@ -161,6 +216,12 @@ class GradientExchange:
         """Lets random codes go on from the optimizer's step, which a backup may have restored."""
         for reducer in self.reducers.values():
             reducer.state.step.assign(updates_of(optimizer))
+
+    def save_memories(self, optimizer: keras.optimizers.Optimizer) -> None:
+        """Saves what codecs keep, if they do; the files of the last time stay, too."""
+        for i, reducer in enumerate(self.reducers.values()):
+            folder = os.path.join(self.memory_folder, str(i))
+            reducer.memory.save(folder, updates_of(optimizer), keep=1)
 
     @property
     def bytes_sent(self) -> int:
@@ -205,10 +266,10 @@ class Exchanging:
             raise ValueError(
                 f"apply: {len(grads)} gradients; allowed are {len(variables)}, one a variable"
             )
-        if not self.gradient_accumulation_steps:
-            super().apply(exchange.means(self, grads, variables), variables)
-            return
-        self._apply_accumulated(exchange, grads, variables)
+        if self.gradient_accumulation_steps:
+            self._apply_accumulated(exchange, grads, variables)
+        elif (by_node := exchange.of_all_nodes(grads)) is not None:
+            super().apply(exchange.means(self, by_node, variables), variables)
 
     def _apply_accumulated(
         self, exchange: GradientExchange, grads: list[Gradient], variables: list[Any]
@@ -232,7 +293,7 @@ class Exchanging:
         # The first that Keras does with accumulated gradients, in the branch of a due update.
         if self.gradient_accumulation_steps:
             exchange: GradientExchange = vars(self)[_STATE]
-            grads = exchange.means(self, grads, exchange.due)
+            grads = exchange.means(self, [grads], exchange.due)
         return super()._clip_gradients(grads)
 
 
@@ -254,6 +315,13 @@ def _kinds(gradients: Sequence[Gradient], variables: Sequence[Any]) -> tuple[lis
     given = [i for i, gradient in enumerate(gradients) if gradient is not None]
     copied = [i for i in given if getattr(variables[i], "overwrite_with_gradient", False)]
     return [i for i in given if i not in copied], copied
+
+
+def _not_once(nodes: int) -> ValueError:
+    return ValueError(
+        f"nodes={nodes}: a train_step must apply gradients exactly once; allowed is nodes=1 with "
+        "this one"
+    )
 
 
 def _check_graph(exchange: GradientExchange) -> None:

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import signal
 import sys
-import threading
-import time
 import warnings
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
-from terngrad.exchange.two_shot import Transport
 from terngrad.library.group import Group, plain
 from terngrad.library.keras_optimizer import GradientExchange, exchange_of, lift
-from terngrad.library.shared import Shared, gather
+from terngrad.library.keras_signals import SIGNALS, Signals
+from terngrad.library.keras_step import SharedStep
+from terngrad.library.shared import gather
 
 _WRITERS = (
     keras.callbacks.BackupAndRestore,
@@ -29,23 +29,22 @@ _WRITERS = (
     keras.callbacks.RemoteMonitor,
     keras.callbacks.TensorBoard,
 )
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_SECOND_SECS = 1.0  # after which a second signal is meant
-_fits = 0
 
 
 class Together(keras.callbacks.Callback):
     """Keeps the processes of `model.fit` together.
 
     - At the start, also after a BackupAndRestore, all take the chief's weights and optimizer state.
-    - In each step, moving statistics, such as those of batch normalization, are averaged.
+    - In each step, moving statistics, such as those of batch normalization, are averaged. Where the
+      optimizer has several nodes, each one's train_step gets a part of the batch.
     - At the end of an epoch, the other callbacks see the mean metrics of all processes, and
       `bytes_sent` (by this process so far) and `bits_per_parameter` (sent in an update).
     - When a callback stops the training of one process, all stop after the same step. So they do at
       SIGINT (Ctrl-C) and SIGTERM: the chief's ModelCheckpoints save, and `fit` raises
       KeyboardInterrupt or SystemExit on all. A backup of BackupAndRestore stays.
     - Only the chief writes: the others go without ModelCheckpoint, BackupAndRestore, TensorBoard,
-      CSVLogger, RemoteMonitor and the progress bar.
+      CSVLogger, RemoteMonitor and the progress bar. But each process saves what its codecs keep
+      between steps, beside the backup of a BackupAndRestore.
 
     Its place among the callbacks does not matter, but it must come before a TensorBoard, which
     begins to write at once.
@@ -57,30 +56,23 @@ class Together(keras.callbacks.Callback):
         Args:
           group: the processes, from `terngrad.join`.
           chief_only: further classes of callbacks that only the chief shall have.
-
-        Raises:
-          ValueError: the processes exchange through parameter servers.
         """
         super().__init__()
-        if not isinstance(group.connection, Transport | None):
-            raise ValueError(
-                "Together: the group exchanges over parameter servers, which carry gradients only; "
-                'allowed are the engines "collective", "mpi" and "horovod"'
-            )
         self._group = group
         self._writers = (*_WRITERS, *chief_only)
         self._callbacks: list[keras.callbacks.Callback] = []
-        self._step: _SharedStep | None = None
+        self._backup: keras.callbacks.BackupAndRestore | None = None
+        self._step: SharedStep | None = None
         self._epoch = 0
         self._batches = 0  # made in this fit
-        self._signals = _Signals()
+        self._signals = Signals()
 
     def set_model(self, model: keras.Model) -> None:
         """Prepares a model for `fit`, and puts this callback after the others.
 
         Raises:
-          ValueError: no optimizer of the model is distributed with this group, or a TensorBoard
-            comes before this callback.
+          ValueError: no optimizer of the model is distributed with this group, one of several has
+            more than one node, or a TensorBoard comes before this callback.
         """
         super().set_model(model)
         _turn_off_xla(model)
@@ -88,14 +80,21 @@ class Together(keras.callbacks.Callback):
         inner = getattr(optimizer, "inner_optimizer", None)
         if inner is not None and exchange_of(inner) is not None:
             lift(optimizer)
-        if not any(exchange.group is self._group for _, exchange in self._exchanges()):
+        exchanges = [exchange for _, exchange in self._exchanges()]
+        if not any(exchange.group is self._group for exchange in exchanges):
             raise ValueError(
                 "Together: the model's optimizer is not distributed with this group: "
                 "model.compile(terngrad.keras.distribute(optimizer, group), ...)"
             )
+        nodes = max(exchange.nodes for exchange in exchanges)
+        if nodes > 1 and len(exchanges) > 1:
+            raise ValueError(
+                f"Together: nodes={nodes} in a model with {len(exchanges)} distributed optimizers; "
+                "allowed is nodes=1, because each one's update precedes the next one's gradients"
+            )
         self._arrange()
-        if self._group.size > 1:
-            self._step = _SharedStep.of(model, self._group)
+        if self._group.size > 1 or nodes > 1:
+            self._step = SharedStep.of(model, exchanges[0])
 
     def _arrange(self) -> None:
         """Surrounds the other callbacks, and leaves writers to the chief."""
@@ -109,11 +108,26 @@ class Together(keras.callbacks.Callback):
         if any(isinstance(c, keras.callbacks.TensorBoard) for c in before):
             raise ValueError("Together: put it before TensorBoard in the list of callbacks")
         self._callbacks = [c for c in caller.callbacks if c is not self]
+        self._place_memories()
         if not self._group.is_chief:
             # Keras goes through the list at this moment, so that its length counts.
             idle = keras.callbacks.Callback()
             self._callbacks = [idle if isinstance(c, self._writers) else c for c in self._callbacks]
         caller.callbacks[:] = [_Before(self), *self._callbacks, self]
+
+    def _place_memories(self) -> None:
+        """Chooses where codecs' memories are saved: beside a backup, which holds the step."""
+        kinds = keras.callbacks.BackupAndRestore
+        self._backup = next((c for c in self._callbacks if isinstance(c, kinds)), None)
+        for i, (_, exchange) in enumerate(self._exchanges()):
+            folder = f"{self._backup.backup_dir}-memory/{self._group.rank}" if self._backup else ""
+            exchange.memory_folder = os.path.join(folder, str(i)) if folder else ""
+
+    def save_memories(self) -> None:
+        """Saves what codecs keep between steps, before the backup that it belongs to."""
+        if self._backup:
+            for optimizer, exchange in self._exchanges():
+                exchange.save_memories(optimizer)
 
     def on_train_begin(self, logs: dict | None = None) -> None:
         """Compares the workers' models and settings; all take the chief's state.
@@ -127,14 +141,14 @@ class Together(keras.callbacks.Callback):
         if self._group.size > 1:
             self._agree_on_model()
             self._copy_state()
-            self._step.tell([0.0] * (1 + len(_SIGNALS)))
-            self._signals.catch()
+            self._step.tell([0.0] * (1 + len(SIGNALS)))
+            self._signals.catch(sys._getframe(2).f_code)  # that of fit
         for optimizer, exchange in self._exchanges():
             exchange.align(optimizer)
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         """Tells the others in the next step if this process is to stop; stops when all know."""
-        if self._step is None:
+        if self._group.size == 1:
             return
         self._batches += 1
         stop, *signals = self._step.heard()
@@ -162,7 +176,7 @@ class Together(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Stops all if one process is to stop."""
-        if self._step is None:
+        if self._group.size == 1:
             return
         told = [float(self.model.stop_training), *self._signals.seen()]
         told = [max(mine, said) for mine, said in zip(told, self._step.told(), strict=True)]
@@ -172,9 +186,14 @@ class Together(keras.callbacks.Callback):
         self.model.stop_training = bool(stop)
 
     def on_train_end(self, logs: dict | None = None) -> None:
-        """Leaves signals to the program again."""
+        """Leaves signals to the program again, and deletes memories where Keras deletes backups."""
         del logs
         self._signals.leave()
+        if self._backup and self._backup.delete_checkpoint:
+            folder = f"{self._backup.backup_dir}-memory"
+            shutil.rmtree(f"{folder}/{self._group.rank}", ignore_errors=True)
+            with contextlib.suppress(OSError):  # it holds those of others, or there is none
+                os.rmdir(folder)
 
     def average(self, epoch: int, logs: dict[str, Any]) -> None:
         """Replaces an epoch's metrics by their means over the processes that have them."""
@@ -232,7 +251,7 @@ class Together(keras.callbacks.Callback):
         """Ends `fit` where a process was sent a signal, the same way on all."""
         if not any(signals):
             return
-        number = next(n for n, said in zip(_SIGNALS, signals, strict=True) if said)
+        number = next(n for n, said in zip(SIGNALS, signals, strict=True) if said)
         self._signals.leave(forget=True)
         self.pause()
         for callback in self._callbacks:
@@ -252,109 +271,10 @@ class _Before(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         self._together.average(epoch, logs if logs is not None else {})
+        self._together.save_memories()
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         self._together.pause()
-
-
-class _SharedStep:
-    """A model's train_step, followed by the means of moving statistics and of wishes to stop."""
-
-    def __init__(self, model: keras.Model, group: Group) -> None:
-        global _fits
-        _fits += 1
-        self.group = group
-        self._model = model
-        self._train_step: Callable = model.train_step
-        self._shared = Shared(group, f"fit {_fits}")
-        self._wishes = tf.Variable(tf.zeros(1 + len(_SIGNALS)), trainable=False)
-        self._heard = tf.Variable(tf.zeros(1 + len(_SIGNALS)), trainable=False)
-
-    @classmethod
-    def of(cls, model: keras.Model, group: Group) -> _SharedStep:
-        """Returns the model's shared step; the first call puts it into the model."""
-        found = getattr(model.train_step, "__self__", None)
-        if isinstance(found, cls) and found.group is group:
-            return found
-        made = cls(model, group)
-        model.train_step = made.run
-        model.train_function = None
-        return made
-
-    def run(self, data: Any) -> Any:
-        """Replaces the model's train_step."""
-        logs = self._train_step(data)
-        statistics = [plain(variable) for variable in _moving_statistics(self._model)]
-        wishes, *means = self._shared.mean(
-            [self._wishes.read_value(), *[v.read_value() for v in statistics]]
-        )
-        self._heard.assign(wishes)
-        for variable, mean in zip(statistics, means, strict=True):
-            variable.assign(mean)
-        return logs
-
-    def heard(self) -> list[float]:
-        """What processes wished before the last step: to stop, and by which signal."""
-        return self._heard.numpy().tolist()
-
-    def tell(self, wishes: Sequence[float]) -> None:
-        """Sets what this process wishes from the next step on."""
-        if list(wishes) != self.told():
-            self._wishes.assign(wishes)
-
-    def told(self) -> list[float]:
-        """What this process wishes."""
-        return self._wishes.numpy().tolist()
-
-    @property
-    def bytes_sent(self) -> int:
-        """Bytes that this process has sent so far, without headers."""
-        return self._shared.bytes_sent
-
-
-class _Signals:
-    """SIGINT and SIGTERM during `fit`: the first is noted, a second one ends the program."""
-
-    def __init__(self) -> None:
-        self._before: dict[int, Any] = {}
-        self._seen: dict[int, float] = {}  # when
-
-    def catch(self) -> None:
-        self._seen.clear()
-        if threading.current_thread() is threading.main_thread() and not self._before:
-            self._before = {number: signal.signal(number, self._note) for number in _SIGNALS}
-
-    def seen(self) -> list[float]:
-        return [float(number in self._seen) for number in _SIGNALS]
-
-    def leave(self, forget: bool = False) -> None:
-        """Restores the program's handlers, which get what nobody has acted upon."""
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        pending = self._seen if self._before and not forget else ()
-        self._before = {}
-        for number in list(pending):
-            del self._seen[number]
-            os.kill(os.getpid(), number)
-
-    def _note(self, number: int, frame: Any) -> None:
-        del frame
-        now = time.monotonic()
-        if number in self._seen:
-            # A launcher may pass on what the terminal sent already.
-            if now - self._seen[number] > _SECOND_SECS:
-                self.leave()
-            return
-        self._seen[number] = now
-        print("stopping after this step ...", file=sys.stderr, flush=True)
-
-
-def _moving_statistics(model: keras.Model) -> list[keras.Variable]:
-    """Returns float variables that layers change by themselves, such as those of batch norm."""
-    # A layer's own ones: its public lists also hold frozen weights, and those of layers within.
-    own = [v for n in model._flatten_layers() if n.trainable for v in n._non_trainable_variables]
-    floats = [v for v in own if "float" in keras.backend.standardize_dtype(v.dtype)]
-    return list({id(v): v for v in floats}.values())
 
 
 def _turn_off_xla(model: keras.Model) -> None:

@@ -1,5 +1,8 @@
 """The callback Together in one process."""
 
+import signal
+import sys
+
 import keras
 import numpy as np
 import pytest
@@ -7,7 +10,8 @@ import tensorflow as tf
 
 import terngrad.keras
 from terngrad.library.group import Group
-from terngrad.library.keras_together import _moving_statistics
+from terngrad.library.keras_signals import Signals
+from terngrad.library.keras_step import moving_statistics
 from terngrad.library.shared import Shared, gather
 
 ALONE = Group()
@@ -31,9 +35,9 @@ def seeded():
     keras.utils.set_random_seed(1)
 
 
-def compiled(group=ALONE, **settings):
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
-    optimizer = terngrad.keras.distribute(keras.optimizers.SGD(0.1), group)
+def compiled(group=ALONE, model=None, nodes=1, **settings):
+    model = model or keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    optimizer = terngrad.keras.distribute(keras.optimizers.SGD(0.1), group, nodes=nodes)
     model.compile(optimizer, "mse", **settings)
     return model
 
@@ -95,6 +99,49 @@ def test_wrong_uses_are_named(tmp_path):
         model.fit(*DATA, verbose=0, callbacks=[together])
 
 
+@pytest.mark.parametrize("settings", [{}, {"run_eagerly": True}, {"steps_per_execution": 2}])
+def test_each_node_gets_a_part_of_the_batch_and_all_begin_with_the_same_statistics(settings):
+    normalization = keras.layers.BatchNormalization(momentum=0.5)
+    model = keras.Sequential([keras.Input((3,)), normalization, keras.layers.Dense(2)])
+    x = np.array([[1.0], [3.0], [5.0], [7.0]]) * np.ones((4, 3))
+    model = compiled(model=model, nodes=2, **settings)
+    model.fit(x, DATA[1], verbose=0, callbacks=[terngrad.keras.Together(ALONE)])
+    # The nodes' batches are rows 0 and 2, and rows 1 and 3.
+    np.testing.assert_allclose(normalization.moving_mean.numpy(), [0.5 * (3 + 5) / 2] * 3)
+    np.testing.assert_allclose(normalization.moving_variance.numpy(), [0.5 + 0.5 * 4] * 3)
+    assert int(model.optimizer.iterations) == 1
+
+
+class Twice(keras.Sequential):
+    """Applies gradients twice in a step."""
+
+    def train_step(self, data):
+        """Makes two steps."""
+        super().train_step(data)
+        return super().train_step(data)
+
+
+def test_steps_that_nodes_cannot_make_are_named():
+    def fit(model, data=DATA, together=True):
+        callbacks = [terngrad.keras.Together(ALONE)] if together else []
+        model.fit(*data, batch_size=3, verbose=0, callbacks=callbacks)
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="nodes=2: a batch cannot be divided"):
+        fit(compiled(nodes=2))
+    with pytest.raises(ValueError, match=r"nodes=2 needs fit with callbacks=\[Together\(group\)\]"):
+        fit(compiled(nodes=2), together=False)
+    twice = Twice([keras.Input((3,)), keras.layers.Dense(2)])
+    with pytest.raises(ValueError, match="nodes=3: a train_step must apply gradients exactly once"):
+        fit(compiled(model=twice, nodes=3), [np.ones((3, 3)), np.ones((3, 2))])
+    two = compiled(nodes=2)
+    two.other = terngrad.keras.distribute(keras.optimizers.SGD(), ALONE)
+    with pytest.raises(ValueError, match="nodes=2 in a model with 2 distributed optimizers"):
+        fit(two)
+    accumulating = keras.optimizers.SGD(gradient_accumulation_steps=2)
+    with pytest.raises(ValueError, match="distribute: nodes is 2; an optimizer with gradient_acc"):
+        terngrad.keras.distribute(accumulating, ALONE, nodes=2)
+
+
 def test_statistics_of_trained_layers_are_averaged_and_frozen_weights_are_not():
     inner = keras.Sequential([keras.Input((3,)), keras.layers.BatchNormalization(name="inner")])
     frozen = keras.Sequential(
@@ -104,9 +151,25 @@ def test_statistics_of_trained_layers_are_averaged_and_frozen_weights_are_not():
     dropout = keras.layers.Dropout(0.5)
     normalization = keras.layers.BatchNormalization(name="outer")
     model = keras.Sequential([keras.Input((3,)), inner, frozen, dropout, normalization])
-    names = sorted(v.path.rpartition("/")[2] for v in _moving_statistics(model))
+    names = sorted(v.path.rpartition("/")[2] for v in moving_statistics(model))
     assert names == ["moving_mean", "moving_mean", "moving_variance", "moving_variance"]
-    assert not {id(v) for v in frozen.variables} & {id(v) for v in _moving_statistics(model)}
+    assert not {id(v) for v in frozen.variables} & {id(v) for v in moving_statistics(model)}
+
+
+def test_a_signal_is_left_to_the_program_after_an_error_has_ended_fit(capsys):
+    signals = Signals()
+
+    def fit():
+        signals.catch(sys._getframe().f_code)
+        signal.raise_signal(signal.SIGINT)
+        return signals.seen()
+
+    before = signal.getsignal(signal.SIGINT)
+    assert fit() == [1.0, 0.0]
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+    assert capsys.readouterr().err == "stopping after this step ...\n"
 
 
 def test_alone_what_is_shared_is_ones_own():

@@ -39,10 +39,12 @@ def outcomes(tmp_path, processes, *options, name="x.npz"):
     return finished([program] * processes, environments(processes))
 
 
-def environments(processes):
-    *ports, control = free_ports(processes + 1, "127.0.0.1")
-    hosts = [f"127.0.0.1:{port}" for port in ports]
-    return [launch.variables(hosts, rank, control) for rank in range(processes)]
+def environments(processes, servers=0):
+    control, *ports = free_ports(processes + servers + 1, "127.0.0.1")
+    addresses = [f"127.0.0.1:{port}" for port in ports]
+    hosts, ps_hosts = addresses[:processes], addresses[processes:]
+    roles = [("worker", i) for i in range(processes)] + [("ps", i) for i in range(servers)]
+    return [launch.variables(hosts, i, control, ps_hosts, job) for job, i in roles]
 
 
 def succeed(tmp_path, processes, *options, name="x.npz"):
@@ -110,10 +112,12 @@ def test_a_loop_by_hand_has_the_bits_of_the_training_step_of_the_programs(path):
 
 
 @pytest.mark.slow
-def test_two_reducers_do_not_disturb_each_other_and_a_differing_seed_is_named():
+@pytest.mark.parametrize("servers", [0, 1])
+def test_two_reducers_do_not_disturb_each_other_and_a_differing_seed_is_named(servers):
     program = [sys.executable, "-m", "terngrad.testing.two_nets"]
-    for output, status in finished([program] * 2, environments(2)):
-        assert status == 0, output
+    found = finished([program] * (2 + servers), environments(2, servers))
+    assert [status for _, status in found] == [0] * len(found), found
+    for output, _ in found[:2]:
         assert re.search(r"seed of the reducer is 1 on worker 1 \S+ and 0 on worker 0", output), (
             output
         )

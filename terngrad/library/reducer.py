@@ -12,7 +12,6 @@ import tensorflow as tf
 from terngrad.codecs.factory import make_codecs, payloads
 from terngrad.exchange.exchange import Exchange
 from terngrad.exchange.local import LocalExchange
-from terngrad.exchange.two_shot import Transport
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS, Layout, Policy, make_layout
 from terngrad.library.group import Group, plain
 from terngrad.ops.kernels import Kernels
@@ -57,6 +56,7 @@ class Reducer:
     Attributes:
       state: variables for tf.train.Checkpoint, see `ReducerState`.
       layout: which variables are coded, and the buckets in which they are exchanged.
+      memory: what the codecs of this process keep between steps, with ways to save and load it.
     """
 
     def __init__(
@@ -111,13 +111,11 @@ class Reducer:
         self._nodes = nodes
         self._exchange = _exchange(group, nodes, kernels, self._step)
         self._codecs = make_codecs(self.layout, kernels)
-        self._memory = Memory(self._codecs, self._exchange.first_node, nodes)
+        self.memory = Memory(self._codecs, self._exchange.first_node, nodes)
         self._seed = seed_of_draws(seed)
         self._eager = tf.function(self._means, autograph=False)
         self._calls = _Calls()
-        self.state = ReducerState(self._step, self._memory.variables)
-        if group.reducers and not isinstance(group.connection, Transport | None):
-            raise ValueError("reducer: a group over parameter servers can have only one reducer")
+        self.state = ReducerState(self._step, self.memory.variables)
         group.step = self._step
         self._tell_apart(group.reducers)
         group.reducers += 1
@@ -183,10 +181,10 @@ class Reducer:
         step, exchange = self._step.read_value(), self._exchange
         keys = draw_keys(self._seed, step, exchange.first_node, self._nodes)
         devices = [""] * self._nodes  # those of the gradients
-        memories = self._memory.read()
+        memories = self.memory.read()
         found = exchange_gradients(gradients, self._codecs, exchange, keys, devices, memories)
         with exchange.settled():
-            self._memory.assign(found.kept)
+            self.memory.assign(found.kept)
             self._step.assign_add(1)
             return [tf.identity(mean) for mean in found.means]
 

@@ -30,17 +30,18 @@ def gather(group: Group, value: Any) -> list[Any]:
 
 
 class Shared:
-    """Means and maxima of tensors over all processes, one for each node, within or without graphs.
+    """Means and maxima of tensors over all nodes of all processes, within or without graphs.
 
     Operations of one object must not overlap: give each place of a program its own.
     """
 
-    def __init__(self, group: Group, name: str) -> None:
-        """Joins the processes of a group; `name` differs from those of other objects."""
+    def __init__(self, group: Group, name: str, nodes: int = 1) -> None:
+        """Joins `nodes` nodes of each process; `name` differs from those of other objects."""
         self._group = group
         self._name = name
+        self._nodes = nodes
         self._step = tf.Variable(0, dtype=tf.int64, trainable=False)
-        self._exchange: Exchange = _exchange(group, self._step)
+        self._exchange: Exchange = _exchange(group, nodes, self._step)
         self._eager = {kind: tf.function(self._graph(kind)) for kind in ("max", "mean")}
 
     @property
@@ -48,32 +49,38 @@ class Shared:
         """Bytes that this process has sent so far, without headers."""
         return int(self._exchange.bytes_sent)
 
-    def mean(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Returns the means of float tensors, of their shapes and types."""
-        return self._combined("mean", values)
+    def mean(self, *nodes: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Returns the means of float tensors, of their shapes and types.
 
-    def max(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Returns the elementwise largest of float tensors, of their shapes and types."""
-        return self._combined("max", values)
+        Args:
+          *nodes: equally many tensors of each node of this process.
+        """
+        return self._combined("mean", nodes)
 
-    def _combined(self, kind: str, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        values = [tf.convert_to_tensor(value) for value in values]
-        if self._group.connection is None or not values:
-            return values
+    def max(self, *nodes: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Returns the elementwise largest of float tensors; see `mean`."""
+        return self._combined("max", nodes)
+
+    def _combined(self, kind: str, nodes: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
+        by_node = [[tf.convert_to_tensor(value) for value in values] for values in nodes]
+        is_alone = self._group.connection is None and self._nodes == 1
+        if is_alone or not by_node[0]:
+            return by_node[0]
         self._group.check_open()
         function = self._eager[kind] if tf.executing_eagerly() else self._graph(kind)
-        return function(values)
+        return function(by_node)
 
     def _graph(self, kind: str):
-        def combine(values: list[tf.Tensor]) -> list[tf.Tensor]:
+        def combine(by_node: list[list[tf.Tensor]]) -> list[tf.Tensor]:
             tf.numpy_function(self._group.pulse.begin, [], [])
-            row = tf.concat([tf.reshape(tf.cast(v, tf.float32), [-1]) for v in values], 0)
+            values = by_node[0]
             shapes = [tuple(value.shape) for value in values]
             name = f"{self._name}/{kind}/{zlib.crc32(repr(shapes).encode()):x}"
+            rows = [_row(node) for node in by_node]
             if kind == "max":
-                found = self._exchange.max([row], name)
+                found = self._exchange.max(rows, name)
             else:
-                (found,) = self._exchange.mean([[row]], name)
+                (found,) = self._exchange.mean([[row] for row in rows], name)
             with self._exchange.settled():
                 self._step.assign_add(1)
                 parts = tf.split(found, [int(np.prod(shape)) for shape in shapes])
@@ -83,8 +90,13 @@ class Shared:
         return combine
 
 
-def _exchange(group: Group, step: tf.Variable) -> Exchange:
+def _row(values: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Returns all values as float32 [n]."""
+    return tf.concat([tf.reshape(tf.cast(value, tf.float32), [-1]) for value in values], 0)
+
+
+def _exchange(group: Group, nodes: int, step: tf.Variable) -> Exchange:
     kernels = runtime.kernels().kernels
     if group.connection is None:
-        return LocalExchange(1, kernels)
-    return group.connection.exchange(1, kernels, step)
+        return LocalExchange(nodes, kernels)
+    return group.connection.exchange(nodes, kernels, step)

@@ -47,7 +47,8 @@ def main() -> None:
     options.add_argument("--gradients", default="ternary")
     options.add_argument("--epochs", type=int, default=2)
     options.add_argument("--steps", type=int, default=_STEPS)
-    options.add_argument("--nodes", type=int, default=0, help="by hand: nodes of this process")
+    options.add_argument("--nodes", type=int, default=1, help="nodes of this process")
+    options.add_argument("--by_hand", action="store_true", help="a loop of one's own")
     options.add_argument("--pause", choices=_PAUSES, help="what worker 1 does after six batches")
     options.add_argument("--backup", default="", help="folder of BackupAndRestore")
     options.add_argument("--batch_norm", action="store_true")
@@ -67,7 +68,7 @@ def main() -> None:
     optimizer = keras.optimizers.Adam(0.01, clipnorm=1.0)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     path = os.path.join(given.folder, str(group.rank))
-    if given.nodes:
+    if given.by_hand:
         by_hand(model, optimizer, loss, images, labels, given)
         history = {}
     else:
@@ -75,7 +76,9 @@ def main() -> None:
         dataset = group.shard(dataset).batch(nets.BATCH // group.size)
         if given.short:  # so that Keras does not know the lengths before
             dataset = dataset.take(given.steps - group.rank).filter(lambda *batch: True)
-        optimizer = terngrad.keras.distribute(optimizer, group, gradients=given.gradients, seed=3)
+        optimizer = terngrad.keras.distribute(
+            optimizer, group, gradients=given.gradients, seed=3, nodes=given.nodes
+        )
         model.compile(optimizer, loss, metrics=["accuracy"])
         validation = (images[:8], labels[:8]) if group.is_chief else None
         history = model.fit(

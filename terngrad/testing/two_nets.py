@@ -44,6 +44,9 @@ def main() -> None:
     group.broadcast(held)
     assert [int(tf.cast(v[0], tf.int32)) for v in held] == [0] * len(kinds)
     assert group.all_gather(np.float64([group.rank, 7])).tolist() == [[0, 7], [1, 7]]
+    for i in range(70):  # more than a ps has names for
+        group.barrier()
+        assert group.all_gather(np.zeros(i)).shape == (2, i)
     try:
         terngrad.Reducer(nets[0], group, seed=group.rank)
     except terngrad.MembershipError as error:

@@ -17,9 +17,20 @@ from terngrad.exchange.parameter_server.worker.client import Client
 _LOOK_SECS = 1.0
 
 
-def agree(client: Client, facts: Mapping[str, str], hosts: Sequence[str]) -> None:
-    """Compares facts with those of the other workers; see `Membership.agree`."""
-    given = client.meeting.gather(f"facts:{min(facts)}", json.dumps(dict(facts)).encode())
+def agree(
+    client: Client, facts: Mapping[str, str], hosts: Sequence[str], round_: int | None = None
+) -> None:
+    """Compares facts with those of the other workers; see `Membership.agree`.
+
+    Args:
+      client: connection to the ps.
+      facts: what must be equal.
+      hosts: those of all workers.
+      round_: number of this call, the same on all workers; None = facts of these names are compared
+        once in each view.
+    """
+    name = "facts" if round_ is not None else f"facts:{min(facts)}"
+    given = client.meeting.gather(name, json.dumps(dict(facts)).encode(), round_)
     facts_of = {worker: json.loads(text) for worker, text in given.items()}
     compare({**facts_of, client.rank: facts}, hosts)  # a late worker has not given its own
 

@@ -1,0 +1,62 @@
+"""Ctrl-C and SIGTERM while `model.fit` runs on several processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from types import CodeType, FrameType
+from typing import Any
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SECOND_SECS = 1.0  # after which a second signal is meant
+
+
+class Signals:
+    """SIGINT and SIGTERM during `fit`: the first is noted, a second one ends the program."""
+
+    def __init__(self) -> None:
+        self._fit: CodeType | None = None
+        self._before: dict[int, Any] = {}
+        self._seen: dict[int, float] = {}  # when
+
+    def catch(self, fit: CodeType) -> None:
+        """Notes signals until `leave`, while the function with this code runs."""
+        self._fit = fit
+        self._seen.clear()
+        if threading.current_thread() is threading.main_thread() and not self._before:
+            self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
+
+    def seen(self) -> list[float]:
+        return [float(number in self._seen) for number in SIGNALS]
+
+    def leave(self, forget: bool = False) -> None:
+        """Restores the program's handlers, which get what nobody has acted upon."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        pending = self._seen if self._before and not forget else ()
+        self._before = {}
+        for number in list(pending):
+            del self._seen[number]
+            os.kill(os.getpid(), number)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if not self._is_in_fit(frame):  # an error ended it, of which Keras tells no callback
+            self._seen[number] = now
+            self.leave()
+            return
+        if number in self._seen:
+            # A launcher may pass on what the terminal sent already.
+            if now - self._seen[number] > _SECOND_SECS:
+                self.leave()
+            return
+        self._seen[number] = now
+        print("stopping after this step ...", file=sys.stderr, flush=True)
+
+    def _is_in_fit(self, frame: FrameType | None) -> bool:
+        while frame is not None and frame.f_code is not self._fit:
+            frame = frame.f_back
+        return frame is not None

@@ -1,0 +1,152 @@
+"""model.fit in ways that users choose, on two workers: python -m terngrad.testing.fits."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import terngrad
+
+_BATCHES, _BATCH = 4, 8
+
+
+def main() -> None:
+    """Raises AssertionError if the workers do not train together."""
+    group = terngrad.join(timeout_secs=20.0)
+    assert group.size == 2
+    keras.utils.set_random_seed(1 + group.rank)  # the chief's weights count
+
+    usual, steps = trained(group)
+    assert steps == 2 * _BATCHES
+    for settings in ({"steps_per_execution": 2}, {"run_eagerly": True}):
+        found, steps = trained(group, **settings)
+        assert steps == 2 * _BATCHES
+        for value, expected in zip(found, usual, strict=True):
+            np.testing.assert_allclose(value, expected, atol=1e-5)
+
+    stopped_by_one(group)
+    for gradients in ("ternary", "float32"):
+        overflowing(group, gradients)
+    adversarial(group)
+    model = make_model(hidden=4 + group.rank)
+    model.compile(distributed(group, keras.optimizers.SGD(0.1)), "mse")
+    try:
+        fit(group, model)
+    except terngrad.MembershipError as error:
+        print(error)
+
+
+def data(group):
+    """Returns this worker's arrays."""
+    draw = np.random.default_rng(group.rank)
+    return draw.normal(size=(_BATCHES * _BATCH, 3)), draw.normal(size=(_BATCHES * _BATCH, 2))
+
+
+def make_model(units=2, hidden=4):
+    """Returns a model with random weights."""
+    layers = [keras.layers.Dense(hidden, "tanh"), keras.layers.Dense(units)]
+    return keras.Sequential([keras.Input((3,)), *layers])
+
+
+def distributed(group, optimizer, gradients="float32"):
+    """Returns a distributed optimizer."""
+    return terngrad.keras.distribute(optimizer, group, gradients=gradients)
+
+
+def fit(group, model, epochs=1, callbacks=(), factor=1.0, **settings):
+    """Trains on this worker's data, with its first batch times a factor."""
+    x, y = data(group)
+    x[:_BATCH] *= factor
+    callbacks = [*callbacks, terngrad.keras.Together(group)]
+    given = {"batch_size": _BATCH, "shuffle": False, "verbose": 0} | settings
+    return model.fit(x, y, epochs=epochs, callbacks=callbacks, **given)
+
+
+def assert_together(group, model):
+    """Both workers have the same weights."""
+    for variable in model.weights:
+        first, second = group.all_gather(variable.numpy())
+        np.testing.assert_array_equal(first, second)
+
+
+def trained(group, **settings):
+    """Trains two epochs from known weights; returns the weights and the number of updates."""
+    model = make_model()
+    model.set_weights([np.full(v.shape, 0.1 * (i + 1)) for i, v in enumerate(model.weights)])
+    model.compile(distributed(group, keras.optimizers.Adam(0.1)), "mse", **settings)
+    fit(group, model, epochs=2)
+    assert_together(group, model)
+    return model.get_weights(), int(model.optimizer.iterations)
+
+
+def stopped_by_one(group):
+    """Only worker 1 validates, and only worker 1 stops early."""
+    model = make_model()
+    model.compile(distributed(group, keras.optimizers.SGD(0.1)), "mse")
+    stopping = keras.callbacks.EarlyStopping("val_loss", min_delta=10.0)
+    mine = {"callbacks": [stopping], "validation_data": data(group)} if group.rank else {}
+    history = fit(group, model, epochs=5, **mine).history
+    assert len(history["loss"]) == len(history["val_loss"]) == 2, history
+    first, second = group.all_gather(np.array(history["val_loss"]))
+    np.testing.assert_array_equal(first, second)
+
+
+def overflowing(group, gradients):
+    """In mixed float16 both workers skip the step for which one has no finite gradients."""
+    policy = keras.DTypePolicy("mixed_float16")
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, dtype=policy)])
+    model.dtype_policy = policy
+    model.compile(distributed(group, keras.optimizers.SGD(0.1), gradients), "mse")
+    optimizer = model.optimizer
+    assert isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+    fit(group, model, factor=1e6 if group.rank else 1.0)  # beyond float16
+    assert int(optimizer.inner_optimizer.iterations) == _BATCHES - 1
+    assert float(optimizer.dynamic_scale) == optimizer.initial_scale / 2
+    assert all(np.isfinite(value).all() for value in model.get_weights())
+    assert_together(group, model)
+
+
+class _Adversarial(keras.Model):
+    """Two nets with an optimizer each, as in adversarial training."""
+
+    def __init__(self):
+        super().__init__()
+        self.generator, self.critic = make_model(3), make_model(1)
+
+    def build(self, input_shape):
+        self.built = True
+
+    def call(self, x):
+        return self.critic(self.generator(x))
+
+    def compile(self, first, second):
+        super().compile(loss="mse")
+        self.first, self.second = first, second
+
+    def train_step(self, batch):
+        x, _ = batch
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(self.critic(self.generator(x))) - tf.reduce_mean(self.critic(x))
+        weights = self.critic.trainable_variables
+        self.first.apply(tape.gradient(loss, weights), weights)
+        with tf.GradientTape() as tape:
+            other = -tf.reduce_mean(self.critic(self.generator(x)))
+        weights = self.generator.trainable_variables
+        self.second.apply(tape.gradient(other, weights), weights)
+        return {"critic_loss": loss, "generator_loss": other}
+
+
+def adversarial(group):
+    """A train_step of a user's own with two optimizers."""
+    model = _Adversarial()
+    optimizers = [distributed(group, keras.optimizers.Adam(0.01), "ternary") for _ in range(2)]
+    model.compile(*optimizers)
+    history = fit(group, model, epochs=2).history
+    assert {"critic_loss", "generator_loss", "bytes_sent"} < history.keys()
+    assert [int(o.iterations) for o in optimizers] == [2 * _BATCHES] * 2
+    assert_together(group, model)
+
+
+if __name__ == "__main__":
+    main()
