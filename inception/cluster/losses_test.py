@@ -128,7 +128,7 @@ def test_a_backup_worker_that_comes_and_goes_stops_nobody_and_waits_longer_each_
     rules = Rules(needed=2, elastic=False, timeout_secs=60.0)
     flags = paced_flags_of(tmp_path, f"--num_replicas_to_aggregate={rules.needed}")
     with Cluster(3, 1, *flags) as cluster:
-        cluster.wait_for("2", r"Worker 2: .* step 20,")
+        cluster.wait_for("2", r"Worker 2: .* step \d+,")
         cluster.kill("2")
         given = " ".join(cluster.members["0"].flags)
         ps, workers = (re.search(rf"--{job}_hosts=(\S+)", given)[1] for job in ("ps", "worker"))
