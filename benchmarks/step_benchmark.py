@@ -123,7 +123,7 @@ def _of_suite(
 ) -> list[dict]:
     """Returns the suite's cells with one engine."""
     served = engine == "parameter_server"
-    # Keras' fit needs an engine that broadcasts.
+    # The library's group would synchronize a connection to ps that is synchronized already.
     kinds = [kind for kind in options.kinds if not (served and kind == KERAS)]
     name = f", {engine}" if len(options.engines) > 1 else ""
     if len(options.bucket_elements) > 1:
