@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -151,6 +152,23 @@ def test_law_4_parameter_servers_of_tf_config_give_the_same_bits_over_tls(tmp_pa
     assert "waits for 2 workers who have certificates" in output
     succeed(tmp_path, 1, "--nodes=2", name="one.npz")
     assert_equal(written(tmp_path, name="one.npz"), written(tmp_path, rank=1))
+
+
+@pytest.mark.slow
+def test_law_4_all_reduce_with_the_launchers_certificates_gives_the_same_bits(
+    tmp_path, monkeypatch
+):
+    script = Path(__file__).parents[2] / "scripts" / "make_certs.sh"
+    folder = str(tmp_path / "certificates")
+    subprocess.run(["bash", str(script), folder, "127.0.0.1"], check=True, capture_output=True)
+    succeed(tmp_path, 1, "--nodes=2", name="one.npz")
+    monkeypatch.setenv("TERNGRAD_CERTIFICATES", folder)
+    succeed(tmp_path, 2)
+    assert_equal(written(tmp_path, name="one.npz"), written(tmp_path, rank=1))
+    (tmp_path / "certificates" / "127.0.0.1.key").unlink()
+    for output, status in outcomes(tmp_path, 2):
+        assert status != 0
+        assert re.search(r"join: tls: key is '.*127.0.0.1.key': cannot be read", output), output
 
 
 @pytest.mark.slow
