@@ -33,14 +33,19 @@ def together(size, act, tls=None):
     """What `act(transport)` returns or raises in each of `size` processes."""
     hosts, found = free_addresses(size), [None] * size
     members = Members(tls) if tls else None
+    acted = [threading.Event() for _ in range(size)]
 
     def run(rank):
         started = sockets.start(hosts, rank, b"secret", TIMEOUT_SECS, members)
         with contextlib.closing(started) as transport:
             try:
                 found[rank] = act(transport)
+                acted[rank].set()
             except (ValueError, tf.errors.OpError) as error:
                 found[rank] = error
+                acted[rank].set()
+                for each in acted:  # else this process' end might be another one's reason
+                    each.wait(TIMEOUT_SECS)
 
     threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(size)]
     for thread in threads:
