@@ -130,7 +130,7 @@ def _regained(ready: Ready) -> tuple[int, Iterator | None] | None:
     """Continues after a step that was abandoned because a worker joined or left.
 
     Returns:
-      The step, and new batches if it is another step than before; None if the step failed.
+      The step, and new batches unless the step's own one is there; None if the step failed.
     """
     connection, training = ready.connection, ready.training
     if connection is None or not connection.was_interrupted():
@@ -138,9 +138,9 @@ def _regained(ready: Ready) -> tuple[int, Iterator | None] | None:
     before = int(training.step)
     synchronize(ready)
     step = int(training.step)
-    if step == before:  # its batch may have been taken, and is then given again
+    if step == before and training.last_batch.holds(step):
         return step, None
-    if training.memory.variables:  # the memory belongs to the earlier step
+    if step != before and training.memory.variables:  # the memory belongs to the earlier step
         training.memory.clear()
         tell_cleared(ready.config, f"this worker received the state of step {step}")
     training.last_batch.forget()

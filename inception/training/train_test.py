@@ -401,9 +401,9 @@ def test_a_run_is_observed_in_half_precision_and_with_own_scales(
     assert most_bits - 1 < first == last <= most_bits
 
 
-@pytest.mark.parametrize(("before", "after"), [(5, 5), (5, 9), (5, 0)])
-def test_only_a_worker_that_is_given_another_step_reads_its_batches_anew(
-    monkeypatch, before, after
+@pytest.mark.parametrize(("before", "after", "held"), [(5, 5, 5), (5, 5, 4), (5, 9, 5), (5, 0, 5)])
+def test_only_a_worker_that_lacks_the_batch_of_its_step_reads_its_batches_anew(
+    monkeypatch, before, after, held
 ):
     step, forgotten = tf.Variable(before), []
     ready = types.SimpleNamespace(
@@ -411,7 +411,9 @@ def test_only_a_worker_that_is_given_another_step_reads_its_batches_anew(
         training=types.SimpleNamespace(
             step=step,
             memory=types.SimpleNamespace(variables={}),
-            last_batch=types.SimpleNamespace(forget=lambda: forgotten.append(int(step))),
+            last_batch=types.SimpleNamespace(
+                holds=lambda step: step == held, forget=lambda: forgotten.append(int(step))
+            ),
         ),
         config=None,
         goal=None,
@@ -422,5 +424,5 @@ def test_only_a_worker_that_is_given_another_step_reads_its_batches_anew(
     monkeypatch.setattr(train, "worker_batches", lambda *arguments: [arguments[-1]])
     at, batches = train._regained(ready)
     assert at == after
-    anew = [after] if after != before else []
+    anew = [after] if after != held else []
     assert list(batches or ()) == forgotten == anew

@@ -8,6 +8,7 @@ process is admitted if its certificate is for its host.
 from __future__ import annotations
 
 import collections
+import contextlib
 import errno
 import ipaddress
 import os
@@ -283,9 +284,11 @@ class _Reception:
         self._new.discard(peer)
         is_encrypted = peer.is_encrypted()
         if is_encrypted == bool(self._encryption):
-            if self._encryption:
-                peer.encrypt(self._encryption)
-            return True
+            with contextlib.suppress(OSError):
+                if self._encryption:
+                    peer.encrypt(self._encryption)
+                return True
+            is_encrypted = None
         if is_encrypted is not None:
             self._fault = f"{'it uses' if is_encrypted else 'without'} TLS: {ALL_OR_NONE}"
             peer.send({"failed": ALL_OR_NONE})

@@ -89,7 +89,11 @@ class Peer:
         return first == FIRST_OCTET if first else None
 
     def encrypt(self, encryption: Encryption) -> None:
-        """Lets an accepted connection, from which bytes have arrived, use TLS; never waits."""
+        """Lets an accepted connection, from which bytes have arrived, use TLS; never waits.
+
+        Raises:
+          OSError: it has ended meanwhile.
+        """
         context = encryption.server
         self._connection = EncryptedSocket(self._connection, context, server_side=True)
         self._connection.settimeout(0)

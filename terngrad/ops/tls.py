@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import re
 import socket
 import ssl  # which also loads OpenSSL, where Python has it
+from concurrent import futures
 from pathlib import Path
 from typing import NamedTuple
 
@@ -66,11 +68,20 @@ def encrypt(
     """
     handle, error = ctypes.c_void_p(), ctypes.create_string_buffer(_ERROR_BYTES)
     certificate = ctypes.create_string_buffer(_CERTIFICATE_BYTES)
-    size = library.load_functions().terngrad_tls_open(
-        *(plain.detach(), "\n".join(_libraries()).encode(), "\n".join(files).encode()),
-        *(host.encode(), is_server, timeout_secs, ctypes.byref(handle)),
-        *(certificate, _CERTIFICATE_BYTES, error, _ERROR_BYTES),
-    )
+    shake = library.load_functions().terngrad_tls_open
+    texts = ["\n".join(each).encode() for each in (_libraries(), files)]
+    # In its own thread: this one hears signals, such as Ctrl-C, while it waits.
+    with futures.ThreadPoolExecutor(1) as thread, plain.dup() as same:
+        shaken = thread.submit(
+            *(shake, plain.detach(), *texts, host.encode(), is_server, timeout_secs),
+            *(ctypes.byref(handle), certificate, _CERTIFICATE_BYTES, error, _ERROR_BYTES),
+        )
+        try:
+            size = shaken.result()
+        except BaseException:
+            with contextlib.suppress(OSError):  # the other side has gone
+                same.shutdown(socket.SHUT_RDWR)  # ends the handshake
+            raise
     if size < 0:
         raise ConnectionError(error.value.decode(errors="replace"))
     return Channel(handle.value, certificate.raw[:size])

@@ -1,9 +1,12 @@
 """Handshakes of sockets for the mesh: who gets through, and what the others are told."""
 
 import dataclasses
+import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 
@@ -85,6 +88,29 @@ def test_law_10_a_plain_or_silent_other_side_is_named(files, is_server, said, wh
         secs = TIMEOUT_SECS if said else 0.2
         with pytest.raises(ConnectionError, match=why):
             tls.encrypt(one, files["ours"], "127.0.0.1", is_server=is_server, timeout_secs=secs)
+
+
+def test_a_signal_ends_the_wait_for_a_silent_other_side(files):
+    class _SignalledError(Exception):
+        pass
+
+    def handle(*_):
+        raise _SignalledError
+
+    one, other = socket.socketpair()
+    before = signal.signal(signal.SIGUSR1, handle)
+    hello = lambda: other.recv(1) and signal.pthread_kill(main, signal.SIGUSR1)
+    main, teller = threading.main_thread().ident, threading.Thread(target=hello)
+    teller.start()
+    try:
+        begun = time.monotonic()
+        with pytest.raises(_SignalledError):
+            tls.encrypt(one, files["ours"], "127.0.0.1", is_server=False, timeout_secs=TIMEOUT_SECS)
+        assert time.monotonic() - begun < TIMEOUT_SECS / 2
+    finally:
+        teller.join()
+        signal.signal(signal.SIGUSR1, before)
+        other.close()
 
 
 _WITHOUT = """

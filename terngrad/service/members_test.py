@@ -5,6 +5,7 @@ import dataclasses
 import queue
 import socket
 import ssl
+import struct
 
 import pytest
 
@@ -65,6 +66,17 @@ def test_all_meet_and_a_stranger_hears_nothing(files):
         )
     )
     assert len(set(tokens)) == 1 and len(tokens[0]) == 16
+
+
+@pytest.mark.parametrize("said", [b"", b"{", b"\x16\x03\x01"])
+def test_a_stranger_that_has_gone_before_its_turn_ends_no_meeting(files, said):
+    address, tls = free_address(), files["ours"]
+    listener = admission.listen(*split_address(address))
+    with socket.create_connection(split_address(address), TIMEOUT) as stranger:
+        stranger.sendall(said)
+        stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    chief = lambda: admission.receive_all(listener, HOSTS[:2], TIMEOUT, Members(tls))
+    assert_met(in_threads(chief, joining(1, address, tls)))
 
 
 ALL_OR_NONE = "all processes need certificates, or none"

@@ -42,6 +42,10 @@ class LastBatch:
                 lambda: self._take_next(batches),
             )
 
+    def holds(self, step: int) -> bool:
+        """Whether it would give the batch of a step a second time."""
+        return int(self._belongs_to) == step
+
     def forget(self) -> None:
         """Drops the batch; call it before batches are taken from another iterator."""
         self._belongs_to.assign(_NONE)
@@ -50,6 +54,7 @@ class LastBatch:
         batch = next(batches)
         # Both share the memory of the batch: nothing is copied.
         kept = [part.assign(value) for part, value in zip(self._parts, batch, strict=True)]
-        kept.append(self._belongs_to.assign(self._step.read_value()))
-        with tf.control_dependencies(kept):
+        with tf.control_dependencies(kept):  # not where the input fails
+            is_kept = self._belongs_to.assign(self._step.read_value())
+        with tf.control_dependencies([is_kept]):
             return tuple(map(tf.identity, batch))

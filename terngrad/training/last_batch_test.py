@@ -48,8 +48,8 @@ class Training:
         self.seen.append((images.tolist(), int(labels)))
 
 
-def batches_from(step):
-    numbers = tf.data.Dataset.range(step, 100)
+def batches_from(step, end=100):
+    numbers = tf.data.Dataset.range(step, end)
     images = numbers.map(lambda i: tf.cast([i, i], tf.float32))
     return iter(tf.data.Dataset.zip(images, numbers))
 
@@ -76,3 +76,14 @@ def test_law_8_after_a_step_back_all_batches_are_those_of_the_new_iterator():
     training.last_batch.forget()
     training.runner.many(batches_from(2), 2)
     assert training.seen == expected([2, 3])
+
+
+def test_law_8_no_batch_is_given_twice_where_the_input_fails():
+    training, batches = Training(), batches_from(0, end=1)
+    training.runner.many(batches, 1)
+    assert training.last_batch.holds(0)
+    for _ in range(2):
+        with pytest.raises(tf.errors.OutOfRangeError):
+            training.runner.many(batches, 1)
+        assert not training.last_batch.holds(1)
+    assert training.seen == expected([0])
