@@ -94,9 +94,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         f"first host also needs the one {_CONTROL_PORT_ABOVE} above (default: {_PORT})",
     )
     parser.add_argument("--python", default=sys.executable, help="interpreter (default: this one)")
-    parser.add_argument(
-        "--ssh", help='with --hosts: command and options, such as "ssh -F FILE"'
-    )
+    parser.add_argument("--ssh", help='with --hosts: command and options, such as "ssh -F FILE"')
     parser.add_argument(
         "--certificates",
         metavar="DIR",
