@@ -12,8 +12,8 @@ listed twice has two. ssh must not ask for a password.
 
 Each output line begins with the index of its worker. If a process fails, the others are asked to
 end, and killed after 15 s; the exit status is that of the first that failed. Ctrl-C, SIGTERM and
-SIGHUP are passed on to all, with the same deadline; the exit status is then 128 + the signal's
-number. A second Ctrl-C kills all at once.
+SIGHUP are passed on to all workers, with the same deadline; the exit status is then 128 + the
+signal's number. Parameter servers end after them. A second Ctrl-C kills all at once.
 """
 
 from __future__ import annotations
