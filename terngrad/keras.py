@@ -2,7 +2,7 @@
 
 group = terngrad.join()
 optimizer = terngrad.keras.distribute(keras.optimizers.Adam(1e-3), group)
-model.compile(optimizer, loss, metrics)
+model.compile(optimizer, loss, metrics=metrics)
 model.fit(group.shard(dataset), callbacks=[terngrad.keras.Together(group)])
 """
 

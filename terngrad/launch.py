@@ -12,8 +12,8 @@ listed twice has two. ssh must not ask for a password.
 
 Each output line begins with the index of its worker. If a process fails, the others are asked to
 end, and killed after 15 s; the exit status is that of the first that failed. Ctrl-C, SIGTERM and
-SIGHUP are passed on to all, with the same deadline; the exit status is then 128 + the signal's
-number. A second Ctrl-C kills all at once.
+SIGHUP are passed on to all workers, with the same deadline; the exit status is then 128 + the
+signal's number. Parameter servers end after them. A second Ctrl-C kills all at once.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from terngrad.cluster.managed import launch
 from terngrad.cluster.ports import free_ports
 
 _GRACE_SECS, _NOTICE_SECS = 15.0, 3.0
+_PORT = 2222
 _CONTROL_PORT_ABOVE = 1000  # the port of the first host
 _CONNECT_SECS = 10
 
@@ -58,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
         more = {launch.INSECURE: "1"} if arguments.allow_insecure_network else {}
         more |= {launch.CERTIFICATES: arguments.certificates} if arguments.certificates else {}
         places = _places(arguments.hosts, arguments.ps, arguments.port)
-        members = _on_hosts(places, arguments.port, command, arguments.ssh, more)
+        members = _on_hosts(places, arguments.port, command, arguments.ssh or "ssh", more)
     else:
         members = _on_this_machine(arguments.n, arguments.ps, command)
     run = LocalRun(
@@ -69,6 +70,7 @@ def main(argv: Sequence[str]) -> int:
         grace_secs=_GRACE_SECS,
         notice_secs=_NOTICE_SECS,
         relays=True,
+        is_elastic=False,
     )
     return run.run()
 
@@ -88,14 +90,11 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--port",
         type=int,
-        default=2222,
         help="with --hosts: first port of each host's processes; without parameter servers the "
-        f"first host also needs the one {_CONTROL_PORT_ABOVE} above (default: %(default)s)",
+        f"first host also needs the one {_CONTROL_PORT_ABOVE} above (default: {_PORT})",
     )
     parser.add_argument("--python", default=sys.executable, help="interpreter (default: this one)")
-    parser.add_argument(
-        "--ssh", default="ssh", help='with --hosts: command and options, such as "ssh -F FILE"'
-    )
+    parser.add_argument("--ssh", help='with --hosts: command and options, such as "ssh -F FILE"')
     parser.add_argument(
         "--certificates",
         metavar="DIR",
@@ -128,11 +127,15 @@ def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> No
         parser.error(f"-n is {arguments.n}; allowed are whole numbers of 1 and more")
     if arguments.ps < 0:
         parser.error(f"--ps is {arguments.ps}; allowed are 0 and more")
+    for name in ("port", "ssh", "certificates", "allow_insecure_network"):
+        if arguments.hosts is None and getattr(arguments, name):
+            parser.error(f"--{name} needs --hosts: processes of this machine do not use it")
     if arguments.hosts is not None:
         arguments.hosts = arguments.hosts.split(",")
         for host in arguments.hosts:
             if not host or host.startswith("-") or any(c.isspace() for c in host):
                 parser.error(f"--hosts has {host!r}; allowed are names of hosts, with commas")
+        arguments.port = _PORT if arguments.port is None else arguments.port
         if not 0 < arguments.port < (1 << 16) - _CONTROL_PORT_ABOVE:
             parser.error(f"--port is {arguments.port}; allowed are 1 to 64535")
     if arguments.module:
@@ -164,7 +167,9 @@ def _on_this_machine(count: int, servers: int, command: Sequence[str]) -> list[P
     jobs = [("worker", i) for i in range(count)] + [("ps", i) for i in range(servers)]
     places = [_Place(*job, "", f"127.0.0.1:{p}") for job, p in zip(jobs, ports, strict=True)]
     return [
-        Process(i, place.label, command, _variables(places, place, control))
+        Process(
+            i, place.label, command, _variables(places, place, control), is_ps=place.job == "ps"
+        )
         for i, place in enumerate(places)
     ]
 
@@ -199,7 +204,7 @@ def _on_hosts(
         if path := os.environ.get("PYTHONPATH"):
             variables |= {"PYTHONPATH": path}
         words = [*shlex.split(ssh), *options, "--", place.name, _remote(command, variables)]
-        processes.append(Process(i, place.label, words, is_remote=True))
+        processes.append(Process(i, place.label, words, is_ps=place.job == "ps", is_remote=True))
     return processes
 
 

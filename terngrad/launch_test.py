@@ -25,6 +25,17 @@ if sys.argv[1] != "ok":
     time.sleep(60)
 """
 
+SERVED = """
+import os, signal, sys, time
+job = os.environ["TERNGRAD_JOB"]
+def end(number, frame):
+    time.sleep(0.5 if job == "worker" else 0)
+    sys.exit(f"{job} ends")
+signal.signal(signal.SIGTERM, end)
+print(job, "waits", flush=True)
+time.sleep(60)
+"""
+
 # Takes the place of ssh: runs the last word of its command line on this machine.
 SSH = 'import os, sys; assert sys.argv[-3] == "--"; os.execvp("sh", ["sh", "-c", sys.argv[-1]])'
 
@@ -55,6 +66,8 @@ def launched(*arguments):
 LAUNCH = """
 import sys
 from terngrad import launch
+from terngrad.cluster import local_run
+local_run._PS_GRACE_SECS = 0.1
 launch._NOTICE_SECS, launch._GRACE_SECS = 0.1, 2.0
 sys.exit(launch.main(sys.argv[1:]))
 """
@@ -91,6 +104,18 @@ def test_a_signal_ends_all(program, places, number):
 
 
 @pytest.mark.slow
+def test_a_signal_reaches_the_workers_and_parameter_servers_end_after_them(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(textwrap.dedent(SERVED))
+    with launched("-n", "1", "--ps", "1", str(program)) as run:
+        for job in ("worker", "ps"):
+            run.wait_for(f"{job} waits")
+        run.process.send_signal(signal.SIGTERM)
+        assert run.finish() == 128 + signal.SIGTERM, run.output
+    assert run.output.index("worker ends") < run.output.index("ps ends")
+
+
+@pytest.mark.slow
 def test_a_process_that_does_not_end_is_killed(program):
     with launched("-n", "2", program, "stubborn") as run:
         for rank in "01":
@@ -111,6 +136,8 @@ def test_a_process_that_does_not_end_is_killed(program):
         (["-n", "2", "gone.py"], "no such program: gone.py"),
         (["--hosts=a,,b", "x.py"], "--hosts has ''; allowed are names of hosts"),
         (["--hosts=a", "--port=0", "x.py"], "--port is 0; allowed are 1 to 64535"),
+        (["-n", "2", "--port=80", "x.py"], "--port needs --hosts"),
+        (["-n", "2", "--certificates=certs", "x.py"], "--certificates needs --hosts"),
         (["-n", "2", "--ps=-1", "x.py"], "--ps is -1; allowed are 0 and more"),
     ],
 )

@@ -126,11 +126,12 @@ class LocalRun:
         grace_secs: float | None = None,
         notice_secs: float | None = None,
         relays: bool = False,
+        is_elastic: bool = True,
     ) -> None:
         """Starts nothing yet.
 
         Args:
-          members: the processes. If a ps is among them, the death of one does not end the others.
+          members: the processes.
           restarts: how many processes that were killed are started again; only beside a ps.
           requests: to end.
           output: gets the lines of all processes.
@@ -138,6 +139,7 @@ class LocalRun:
           notice_secs: time after a failure in which the others may end by themselves before they
             are asked to; None = they are not asked.
           relays: whether workers get the signal that asks to end, and not always SIGTERM.
+          is_elastic: whether the death of one does not end the others, if a ps is among them.
         """
         self.asked = False
         self._requests = requests
@@ -147,7 +149,7 @@ class LocalRun:
         self._notice_secs = notice_secs
         self._relays = relays
         self._are_hurried = False  # whether a failure of another has asked the workers to end
-        self._outlive_others = any(member.is_ps for member in members)
+        self._outlive_others = is_elastic and any(member.is_ps for member in members)
         self._restarts = Restarts(restarts)
         self._killed: list[tuple[float, Process]] = []  # waiting for the moment of their restart
         self._processes: list[subprocess.Popen] = []
@@ -269,7 +271,7 @@ class LocalRun:
         if self._ends and time.monotonic() > self._ends[-1].monotonic_secs + _PS_GRACE_SECS:
             self._are_told = True
             for process in self._servers:
-                process.terminate()
+                _send(process, signal.SIGTERM)
 
     def _workers(self) -> list[subprocess.Popen]:
         return [process for process in self._processes if process not in self._servers]

@@ -35,6 +35,7 @@ class Group(contextlib.AbstractContextManager):
       connection: the engine's connection to the others; None if there are none.
       pulse: counts what this process does together with the others.
       reducers: number of reducers so far.
+      was_stopped: whether all were interrupted after the same step, so that none has failed.
       step: that of the reducer, by which parameter servers know an operation; None = there is none.
     """
 
@@ -64,11 +65,13 @@ class Group(contextlib.AbstractContextManager):
         self._agree = agree
         self._membership = membership
         self.reducers = 0
+        self.was_stopped = False
         self._barriers = 0
         self.step: tf.Variable | None = None
         self._stands = False  # whether parameter servers have let this process make steps
         if membership:
             atexit.register(self._end)
+            self._show, sys.excepthook = sys.excepthook, self._show_error
 
     @property
     def is_chief(self) -> bool:
@@ -192,6 +195,8 @@ class Group(contextlib.AbstractContextManager):
             if isinstance(error, OperationError) and not self._is_loss(error):
                 error = RuntimeError(reason(error, ()))  # one of the program's own
                 kind = RuntimeError
+            if isinstance(error, KeyboardInterrupt) and self.was_stopped:
+                kind, error = SystemExit, SystemExit()  # the others may still save
             self.connection = None
             self._agree = _is_closed
             membership.__exit__(kind, error, traceback)
@@ -204,6 +209,24 @@ class Group(contextlib.AbstractContextManager):
         """Raises MembershipError if this process has left the others."""
         if self.size > 1 and self._membership is None:
             _is_closed({})
+
+    def _show_error(
+        self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+    ) -> None:
+        """Shows the error that ends the program, unless another process is its reason.
+
+        Leaving the others then ends this process with one line, which names that process.
+        """
+        said = ""
+        is_loss = isinstance(error, OperationError) and self._membership and self._is_loss(error)
+        if is_loss or isinstance(error, MembershipError):
+            try:
+                self.__exit__(kind, error, traceback)
+            except ValueError as why:
+                said = "" if why is error else str(why)
+        self._show(kind, error, traceback)
+        if said:
+            print(said, file=sys.stderr, flush=True)
 
     def _end(self) -> None:
         """Leaves the others at the end of the program."""

@@ -114,6 +114,7 @@ def test_law_8_killed_and_started_again_with_a_backup_equals_undisturbed(tmp_pat
     (output, status), (_, killed) = outcomes(tmp_path / "part", 2, *options, backup, "--pause=die")
     assert (status, killed) == (1, -9), output
     assert re.search(r"worker 1 \S+ died: its connection closed", output), output
+    assert "Traceback" not in output
     resumed, _ = fitted(tmp_path / "part", 2, *options, backup)
     assert len(resumed["loss"]) == 1, "the first epoch was made again"
     assert_same_weights(chief, resumed)

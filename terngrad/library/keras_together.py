@@ -137,6 +137,7 @@ class Together(keras.callbacks.Callback):
         """
         del logs
         self._batches = 0
+        self._group.was_stopped = False
         self.pause()
         if self._group.size > 1:
             self._agree_on_model()
@@ -257,6 +258,7 @@ class Together(keras.callbacks.Callback):
         for callback in self._callbacks:
             if isinstance(callback, keras.callbacks.ModelCheckpoint) and batch is not None:
                 callback._save_model(epoch=self._epoch, batch=batch, logs=logs or {})
+        self._group.was_stopped = True
         if number == signal.SIGINT:
             raise KeyboardInterrupt("a worker was interrupted; all stopped after the same step")
         raise SystemExit(128 + number)

@@ -1,5 +1,6 @@
 """Own training loops with the library, on one process and on two."""
 
+import contextlib
 import json
 import re
 import subprocess
@@ -391,6 +392,44 @@ def test_wrong_gradients_are_named(gradients, why):
 def test_wrong_settings_of_a_reducer_are_named(given, settings, why):
     with pytest.raises(ValueError, match=why):
         Reducer(given or variables(), ALONE, **settings)
+
+
+class Membership(contextlib.AbstractContextManager):
+    """Notes the error with which a process leaves the others, and has lost one of them."""
+
+    def __exit__(self, kind, error, traceback):
+        """Raises what the real one does where nobody is lost."""
+        self.left_with = error
+        if isinstance(error, tf.errors.OpError):
+            raise MembershipError("an operation failed")
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """Errors that Python has shown, with what the group then knew."""
+    errors = []
+    monkeypatch.setattr(sys, "excepthook", lambda kind, error, _: errors.append(error))
+    return errors
+
+
+def test_who_is_lost_is_looked_for_before_an_error_is_shown(shown, capsys):
+    group = Group(0, 2, membership=(membership := Membership()))
+    sys.excepthook(ValueError, own := ValueError("own"), None)
+    assert shown == [own]
+    group.check_open()
+    lost = tf.errors.UnavailableError(None, None, "closed")
+    sys.excepthook(type(lost), lost, None)
+    assert membership.left_with is lost
+    assert shown == [own, lost]
+    assert capsys.readouterr().err == "an operation failed\n"
+
+
+def test_a_process_that_stopped_with_all_others_is_no_failure(shown):
+    for was_stopped, kind in ((False, KeyboardInterrupt), (True, SystemExit)):
+        group = Group(0, 2, membership=(membership := Membership()))
+        group.was_stopped = was_stopped
+        group.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+        assert isinstance(membership.left_with, kind)
 
 
 def test_a_closed_group_refuses_operations():
