@@ -109,7 +109,8 @@ def visited(ps, workers, rules):
         with open_channel(ps, None, 60.0) as channel:
             while not stop.wait(0.01):
                 with contextlib.suppress(AwayError):
-                    stream, outbox = try_stream(channel, "Meet", hello(2, 0, [ps], workers, rules))
+                    introduction = hello(2, 0, [ps], workers, rules)
+                    stream, outbox = try_stream(channel, "Meet", introduction, 10.0)
                     outbox.put(Report(standing=Standing()).SerializeToString())
                     stop.wait(0.3)
                     outbox.close()
