@@ -122,10 +122,8 @@ def test_the_others_blame_nobody_for_an_error_that_all_have():
     members, losses = join_all(2)
     error = SharedError("step 7: entropy_loss is nan")
     members[1].__exit__(type(error), error, None)
-    assert losses.get(timeout=TIMEOUT) == (
-        0,
-        "worker 0 (host0:2222) ends: step 7: entropy_loss is nan",
-    )
+    text = "worker 0 (host0:2222) ends: step 7: entropy_loss is nan"
+    assert losses.get(timeout=TIMEOUT) == (0, text)
 
 
 def test_the_others_learn_which_signal_stopped_a_process():

@@ -139,17 +139,17 @@ class Server:
         worker, outbox = self._admit(context), Outbox(context.cancel)
         if not self._service.open_exchange(worker, outbox):
             self._gate.refuse_second(context, worker)
-        stream = _Stream(outbox, context)
+        stream, why = _Stream(outbox, context), ""
         try:
             context.send_initial_metadata(WELCOME)
             stream.start(requests, functools.partial(self._service.take, worker, outbox))
             yield from outbox
         finally:
             if stream.error:  # logged here: a stream that was cut does not carry it to the worker
-                self._gate.complain(context, stream.error)
+                why = self._gate.complain(context, stream.error)
             self._service.close_exchange(worker, stream.last, stream.ending)
-        if stream.error:
-            self._refuse(context, stream.error)
+        if why:
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, why)
 
     def _meet(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator:
         worker, outbox = self._admit(context), Outbox(context.cancel)
