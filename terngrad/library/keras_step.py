@@ -47,7 +47,7 @@ class SharedStep:
         if self.exchange.nodes > 1:
             return self._run_nodes(data)
         logs = self._train_step(data)
-        self._share([_values(moving_statistics(self._model))])
+        self._share(data, [_values(moving_statistics(self._model))])
         return logs
 
     def _run_nodes(self, data: Any) -> Any:
@@ -64,13 +64,15 @@ class SharedStep:
                 f"nodes={self.exchange.nodes}: the model is built within its train_step; call it "
                 "once before fit"
             )
-        self._share(by_node)
+        self._share(data, by_node)
         return logs
 
-    def _share(self, by_node: Sequence[Sequence[tf.Tensor]]) -> None:
+    def _share(self, data: Any, by_node: Sequence[Sequence[tf.Tensor]]) -> None:
         """Assigns the means of moving statistics, and hears what processes wish."""
-        own = self._wishes.read_value()
-        wishes, *means = self._shared.mean(*[[own, *values] for values in by_node])
+        # A step without a batch must not begin: its end would break the operations of others.
+        with tf.control_dependencies(_tensors(data)):
+            own = self._wishes.read_value()
+            wishes, *means = self._shared.mean(*[[own, *values] for values in by_node])
         self._heard.assign(wishes)
         _assign(moving_statistics(self._model), means)
 
@@ -91,6 +93,12 @@ class SharedStep:
     def bytes_sent(self) -> int:
         """Bytes that this process has sent so far, without headers."""
         return self._shared.bytes_sent
+
+
+def _tensors(data: Any) -> list[tf.Tensor]:
+    """Returns the tensors of a batch."""
+    parts = tf.nest.flatten(data, expand_composites=True)
+    return [part for part in parts if tf.is_tensor(part)]
 
 
 def moving_statistics(model: keras.Model) -> list[keras.Variable]:

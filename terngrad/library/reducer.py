@@ -177,7 +177,8 @@ class Reducer:
     def _means(self, gradients: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
         """The exchange, as operations of the current graph."""
         if self._group.connection is not None:
-            tf.numpy_function(self._group.pulse.begin, [], [])
+            with tf.control_dependencies(gradients[0][-1:]):  # a step without a batch is none
+                tf.numpy_function(self._group.pulse.begin, [], [])
         step, exchange = self._step.read_value(), self._exchange
         keys = draw_keys(self._seed, step, exchange.first_node, self._nodes)
         devices = [""] * self._nodes  # those of the gradients
