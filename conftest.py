@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,6 @@ from inception import app
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 with app.quiet_import():  # before the conftests of the folders, which need TensorFlow
-    from terngrad import allocator
     from terngrad.training import runtime
 
 
@@ -26,13 +25,6 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     runtime.configure(intra_threads=0, inter_threads=0, deterministic=True, log_placement=False)
     runtime.towers(2, on_cpu=True)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def memory() -> Iterator[None]:
-    """Gives the memory of a module's tests back: the allocator of trainings keeps it."""
-    yield
-    allocator.give_back()
 
 
 @pytest.fixture(scope="session")
