@@ -53,6 +53,8 @@ _TFJOB = {  # after the definition of kubeflow.org/v1; the pod templates are Kub
     },
 }
 
+_TFJOB_SCHEMA = jsonschema.Draft202012Validator(_TFJOB)
+
 
 def manifests():
     """All parts of the manifests, each with the name of its file."""
@@ -76,6 +78,19 @@ def jobs(part):
         }
         for name, replicas in part["spec"]["tfReplicaSpecs"].items()
     ]
+
+
+def faults(part, version):
+    """What is wrong with a manifest for a version of Kubernetes."""
+    found = []
+    if part["kind"] == "TFJob":
+        found += [error.message for error in _TFJOB_SCHEMA.iter_errors(part)]
+    for job in jobs(part):
+        try:
+            kubernetes_validate.validate(job, version, strict=True)
+        except kubernetes_validate.ValidationError as error:
+            found.append(error.message)
+    return found
 
 
 def containers(part):
@@ -102,10 +117,18 @@ def manifest(name, kind):
 @pytest.mark.parametrize("version", _KUBERNETES)
 @pytest.mark.parametrize("part", manifests())
 def test_a_manifest_keeps_its_schema(part, version):
-    if part["kind"] == "TFJob":
-        jsonschema.validate(part, _TFJOB)
-    for job in jobs(part):
-        kubernetes_validate.validate(job, version, strict=True)
+    assert faults(part, version) == []
+
+
+@pytest.mark.parametrize("version", _KUBERNETES)
+def test_a_manifest_that_breaks_a_schema_is_noticed(version):
+    job, tfjob = manifest("all_reduce.yaml", "Job"), manifest("tfjob.yaml", "TFJob")
+    job["spec"]["completionz"] = 2
+    (told,) = faults(job, version)
+    assert "completionz" in told
+    tfjob["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] = 0
+    tfjob["spec"]["tfReplicaSpecs"]["PS"]["template"]["spec"]["containerz"] = []
+    assert len(faults(tfjob, version)) == 2
 
 
 @pytest.mark.parametrize("part", manifests())

@@ -116,8 +116,12 @@ def test_a_stopped_conversion_goes_on_with_the_missing_files(source, tmp_path, c
 
 def test_nothing_is_downloaded_for_a_complete_folder(source, tmp_path, monkeypatch):
     _convert(source, tmp_path / "out")
-    monkeypatch.setattr(mnist, "download", None)
+    whole = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    downloads = []
+    monkeypatch.setattr(mnist, "download", lambda *arguments: downloads.append(arguments))
     convert.convert("mnist", str(tmp_path / "out"))
+    assert not downloads
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == whole
 
 
 def test_records_of_an_earlier_version_without_a_note_are_kept(source, tmp_path):
