@@ -1,5 +1,6 @@
 """Fixtures that run a test on each implementation of the kernels."""
 
+import contextlib
 import os
 
 import pytest
@@ -24,11 +25,28 @@ def native(request):
     return native_kernels(request.param)
 
 
+@pytest.fixture(scope="session")
+def native_library():
+    """Skips tests of native code where there is none."""
+    with skipped_without_native_code():
+        library.load()
+
+
 def native_kernels(path):
     """Returns the native kernels of a path; skips if they are not available."""
+    with skipped_without_native_code():
+        try:
+            return NativeKernels(path)
+        except ValueError as error:  # this processor lacks the instructions
+            pytest.skip(str(error))
+
+
+@contextlib.contextmanager
+def skipped_without_native_code():
+    """Skips the test if there is no native code, unless TERNGRAD_KERNELS asks for it."""
     try:
-        return NativeKernels(path)
-    except (library.UnavailableError, ValueError) as error:
-        if isinstance(error, library.UnavailableError) and os.environ.get("TERNGRAD_KERNELS"):
-            raise  # TERNGRAD_KERNELS asks for them
+        yield
+    except library.UnavailableError as error:
+        if os.environ.get("TERNGRAD_KERNELS"):
+            raise
         pytest.skip(str(error))

@@ -1,6 +1,5 @@
 """Workers that exchange without parameter servers: certificates, transports and signals."""
 
-import dataclasses
 import os
 import re
 import signal
@@ -16,16 +15,12 @@ from inception.testing.runs import (
     paced_flags_of,
     parameters,
     refusal,
+    tls_flags,
     worker_pids,
 )
 from terngrad.testing.certificates import make_certificates
 from terngrad.testing.processes import finished
 from terngrad.training import checkpoints
-
-
-def tls_flags(tls):
-    """The flags that name a process' certificates."""
-    return [f"--tls_{name}={path}" for name, path in dataclasses.asdict(tls).items() if path]
 
 
 @pytest.mark.slow

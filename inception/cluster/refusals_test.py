@@ -22,6 +22,7 @@ from inception.testing.runs import (
     paced_flags_of,
     parameters,
     refusal,
+    tls_flags,
 )
 from slim.conversion import convert
 from slim.datasets import mnist
@@ -136,8 +137,7 @@ def flooded(address, connections):
 
 def test_a_flood_of_connections_neither_ends_a_ps_nor_keeps_a_worker_out(tmp_path, undisturbed):
     tls = make_certificates(tmp_path, "ours", "all")
-    files = [f"--tls_{k}={getattr(tls, k)}" for k in ("ca", "cert", "key")]
-    flags = paced_flags_of(tmp_path / "train", *files, steps=LONGER)
+    flags = paced_flags_of(tmp_path / "train", *tls_flags(tls), steps=LONGER)
     with Cluster(3, 1, *flags, absent=["ps 0"]) as cluster:
         (command,) = commands_of(*flags, [cluster.members["ps 0"].flags])
         few = 'ulimit -n 256; exec "$@"'
@@ -166,9 +166,8 @@ def _encrypted(tmp_path_factory):
     """
     folder = tmp_path_factory.mktemp("encrypted")
     ours, theirs = (make_certificates(folder, ca, f"of {ca}") for ca in ("ours", "theirs"))
-    tls = lambda files: [f"--tls_{k}={v}" for k, v in dataclasses.asdict(files).items()]
     waiting = "--worker_timeout_secs=200"
-    program, flags = paced_flags_of(folder / "train", *tls(ours), waiting, steps=STEPS)
+    program, flags = paced_flags_of(folder / "train", *tls_flags(ours), waiting, steps=STEPS)
     with Cluster(2, 1, program, flags, absent=["1", "ps 0"]) as cluster:
         cluster.wait_for("0", "Worker hosts are")
         time.sleep(3.0)  # nobody says that it has tried to reach the ps
@@ -176,7 +175,7 @@ def _encrypted(tmp_path_factory):
         cluster.wait_for("ps 0", "waits for 2 workers who have certificates")
         foreign = dataclasses.replace(theirs, ca=ours.ca)  # it would trust the ps
         own = cluster.members["1"].flags
-        said = refusal(*flags, *own, *tls(foreign), "--worker_timeout_secs=2")
+        said = refusal(*flags, *own, *tls_flags(foreign), "--worker_timeout_secs=2")
         cluster.wait_for("ps 0", REFUSED)
         cluster.start("1")
         cluster.finish()

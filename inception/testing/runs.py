@@ -1,6 +1,7 @@
 """Short trainings that tests start, and their results."""
 
 import contextlib
+import dataclasses
 import os
 import re
 import sys
@@ -11,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from inception.cluster import members
+from terngrad.service.security import Tls
 from terngrad.testing import forked
 from terngrad.testing.processes import Started, mpirun
 
@@ -70,6 +72,11 @@ def paced_flags_of(folder: Path, *more: str, **settings: object) -> tuple[str, l
     defaults = {"net": "mlp", "batch_size": 2, "steps": ENDLESS}
     _, flags = flags_of(folder, **defaults | settings)
     return "inception.testing.paced_train", [*flags, *more]
+
+
+def tls_flags(tls: Tls) -> list[str]:
+    """Returns the flags that name a process' certificates."""
+    return [f"--tls_{name}={path}" for name, path in dataclasses.asdict(tls).items() if path]
 
 
 class Run(Started):

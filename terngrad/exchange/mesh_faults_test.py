@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from terngrad.cluster.channel import split_address
 from terngrad.exchange.sockets import SocketTransport
-from terngrad.ops import library, tls
+from terngrad.ops import tls
 from terngrad.ops.mesh import Mesh
 from terngrad.testing.certificates import make_certificates
 from terngrad.testing.proxy import Fault, Kind, Proxy, plan
@@ -23,11 +23,7 @@ HARMLESS = (Kind.DELAY, Kind.THROTTLE)
 
 
 @pytest.fixture(scope="module", name="files")
-def _files(tmp_path_factory):
-    try:
-        library.load()
-    except library.UnavailableError as error:
-        pytest.skip(str(error))
+def _files(tmp_path_factory, native_library):
     made = make_certificates(tmp_path_factory.mktemp("certificates"), "ours", "all")
     return tls.Files(made.ca, made.cert, made.key)
 

@@ -8,7 +8,6 @@ import pytest
 import tensorflow as tf
 
 from terngrad.exchange import sockets
-from terngrad.ops import library
 from terngrad.service.members import Members
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.certificates import make_certificates
@@ -16,12 +15,7 @@ from terngrad.testing.certificates import make_certificates
 TIMEOUT_SECS = 60.0
 
 
-@pytest.fixture(autouse=True)
-def _needs_kernels():
-    try:
-        library.load()
-    except library.UnavailableError as error:
-        pytest.skip(str(error))
+pytestmark = pytest.mark.usefixtures("native_library")
 
 
 @pytest.fixture(scope="module", name="tls")

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from terngrad.ops import library, tls
+from terngrad.ops import tls
 from terngrad.testing.certificates import make_certificates
 from terngrad.testing.threads import in_threads
 
@@ -18,12 +18,8 @@ TIMEOUT_SECS = 20.0
 
 
 @pytest.fixture(scope="module", name="files")
-def _files(tmp_path_factory):
+def _files(tmp_path_factory, native_library):
     """Certificates: of this training, for another host, of another authority; and a lost key."""
-    try:
-        library.load()
-    except library.UnavailableError as error:
-        pytest.skip(str(error))
     folder = tmp_path_factory.mktemp("certificates")
     ours = make_certificates(folder, "ours", "here", ("IP:127.0.0.1", "IP:::1", "DNS:*.b.example"))
     elsewhere = make_certificates(folder, "ours", "elsewhere", ("DNS:host-b",))
