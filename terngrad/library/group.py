@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import collections
 import contextlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -26,15 +27,13 @@ class Group(contextlib.AbstractContextManager):
     """The processes that train together; `terngrad.join` returns it.
 
     As a context manager it leaves the others at the end of the block. Without one it leaves when
-    the program ends. All processes must call its methods in the same
-    order, except `shard`.
+    the program ends. All processes must call its methods in the same order, except `shard`.
 
     Attributes:
       rank: index of this process.
       size: number of processes.
       connection: the engine's connection to the others; None if there are none.
       pulse: counts what this process does together with the others.
-      reducers: number of reducers so far.
       was_stopped: whether all were interrupted after the same step, so that none has failed.
       step: that of the reducer, by which parameter servers know an operation; None = there is none.
     """
@@ -64,9 +63,8 @@ class Group(contextlib.AbstractContextManager):
         self.pulse = pulse or Pulse()
         self._agree = agree
         self._membership = membership
-        self.reducers = 0
         self.was_stopped = False
-        self._barriers = 0
+        self._counts = collections.Counter()
         self.step: tf.Variable | None = None
         self._stands = False  # whether parameter servers have let this process make steps
         if membership:
@@ -107,8 +105,15 @@ class Group(contextlib.AbstractContextManager):
         Raises:
           MembershipError: a process left or called something else.
         """
-        self._barriers += 1
-        self.agree({f"barrier {self._barriers}": "reached"})
+        self.agree({f"barrier {self.count('barrier')}": "reached"})
+
+    def count(self, kind: str) -> int:
+        """Returns how many of a kind this group has had before: all processes count alike.
+
+        So it tells apart the names of the operations of several reducers, optimizers and fits.
+        """
+        self._counts[kind] += 1
+        return self._counts[kind] - 1
 
     def agree(self, facts: Mapping[str, str]) -> None:
         """Compares facts with those of the other processes, and waits for these.

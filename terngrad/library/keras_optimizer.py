@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -22,8 +21,6 @@ Optimizer = TypeVar("Optimizer", bound=keras.optimizers.Optimizer)
 _STATE = "_terngrad"  # attribute of a distributed optimizer
 # Assigned past Keras, whose attributes Keras tracks, and past `Exchanging.__class__`.
 _CLASS = vars(object)["__class__"]
-
-_distributed: weakref.WeakKeyDictionary[Group, int] = weakref.WeakKeyDictionary()
 
 
 def distribute(
@@ -138,7 +135,7 @@ class GradientExchange:
         self._settings = settings
         self._node: int | None = None  # whose train_step is being called
         self._given: list[list[Gradient]] = []  # by the nodes of this step so far
-        self._index = _distributed[group] = _distributed.get(group, -1) + 1
+        self._index = group.count("optimizer")
         self._shared: Shared | None = None
 
     @contextlib.contextmanager

@@ -13,19 +13,15 @@ from terngrad.library.keras_optimizer import GradientExchange
 from terngrad.library.keras_signals import SIGNALS
 from terngrad.library.shared import Shared
 
-_fits = 0
-
 
 class SharedStep:
     """A model's train_step, followed by the means of moving statistics and of wishes to stop."""
 
     def __init__(self, model: keras.Model, exchange: GradientExchange) -> None:
-        global _fits
-        _fits += 1
         self.exchange = exchange
         self._model = model
         self._train_step: Callable = model.train_step
-        self._shared = Shared(exchange.group, f"fit {_fits}", exchange.nodes)
+        self._shared = Shared(exchange.group, f"fit {exchange.group.count('fit')}", exchange.nodes)
         self._wishes = tf.Variable(tf.zeros(1 + len(SIGNALS)), trainable=False)
         self._heard = tf.Variable(tf.zeros(1 + len(SIGNALS)), trainable=False)
 

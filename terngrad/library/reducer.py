@@ -117,8 +117,7 @@ class Reducer:
         self._calls = _Calls()
         self.state = ReducerState(self._step, self.memory.variables)
         group.step = self._step
-        self._tell_apart(group.reducers)
-        group.reducers += 1
+        self._tell_apart(group.count("reducer"))
         group.agree(
             {
                 "variables of the reducer": self.layout.fingerprint().hex(),
