@@ -62,7 +62,13 @@ class IntegerCodec(Codec):
         scales: Sequence[tf.Tensor],
     ) -> list[tf.Tensor]:
         """Decodes the exact integer sums over all nodes."""
-        total = exchange.sum([words for (words,) in encoded], self.name, self.max_code)
+        codes = [words for (words,) in encoded]
+        if type(self).decode is IntegerCodec.decode:  # the exchange may decode parts as they come
+            units = self.units(scales[0])
+            return exchange.mean_of_codes(
+                codes, self.name, self.max_code, units, self.shapes, self.kernels
+            )
+        total = exchange.sum(codes, self.name, self.max_code)
         return self.decode(total, scales[0], exchange.nodes(total))
 
     def units(self, scales: tf.Tensor) -> tf.Tensor:

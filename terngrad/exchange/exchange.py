@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from terngrad.limits import MAX_NODES, MAX_SUM
+from terngrad.ops.kernels import Kernels
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,6 +77,28 @@ class Exchange(abc.ABC):
         Raises:
           ValueError: a sum could exceed `limits.MAX_SUM`.
         """
+
+    def mean_of_codes(
+        self,
+        codes: Sequence[tf.Tensor],
+        name: str,
+        max_code: int,
+        units: tf.Tensor,
+        shapes: Sequence[Sequence[int]],
+        kernels: Kernels,
+    ) -> list[tf.Tensor]:
+        """Returns the means of coded variables: `sum`, decoded.
+
+        Args:
+          codes: see `sum`.
+          name: see above.
+          max_code: see `sum`.
+          units: float32 [v], the value of a code of 1 of each variable.
+          shapes: of the v variables, in the order of their codes.
+          kernels: decode.
+        """
+        total = self.sum(codes, name, max_code)
+        return kernels.decode(total, units, self.nodes(total), shapes)
 
     @abc.abstractmethod
     def float_sum(self, values: Sequence[Sequence[tf.Tensor]], name: str) -> list[tf.Tensor]:

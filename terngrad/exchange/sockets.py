@@ -119,9 +119,24 @@ class SocketTransport(Transport):
 
     def sum_codes(self, words: tf.Tensor, name: str, planes: int, path: str) -> tf.Tensor:
         """Returns the sum of the processes' codes, uint32 [G, k], in `planes` planes."""
-        groups, own = words.shape
-        index = self.mesh.declare(name, Kind.CODES, groups, (own, planes), path)
-        return unordered(self.mesh.join(words, index, [groups, planes]))
+        index = self._declare_codes(words, name, planes, path)
+        return unordered(self.mesh.join(words, index, [words.shape[0], planes]))
+
+    def mean_codes(
+        self,
+        words: tf.Tensor,
+        name: str,
+        planes: int,
+        path: str,
+        units: tf.Tensor,
+        nodes: tf.Tensor,
+        shapes: Sequence[Sequence[int]],
+    ) -> list[tf.Tensor]:
+        """Returns `sum_codes`, decoded (see `Kernels.decode`), as its parts come."""
+        index = self._declare_codes(words, name, planes, path)
+        means = self.mesh.join_means(words, index, units, nodes, shapes)
+        unordered(means[0])
+        return means
 
     def sum_floats(self, values: tf.Tensor, name: str) -> tf.Tensor:
         """Returns the sum of the processes' float32 [n]: that of `tree_sum`."""
@@ -132,6 +147,10 @@ class SocketTransport(Transport):
         """Ends all operations, and this process' port."""
         self.mesh.close(_CLOSE_SECS)
         self._seats.close()
+
+    def _declare_codes(self, words: tf.Tensor, name: str, planes: int, path: str) -> int:
+        groups, own = words.shape
+        return self.mesh.declare(name, Kind.CODES, groups, (own, planes), path)
 
     def _move(
         self,
@@ -156,11 +175,34 @@ class SocketExchange(TwoShotExchange):
         super().__init__(transport, local_nodes, kernels)
         self._path = kernels.path if isinstance(kernels, NativeKernels) else ""
 
+    def mean_of_codes(
+        self,
+        codes: Sequence[tf.Tensor],
+        name: str,
+        max_code: int,
+        units: tf.Tensor,
+        shapes: Sequence[Sequence[int]],
+        kernels: Kernels,
+    ) -> list[tf.Tensor]:
+        """See base class; parts of the sum are decoded while others are on their way."""
+        del kernels  # all give the same bits
+        local = self._local_sum(codes, max_code)
+        planes = self._count_codes(local, max_code)
+        nodes = self._nodes.read_value()
+        return self._transport.mean_codes(
+            local, f"{name}/codes", planes, self._path, units, nodes, shapes
+        )
+
     def _join_codes(self, local: tf.Tensor, name: str, max_code: int) -> tf.Tensor:
+        planes = self._count_codes(local, max_code)
+        return self._transport.sum_codes(local, f"{name}/codes", planes, self._path)
+
+    def _count_codes(self, local: tf.Tensor, max_code: int) -> int:
+        """Counts the bytes of a sum of codes, and returns its planes."""
         groups, own = local.shape
         planes = plane_count(self.num_nodes * max_code)
         self._count_sums(groups, _WORD_BYTES * own, _WORD_BYTES * planes, few=False)
-        return self._transport.sum_codes(local, f"{name}/codes", planes, self._path)
+        return planes
 
     def _join_floats(self, local: tf.Tensor, name: str) -> tf.Tensor:
         count = local.shape[0]

@@ -54,9 +54,7 @@ class SpreadExchange(Exchange):
 
     def sum(self, codes: Sequence[tf.Tensor], name: str, max_code: int) -> tf.Tensor:
         """See base class."""
-        self.largest_sum(max_code)
-        local = self._kernels.sum(codes, plane_count(self.local_nodes * max_code))
-        return self._join_codes(local, name, max_code)
+        return self._join_codes(self._local_sum(codes, max_code), name, max_code)
 
     def float_sum(self, values: Sequence[Sequence[tf.Tensor]], name: str) -> list[tf.Tensor]:
         """See base class."""
@@ -71,6 +69,12 @@ class SpreadExchange(Exchange):
         local = [tree_sum(each) / self.local_nodes for each in zip(*wide, strict=True)]
         means = self._join_halves(_flat(local), name)
         return [tf.cast(mean, tf.float16) for mean in _like(means, local)]
+
+    def _local_sum(self, codes: Sequence[tf.Tensor], max_code: int) -> tf.Tensor:
+        self.largest_sum(max_code)
+        if self.local_nodes == 1:
+            return codes[0]
+        return self._kernels.sum(codes, plane_count(self.local_nodes * max_code))
 
 
 def _flat(tensors: Sequence[tf.Tensor]) -> tf.Tensor:

@@ -80,6 +80,21 @@ class Mesh:
                 local=local, mesh=self._handle, operation=operation, shape=list(shape)
             )
 
+    def join_means(
+        self,
+        local: tf.Tensor,
+        operation: int,
+        units: tf.Tensor,
+        nodes: tf.Tensor,
+        shapes: Sequence[Sequence[int]],
+    ) -> list[tf.Tensor]:
+        """Returns the decoded sum of codes; for `units` and the rest see `Kernels.decode`."""
+        with tf.device("/CPU:0"):
+            return self._ops.terngrad_join_means(
+                local=local, scales=units, nodes=nodes, n=len(shapes), mesh=self._handle,
+                operation=operation, shapes=list(shapes),
+            )  # fmt: skip
+
     @property
     def octets(self) -> tuple[int, int]:
         """Bytes of payloads that were sent and received so far."""

@@ -420,6 +420,8 @@ void Mesh::Arrive(Operation& operation, Round& round, int peer,
     if (++round.arrived[header.chunk] == size_ - 1 && round.is_submitted) {
       AddChunk(operation, round, header.chunk);
     }
+  } else if (header.shot == 1) {
+    Tell(round, operation.plan.Sent(1, peer, rank_), header.chunk);
   } else if (block && round.is_submitted) {
     CopyOut(operation, round, peer, header.chunk, block.get());
     GiveBlock(std::move(block));
@@ -524,6 +526,13 @@ void Mesh::AddChunk(Operation& operation, Round& round, uint32_t chunk) {
     QueueFrame(operation, 1, (rank_ + i) % size_, chunk, total);
   }
   --round.pending;
+  Tell(round, range, chunk);
+}
+
+// Says that a chunk of the sums is final.
+void Mesh::Tell(const Round& round, const Range& range, uint32_t chunk) {
+  if (!round.submission.ready) return;
+  round.submission.ready(range.First(chunk), range.Count(chunk));
 }
 
 void Mesh::FinishIfDone(Operation& operation) {

@@ -30,6 +30,9 @@ struct Submission {
   const uint8_t* input = nullptr;
   uint8_t* output = nullptr;
   std::shared_ptr<const void> owner;
+  // Called, if not null, from the mesh's thread before `done` with rows of a
+  // sum that are final in the output: with each row once, in any order.
+  std::function<void(int64_t first, int64_t count)> ready;
   // Called once, from any thread, with an empty text when the output is there,
   // else with the reason why it never will be.
   std::function<void(const std::string& failure)> done;
@@ -132,6 +135,7 @@ class Mesh : private Receiver {
   void Arrive(Operation& operation, Round& round, int peer,
               const FrameHeader& header, Block block);
   void AddChunk(Operation& operation, Round& round, uint32_t chunk);
+  static void Tell(const Round& round, const Range& range, uint32_t chunk);
   void CopyOut(const Operation& operation, Round& round, int peer,
                uint32_t chunk, const uint8_t* block);
   void CopyOwn(const Operation& operation, const Round& round);

@@ -3,6 +3,7 @@
 #include "absl/status/status.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
+#include "terngrad/cc/ops/shapes.h"
 
 namespace terngrad {
 namespace {
@@ -42,6 +43,26 @@ operation: index of the operation, which this process has declared.
 shape: of `joined`, fully defined.
 Another size or index is an InvalidArgument error. An Unavailable error names
 the process that was lost.
+)doc");
+
+REGISTER_OP("TerngradJoinMeans")
+    .Input("local: uint32")
+    .Input("scales: float")
+    .Input("nodes: int32")
+    .Output("means: n * float")
+    .Attr("n: int >= 1")
+    .Attr("mesh: int")
+    .Attr("operation: int")
+    .Attr("shapes: list(shape)")
+    .SetIsStateful()
+    .SetShapeFn(ShapesOfAttribute)
+    .Doc(R"doc(
+TerngradJoin of codes, then TerngradDecode: parts of the sum are decoded while
+others are still on their way.
+
+local, mesh, operation: as for TerngradJoin; an operation that adds codes.
+scales, nodes, means, shapes: as for TerngradDecode.
+Errors are those of both.
 )doc");
 
 }  // namespace terngrad

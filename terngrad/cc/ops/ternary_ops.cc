@@ -1,11 +1,9 @@
 // Contracts of the native ops. Layouts of words: terngrad/planes.py.
 
-#include <vector>
-
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
+#include "terngrad/cc/ops/shapes.h"
 
 namespace terngrad {
 namespace {
@@ -51,21 +49,6 @@ absl::Status SumShape(InferenceContext* c) {
     TF_RETURN_IF_ERROR(c->Merge(rows, c->Dim(words, 0), &rows));
   }
   c->set_output(0, c->Matrix(rows, planes));
-  return absl::OkStatus();
-}
-
-absl::Status DecodeShape(InferenceContext* c) {
-  std::vector<tensorflow::PartialTensorShape> shapes;
-  TF_RETURN_IF_ERROR(c->GetAttr("shapes", &shapes));
-  if (static_cast<int>(shapes.size()) != c->num_outputs()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "shapes has ", shapes.size(), " entries; n is ", c->num_outputs()));
-  }
-  for (int i = 0; i < c->num_outputs(); ++i) {
-    ShapeHandle shape;
-    TF_RETURN_IF_ERROR(c->MakeShapeFromPartialTensorShape(shapes[i], &shape));
-    c->set_output(i, shape);
-  }
   return absl::OkStatus();
 }
 
@@ -150,7 +133,7 @@ REGISTER_OP("TerngradDecode")
     .Attr("n: int >= 1")
     .Attr("shapes: list(shape)")
     .Attr("path: string = ''")
-    .SetShapeFn(DecodeShape)
+    .SetShapeFn(ShapesOfAttribute)
     .Doc(R"doc(
 Mean gradients from the sums of a bucket: fl(fl(scale / nodes) * sum).
 

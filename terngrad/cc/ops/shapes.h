@@ -1,0 +1,33 @@
+// Shape inference that several ops share.
+
+#ifndef TERNGRAD_CC_OPS_SHAPES_H_
+#define TERNGRAD_CC_OPS_SHAPES_H_
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace terngrad {
+
+// Sets the shapes of n outputs to those in the attribute `shapes`.
+inline absl::Status ShapesOfAttribute(
+    tensorflow::shape_inference::InferenceContext* c) {
+  std::vector<tensorflow::PartialTensorShape> shapes;
+  TF_RETURN_IF_ERROR(c->GetAttr("shapes", &shapes));
+  if (static_cast<int>(shapes.size()) != c->num_outputs()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "shapes has ", shapes.size(), " entries; n is ", c->num_outputs()));
+  }
+  for (int i = 0; i < c->num_outputs(); ++i) {
+    tensorflow::shape_inference::ShapeHandle shape;
+    TF_RETURN_IF_ERROR(c->MakeShapeFromPartialTensorShape(shapes[i], &shape));
+    c->set_output(i, shape);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace terngrad
+
+#endif  // TERNGRAD_CC_OPS_SHAPES_H_
