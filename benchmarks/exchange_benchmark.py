@@ -133,6 +133,7 @@ def _joined(cells: Sequence[dict], size: int, servers: int) -> dict:
     traffic = server_traffic(*workload, servers) if servers else all_reduce_traffic(*workload)
     cell["ms"] = np.max([each["ms"] for each in cells], axis=0).tolist()
     cell["cpu_ms"] = 1000 * max(each["cpu"][0] for each in cells)
+    cell["wakeups"] = max(each["wakeups"][0] for each in cells)
     for counter in ("interface", "counted"):
         sent, received = np.max([each[counter] for each in cells], axis=0).tolist()
         cell |= {f"{counter}_bytes": sent, f"{counter}_received_bytes": received}

@@ -24,7 +24,7 @@ from inception.results import pictures
 
 _PLACE = ("gradients", "hosts", "rate", "engine", "exchange")
 _FIGURES = (
-    *("n", "ms", "quartiles", "bits sent", "received", "to formula"),
+    *("n", "ms", "quartiles", "CPU ns", "wake-ups", "bits sent", "received", "to formula"),
     *("to wire", "to float32", "to ring"),
 )
 _OF_SERVERS = ("MB sent", "MB received", "to formula", "CPU ms", "busy", "ns per value and worker")
@@ -49,9 +49,10 @@ def main() -> None:
 def print_tables(cells: Sequence[dict]) -> None:
     """Prints a table of all cells and one of the parameter servers, as Markdown."""
     ordered = sorted(cells, key=_order)
-    console = rich.console.Console(width=200)
+    console = rich.console.Console(width=220)
     console.print(_table(_FIGURES, [(cell, _figures(cell, cells)) for cell in ordered]))
-    print("- n: timed exchanges. Bits sent, received: per parameter, on a worker's interface.")
+    print("- n: timed exchanges. CPU ns: of a worker, per value. Wake-ups: how often one of its")
+    print("  threads slept in an exchange. Bits sent, received: per parameter, on its interface.")
     print("- To formula: measured bytes / bytes of the formula, in the direction with more.")
     print("- To wire: ms / the ms that the formula's bytes need on the busiest cable at its full")
     print("  bandwidth. To float32, to ring: the ms of float32 under the same conditions, or of")
@@ -130,6 +131,8 @@ def _figures(cell: dict, cells: Sequence[dict]) -> list[str]:
         str(len(cell["ms"])),
         f"{median:.1f}",
         f"{low:.1f} to {high:.1f}",
+        f"{1e6 * cell['cpu_ms'] / cell['values']:.2f}",
+        f"{cell['wakeups']:.0f}",
         f"{8 * sent / cell['values']:.2f}",
         f"{8 * received / cell['values']:.2f}",
         f"{more:.3f}",

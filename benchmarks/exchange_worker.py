@@ -1,13 +1,15 @@
 """One host of benchmarks/exchange_benchmark.py: exchanges gradients and writes the cells.
 
 A cell has the kind of exchange, the milliseconds of each exchange, the bytes per exchange on the
-network interface and by the exchange's own count, and the bytes and CPU seconds of each ps.
+network interface and by the exchange's own count, the CPU seconds, how often a thread was woken,
+and the bytes and CPU seconds of each ps.
 """
 
 import dataclasses
 import functools
 import math
 import os
+import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -131,12 +133,13 @@ def _measure(host: Host, net: str, kind: str, gradients: Mapping[str, tf.Variabl
 
 
 def _counted(host: Host, exchange: Exchange) -> dict[str, Sequence[float]]:
-    """Returns bytes and CPU seconds so far, of this host and of each ps."""
+    """Returns bytes, CPU seconds and how often a thread slept so far, of this host and each ps."""
     options = host.options
     servers = [counters(options.interface, process) for process in options.ps_processes]
     return {
         "interface": counters(options.interface)[:2],
         "cpu": [cpu_seconds("self")],
+        "wakeups": [resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw],
         "counted": (int(exchange.bytes_sent), int(exchange.bytes_received)),
         "servers": [list(server) for server in servers],
     }

@@ -98,7 +98,7 @@ def _operations(plane: xplane_pb2.XPlane) -> list[Operation]:
 
 
 def _lane(kind: str) -> str:
-    if kind.startswith("Collective"):
+    if kind.startswith(("Collective", "TerngradJoin")):
         return EXCHANGE
     return CODEC if kind.startswith("Terngrad") else NET
 

@@ -115,6 +115,13 @@ class Use {
     submission.input = state_->input.data();
     submission.output = state_->output.data();
     submission.owner = state_;
+    const int64_t row = mesh.FindPlan(operation)->RowBytes(1);
+    submission.ready = [state = state_, row](int64_t first, int64_t count) {
+      const std::lock_guard<std::mutex> lock(state->mutex);
+      CHECK(!state->is_done);
+      const auto begin = state->output.begin() + first * row;
+      state->ready.push_back({first, count, {begin, begin + count * row}});
+    };
     submission.done = [state = state_](const std::string& failure) {
       const std::lock_guard<std::mutex> lock(state->mutex);
       CHECK(!state->is_done);
@@ -141,6 +148,17 @@ class Use {
     return state_->output;
   }
 
+  // Rows that were said to be final, and what they were at that time.
+  struct Ready {
+    int64_t first;
+    int64_t count;
+    std::vector<uint8_t> rows;
+  };
+  std::vector<Ready> ready() {
+    const std::lock_guard<std::mutex> lock(state_->mutex);
+    return state_->ready;
+  }
+
   bool is_done() {
     const std::lock_guard<std::mutex> lock(state_->mutex);
     return state_->is_done;
@@ -154,6 +172,7 @@ class Use {
     std::condition_variable changed;
     bool is_done = false;
     std::string failure;
+    std::vector<Ready> ready;
   };
   std::shared_ptr<State> state_ = std::make_shared<State>();
 };
@@ -276,6 +295,33 @@ void AllOperationsGiveWhatTheyMust() {
       received += mesh->bytes_received();
     }
     CHECK(sent == received);
+  }
+}
+
+void RowsOfASumAreToldOnceTheyAreFinal() {
+  constexpr int64_t kRows = 100001;  // several chunks a share
+  for (const int size : {1, 2, 3}) {
+    Group group(size);
+    const int index = group.Declare(Codes("codes", kRows, 2, 3));
+    const Plan& plan = *group.meshes[0]->FindPlan(index);
+    Buffers inputs;
+    std::vector<std::unique_ptr<Use>> uses;
+    for (int i = 0; i < size; ++i) inputs.push_back(Random(plan.InputBytes()));
+    for (int i = 0; i < size; ++i) {
+      uses.push_back(std::make_unique<Use>(*group.meshes[i], index, inputs[i]));
+    }
+    const auto expected = Expected(plan, inputs)[0];
+    for (auto& use : uses) {
+      CHECK(use->Output() == expected);
+      std::vector<int> told(kRows);
+      for (const Use::Ready& ready : use->ready()) {
+        const int64_t row = plan.RowBytes(1);
+        CHECK(std::memcmp(ready.rows.data(), &expected[ready.first * row],
+                          ready.count * row) == 0);
+        for (int64_t i = 0; i < ready.count; ++i) ++told[ready.first + i];
+      }
+      CHECK(told == std::vector<int>(kRows, 1));
+    }
   }
 }
 
@@ -548,6 +594,7 @@ const struct {
 } kLaws[] = {
 #define LAW(name) {#name, name}
     LAW(SumsOfFloatsAreAddedInATree),
+    LAW(RowsOfASumAreToldOnceTheyAreFinal),
     LAW(AllOperationsGiveWhatTheyMust),
     LAW(AProcessMayBeOneUseAhead),
     LAW(PartsOfAnUndeclaredOperationWait),
