@@ -8,6 +8,7 @@ One kind is Keras' `model.fit` with the library (terngrad/keras.py) on the same 
 import contextlib
 import dataclasses
 import functools
+import queue
 import threading
 
 import keras
@@ -124,23 +125,22 @@ class _Turns(keras.callbacks.Callback):
 
     def __init__(self) -> None:
         super().__init__()
-        self._allowed, self._made = threading.Semaphore(0), threading.Semaphore(0)
+        self._turns: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._made = threading.Semaphore(0)
+        self._left: int | None = None  # steps of this turn; None = before the first one
 
     def make(self, count: int) -> None:
-        """Makes steps."""
-        self._allowed.release(count)
-        for _ in range(count):
-            while not self._made.acquire(timeout=_LOOK_SECS):
-                if not self.thread.is_alive():
-                    raise ValueError("fit has ended early")  # the thread has printed why
+        """Makes steps, with all that `fit` does between them."""
+        self._turns.put(count)
+        while not self._made.acquire(timeout=_LOOK_SECS):
+            if not self.thread.is_alive():
+                raise ValueError("fit has ended early")  # the thread has printed why
 
     def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
-        """Waits for a turn."""
-        self._allowed.acquire()
-
-    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        """Counts the step."""
-        self._made.release()
+        """Waits for a turn. Within one, the other thread sleeps: it would contend for Python."""
+        if self._left == 0:
+            self._made.release()
+        self._left = (self._left or self._turns.get()) - 1
 
 
 def _keras_side(

@@ -99,6 +99,28 @@ def test_settings_of_an_optimizer_act_on_means(settings, graph, other_worker):
 
 
 @pytest.mark.parametrize("graph", [True, False], ids=["graph", "eager"])
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("settings", [{}, {"weight_decay": 0.01}, {"clipnorm": 0.3}], ids=str)
+def test_momentum_in_one_pass_has_the_bits_of_keras(settings, nesterov, graph, other_worker):
+    settings = settings | {"learning_rate": 0.013, "momentum": 0.9, "nesterov": nesterov}
+    optimizer = distributed(keras.optimizers.SGD(**settings))
+    expected = trained(keras.optimizers.SGD(**settings), factor=0.5, graph=graph)
+    assert_equal(trained(optimizer, graph=graph), expected)
+
+
+def test_momentum_in_one_pass_is_for_float32_and_for_the_class_of_keras_itself():
+    class Still(keras.optimizers.SGD):
+        def update_step(self, gradient, variable, learning_rate):
+            pass
+
+    kernel, *_ = trained(distributed(Still(momentum=0.9)))
+    assert_equal([kernel], [variables()[0].numpy()])
+    half = keras.Variable(np.ones(3), dtype="float16")
+    distributed(keras.optimizers.SGD(0.5, momentum=0.9)).apply([tf.ones(3, tf.float16)], [half])
+    assert half.numpy().tolist() == [0.5] * 3
+
+
+@pytest.mark.parametrize("graph", [True, False], ids=["graph", "eager"])
 def test_accumulated_gradients_are_exchanged_only_when_an_update_is_due(graph):
     settings = {"gradient_accumulation_steps": 3}
     optimizer = distributed(keras.optimizers.SGD(**settings))

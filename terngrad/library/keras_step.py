@@ -22,7 +22,8 @@ class SharedStep:
         self._model = model
         self._train_step: Callable = model.train_step
         self._shared = Shared(exchange.group, f"fit {exchange.group.count('fit')}", exchange.nodes)
-        self._wishes = tf.Variable(tf.zeros(1 + len(SIGNALS)), trainable=False)
+        self._told = [0.0] * (1 + len(SIGNALS))  # the values of the next, without reading it
+        self._wishes = tf.Variable(self._told, trainable=False)
         self._heard = tf.Variable(tf.zeros(1 + len(SIGNALS)), trainable=False)
 
     @classmethod
@@ -78,12 +79,13 @@ class SharedStep:
 
     def tell(self, wishes: Sequence[float]) -> None:
         """Sets what this process wishes from the next step on."""
-        if list(wishes) != self.told():
+        if list(wishes) != self._told:
+            self._told = list(wishes)
             self._wishes.assign(wishes)
 
     def told(self) -> list[float]:
         """What this process wishes."""
-        return self._wishes.numpy().tolist()
+        return self._told
 
     @property
     def bytes_sent(self) -> int:
