@@ -43,6 +43,8 @@ def train_distributed(
         config = command_line.train_config(values, dataset_name)
         cluster = command_line.cluster_config(values, os.environ)
         checks.tell_inert(cluster.inert_flags, values)
+        if cluster.job_name == "ps":
+            reading.wait_for_frames()  # before the first import of grpc, which follows
         if cluster.ps_hosts:
             # Errors here are seconds earlier than after TensorFlow is loaded.
             from inception.cluster import network
@@ -117,7 +119,6 @@ def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
             os.environ["GRPC_VERBOSITY"] = "INFO"  # this level reports failed handshakes
         stack.enter_context(app.filtered_stderr([sys.executable, "-m", handshakes.__name__]))
         descriptors.raise_limit()
-        reading.wait_for_frames()
         with app.quiet_import():
             from inception.serving import serve as ps
         ps.serve(config, cluster)
