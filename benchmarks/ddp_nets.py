@@ -1,4 +1,4 @@
-"""The nets of benchmarks/ddp_worker.py in PyTorch: those of slim/nets with the same layers."""
+"""Nets in PyTorch with the layers of those in slim/nets, and steps that train them."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -16,6 +16,22 @@ class Net(NamedTuple):
     build: Callable[[], nn.Module]
     image: tuple[int, int, int]
     classes: int
+
+
+def steps(model: nn.Module, net: Net, batch_size: int) -> Callable[[int], None]:
+    """Returns a function that makes steps of a model of `net`, on random images."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    images = torch.randn(batch_size, *net.image)
+    labels = torch.randint(0, net.classes, (batch_size,))
+    entropy = nn.CrossEntropyLoss()
+
+    def run(count: int) -> None:
+        for _ in range(count):
+            optimizer.zero_grad(set_to_none=True)
+            entropy(model(images), labels).backward()
+            optimizer.step()
+
+    return run
 
 
 def lenet_slim() -> nn.Module:

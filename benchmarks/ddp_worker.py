@@ -13,7 +13,6 @@ from pathlib import Path
 import ddp_nets  # the folder of a script is on its path
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
@@ -71,18 +70,7 @@ def _side(
     # Without copies of the moving averages, which would only add to what DDP sends.
     ddp = DistributedDataParallel(net.build(), bucket_cap_mb=bucket_cap_mb, broadcast_buffers=False)
     hook(ddp)
-    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01, momentum=0.9)
-    images = torch.randn(arguments.batch_size, *net.image)
-    labels = torch.randint(0, net.classes, (arguments.batch_size,))
-    entropy = nn.CrossEntropyLoss()
-
-    def run(steps: int) -> None:
-        for _ in range(steps):
-            optimizer.zero_grad(set_to_none=True)
-            entropy(ddp(images), labels).backward()
-            optimizer.step()
-
-    return run
+    return ddp_nets.steps(ddp, net, arguments.batch_size)
 
 
 def _use_power_sgd(ddp: DistributedDataParallel) -> None:

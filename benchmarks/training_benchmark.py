@@ -8,7 +8,7 @@ python -m benchmarks.training_benchmark --json=figures.json
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import keras
 import tensorflow as tf
@@ -16,7 +16,7 @@ from absl.flags import FlagValues
 
 from benchmarks import report, timing
 from benchmarks.choices import some_of
-from benchmarks.timing import Comparison, Side, ratio
+from benchmarks.timing import Comparison, Side, Times, ratio
 from inception import app
 from inception.flags import table
 from inception.flags.configs import TrainConfig
@@ -58,7 +58,7 @@ def main(values: FlagValues) -> None:
             quantize_logits=True,
         )
         times = timing.alternate(_sides(config, nodes), options)
-        ratios = _ratios(times.wall, nodes)
+        ratios = _ratios(times, nodes)
         comparisons.append(Comparison(f"{net}, batch {batch_size}", times, ratios))
         report.print_comparison(comparisons[-1])
     report.finish(comparisons, options)
@@ -104,12 +104,14 @@ def _loop_by_hand(config: TrainConfig, images: tf.Tensor, labels: tf.Tensor) -> 
     return run
 
 
-def _ratios(times: Mapping[str, Sequence[float]], numbers: Sequence[int]) -> dict[str, float]:
-    ratios = {"images/s, float x 1 to hand-written": ratio(times, _BY_HAND, "float x 1")}
+def _ratios(times: Times, numbers: Sequence[int]) -> dict[str, float]:
+    ratios = {"images/s, float x 1 to hand-written": ratio(times.wall, _BY_HAND, "float x 1")}
+    cpu = {"CPU time, float x 1 to hand-written": ratio(times.cpu, "float x 1", _BY_HAND)}
     for nodes in numbers:
-        name = f"ms/step, ternary to float x {nodes}"
-        ratios[name] = ratio(times, f"ternary x {nodes}", f"float x {nodes}")
-    return ratios
+        sides = (f"ternary x {nodes}", f"float x {nodes}")
+        ratios[f"ms/step, ternary to float x {nodes}"] = ratio(times.wall, *sides)
+        cpu[f"CPU time, ternary to float x {nodes}"] = ratio(times.cpu, *sides)
+    return ratios | cpu
 
 
 if __name__ == "__main__":

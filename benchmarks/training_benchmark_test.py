@@ -19,6 +19,9 @@ def test_ratios_are_medians_over_the_rounds(run):
     assert ratios["images/s, float x 1 to hand-written"] == pytest.approx(speed)
     cost = np.median(np.divide(times["ternary x 4"], times["float x 4"]))
     assert ratios["ms/step, ternary to float x 4"] == pytest.approx(cost)
+    cpu = comparison["times"]["cpu"]
+    cost = np.median(np.divide(cpu["ternary x 4"], cpu["float x 4"]))
+    assert ratios["CPU time, ternary to float x 4"] == pytest.approx(cost)
 
 
 def test_an_unknown_net_is_named(run):
