@@ -43,6 +43,13 @@ ssize_t Channel::Receive(iovec* vectors, int count) {
   return got;
 }
 
+void Channel::Expect(size_t octets) {
+  if (octets == expected_) return;
+  expected_ = octets;
+  const int low_water = octets;
+  setsockopt(fd_, SOL_SOCKET, SO_RCVLOWAT, &low_water, sizeof(low_water));
+}
+
 void Channel::Shut() { shutdown(fd_, SHUT_WR); }
 
 void Channel::Note(int number) {

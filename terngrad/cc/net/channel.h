@@ -29,6 +29,9 @@ class Channel {
   // more has arrived.
   virtual ssize_t Receive(iovec* vectors, int count);
 
+  // Says how many bytes are worth waking for: so many will arrive in any case.
+  virtual void Expect(size_t octets);
+
   // Whether bytes that were taken are not with the socket yet.
   virtual bool has_unsent() const { return false; }
 
@@ -47,6 +50,7 @@ class Channel {
 
  private:
   const int fd_;
+  size_t expected_ = 1;
 };
 
 }  // namespace terngrad

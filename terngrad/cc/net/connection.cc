@@ -84,6 +84,14 @@ bool Connection::AdvanceFrame(Outgoing& frame, size_t& octets) {
 }
 
 Connection::State Connection::Receive(Receiver& receiver) {
+  const State state = ReceiveTurn(receiver);
+  if (state == State::kBlocked) {
+    channel_->Expect(has_header_ ? std::max<size_t>(left_, 1) : 1);
+  }
+  return state;
+}
+
+Connection::State Connection::ReceiveTurn(Receiver& receiver) {
   read_ = 0;
   is_drained_ = false;
   while (true) {

@@ -84,6 +84,7 @@ class Connection {
     size_t size() const { return sizeof(header) + header.length; }
   };
 
+  State ReceiveTurn(Receiver& receiver);
   static int Gather(const Outgoing& frame, iovec* vectors);
   void Advance(size_t octets);
   bool AdvanceFrame(Outgoing& frame, size_t& octets);
