@@ -10,8 +10,9 @@ In each process terngrad.join() finds the others. With --hosts a process starts 
 listed, through ssh, in this folder and with this Python, which must be there too; a host that is
 listed twice has two. ssh must not ask for a password.
 
-Each output line begins with the index of its worker. If a process fails, the others are asked to
-end, and killed after 15 s; the exit status is that of the first that failed. Ctrl-C, SIGTERM and
+Each output line begins with the index of its worker. If a process fails, it is named; the others
+may end by themselves for 3 s, are then asked to end, and killed after 15 s. The exit status is that
+of the first that failed by itself. Ctrl-C, SIGTERM and
 SIGHUP are passed on to all workers, with the same deadline; the exit status is then 128 + the
 signal's number. Parameter servers end after them. A second Ctrl-C kills all at once.
 """
