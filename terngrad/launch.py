@@ -10,10 +10,11 @@ In each process terngrad.join() finds the others. With --hosts a process starts 
 listed, through ssh, in this folder and with this Python, which must be there too; a host that is
 listed twice has two. ssh must not ask for a password.
 
-Each output line begins with the index of its worker. If a process fails, the others are asked to
-end, and killed after 15 s; the exit status is that of the first that failed. Ctrl-C, SIGTERM and
-SIGHUP are passed on to all workers, with the same deadline; the exit status is then 128 + the
-signal's number. Parameter servers end after them. A second Ctrl-C kills all at once.
+Each output line begins with the index of its worker. If a process fails, it is named; the others
+may end by themselves for 3 s, are then asked to end, and killed after 15 s. The exit status is
+that of the first that failed by itself. Ctrl-C, SIGTERM and SIGHUP are passed on to all workers,
+with the same deadline; the exit status is then 128 + the signal's number. Parameter servers end
+after them. A second Ctrl-C kills all at once.
 """
 
 from __future__ import annotations
@@ -91,7 +92,8 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         "--port",
         type=int,
         help="with --hosts: first port of each host's processes; without parameter servers the "
-        f"first host also needs the one {_CONTROL_PORT_ABOVE} above (default: {_PORT})",
+        f"first host also needs the one {_CONTROL_PORT_ABOVE} above (default: {_PORT}); processes "
+        "of -n take free ports",
     )
     parser.add_argument("--python", default=sys.executable, help="interpreter (default: this one)")
     parser.add_argument("--ssh", help='with --hosts: command and options, such as "ssh -F FILE"')
@@ -128,7 +130,8 @@ def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> No
     if arguments.ps < 0:
         parser.error(f"--ps is {arguments.ps}; allowed are 0 and more")
     for name in ("port", "ssh", "certificates", "allow_insecure_network"):
-        if arguments.hosts is None and getattr(arguments, name):
+        value = getattr(arguments, name)
+        if arguments.hosts is None and value is not None and value is not False:
             parser.error(f"--{name} needs --hosts: processes of this machine do not use it")
     if arguments.hosts is not None:
         arguments.hosts = arguments.hosts.split(",")

@@ -137,6 +137,7 @@ def test_a_process_that_does_not_end_is_killed(program):
         (["--hosts=a,,b", "x.py"], "--hosts has ''; allowed are names of hosts"),
         (["--hosts=a", "--port=0", "x.py"], "--port is 0; allowed are 1 to 64535"),
         (["-n", "2", "--port=80", "x.py"], "--port needs --hosts"),
+        (["-n", "2", "--port=0", "x.py"], "--port needs --hosts"),
         (["-n", "2", "--certificates=certs", "x.py"], "--certificates needs --hosts"),
         (["-n", "2", "--ps=-1", "x.py"], "--ps is -1; allowed are 0 and more"),
     ],

@@ -153,6 +153,8 @@ def test_the_pods_of_a_job_are_the_workers(index):
     assert [host.partition(":")[0] for host in config.worker_hosts] == names
     assert len(names) == job["spec"]["completions"] == job["spec"]["parallelism"]
     assert config.task_id == index
+    assert config.tls_cert == f"/certs/{names[index]}.crt"
+    assert_certificates_are_made("all_reduce.yaml", config)
 
 
 @pytest.mark.parametrize("job_name", ["PS", "Worker"])
@@ -172,8 +174,12 @@ def test_the_pods_of_a_tfjob_know_their_role(job_name):
     config = config_of(container, {"POD_NAME": pod}, {"TF_CONFIG": text})
     assert (config.job_name, config.task_id) == (job_name.lower(), 0)
     assert list(config.ps_hosts) == hosts["ps"]
-    # The certificates are those that the comment makes.
-    head = (_HERE / "tfjob.yaml").read_text(encoding="utf-8").partition("apiVersion")[0]
+    assert_certificates_are_made("tfjob.yaml", config)
+
+
+def assert_certificates_are_made(name, config):
+    """Checks that the comment of a manifest makes the certificates of a container."""
+    head = (_HERE / name).read_text(encoding="utf-8").partition("apiVersion")[0]
     for path in (config.tls_ca, config.tls_cert, config.tls_key):
         assert f"--from-file={path.replace('/certs', 'certs')}" in head
 

@@ -30,7 +30,8 @@ def run_program(arguments: Sequence[str], context: Context) -> None:
     the file of a PNG or JPEG picture, and `label`.
 
     Args:
-      arguments: the program's module, such as inception.mnist_distributed_train, and its flags.
+      arguments: the program's module, such as inception.mnist_distributed_train, and its flags,
+        which count more than those of the place.
       context: the place.
 
     Raises:
@@ -43,7 +44,7 @@ def run_program(arguments: Sequence[str], context: Context) -> None:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="terngrad_rows"))
             write_records(context.feed, folder)
             flags += [f"--data_dir={folder}", "--split_data=False"]
-        sys.argv = [module, *flags, *context.flags]
+        sys.argv = [module, *context.flags, *flags]  # the last one of a flag counts
         runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from inception.flags.configs import TrainConfig
 from inception.training.learning_rate import learning_rate
-from inception.training.problem import Problem, net_settings
+from inception.training.problem import Problem, naming, net_settings
 from slim.nets import catalog, nets_factory
 from slim.weights import tf_slim
 from terngrad.codecs.codec import Codec, Payload
@@ -142,13 +142,14 @@ def _make_classifier(config: TrainConfig, goal: Problem) -> Classifier:
         dropout_keep_prob=own.dropout_keep_prob,
         seed=config.seed,
     )
-    return Classifier(
-        model,
-        own.label_smoothing,
-        [tf_slim.suite_scope(scope, config.net) for scope in config.trainable_scopes],
-        spec.auxiliary_weights,
-        nets_factory.variable_name,
-    )
+    with naming("trainable_scopes", config.trainable_scopes):
+        return Classifier(
+            model,
+            own.label_smoothing,
+            [tf_slim.suite_scope(scope, config.net) for scope in config.trainable_scopes],
+            spec.auxiliary_weights,
+            nets_factory.variable_name,
+        )
 
 
 def _make_exchange(

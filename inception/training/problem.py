@@ -6,7 +6,7 @@ This module does not need TensorFlow: what it refuses is refused in the first se
 import contextlib
 import dataclasses
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from inception.flags import configs
 from inception.flags.table import refuse
@@ -72,6 +72,10 @@ def resolve(config: configs.TrainConfig | configs.EvalConfig) -> Problem:
     size = spec.image_size if config.image_size == -1 else config.image_size
     if size < spec.min_image_size:
         raise refuse("image_size", size, f"{config.net} needs {spec.min_image_size} or more")
+    preprocessing = config.preprocessing_name
+    if preprocessing is not None and preprocessing not in catalog.PREPROCESSING:
+        why = f"unknown preprocessing; allowed are {', '.join(catalog.PREPROCESSING)}"
+        raise refuse("preprocessing_name", preprocessing, why)
     with naming("data_dir", config.data_dir):
         num_classes = _count_classes(config) - config.labels_offset
     if num_classes < 2:
@@ -80,7 +84,7 @@ def resolve(config: configs.TrainConfig | configs.EvalConfig) -> Problem:
         num_classes=num_classes,
         image_size=size,
         channels=channels,
-        preprocessing=config.preprocessing_name or spec.preprocessing,
+        preprocessing=preprocessing or spec.preprocessing,
     )
 
 
@@ -93,7 +97,7 @@ def check_net(config: configs.TrainConfig | configs.EvalConfig) -> None:
 
 
 @contextlib.contextmanager
-def naming(flag: str, value: str) -> Iterator[None]:
+def naming(flag: str, value: Any) -> Iterator[None]:
     """Adds the flag at fault to a ValueError of the block."""
     try:
         yield

@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from inception.flags import configs
-from inception.training import problem
+from inception.training import preparation, problem
 
 
 def resolve(dataset_name: str, **fields) -> problem.Problem:
@@ -79,3 +79,11 @@ def test_synthetic_images_have_as_many_classes_as_imagenet_where_nothing_names_t
     options = {"net": "cifarnet", "data_dir": "/nowhere", "benchmark_mode": True}
     assert resolve("images", **options).num_classes == 1001
     assert resolve("cifar10", **options).num_classes == 10
+
+
+def test_scopes_of_no_variable_name_their_flag(tmp_path):
+    fields = {"dataset_name": "mnist", "net": "lenet", "trainable_scopes": ("fc9",)}
+    config = configs.TrainConfig(**fields, train_dir=str(tmp_path), benchmark_mode=True)
+    why = r"--trainable_scopes=fc9: no trainable variable begins with 'fc9'; .*fc"
+    with pytest.raises(ValueError, match=why):
+        preparation.prepare(config)

@@ -105,6 +105,14 @@ def test_what_flags_name_is_refused_before_tensorflow_is_loaded(tmp_path, record
             ],
             "--train_image_size=2: lenet_slim needs 4 or more",
         ),
+        (
+            "slim",
+            [
+                f"--dataset_dir={records}",
+                *("--dataset_name=mnist", "--model_name=lenet", "--preprocessing_name=x"),
+            ],
+            "--preprocessing_name=x: unknown preprocessing; allowed are cifarnet, inception,",
+        ),
     ]
     command = [sys.executable, "-c", _ALL, json.dumps([call[:2] for call in calls])]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

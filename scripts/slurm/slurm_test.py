@@ -47,19 +47,22 @@ def started(script, tasks, tmp_path, *arguments):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("script", "tasks", "role"),
+    ("script", "tls", "tasks", "role"),
     [
-        ("all_reduce.sbatch", 2, "worker 1 of 2."),
-        ("parameter_servers.sbatch", 3, "worker 1 of 2, beside 1 ps."),
+        ("all_reduce.sbatch", "", 2, "worker 1 of 2."),
+        ("all_reduce.sbatch", "False", 2, "worker 1 of 2."),
+        ("parameter_servers.sbatch", "", 3, "worker 1 of 2, beside 1 ps."),
     ],
 )
-def test_the_tasks_of_a_job_train_together(tmp_path, script, tasks, role):
+def test_the_tasks_of_a_job_train_together(tmp_path, monkeypatch, script, tls, tasks, role):
+    monkeypatch.setenv("TLS", tls)
     program = "inception.mnist_distributed_train"
     flags = [f"--train_dir={tmp_path / 'train'}", "--net=mlp", "--max_steps=4", "--benchmark_mode"]
     with started(script, tasks, tmp_path, program, *flags) as run:
         output = run.succeed()
     assert f"--cluster=auto found Slurm step {_JOB}.0: {role}" in output
     assert f"Finished training at step 4: {tmp_path / 'train' / 'model.ckpt-4'}" in output
+    assert ("localhost.crt: made" in output) == (tls != "False")
     assert not (tmp_path / "certs").exists()
 
 

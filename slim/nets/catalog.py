@@ -156,6 +156,8 @@ NETS = {
     **_resnets("resnet_v2"),
 }
 
+PREPROCESSING = tuple(sorted({spec.preprocessing for spec in NETS.values()}))
+
 
 def get_spec(name: str) -> NetSpec:
     """Returns the net's entry; ValueError lists the allowed names."""

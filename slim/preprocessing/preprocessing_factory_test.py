@@ -6,10 +6,11 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slim.nets import catalog
 from slim.preprocessing import cifarnet
 from slim.preprocessing.preprocessing_factory import get_preprocessing
 
-_NAMES = ("cifarnet", "inception", "lenet", "unit", "vgg")
+_NAMES = catalog.PREPROCESSING
 _DRAWING = ("cifarnet", "inception", "vgg")  # in training
 
 

@@ -56,6 +56,7 @@ class Peer:
       heard_at: time of its last message, on the clock of the watching `Membership`.
       batches: its last reported progress; see `Pulse`.
       left: whether it announced that it ends.
+      is_leaving: whether it has begun its last operation, and may still wait for others to leave.
       begun: how many operations with the others it had begun by then; see `Pulse`.
       answers: its messages other than signs of life; None after the last one.
       fault: what is wrong with the other side, as TLS says; "" = nothing that is known.
@@ -68,6 +69,7 @@ class Peer:
         self.heard_at = 0.0
         self.batches: int | None = None
         self.left = False
+        self.is_leaving = False
         self.begun = 0
         self.answers: queue.Queue[dict | None] = queue.Queue()
         self.fault = ""

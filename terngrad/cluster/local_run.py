@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 import signal
 import subprocess
@@ -24,6 +25,7 @@ from terngrad.cluster.restarts import MOST_IN_A_ROW, SHORT_SECS, Restarts
 
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 _LOOK_SECS = 0.1
+_OF_LOST_OTHERS = 1  # exit status of a process that ends because it lost another
 _GRACE_SECS = 90.0  # for the others to notice a failure, or to save, before they are killed
 _PS_GRACE_SECS = 5.0  # for a ps to end by itself after the workers
 
@@ -148,7 +150,7 @@ class LocalRun:
         self._grace_secs = _GRACE_SECS if grace_secs is None else grace_secs
         self._notice_secs = notice_secs
         self._relays = relays
-        self._are_hurried = False  # whether a failure of another has asked the workers to end
+        self._hurried_at = math.inf  # when a failure of another asked the workers to end
         self._outlive_others = is_elastic and any(member.is_ps for member in members)
         self._restarts = Restarts(restarts)
         self._killed: list[tuple[float, Process]] = []  # waiting for the moment of their restart
@@ -159,7 +161,11 @@ class LocalRun:
         self._ends: list[_Event] = []
 
     def run(self) -> int:
-        """Runs the processes; returns 0, or the status of the first failure or request to end."""
+        """Runs the processes; returns 0, or the status of the first failure or request to end.
+
+        A process may notice the end of another before this run does, so a failure counts as the
+        first if all earlier ones may have come from lost processes.
+        """
         try:
             for member in self._members:
                 self._start(member)
@@ -237,8 +243,15 @@ class LocalRun:
             hurry = min(self._requests.events, default=None) if self._outlive_others else first
             late = hurry and time.monotonic() > hurry.monotonic_secs + self._grace_secs
             if all_ended or late or self._requests.at_once():
-                return first.status if first else self._status_of_silence()
+                return self._status(first) if first else self._status_of_silence()
             time.sleep(_LOOK_SECS)
+
+    def _status(self, first: _Event) -> int:
+        if first in self._requests.events or first.status != _OF_LOST_OTHERS:
+            return first.status
+        own = [end for end in sorted(self._ends) if end.status not in (0, _OF_LOST_OTHERS)]
+        limits = [event.monotonic_secs for event in self._requests.events] + [self._hurried_at]
+        return next((e.status for e in own if e.monotonic_secs < min(limits)), first.status)
 
     def _status_of_silence(self) -> int:
         """Returns 0, unless all workers were killed and none reported a failure."""
@@ -253,10 +266,12 @@ class LocalRun:
 
     def _hurry(self, failure: _Event | None) -> None:
         """Asks the others to end that have not ended by themselves after a failure."""
-        if self._notice_secs is None or failure is None or self._are_hurried or self.asked:
+        if self._notice_secs is None or failure is None or self.asked:
+            return
+        if self._hurried_at < math.inf:
             return
         if time.monotonic() > failure.monotonic_secs + self._notice_secs:
-            self._are_hurried = True
+            self._hurried_at = time.monotonic()
             if left := [process for process in self._workers() if process.poll() is None]:
                 self._output.show(f"{failure.text}: the others are asked to end.")
             for process in left:

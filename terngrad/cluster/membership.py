@@ -96,6 +96,7 @@ class Membership(contextlib.AbstractContextManager):
         self._clock = 0.0  # seconds of watching, without the time in which this process was stopped
         self._lock = threading.Lock()
         self._over = False
+        self._is_leaving = False
         for peer in peers.values():
             threading.Thread(target=self._listen, args=(peer,), daemon=True).start()
         threading.Thread(target=self._watch, daemon=True).start()
@@ -160,9 +161,13 @@ class Membership(contextlib.AbstractContextManager):
                 self._lose(f"{blame}{message['failed']}")
             elif "lost" in message:
                 self._lose(self._as_told(message["lost"]))
+            elif "leaving" in message:
+                peer.begun = message.get("begun", 0)
+                peer.is_leaving = True
+                peer.answers.put(None)
             elif "bye" in message:
                 peer.begun = message.get("begun", 0)
-                peer.left = True
+                peer.left = peer.is_leaving = True
                 peer.answers.put(None)
             else:
                 peer.answers.put(message)
@@ -201,7 +206,7 @@ class Membership(contextlib.AbstractContextManager):
     def _gone(self) -> str:
         begun = self._pulse.begun
         for rank, peer in self._peers.items():
-            if peer.left and peer.begun < begun:
+            if peer.is_leaving and peer.begun < begun:
                 return (
                     f"{self._name(rank)} left after {peer.begun} operations with the others, of "
                     f"which this one has begun {begun}: all need equally many batches and calls"
@@ -238,7 +243,11 @@ class Membership(contextlib.AbstractContextManager):
                 return
             self._over = True
         self._tell({"lost": text})  # the chief passes it on
-        self._on_loss(f"{self._name(self._rank)} ends: {text}")
+        said = f"{self._name(self._rank)} ends: {text}"
+        if self._is_leaving and f"{self._name(self._rank)} left" in text:
+            _say(said)  # its program has chosen the exit status
+        else:
+            self._on_loss(said)
         for peer in self._peers.values():
             peer.answers.put(None)
 
@@ -246,6 +255,8 @@ class Membership(contextlib.AbstractContextManager):
         """Sends the last message; the chief, which relays messages, waits for the others first."""
         deadline = time.monotonic() + self._timeout_secs
         if "bye" in message and self._rank == 0:
+            self._is_leaving = True
+            self._tell({"leaving": True, "begun": self._pulse.begun})
             while any(not peer.left for peer in self._peers.values()):
                 if self._over or time.monotonic() > deadline:
                     break

@@ -77,7 +77,7 @@ def test_a_process_that_dies_is_named_to_all_others(lost):
     for peer in members[lost]._peers.values():  # the kernel closes them so after kill -9
         peer.left = True
         peer._connection.shutdown(socket.SHUT_RDWR)
-    told = dict(losses.get(timeout=TIMEOUT) for _ in range(2))
+    told = dict(losses.get(timeout=20.0) for _ in range(2))
     assert told.keys() == {0, 1, 2} - {lost}
     for text in told.values():
         assert f"worker {lost} (host{lost}:2222) died" in text
@@ -95,7 +95,7 @@ def test_a_process_that_another_than_the_chief_cannot_reach_is_named_to_all():
         with contextlib.ExitStack() as stack:
             for pulse in pulses:
                 stack.enter_context(pulse.steps(0))
-            told = dict(losses.get(timeout=TIMEOUT) for _ in range(3))
+            told = dict(losses.get(timeout=20.0) for _ in range(3))
     assert told.keys() == {0, 1, 2}
     for text in told.values():
         assert "worker 2 (host2:2222) cannot be reached from worker 1 (host1:2222)" in text
@@ -105,7 +105,7 @@ def test_a_process_that_hangs_is_named(monkeypatch):
     members, losses = join_all(2, timeout_secs=1.5)
     for peer in members[1]._peers.values():
         monkeypatch.setattr(peer, "send", lambda message: None)
-    found = dict(losses.get(timeout=TIMEOUT) for _ in members)  # either may report first
+    found = dict(losses.get(timeout=20.0) for _ in members)  # either may report first
     assert "worker 1 (host1:2222) hangs: it sent nothing for" in found[0]
 
 
@@ -113,7 +113,7 @@ def test_the_others_learn_why_a_process_fails():
     members, losses = join_all(2)
     error = ValueError("train-00001: record 7 is damaged")
     members[1].__exit__(type(error), error, None)
-    rank, text = losses.get(timeout=TIMEOUT)
+    rank, text = losses.get(timeout=20.0)
     assert rank == 0
     assert "worker 1 (host1:2222) failed: train-00001: record 7 is damaged" in text
 
@@ -123,13 +123,13 @@ def test_the_others_blame_nobody_for_an_error_that_all_have():
     error = SharedError("step 7: entropy_loss is nan")
     members[1].__exit__(type(error), error, None)
     text = "worker 0 (host0:2222) ends: step 7: entropy_loss is nan"
-    assert losses.get(timeout=TIMEOUT) == (0, text)
+    assert losses.get(timeout=20.0) == (0, text)
 
 
 def test_the_others_learn_which_signal_stopped_a_process():
     members, losses = join_all(2)
     members[0].__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
-    assert "worker 0 (host0:2222) failed: stopped by SIGINT" in losses.get(timeout=TIMEOUT)[1]
+    assert "worker 0 (host0:2222) failed: stopped by SIGINT" in losses.get(timeout=20.0)[1]
 
 
 @pytest.mark.parametrize("slow", [0, 1, 2])
@@ -163,6 +163,18 @@ def test_law_10_one_that_ends_before_all_agree_is_named(how):
     assert str(error) == "worker 1 (host1:2222) left before all workers had agreed"
 
 
+def test_a_chief_that_leaves_early_is_named_at_once_and_keeps_its_exit_status():
+    pulses = [Pulse(), Pulse()]
+    members, losses = join_all(2, pulses=pulses)
+    pulses[1].begin()
+    end(members[:1])
+    rank, text = losses.get(timeout=20.0)
+    assert (rank, text[:42]) == (1, "worker 1 (host1:2222) ends: worker 0 (host")
+    assert "left after 0 operations with the others" in text
+    end(members[1:])
+    assert losses.empty()
+
+
 @pytest.mark.slow
 def test_a_short_time_out_loses_nobody():
     members, losses = join_all(2, timeout_secs=0.4)
@@ -178,7 +190,7 @@ def test_one_that_gets_no_batch_while_the_others_wait_is_named(late):
     for pulse in pulses:
         pulse.batches = 7
     pulses[late].batches = 6
-    told = dict(losses.get(timeout=TIMEOUT) for _ in members)
+    told = dict(losses.get(timeout=20.0) for _ in members)
     text = f"worker {late} (host{late}:2222): no next batch for 1 s while the others wait"
     assert {rank: message.endswith(text) for rank, message in told.items()} == dict.fromkeys(
         range(3), True
@@ -255,7 +267,7 @@ def test_a_process_ends_even_if_nobody_reads_its_last_words(stderr):
             while True:
                 os.write(writer, b"x")
         os.set_blocking(writer, True)
-    assert subprocess.run([sys.executable, "-c", code], stderr=writer, timeout=TIMEOUT).returncode
+    assert subprocess.run([sys.executable, "-c", code], stderr=writer, timeout=20.0).returncode
     os.close(writer)
     if stderr != "broken":
         os.close(reader)

@@ -6,7 +6,8 @@ import atexit
 import collections
 import contextlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -21,6 +22,8 @@ from terngrad.exchange.two_shot import Transport
 from terngrad.library.shard import shard
 
 Data = TypeVar("Data")
+
+_SOON_SECS = 3.0  # in which a closed connection is noticed
 
 
 class Group(contextlib.AbstractContextManager):
@@ -67,6 +70,7 @@ class Group(contextlib.AbstractContextManager):
         self._counts = collections.Counter()
         self.step: tf.Variable | None = None
         self._stands = False  # whether parameter servers have let this process make steps
+        self._shown: BaseException | None = None  # the last error that was shown early
         if membership:
             atexit.register(self._end)
             self._show, sys.excepthook = sys.excepthook, self._show_error
@@ -202,9 +206,29 @@ class Group(contextlib.AbstractContextManager):
                 kind = RuntimeError
             if isinstance(error, KeyboardInterrupt) and self.was_stopped:
                 kind, error = SystemExit, SystemExit()  # the others may still save
+            is_loss = isinstance(error, OperationError)
             self.connection = None
             self._agree = _is_closed
-            membership.__exit__(kind, error, traceback)
+            with self._showing_soon(error) if is_loss else contextlib.nullcontext():
+                membership.__exit__(kind, error, traceback)
+
+    @contextlib.contextmanager
+    def _showing_soon(self, error: BaseException) -> Iterator[None]:
+        """Shows an error while this process still waits to learn which process was lost, if any."""
+
+        def show() -> None:
+            self._shown = error
+            self._show(type(error), error, error.__traceback__)
+            why = "to learn whether another process was lost"
+            print(f"{self.label} waits for its time-out {why}.", file=sys.stderr, flush=True)
+
+        timer = threading.Timer(_SOON_SECS, show)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     def _is_loss(self, error: OperationError) -> bool:
         """Returns whether an error of TensorFlow may come from a process that was lost."""
@@ -229,7 +253,8 @@ class Group(contextlib.AbstractContextManager):
                 self.__exit__(kind, error, traceback)
             except ValueError as why:
                 said = "" if why is error else str(why)
-        self._show(kind, error, traceback)
+        if error is not self._shown:
+            self._show(kind, error, traceback)
         if said:
             print(said, file=sys.stderr, flush=True)
 

@@ -84,6 +84,13 @@ def test_law_4_parameter_servers_and_nodes_of_one_process_give_fit_the_same_bits
 
 
 @pytest.mark.parametrize("servers", [0, 1])
+def test_law_4_a_subclassed_model_gets_its_weights_in_the_first_step(tmp_path, servers):
+    chief, other = fitted(tmp_path / "two", 2, "--unbuilt", servers=servers)
+    (nodes,) = fitted(tmp_path / "nodes", 1, "--unbuilt", "--nodes=2")
+    assert_same_weights(chief, other, nodes)
+
+
+@pytest.mark.parametrize("servers", [0, 1])
 def test_workers_stay_together_in_all_ways_to_train_and_unequal_models_are_named(servers):
     """Several steps an execution, eager steps, one who stops, overflows, several optimizers."""
     found = finished(

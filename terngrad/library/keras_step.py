@@ -25,6 +25,8 @@ class SharedStep:
         self._told = [0.0] * (1 + len(SIGNALS))  # the values of the next, without reading it
         self._wishes = tf.Variable(self._told, trainable=False)
         self._heard = tf.Variable(tf.zeros(1 + len(SIGNALS)), trainable=False)
+        self._is_first = True
+        self._unbuildable: Exception | None = None  # why only the train_step can build the model
 
     @classmethod
     def of(cls, model: keras.Model, exchange: GradientExchange) -> SharedStep:
@@ -41,11 +43,29 @@ class SharedStep:
 
     def run(self, data: Any) -> Any:
         """Replaces the model's train_step."""
+        if self._is_first:
+            self._is_first = False
+            self._build(data)
         if self.exchange.nodes > 1:
             return self._run_nodes(data)
         logs = self._train_step(data)
         self._share(data, [_values(moving_statistics(self._model))])
         return logs
+
+    def _build(self, data: Any) -> None:
+        """Gives a model that has no weights before its first batch those of the chief."""
+        if all(layer.built for layer in self._model._flatten_layers()):
+            return
+        before = len(self._model.weights)
+        try:
+            inputs, _, _ = keras.utils.unpack_x_y_sample_weight(data)
+            self._model(inputs, training=False)  # nothing needs the outputs
+        except (NotImplementedError, TypeError, ValueError) as error:
+            self._unbuildable = error
+            return
+        if len(self._model.weights) > before:
+            with tf.init_scope():
+                self.exchange.group.broadcast(self._model.weights)
 
     def _run_nodes(self, data: Any) -> Any:
         """Lets each node begin with the same moving statistics; returns the last one's logs."""
@@ -58,9 +78,9 @@ class SharedStep:
             by_node.append(_values(moving_statistics(self._model)))
         if len(by_node[0]) != len(start):
             raise ValueError(
-                f"nodes={self.exchange.nodes}: the model is built within its train_step; call it "
-                "once before fit"
-            )
+                f"nodes={self.exchange.nodes}: only the model's train_step can build it; build its "
+                "layers before fit"
+            ) from self._unbuildable
         self._share(data, by_node)
         return logs
 

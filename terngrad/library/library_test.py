@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -203,6 +204,18 @@ def test_a_worker_that_ends_early_is_named_and_ends_the_others(tmp_path, end, wh
     (chief, status), _ = outcomes(tmp_path, 2, f"--end={end}")
     assert status == 1, chief
     assert re.search(rf"worker 0 \S+ ends: {why}", chief), chief
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_worker_that_exits_gives_the_launcher_its_status(tmp_path, rank):
+    program = ["terngrad.testing.own_loop", str(tmp_path / "x"), "--end=exit", f"--end_of={rank}"]
+    with Started([sys.executable, "-m", "terngrad.launch", "-n", "2", "-m", *program]) as run:
+        assert run.finish() == 3, run.output
+    other = 1 - rank
+    assert re.search(rf"\[{other}\] worker {other} \S+ ends: worker {rank} \S+ left", run.output), (
+        run.output
+    )
 
 
 def test_importing_the_library_loads_neither_tensorflow_nor_takes_long():
@@ -422,6 +435,22 @@ def test_who_is_lost_is_looked_for_before_an_error_is_shown(shown, capsys):
     assert membership.left_with is lost
     assert shown == [own, lost]
     assert capsys.readouterr().err == "an operation failed\n"
+
+
+def test_an_error_of_an_operation_is_shown_while_the_group_still_waits(shown, monkeypatch):
+    class Waiting(Membership):
+        def __exit__(self, kind, error, traceback):
+            while not shown and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert shown == [own]
+            super().__exit__(kind, error, traceback)
+
+    deadline = time.monotonic() + 20.0
+    monkeypatch.setattr("terngrad.library.group._SOON_SECS", 0.01)
+    Group(0, 2, membership=Waiting())
+    own = tf.errors.InternalError(None, None, "own")
+    sys.excepthook(type(own), own, None)
+    assert shown == [own]
 
 
 def test_a_process_that_stopped_with_all_others_is_no_failure(shown):

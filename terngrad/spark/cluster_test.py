@@ -51,7 +51,7 @@ def test_all_processes_know_each_other(spark, shown, workers, ps):
     ]
     (hosts,) = {re.search(r"--worker_hosts=(\S+)", line)[1] for line in lines}
     assert len(set(hosts.split(","))) == workers
-    assert all(("--tls_key=" in line) == bool(ps) for line in lines)
+    assert all("--tls_key=" in line and "insecure" not in line for line in lines)
 
 
 def test_workers_get_all_rows_in_each_epoch_and_may_end_early(spark, shown, frame):

@@ -36,13 +36,7 @@ class Context:
     def flags(self) -> list[str]:
         """The flags that give one of the suite's distributed programs this place."""
         place = [f"--worker_hosts={','.join(self.worker_hosts)}", f"--task_id={self.task_id}"]
+        place += [f"--tls_{name}={path}" for name, path in self.tls.items()]
         if not self.ps_hosts:
-            # Without ps nothing is encrypted: see docs/security.md.
-            return [*place, f"--control_port={self.control_port}", "--allow_insecure_network"]
-        tls = [f"--tls_{name}={path}" for name, path in self.tls.items()]
-        return [
-            *place,
-            f"--ps_hosts={','.join(self.ps_hosts)}",
-            f"--job_name={self.job_name}",
-            *tls,
-        ]
+            return [*place, f"--control_port={self.control_port}"]
+        return [*place, f"--ps_hosts={','.join(self.ps_hosts)}", f"--job_name={self.job_name}"]

@@ -40,6 +40,19 @@ class _Pause(keras.callbacks.Callback):
             _PAUSES[self._kind](self.model)
 
 
+class Unbuilt(keras.Model):
+    """Has no weights before its first batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = [keras.layers.Dense(8, "relu"), keras.layers.BatchNormalization()]
+        self._hidden = keras.Sequential([keras.layers.Flatten(), *layers])
+        self._outputs = keras.layers.Dense(10)
+
+    def call(self, images: tf.Tensor, training: bool | None = None) -> tf.Tensor:
+        return self._outputs(self._hidden(images, training=training))
+
+
 def main() -> None:
     """Trains."""
     options = argparse.ArgumentParser()
@@ -52,14 +65,15 @@ def main() -> None:
     options.add_argument("--pause", choices=_PAUSES, help="what worker 1 does after six batches")
     options.add_argument("--backup", default="", help="folder of BackupAndRestore")
     options.add_argument("--batch_norm", action="store_true")
+    options.add_argument("--unbuilt", action="store_true", help="a subclassed model")
     options.add_argument("--short", action="store_true", help="worker 1 has a batch less")
     given = options.parse_args()
 
     terngrad.configure()
     group = terngrad.join(timeout_secs=12.0)
     keras.utils.set_random_seed(1 + group.rank)  # the chief's weights count
-    model = nets.make_model(given.batch_norm)
-    if not group.is_chief:
+    model = Unbuilt() if given.unbuilt else nets.make_model(given.batch_norm)
+    if not group.is_chief and not given.unbuilt:
         model.set_weights([w + 1 for w in model.get_weights()])
     images, labels = (
         tf.concat(list(part), 0)

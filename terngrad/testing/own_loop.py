@@ -22,6 +22,7 @@ _ENDS = {
     "fail": lambda: {}["a mistake"],
     "operation": lambda: tf.reshape([1, 2, 3], [2]),
     "leave": lambda: sys.exit(0),
+    "exit": lambda: sys.exit(3),
 }
 
 
@@ -32,7 +33,8 @@ def main() -> None:
     options.add_argument("--gradients", default="ternary")
     options.add_argument("--nodes", type=int, default=1)
     options.add_argument("--steps", type=int, default=4)
-    options.add_argument("--end", choices=_ENDS, help="how worker 1 ends before the third step")
+    options.add_argument("--end", choices=_ENDS, help="how a worker ends before the third step")
+    options.add_argument("--end_of", type=int, default=1, help="which worker")
     options.add_argument("--engine", default="auto")
     options.add_argument("--tls", nargs=3)
     options.add_argument("--eager", action="store_true")
@@ -53,7 +55,7 @@ def main() -> None:
         step = tf.function(step)
     first = None
     for i, (images, labels) in enumerate(nets.make_batches().take(given.steps)):
-        if i == 2 and given.end and group.rank == 1:
+        if i == 2 and given.end and group.rank == given.end_of:
             _ENDS[given.end]()
         share = nets.BATCH // group.size
         mine = slice(group.rank * share, (group.rank + 1) * share)

@@ -1,0 +1,7 @@
+# Sourced by the batch scripts: makes certificates of the job's nodes in TERNGRAD_CERTS, until its end.
+[[ "${TLS:-}" != False ]] || return 0
+export TERNGRAD_CERTS="${CERTS:-${PWD}/.certs-${SLURM_JOB_ID}}"
+trap 'rm -rf "${TERNGRAD_CERTS}"' EXIT
+(umask 077 && mkdir -p "${TERNGRAD_CERTS}")
+mapfile -t nodes < <(scontrol show hostnames "${SLURM_JOB_NODELIST}")
+bash scripts/make_certs.sh "${TERNGRAD_CERTS}" "${nodes[@]}"
