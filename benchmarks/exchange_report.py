@@ -52,7 +52,9 @@ def print_tables(cells: Sequence[dict]) -> None:
     console = rich.console.Console(width=220)
     console.print(_table(_FIGURES, [(cell, _figures(cell, cells)) for cell in ordered]))
     print("- n: timed exchanges. CPU ns: of a worker, per value. Wake-ups: how often one of its")
-    print("  threads slept in an exchange. Bits sent, received: per parameter, on its interface.")
+    print(
+        "  threads slept in an exchange and the agreement on another. Bits sent, received: per parameter, on its interface."
+    )
     print("- To formula: measured bytes / bytes of the formula, in the direction with more.")
     print("- To wire: ms / the ms that the formula's bytes need on the busiest cable at its full")
     print("  bandwidth. To float32, to ring: the ms of float32 under the same conditions, or of")
@@ -131,8 +133,8 @@ def _figures(cell: dict, cells: Sequence[dict]) -> list[str]:
         str(len(cell["ms"])),
         f"{median:.1f}",
         f"{low:.1f} to {high:.1f}",
-        f"{1e6 * cell['cpu_ms'] / cell['values']:.2f}",
-        f"{cell['wakeups']:.0f}",
+        f"{1e6 * cell['cpu_ms'] / cell['values']:.2f}" if "cpu_ms" in cell else "",
+        f"{cell['wakeups']:.0f}" if "wakeups" in cell else "",  # older results have none
         f"{8 * sent / cell['values']:.2f}",
         f"{8 * received / cell['values']:.2f}",
         f"{more:.3f}",

@@ -8,7 +8,9 @@ EVENTS = {  # name: begin and length in ms
     "backward/Conv2D:Conv2DBackpropFilter": (5, 15),
     "ExecutorState::Process": (0, 100),
     "TerngradEncode:TerngradEncode": (12, 2),
-    "CollectiveGatherV2_1:CollectiveGatherV2": (14, 16),
+    "CollectiveGatherV2_1:CollectiveGatherV2": (14, 6),
+    "TerngradJoin_2:TerngradJoin": (20, 0),
+    "mesh:TerngradJoin": (20, 10),
 }
 
 

@@ -95,7 +95,7 @@ class Exchange(abc.ABC):
           max_code: see `sum`.
           units: float32 [v], the value of a code of 1 of each variable.
           shapes: of the v variables, in the order of their codes.
-          kernels: decode.
+          kernels: decode the sum.
         """
         total = self.sum(codes, name, max_code)
         return kernels.decode(total, units, self.nodes(total), shapes)

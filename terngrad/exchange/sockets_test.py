@@ -106,6 +106,53 @@ def test_law_7_the_mesh_sends_the_bytes_that_the_exchange_counts(size):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_law_5_a_sum_that_is_decoded_in_parts_has_the_bits_of_the_whole(size):
+    from terngrad.ops.native import NativeKernels
+
+    shapes = [(70000, 30), (1,), (0,), (37,)]  # several chunks, and words that variables share
+    rows = -(-sum(int(np.prod(shape)) for shape in shapes) // 32)
+    units, kernels = tf.constant([0.5, 2.0, 1.0, 0.0]), NativeKernels()
+
+    def act(transport):
+        step = tf.Variable(0, dtype=tf.int64, trainable=False)
+        exchange = transport.exchange(1, kernels, step)
+        given = np.random.default_rng(transport.rank).integers(0, 2**32, (2, rows), np.uint32)
+        codes = [tf.constant(np.stack([given[0] | given[1], given[1]], 1))]  # -1 is 11 in binary
+
+        @tf.function(autograph=False)
+        def run():
+            total = exchange.sum(codes, "whole", 1)
+            whole = kernels.decode(total, units, exchange.nodes(total), shapes)
+            return whole, exchange.mean_of_codes(codes, "parts", 1, units, shapes, kernels)
+
+        return run()
+
+    for whole, parts in together(size, act):
+        assert float(tf.reduce_max(tf.abs(whole[0]))) > 0
+        for one, other in zip(whole, parts, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.slow
+def test_law_10_a_decoded_sum_names_the_process_that_left_and_what_does_not_fit():
+    codes, nodes = tf.zeros([1 << 15, 2], tf.uint32), tf.constant(1)
+
+    def act(transport):
+        if transport.rank == 1:
+            return None
+        wrong = "x does not give sums of codes of 32 elements"
+        with pytest.raises(tf.errors.InvalidArgumentError, match=wrong):
+            transport.mean_codes(codes, "x", 3, "", tf.ones([1]), nodes, [(32,)])
+        return transport.mean_codes(codes, "x", 3, "", tf.ones([1]), nodes, [(1 << 20,)])
+
+    found = together(3, act)
+    for rank in (0, 2):
+        assert isinstance(found[rank], tf.errors.UnavailableError)
+        assert "worker 1 (127.0.0.1:" in str(found[rank])
+
+
+@pytest.mark.slow
 def test_law_10_a_process_that_leaves_is_named_by_the_operation_that_needs_it():
     def act(transport):
         if transport.rank == 1:

@@ -72,9 +72,10 @@ class SpreadExchange(Exchange):
 
     def _local_sum(self, codes: Sequence[tf.Tensor], max_code: int) -> tf.Tensor:
         self.largest_sum(max_code)
-        if self.local_nodes == 1:
+        planes = plane_count(self.local_nodes * max_code)
+        if self.local_nodes == 1 and codes[0].shape[1] == planes:
             return codes[0]
-        return self._kernels.sum(codes, plane_count(self.local_nodes * max_code))
+        return self._kernels.sum(codes, planes)
 
 
 def _flat(tensors: Sequence[tf.Tensor]) -> tf.Tensor:

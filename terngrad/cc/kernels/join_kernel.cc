@@ -9,6 +9,7 @@
 #include "terngrad/cc/kernels/common.h"
 #include "terngrad/cc/kernels/targets.h"
 #include "terngrad/cc/net/meshes.h"
+#include "tsl/profiler/lib/traceme.h"
 
 namespace terngrad {
 namespace {
@@ -21,6 +22,7 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 using tensorflow::thread::ThreadPool;
+using tsl::profiler::TraceMe;
 
 using Ending = std::function<void(const std::string& failure)>;
 
@@ -88,8 +90,11 @@ class MeshOp : public AsyncOpKernel {
         return nullptr;
       }
     }
-    return [context, steps, token,
+    // The executor's own trace of the op ends when the op is submitted.
+    const int64_t traced = TraceMe::ActivityStart("mesh:TerngradJoin");
+    return [context, steps, token, traced,
             done = std::move(done)](const std::string& failure) {
+      TraceMe::ActivityEnd(traced);
       if (steps) steps->DeregisterCallback(token);
       if (!failure.empty()) {
         context->SetStatus(absl::UnavailableError(failure));
@@ -174,7 +179,10 @@ class Decoding : public std::enable_shared_from_this<Decoding> {
   }
 
   void Leave() {
-    if (--left_ == 0) ending_(failure_);
+    if (--left_) return;
+    const Ending ending =
+        std::move(ending_);  // frames may be queued for longer
+    ending(failure_);
   }
 
   const Kernels& kernels_;

@@ -7,6 +7,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstring>
 
 namespace terngrad {
@@ -46,7 +48,12 @@ ssize_t Channel::Receive(iovec* vectors, int count) {
 void Channel::Expect(size_t octets) {
   if (octets == expected_) return;
   expected_ = octets;
-  const int low_water = octets;
+  // Before Linux 4.18 a buffer did not grow for what is expected: the other
+  // side may not send more than its window, about half of the buffer.
+  int buffer = 0;
+  socklen_t size = sizeof(buffer);
+  getsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &buffer, &size);
+  const int low_water = std::clamp<int64_t>(buffer / 4, 1, octets);
   setsockopt(fd_, SOL_SOCKET, SO_RCVLOWAT, &low_water, sizeof(low_water));
 }
 

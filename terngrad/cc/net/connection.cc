@@ -86,7 +86,7 @@ bool Connection::AdvanceFrame(Outgoing& frame, size_t& octets) {
 Connection::State Connection::Receive(Receiver& receiver) {
   const State state = ReceiveTurn(receiver);
   if (state == State::kBlocked) {
-    channel_->Expect(has_header_ ? std::max<size_t>(left_, 1) : 1);
+    channel_->Expect(has_header_ ? left_ : 1);
   }
   return state;
 }
