@@ -52,9 +52,8 @@ def print_tables(cells: Sequence[dict]) -> None:
     console = rich.console.Console(width=220)
     console.print(_table(_FIGURES, [(cell, _figures(cell, cells)) for cell in ordered]))
     print("- n: timed exchanges. CPU ns: of a worker, per value. Wake-ups: how often one of its")
-    print(
-        "  threads slept in an exchange and the agreement on another. Bits sent, received: per parameter, on its interface."
-    )
+    print("  threads slept in an exchange and the agreement on another.")
+    print("- Bits sent, received: per parameter, on a worker's interface.")
     print("- To formula: measured bytes / bytes of the formula, in the direction with more.")
     print("- To wire: ms / the ms that the formula's bytes need on the busiest cable at its full")
     print("  bandwidth. To float32, to ring: the ms of float32 under the same conditions, or of")

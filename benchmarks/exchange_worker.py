@@ -133,7 +133,7 @@ def _measure(host: Host, net: str, kind: str, gradients: Mapping[str, tf.Variabl
 
 
 def _counted(host: Host, exchange: Exchange) -> dict[str, Sequence[float]]:
-    """Returns bytes, CPU seconds and how often a thread was woken so far, of this host and each ps."""
+    """Returns counters so far, of this host and of each ps."""
     options = host.options
     servers = [counters(options.interface, process) for process in options.ps_processes]
     return {
