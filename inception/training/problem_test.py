@@ -3,7 +3,8 @@ import dataclasses
 import pytest
 
 from inception.flags import configs
-from inception.training import preparation, problem
+from inception.training import problem
+from inception.training.build import build_training
 
 
 def resolve(dataset_name: str, **fields) -> problem.Problem:
@@ -86,4 +87,4 @@ def test_scopes_of_no_variable_name_their_flag(tmp_path):
     config = configs.TrainConfig(**fields, train_dir=str(tmp_path), benchmark_mode=True)
     why = r"--trainable_scopes=fc9: no trainable variable begins with 'fc9'; .*fc"
     with pytest.raises(ValueError, match=why):
-        preparation.prepare(config)
+        build_training(config, problem.resolve(config), 1.0, ["/CPU:0"])
