@@ -111,18 +111,26 @@ def test_law_6_the_first_float_step_is_that_of_one_process_with_the_whole_batch(
         np.testing.assert_allclose(spread[key], whole[key], rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("codec", ["ternary", "terngrad.testing.residual_codec:ResidualCodec"])
-def test_law_8_killed_and_started_again_with_a_backup_equals_undisturbed(tmp_path, codec):
-    """Also with a codec that has a memory."""
+@pytest.mark.parametrize(
+    ("codec", "servers"),
+    [("ternary", 0), ("terngrad.testing.residual_codec:ResidualCodec", 0), ("ternary", 1)],
+)
+def test_law_8_killed_and_started_again_with_a_backup_equals_undisturbed(tmp_path, codec, servers):
+    """Also with a codec that has a memory, and over a parameter server."""
     options = ("--batch_norm", f"--gradients={codec}")
-    chief, other = fitted(tmp_path / "whole", 2, *options)
+    chief, other = fitted(tmp_path / "whole", 2, *options, servers=servers)
     assert_same_weights(chief, other)  # also the moving statistics
     backup = f"--backup={tmp_path / 'backup'}"
-    (output, status), (_, killed) = outcomes(tmp_path / "part", 2, *options, backup, "--pause=die")
+    disturbed = (*options, backup, "--pause=die")
+    found = outcomes(tmp_path / "part", 2, *disturbed, servers=servers)
+    (output, status), (_, killed), *served = found
     assert (status, killed) == (1, -9), output
-    assert re.search(r"worker 1 \S+ died: its connection closed", output), output
-    assert "Traceback" not in output
-    resumed, _ = fitted(tmp_path / "part", 2, *options, backup)
+    why = f"died: its {'stream ended' if servers else 'connection closed'}"
+    for text in (output, *(text for text, _ in served)):
+        assert re.search(rf"worker 1 \S+ {why}", text), text
+        assert "Traceback" not in text
+    assert [status for _, status in served] == [1] * servers
+    resumed, _ = fitted(tmp_path / "part", 2, *options, backup, servers=servers)
     assert len(resumed["loss"]) == 1, "the first epoch was made again"
     assert_same_weights(chief, resumed)
     assert [path.name for path in tmp_path.glob("backup*")] == [], "Keras deletes backups, too"
