@@ -12,9 +12,9 @@ listed twice has two. ssh must not ask for a password.
 
 Each output line begins with the index of its worker. If a process fails, it is named; the others
 may end by themselves for 3 s, are then asked to end, and killed after 15 s. The exit status is
-that of the first that failed by itself. Ctrl-C, SIGTERM and SIGHUP are passed on to all workers,
-with the same deadline; the exit status is then 128 + the signal's number. Parameter servers end
-after them. A second Ctrl-C kills all at once.
+that of the first that failed by itself; a status other than 1 goes before 1. Ctrl-C, SIGTERM and
+SIGHUP are passed on to all workers, with the same deadline; the exit status is then 128 + the
+signal's number. Parameter servers end after them. A second Ctrl-C kills all at once.
 """
 
 from __future__ import annotations

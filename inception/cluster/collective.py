@@ -22,7 +22,7 @@ def joined(cluster: ClusterConfig) -> Iterator[Workers]:
     """See `join.joined`."""
     hosts, rank, timeout_secs = cluster.worker_hosts, cluster.task_id, cluster.worker_timeout_secs
     tls = security(cluster)
-    transport = all_reduce.choose_transport(encrypts=tls is not None)
+    transport = all_reduce.choose_transport(encrypts=tls is not None and len(hosts) > 1)
     members = Members(tls) if tls else None
     print(f"Worker hosts are: {list(hosts)}", flush=True)
     try:

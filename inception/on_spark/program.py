@@ -31,7 +31,7 @@ def run_program(arguments: Sequence[str], context: Context) -> None:
 
     Args:
       arguments: the program's module, such as inception.mnist_distributed_train, and its flags,
-        which count more than those of the place.
+        which override those of the place.
       context: the place.
 
     Raises:

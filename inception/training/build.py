@@ -1,5 +1,6 @@
 """From a config to the parts of a training: net, codecs, exchange, optimizer, compiled steps."""
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
@@ -142,11 +143,12 @@ def _make_classifier(config: TrainConfig, goal: Problem) -> Classifier:
         dropout_keep_prob=own.dropout_keep_prob,
         seed=config.seed,
     )
-    with naming("trainable_scopes", config.trainable_scopes):
+    scopes = config.trainable_scopes
+    with naming("trainable_scopes", scopes) if scopes else contextlib.nullcontext():
         return Classifier(
             model,
             own.label_smoothing,
-            [tf_slim.suite_scope(scope, config.net) for scope in config.trainable_scopes],
+            [tf_slim.suite_scope(scope, config.net) for scope in scopes],
             spec.auxiliary_weights,
             nets_factory.variable_name,
         )

@@ -73,7 +73,7 @@ def resolve(config: configs.TrainConfig | configs.EvalConfig) -> Problem:
     if size < spec.min_image_size:
         raise refuse("image_size", size, f"{config.net} needs {spec.min_image_size} or more")
     preprocessing = config.preprocessing_name
-    if preprocessing is not None and preprocessing not in catalog.PREPROCESSING:
+    if preprocessing and preprocessing not in catalog.PREPROCESSING:
         why = f"unknown preprocessing; allowed are {', '.join(catalog.PREPROCESSING)}"
         raise refuse("preprocessing_name", preprocessing, why)
     with naming("data_dir", config.data_dir):

@@ -1,6 +1,10 @@
 # Sourced by the batch scripts: makes certificates of the job's nodes in TERNGRAD_CERTS, until its end.
-[[ "${TLS:-}" != False ]] || return 0
-export TERNGRAD_CERTS="${CERTS:-${PWD}/.certs-${SLURM_JOB_ID}}"
+case "${TLS:-True}" in
+  True) ;;
+  False) return 0 ;;
+  *) echo "TLS=${TLS}: allowed are True and False" >&2; exit 1 ;;
+esac
+export TERNGRAD_CERTS="${CERTS:-${PWD}}/.certs-${SLURM_JOB_ID}" # a folder of this job: it is deleted
 trap 'rm -rf "${TERNGRAD_CERTS}"' EXIT
 (umask 077 && mkdir -p "${TERNGRAD_CERTS}")
 mapfile -t nodes < <(scontrol show hostnames "${SLURM_JOB_NODELIST}")

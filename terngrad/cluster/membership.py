@@ -41,6 +41,8 @@ def end_process(message: str) -> None:
         speaker = threading.Thread(target=_say, args=(message,), daemon=True)
         speaker.start()
         speaker.join(_LAST_WORDS_SECS)  # the write blocks forever if nobody reads stderr
+    except RuntimeError:  # at the interpreter's end Python 3.12 starts no thread
+        _say(message)
     finally:
         os._exit(_EXIT_CODE)
 

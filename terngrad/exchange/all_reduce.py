@@ -31,7 +31,10 @@ def choose_transport(*, encrypts: bool = False) -> str:
         raise ValueError(f"{VARIABLE} is {wanted!r}; allowed are {_SOCKETS} and {_TENSORFLOW}")
     why_not = f"{VARIABLE}={wanted}" if wanted == _TENSORFLOW else _why_no_sockets()
     if encrypts and why_not:
-        raise ValueError(f"TLS needs {VARIABLE}={_SOCKETS} or parameter servers: {why_not}")
+        raise ValueError(
+            f"TLS needs {VARIABLE}={_SOCKETS} or parameter servers: {why_not}. Where all are "
+            "trusted, train without certificates, with --allow_insecure_network (Slurm: TLS=False)"
+        )
     if wanted == _SOCKETS and why_not:
         raise ValueError(f"{VARIABLE}={wanted}: {why_not}")
     if not why_not:

@@ -206,19 +206,17 @@ class Group(contextlib.AbstractContextManager):
                 kind = RuntimeError
             if isinstance(error, KeyboardInterrupt) and self.was_stopped:
                 kind, error = SystemExit, SystemExit()  # the others may still save
-            is_loss = isinstance(error, OperationError)
             self.connection = None
             self._agree = _is_closed
-            with self._showing_soon(error) if is_loss else contextlib.nullcontext():
-                membership.__exit__(kind, error, traceback)
+            membership.__exit__(kind, error, traceback)
 
     @contextlib.contextmanager
     def _showing_soon(self, error: BaseException) -> Iterator[None]:
         """Shows an error while this process still waits to learn which process was lost, if any."""
 
         def show() -> None:
-            self._shown = error
             self._show(type(error), error, error.__traceback__)
+            self._shown = error
             why = "to learn whether another process was lost"
             print(f"{self.label} waits for its time-out {why}.", file=sys.stderr, flush=True)
 
@@ -229,6 +227,7 @@ class Group(contextlib.AbstractContextManager):
             yield
         finally:
             timer.cancel()
+            timer.join(_SOON_SECS)  # it may be showing; nobody may read what it shows
 
     def _is_loss(self, error: OperationError) -> bool:
         """Returns whether an error of TensorFlow may come from a process that was lost."""
@@ -250,7 +249,8 @@ class Group(contextlib.AbstractContextManager):
         is_loss = isinstance(error, OperationError) and self._membership and self._is_loss(error)
         if is_loss or isinstance(error, MembershipError):
             try:
-                self.__exit__(kind, error, traceback)
+                with self._showing_soon(error) if is_loss else contextlib.nullcontext():
+                    self.__exit__(kind, error, traceback)
             except ValueError as why:
                 said = "" if why is error else str(why)
         if error is not self._shown:

@@ -44,8 +44,8 @@ class SharedStep:
     def run(self, data: Any) -> Any:
         """Replaces the model's train_step."""
         if self._is_first:
-            self._is_first = False
             self._build(data)
+            self._is_first = False
         if self.exchange.nodes > 1:
             return self._run_nodes(data)
         logs = self._train_step(data)
@@ -56,11 +56,13 @@ class SharedStep:
         """Gives a model that has no weights before its first batch those of the chief."""
         if all(layer.built for layer in self._model._flatten_layers()):
             return
+        if getattr(self._train_step, "__func__", None) is not keras.Model.train_step:
+            return  # only it knows what the model's input is
         before = len(self._model.weights)
         try:
             inputs, _, _ = keras.utils.unpack_x_y_sample_weight(data)
             self._model(inputs, training=False)  # nothing needs the outputs
-        except (NotImplementedError, TypeError, ValueError) as error:
+        except Exception as error:  # of the user's own code; the train_step raises it, too
             self._unbuildable = error
             return
         if len(self._model.weights) > before:

@@ -29,6 +29,7 @@ def main() -> None:
     for gradients in ("ternary", "float32"):
         overflowing(group, gradients)
     adversarial(group)
+    unbuilt(group)
     model = make_model(hidden=4 + group.rank)
     model.compile(distributed(group, keras.optimizers.SGD(0.1)), "mse")
     try:
@@ -135,6 +136,35 @@ class _Adversarial(keras.Model):
         weights = self.generator.trainable_variables
         self.second.apply(tape.gradient(other, weights), weights)
         return {"critic_loss": loss, "generator_loss": other}
+
+
+class Unbuilt(keras.Model):
+    """Only its train_step knows what the net takes: not the batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = keras.Sequential([keras.layers.Dense(4, "tanh"), keras.layers.Dense(2)])
+
+    def call(self, x):
+        return self.net(x)
+
+    def train_step(self, batch):
+        x, y = batch
+        with tf.GradientTape() as tape:
+            found = self(tf.concat([x, x], 1), training=True)
+            loss = tf.reduce_mean(tf.square(found - y))
+        weights = self.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, weights), weights)
+        return {"loss": loss}
+
+
+def unbuilt(group):
+    """Layers that a train_step of a user's own builds in its first step."""
+    model = Unbuilt()
+    model.compile(distributed(group, keras.optimizers.SGD(0.1)))
+    fit(group, model)
+    assert model.net.layers[0].kernel.shape == (6, 4)
+    assert_together(group, model)
 
 
 def adversarial(group):
