@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from terngrad.exchange.parameter_server.operations import nodes_in_result
 from terngrad.exchange.two_shot import is_one_shot
 from terngrad.planes import plane_count
 
@@ -32,12 +33,16 @@ def all_reduce_traffic(values: int, workers: int, exchange: str) -> Traffic:
 
 
 def server_traffic(values: int, workers: int, exchange: str, servers: int) -> Traffic:
-    """Returns the traffic of workers that push to parameter servers and get the sums back."""
-    sent, received = (values * bits / 8 for bits in _bits(exchange, workers))
+    """Returns the traffic of workers that push to parameter servers and get the sums back.
+
+    A worker adds its own codes itself.
+    """
+    bits = _bits(exchange, nodes_in_result(workers, local_nodes=1))
+    sent, received = (values * each / 8 for each in bits)
     return Traffic(sent, received, max(sent, received) * max(1.0, workers / servers))
 
 
-def _bits(exchange: str, workers: int) -> tuple[int, int]:
-    """Returns the bits of a value from one worker and of a sum."""
+def _bits(exchange: str, nodes: int) -> tuple[int, int]:
+    """Returns the bits of a value from one worker and of a sum over some."""
     floats = FLOAT_BITS.get(exchange)
-    return (floats, floats) if floats else (2, plane_count(workers))
+    return (floats, floats) if floats else (2, plane_count(nodes))

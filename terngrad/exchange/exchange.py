@@ -139,6 +139,11 @@ class Exchange(abc.ABC):
     def insist(self) -> None:  # noqa: B027 (does nothing if all nodes are in every step)
         """Makes the next steps wait for this process' gradients, if steps are made without some."""
 
+    @property
+    def nodes_in_result(self) -> int:
+        """Nodes for whose codes the sums that this process receives have planes."""
+        return self.num_nodes
+
     def traffic(self, payload: Payload) -> Payload:
         """Returns the bytes that this process sends and receives for a codec's payload.
 

@@ -64,6 +64,15 @@ class Kernels(abc.ABC):
         total = self.sum([tf.constant(array) for array in arrays], count)
         return np.asarray(total).reshape(-1).view(np.uint8).data  # .numpy() would copy
 
+    def difference_buffers(
+        self, total: memoryview, part: memoryview, planes: int, count: int
+    ) -> memoryview:
+        """A bucket of `count` planes minus one of `planes`, modulo 2^count; see `sum_buffers`."""
+        # In two's complement ~x is -x - 1, so ~(~x + y) is x - y.
+        negative, addend = ~np.frombuffer(total, "<u4"), np.frombuffer(part, "<u4")
+        words = [tf.constant(negative.reshape(-1, count)), tf.constant(addend.reshape(-1, planes))]
+        return (~np.asarray(self.sum(words, count))).reshape(-1).view(np.uint8).data
+
     @abc.abstractmethod
     def decode(
         self,

@@ -69,18 +69,30 @@ class NativeKernels(Kernels):
 
     def sum_buffers(self, buffers: Sequence[memoryview], planes: int, count: int) -> memoryview:
         """See base class; in the calling thread alone, which meanwhile holds no lock on Python."""
-        arrays = [np.require(np.frombuffer(buffer, "<u4"), requirements="A") for buffer in buffers]
-        rows = arrays[0].size // planes
-        if any(array.size != rows * planes for array in arrays):
-            sizes = [array.nbytes for array in arrays]
-            raise ValueError(f"buffers have {sizes} bytes; all need as many, of {planes} planes")
-        inputs = (library.Planes * len(arrays))(*((a.ctypes.data, planes) for a in arrays))
+        return self._sum_arrays([(_words(buffer), planes) for buffer in buffers], count).data
+
+    def difference_buffers(
+        self, total: memoryview, part: memoryview, planes: int, count: int
+    ) -> memoryview:
+        """See base class; in the calling thread alone, which meanwhile holds no lock on Python."""
+        # In two's complement ~x is -x - 1, so ~(~x + y) is x - y.
+        inverse = self._sum_arrays([(~_words(total), count), (_words(part), planes)], count)
+        return np.invert(inverse, out=inverse).data
+
+    def _sum_arrays(self, inputs: Sequence[tuple[np.ndarray, int]], count: int) -> np.ndarray:
+        """Returns the bytes of the sum of uint32 arrays with these planes."""
+        given = [planes for _, planes in inputs]
+        rows = inputs[0][0].size // given[0]
+        if any(array.size != rows * planes for array, planes in inputs):
+            sizes = [array.nbytes for array, _ in inputs]
+            raise ValueError(f"buffers have {sizes} bytes of {given} planes; all need as many rows")
+        buckets = (library.Planes * len(inputs))(*((a.ctypes.data, p) for a, p in inputs))
         total = np.empty(rows * count, "<u4")
         if not self._functions.terngrad_sum(
-            self.path.encode(), inputs, len(arrays), count, rows, total.ctypes.data
+            self.path.encode(), buckets, len(inputs), count, rows, total.ctypes.data
         ):
-            raise ValueError(f"path is {self.path!r}, planes are {planes} and {count}")
-        return total.view(np.uint8).data
+            raise ValueError(f"path is {self.path!r}, planes are {given} and {count}")
+        return total.view(np.uint8)
 
     def decode(
         self,
@@ -94,3 +106,8 @@ class NativeKernels(Kernels):
             words=words, scales=scales, nodes=nodes, shapes=list(shapes), path=self.path,
             n=len(shapes),
         )  # fmt: skip
+
+
+def _words(buffer: memoryview) -> np.ndarray:
+    """Returns a buffer as aligned words."""
+    return np.require(np.frombuffer(buffer, "<u4"), requirements="A")
