@@ -27,6 +27,7 @@ from inception import app
 from inception.flags import table
 from inception.flags.table import TEXT, at_least, flag, number
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS
+from terngrad.planes import packed_bits, plane_count
 
 _THREADS = ("--num_intra_threads=1", "--num_inter_threads=2")
 _DEFAULT_ENGINES = ("sockets", "collective")  # the default all-reduce, and TensorFlow's own
@@ -121,16 +122,17 @@ def _measure(
                 flags = [*flags, f"--ps_processes={','.join(map(str, processes))}"]
             each = [[*command, *flags, f"--task_id={i}"] for i in range(size)]
             found = network.collect(each, timeout)
-    return [_joined(cells, size, servers) for cells in zip(*found, strict=True)]
+    return [_joined(cells, size, servers, engine) for cells in zip(*found, strict=True)]
 
 
-def _joined(cells: Sequence[dict], size: int, servers: int) -> dict:
+def _joined(cells: Sequence[dict], size: int, servers: int, engine: str) -> dict:
     """Joins the cells of all hosts: an exchange takes as long as on the slowest host."""
     cell = {name: cells[0][name] for name in ("gradients", "exchange", "values")}
     if "skipped" in cells[0]:
         return cell | {"skipped": cells[0]["skipped"]}
     workload = cell["values"], size, cell["exchange"]
-    traffic = server_traffic(*workload, servers) if servers else all_reduce_traffic(*workload)
+    bits = packed_bits if engine.startswith("sockets") else plane_count
+    traffic = server_traffic(*workload, servers) if servers else all_reduce_traffic(*workload, bits)
     cell["ms"] = np.max([each["ms"] for each in cells], axis=0).tolist()
     cell["cpu_ms"] = 1000 * max(each["cpu"][0] for each in cells)
     cell["wakeups"] = max(each["wakeups"][0] for each in cells)

@@ -11,6 +11,7 @@ from benchmarks import exchange_report
 from benchmarks.exchange_benchmark import _Options
 from benchmarks.exchange_formula import all_reduce_traffic, server_traffic
 from benchmarks.gradients import NETS, shapes_of
+from terngrad.planes import packed_bits
 
 MILLION = 1_000_000
 
@@ -21,6 +22,12 @@ def test_the_formula_gives_the_bits_that_a_host_sends_for_each_parameter(size, b
     sent = all_reduce_traffic(MILLION, size, "float32").sent
     assert sent == 8 * MILLION * (size - 1) / size
     assert all_reduce_traffic(MILLION, size, "float16").sent == sent / 2
+
+
+@pytest.mark.parametrize(("size", "bits"), [(2, 1.6), (3, 9.2 / 3), (4, 3.6), (8, 5.775)])
+def test_hosts_that_are_joined_by_sockets_send_codes_in_base_3(size, bits):
+    sent = all_reduce_traffic(MILLION, size, "ternary", packed_bits).sent
+    assert 8 * sent / MILLION == pytest.approx(bits)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The bytes that an exchange of gradients needs, without headers."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from terngrad.exchange.parameter_server.operations import nodes_in_result
@@ -24,9 +25,11 @@ class Traffic(NamedTuple):
     busiest: float
 
 
-def all_reduce_traffic(values: int, workers: int, exchange: str) -> Traffic:
+def all_reduce_traffic(
+    values: int, workers: int, exchange: str, code_bits: Callable[[int], float] = plane_count
+) -> Traffic:
     """Returns the traffic of workers that add in one shot or two (exchange/two_shot.py)."""
-    local, total = _bits(exchange, workers)
+    local, total = _bits(exchange, workers, code_bits)
     one_shot = is_one_shot(local, total, workers) and exchange != RING
     bits = local * (workers - 1) if one_shot else (local + total) * (workers - 1) / workers
     return Traffic(*[values * bits / 8] * 3)
@@ -42,7 +45,9 @@ def server_traffic(values: int, workers: int, exchange: str, servers: int) -> Tr
     return Traffic(sent, received, max(sent, received) * max(1.0, workers / servers))
 
 
-def _bits(exchange: str, nodes: int) -> tuple[int, int]:
+def _bits(
+    exchange: str, nodes: int, code_bits: Callable[[int], float] = plane_count
+) -> tuple[float, float]:
     """Returns the bits of a value from one worker and of a sum over some."""
     floats = FLOAT_BITS.get(exchange)
-    return (floats, floats) if floats else (2, plane_count(nodes))
+    return (floats, floats) if floats else (code_bits(1), code_bits(nodes))

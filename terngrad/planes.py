@@ -5,6 +5,8 @@ A bucket of M elements (padded with zeros to a multiple of 32) is uint32 [M / 32
 nonzero, plane 1: negative). Codes up to C in magnitude have k = `plane_count(C)`, and their sums
 over N nodes k = `plane_count(N C)`. Adding two buckets is carry logic on whole words, 32 elements
 at a time.
+
+Between CPUs some codes travel in base 3 (`PACKED`): five ternary digits in eight bits.
 """
 
 from __future__ import annotations
@@ -15,6 +17,11 @@ import numpy as np
 import tensorflow as tf
 
 GROUP = 32  # elements in a word
+WORD_BYTES = 4
+
+# Largest magnitudes whose integers travel in base 3, and their digits; see cc/lib/base3_impl.h.
+PACKED = {1: 1, 4: 2}
+_PACKED_ROWS = 5  # whose digits share eight bits
 
 
 def plane_count(largest: int) -> int:
@@ -23,6 +30,19 @@ def plane_count(largest: int) -> int:
     Codes up to C in magnitude have L = C, and their sums over N nodes have L = N C.
     """
     return (2 * largest).bit_length()
+
+
+def packed_bits(largest: int) -> float:
+    """Returns the bits of an integer in [-L, L] that travels packed: 1.6 for a ternary code."""
+    digits = PACKED.get(largest)
+    return plane_count(largest) if digits is None else 8 / _PACKED_ROWS * digits
+
+
+def packed_bytes(rows: int, largest: int) -> int:
+    """Returns the bytes of rows of 32 such integers."""
+    saved_words = 2 * _PACKED_ROWS - 8  # by five rows of a digit
+    words = rows * plane_count(largest)
+    return WORD_BYTES * (words - rows // _PACKED_ROWS * saved_words * PACKED.get(largest, 0))
 
 
 def padded(elements: int) -> int:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
 from terngrad.draws import DrawKey
 from terngrad.exchange.exchange import Exchange, Payload
+from terngrad.planes import plane_count
 
 # The part of its gradients that a node keeps for the next step: float32, in the shapes of the
 # codec's variables. Empty for a codec without a memory.
@@ -112,13 +113,19 @@ class Codec(abc.ABC):
         """
 
     @abc.abstractmethod
-    def payload(self, nodes: int, local_nodes: int | None = None) -> dict[int, Payload]:
+    def payload(
+        self,
+        nodes: int,
+        local_nodes: int | None = None,
+        code_bits: Callable[[int], float] = plane_count,
+    ) -> dict[int, Payload]:
         """Returns, by variable, the bytes sent for a sum, and those received.
 
         Args:
           nodes: number of nodes in a received sum.
           local_nodes: None = each node sends its own codes; a number = a process sends the sum of
             this many nodes.
+          code_bits: see `Exchange.code_bits`.
         """
 
     def share_of_zeros(self, encoded: Sequence[tf.Tensor]) -> dict[int, tf.Tensor]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from terngrad import planes
 from terngrad.codecs.codec import Codec, Measured
 from terngrad.draws import DrawKey
 from terngrad.exchange.exchange import Exchange, Payload
@@ -64,8 +65,13 @@ class FloatCodec(Codec):
         del scales
         return [tf.cast(mean, tf.float32) for mean in exchange.mean(encoded, self.name)]
 
-    def payload(self, nodes: int, local_nodes: int | None = None) -> dict[int, Payload]:
+    def payload(
+        self,
+        nodes: int,
+        local_nodes: int | None = None,
+        code_bits: Callable[[int], float] = planes.plane_count,
+    ) -> dict[int, Payload]:
         """See base class."""
-        del nodes, local_nodes
+        del nodes, local_nodes, code_bits
         sizes = [size * self._wire_type.size for size in self._sizes]
         return {i: Payload(n, n) for i, n in zip(self.variables, sizes, strict=True)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -96,13 +96,18 @@ class IntegerCodec(Codec):
         shares = [tf.reduce_mean(tf.cast(c == 0.0, tf.float32)) for c in codes]
         return dict(zip(self.variables, shares, strict=True))
 
-    def payload(self, nodes: int, local_nodes: int | None = None) -> dict[int, Payload]:
-        """See base class: the planes of the sums, and a scale of 4 bytes for each variable.
+    def payload(
+        self,
+        nodes: int,
+        local_nodes: int | None = None,
+        code_bits: Callable[[int], float] = planes.plane_count,
+    ) -> dict[int, Payload]:
+        """See base class: codes and sums, and a scale of 4 bytes for each variable.
 
         The zeros that pad a bucket count in proportion to the variables' sizes.
         """
-        up = planes.plane_count((local_nodes or 1) * self.max_code)
-        down = planes.plane_count(nodes * self.max_code)
+        up = code_bits((local_nodes or 1) * self.max_code)
+        down = code_bits(nodes * self.max_code)
         padding = planes.padded(self._bucket.size) / self._bucket.size
         octets = [size * padding / 8 for size in self._sizes]
         each = [Payload(n * up + SCALE_BYTES, n * down + SCALE_BYTES) for n in octets]

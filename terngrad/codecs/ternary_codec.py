@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from terngrad import planes
 from terngrad.codecs.codec import Codec, Measured
 from terngrad.codecs.integer_codec import SCALE_BYTES, IntegerCodec
 from terngrad.draws import DrawKey
@@ -56,12 +57,17 @@ class OwnScaleTernaryCodec(TernaryCodec):
         decoded = [self.decode(words, scale, one) for (words,), scale in pairs]
         return exchange.mean(decoded, self.name)
 
-    def payload(self, nodes: int, local_nodes: int | None = None) -> dict[int, Payload]:
+    def payload(
+        self,
+        nodes: int,
+        local_nodes: int | None = None,
+        code_bits: Callable[[int], float] = planes.plane_count,
+    ) -> dict[int, Payload]:
         """See base class: nodes send codes; processes send floats, as `deliver` decodes first."""
         floats = {i: 4.0 * size for i, size in zip(self.variables, self._sizes, strict=True)}
         if local_nodes is not None:
             return {i: Payload(n, n) for i, n in floats.items()}
-        codes = super().payload(nodes)
+        codes = super().payload(nodes, code_bits=code_bits)
         return {i: Payload(codes[i].sent, n) for i, n in floats.items()}
 
 
@@ -90,8 +96,13 @@ class UnpackedTernaryCodec(TernaryCodec):
         """See base class; `words` are floats."""
         return scaled_sums(words, scales, nodes, self.shapes)
 
-    def payload(self, nodes: int, local_nodes: int | None = None) -> dict[int, Payload]:
+    def payload(
+        self,
+        nodes: int,
+        local_nodes: int | None = None,
+        code_bits: Callable[[int], float] = planes.plane_count,
+    ) -> dict[int, Payload]:
         """See base class."""
-        del nodes, local_nodes
+        del nodes, local_nodes, code_bits
         octets = [4.0 * size + SCALE_BYTES for size in self._sizes]
         return {i: Payload(n, n) for i, n in zip(self.variables, octets, strict=True)}

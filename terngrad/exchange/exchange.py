@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from terngrad.limits import MAX_NODES, MAX_SUM
 from terngrad.ops.kernels import Kernels
+from terngrad.planes import plane_count
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,6 +144,10 @@ class Exchange(abc.ABC):
     def nodes_in_result(self) -> int:
         """Nodes for whose codes the sums that this process receives have planes."""
         return self.num_nodes
+
+    def code_bits(self, largest: int) -> float:
+        """Returns the bits in which a code, or a sum of codes, up to `largest` travels."""
+        return plane_count(largest)
 
     def traffic(self, payload: Payload) -> Payload:
         """Returns the bytes that this process sends and receives for a codec's payload.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 
@@ -18,11 +19,10 @@ from terngrad.ops.kernels import Kernels
 from terngrad.ops.mesh import Kind, Mesh
 from terngrad.ops.native import NativeKernels
 from terngrad.ops.tls import Channel, encrypt
-from terngrad.planes import plane_count
+from terngrad.planes import WORD_BYTES, packed_bits, packed_bytes, plane_count
 from terngrad.service.members import Members
 
 _FEW_FLOATS = 8  # such as losses: one shot, as in cc/net/reduce.cc
-_WORD_BYTES = 4
 _CLOSE_SECS = 5.0
 
 
@@ -117,23 +117,32 @@ class SocketTransport(Transport):
         """See base class."""
         return self._move(value, name, Kind.BROADCAST, value.shape, value.shape)
 
-    def sum_codes(self, words: tf.Tensor, name: str, planes: int, path: str) -> tf.Tensor:
-        """Returns the sum of the processes' codes, uint32 [G, k], in `planes` planes."""
-        index = self._declare_codes(words, name, planes, path)
-        return unordered(self.mesh.join(words, index, [words.shape[0], planes]))
+    def sum_codes(
+        self, words: tf.Tensor, name: str, largest: tuple[int, int], path: str
+    ) -> tf.Tensor:
+        """Returns the sum of the processes' codes, uint32 [G, k].
+
+        Args:
+          words: this process' codes, uint32 [G, k].
+          name: of the operation.
+          largest: magnitude of a process' codes, and of their sum.
+          path: see `Mesh.declare`.
+        """
+        index = self._declare_codes(words, name, largest, path)
+        return unordered(self.mesh.join(words, index, [words.shape[0], plane_count(largest[1])]))
 
     def mean_codes(
         self,
         words: tf.Tensor,
         name: str,
-        planes: int,
+        largest: tuple[int, int],
         path: str,
         units: tf.Tensor,
         nodes: tf.Tensor,
         shapes: Sequence[Sequence[int]],
     ) -> list[tf.Tensor]:
         """Returns `sum_codes`, decoded (see `Kernels.decode`), as its parts come."""
-        index = self._declare_codes(words, name, planes, path)
+        index = self._declare_codes(words, name, largest, path)
         means = self.mesh.join_means(words, index, units, nodes, shapes)
         unordered(means[0])
         return means
@@ -148,9 +157,10 @@ class SocketTransport(Transport):
         self.mesh.close(_CLOSE_SECS)
         self._seats.close()
 
-    def _declare_codes(self, words: tf.Tensor, name: str, planes: int, path: str) -> int:
-        groups, own = words.shape
-        return self.mesh.declare(name, Kind.CODES, groups, (own, planes), path)
+    def _declare_codes(
+        self, words: tf.Tensor, name: str, largest: tuple[int, int], path: str
+    ) -> int:
+        return self.mesh.declare(name, Kind.CODES, words.shape[0], largest, path)
 
     def _move(
         self,
@@ -167,13 +177,18 @@ class SocketTransport(Transport):
 class SocketExchange(TwoShotExchange):
     """An exchange whose sums the mesh makes while parts arrive.
 
-    Two processes need one shot: each sends all its codes and adds all.
+    Two processes need one shot: each sends all its codes and adds all. Ternary codes travel in
+    base 3, in 1.6 bits a value.
     """
 
     def __init__(self, transport: SocketTransport, local_nodes: int, kernels: Kernels) -> None:
         """See base class."""
         super().__init__(transport, local_nodes, kernels)
         self._path = kernels.path if isinstance(kernels, NativeKernels) else ""
+
+    def code_bits(self, largest: int) -> float:
+        """See base class."""
+        return packed_bits(largest)
 
     def mean_of_codes(
         self,
@@ -187,37 +202,41 @@ class SocketExchange(TwoShotExchange):
         """See base class; parts of the sum are decoded while others are on their way."""
         del kernels  # all give the same bits
         local = self._local_sum(codes, max_code)
-        planes = self._count_codes(local, max_code)
+        largest = self._count_codes(local, max_code)
         nodes = self._nodes.read_value()
         return self._transport.mean_codes(
-            local, f"{name}/codes", planes, self._path, units, nodes, shapes
+            local, f"{name}/codes", largest, self._path, units, nodes, shapes
         )
 
     def _join_codes(self, local: tf.Tensor, name: str, max_code: int) -> tf.Tensor:
-        planes = self._count_codes(local, max_code)
-        return self._transport.sum_codes(local, f"{name}/codes", planes, self._path)
+        largest = self._count_codes(local, max_code)
+        return self._transport.sum_codes(local, f"{name}/codes", largest, self._path)
 
-    def _count_codes(self, local: tf.Tensor, max_code: int) -> int:
-        """Counts the bytes of a sum of codes, and returns its planes."""
-        groups, own = local.shape
-        planes = plane_count(self.num_nodes * max_code)
-        self._count_sums(groups, _WORD_BYTES * own, _WORD_BYTES * planes, few=False)
-        return planes
+    def _count_codes(self, local: tf.Tensor, max_code: int) -> tuple[int, int]:
+        """Counts the bytes of a sum; returns the largest magnitude of its parts, and its own."""
+        own, total = self.local_nodes * max_code, self.num_nodes * max_code
+        parts, sums = (functools.partial(packed_bytes, largest=each) for each in (own, total))
+        self._count_sums(local.shape[0], parts, sums, few=False)
+        return own, total
 
     def _join_floats(self, local: tf.Tensor, name: str) -> tf.Tensor:
         count = local.shape[0]
-        self._count_sums(count, _WORD_BYTES, _WORD_BYTES, few=count <= _FEW_FLOATS)
+        floats = lambda rows: WORD_BYTES * rows
+        self._count_sums(count, floats, floats, few=count <= _FEW_FLOATS)
         return self._transport.sum_floats(local, f"{name}/floats")
 
-    def _count_sums(self, rows: int, row_bytes: int, sum_bytes: int, *, few: bool) -> None:
-        """Counts the bytes of the parts and, with two shots, of the sums."""
-        others = self._transport.size - 1
-        if few or others <= 1:
-            sent = received = others * rows * row_bytes
+    def _count_sums(
+        self, rows: int, parts: Callable[[int], int], sums: Callable[[int], int], *, few: bool
+    ) -> None:
+        """Counts the bytes of the parts and, with two shots, of the sums; both of a row count."""
+        size, rank = self._transport.size, self._transport.rank
+        if few or size <= 2:
+            sent = received = (size - 1) * parts(rows)
         else:
-            share = math.ceil(rows / self._transport.size)
-            own = max(0, min(share, rows - self._transport.rank * share))
-            sent = (rows - own) * row_bytes + others * own * sum_bytes
-            received = others * own * row_bytes + (rows - own) * sum_bytes
+            step = math.ceil(rows / size)
+            shares = [max(0, min(step, rows - i * step)) for i in range(size)]
+            own = shares.pop(rank)
+            sent = sum(map(parts, shares)) + (size - 1) * sums(own)
+            received = (size - 1) * parts(own) + sum(map(sums, shares))
         self.bytes_sent.assign_add(tf.constant(sent, tf.int64))
         self.bytes_received.assign_add(tf.constant(received, tf.int64))

@@ -77,7 +77,7 @@ class Reducer:
         Args:
           variables: tf.Variables or Keras variables of a float type, of fixed shapes.
           group: the processes, from `terngrad.join`.
-          gradients: "ternary" (2 bits and less a value), "float32", "float16" (half precision), or
+          gradients: "ternary" (2 bits a value or less), "float32", "float16" (half precision), or
             a codec of your own: a subclass of `terngrad.codecs.codec.Codec`, or its MODULE:CLASS.
           clip_factor: clip a gradient to this many standard deviations before it is encoded; 2.5
             works in general, 0 = no clipping.

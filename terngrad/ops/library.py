@@ -166,7 +166,7 @@ _MESH_SIGNATURES = {  # of cc/net/meshes.cc
     "terngrad_mesh_add_encrypted": (None, _COUNT, ctypes.c_int, _POINTER),
     "terngrad_mesh_start": (None, _COUNT),
     "terngrad_mesh_declare": (
-        *(ctypes.c_int, _COUNT, _TEXT, ctypes.c_int, _COUNT, ctypes.c_int, ctypes.c_int),
+        *(ctypes.c_int, _COUNT, _TEXT, ctypes.c_int, _COUNT, _COUNT, _COUNT),
         *(_TEXT, _TEXT, _COUNT),
     ),
     "terngrad_mesh_bytes": (None, _COUNT, ctypes.POINTER(_COUNT)),

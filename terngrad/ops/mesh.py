@@ -51,7 +51,7 @@ class Mesh:
         self._functions.terngrad_mesh_start(self._handle)
 
     def declare(
-        self, name: str, kind: Kind, rows: int, planes: tuple[int, int] = (0, 0), path: str = ""
+        self, name: str, kind: Kind, rows: int, largest: tuple[int, int] = (0, 0), path: str = ""
     ) -> int:
         """Returns the index of an operation, which all processes must declare alike.
 
@@ -59,15 +59,15 @@ class Mesh:
           name: of the operation.
           kind: what it does.
           rows: groups of 32 codes, floats, or bytes.
-          planes: of a process' codes, and of their sum.
-          path: instruction set that adds codes; "" = the fastest.
+          largest: magnitude of a process' codes, and of their sum.
+          path: instruction set that adds and packs codes; "" = the fastest.
 
         Raises:
           ValueError: the name belongs to another operation.
         """
         error = ctypes.create_string_buffer(_ERROR_BYTES)
         index = self._functions.terngrad_mesh_declare(
-            self._handle, name.encode(), kind, rows, *planes, path.encode(), error, _ERROR_BYTES
+            self._handle, name.encode(), kind, rows, *largest, path.encode(), error, _ERROR_BYTES
         )
         if index < 0:
             raise ValueError(f"operation {name!r} cannot be declared: {error.value.decode()}")

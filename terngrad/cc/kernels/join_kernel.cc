@@ -148,7 +148,7 @@ class Decoding : public std::enable_shared_from_this<Decoding> {
            std::vector<Target> targets, ThreadPool* threads)
       : kernels_(*declaration.kernels),
         held_(std::move(held)),
-        sums_{held_.output.flat<uint32_t>().data(), declaration.planes_out},
+        sums_{held_.output.flat<uint32_t>().data(), declaration.planes_out()},
         targets_(std::move(targets)),
         threads_(threads) {}
 
@@ -220,7 +220,7 @@ class JoinMeansOp : public MeshOp {
     OP_REQUIRES_OK_ASYNC(
         context,
         context->allocate_temp(tensorflow::DT_UINT32,
-                               {declaration.rows, declaration.planes_out},
+                               {declaration.rows, declaration.planes_out()},
                                &held.output),
         done);
     std::vector<Target> targets;

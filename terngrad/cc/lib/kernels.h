@@ -16,6 +16,7 @@ namespace terngrad {
 
 inline constexpr int kWordBits = 32;      // elements in a word
 inline constexpr int kMaxPlanes = 18;     // sums over 65536 nodes
+inline constexpr int kBase3Rows = 5;      // whose codes share eight bits
 inline constexpr int kStatsBlock = 4096;  // maximum of values per call of stats
 inline constexpr float kSmallestNormal = 0x1p-126f;
 inline constexpr float kSmallestScale = 0x1p-100f;  // smaller ones count as 0
@@ -81,7 +82,28 @@ struct Kernels {
   // concatenates `targets`.
   void (*decode)(const Planes& sums, const Target* targets,
                  int64_t target_count, int64_t begin, int64_t end);
+
+  // Writes Base3Bytes(digits, rows) bytes: the codes in 2 planes (digits = 1),
+  // or the sums from -4 to 4 in 4 planes (2). The last rows % 5 keep their
+  // planes.
+  void (*pack_base3)(const uint32_t* words, int digits, int64_t rows,
+                     uint8_t* packed);
+
+  // The inverse.
+  void (*unpack_base3)(const uint8_t* packed, int digits, int64_t rows,
+                       uint32_t* words);
 };
+
+// Returns the ternary digits in which integers up to `largest` in magnitude
+// travel; 0 = they travel in planes, which take no more.
+inline int Base3Digits(int64_t largest) {
+  return largest == 1 ? 1 : largest == 4 ? 2 : 0;
+}
+
+inline int64_t Base3Bytes(int digits, int64_t rows) {
+  return digits * (rows / kBase3Rows * kWordBits +
+                   rows % kBase3Rows * 2 * int64_t{sizeof(uint32_t)});
+}
 
 // Returns the kernels of a path, or the fastest for an empty path; null if the
 // path is unknown, not in this build or not supported by this CPU.

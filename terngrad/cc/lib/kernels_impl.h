@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "terngrad/cc/lib/base3_impl.h"
 #include "terngrad/cc/lib/kernels.h"
 #include "terngrad/cc/lib/philox.h"
 
@@ -502,9 +503,10 @@ void Decode(const Planes& sums, const Target* targets, int64_t target_count,
 
 // The table for an instruction set.
 template <class Lanes>
-inline constexpr Kernels kKernelsOf = {Lanes::kPath, StatsKernel<Lanes>::Run,
-                                       Encode<Lanes>, SumKernel<Lanes>::Run,
-                                       Decode<Lanes>};
+inline constexpr Kernels kKernelsOf = {
+    Lanes::kPath,          StatsKernel<Lanes>::Run, Encode<Lanes>,
+    SumKernel<Lanes>::Run, Decode<Lanes>,           PackBase3<Lanes>,
+    UnpackBase3<Lanes>};
 
 }  // namespace terngrad
 

@@ -683,6 +683,91 @@ void AnyPartOfTheMeansCanBeWrittenAlone(const Kernels& kernels) {
   }
 }
 
+// ---- Base 3 ----------------------------------------------------------------
+
+// Returns integers from -largest to largest in planes.
+Words SomeIntegers(int64_t rows, int largest, int planes, Random& random) {
+  Integers values(kWordBits * rows);
+  for (int64_t& value : values) {
+    value = static_cast<int64_t>(random() % (2 * largest + 1)) - largest;
+  }
+  return PlanesOf(values, planes);
+}
+
+// The number of values i of five rows is the sum of 3^j (v mod 3), v being the
+// value of row j or, with two digits, first its low, then its high digit. Rows
+// come from five runs of up to 16; each number's bit k is in word k of its row.
+std::vector<uint8_t> NaivePack(const Words& words, int planes, int64_t rows) {
+  const int digits = planes / 2;
+  const Integers values = IntegersOf(words, planes);
+  Words packed;
+  int64_t first = 0;
+  while (rows - first >= kBase3Rows) {
+    const int64_t run = std::min<int64_t>((rows - first) / kBase3Rows, 16);
+    const auto digit = [&](int j, int64_t g, int i, int d) {
+      const int64_t value = values[(first + j * run + g) * kWordBits + i];
+      const int64_t high = value >= 2 ? 1 : value <= -2 ? -1 : 0;
+      return digits == 1 ? value : d ? high : value - 3 * high;
+    };
+    for (int d = 0; d < digits; ++d) {
+      for (int k = 0; k < 8; ++k) {
+        for (int64_t g = 0; g < run; ++g) {
+          uint32_t word = 0;
+          for (int i = 0; i < kWordBits; ++i) {
+            int64_t number = 0;
+            for (int j = kBase3Rows - 1; j >= 0; --j) {
+              number = 3 * number + (digit(j, g, i, d) + 3) % 3;
+            }
+            word |= static_cast<uint32_t>(number >> k & 1) << i;
+          }
+          packed.push_back(word);
+        }
+      }
+    }
+    first += kBase3Rows * run;
+  }
+  packed.insert(packed.end(), words.begin() + first * planes, words.end());
+  const auto* bytes = reinterpret_cast<const uint8_t*>(packed.data());
+  return {bytes, bytes + packed.size() * sizeof(uint32_t)};
+}
+
+void FiveDigitsShareEightBits(const Kernels& kernels) {
+  Random random(11);
+  for (const int digits : {1, 2}) {
+    const int planes = 2 * digits, largest = digits == 1 ? 1 : 4;
+    CHECK_SAME(static_cast<uint32_t>(Base3Digits(largest)),
+               static_cast<uint32_t>(digits));
+    for (const int64_t rows : {0, 1, 4, 5, 6, 9, 10, 79, 80, 85, 203, 1000}) {
+      TRY("%d digits, %d rows", digits, static_cast<int>(rows));
+      const Words words = SomeIntegers(rows, largest, planes, random);
+      std::vector<uint8_t> packed(Base3Bytes(digits, rows));
+      kernels.pack_base3(words.data(), digits, rows, packed.data());
+      const auto naive = NaivePack(words, planes, rows);
+      CHECK_SAME(Words(packed.begin(), packed.end()),
+                 Words(naive.begin(), naive.end()));
+      Words back(words.size(), kGuardWord);
+      kernels.unpack_base3(packed.data(), digits, rows, back.data());
+      CHECK_SAME(back, words);
+    }
+  }
+}
+
+void AnyBytesGiveDigits(const Kernels& kernels) {
+  Random random(12);
+  for (const int digits : {1, 2}) {
+    TRY("%d digits", digits);
+    const int planes = 2 * digits, largest = digits == 1 ? 1 : 4;
+    const int64_t rows = 40 * kBase3Rows;
+    const Words packed = SomeWords(Base3Bytes(digits, rows) / 4, random);
+    Words words(rows * planes);
+    kernels.unpack_base3(reinterpret_cast<const uint8_t*>(packed.data()),
+                         digits, rows, words.data());
+    for (const int64_t value : IntegersOf(words, planes)) {
+      CHECK_SAME(static_cast<uint32_t>(std::abs(value) <= largest), 1u);
+    }
+  }
+}
+
 // ---- Paths -----------------------------------------------------------------
 
 void ThePathGivesThePortableOnesBits(const Kernels& kernels) {
@@ -738,6 +823,8 @@ constexpr struct {
     LAW(AnyPartOfASumCanBeWrittenAlone),
     LAW(MeansAreUnitsTimesSums),
     LAW(AnyPartOfTheMeansCanBeWrittenAlone),
+    LAW(FiveDigitsShareEightBits),
+    LAW(AnyBytesGiveDigits),
     LAW(ThePathGivesThePortableOnesBits),
 };
 

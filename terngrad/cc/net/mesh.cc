@@ -44,7 +44,7 @@ std::string Text(Kind kind, uint64_t rows, int planes_in, int planes_out) {
 
 bool Same(const Declaration& a, const Declaration& b) {
   return a.name == b.name && a.kind == b.kind && a.rows == b.rows &&
-         a.planes_in == b.planes_in && a.planes_out == b.planes_out &&
+         a.largest_in == b.largest_in && a.largest_out == b.largest_out &&
          a.kernels == b.kernels;
 }
 
@@ -64,6 +64,7 @@ Mesh::Mesh(int rank, std::vector<std::string> names)
       is_ready_(size_),
       incoming_(size_),
       parts_(size_) {
+  for (int i = 1; i < size_; ++i) others_.push_back((rank_ + i) % size_);
   epoll_event event = {};
   event.events = EPOLLIN;
   event.data.u64 = kWakeUp;
@@ -99,8 +100,8 @@ int Mesh::Declare(const Declaration& declaration, std::string* error) {
     const Declaration& other = found->second->plan.declaration();
     if (Same(other, declaration)) return found->second->index;
     *error = other.name == declaration.name
-                 ? "it has " + Text(other.kind, other.rows, other.planes_in,
-                                    other.planes_out)
+                 ? "it has " + Text(other.kind, other.rows, other.planes_in(),
+                                    other.planes_out())
                  : "its key is that of " + other.name;
     return -1;
   }
@@ -334,15 +335,13 @@ Place Mesh::OnHeader(int peer, const FrameHeader& header) {
   incoming.round = &round;
   incoming.header = header;
   const bool is_part = operation->plan.reduces() && header.shot == 0;
-  if (is_part || !round.is_submitted || header.length == 0) {
+  if (is_part || !round.is_submitted || header.length == 0 ||
+      operation->plan.IsPacked(header.shot)) {
     incoming.block = TakeBlock();
     return {Place::kHere, incoming.block.get()};
   }
-  const Range range = operation->plan.Sent(header.shot, peer, rank_);
-  return {
-      Place::kHere,
-      round.submission.output + operation->plan.OutputOffset(peer) +
-          range.First(header.chunk) * operation->plan.RowBytes(header.shot)};
+  return {Place::kHere,
+          OutputOf(*operation, round, header.shot, peer, header.chunk)};
 }
 
 // Returns what is wrong with a frame; empty if nothing is.
@@ -352,13 +351,13 @@ std::string Mesh::Objection(const Operation& operation,
   const Declaration& mine = plan.declaration();
   if (header.kind != static_cast<uint8_t>(mine.kind) ||
       header.rows != static_cast<uint64_t>(mine.rows) ||
-      header.planes_in != mine.planes_in ||
-      header.planes_out != mine.planes_out) {
+      header.planes_in != mine.planes_in() ||
+      header.planes_out != mine.planes_out()) {
     return mine.name + " has " +
            Text(static_cast<Kind>(header.kind), header.rows, header.planes_in,
                 header.planes_out) +
            " there, " +
-           Text(mine.kind, mine.rows, mine.planes_in, mine.planes_out) +
+           Text(mine.kind, mine.rows, mine.planes_in(), mine.planes_out()) +
            " here";
   }
   const uint32_t ahead = header.round - operation.done;
@@ -373,7 +372,7 @@ std::string Mesh::Objection(const Operation& operation,
   }
   const Range range = plan.Sent(header.shot, peer, rank_);
   if (header.chunk >= range.chunks ||
-      header.length != range.Count(header.chunk) * plan.RowBytes(header.shot)) {
+      header.length != plan.SentBytes(header.shot, range.Count(header.chunk))) {
     return "it sent chunk " + std::to_string(header.chunk) + " of " +
            mine.name + " with " + std::to_string(header.length) + " bytes";
   }
@@ -413,15 +412,28 @@ bool Mesh::OnPayload(int peer) {
 
 void Mesh::Arrive(Operation& operation, Round& round, int peer,
                   const FrameHeader& header, Block block) {
+  const Plan& plan = operation.plan;
+  const Range range = plan.Sent(header.shot, peer, rank_);
   --round.missing[peer];
   --round.pending;
-  if (operation.plan.reduces() && header.shot == 0) {
+  if (plan.reduces() && header.shot == 0) {
+    if (plan.IsPacked(0)) {
+      Block packed = std::move(block);
+      block = TakeBlock();
+      plan.Unpack(0, packed.get(), range.Count(header.chunk), block.get());
+      GiveBlock(std::move(packed));
+    }
     round.blocks[operation.first[0][peer] + header.chunk] = std::move(block);
     if (++round.arrived[header.chunk] == size_ - 1 && round.is_submitted) {
       AddChunk(operation, round, header.chunk);
     }
   } else if (header.shot == 1) {
-    Tell(round, operation.plan.Sent(1, peer, rank_), header.chunk);
+    if (block) {
+      plan.Unpack(1, block.get(), range.Count(header.chunk),
+                  OutputOf(operation, round, 1, peer, header.chunk));
+      GiveBlock(std::move(block));
+    }
+    Tell(round, range, header.chunk);
   } else if (block && round.is_submitted) {
     CopyOut(operation, round, peer, header.chunk, block.get());
     GiveBlock(std::move(block));
@@ -439,13 +451,12 @@ void Mesh::Begin(Operation& operation) {
   Round& round = operation.rounds[operation.done & 1];
   FailIfLeft(operation);
   if (has_failed_) return;
-  for (int i = 1; i < size_; ++i) {
-    const int to = (rank_ + i) % size_;
+  for (const int to : others_) {
     const Range range = plan.Sent(0, rank_, to);
     const uint8_t* const input = round.submission.input + plan.InputOffset(to);
     for (uint32_t chunk = 0; chunk < range.chunks; ++chunk) {
-      QueueFrame(operation, 0, to, chunk,
-                 input + range.First(chunk) * plan.RowBytes(0));
+      QueueFrames(operation, 0, chunk,
+                  input + range.First(chunk) * plan.RowBytes(0), {to});
     }
   }
   CopyOwn(operation, round);
@@ -465,24 +476,36 @@ void Mesh::Begin(Operation& operation) {
   FinishIfDone(operation);
 }
 
-void Mesh::QueueFrame(Operation& operation, int shot, int to, uint32_t chunk,
-                      const uint8_t* payload) {
+// Sends rows, which live as long as the submission's owner.
+void Mesh::QueueFrames(Operation& operation, int shot, uint32_t chunk,
+                       const uint8_t* rows, const std::vector<int>& receivers) {
   const Plan& plan = operation.plan;
   const Declaration& declaration = plan.declaration();
-  const Range range = plan.Sent(shot, rank_, to);
+  const int64_t count = plan.Sent(shot, rank_, receivers[0]).Count(chunk);
+  std::shared_ptr<const void> owner =
+      operation.rounds[operation.done & 1].submission.owner;
+  if (plan.IsPacked(shot)) {
+    uint8_t* const packed = TakeBlock().release();
+    owner = std::shared_ptr<const void>(packed, [this](const uint8_t* block) {
+      GiveBlock(Block(const_cast<uint8_t*>(block)));
+    });
+    plan.Pack(shot, rows, count, packed);
+    rows = packed;
+  }
   FrameHeader header = {};
   header.key = operation.key;
   header.rows = declaration.rows;
   header.chunk = chunk;
-  header.length = range.Count(chunk) * plan.RowBytes(shot);
+  header.length = plan.SentBytes(shot, count);
   header.round = operation.done;
   header.kind = static_cast<uint8_t>(declaration.kind);
   header.shot = shot;
-  header.planes_in = declaration.planes_in;
-  header.planes_out = declaration.planes_out;
-  bytes_sent_ += header.length;
-  const Round& round = operation.rounds[operation.done & 1];
-  connections_[to]->Queue(header, payload, round.submission.owner);
+  header.planes_in = declaration.planes_in();
+  header.planes_out = declaration.planes_out();
+  for (const int to : receivers) {
+    bytes_sent_ += header.length;
+    connections_[to]->Queue(header, rows, owner);
+  }
 }
 
 // Copies what this process would send to itself.
@@ -496,14 +519,21 @@ void Mesh::CopyOwn(const Operation& operation, const Round& round) {
               declaration.rows);
 }
 
-void Mesh::CopyOut(const Operation& operation, Round& round, int peer,
+// Returns the place in the output of a chunk that a process sends.
+uint8_t* Mesh::OutputOf(const Operation& operation, const Round& round,
+                        int shot, int peer, uint32_t chunk) const {
+  const Plan& plan = operation.plan;
+  return round.submission.output + plan.OutputOffset(peer) +
+         plan.Sent(shot, peer, rank_).First(chunk) * plan.RowBytes(shot);
+}
+
+void Mesh::CopyOut(const Operation& operation, const Round& round, int peer,
                    uint32_t chunk, const uint8_t* block) {
   const Plan& plan = operation.plan;
   const Range range = plan.Sent(0, peer, rank_);
   if (range.begin == range.end) return;  // an answer
-  std::memcpy(round.submission.output + plan.OutputOffset(peer) +
-                  range.First(chunk) * plan.RowBytes(0),
-              block, range.Count(chunk) * plan.RowBytes(0));
+  std::memcpy(OutputOf(operation, round, 0, peer, chunk), block,
+              range.Count(chunk) * plan.RowBytes(0));
 }
 
 // Adds a chunk whose parts are all there and, in two shots, sends the sums.
@@ -522,9 +552,7 @@ void Mesh::AddChunk(Operation& operation, Round& round, uint32_t chunk) {
     if (peer == rank_) continue;
     GiveBlock(std::move(round.blocks[operation.first[0][peer] + chunk]));
   }
-  for (int i = 1; i < size_ && plan.shots() == 2; ++i) {
-    QueueFrame(operation, 1, (rank_ + i) % size_, chunk, total);
-  }
+  if (plan.shots() == 2) QueueFrames(operation, 1, chunk, total, others_);
   --round.pending;
   Tell(round, range, chunk);
 }

@@ -130,13 +130,15 @@ class Mesh : private Receiver {
                         int peer) const;
   void Prepare(Operation& operation, Round& round);
   void Begin(Operation& operation);
-  void QueueFrame(Operation& operation, int shot, int to, uint32_t chunk,
-                  const uint8_t* payload);
+  void QueueFrames(Operation& operation, int shot, uint32_t chunk,
+                   const uint8_t* rows, const std::vector<int>& receivers);
   void Arrive(Operation& operation, Round& round, int peer,
               const FrameHeader& header, Block block);
   void AddChunk(Operation& operation, Round& round, uint32_t chunk);
   static void Tell(const Round& round, const Range& range, uint32_t chunk);
-  void CopyOut(const Operation& operation, Round& round, int peer,
+  uint8_t* OutputOf(const Operation& operation, const Round& round, int shot,
+                    int peer, uint32_t chunk) const;
+  void CopyOut(const Operation& operation, const Round& round, int peer,
                uint32_t chunk, const uint8_t* block);
   void CopyOwn(const Operation& operation, const Round& round);
   void FinishIfDone(Operation& operation);
@@ -150,6 +152,7 @@ class Mesh : private Receiver {
   const int rank_;
   const int size_;
   const std::vector<std::string> names_;
+  std::vector<int> others_;  // in the order in which this process sends to them
   int epoll_ = -1;
   int wake_ = -1;
   std::thread thread_;
@@ -167,6 +170,7 @@ class Mesh : private Receiver {
   Clock::time_point close_by_;
 
   // Only the thread uses these.
+  std::vector<Block> free_blocks_;  // connections give some back at their end
   std::vector<std::unique_ptr<Connection>> connections_;  // by process
   std::vector<uint32_t> watched_;                         // events, by process
   std::vector<bool> has_left_;                            // by process
@@ -174,7 +178,6 @@ class Mesh : private Receiver {
   std::vector<bool> has_more_;  // than it read in its turn, by process
   std::vector<bool> is_ready_;  // its socket takes more, by process
   std::vector<Incoming> incoming_;
-  std::vector<Block> free_blocks_;
   std::vector<const uint8_t*> parts_;
   bool has_failed_ = false;
 };

@@ -198,8 +198,35 @@ Declaration Bytes(const std::string& name, Kind kind, int64_t rows) {
   return {name, kind, rows};
 }
 
-Declaration Codes(const std::string& name, int64_t rows, int in, int out) {
-  return {name, Kind::kCodes, rows, in, out, FindKernels("")};
+// Codes up to `max_code` in magnitude, of `size` processes.
+Declaration Codes(const std::string& name, int64_t rows, int max_code,
+                  int size) {
+  return {name, Kind::kCodes, rows, max_code, max_code * size, FindKernels("")};
+}
+
+// Rows of codes up to `max_code` in magnitude.
+std::vector<uint8_t> RandomCodes(int64_t rows, int max_code) {
+  const int planes = PlaneCount(max_code);
+  std::vector<uint32_t> words(rows * planes);
+  for (int64_t i = 0; i < rows * 32; ++i) {
+    const int code = static_cast<int>(generator() % (2 * max_code + 1));
+    for (int j = 0; j < planes; ++j) {
+      const uint32_t bit = static_cast<uint32_t>(code - max_code) >> j & 1;
+      words[i / 32 * planes + j] |= bit << i % 32;
+    }
+  }
+  std::vector<uint8_t> octets(4 * words.size());
+  if (rows) std::memcpy(octets.data(), words.data(), octets.size());
+  return octets;
+}
+
+std::vector<uint8_t> RandomInput(const Plan& plan) {
+  const Declaration& declaration = plan.declaration();
+  if (declaration.kind == Kind::kFloats) return RandomFloats(declaration.rows);
+  if (declaration.kind == Kind::kCodes) {
+    return RandomCodes(declaration.rows, declaration.largest_in);
+  }
+  return Random(plan.InputBytes());
 }
 
 using Buffers = std::vector<std::vector<uint8_t>>;
@@ -235,22 +262,21 @@ Buffers Expected(const Plan& plan, const Buffers& inputs) {
 
 std::vector<Declaration> SomeOperations(int size) {
   std::vector<Declaration> found;
-  int planes = 1;
-  while ((1 << planes) < 2 * size + 1) ++planes;
   for (const int64_t n : {0, 1, 5, 1000, 300001}) {
     const std::string name = std::to_string(n);
     found.push_back(Bytes("gather" + name, Kind::kGather, n));
     found.push_back(Bytes("all to all" + name, Kind::kAllToAll, n));
     found.push_back(Bytes("broadcast" + name, Kind::kBroadcast, n));
     found.push_back(Bytes("floats" + name, Kind::kFloats, n));
-    found.push_back(Codes("codes" + name, n, 2, planes));
+    found.push_back(Codes("codes" + name, n, 1, size));
+    found.push_back(Codes("sums" + name, n, 2, size));
   }
   return found;
 }
 
 // Runs all operations some rounds at once, each mesh in an order of its own.
 void AllOperationsGiveWhatTheyMust() {
-  for (const int size : {1, 2, 3, 5}) {
+  for (const int size : {1, 2, 3, 4, 5}) {
     Group group(size);
     std::vector<int> indices;
     for (const auto& each : SomeOperations(size)) {
@@ -261,11 +287,7 @@ void AllOperationsGiveWhatTheyMust() {
       std::vector<std::vector<std::unique_ptr<Use>>> uses(indices.size());
       for (size_t i = 0; i < indices.size(); ++i) {
         const Plan& plan = *group.meshes[0]->FindPlan(indices[i]);
-        const bool floats = plan.declaration().kind == Kind::kFloats;
-        for (auto& input : inputs[i]) {
-          input = floats ? RandomFloats(plan.declaration().rows)
-                         : Random(plan.InputBytes());
-        }
+        for (auto& input : inputs[i]) input = RandomInput(plan);
         uses[i].resize(size);
       }
       for (int rank = 0; rank < size; ++rank) {
@@ -300,13 +322,13 @@ void AllOperationsGiveWhatTheyMust() {
 
 void RowsOfASumAreToldOnceTheyAreFinal() {
   constexpr int64_t kRows = 100001;  // several chunks a share
-  for (const int size : {1, 2, 3}) {
+  for (const int size : {1, 2, 3, 4}) {
     Group group(size);
-    const int index = group.Declare(Codes("codes", kRows, 2, 3));
+    const int index = group.Declare(Codes("codes", kRows, 1, size));
     const Plan& plan = *group.meshes[0]->FindPlan(index);
     Buffers inputs;
     std::vector<std::unique_ptr<Use>> uses;
-    for (int i = 0; i < size; ++i) inputs.push_back(Random(plan.InputBytes()));
+    for (int i = 0; i < size; ++i) inputs.push_back(RandomInput(plan));
     for (int i = 0; i < size; ++i) {
       uses.push_back(std::make_unique<Use>(*group.meshes[i], index, inputs[i]));
     }
@@ -321,6 +343,27 @@ void RowsOfASumAreToldOnceTheyAreFinal() {
         for (int64_t i = 0; i < ready.count; ++i) ++told[ready.first + i];
       }
       CHECK(told == std::vector<int>(kRows, 1));
+    }
+  }
+}
+
+void CodesTravelInBase3() {
+  constexpr int64_t kRows = 100001;
+  struct {
+    int size;
+    double bits;  // that a process sends for a value
+  } const found[] = {{2, 1.6}, {3, 2 * (1.6 + 3) / 3}, {4, 3 * 4.8 / 4}};
+  for (const auto& [size, bits] : found) {
+    Group group(size);
+    const int index = group.Declare(Codes("codes", kRows, 1, size));
+    std::vector<std::unique_ptr<Use>> uses;
+    for (auto& mesh : group.meshes) {
+      uses.push_back(
+          std::make_unique<Use>(*mesh, index, RandomCodes(kRows, 1)));
+    }
+    for (auto& use : uses) use->Output();
+    for (auto& mesh : group.meshes) {
+      CHECK(std::abs(mesh->bytes_sent() * 8.0 / (32 * kRows) - bits) < 1e-3);
     }
   }
 }
@@ -595,6 +638,7 @@ const struct {
 #define LAW(name) {#name, name}
     LAW(SumsOfFloatsAreAddedInATree),
     LAW(RowsOfASumAreToldOnceTheyAreFinal),
+    LAW(CodesTravelInBase3),
     LAW(AllOperationsGiveWhatTheyMust),
     LAW(AProcessMayBeOneUseAhead),
     LAW(PartsOfAnUndeclaredOperationWait),

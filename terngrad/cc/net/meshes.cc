@@ -122,16 +122,16 @@ EXPORTED void terngrad_mesh_start(int64_t mesh) {
 // Returns the index of an operation, -1 and a text if it cannot be declared.
 // For codes, `path` names the kernels that add.
 EXPORTED int terngrad_mesh_declare(int64_t mesh, const char* name, int kind,
-                                   int64_t rows, int planes_in, int planes_out,
-                                   const char* path, char* error,
-                                   int64_t error_size) {
+                                   int64_t rows, int64_t largest_in,
+                                   int64_t largest_out, const char* path,
+                                   char* error, int64_t error_size) {
   const auto found = terngrad::FindMesh(mesh);
   if (!found) {
     terngrad::Write("the mesh is closed", error, error_size);
     return -1;
   }
   terngrad::Declaration declaration{name, static_cast<terngrad::Kind>(kind),
-                                    rows, planes_in, planes_out};
+                                    rows, largest_in, largest_out};
   if (declaration.kind == terngrad::Kind::kCodes) {
     declaration.kernels = terngrad::FindKernels(path);
   }

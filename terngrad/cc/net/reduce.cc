@@ -53,10 +53,13 @@ Plan::Plan(const Declaration& declaration, int size)
   reduces_ = codes || declaration.kind == Kind::kFloats;
   const bool few = !codes && declaration.rows <= kFewFloats;
   shots_ = reduces_ && size > 2 && !few ? 2 : 1;
-  in_bytes_ = codes ? 4 * declaration.planes_in : reduces_ ? 4 : 1;
-  out_bytes_ = codes ? 4 * declaration.planes_out : in_bytes_;
-  // Multiples of 16 rows keep the vectors of the additions full.
-  chunk_rows_ = kChunkBytes / std::max(in_bytes_, out_bytes_) / 16 * 16;
+  in_bytes_ = codes ? 4 * declaration.planes_in() : reduces_ ? 4 : 1;
+  out_bytes_ = codes ? 4 * declaration.planes_out() : in_bytes_;
+  in_digits_ = codes ? Base3Digits(declaration.largest_in) : 0;
+  out_digits_ = codes ? Base3Digits(declaration.largest_out) : 0;
+  // Multiples of these rows keep the vectors of all kernels full.
+  constexpr int64_t kEven = 16 * kBase3Rows;
+  chunk_rows_ = kChunkBytes / std::max(in_bytes_, out_bytes_) / kEven * kEven;
 }
 
 Range Plan::Chunked(int64_t begin, int64_t end) const {
@@ -110,10 +113,10 @@ void Plan::Add(const std::vector<const uint8_t*>& parts, int64_t rows,
     std::vector<Planes> inputs;
     for (const uint8_t* part : parts) {
       inputs.push_back(
-          {reinterpret_cast<const uint32_t*>(part), declaration_.planes_in});
+          {reinterpret_cast<const uint32_t*>(part), declaration_.planes_in()});
     }
     declaration_.kernels->sum(inputs.data(), inputs.size(),
-                              declaration_.planes_out, 0, rows,
+                              declaration_.planes_out(), 0, rows,
                               reinterpret_cast<uint32_t*>(total));
     return;
   }

@@ -17,18 +17,28 @@ enum class Kind : uint8_t {
   kGather = 1,  // [n] -> [P, n]; a row is a byte
   kAllToAll,    // [P, n] -> [P, n]; a row is a byte
   kBroadcast,   // [n] of process 0 -> [n]; a row is a byte
-  kCodes,       // [n] -> sums [n]; a row is `planes_in` or `planes_out` words
+  kCodes,       // [n] -> sums [n]; a row has a word for each plane
   kFloats,      // [n] -> sums [n]; a row is a float
 };
+
+// Returns the number of planes of integers up to `largest` in magnitude.
+inline int PlaneCount(int64_t largest) {
+  int planes = 0;
+  for (int64_t left = 2 * largest; left > 0; left /= 2) ++planes;
+  return planes;
+}
 
 // An operation, the same on all processes.
 struct Declaration {
   std::string name;
   Kind kind = Kind::kGather;
-  int64_t rows = 0;  // n
-  int planes_in = 0;
-  int planes_out = 0;
-  const Kernels* kernels = nullptr;  // add codes
+  int64_t rows = 0;                  // n
+  int64_t largest_in = 0;            // magnitude of a process' codes
+  int64_t largest_out = 0;           // of their sums
+  const Kernels* kernels = nullptr;  // add and pack codes
+
+  int planes_in() const { return PlaneCount(largest_in); }
+  int planes_out() const { return PlaneCount(largest_out); }
 };
 
 // Rows that one process sends to another, in chunks of `chunk_rows`. All but
@@ -67,7 +77,26 @@ class Plan {
   // The rows that a process adds.
   Range Added(int rank) const;
 
+  // Bytes of a row in memory.
   int64_t RowBytes(int shot) const { return shot ? out_bytes_ : in_bytes_; }
+
+  // Codes travel in base 3 where this takes fewer bytes.
+  bool IsPacked(int shot) const { return Digits(shot) > 0; }
+  int64_t SentBytes(int shot, int64_t rows) const {
+    return IsPacked(shot) ? Base3Bytes(Digits(shot), rows)
+                          : rows * RowBytes(shot);
+  }
+  void Pack(int shot, const uint8_t* rows, int64_t count,
+            uint8_t* packed) const {
+    declaration_.kernels->pack_base3(reinterpret_cast<const uint32_t*>(rows),
+                                     Digits(shot), count, packed);
+  }
+  void Unpack(int shot, const uint8_t* packed, int64_t count,
+              uint8_t* rows) const {
+    declaration_.kernels->unpack_base3(packed, Digits(shot), count,
+                                       reinterpret_cast<uint32_t*>(rows));
+  }
+
   int64_t InputBytes() const;
   int64_t OutputBytes() const;
 
@@ -81,6 +110,7 @@ class Plan {
            uint8_t* total) const;
 
  private:
+  int Digits(int shot) const { return shot ? out_digits_ : in_digits_; }
   Range Chunked(int64_t begin, int64_t end) const;
   Range Share(int i) const;
 
@@ -90,6 +120,8 @@ class Plan {
   int shots_;
   int64_t in_bytes_;  // of a row
   int64_t out_bytes_;
+  int in_digits_;  // see Base3Digits
+  int out_digits_;
   int64_t chunk_rows_;
 };
 
