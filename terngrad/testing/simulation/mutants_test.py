@@ -99,7 +99,7 @@ MUTANTS = {
     "a worker that contributed gets the sum of all": (
         Answers,
         "differ",
-        "worker in self._parts",
+        "worker in self._others",
         "False",
         0,
     ),

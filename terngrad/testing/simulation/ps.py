@@ -137,6 +137,10 @@ class _Arithmetic:
         own = _integers(part)
         return _result(operation, _integers(total)[: own.size] - own)
 
+    def others(self, operation: Operation, parts: Sequence[memoryview]) -> list[memoryview]:
+        total = self.reduce(operation, parts)
+        return [self.leave_out(operation, total, part) for part in parts]
+
 
 def _integers(part: memoryview) -> np.ndarray:
     return np.frombuffer(part, np.int32)

@@ -17,6 +17,9 @@ class Arithmetic(Protocol):
     def leave_out(self, operation: Operation, total: memoryview, part: memoryview) -> memoryview:
         """Returns a result without one of the pushes in it; see `Operation.leaves_out_own`."""
 
+    def others(self, operation: Operation, parts: Sequence[memoryview]) -> Sequence[memoryview]:
+        """Returns for each of the pushes the result of all others."""
+
 
 class Answers:
     """The answers to a step of a piece whose parts have all arrived."""
@@ -29,7 +32,7 @@ class Answers:
         *,
         keeps: bool,
     ) -> None:
-        """Adds the parts, unless two contributors need no more than each other's.
+        """Computes what each contributor gets.
 
         Args:
           arithmetic: combines the parts.
@@ -37,9 +40,12 @@ class Answers:
           parts: push of each contributor, in the order of workers.
           keeps: whether workers may ask later, which get the result of all parts.
         """
-        self._arithmetic, self._operation, self._parts = arithmetic, operation, parts
-        self._swaps = operation.leaves_out_own and len(parts) == 2
-        self._total = None if self._swaps and not keeps else self._add(parts)
+        self._arithmetic, self._operation, self._parts = arithmetic, operation, [*parts.values()]
+        self._others: dict[int, memoryview] = {}
+        if operation.leaves_out_own:
+            others = arithmetic.others(operation, self._parts)
+            self._others = dict(zip(parts, others, strict=True))
+        self._total = None if self._others and not keeps else self._add()
 
     @property
     def total(self) -> memoryview:
@@ -49,20 +55,16 @@ class Answers:
         itself where some worker has not contributed, which then gets it.
         """
         if self._total is None:
-            self._total = self._add(self._parts)
+            self._total = self._add()
         return self._total
 
     def differ(self, worker: int) -> bool:
         """Whether a worker gets an answer of its own, the sum of the other contributors."""
-        return self._operation.leaves_out_own and worker in self._parts
+        return worker in self._others
 
     def to(self, worker: int) -> memoryview:
         """Returns the answer to a worker."""
-        if not self.differ(worker):
-            return self.total
-        if self._swaps:
-            return self._add({i: part for i, part in self._parts.items() if i != worker})
-        return self._arithmetic.leave_out(self._operation, self.total, self._parts[worker])
+        return self._others[worker] if self.differ(worker) else self.total
 
-    def _add(self, parts: Mapping[int, memoryview]) -> memoryview:
-        return self._arithmetic.reduce(self._operation, [*parts.values()])
+    def _add(self) -> memoryview:
+        return self._arithmetic.reduce(self._operation, self._parts)

@@ -53,6 +53,13 @@ class Reduction:
         planes, count = operation.pushed_planes, operation.result_planes
         return self._kernels.difference_buffers(total, part, planes, count)
 
+    def others(self, operation: Operation, parts: Sequence[memoryview]) -> list[memoryview]:
+        """Returns for each part of a piece of codes the sum of the others."""
+        if len(parts) == 2:  # there is nothing to add
+            return [self.reduce(operation, [part]) for part in reversed(parts)]
+        planes, count = operation.pushed_planes, operation.result_planes
+        return self._kernels.sums_of_others(parts, planes, count)
+
 
 def _compile(kind: Kind, count: int) -> Callable[..., tf.Tensor]:
     """Compiles the reduction of `count` parts."""
