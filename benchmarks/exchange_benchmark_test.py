@@ -32,7 +32,7 @@ def test_hosts_that_are_joined_by_sockets_send_codes_in_base_3(size, bits):
 
 @pytest.mark.parametrize(
     ("size", "servers", "bits", "busiest"),
-    [(2, 1, 3, 6), (4, 1, 4, 16), (4, 2, 4, 8), (2, 4, 3, 3)],
+    [(2, 1, 2, 4), (3, 1, 3, 9), (4, 1, 3, 12), (4, 2, 3, 6), (2, 4, 2, 2)],
 )
 def test_the_formula_gives_the_bits_between_a_worker_and_parameter_servers(
     size, servers, bits, busiest

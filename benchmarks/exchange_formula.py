@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+from terngrad.exchange.parameter_server.operations import nodes_in_result
 from terngrad.exchange.two_shot import is_one_shot
 from terngrad.planes import plane_count
 
@@ -35,14 +36,18 @@ def all_reduce_traffic(
 
 
 def server_traffic(values: int, workers: int, exchange: str, servers: int) -> Traffic:
-    """Returns the traffic of workers that push to parameter servers and get the sums back."""
-    sent, received = (values * bits / 8 for bits in _bits(exchange, workers))
+    """Returns the traffic of workers that push to parameter servers and get the sums back.
+
+    A worker adds its own codes itself.
+    """
+    bits = _bits(exchange, nodes_in_result(workers, local_nodes=1))
+    sent, received = (values * each / 8 for each in bits)
     return Traffic(sent, received, max(sent, received) * max(1.0, workers / servers))
 
 
 def _bits(
-    exchange: str, workers: int, code_bits: Callable[[int], float] = plane_count
+    exchange: str, nodes: int, code_bits: Callable[[int], float] = plane_count
 ) -> tuple[float, float]:
-    """Returns the bits of a value from one worker and of a sum."""
+    """Returns the bits of a value from one worker and of a sum over some."""
     floats = FLOAT_BITS.get(exchange)
-    return (floats, floats) if floats else (code_bits(1), code_bits(workers))
+    return (floats, floats) if floats else (code_bits(1), code_bits(nodes))

@@ -30,7 +30,7 @@ class _Bucket:
         self._content = np.zeros(self._items * (2 if is_coded else 1), "<u4")
         self._client, self._come = client, threading.Event()
         kind = Kind.CODES if is_coded else Kind.FLOATS
-        deliver = lambda result, workers: self._come.set()
+        deliver = lambda *result: self._come.set()
         operation = Operation(name, kind, self._items, 1, client.size)
         self._index = client.declare(operation, deliver, self._come.set)
 

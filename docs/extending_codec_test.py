@@ -98,7 +98,7 @@ def run_parameter_server(page, folder):
     ps_hosts = [f"127.0.0.1:{port}" for port in free_ports(1)]
     workers = [f"worker{i}:1" for i in range(PROCESSES)]
     rules = Rules(PROCESSES, False, TIMEOUT_SECS)
-    server = Server(0, ps_hosts, workers, Reduction(ReferenceKernels()).reduce, rules)
+    server = Server(0, ps_hosts, workers, Reduction(ReferenceKernels()), rules)
     server.start(ps_hosts[0])
     with contextlib.closing(server):
         hosts = f"{ps_hosts[0]}/{','.join(workers)}"

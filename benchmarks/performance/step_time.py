@@ -7,6 +7,7 @@ import math
 
 from benchmarks.exchange_formula import FLOAT_BITS
 from benchmarks.performance.cluster import Cluster, Load
+from terngrad.exchange.parameter_server.operations import nodes_in_result
 from terngrad.exchange.two_shot import is_one_shot
 from terngrad.planes import plane_count
 
@@ -87,18 +88,19 @@ def _traffic(
         return 0.0, 0
     floats = FLOAT_BITS.get(exchange)
     codes, sums = (floats, floats) if floats else (plane_count(nodes), plane_count(workers))
-    others = (places - 1) / places
+    share = (places - 1) / places
     match route.topology:
         case "paper":
-            return values * (floats or 2) / 8 * others, 1
+            return values * (floats or 2) / 8 * share, 1
         case "one_shot":
             return values * codes / 8 * (places - 1), 1
         case "parameter_server":
-            return values * max(codes, sums) / 8 * max(1.0, places / route.servers), 2
+            others = floats or plane_count(nodes_in_result(workers, nodes))
+            return values * max(codes, others) / 8 * max(1.0, places / route.servers), 2
     if route.topology == "two_shot" and is_one_shot(codes, sums, places):
         return values * codes / 8 * (places - 1), 1
     messages = 2 * (places - 1) if floats and route.topology == "ring" else 2
-    return values * (codes + sums) / 8 * others, messages
+    return values * (codes + sums) / 8 * share, messages
 
 
 def speed_up(values: int, load: Load, cluster: Cluster, workers: int, route: Route) -> float:

@@ -44,8 +44,8 @@ def test_bytes_are_those_of_the_published_formulas():
     assert take(4, "float32", "two_shot") == take(4, "float32", "ring")
     assert take(4, "ternary", "two_shot") == (2 + 4) * VALUES * 3 // 4 // 8
     assert take(4, "ternary", "one_shot") == 3 * 2 * VALUES // 8
-    assert take(4, "ternary", "parameter_server", 1) == 4 * 4 * VALUES // 8
-    assert take(4, "ternary", "parameter_server", 2) == 2 * 4 * VALUES // 8
+    assert take(4, "ternary", "parameter_server", 1) == 4 * 3 * VALUES // 8
+    assert take(4, "ternary", "parameter_server", 2) == 2 * 3 * VALUES // 8
     assert take(4, "float16", "paper") / take(4, "ternary", "paper") == 8
 
 

@@ -29,8 +29,8 @@ class AddingPs(Ps):
         ps, hosts, workers = cluster.task_id, cluster.ps_hosts, cluster.worker_hosts
         here = [host for host in hosts if split_address(host)[0] == split_address(hosts[ps])[0]]
         most_bytes = memory.most_held() // len(here)
-        reduce = Reduction(kernels).reduce
-        self._server = Server(ps, hosts, workers, reduce, rules, tls, say, most_bytes)
+        reduction = Reduction(kernels)
+        self._server = Server(ps, hosts, workers, reduction, rules, tls, say, most_bytes)
         self._name, self._workers = ps_name(ps, hosts), workers
         self._outcome: str | None = None  # see `Server.wait`
         self._left = 0

@@ -119,10 +119,10 @@ class Codec(abc.ABC):
         local_nodes: int | None = None,
         code_bits: Callable[[int], float] = plane_count,
     ) -> dict[int, Payload]:
-        """Returns, by variable, the bytes sent for a sum over `nodes` nodes, and those received.
+        """Returns, by variable, the bytes sent for a sum, and those received.
 
         Args:
-          nodes: number of nodes in the group.
+          nodes: number of nodes in a received sum.
           local_nodes: None = each node sends its own codes; a number = a process sends the sum of
             this many nodes.
           code_bits: see `Exchange.code_bits`.

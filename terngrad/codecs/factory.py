@@ -64,6 +64,6 @@ def payloads(codecs: Sequence[Codec], exchange: Exchange) -> list[Payload]:
     local_nodes = exchange.local_nodes if exchange.sums_local_nodes else None
     by_variable: dict[int, Payload] = {}
     for codec in codecs:
-        found = codec.payload(exchange.num_nodes, local_nodes, exchange.code_bits)
+        found = codec.payload(exchange.nodes_in_result, local_nodes, exchange.code_bits)
         by_variable |= {i: exchange.traffic(payload) for i, payload in found.items()}
     return [by_variable[i] for i in sorted(by_variable)]

@@ -140,6 +140,11 @@ class Exchange(abc.ABC):
     def insist(self) -> None:  # noqa: B027 (does nothing if all nodes are in every step)
         """Makes the next steps wait for this process' gradients, if steps are made without some."""
 
+    @property
+    def nodes_in_result(self) -> int:
+        """Nodes for whose codes the sums that this process receives have planes."""
+        return self.num_nodes
+
     def code_bits(self, largest: int) -> float:
         """Returns the bits in which a code, or a sum of codes, up to `largest` travels."""
         return plane_count(largest)

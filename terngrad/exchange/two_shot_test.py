@@ -51,8 +51,8 @@ def run_by_parameter_servers(servers, count, nodes, folder):
     rules = Rules(count, False, TIMEOUT_SECS)
     with contextlib.ExitStack() as stack:
         for i, host in enumerate(ps_hosts):
-            reduce = Reduction(ReferenceKernels()).reduce
-            server = Server(i, ps_hosts, worker_hosts, reduce, rules)
+            reduction = Reduction(ReferenceKernels())
+            server = Server(i, ps_hosts, worker_hosts, reduction, rules)
             server.start(host)
             stack.callback(server.close)
         hosts = "/".join((",".join(ps_hosts), ",".join(worker_hosts)))

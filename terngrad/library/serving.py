@@ -36,9 +36,9 @@ def serve(role: Role, tls: Tls | None, timeout_secs: float, *, is_open: bool) ->
     own = hosts[role.task_id]
     here = [host for host in hosts if split_address(host)[0] == split_address(own)[0]]
     rules = rules_of(role, timeout_secs)
-    reduce = Reduction(runtime.kernels().kernels).reduce
+    reduction = Reduction(runtime.kernels().kernels)
     most_bytes = memory.most_held() // len(here)
-    server = Server(role.task_id, hosts, workers, reduce, rules, tls, _say, most_bytes)
+    server = Server(role.task_id, hosts, workers, reduction, rules, tls, _say, most_bytes)
     name = ps_name(role.task_id, hosts)
     for number in (signal.SIGTERM, signal.SIGINT):
         # In a thread: this one may hold the lock that `stop` needs.

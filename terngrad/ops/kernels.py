@@ -64,6 +64,22 @@ class Kernels(abc.ABC):
         total = self.sum([tf.constant(array) for array in arrays], count)
         return np.asarray(total).reshape(-1).view(np.uint8).data  # .numpy() would copy
 
+    def difference_buffers(
+        self, total: memoryview, part: memoryview, planes: int, count: int
+    ) -> memoryview:
+        """A bucket of `count` planes minus one of `planes`, modulo 2^count; as `sum_buffers`."""
+        # In two's complement ~x is -x - 1, so ~(~x + y) is x - y.
+        negative, addend = ~np.frombuffer(total, "<u4"), np.frombuffer(part, "<u4")
+        words = [tf.constant(negative.reshape(-1, count)), tf.constant(addend.reshape(-1, planes))]
+        return (~np.asarray(self.sum(words, count))).reshape(-1).view(np.uint8).data
+
+    def sums_of_others(
+        self, buffers: Sequence[memoryview], planes: int, count: int
+    ) -> list[memoryview]:
+        """For each bucket the sum of all others, modulo 2^count; as `sum_buffers`."""
+        total = self.sum_buffers(buffers, planes, count)
+        return [self.difference_buffers(total, part, planes, count) for part in buffers]
+
     @abc.abstractmethod
     def decode(
         self,

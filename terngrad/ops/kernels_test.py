@@ -131,9 +131,35 @@ def test_law_3_sums_in_memory_equal_those_of_tensors(kernels, groups, offset):
     np.testing.assert_array_equal(got, REFERENCE.sum([tf.constant(each) for each in words], 6))
 
 
+@pytest.mark.parametrize("groups", [0, 1, 17, 1000])
+@pytest.mark.parametrize("offset", [0, 1])
+@pytest.mark.parametrize(("workers", "planes"), [(2, 2), (4, 3), (16, 5)])
+def test_law_5_a_sum_without_one_part_is_the_sum_of_the_others(
+    kernels, groups, offset, workers, planes
+):
+    codes = [codes_of(groups, worker) for worker in range(workers)]
+    buffers = [memoryview(bytes(offset) + each.tobytes())[offset:] for each in codes]
+    total = kernels.sum_buffers(buffers, 2, planes)  # may exceed what the planes hold
+    found = kernels.sums_of_others(buffers, 2, planes)
+    assert len(found) == workers
+    for worker in (0, workers - 1):
+        others = kernels.sum_buffers(buffers[:worker] + buffers[worker + 1 :], 2, planes)
+        assert bytes(found[worker]) == bytes(others)
+        rest = kernels.difference_buffers(total, buffers[worker], 2, planes)
+        assert bytes(rest) == bytes(others)
+
+
+def codes_of(groups, seed):
+    """Packed random codes: uint32 [groups, 2]."""
+    nonzero, negative = np.random.default_rng(seed).integers(0, 2**32, (2, groups), np.uint32)
+    return np.stack([nonzero, nonzero & negative], axis=1)
+
+
 def test_law_10_buffers_in_memory_that_do_not_fit_are_named(native):
     with pytest.raises(ValueError, match=r"have \[16, 24\] bytes"):
         native.sum_buffers([memoryview(bytes(16)), memoryview(bytes(24))], 2, 3)
+    with pytest.raises(ValueError, match=r"have \[16, 24\] bytes"):
+        native.sums_of_others([memoryview(bytes(16)), memoryview(bytes(24))], 2, 3)
     with pytest.raises(ValueError, match="planes are 19 and 3"):
         native.sum_buffers([memoryview(bytes(76))], 19, 3)
 

@@ -155,6 +155,10 @@ _SIGNATURES = {  # of cc/lib/functions.cc: the result, then the arguments
         *(ctypes.c_bool, _TEXT, ctypes.POINTER(Planes)),
         *(_COUNT, ctypes.c_int, _COUNT, _POINTER),
     ),
+    "terngrad_sums_of_others": (
+        *(ctypes.c_bool, _TEXT, ctypes.POINTER(Planes)),
+        *(_COUNT, ctypes.c_int, _COUNT, ctypes.POINTER(_POINTER)),
+    ),
     "terngrad_decode": (
         *(ctypes.c_bool, _TEXT, ctypes.POINTER(Planes)),
         *(ctypes.POINTER(Target), _COUNT, _COUNT),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ctypes
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -69,18 +70,36 @@ class NativeKernels(Kernels):
 
     def sum_buffers(self, buffers: Sequence[memoryview], planes: int, count: int) -> memoryview:
         """See base class; in the calling thread alone, which meanwhile holds no lock on Python."""
-        arrays = [np.require(np.frombuffer(buffer, "<u4"), requirements="A") for buffer in buffers]
-        rows = arrays[0].size // planes
-        if any(array.size != rows * planes for array in arrays):
-            sizes = [array.nbytes for array in arrays]
-            raise ValueError(f"buffers have {sizes} bytes; all need as many, of {planes} planes")
-        inputs = (library.Planes * len(arrays))(*((a.ctypes.data, planes) for a in arrays))
+        arrays, rows = _words(buffers, planes)
         total = np.empty(rows * count, "<u4")
-        if not self._functions.terngrad_sum(
-            self.path.encode(), inputs, len(arrays), count, rows, total.ctypes.data
-        ):
-            raise ValueError(f"path is {self.path!r}, planes are {planes} and {count}")
+        compute = self._functions.terngrad_sum
+        self._compute(compute, arrays, planes, count, rows, total.ctypes.data)
         return total.view(np.uint8).data
+
+    def sums_of_others(
+        self, buffers: Sequence[memoryview], planes: int, count: int
+    ) -> list[memoryview]:
+        """See base class; as `sum_buffers`, in one pass."""
+        arrays, rows = _words(buffers, planes)
+        others = [np.empty(rows * count, "<u4") for _ in arrays]
+        targets = (ctypes.c_void_p * len(others))(*(each.ctypes.data for each in others))
+        compute = self._functions.terngrad_sums_of_others
+        self._compute(compute, arrays, planes, count, rows, targets)
+        return [each.view(np.uint8).data for each in others]
+
+    def _compute(
+        self,
+        compute: Callable[..., bool],
+        arrays: Sequence[np.ndarray],
+        planes: int,
+        count: int,
+        rows: int,
+        target: object,
+    ) -> None:
+        """Calls one of the functions that add."""
+        inputs = (library.Planes * len(arrays))(*((a.ctypes.data, planes) for a in arrays))
+        if not compute(self.path.encode(), inputs, len(arrays), count, rows, target):
+            raise ValueError(f"path is {self.path!r}, planes are {planes} and {count}")
 
     def decode(
         self,
@@ -94,3 +113,13 @@ class NativeKernels(Kernels):
             words=words, scales=scales, nodes=nodes, shapes=list(shapes), path=self.path,
             n=len(shapes),
         )  # fmt: skip
+
+
+def _words(buffers: Sequence[memoryview], planes: int) -> tuple[list[np.ndarray], int]:
+    """Returns buffers as arrays of words, and how many words they have for each plane."""
+    arrays = [np.require(np.frombuffer(buffer, "<u4"), requirements="A") for buffer in buffers]
+    rows = arrays[0].size // planes
+    if any(array.size != rows * planes for array in arrays):
+        sizes = [array.nbytes for array in arrays]
+        raise ValueError(f"buffers have {sizes} bytes; all need as many, of {planes} planes")
+    return arrays, rows

@@ -1,5 +1,6 @@
 """The wire format of docs/wire-format.md: no byte may change without a new version."""
 
+import collections
 import re
 from concurrent import futures
 
@@ -15,6 +16,7 @@ from terngrad.asynchronous.space import make_shards
 from terngrad.cluster.ports import free_ports
 from terngrad.codecs.factory import make_codecs
 from terngrad.draws import DrawKey
+from terngrad.exchange.parameter_server import groups
 from terngrad.exchange.parameter_server.coordination.situation import Rules
 from terngrad.exchange.parameter_server.exchange import ParameterServerConnection
 from terngrad.exchange.parameter_server.operations import Kind
@@ -52,9 +54,17 @@ CODES = (
     "38 9f af 35 30 9f af 35 00 26 7e 7f 00 00 00 00 0f 00 00 00 00 00 00 00",
     "f8 f9 11 00 f0 f9 11 00 00 08 f2 ef 00 00 00 00 0f 00 00 00 00 00 00 00",
 )
-SUMS = (  # three planes: 3 words a group
+SUMS = (  # of two workers of three; three planes: 3 words a group
     "c0 66 be 35 f8 ff bf 35 f0 ff bf 35 00 2e 8c 90 00 00 72 6f 00 00 00 00 "
     "00 00 00 00 0f 00 00 00 00 00 00 00"
+)
+TWICE = (  # of two workers with the first codes
+    "00 00 00 00 38 9f af 35 30 9f af 35 00 00 00 00 00 26 7e 7f 00 00 00 00 "
+    "00 00 00 00 0f 00 00 00 00 00 00 00"
+)
+SUM_OF_THREE = (  # of these and the second codes
+    "f8 f9 11 00 c8 66 be 35 f0 ff bf 35 00 08 f2 ef 00 26 7e 7f 00 00 00 00 "
+    "0f 00 00 00 0f 00 00 00 00 00 00 00"
 )
 SCALES = "00 00 80 3f 00 00 80 3f"
 FLOATS, FLOAT_SUMS = "00 00 80 3f 00 00 00 40 00 00 40 40", "00 00 00 40 00 00 80 40 00 00 c0 40"
@@ -74,14 +84,17 @@ DECLARED = {
 
 @pytest.fixture(scope="module")
 def traveled():
-    """All messages of two workers and a ps in a step, in hexadecimal, without the view's number."""
+    """All messages of two workers and a ps in a step, in hexadecimal, without the view's number.
+
+    Each with the times that it was sent.
+    """
     sent: list[bytes] = []
     put = streams.Outbox.put
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(streams.Outbox, "put", lambda self, m: (sent.append(bytes(m)), put(self, m)))
         hosts, workers = [f"127.0.0.1:{free_ports(1)[0]}"], ["one:1", "two:2"]
-        reduce = Reduction(ReferenceKernels()).reduce
-        server = Server(0, hosts, workers, reduce, Rules(2, False, SECS))
+        reduction = Reduction(ReferenceKernels())
+        server = Server(0, hosts, workers, reduction, Rules(2, False, SECS))
         server.start(hosts[0])
         clients = [Client(hosts, workers, rank, SECS) for rank in range(2)]
         try:
@@ -91,7 +104,8 @@ def traveled():
             for client in clients:
                 client.close(is_done=True)
             server.close()
-    return {re.sub(r" 38( ..){6} 42 01 03", f" {VIEW}", message.hex(" ")) for message in sent}
+    texts = (message.hex(" ") for message in sent)
+    return collections.Counter(re.sub(r" 38( ..){6} 42 01 03", f" {VIEW}", text) for text in texts)
 
 
 def exchange_once(client):
@@ -116,12 +130,38 @@ def test_golden_bytes_of_an_entry_and_its_answer(traveled):
 
 
 @pytest.mark.parametrize("worker", range(2))
-def test_golden_bytes_of_pushed_codes(traveled, worker):
-    assert f"0a 0e 08 0c 10 01 {VIEW} 12 00 1a 18 {CODES[worker]}" in traveled
+def test_golden_bytes_of_codes_that_are_pushed_and_then_sent_to_the_other_worker(traveled, worker):
+    assert traveled[f"0a 0e 08 0c 10 01 {VIEW} 12 00 1a 18 {CODES[worker]}"] == 2
 
 
-def test_golden_bytes_of_the_sums_of_codes(traveled):
-    assert f"0a 0e 08 0c 10 01 {VIEW} 12 00 1a 24 {SUMS}" in traveled
+def answers(workers, by):
+    """What a ps answers each worker in hexadecimal, where those of `by` push codes in step 5."""
+    sent = {}
+    reduction = Reduction(ReferenceKernels())
+    deliver = lambda worker, frame: sent.update({worker: frame})
+    aggregator = Aggregator(workers, reduction, deliver, kept_steps=1)
+    for worker in range(workers):
+        message = OperationMessage(name="sum", kind=int(Kind.CODES), items=3, local_nodes=1)
+        aggregator.declare(worker, message)
+        members = groups.pack(range(workers))
+        aggregator.enter(worker, Header(enters=True, view=1, contributors=members))
+    for worker in range(workers):
+        header = Header(step=5, view=1, contributors=groups.pack(by))
+        codes = bytes.fromhex(CODES[worker % 2]) if worker in by else b""
+        aggregator.push(worker, header, memoryview(codes))
+    return [sent[worker].hex(" ") for worker in range(workers)]
+
+
+def test_golden_bytes_of_the_sums_of_codes_of_all_contributors():
+    assert answers(3, (0, 1)) == [f"0a 07 08 05 38 01 42 01 03 12 03 00 00 00 1a 24 {SUMS}"] * 3
+
+
+def test_golden_bytes_of_the_sums_of_codes_of_the_other_contributors():
+    *contributed, asked = answers(4, (0, 1, 2))
+    header = "0a 07 08 05 38 01 42 01 07 12 03 00 00 00 1a 24"
+    assert contributed[0] == contributed[2] == f"{header} {SUMS}"
+    assert contributed[1] == f"{header} {TWICE}"
+    assert asked == f"{header} {SUM_OF_THREE}"
 
 
 def test_golden_bytes_of_scales_and_floats(traveled):
@@ -135,7 +175,7 @@ def test_golden_bytes_of_an_introduction():
     assert streams.metadata(hello) == [
         (
             "terngrad-hello-bin",
-            bytes.fromhex("08 03 10 01 22 03 70 3a 31 2a 03 61 3a 31 2a 03 62 3a 32 32 01 72"),
+            bytes.fromhex("08 04 10 01 22 03 70 3a 31 2a 03 61 3a 31 2a 03 62 3a 32 32 01 72"),
         )
     ]
 
@@ -180,7 +220,7 @@ def test_numbers_of_every_payload_are_aligned(traveled):
 
 def aggregator_with_codes():
     """Returns a ps whose 2 workers have declared a sum of 3 groups of codes, and a push for it."""
-    aggregator = Aggregator(2, Reduction(ReferenceKernels()).reduce, lambda worker, frame: None)
+    aggregator = Aggregator(2, Reduction(ReferenceKernels()), lambda worker, frame: None)
     for worker in range(2):
         message = OperationMessage(name="sum", kind=int(Kind.CODES), items=3, local_nodes=1)
         aggregator.declare(worker, message)

@@ -15,6 +15,13 @@ bool IsPossible(int planes) {
   return planes >= 1 && planes <= terngrad::kMaxPlanes;
 }
 
+bool ArePossible(const terngrad::Planes* inputs, int64_t count, int planes) {
+  return IsPossible(planes) &&
+         std::all_of(inputs, inputs + count, [](const terngrad::Planes& input) {
+           return IsPossible(input.planes);
+         });
+}
+
 }  // namespace
 
 // Returns SupportedPaths().
@@ -68,11 +75,21 @@ TERNGRAD_EXPORT bool terngrad_sum(const char* path,
                                   const terngrad::Planes* inputs, int64_t count,
                                   int planes, int64_t rows, uint32_t* total) {
   const terngrad::Kernels* const kernels = terngrad::FindKernels(path);
-  const bool are_possible = std::all_of(
-      inputs, inputs + count,
-      [](const terngrad::Planes& input) { return IsPossible(input.planes); });
-  if (!kernels || !IsPossible(planes) || !are_possible) return false;
+  if (!kernels || !ArePossible(inputs, count, planes)) return false;
   kernels->sum(inputs, count, planes, 0, rows, total);
+  return true;
+}
+
+// Does the same for all buckets but inputs[i], for each i, and writes to
+// others[i][rows * planes].
+TERNGRAD_EXPORT bool terngrad_sums_of_others(const char* path,
+                                             const terngrad::Planes* inputs,
+                                             int64_t count, int planes,
+                                             int64_t rows,
+                                             uint32_t* const* others) {
+  const terngrad::Kernels* const kernels = terngrad::FindKernels(path);
+  if (!kernels || !ArePossible(inputs, count, planes)) return false;
+  kernels->sums_of_others(inputs, count, planes, 0, rows, others);
   return true;
 }
 

@@ -33,10 +33,23 @@ def contribution(rank, step, state):
     return np.float32(0.25) * state + np.arange(ITEMS, dtype=np.float32) * (rank + 1) + step
 
 
+def codes(rank, step, state):
+    """Codes of a worker, which depend on its state: uint32 [ITEMS, 2]."""
+    nonzero = state.view(np.uint32) + np.uint32(step + 1) * np.arange(ITEMS, dtype=np.uint32)
+    return np.stack([nonzero, nonzero & (np.uint32(0x5A5A5A5A) << np.uint32(rank))], axis=1)
+
+
+def with_sums(state, sums):
+    """A state that also depends on sums of codes, uint32 [ITEMS, 3]."""
+    return state + np.float32(1e-9) * np.sum(sums.astype(np.float32), axis=1)
+
+
 def undisturbed():
     state = np.zeros(ITEMS, np.float32)
     for step in range(STEPS):
-        state = contribution(0, step, state) + contribution(1, step, state)
+        words = [tf.constant(codes(rank, step, state)) for rank in range(2)]
+        floats = contribution(0, step, state) + contribution(1, step, state)
+        state = with_sums(floats, ReferenceKernels().sum(words, 3).numpy())
     return state
 
 
@@ -46,23 +59,30 @@ def trained(rank, host, tls):
     is_done = False
     try:
         connection = ParameterServerConnection(client)
-        results = queue.Queue()
-        index = client.declare(
-            Operation("sum", Operand.FLOATS, ITEMS, 1, len(WORKERS)),
-            lambda result, workers: results.put(result.view(np.float32).copy()),
-            lambda: results.put(None),
-        )
+        results = [queue.Queue(), queue.Queue()]
+        for kind, box in zip((Operand.FLOATS, Operand.CODES), results, strict=True):
+            client.declare(
+                Operation(f"sum of {kind.name}", kind, ITEMS, 1, len(WORKERS)),
+                lambda *result, box=box: box.put(result),
+                lambda box=box: box.put(None),
+            )
         step, state = tf.Variable(0, dtype=tf.int64), tf.Variable(tf.zeros(ITEMS))
         connection.synchronize([step, state])
         while not is_done:
             if client.interrupted:
                 connection.synchronize([step, state])
             elif (now := int(step)) < STEPS:
-                client.push(index, now, contribution(rank, now, state.numpy()))
-                if (result := results.get(timeout=SECS)) is None:
+                own = codes(rank, now, state.numpy())
+                client.push(0, now, contribution(rank, now, state.numpy()))
+                client.push(1, now, own)
+                found = [box.get(timeout=SECS) for box in results]
+                if not all(found):
                     raise AssertionError(client.failure)
                 if client.commit(now):
-                    state.assign(result)
+                    (floats, *_), (others, _, lacks_own) = found
+                    words = [others.view(np.uint32).reshape(ITEMS, -1), *[own] * lacks_own]
+                    total = ReferenceKernels().sum([tf.constant(each) for each in words], 3)
+                    state.assign(with_sums(floats.view(np.float32), total.numpy()))
                     step.assign_add(1)
             else:
                 with contextlib.suppress(InterruptionError):
@@ -78,8 +98,8 @@ def assert_equal_bits(faults, tls):
     (target,) = free_addresses(1)
     rules = Rules(len(WORKERS), False, SECS)
     with Proxy(target, faults) as proxy:
-        reduce = Reduction(ReferenceKernels()).reduce
-        server = Server(0, [proxy.address], WORKERS, reduce, rules, tls)
+        reduction = Reduction(ReferenceKernels())
+        server = Server(0, [proxy.address], WORKERS, reduction, rules, tls)
         server.start(target)
         try:
             calls = [lambda rank=rank: trained(rank, proxy.address, tls) for rank in range(2)]

@@ -12,11 +12,10 @@ import tensorflow as tf
 from terngrad.exchange.connection import Connection, InterruptionError
 from terngrad.exchange.ordering import unordered
 from terngrad.exchange.parameter_server import groups
-from terngrad.exchange.parameter_server.operations import Kind, Operation
+from terngrad.exchange.parameter_server.operations import Kind, Operation, nodes_in_result
 from terngrad.exchange.parameter_server.worker.client import Client
 from terngrad.exchange.spread import SpreadExchange
 from terngrad.ops.kernels import Kernels
-from terngrad.planes import plane_count
 
 
 class ParameterServerConnection(Connection):
@@ -118,20 +117,29 @@ class ParameterServerExchange(SpreadExchange):
         self._took_part = tf.constant(True)  # whether this worker is in that step's results
 
     def _join_max(self, local: tf.Tensor, name: str) -> tf.Tensor:
-        return self._run(f"{name}/max", Kind.MAX, local.shape[0], local)
+        return self._run(self._operation(f"{name}/max", Kind.MAX, local), local)[0]
 
     def _join_codes(self, local: tf.Tensor, name: str, max_code: int) -> tf.Tensor:
-        rows, words = local.shape[0], tf.bitcast(local, tf.int32)
-        total = self._run(f"{name}/codes", Kind.CODES, rows, words, max_code)
-        planes = plane_count(self.num_nodes * max_code)
-        return tf.bitcast(tf.reshape(total, [rows, planes]), tf.uint32)
+        operation = self._operation(f"{name}/codes", Kind.CODES, local, max_code)
+        words, lacks_own = self._run(operation, tf.bitcast(local, tf.int32))
+        shape = [operation.items, operation.result_planes]
+        result = tf.bitcast(tf.reshape(words, shape), tf.uint32)
+        if not operation.leaves_out_own:
+            return result
+        sum_of = lambda *parts: self._kernels.sum(parts, operation.total_planes)
+        return tf.cond(lacks_own, lambda: sum_of(result, local), lambda: sum_of(result))
 
     def _join_floats(self, local: tf.Tensor, name: str) -> tf.Tensor:
-        return self._run(f"{name}/floats", Kind.FLOATS, local.shape[0], local)
+        return self._run(self._operation(f"{name}/floats", Kind.FLOATS, local), local)[0]
 
     def _join_halves(self, local: tf.Tensor, name: str) -> tf.Tensor:
         halves = tf.cast(local, tf.float16)
-        return self._run(f"{name}/halves", Kind.HALVES, halves.shape[0], halves)
+        return self._run(self._operation(f"{name}/halves", Kind.HALVES, halves), halves)[0]
+
+    @property
+    def nodes_in_result(self) -> int:
+        """See base class; a worker adds its own nodes to the sums of the others."""
+        return nodes_in_result(self.num_nodes, self.local_nodes)
 
     def nodes(self, total: tf.Tensor) -> tf.Tensor:
         """See base class."""
@@ -167,18 +175,19 @@ class ParameterServerExchange(SpreadExchange):
         """See base class."""
         self._client.insist()
 
-    def _run(
-        self, name: str, kind: Kind, items: int, local: tf.Tensor, max_code: int = 1
-    ) -> tf.Tensor:
-        """Runs an operation of the current step and counts its bytes."""
+    def _operation(self, name: str, kind: Kind, local: tf.Tensor, max_code: int = 1) -> Operation:
+        items, workers = local.shape[0], self._client.size
+        return Operation(name, kind, items, self.local_nodes, workers, max_code)
+
+    def _run(self, operation: Operation, local: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Runs an operation of the current step and counts its bytes; see `_Operations.run`."""
         step = self._step.read_value()
-        operation = Operation(name, kind, items, self.local_nodes, self._client.size, max_code)
-        self.bytes_sent.assign_add(items * operation.pushed_bytes)
-        self.bytes_received.assign_add(items * operation.result_bytes)
-        result = self._operations.run(operation, local, step)
+        self.bytes_sent.assign_add(operation.items * operation.pushed_bytes)
+        self.bytes_received.assign_add(operation.items * operation.result_bytes)
+        result, lacks_own = self._operations.run(operation, local, step)
         if not tf.executing_eagerly():
             self._unsettled.append(result)
-        return result
+        return result, lacks_own
 
     def _count(self, workers: int) -> None:
         """Notes how many workers are in the results that arrive now."""
@@ -200,8 +209,14 @@ class _Operations:
         self._count = count
         self._known: dict[str, tuple[int, tf.queue.FIFOQueue]] = {}
 
-    def run(self, operation: Operation, local: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
-        """Pushes `local`; returns the result, flat and with the same dtype."""
+    def run(
+        self, operation: Operation, local: tf.Tensor, step: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Pushes `local`.
+
+        Returns:
+          The result, flat and with the same dtype, and whether `local` is to be added to it.
+        """
         index, results = self._find(operation, local.dtype)
 
         def push(at: np.ndarray, content: np.ndarray) -> np.ndarray:
@@ -211,20 +226,21 @@ class _Operations:
         with tf.device("/CPU:0"):
             pushed = unordered(tf.numpy_function(push, [step, local], tf.int32))
             with tf.control_dependencies([pushed]):
-                result = results.dequeue()
+                result, lacks_own = results.dequeue()
         octets = operation.items * operation.result_bytes
-        return tf.ensure_shape(result, [octets // local.dtype.size])
+        result = tf.ensure_shape(result, [octets // local.dtype.size])
+        return result, tf.ensure_shape(lacks_own, [])
 
     def _find(self, operation: Operation, dtype: tf.DType) -> tuple[int, tf.queue.FIFOQueue]:
         name = operation.name
         if name not in self._known:
             with tf.init_scope(), tf.device("/CPU:0"):
-                results = tf.queue.FIFOQueue(2, [dtype])
+                results = tf.queue.FIFOQueue(2, [dtype, tf.bool])
 
-            def deliver(content: np.ndarray, workers: int) -> None:
+            def deliver(content: np.ndarray, workers: int, lacks_own: bool) -> None:
                 with contextlib.suppress(tf.errors.OpError):  # a ps was lost: the queue is closed
                     self._count(workers)
-                    results.enqueue(content.view(dtype.as_numpy_dtype))
+                    results.enqueue((content.view(dtype.as_numpy_dtype), np.bool_(lacks_own)))
 
             index = self._client.declare(operation, deliver, results.close)
             self._known[name] = index, results

@@ -2,12 +2,19 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
+from terngrad.codecs.factory import make_codecs, payloads
 from terngrad.exchange.connection import InterruptionError
 from terngrad.exchange.parameter_server import groups
-from terngrad.exchange.parameter_server.exchange import ParameterServerConnection
+from terngrad.exchange.parameter_server.exchange import (
+    ParameterServerConnection,
+    ParameterServerExchange,
+)
+from terngrad.layout import Policy, make_layout
+from terngrad.planes import pack_integers, plane_count, unpack
 from terngrad.service.messages import View
 
 
@@ -40,3 +47,66 @@ def test_a_worker_interrupted_before_it_got_a_state_does_not_report_that_it_has_
     connection.synchronize([step])
     assert meeting.said == [(5, False), (8, True), (8, False)]
     assert step.numpy() == 10
+
+
+class Others:
+    """A client of the other workers: they push their own codes, and it answers as a ps does."""
+
+    def __init__(self, workers, integers):
+        self.rank, self.size = 0, workers
+        self._integers, self._operations = integers, []
+        self.contributes = True
+
+    def declare(self, operation, deliver, cancel):
+        del cancel
+        self._operations.append((operation, deliver))
+        return len(self._operations) - 1
+
+    def push(self, index, step, content):
+        """Answers a sum of codes."""
+        del step
+        operation, deliver = self._operations[index]
+        assert content.nbytes == operation.items * operation.pushed_bytes
+        lacks_own = operation.leaves_out_own and self.contributes
+        has_own = self.contributes and not lacks_own
+        total = self._integers[0 if has_own else 1 :].sum(axis=0)
+        words = pack_integers(tf.constant(total, tf.float32), operation.result_planes)
+        makers = self.size if self.contributes else self.size - 1
+        deliver(words.numpy().view(np.uint8).reshape(-1), makers, lacks_own)
+
+
+@pytest.mark.parametrize("is_eager", [True, False], ids=["eager", "graph"])
+@pytest.mark.parametrize(("workers", "local_nodes"), [(2, 1), (3, 1), (4, 1), (2, 3), (4, 2)])
+def test_law_5_a_worker_adds_its_own_codes_once_and_only_where_they_are_missing(
+    workers, local_nodes, is_eager, kernels
+):
+    rng = np.random.default_rng(workers)
+    integers = rng.integers(-local_nodes, local_nodes + 1, (workers, 96))
+    client, step = Others(workers, integers), tf.Variable(0, dtype=tf.int64)
+    exchange = ParameterServerExchange(client, local_nodes, kernels, step)
+    local = pack_integers(tf.constant(integers[0], tf.float32), plane_count(local_nodes))
+    join = lambda: exchange._join_codes(local, "a", 1)
+    run = join if is_eager else tf.function(join, autograph=False)
+    for client.contributes in (True, False, True, False):
+        total = run()
+        assert total.shape == (3, plane_count(workers * local_nodes))
+        expected = integers[0 if client.contributes else 1 :].sum(axis=0)
+        np.testing.assert_array_equal(unpack(total), expected)
+        made = workers if client.contributes else workers - 1
+        assert exchange.nodes(total) == made * local_nodes
+
+
+@pytest.mark.parametrize(("workers", "local_nodes"), [(1, 1), (2, 1), (3, 1), (4, 1), (4, 2)])
+def test_law_7_a_worker_reports_the_planes_that_it_receives(workers, local_nodes, kernels):
+    client = Others(workers, np.zeros((workers, 64), int))
+    step = tf.Variable(0, dtype=tf.int64)
+    exchange = ParameterServerExchange(client, local_nodes, kernels, step)
+    layout = make_layout(["a/kernel"], [(8, 8)], Policy(grad_bits=1))
+    codecs = make_codecs(layout, kernels)
+    exchange._join_codes(tf.zeros([2, plane_count(local_nodes)], tf.uint32), "a", 1)
+    (payload,) = payloads(codecs, exchange)
+    scale_bytes = 4
+    assert payload.sent == int(exchange.bytes_sent) + scale_bytes
+    assert payload.received == int(exchange.bytes_received) + scale_bytes
+    others = max(1, workers - 1) * local_nodes
+    assert int(exchange.bytes_received) == 64 * plane_count(others) / 8

@@ -98,9 +98,19 @@ class Operation:
         return plane_count(self.local_nodes * self.max_code)
 
     @property
-    def result_planes(self) -> int:
+    def total_planes(self) -> int:
         """Planes of the sums over all nodes."""
         return plane_count(self.nodes * self.max_code)
+
+    @property
+    def result_planes(self) -> int:
+        """Planes of a result: they hold the sums over the nodes of all workers but one."""
+        return plane_count(nodes_in_result(self.nodes, self.local_nodes) * self.max_code)
+
+    @functools.cached_property
+    def leaves_out_own(self) -> bool:
+        """Whether the result for a contributor is the sum of the others: it takes fewer planes."""
+        return self.kind == Kind.CODES and self.result_planes < self.total_planes
 
     @functools.cached_property
     def pushed_bytes(self) -> int:
@@ -132,6 +142,14 @@ class Operation:
     def _items_in_a_piece(self) -> int:
         smallest, largest = (n // self.pushed_bytes for n in (_SMALL_PIECE_BYTES, PIECE_BYTES))
         return min(largest, max(smallest, -(-self.items // _PIECES_TO_OVERLAP)))
+
+
+def nodes_in_result(nodes: int, local_nodes: int) -> int:
+    """Returns for how many nodes' codes a result has planes: those of all workers but one.
+
+    A worker adds its own codes itself. Only a worker that is alone gets them back.
+    """
+    return max(local_nodes, nodes - local_nodes)
 
 
 class Shares:

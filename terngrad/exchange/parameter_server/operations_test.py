@@ -15,11 +15,31 @@ def operation(kind=Kind.CODES, items=1000, local_nodes=1, workers=2, name="a", m
     return Operation(name, kind, items, local_nodes, workers, max_code)
 
 
-@pytest.mark.parametrize(("workers", "planes"), [(1, 2), (2, 3), (3, 3), (4, 4), (8, 5)])
-def test_law_7_codes_travel_in_2_bits_up_and_ceil_log2_of_2n_plus_1_down(workers, planes):
+@pytest.mark.parametrize(
+    ("workers", "planes", "saved"),
+    [(1, 2, 0), (2, 2, 1), (3, 3, 0), (4, 3, 1), (5, 4, 0), (7, 4, 0), (8, 4, 1), (9, 5, 0)],
+)
+def test_law_7_codes_travel_in_2_bits_up_and_in_those_of_the_others_sum_down(
+    workers, planes, saved
+):
     codes = operation(workers=workers)
     assert codes.pushed_bytes * 8 == 2 * 32
     assert codes.result_bytes * 8 == planes * 32
+    assert codes.total_planes - planes == saved
+    assert codes.leaves_out_own == bool(saved)
+
+
+@pytest.mark.parametrize(("local_nodes", "workers"), [(3, 2), (2, 4), (4, 16)])
+def test_workers_of_several_nodes_leave_out_all_of_their_own(local_nodes, workers):
+    codes = operation(local_nodes=local_nodes, workers=workers)
+    largest = local_nodes * (workers - 1)
+    assert 1 << codes.result_planes >= 2 * largest + 1 > 1 << codes.result_planes - 1
+    assert codes.leaves_out_own
+
+
+@pytest.mark.parametrize("kind", [Kind.MAX, Kind.FLOATS, Kind.HALVES])
+def test_only_sums_of_codes_leave_out_a_part(kind):
+    assert not operation(kind).leaves_out_own
 
 
 @pytest.mark.parametrize("kind", list(Kind))
@@ -52,9 +72,9 @@ def test_medium_operations_travel_in_4_pieces_unless_these_were_small(items, siz
     assert [end - first for first, end in ranges] == sizes
 
 
-@pytest.mark.parametrize(("max_code", "up", "down"), [(2, 3, 4), (7, 4, 5), (127, 8, 9)])
+@pytest.mark.parametrize(("max_code", "up", "down"), [(2, 3, 4), (7, 4, 6), (127, 8, 10)])
 def test_law_7_larger_codes_travel_in_the_bits_that_they_and_their_sums_need(max_code, up, down):
-    codes = operation(max_code=max_code)
+    codes = operation(max_code=max_code, workers=4)
     assert codes.pushed_bytes * 8 == up * 32
     assert codes.result_bytes * 8 == down * 32
 

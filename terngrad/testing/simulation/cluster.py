@@ -14,7 +14,7 @@ from terngrad.testing.simulation.endings import check_ending
 from terngrad.testing.simulation.laws import Ledger, require
 from terngrad.testing.simulation.ps import KEPT_STEPS, SimulatedPs
 from terngrad.testing.simulation.streams import SimulatedLink, Stream
-from terngrad.testing.simulation.worker import OPERATIONS, STEPS, SimulatedWorker
+from terngrad.testing.simulation.worker import STEPS, SimulatedWorker, operations_of
 
 TIMEOUT_SECS = 10.0
 _TICK_SECS = 1.0
@@ -22,7 +22,6 @@ _LONG_SECS = TIMEOUT_SECS / 2  # total time at fault after which a worker may co
 _VERY_LONG_SECS = (HOPELESS - 1) * TIMEOUT_SECS  # after which no step is made
 _IDLE_ROUNDS = 3  # in which each main thread reaches its next wait
 _SETTLE_SECS = 4 * HOPELESS * TIMEOUT_SECS
-_NUMBER_BYTES = 4  # of a result, for each worker
 _HEADER_BYTES = 20  # of a push, at most
 
 Event = Callable[[], None]
@@ -229,9 +228,9 @@ class Cluster:
     def _check_memory(self, ps: SimulatedPs) -> None:
         """A worker pushes one step at a time here; in each worker's view the last results stay."""
         workers, aggregator = len(self.workers), ps.service.aggregator
-        result = workers * _NUMBER_BYTES
-        most_results = OPERATIONS * workers * KEPT_STEPS * result
-        most_pushes = OPERATIONS * workers * (result + _HEADER_BYTES)
+        operations = operations_of(workers)
+        most_results = workers * KEPT_STEPS * sum(o.items * o.result_bytes for o in operations)
+        most_pushes = workers * sum(o.items * o.pushed_bytes + _HEADER_BYTES for o in operations)
         results = aggregator.result_bytes
         pushes = aggregator.held_bytes - results
         text = f"ps {ps.index} keeps {{}} bytes of {{}}; allowed are {{}}".format

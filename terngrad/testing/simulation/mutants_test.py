@@ -13,9 +13,11 @@ import pytest
 from terngrad.exchange.parameter_server.coordination import patience, quorum
 from terngrad.exchange.parameter_server.coordination.roster import Roster
 from terngrad.exchange.parameter_server.server.aggregator import Aggregator
+from terngrad.exchange.parameter_server.server.answers import Answers
 from terngrad.exchange.parameter_server.server.pieces import Piece
 from terngrad.exchange.parameter_server.server.service import Service
 from terngrad.exchange.parameter_server.worker.servers import Servers
+from terngrad.exchange.parameter_server.worker.steps import Steps
 from terngrad.testing.simulation.cluster import TIMEOUT_SECS, Cluster
 from terngrad.testing.simulation.explore import History
 from terngrad.testing.simulation.laws import BrokenLawError
@@ -79,6 +81,27 @@ MUTANTS = {
         "for worker in workers",
         "for worker in ()",
         418,
+    ),
+    "a worker does not add its part to a sum of the others": (
+        Steps,
+        "take",
+        "operation.leaves_out_own and self._rank in contributors",
+        "False",
+        0,
+    ),
+    "a worker adds its part to a sum that it has no part in": (
+        Steps,
+        "take",
+        " and self._rank in contributors",
+        "",
+        0,
+    ),
+    "a worker that contributed gets the sum of all": (
+        Answers,
+        "differ",
+        "worker in self._others",
+        "False",
+        0,
     ),
     "results stay": (Piece, "drop_results", "len(self.results) > kept", "False", 0),
 }

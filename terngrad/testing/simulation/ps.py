@@ -54,7 +54,7 @@ class SimulatedPs:
         self.service = Service(
             self.index,
             self.hosts,
-            _sum,
+            _Arithmetic(),
             self._rules,
             self._servers,
             tell=self.log.append,
@@ -127,7 +127,27 @@ class SimulatedPs:
         stream.down.end()
 
 
-def _sum(operation: Operation, parts: Sequence[memoryview]) -> memoryview:
-    """Adds integers, whatever the kind of the operation."""
-    del operation
-    return memoryview(sum(np.frombuffer(part, np.int32) for part in parts).tobytes())
+class _Arithmetic:
+    """Adds integers of 32 bits, whatever the kind of the operation; see `operations_of`."""
+
+    def reduce(self, operation: Operation, parts: Sequence[memoryview]) -> memoryview:
+        return _result(operation, sum(_integers(part) for part in parts))
+
+    def leave_out(self, operation: Operation, total: memoryview, part: memoryview) -> memoryview:
+        own = _integers(part)
+        return _result(operation, _integers(total)[: own.size] - own)
+
+    def others(self, operation: Operation, parts: Sequence[memoryview]) -> list[memoryview]:
+        total = self.reduce(operation, parts)
+        return [self.leave_out(operation, total, part) for part in parts]
+
+
+def _integers(part: memoryview) -> np.ndarray:
+    return np.frombuffer(part, np.int32)
+
+
+def _result(operation: Operation, numbers: np.ndarray) -> memoryview:
+    """Returns a result of the operation's size that begins with these numbers."""
+    result = np.zeros(operation.items * operation.result_bytes // numbers.itemsize, np.int32)
+    result[: numbers.size] = numbers
+    return memoryview(result.tobytes())

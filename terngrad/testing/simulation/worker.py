@@ -22,10 +22,20 @@ from terngrad.testing.simulation.laws import Ledger, Result, State, contributors
 from terngrad.testing.simulation.ps import SimulatedPs
 from terngrad.testing.simulation.streams import SimulatedLink
 
-OPERATIONS = 2
 STEPS = 6
+_MAX_CODE = 3  # a sum over two workers takes fewer planes than one over three
 _T = TypeVar("_T")
 Waits = Generator[None, None, _T]
+
+
+def operations_of(workers: int) -> list[Operation]:
+    """Returns what workers do together in a step: a sum of floats, and one of codes.
+
+    Instead of these they push integers of 32 bits, one for each worker, and zeros up to the bytes
+    that the operation needs.
+    """
+    kinds = enumerate((Kind.FLOATS, Kind.CODES))
+    return [Operation(f"family{i}/sum", kind, workers, 1, workers, _MAX_CODE) for i, kind in kinds]
 
 
 class SimulatedNetwork:
@@ -103,7 +113,7 @@ class SimulatedWorker:
         self._is_live = self.saves_what_it_lacks = False
         self._pulse = Pulse()
         self._has_compiled = False
-        self._results: list[collections.deque[Result]] = []
+        self._results: list[collections.deque[tuple[np.ndarray, int, bool]]] = []
         self._program = self._run()
 
     @property
@@ -231,15 +241,11 @@ class SimulatedWorker:
         return found
 
     def _declare(self) -> None:
-        for i in range(OPERATIONS):
-            box: collections.deque[Result] = collections.deque()
+        for operation in operations_of(self._workers):
+            box: collections.deque[tuple[np.ndarray, int, bool]] = collections.deque()
             self._results.append(box)
-            name, workers = f"family{i}/sum", self._workers
-            self._client.declare(
-                Operation(name, Kind.FLOATS, items=workers, local_nodes=1, workers=workers),
-                lambda result, workers, box=box: box.append((result.view(np.int32), workers)),
-                lambda: None,
-            )
+            deliver = lambda *delivered, box=box: box.append(delivered)
+            self._client.declare(operation, deliver, lambda: None)
 
     def _step(self) -> Waits[bool]:
         step = self.state.steps
@@ -249,17 +255,26 @@ class SimulatedWorker:
         self._pulse.tick()
         yield
         self._client.follows(step)
-        for operation in range(OPERATIONS):
-            content = gradient(self.rank, self.state, operation, self._workers)
-            self._client.push(operation, step, content)
+        for i, operation in enumerate(operations_of(self._workers)):
+            content = np.zeros(operation.items * operation.pushed_bytes // 4, np.int32)
+            content[: self._workers] = self._gradient(i)
+            self._client.push(i, step, content)
             yield
         while not all(self._results):
             if self._client.failure:
                 return False
             yield
-        results = [box.popleft() for box in self._results]
+        results = [self._whole(i, *box.popleft()) for i, box in enumerate(self._results)]
         if not self._client.commit(step):
             return False
         self.state.apply(contributors_of(results, self.state, self._view))
         self._ledger.note_state(self.rank, self._view, self.state)
         return True
+
+    def _gradient(self, operation: int) -> np.ndarray:
+        return gradient(self.rank, self.state, operation, self._workers)
+
+    def _whole(self, operation: int, content: np.ndarray, workers: int, lacks_own: bool) -> Result:
+        """Returns a delivered result, with this worker's part."""
+        values = content.view(np.int32)[: self._workers]
+        return values + self._gradient(operation) if lacks_own else values, workers

@@ -15,17 +15,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 
 from terngrad.exchange.parameter_server import groups
 from terngrad.exchange.parameter_server.operations import Operation
+from terngrad.exchange.parameter_server.server.answers import Answers, Arithmetic
 from terngrad.exchange.parameter_server.server.catalogue import Catalogue, PushError
 from terngrad.exchange.parameter_server.server.entries import Entries, Entry
 from terngrad.exchange.parameter_server.server.pieces import Piece, PieceStep, kept_bytes, open_step
 from terngrad.service.figures import Figures
 from terngrad.service.messages import Header, OperationMessage, join_frame
-
-Reduce = Callable[[Operation, Sequence[memoryview]], memoryview]
 
 
 class Aggregator:
@@ -34,7 +33,7 @@ class Aggregator:
     def __init__(
         self,
         workers: int,
-        reduce: Reduce,
+        arithmetic: Arithmetic,
         deliver: Callable[[int, bytes], None],
         kept_steps: int = 0,
         figures: Figures | None = None,
@@ -46,7 +45,7 @@ class Aggregator:
 
         Args:
           workers: number of workers.
-          reduce: see `Reduction`.
+          arithmetic: computes results.
           deliver: called with a worker and a frame for it; must not wait.
           kept_steps: number of steps whose results are kept for slow workers; 0 if no worker can
             be behind.
@@ -58,7 +57,7 @@ class Aggregator:
         """
         self._takes = takes or (lambda worker, view: True)
         self._workers = workers
-        self._reduce = reduce
+        self._arithmetic = arithmetic
         self._deliver = deliver
         self._kept_steps = kept_steps
         self._figures = figures or Figures(workers)
@@ -149,7 +148,8 @@ class Aggregator:
 
         A push that cannot make a step is dropped: it is of a view that the worker is not in, or
         that a contributor has left. A repeated push changes nothing; if the result is kept, the
-        worker gets it again. A worker that is not a contributor only asks for the result.
+        worker gets it again. A worker that is not a contributor only asks for the result. See
+        `Answers` for what each one gets.
 
         Raises:
           PushError: the operation or piece is unknown, the size or the contributors are wrong, too
@@ -172,7 +172,8 @@ class Aggregator:
             key = entry, operation.name, header.piece
             piece = self._pieces.setdefault(key, Piece(entry))
             if header.step <= piece.done:
-                self._answer_again(worker, header, piece)
+                pushed = payload if worker in contributors else None
+                self._answer_again(worker, header, piece, operation, pushed)
                 return
             step = open_step(operation, piece, header.step, contributors)
             step.asked.add((worker, header.operation))
@@ -184,7 +185,7 @@ class Aggregator:
             if len(step.parts) < len(contributors) or step.is_reducing:
                 return
             step.is_reducing = True
-            parts = [step.parts[i] for i in step.contributors]
+            parts = {i: step.parts[i] for i in step.contributors}
         self._finish(operation, piece, header, step, parts)
 
     def _drop_pushes(self, worker: int, left: Entry) -> None:
@@ -219,21 +220,25 @@ class Aggregator:
         piece: Piece,
         header: Header,
         step: PieceStep,
-        parts: Sequence[memoryview],
+        parts: Mapping[int, memoryview],
     ) -> None:
-        result = self._reduce(operation, parts)
+        keeps = self._kept_steps > 0 and len(piece.entry.members) > 1
+        answers = Answers(self._arithmetic, operation, parts, keeps=keeps)
         with self._lock:  # if the view is over by now, its workers ignore the result
             self._release(piece.steps.pop(header.step))
             piece.done = header.step
             is_current = self._pieces.get((piece.entry, operation.name, header.piece)) is piece
-            if is_current and self._kept_steps and len(piece.entry.members) > 1:
-                self._keep(piece, header, result)
+            if is_current and keeps:
+                self._keep(piece, header, answers.total)
             asked = sorted(step.asked)
         self._figures.made(header.step)
         frames: dict[int, bytes] = {}  # by index of the operation, which workers may share
         for worker, index in asked:
+            if answers.differ(worker):
+                self._deliver(worker, join_frame(_answer(header, index), answers.to(worker)))
+                continue
             if index not in frames:
-                frames[index] = join_frame(_answer(header, index), result)
+                frames[index] = join_frame(_answer(header, index), answers.total)
             self._deliver(worker, frames[index])
 
     def _keep(self, piece: Piece, header: Header, result: memoryview) -> None:
@@ -244,10 +249,20 @@ class Aggregator:
             if sum(self._pushed_bytes) + self._result_bytes > self._most_bytes:
                 self._result_bytes -= sum(each.drop_results(kept) for each in self._pieces.values())
 
-    def _answer_again(self, worker: int, header: Header, piece: Piece) -> None:
+    def _answer_again(
+        self,
+        worker: int,
+        header: Header,
+        piece: Piece,
+        operation: Operation,
+        pushed: memoryview | None,
+    ) -> None:
+        """Sends a kept result; `pushed` is the repeated push of a contributor."""
         answer = _answer(header, header.operation)
         if header.step in piece.results:
             answer.contributors, result = piece.results[header.step]
+            if operation.leaves_out_own and pushed is not None:
+                result = self._arithmetic.leave_out(operation, result, pushed)
             self._deliver(worker, join_frame(answer, result))
         else:
             answer.gone = True

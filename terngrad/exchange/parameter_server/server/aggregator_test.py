@@ -21,9 +21,10 @@ class Served:
 
     def __init__(self, workers=2, kind=Kind.FLOATS, items=4, reduce=None, kept_steps=1, **limits):
         self.delivered = {i: [] for i in range(workers)}
-        reduce = reduce or Reduction(ReferenceKernels()).reduce
+        reduction = Reduction(ReferenceKernels())
+        reduction.reduce = reduce or reduction.reduce
         self.entered = {i: [] for i in range(workers)}  # what each was told about its views
-        self.aggregator = Aggregator(workers, reduce, self._deliver, kept_steps, **limits)
+        self.aggregator = Aggregator(workers, reduction, self._deliver, kept_steps, **limits)
         self.operation = Operation("sum", kind, items, 1, workers)
         for worker in range(workers):
             self.aggregator.declare(worker, self.operation.message(0))
@@ -64,15 +65,103 @@ def test_law_5_sums_of_codes_are_exact(kernels):
     operation = Operation("codes", Kind.CODES, count, 1, workers)
     rng = np.random.default_rng(0)
     codes = rng.integers(-1, 2, (workers, count * 32))
-    planes = np.stack([codes != 0, codes < 0], axis=2).reshape(workers, count, 32, 2)
-    words = np.sum(planes * (1 << np.arange(32))[:, None], axis=2).astype("<u4")
+    words = [packed(each, 2) for each in codes]
     total = reduction.reduce(operation, [memoryview(w.tobytes()) for w in words])
     assert total.nbytes == count * operation.result_bytes
-    k = plane_count(workers)
-    found = np.frombuffer(total, "<u4").reshape(count, k)
-    bits = (found[:, None, :] >> np.arange(32)[None, :, None]) & 1
-    weights = np.array([1 << j for j in range(k - 1)] + [-(1 << k - 1)])
-    np.testing.assert_array_equal((bits @ weights).reshape(-1), codes.sum(0))
+    found = np.frombuffer(total, "<u4").reshape(count, plane_count(workers))
+    np.testing.assert_array_equal(unpacked(found), codes.sum(0))
+
+
+class Codes:
+    """Aggregated sums of 2 groups of random codes, and how a worker completes an answer."""
+
+    def __init__(self, workers):
+        self.served = Served(workers, Kind.CODES, items=2, kept_steps=2)
+        self.operation = self.served.operation
+        rng = np.random.default_rng(workers)
+        self.integers = rng.integers(-1, 2, (workers, 64))
+        self.words = [packed(each, self.operation.pushed_planes) for each in self.integers]
+
+    def push(self, worker, by):
+        self.served.push(worker, 7, self.words[worker] if worker in by else (), by=by)
+
+    def answers(self, worker):
+        """The integers that a worker was sent."""
+        planes = self.operation.result_planes
+        found = self.served.results(worker, "<u4")
+        return [unpacked(words.reshape(2, planes)) for _, words in found]
+
+
+def packed(integers, planes):
+    bits = (integers.reshape(-1, 32, 1) >> np.arange(planes)) & 1
+    return np.sum(bits << np.arange(32)[:, None], axis=1).astype("<u4")
+
+
+def unpacked(words):
+    bits = (words[:, None, :] >> np.arange(32)[:, None]) & 1
+    planes = words.shape[1]
+    weights = np.array([1 << j for j in range(planes - 1)] + [-(1 << planes - 1)])
+    return (bits @ weights).reshape(-1)
+
+
+@pytest.mark.parametrize(
+    ("workers", "by"),
+    [
+        (2, (0, 1)),
+        (2, (1,)),
+        (4, (0, 1, 2, 3)),
+        (4, (0, 2, 3)),
+        (4, (1, 2)),
+        (4, (3,)),
+        (8, tuple(range(8))),
+    ],
+)
+def test_law_5_contributors_get_the_sum_of_the_others_and_those_that_only_ask_that_of_all(
+    workers, by
+):
+    codes = Codes(workers)
+    assert codes.operation.leaves_out_own
+    late = 0 if 0 not in by else workers - 1
+    for worker in {*range(workers)} - {late}:
+        codes.push(worker, by)
+    codes.push(late, by)
+    total = codes.integers[list(by)].sum(axis=0)
+    for worker in range(workers):
+        own = codes.integers[worker] if worker in by else 0
+        (answer,) = codes.answers(worker)
+        np.testing.assert_array_equal(answer + own, total)
+
+
+@pytest.mark.parametrize("workers", [3, 5, 7])
+def test_all_workers_get_one_result_where_the_sum_of_the_others_takes_as_many_planes(workers):
+    codes = Codes(workers)
+    by = tuple(range(workers))
+    for worker in by:
+        codes.push(worker, by)
+    np.testing.assert_array_equal(codes.answers(0)[0], codes.integers.sum(axis=0))
+    frames = codes.served.delivered
+    assert all(frames[worker] == frames[0] for worker in by)
+
+
+@pytest.mark.parametrize(("workers", "by"), [(2, (0, 1)), (4, (0, 1, 2, 3)), (4, (0, 1, 3))])
+def test_law_5_a_repeated_push_of_codes_is_left_out_of_its_answer(workers, by):
+    codes = Codes(workers)
+    for worker in (0, 0, *range(1, workers), 0):
+        codes.push(worker, by)
+    total = codes.integers[list(by)].sum(axis=0)
+    first, again = codes.answers(0)
+    np.testing.assert_array_equal(first + codes.integers[0], total)
+    np.testing.assert_array_equal(again, first)
+
+
+def test_law_5_a_slow_worker_gets_a_kept_sum_of_all_contributors():
+    codes = Codes(4)
+    by = (0, 1, 3)
+    for worker in by:
+        codes.push(worker, by)
+    codes.push(2, by)
+    (answer,) = codes.answers(2)
+    np.testing.assert_array_equal(answer, codes.integers[list(by)].sum(axis=0))
 
 
 def test_law_4_floats_are_added_in_a_tree_over_the_workers():

@@ -29,15 +29,36 @@ class Reduction:
         Args:
           operation: operation of the piece.
           parts: push of each contributor, in the order of workers; the sizes are checked already.
+            A sum of codes is modulo 2^planes.
         """
         if operation.kind == Kind.CODES:
             planes, count = operation.pushed_planes, operation.result_planes
+            if len(parts) == 1 and planes == count:
+                return parts[0]
             return self._kernels.sum_buffers(parts, planes, count)
         arrays = [np.frombuffer(part, _DTYPES[operation.kind]) for part in parts]
         if operation.kind == Kind.MAX:  # too few numbers to be worth a tensor
             return functools.reduce(np.maximum, arrays).view(np.uint8).data
         compiled = self._compiled(operation.kind, len(parts))
         return np.asarray(compiled(*arrays)).view(np.uint8).data  # .numpy() would copy
+
+    def leave_out(self, operation: Operation, total: memoryview, part: memoryview) -> memoryview:
+        """Returns the sum of the other parts of a piece of codes.
+
+        Args:
+          operation: operation of the piece.
+          total: result of all parts.
+          part: the push to leave out.
+        """
+        planes, count = operation.pushed_planes, operation.result_planes
+        return self._kernels.difference_buffers(total, part, planes, count)
+
+    def others(self, operation: Operation, parts: Sequence[memoryview]) -> list[memoryview]:
+        """Returns for each part of a piece of codes the sum of the others."""
+        if len(parts) == 2:  # there is nothing to add
+            return [self.reduce(operation, [part]) for part in reversed(parts)]
+        planes, count = operation.pushed_planes, operation.result_planes
+        return self._kernels.sums_of_others(parts, planes, count)
 
 
 def _compile(kind: Kind, count: int) -> Callable[..., tf.Tensor]:

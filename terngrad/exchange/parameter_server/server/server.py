@@ -14,7 +14,8 @@ from google.protobuf.message import DecodeError
 
 from terngrad.exchange.parameter_server.coordination.coordinator import Coordinator
 from terngrad.exchange.parameter_server.coordination.situation import Rules
-from terngrad.exchange.parameter_server.server.aggregator import Aggregator, Reduce
+from terngrad.exchange.parameter_server.server.aggregator import Aggregator
+from terngrad.exchange.parameter_server.server.answers import Arithmetic
 from terngrad.exchange.parameter_server.server.attendance import Attendance
 from terngrad.exchange.parameter_server.server.service import Service, UnreadError
 from terngrad.service import memory
@@ -36,7 +37,7 @@ class Server:
         ps: int,
         ps_hosts: Sequence[str],
         worker_hosts: Sequence[str],
-        reduce: Reduce,
+        arithmetic: Arithmetic,
         rules: Rules,
         tls: Tls | None = None,
         tell: Callable[[str], None] = print,
@@ -48,7 +49,7 @@ class Server:
           ps: index of this ps in `ps_hosts`.
           ps_hosts: "host:port" of each ps; workers must have the same list.
           worker_hosts: "host:port" of each worker; workers must have the same list.
-          reduce: see `Reduction`.
+          arithmetic: computes results; see `Reduction`.
           rules: which workers make a step; a connection that is silent for the time-out is lost.
           tls: certificates; None = plain text, and any process may connect.
           tell: writes a line to the log.
@@ -59,7 +60,7 @@ class Server:
         self._gate = Gate(ps, ps_hosts, worker_hosts, self._log, tls, str(rules))
         self._admit, self._refuse = self._gate.admit, self._gate.refuse
         self._service = Service(
-            ps, worker_hosts, reduce, rules, len(ps_hosts), self._log, most_bytes
+            ps, worker_hosts, arithmetic, rules, len(ps_hosts), self._log, most_bytes
         )
         self._beat_secs = min(_LONGEST_BEAT_SECS, rules.timeout_secs / 4)
         self._stop = threading.Event()

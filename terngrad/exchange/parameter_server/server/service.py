@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 
 from terngrad.exchange.parameter_server.coordination.coordinator import Coordinator
 from terngrad.exchange.parameter_server.coordination.situation import Rules
-from terngrad.exchange.parameter_server.server.aggregator import Aggregator, Reduce
+from terngrad.exchange.parameter_server.server.aggregator import Aggregator
+from terngrad.exchange.parameter_server.server.answers import Arithmetic
 from terngrad.exchange.parameter_server.server.attendance import Attendance
 from terngrad.exchange.parameter_server.server.catalogue import PushError
 from terngrad.service.figures import Figures
@@ -41,7 +42,7 @@ class Service:
         self,
         ps: int,
         worker_hosts: Sequence[str],
-        reduce: Reduce,
+        arithmetic: Arithmetic,
         rules: Rules,
         servers: int,
         tell: Callable[[str], None] = print,
@@ -55,7 +56,7 @@ class Service:
         Args:
           ps: index of this ps.
           worker_hosts: "host:port" of each worker, for messages.
-          reduce: see `Reduction`.
+          arithmetic: computes results; see `Reduction`.
           rules: which workers make a step.
           servers: number of ps.
           tell: writes a line to the log.
@@ -81,7 +82,7 @@ class Service:
         self.figures = Figures(workers)
         takes = self.coordinator.takes_pushes if self.coordinator else None
         self.aggregator = Aggregator(
-            workers, reduce, self._deliver, kept, self.figures, most_bytes, takes, rules.needed
+            workers, arithmetic, self._deliver, kept, self.figures, most_bytes, takes, rules.needed
         )
 
     @property

@@ -13,6 +13,18 @@ from terngrad.testing.simulation.streams import Stream
 SECS = 10.0
 
 
+class First:
+    """Arithmetic whose result is the first part."""
+
+    def __init__(self):
+        self.reduced = []
+
+    def reduce(self, operation, parts):
+        del operation
+        self.reduced.append(parts)
+        return parts[0]
+
+
 @pytest.fixture(name="clock")
 def _clock():
     return Clock()
@@ -21,7 +33,7 @@ def _clock():
 @pytest.fixture(name="service")
 def _service(clock):
     """The service of ps 0; worker 0 trains alone."""
-    service = Service(0, ["a:1"], sum, Rules(1, False, SECS), 1, [].append, clock=clock)
+    service = Service(0, ["a:1"], First(), Rules(1, False, SECS), 1, [].append, clock=clock)
     assert service.open_meeting(0, Stream(0, "Meet"))
     assert service.open_exchange(0, Stream(0, "Exchange"))
     service.hear(0, Report(standing={}).SerializeToString())
@@ -37,7 +49,7 @@ def test_a_worker_has_one_stream_of_each_method(service, method):
 
 
 def test_a_worker_that_is_lost_with_one_stream_open_is_missed(clock):
-    service = Service(0, ["a:1"], sum, Rules(1, False, SECS), 1, [].append, clock=clock)
+    service = Service(0, ["a:1"], First(), Rules(1, False, SECS), 1, [].append, clock=clock)
     clock.now += SECS + 1
     service.coordinator.watch()
     assert service.outcome is None  # the first worker may start at any time
@@ -62,8 +74,7 @@ def test_a_worker_whose_meet_stream_broke_is_done_if_its_exchange_stream_says_so
 def test_pushes_of_views_that_are_not_those_of_ps_0_are_not_kept(service):
     own = service.coordinator._of.view.number
     operation = Operation("sum", Kind.FLOATS, 4, 1, 1)
-    outbox, reduced = Stream(0, "Exchange"), []
-    service.aggregator._reduce = lambda operation, parts: reduced.append(parts) or parts[0]
+    outbox, reduced = Stream(0, "Exchange"), service.aggregator._arithmetic.reduced
     service.take(0, outbox, join_frame(Header(declared=operation.message(0))))
     for step, (view, steps) in enumerate([(own - 1, 0), (own, 1), (own + 1, 1)]):
         entry = Header(enters=True, view=view, contributors=groups.pack([0]))

@@ -10,8 +10,9 @@ import numpy as np
 from terngrad.exchange.parameter_server.operations import Operation
 from terngrad.service.messages import Header
 
-# Takes the bytes of a result, and the number of workers that contributed to it.
-Deliver = Callable[[np.ndarray, int], None]
+# Takes the bytes of a result, the number of workers that contributed to the step, and whether the
+# result lacks this worker's own part, which is to be added.
+Deliver = Callable[[np.ndarray, int, bool], None]
 
 
 @dataclasses.dataclass
@@ -56,4 +57,4 @@ class AwaitedOperation:
     def deliver_nothing(self) -> None:
         """Delivers zeros, so that an abandoned step can end."""
         size = self.operation.items * self.operation.result_bytes
-        self.deliver(np.zeros(size, np.uint8), self.operation.workers)
+        self.deliver(np.zeros(size, np.uint8), self.operation.workers, False)

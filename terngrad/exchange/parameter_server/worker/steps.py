@@ -182,7 +182,9 @@ class Steps:
             declared.missing.discard(header.piece)
             is_whole = not declared.missing
         if is_whole:
-            declared.deliver(result, len(groups.unpack(header.contributors)))
+            contributors = groups.unpack(header.contributors)
+            lacks_own = operation.leaves_out_own and self._rank in contributors
+            declared.deliver(result, len(contributors), lacks_own)
 
     def install(self, view: View) -> None:
         """Starts a new view."""

@@ -75,3 +75,35 @@ def test_it_asks_for_the_result_of_others_at_once(worker):
     worker.steps.go(3, (1,))
     worker.push(3)
     assert worker.pushed() == [{3}, {3}]
+
+
+@pytest.mark.parametrize(
+    ("workers", "contributors", "lacks_own"),
+    [
+        (2, (0, 1), True),
+        (4, (0, 1, 2, 3), True),
+        (4, (0, 2), True),
+        (4, (1, 2, 3), False),  # it only asked: the result has all parts already
+        (3, (0, 1, 2), False),  # the result is the sum over all
+        (3, (1, 2), False),
+    ],
+)
+def test_its_part_is_missing_where_it_contributed_and_the_others_sum_takes_fewer_planes(
+    workers, contributors, lacks_own
+):
+    delivered, servers = [], Servers(1, elastic=False, tell_lost=lambda lost: None)
+    servers.opened(0)
+    steps = Steps(0, servers, lambda ps, frame: None, lambda step: None, pytest.fail)
+    operation = Operation("sum", Kind.CODES, 1, 1, workers)
+    steps.declare(operation, lambda *result: delivered.append(result), lambda: None)
+    steps.install(View(number=7, members=groups.pack(range(workers)), needed=1))
+    steps.go(3, contributors)
+    steps.push(0, 3, np.uint32([5, 1]))
+    header = Header(step=3, view=7, contributors=groups.pack(contributors))
+    for _ in range(2):  # a duplicate delivers nothing
+        steps.take(0, join_frame(header, bytes(operation.result_bytes)))
+    ((_, makers, lacks),) = delivered
+    assert (makers, lacks) == (len(contributors), lacks_own)
+    steps.push(0, 4, np.uint32([5, 1]))
+    steps.interrupt()
+    assert not delivered[-1][2]  # an abandoned step has zeros
