@@ -96,7 +96,11 @@ def _by_parameter_servers(meeting: Meeting) -> Group:
         connection = ParameterServerConnection(client)
         kept = stack.pop_all()
     rounds = itertools.count()
-    same = lambda facts: agree(client, facts, hosts, next(rounds))
+
+    def same(facts: Mapping[str, str]) -> None:
+        pulse.begin()
+        agree(client, facts, hosts, next(rounds))
+
     return Group(rank, len(hosts), connection, same, pulse, kept)
 
 

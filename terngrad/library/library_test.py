@@ -181,6 +181,24 @@ def test_a_worker_of_parameter_servers_that_fails_is_named(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_worker_of_parameter_servers_that_leaves_early_is_named(tmp_path):
+    (chief, status), (_, other), (ps, of_ps) = served(tmp_path, "--end=leave")
+    assert (status, other, of_ps) == (1, 0, 1), chief + ps
+    why = r"worker 1 \S+ left after \d+ operations with the others, of which worker 0 \S+ has begun"
+    assert re.search(rf"worker 0 \S+ ends: .*{why}", chief), chief
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("call", ["all_gather(1)", "barrier()"])
+def test_a_call_after_a_worker_of_parameter_servers_has_left_names_it(call):
+    text = f"import terngrad; g = terngrad.join(timeout_secs=20.0); g.rank or print(g.{call})"
+    program = [sys.executable, "-c", text]
+    (chief, status), (_, other), _ = finished([program] * 3, environments(2, servers=1))
+    assert (status, other) == (1, 0), chief
+    assert re.search(r"worker 1 \S+ left after 0 operations", chief), chief
+
+
+@pytest.mark.slow
 def test_law_6_the_first_float_means_equal_those_of_one_process_with_the_whole_batch(tmp_path):
     succeed(tmp_path, 2, "--gradients=float32", "--steps=1")
     succeed(tmp_path, 1, "--gradients=float32", "--steps=1", name="whole.npz")

@@ -264,6 +264,7 @@ class Coordinator:
                 self._send(member, order)
 
     def _note_progress(self, worker: int, report: Report) -> None:
+        self._roster[worker].begun = report.progress.begun
         if self._of.view is not None and worker not in self._of.members:
             return
         batches = report.progress.batches if report.progress.is_stepping else None
@@ -306,7 +307,9 @@ class Coordinator:
         self._roster.finish(worker)
         self._of.standstill.forget(worker)
         self._of.some_are_done = True
-        if not self._roster.able:  # workers that hang cannot say that they are done
+        # Workers that hang cannot say that they are done. Those that come late must not be
+        # alone: they learn that this one has left if they need it.
+        if not self._roster.able and (self._of.view or not self._roster.expected()):
             self._end(patience.End(""))
 
     def _ask(self) -> None:
@@ -320,6 +323,9 @@ class Coordinator:
     def _go_on(self) -> None:
         """Does all that is possible now."""
         if self.outcome is not None:
+            return
+        if end := patience.departure(self._of):
+            self._end(end)
             return
         # Before the first view, values are sent when all workers have given theirs. Later they
         # wait only for members, also for lost ones that may come back, such as the chief, but not

@@ -60,6 +60,12 @@ class Cluster:
         report.progress.is_stepping, report.progress.batches = batches is not None, batches or 0
         self.coordinator.hear(worker, report)
 
+    def begin_operation(self, worker, begun):
+        """Reports how many operations with the others the worker has begun."""
+        report = Report()
+        report.progress.begun = begun
+        self.coordinator.hear(worker, report)
+
     def taken(self):
         """Returns the orders since the last call: names, or the views themselves."""
         found = {}
@@ -1101,3 +1107,68 @@ def test_law_10_a_worker_cannot_do_without_ps_that_the_training_needs(elastic, s
     cluster.begin(0, 1)
     with pytest.raises(ValueError, match=text):
         cluster.tell(0, **lost(*servers))
+
+
+LEFT = "worker 1 (host1:1) left after 2 operations with the others, of which worker 0 (host0:1) has"
+
+
+@pytest.mark.parametrize("leaves_first", [True, False])
+@pytest.mark.parametrize("has_view", [True, False])
+def test_a_worker_that_left_before_an_operation_of_the_others_is_named(leaves_first, has_view):
+    cluster = Cluster(2)
+    if has_view:
+        cluster.begin(0, 1)
+    for worker in (0, 1):
+        cluster.coordinator.connect(worker)
+        cluster.begin_operation(worker, 2)
+    leave = lambda: cluster.tell(1, bye=True)
+    go_on = lambda: cluster.begin_operation(0, 3)
+    cluster.taken()
+    first, second = (leave, go_on) if leaves_first else (go_on, leave)
+    first()
+    assert cluster.outcome is None
+    second()
+    assert cluster.outcome == f"{LEFT} begun 3: all need equally many batches and calls"
+    assert cluster.taken()[0] == ["end"]
+
+
+def test_values_are_not_shared_without_those_of_a_worker_that_left():
+    cluster = Cluster(2)
+    for worker in (0, 1):
+        cluster.coordinator.connect(worker)
+    cluster.tell(1, bye=True)
+    cluster.begin_operation(0, 1)
+    cluster.give(0, "gather", b"a")
+    assert cluster.taken() == {0: ["end"]}
+
+
+def test_a_worker_that_leaves_while_the_others_compute_ends_nobody():
+    cluster = Cluster(2)
+    cluster.begin(0, 1)
+    for worker in (0, 1):
+        cluster.begin_operation(worker, 5)
+    cluster.tell(1, bye=True)
+    cluster.pass_secs(3 * SECS)
+    assert cluster.outcome is None
+    cluster.tell(0, bye=True)
+    assert cluster.outcome == ""
+
+
+def test_a_worker_that_leaves_before_the_others_have_connected_does_not_end_the_training():
+    cluster = Cluster(2)
+    cluster.coordinator.connect(1)
+    cluster.tell(1, bye=True)
+    assert cluster.outcome is None
+    cluster.coordinator.connect(0)
+    cluster.begin_operation(0, 1)
+    assert cluster.outcome.startswith("worker 1 (host1:1) left after 0 operations")
+
+
+def test_a_training_that_one_worker_left_ends_when_the_others_do_not_come():
+    cluster = Cluster(2)
+    cluster.coordinator.connect(1)
+    cluster.tell(1, bye=True)
+    cluster.pass_secs(SECS - 1)
+    assert cluster.outcome is None
+    cluster.pass_secs(2)
+    assert cluster.outcome == ""

@@ -55,6 +55,18 @@ def remedy(of: Situation) -> Remedy | None:
     return _of_members(of) if of.view is not None else None
 
 
+def departure(of: Situation) -> End | None:
+    """Ends the training if a worker is done that another one needs for what it has begun."""
+    first = max(of.roster.here, key=lambda worker: of.roster[worker].begun, default=None)
+    for worker in sorted(of.roster.those({Status.FINISHED})):
+        made = of.roster[worker].begun
+        if first is not None and made < (begun := of.roster[first].begun):
+            left = f"{of.roster.name(worker)} left after {made} operations with the others"
+            more = f"of which {of.roster.name(first)} has begun {begun}"
+            return End(f"{left}, {more}: all need equally many batches and calls", [worker])
+    return None
+
+
 def _of_the_start(of: Situation) -> Remedy | None:
     """Ends a training that can no longer begin."""
     gone = of.roster.gone()

@@ -46,6 +46,8 @@ class WorkerRecord:
       visit: what it has done since its stream began.
       idle_visits: number of its last visits in which it stood and contributed to no step.
       held_until: seconds of the clock before which it joins only if it is needed.
+      begun: operations with the others that it has begun since its stream began, where it counts
+        them.
       away_since: seconds of the clock; None while it is connected or done, and for all workers
         before the first connection.
       why: how it was lost; "" if it is not lost.
@@ -58,6 +60,7 @@ class WorkerRecord:
     visit: Visit = dataclasses.field(default_factory=lambda: Visit())
     idle_visits: int = 0
     held_until: float = 0.0
+    begun: int = 0
     away_since: float | None = None
     why: str = ""
 
@@ -146,7 +149,7 @@ class Roster:
         was_lost = bool(record.why)
         if not record.is_here:
             record.change(WorkerEvent.CONNECT)
-            record.visit = Visit()
+            record.visit, record.begun = Visit(), 0
         record.away_since, record.why = None, ""
         return was_lost
 
@@ -165,6 +168,10 @@ class Roster:
     def recently_lost(self) -> set[int]:
         """Returns the workers that are away but may still come back."""
         return self.away - self.gone()
+
+    def expected(self) -> set[int]:
+        """Returns the workers that have never connected and may still do so."""
+        return {i for i in self.recently_lost() if not self._records[i].why}
 
     def gone(self) -> set[int]:
         """Returns the workers that have been away for too long."""

@@ -195,8 +195,8 @@ class Client:
             on_loss=self._lose,
             on_refusal=self._lose,
         )
-        meeting.use(self._network.open(0, "Meet", events))
-        self._stop_beats = self._network.repeat(beat_secs, lambda: meeting.tell_progress(pulse))
+        meeting.use(self._network.open(0, "Meet", events), pulse)
+        self._stop_beats = self._network.repeat(beat_secs, meeting.tell_progress)
 
     def _connect(self, ps: int, *, waits: bool) -> Link:
         events = LinkEvents(

@@ -47,6 +47,7 @@ class Meeting:
         """
         self._on_end = on_end
         self._link: Link | None = None
+        self._pulse = Pulse()
         self.changed = threading.Condition()
         self.conversation = Conversation(self._send, on_view, on_freeze, on_go, servers)
 
@@ -55,16 +56,17 @@ class Meeting:
         """The worker that saves when the training fails; None if ps 0 did not choose one."""
         return self.conversation.saver
 
-    def use(self, link: Link) -> None:
-        """Starts a link and sends over it."""
-        self._link = link
+    def use(self, link: Link, pulse: Pulse) -> None:
+        """Starts a link and sends over it; `pulse` is the progress of this worker."""
+        self._link, self._pulse = link, pulse
         link.start()
 
-    def tell_progress(self, pulse: Pulse) -> None:
+    def tell_progress(self) -> None:
         """Reports the progress of this worker."""
-        report = Report()
+        pulse, report = self._pulse, Report()
         report.progress.is_stepping = pulse.batches is not None
         report.progress.batches = pulse.batches or 0
+        report.progress.begun = pulse.begun
         self._send(report)
 
     def gather(self, name: str, content: bytes, round_: int | None = None) -> Mapping[int, bytes]:
@@ -83,6 +85,7 @@ class Meeting:
           InterruptionError: all workers must report their standing; call again after that.
           MembershipError: the training ends.
         """
+        self.tell_progress()  # first: ps 0 compares it with that of workers that have left
         with self.changed:
             asked = self.conversation.give(name, content, round_)
             return self._wait_for(lambda: self.conversation.values(name, asked))
@@ -97,6 +100,7 @@ class Meeting:
         Raises:
           MembershipError: the training ends.
         """
+        self.tell_progress()
         with self.changed:
             before = self.conversation.stand(steps, is_live=is_live)
             return self._wait_for(lambda: self.conversation.view_after(before))
@@ -139,7 +143,8 @@ class Meeting:
         self._send(Report(failed=reason, shared=is_shared))
 
     def leave(self) -> None:
-        """Reports that this worker is done."""
+        """Reports that this worker is done, and how far it came."""
+        self.tell_progress()
         self._send(Report(bye=True))
 
     def end(self, timeout_secs: float) -> None:
