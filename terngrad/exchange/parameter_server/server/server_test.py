@@ -11,6 +11,7 @@ import threading
 import time
 from concurrent import futures
 from pathlib import Path
+from types import SimpleNamespace
 
 import grpc
 import numpy as np
@@ -197,7 +198,7 @@ def test_an_error_of_a_ps_ends_the_training_and_is_reported(capfd):
         raise MemoryError("no room")
 
     with serving(2) as (servers, hosts), joined(hosts) as clients:
-        servers[1].aggregator._arithmetic.reduce = fail
+        servers[1].aggregator._arithmetic = SimpleNamespace(reduce=fail)  # not of ps 0
         operations = Operations(clients, "sum", Kind.FLOATS, PIECE_BYTES)  # pieces on both
         for worker in (0, 1):
             operations.push(worker, 0, np.zeros(PIECE_BYTES, "<f4"))
