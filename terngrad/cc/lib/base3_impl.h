@@ -160,7 +160,7 @@ struct Base3Kernel {
         }
       }
     }
-    std::memcpy(packed, words, rows * Form::kPlanes * sizeof(uint32_t));
+    CopyRest(words, rows, packed);
   }
 
   // Numbers above 242, which Pack does not write, give digits all the same.
@@ -187,10 +187,15 @@ struct Base3Kernel {
         words += run * Form::kPlanes;
       }
     }
-    std::memcpy(words, packed, rows * Form::kPlanes * sizeof(uint32_t));
+    CopyRest(packed, rows, words);
   }
 
  private:
+  // The last rows keep their planes. Without any, the pointers may be null.
+  static void CopyRest(const void* from, int64_t rows, void* to) {
+    if (rows) std::memcpy(to, from, rows * Form::kPlanes * sizeof(uint32_t));
+  }
+
   static int64_t RunOf(int64_t rows) {
     const int64_t run = rows / kBase3Rows;
     return run < kBase3Run ? run : kBase3Run;
