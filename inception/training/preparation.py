@@ -10,6 +10,7 @@ import tensorflow as tf
 from inception.cluster.workers import ALONE, Workers, fingerprint
 from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import TrainConfig
+from inception.flags.table import refuse
 from inception.training import learning_rate, prediction, problem, settings
 from inception.training.build import Training, build_training
 from inception.training.held import Held, make_held, own_settings, tell_held
@@ -159,7 +160,11 @@ def _restore(ready: Ready) -> Ready:
 def _note_classes(config: TrainConfig, dataset: Dataset) -> None:
     """Writes the names of the classes beside the checkpoints, which hold numbers only."""
     labels.check_labels(config.train_dir, dataset.class_names, f"the records of {config.data_dir}")
-    labels.write_labels(config.train_dir, dataset.class_names)
+    try:
+        labels.write_labels(config.train_dir, dataset.class_names)
+    except OSError as error:
+        why = f"is not writable ({error.strerror})"
+        raise refuse("train_dir", config.train_dir, why) from None
 
 
 def _set_up(config: TrainConfig) -> Sequence[str]:

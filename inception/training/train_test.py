@@ -1,5 +1,6 @@
 """Laws of a training run, with the real programs on the repository's own digits."""
 
+import errno
 import os
 import re
 import resource
@@ -19,6 +20,7 @@ from inception.cluster.workers import Workers
 from inception.results import report
 from inception.training import train
 from slim.conversion import convert
+from slim.datasets import labels
 from terngrad.cluster.channel import DifferenceError
 from terngrad.testing import forked
 from terngrad.testing.processes import Started, unread_after
@@ -356,6 +358,15 @@ def test_two_trainings_do_not_share_a_folder(digits, tmp_path, refusal):
 def test_law_10_a_folder_that_cannot_be_written_to_is_named(digits, refusal):
     said = refusal(digits, "/proc/train", net="mlp")
     assert "flag --train_dir=/proc/train: is not writable (No such file or directory)" in said
+
+
+def test_law_10_a_folder_that_is_full_at_the_start_is_named(digits, tmp_path, refusal, monkeypatch):
+    def write_labels(folder, names):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # names no file, as a write does
+
+    monkeypatch.setattr(labels, "write_labels", write_labels)
+    said = refusal(digits, tmp_path, net="mlp")
+    assert f"flag --train_dir={tmp_path}: is not writable (No space left on device)" in said
 
 
 @pytest.mark.slow
