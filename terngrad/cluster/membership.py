@@ -31,16 +31,12 @@ _LONGEST_BEAT_SECS = 1.0
 _BEATS = 4  # minimum number of signs of life before a time-out
 _LAST_WORDS_SECS = 2.0
 _EXIT_CODE = 1
-_SHOWN = "_was_shown"
 
 Facts = Mapping[str, str]
 
 
 def end_process(message: str) -> None:
-    """Ends this process at once, even if TensorFlow holds its main thread or nobody can read.
-
-    With an empty message it says nothing.
-    """
+    """Ends this process at once, even if TensorFlow holds its main thread or nobody can read."""
     try:
         speaker = threading.Thread(target=_say, args=(message,), daemon=True)
         speaker.start()
@@ -53,7 +49,7 @@ def end_process(message: str) -> None:
 
 def _say(message: str) -> None:
     with contextlib.suppress(Exception):
-        print(message, end="\n" * bool(message), file=sys.stderr, flush=True)
+        print(message, file=sys.stderr, flush=True)
     with contextlib.suppress(Exception):
         sys.stdout.flush()
 
@@ -308,16 +304,6 @@ def difference(mine: Facts, theirs: Facts, my_name: str, their_name: str) -> str
         if here != there:
             return f"{name} is {there} on {their_name} and {here} on {my_name}"
     return ""
-
-
-def note_shown(error: BaseException) -> None:
-    """Notes that the program has shown an error, perhaps in its own way."""
-    setattr(error, _SHOWN, True)
-
-
-def was_shown(error: BaseException) -> bool:
-    """Returns whether the program has shown an error, so that nothing need show it again."""
-    return getattr(error, _SHOWN, False)
 
 
 def reason_of(error: BaseException) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from terngrad.cluster import launched
-from terngrad.cluster.membership import end_process, reason_of, was_shown
+from terngrad.cluster.membership import end_process, reason_of
 from terngrad.exchange.two_shot import Transport
 
 Gather = Callable[[Any], list[Any]]
@@ -64,7 +64,6 @@ def ending_at_once(name: str) -> Iterator[None]:
     except SystemExit:  # all processes end at the same step
         raise
     except BaseException as error:
-        is_short = isinstance(error, ValueError | OSError) or was_shown(error)
-        if isinstance(error, Exception) and not is_short:
+        if isinstance(error, Exception) and not isinstance(error, ValueError | OSError):
             traceback.print_exc()
         end_process(f"{name} ({socket.gethostname()}) ends: {reason_of(error)}")

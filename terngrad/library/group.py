@@ -15,7 +15,6 @@ import numpy as np
 import tensorflow as tf
 
 from terngrad.cluster.channel import MembershipError
-from terngrad.cluster.membership import note_shown, was_shown
 from terngrad.cluster.pulse import Pulse
 from terngrad.exchange.connection import Connection
 from terngrad.exchange.operation_errors import LOSSES, OperationError, reason
@@ -203,7 +202,8 @@ class Group(contextlib.AbstractContextManager):
         if membership:
             atexit.unregister(self._end)
             if isinstance(error, OperationError) and not self._is_loss(error):
-                kind, error = RuntimeError, _own(error)
+                error = RuntimeError(reason(error, ()))  # one of the program's own
+                kind = RuntimeError
             if isinstance(error, KeyboardInterrupt) and self.was_stopped:
                 kind, error = SystemExit, SystemExit()  # the others may still save
             self.connection = None
@@ -262,20 +262,10 @@ class Group(contextlib.AbstractContextManager):
         """Leaves the others at the end of the program."""
         # The interpreter notes the error that ended the program there.
         error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
-        if error:
-            note_shown(error)  # by `_show_error`, or by a hook of the program in its place
         try:
             self.__exit__(type(error) if error else None, error, None)
         except ValueError as said:
             print(said, file=sys.stderr, flush=True)
-
-
-def _own(error: OperationError) -> RuntimeError:
-    """Returns an error of the program itself in place of TensorFlow's."""
-    own = RuntimeError(reason(error, ()))
-    if was_shown(error):
-        note_shown(own)
-    return own
 
 
 def plain(variable: Any) -> tf.Variable:

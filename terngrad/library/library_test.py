@@ -483,33 +483,3 @@ def test_a_closed_group_refuses_operations():
     group = Group(0, 2)
     with pytest.raises(MembershipError, match="the group is closed"):
         group.barrier()
-
-
-HOOK = """
-import sys, time, terngrad
-group = terngrad.join(timeout_secs=20.0)
-if sys.argv[1] == "own hook":
-    sys.excepthook = lambda kind, error, _: print("shown:", error, file=sys.stderr, flush=True)
-"""
-
-
-@pytest.mark.slow
-def test_a_hook_of_the_program_shows_an_error_once_over_parameter_servers():
-    text = HOOK + "group.rank or group.barrier()"
-    program = [sys.executable, "-c", text, "own hook"]
-    (chief, status), *_ = finished([program] * 3, environments(2, servers=1))
-    assert status == 1, chief
-    assert re.search(r"^shown: worker 1 \S+ left after 0 operations", chief, re.M), chief
-    assert chief.count("left after 0 operations") == 1, chief
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("hook", ["own hook", "none"])
-def test_an_error_under_mpirun_is_shown_once(hook):
-    text = HOOK + "if group.rank == 1: raise RuntimeError('a mistake')\ntime.sleep(20)"
-    with Started([*mpirun(2), "-c", text, hook]) as run:
-        assert run.finish() != 0
-    shown = "RuntimeError: a mistake" if hook == "none" else "shown: a mistake"
-    assert run.output.count("Traceback (most recent call last)") == (hook == "none"), run.output
-    assert run.output.count(shown) == 1, run.output
-    assert re.search(r"worker 1 \S+ ends: a mistake", run.output), run.output

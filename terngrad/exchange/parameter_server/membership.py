@@ -9,8 +9,8 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from terngrad.cluster.channel import FinishedError, MembershipError, SharedError
-from terngrad.cluster.membership import compare, end_process, reason_of, was_shown
+from terngrad.cluster.channel import FinishedError, SharedError
+from terngrad.cluster.membership import compare, end_process, reason_of
 from terngrad.cluster.pulse import HOPELESS, Pulse
 from terngrad.exchange.parameter_server.worker.client import Client
 
@@ -60,16 +60,15 @@ class Ending:
         except BaseException as error:
             why = reason_of(error)
             if client.failure:
-                is_told = isinstance(error, MembershipError) and was_shown(error)
-                self._end(client.failure, "" if is_told else why)
+                self._end(client.failure, said=why)
             client.meeting.fail(why, is_shared=isinstance(error, SharedError))
             raise
         finally:
             client.close(is_done=True, why=why)
 
-    def _end(self, why: str, said: str) -> None:
+    def _end(self, why: str, said: str = "") -> None:
         self._client.close(is_done=True, why=why)
-        end_process(f"{self._name} ends: {said}" if said else "")
+        end_process(f"{self._name} ends: {said or why}")
 
     def _end_soon(self, why: str) -> None:
         """Lets the main thread save the steps made so far, unless it hangs."""
@@ -83,4 +82,4 @@ class Ending:
             now = time.monotonic()
             if self._pulse.batches is None:  # it may be saving, which takes as long as it takes
                 stepping_since = now
-        self._end(why, why)
+        self._end(why)
