@@ -17,7 +17,7 @@ SCALE_BYTES = 4
 
 
 class IntegerCodec(Codec):
-    """Codes one bucket of a layout; codes are sent packed in bit planes.
+    """Codes one bucket of a layout; codes are given to the exchange in bit planes.
 
     A subclass sets `max_code` and implements `encode`, which returns one tensor, uint32
     [M / 32, k]: the codes of the bucket's M elements in k = `planes.plane_count(max_code)` planes

@@ -100,7 +100,8 @@ struct Kernels {
 };
 
 // Returns the ternary digits in which integers up to `largest` in magnitude
-// travel; 0 = they travel in planes, which take no more.
+// travel; 0 = they travel in planes: others would save less than a tenth.
+// As PACKED in terngrad/planes.py.
 inline int Base3Digits(int64_t largest) {
   return largest == 1 ? 1 : largest == 4 ? 2 : 0;
 }

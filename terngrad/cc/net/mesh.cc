@@ -428,7 +428,7 @@ void Mesh::Arrive(Operation& operation, Round& round, int peer,
       AddChunk(operation, round, header.chunk);
     }
   } else if (header.shot == 1) {
-    if (block) {
+    if (plan.IsPacked(1)) {
       plan.Unpack(1, block.get(), range.Count(header.chunk),
                   OutputOf(operation, round, 1, peer, header.chunk));
       GiveBlock(std::move(block));
@@ -476,7 +476,7 @@ void Mesh::Begin(Operation& operation) {
   FinishIfDone(operation);
 }
 
-// Sends rows, which live as long as the submission's owner.
+// Sends rows, which live as long as the submission's owner, or packs them.
 void Mesh::QueueFrames(Operation& operation, int shot, uint32_t chunk,
                        const uint8_t* rows, const std::vector<int>& receivers) {
   const Plan& plan = operation.plan;

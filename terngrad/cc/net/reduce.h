@@ -80,7 +80,7 @@ class Plan {
   // Bytes of a row in memory.
   int64_t RowBytes(int shot) const { return shot ? out_bytes_ : in_bytes_; }
 
-  // Codes travel in base 3 where this takes fewer bytes.
+  // Some codes travel in base 3; see Base3Digits.
   bool IsPacked(int shot) const { return Digits(shot) > 0; }
   int64_t SentBytes(int shot, int64_t rows) const {
     return IsPacked(shot) ? Base3Bytes(Digits(shot), rows)
