@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from terngrad.exchange import sockets
+from terngrad.ops.mesh import Kind
 from terngrad.service.members import Members
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.certificates import make_certificates
@@ -90,6 +91,7 @@ def test_law_7_the_mesh_sends_the_bytes_that_the_exchange_counts(size):
         run = tf.function(
             lambda: (
                 exchange.sum([codes], "sum", 1),
+                exchange.sum([tf.concat([codes, codes], 1)], "digits", 4),  # -1 in four planes
                 exchange.float_sum([[values, values[:9]]], "floats"),
                 exchange.max([values[:7]], "max"),
                 exchange.mean([[values[:3]]], "few"),
@@ -173,3 +175,14 @@ def test_law_10_an_operation_of_another_size_is_named():
         return True
 
     assert together(1, act) == [True]
+
+
+@pytest.mark.parametrize(
+    ("largest", "path"), [((0, 2), ""), ((1, 65537), ""), ((1, 2), "no such path")]
+)
+def test_law_10_codes_that_no_kernel_adds_are_refused(largest, path):
+    def act(transport):
+        with pytest.raises(ValueError, match="'x' cannot be declared: codes of magnitudes"):
+            transport.mesh.declare("x", Kind.CODES, 1, largest, path)
+
+    together(1, act)

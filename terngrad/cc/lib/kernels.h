@@ -15,7 +15,8 @@
 namespace terngrad {
 
 inline constexpr int kWordBits = 32;      // elements in a word
-inline constexpr int kMaxPlanes = 18;     // sums over 65536 nodes
+inline constexpr int kMaxSum = 65536;     // largest magnitude of a sum
+inline constexpr int kMaxPlanes = 18;     // of such sums
 inline constexpr int kBase3Rows = 5;      // whose codes share eight bits
 inline constexpr int kStatsBlock = 4096;  // maximum of values per call of stats
 inline constexpr float kSmallestNormal = 0x1p-126f;

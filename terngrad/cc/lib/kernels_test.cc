@@ -776,6 +776,15 @@ void FiveDigitsShareEightBits(const Kernels& kernels) {
   }
 }
 
+// The example of docs/wire-format.md.
+void TheDocumentedBytesArePacked(const Kernels& kernels) {
+  const Words rows = {1, 0, 1, 1, 0, 0, 1, 0, 1, 0};  // +1, -1, 0, +1, +1
+  Words packed(8, kGuardWord);
+  kernels.pack_base3(rows.data(), 1, 5,
+                     reinterpret_cast<uint8_t*>(packed.data()));
+  CHECK_SAME(packed, Words({1, 1, 0, 0, 1, 1, 1, 0}));
+}
+
 void AnyBytesGiveDigits(const Kernels& kernels) {
   Random random(12);
   for (const int digits : {1, 2}) {
@@ -849,6 +858,7 @@ constexpr struct {
     LAW(MeansAreUnitsTimesSums),
     LAW(AnyPartOfTheMeansCanBeWrittenAlone),
     LAW(FiveDigitsShareEightBits),
+    LAW(TheDocumentedBytesArePacked),
     LAW(AnyBytesGiveDigits),
     LAW(ThePathGivesThePortableOnesBits),
 };

@@ -476,15 +476,16 @@ void Mesh::Begin(Operation& operation) {
   FinishIfDone(operation);
 }
 
-// Sends rows, which live as long as the submission's owner, or packs them.
+// Sends rows, which live as long as the submission's owner, or packed ones.
 void Mesh::QueueFrames(Operation& operation, int shot, uint32_t chunk,
                        const uint8_t* rows, const std::vector<int>& receivers) {
   const Plan& plan = operation.plan;
   const Declaration& declaration = plan.declaration();
   const int64_t count = plan.Sent(shot, rank_, receivers[0]).Count(chunk);
-  std::shared_ptr<const void> owner =
-      operation.rounds[operation.done & 1].submission.owner;
-  if (plan.IsPacked(shot)) {
+  std::shared_ptr<const void> owner;
+  if (!plan.IsPacked(shot)) {
+    owner = operation.rounds[operation.done & 1].submission.owner;
+  } else {
     uint8_t* const packed = TakeBlock().release();
     owner = std::shared_ptr<const void>(packed, [this](const uint8_t* block) {
       GiveBlock(Block(const_cast<uint8_t*>(block)));

@@ -270,6 +270,7 @@ std::vector<Declaration> SomeOperations(int size) {
     found.push_back(Bytes("floats" + name, Kind::kFloats, n));
     found.push_back(Codes("codes" + name, n, 1, size));
     found.push_back(Codes("sums" + name, n, 2, size));
+    found.push_back(Codes("fours" + name, n, 4, size));  // of two digits
   }
   return found;
 }
@@ -527,6 +528,7 @@ struct Alone {
     std::string error;
     floats = mesh.Declare(Bytes("floats", Kind::kFloats, 100), &error);
     gather = mesh.Declare(Bytes("gather", Kind::kGather, 1000), &error);
+    codes = mesh.Declare(Codes("codes", 50, 1, 2), &error);
   }
   ~Alone() { close(other); }
 
@@ -540,6 +542,7 @@ struct Alone {
   int other;
   int floats;
   int gather;
+  int codes;
 };
 
 FrameHeader Good(const std::string& name, Kind kind, uint64_t rows,
@@ -590,6 +593,42 @@ void FramesThatAreOffAreRefused() {
     alone.Send(payload.data(), payload.size());
   }
   CHECK(Contains(use.Failure(), "worker 1: it sent a chunk of floats twice"));
+}
+
+void PackedCodesOfAnotherSizeAreRefused() {
+  for (const uint32_t octets : {0, 319, 321, 400}) {  // 400 in planes
+    Alone alone;
+    Use use(alone.mesh, alone.codes, RandomCodes(50, 1));
+    FrameHeader header = Good("codes", Kind::kCodes, 50, octets);
+    header.planes_in = 2;
+    header.planes_out = 3;
+    alone.Send(&header, sizeof(header));
+    CHECK(Contains(use.Failure(), "worker 1: it sent chunk 0 of codes with " +
+                                      std::to_string(octets) + " bytes"));
+  }
+}
+
+void AnyPackedBytesAreCodes() {
+  for (const bool early : {false, true}) {
+    Alone alone;
+    FrameHeader header = Good("codes", Kind::kCodes, 50, 320);
+    header.planes_in = 2;
+    header.planes_out = 3;
+    const auto send = [&] {
+      alone.Send(&header, sizeof(header));
+      alone.Send(Random(320).data(), 320);
+    };
+    if (early) send();
+    Use use(alone.mesh, alone.codes, RandomCodes(50, 1));
+    if (!early) send();
+    std::vector<uint32_t> words(50 * 3);
+    std::memcpy(words.data(), use.Output().data(), 4 * words.size());
+    for (size_t i = 0; i < words.size(); i += 3) {
+      // -2 to 2 in two's complement: 3, -3 and -4 do not occur.
+      const uint32_t ones = words[i], twos = words[i + 1], sign = words[i + 2];
+      CHECK((~sign & twos & ones) == 0 && (sign & ~twos) == 0);
+    }
+  }
 }
 
 // Whole, cut and changed frames in any order end well or with a name.
@@ -648,6 +687,8 @@ const struct {
     LAW(AProcessThatLeavesAtItsEndDisturbsNobody),
     LAW(AFailureEndsWhatIsUnderWay),
     LAW(FramesThatAreOffAreRefused),
+    LAW(PackedCodesOfAnotherSizeAreRefused),
+    LAW(AnyPackedBytesAreCodes),
     LAW(AnyBytesEndInAResultOrAName),
     LAW(ASlowReaderGetsAll),
 };

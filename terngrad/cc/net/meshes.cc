@@ -134,6 +134,16 @@ EXPORTED int terngrad_mesh_declare(int64_t mesh, const char* name, int kind,
                                     rows, largest_in, largest_out};
   if (declaration.kind == terngrad::Kind::kCodes) {
     declaration.kernels = terngrad::FindKernels(path);
+    const auto fits = [](int64_t largest) {
+      return largest >= 1 && largest <= terngrad::kMaxSum;
+    };
+    if (!declaration.kernels || !fits(largest_in) || !fits(largest_out)) {
+      terngrad::Write("codes of magnitudes " + std::to_string(largest_in) +
+                          " and " + std::to_string(largest_out) +
+                          " on the path '" + path + "' cannot be added here",
+                      error, error_size);
+      return -1;
+    }
   }
   std::string text;
   const int index = found->Declare(declaration, &text);
