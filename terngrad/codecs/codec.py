@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import tensorflow as tf
 
 from terngrad.draws import DrawKey
-from terngrad.exchange.exchange import Exchange, Payload
-from terngrad.planes import plane_count
+from terngrad.exchange.exchange import CodeBits, Exchange, Payload
 
 # The part of its gradients that a node keeps for the next step: float32, in the shapes of the
 # codec's variables. Empty for a codec without a memory.
@@ -114,10 +113,7 @@ class Codec(abc.ABC):
 
     @abc.abstractmethod
     def payload(
-        self,
-        nodes: int,
-        local_nodes: int | None = None,
-        code_bits: Callable[[int], float] = plane_count,
+        self, nodes: int, local_nodes: int | None, code_bits: CodeBits
     ) -> dict[int, Payload]:
         """Returns, by variable, the bytes sent for a sum, and those received.
 

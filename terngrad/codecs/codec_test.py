@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from terngrad.codecs.factory import find_codec, make_codecs, payloads
+from terngrad.codecs.ternary_codec import TernaryCodec
 from terngrad.draws import DrawKey
 from terngrad.exchange.local import LocalExchange
 from terngrad.layout import Policy, make_layout
@@ -325,3 +326,13 @@ def test_law_10_sums_that_are_too_large_are_refused():
 def test_law_10_a_codec_that_there_is_not_is_named(name, text):
     with pytest.raises(ValueError, match=text):
         find_codec(name)
+
+
+class _OldCodec(TernaryCodec):
+    def payload(self, nodes, local_nodes=None):
+        return super().payload(nodes, local_nodes, plane_count)
+
+
+def test_law_10_a_codec_whose_payload_takes_other_arguments_is_named():
+    with pytest.raises(ValueError, match="payload must take self, nodes, local_nodes, code_bits"):
+        find_codec(f"{__name__}:_OldCodec")

@@ -22,7 +22,7 @@ def find_codec(name: str) -> MakeCodec:
     """Returns the maker of a codec: one of `CODECS`, or MODULE:CLASS, which is imported.
 
     Raises:
-      ValueError: there is no codec of this name.
+      ValueError: there is no codec of this name, or its `payload` takes other arguments.
     """
     module, _, attribute = CODECS.get(name, name).partition(":")
     if not module or not attribute:
@@ -35,6 +35,11 @@ def find_codec(name: str) -> MakeCodec:
         return made
     if not (isinstance(made, type) and issubclass(made, Codec)) or inspect.isabstract(made):
         raise ValueError(f"codec {name!r} is not a complete subclass of Codec; {ALLOWED}.")
+    wanted = [*inspect.signature(Codec.payload).parameters]
+    try:
+        inspect.signature(made.payload).bind(*wanted)
+    except TypeError:
+        raise ValueError(f"codec {name!r}: payload must take {', '.join(wanted)}.") from None
     return made
 
 

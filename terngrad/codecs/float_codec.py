@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import tensorflow as tf
 
-from terngrad import planes
 from terngrad.codecs.codec import Codec, Measured
 from terngrad.draws import DrawKey
-from terngrad.exchange.exchange import Exchange, Payload
+from terngrad.exchange.exchange import CodeBits, Exchange, Payload
 
 
 class FloatCodec(Codec):
@@ -66,10 +65,7 @@ class FloatCodec(Codec):
         return [tf.cast(mean, tf.float32) for mean in exchange.mean(encoded, self.name)]
 
     def payload(
-        self,
-        nodes: int,
-        local_nodes: int | None = None,
-        code_bits: Callable[[int], float] = planes.plane_count,
+        self, nodes: int, local_nodes: int | None, code_bits: CodeBits
     ) -> dict[int, Payload]:
         """See base class."""
         del nodes, local_nodes, code_bits

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from terngrad import planes, ternary
 from terngrad.codecs.codec import Codec, Measured
-from terngrad.exchange.exchange import Exchange, Payload
+from terngrad.exchange.exchange import CodeBits, Exchange, Payload
 from terngrad.layout import Layout
 from terngrad.ops.kernels import Kernels
 
@@ -97,10 +97,7 @@ class IntegerCodec(Codec):
         return dict(zip(self.variables, shares, strict=True))
 
     def payload(
-        self,
-        nodes: int,
-        local_nodes: int | None = None,
-        code_bits: Callable[[int], float] = planes.plane_count,
+        self, nodes: int, local_nodes: int | None, code_bits: CodeBits
     ) -> dict[int, Payload]:
         """See base class: codes and sums, and a scale of 4 bytes for each variable.
 

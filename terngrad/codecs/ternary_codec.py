@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import tensorflow as tf
 
-from terngrad import planes
 from terngrad.codecs.codec import Codec, Measured
 from terngrad.codecs.integer_codec import SCALE_BYTES, IntegerCodec
 from terngrad.draws import DrawKey
-from terngrad.exchange.exchange import Exchange, Payload
+from terngrad.exchange.exchange import CodeBits, Exchange, Payload
 from terngrad.layout import Layout
 from terngrad.ops.kernels import Kernels
 from terngrad.ops.reference import scaled_sums, ternarize_all
@@ -58,16 +57,13 @@ class OwnScaleTernaryCodec(TernaryCodec):
         return exchange.mean(decoded, self.name)
 
     def payload(
-        self,
-        nodes: int,
-        local_nodes: int | None = None,
-        code_bits: Callable[[int], float] = planes.plane_count,
+        self, nodes: int, local_nodes: int | None, code_bits: CodeBits
     ) -> dict[int, Payload]:
         """See base class: nodes send codes; processes send floats, as `deliver` decodes first."""
         floats = {i: 4.0 * size for i, size in zip(self.variables, self._sizes, strict=True)}
         if local_nodes is not None:
             return {i: Payload(n, n) for i, n in floats.items()}
-        codes = super().payload(nodes, code_bits=code_bits)
+        codes = super().payload(nodes, local_nodes, code_bits)
         return {i: Payload(codes[i].sent, n) for i, n in floats.items()}
 
 
@@ -97,10 +93,7 @@ class UnpackedTernaryCodec(TernaryCodec):
         return scaled_sums(words, scales, nodes, self.shapes)
 
     def payload(
-        self,
-        nodes: int,
-        local_nodes: int | None = None,
-        code_bits: Callable[[int], float] = planes.plane_count,
+        self, nodes: int, local_nodes: int | None, code_bits: CodeBits
     ) -> dict[int, Payload]:
         """See base class."""
         del nodes, local_nodes, code_bits

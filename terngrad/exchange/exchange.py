@@ -11,13 +11,16 @@ from __future__ import annotations
 import abc
 import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
 from terngrad.limits import MAX_NODES, MAX_SUM
 from terngrad.ops.kernels import Kernels
 from terngrad.planes import plane_count
+
+# Returns the bits in which a code, or a sum of codes, up to a magnitude travels.
+CodeBits = Callable[[int], float]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -147,7 +147,8 @@ class Operation:
 def nodes_in_result(nodes: int, local_nodes: int) -> int:
     """Returns for how many nodes' codes a result has planes: those of all workers but one.
 
-    A worker adds its own codes itself. Only a worker that is alone gets them back.
+    Where the sum over all takes a plane more, a worker adds its own codes itself. A worker that is
+    alone gets them back.
     """
     return max(local_nodes, nodes - local_nodes)
 
