@@ -22,7 +22,7 @@ class Route:
     Attributes:
       topology: "two_shot": every worker adds a share of the values and sends the sum to all, or
         sends its codes to all where that is fewer bytes (the suite's all-reduce, whose codes take
-        2 bits as between GPUs; between CPUs they take 1.6). "ring": the same
+        2 bits between GPUs, as here, and 1.6 over sockets). "ring": the same
         bytes for floats, in many more messages; sums of codes need more bits than codes, so
         ternary gradients take two shots. "one_shot": every worker sends its codes to all.
         "parameter_server": see `servers`. "paper": every value crosses a machine's cable once, a

@@ -84,12 +84,18 @@ def _ms(cell: dict) -> float:
 
 
 def _cell(cell: dict, work_ms: float) -> Cell:
-    """Returns a cell with the model's time on the network; messages are part of the work."""
+    """Returns a cell with the model's time on the network; messages are part of the work.
+
+    The bytes are those that the engine of that time sent, where the cell tells them.
+    """
     servers = cell.get("servers") or 0
-    route = Route("parameter_server", servers) if servers else Route()
-    exchange = "float32" if cell["exchange"] == RING else cell["exchange"]
-    cluster = Cluster(gbit_per_s=_RATES[cell["rate"]])
-    wire = exchange_seconds(cell["values"], cluster, cell["hosts"], exchange, route)
+    if octets := cell.get("formula_busiest_bytes"):
+        wire = octets * 8 / (_RATES[cell["rate"]] * 1e9)
+    else:
+        route = Route("parameter_server", servers) if servers else Route()
+        exchange = "float32" if cell["exchange"] == RING else cell["exchange"]
+        cluster = Cluster(gbit_per_s=_RATES[cell["rate"]])
+        wire = exchange_seconds(cell["values"], cluster, cell["hosts"], exchange, route)
     engine = f"{servers} ps" if servers else cell["engine"]
     name = f"{cell['gradients']}, {cell['hosts']} hosts, {cell['rate']}, {engine}"
     fitted = (cell["gradients"], cell["rate"]) == _FITTED

@@ -48,6 +48,17 @@ def test_the_share_is_taken_from_one_net_and_tried_on_others(tmp_path):
     assert tested.error(share) == pytest.approx(-2 / (wire + 10.0), abs=0.03)
 
 
+def test_the_bytes_that_an_engine_sent_are_taken_from_the_measurement(tmp_path):
+    sent = {"formula_busiest_bytes": 160_000.0, "engine": "sockets"}  # 1.6 bits a value
+    cells = [
+        cell(net, rate, [9.0]) | sent
+        for net in ("lenet_slim", "alexnet")
+        for rate in ("unshaped", "1gbit")
+    ]
+    for found in validation.read_cells([write(tmp_path / "a.json", cells)]):
+        assert found.wire_ms == pytest.approx(1.6 * 8e5 / 0.955e9 * 1e3)
+
+
 @pytest.mark.parametrize("content", ["{", "{}", '{"cells": [{"ms": [1]}]}', "[]"])
 def test_law_10_files_without_such_figures_are_named(tmp_path, content):
     (tmp_path / "a.json").write_text(content)
