@@ -1,8 +1,8 @@
 """The bytes that an exchange of gradients needs, without headers."""
 
-from collections.abc import Callable
 from typing import NamedTuple
 
+from terngrad.exchange.exchange import CodeBits
 from terngrad.exchange.parameter_server.operations import nodes_in_result
 from terngrad.exchange.two_shot import is_one_shot
 from terngrad.planes import plane_count
@@ -26,7 +26,7 @@ class Traffic(NamedTuple):
 
 
 def all_reduce_traffic(
-    values: int, workers: int, exchange: str, code_bits: Callable[[int], float] = plane_count
+    values: int, workers: int, exchange: str, code_bits: CodeBits = plane_count
 ) -> Traffic:
     """Returns the traffic of workers that add in one shot or two (exchange/two_shot.py)."""
     local, total = _bits(exchange, workers, code_bits)
@@ -38,16 +38,14 @@ def all_reduce_traffic(
 def server_traffic(values: int, workers: int, exchange: str, servers: int) -> Traffic:
     """Returns the traffic of workers that push to parameter servers and get the sums back.
 
-    A worker adds its own codes itself.
+    Where this saves a plane, a worker gets the sum of the others and adds its own codes itself.
     """
     bits = _bits(exchange, nodes_in_result(workers, local_nodes=1))
     sent, received = (values * each / 8 for each in bits)
     return Traffic(sent, received, max(sent, received) * max(1.0, workers / servers))
 
 
-def _bits(
-    exchange: str, nodes: int, code_bits: Callable[[int], float] = plane_count
-) -> tuple[float, float]:
+def _bits(exchange: str, nodes: int, code_bits: CodeBits = plane_count) -> tuple[float, float]:
     """Returns the bits of a value from one worker and of a sum over some."""
     floats = FLOAT_BITS.get(exchange)
     return (floats, floats) if floats else (code_bits(1), code_bits(nodes))

@@ -6,7 +6,7 @@ nonzero, plane 1: negative). Codes up to C in magnitude have k = `plane_count(C)
 over N nodes k = `plane_count(N C)`. Adding two buckets is carry logic on whole words, 32 elements
 at a time.
 
-Between CPUs some codes travel in base 3 (`PACKED`): five ternary digits in eight bits.
+Over the sockets of the mesh some travel in base 3 (`PACKED`): five ternary digits in eight bits.
 """
 
 from __future__ import annotations
