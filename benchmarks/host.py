@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -129,8 +130,13 @@ def counters(interface: str, process: str = "self") -> Counters:
 
 
 def cpu_seconds(process: str) -> float:
-    """Returns the CPU seconds of all threads of a process."""
-    return sum(map(int, _status(process)[11:13])) / os.sysconf("SC_CLK_TCK")
+    """Returns the CPU seconds of all threads of a process.
+
+    /proc counts them in ticks of 10 ms, too coarse for a server's few rounds; Linux also has a
+    clock of each process in nanoseconds, whose number is made of its id (clock_getcpuclockid(3)).
+    """
+    pid = os.getpid() if process == "self" else int(process)
+    return time.clock_gettime((~pid << 3) | 2)
 
 
 def page_faults(process: str) -> int:
