@@ -24,7 +24,7 @@ from terngrad.cluster.channel import (
     SharedError,
     name_of,
 )
-from terngrad.cluster.pulse import Pulse, Standstill
+from terngrad.cluster.pulse import Begun, Pulse, Standstill, divergence
 from terngrad.cluster.reachability import Reachability
 
 _LONGEST_BEAT_SECS = 1.0
@@ -158,17 +158,18 @@ class Membership(contextlib.AbstractContextManager):
             peer.heard_at = self._clock
             if "beat" in message:
                 peer.batches = message["beat"]
+                peer.begun = Begun(*message.get("begun", Begun()))
             elif "failed" in message:
                 blame = "" if message.get("shared") else f"{self._name(peer.rank)} failed: "
                 self._lose(f"{blame}{message['failed']}")
             elif "lost" in message:
                 self._lose(self._as_told(message["lost"]))
             elif "leaving" in message:
-                peer.begun = message.get("begun", 0)
+                peer.made = message.get("begun", 0)
                 peer.is_leaving = True
                 peer.answers.put(None)
             elif "bye" in message:
-                peer.begun = message.get("begun", 0)
+                peer.made = message.get("begun", 0)
                 peer.left = peer.is_leaving = True
                 peer.answers.put(None)
             else:
@@ -194,8 +195,8 @@ class Membership(contextlib.AbstractContextManager):
             # While this process was stopped, or got no CPU time, it could not receive either.
             self._clock += min(now - last, 2 * self._beat_secs)
             last = now
-            self._tell({"beat": self._pulse.batches})
-            if loss := self._silent() or self._gone() or self._behind():
+            self._tell({"beat": self._pulse.batches, "begun": self._pulse.begun})
+            if loss := self._silent() or self._gone() or self._diverged() or self._behind():
                 self._lose(loss)
 
     def _silent(self) -> str:
@@ -206,17 +207,21 @@ class Membership(contextlib.AbstractContextManager):
         return ""
 
     def _gone(self) -> str:
-        begun = self._pulse.begun
+        begun = self._pulse.begun.count
         for rank, peer in self._peers.items():
-            if peer.is_leaving and peer.begun < begun:
+            if peer.is_leaving and peer.made < begun:
                 return (
-                    f"{self._name(rank)} left after {peer.begun} operations with the others, of "
+                    f"{self._name(rank)} left after {peer.made} operations with the others, of "
                     f"which this one has begun {begun}: all need equally many batches and calls"
                 )
         return ""
 
+    def _diverged(self) -> str:
+        here = {rank: peer.begun for rank, peer in self._peers.items() if not peer.is_leaving}
+        return divergence(here | {self._rank: self._pulse.begun}, self._name)
+
     def _bye(self) -> dict:
-        return {"bye": True, "begun": self._pulse.begun}
+        return {"bye": True, "begun": self._pulse.begun.count}
 
     def _behind(self) -> str:
         if self._rank:  # only the chief knows the progress of all
@@ -258,7 +263,7 @@ class Membership(contextlib.AbstractContextManager):
         deadline = time.monotonic() + self._timeout_secs
         if "bye" in message and self._rank == 0:
             self._is_leaving = True
-            self._tell({"leaving": True, "begun": self._pulse.begun})
+            self._tell({"leaving": True, "begun": self._pulse.begun.count})
             while any(not peer.left for peer in self._peers.values()):
                 if self._over or time.monotonic() > deadline:
                     break

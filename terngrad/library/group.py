@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from terngrad.cluster.channel import MembershipError
-from terngrad.cluster.pulse import Pulse
+from terngrad.cluster.pulse import STEP, Pulse
 from terngrad.exchange.connection import Connection
 from terngrad.exchange.operation_errors import LOSSES, OperationError, reason
 from terngrad.exchange.two_shot import Transport
@@ -109,7 +109,7 @@ class Group(contextlib.AbstractContextManager):
         Raises:
           MembershipError: a process left or called something else.
         """
-        self.agree({f"barrier {self.count('barrier')}": "reached"})
+        self.agree({f"barrier {self.count('barrier')}": "reached"}, "barrier")
 
     def count(self, kind: str) -> int:
         """Returns how many of a kind this group has had before: all processes count alike.
@@ -119,13 +119,22 @@ class Group(contextlib.AbstractContextManager):
         self._counts[kind] += 1
         return self._counts[kind] - 1
 
-    def agree(self, facts: Mapping[str, str]) -> None:
+    def begin_step(self) -> None:
+        """Counts a part of a step that is made with the others."""
+        self.pulse.begin(STEP)
+
+    def agree(self, facts: Mapping[str, str], what: str) -> None:
         """Compares facts with those of the other processes, and waits for these.
+
+        Args:
+          facts: what must be equal.
+          what: names this operation in messages.
 
         Raises:
           MembershipError: names the first difference, or the process that left.
         """
         self.check_open()
+        self.pulse.begin(what)
         self._agree(facts)
 
     def broadcast(self, variables: Sequence[Any]) -> None:
@@ -142,7 +151,7 @@ class Group(contextlib.AbstractContextManager):
         if self.connection is None or not held:
             return
         kinds = ", ".join(f"{v.dtype.name}{list(v.shape)}" for v in held)
-        self.agree({"variables to broadcast": kinds})
+        self.agree({"variables to broadcast": kinds}, "broadcast")
         content = self._of_chief(_packed([v.numpy() for v in held]))
         values = _unpacked(content, [(v.shape, v.dtype.as_numpy_dtype) for v in held])
         if not self.is_chief:
@@ -152,7 +161,7 @@ class Group(contextlib.AbstractContextManager):
     def _of_chief(self, content: np.ndarray) -> np.ndarray:
         """Returns the chief's content, int32 [n]."""
         connection = self.connection
-        self.pulse.begin()
+        self.pulse.begin("broadcast")
         if isinstance(connection, Transport):
             return connection.broadcast(tf.constant(content), f"copy/{len(content)}").numpy()
         if not self._stands:
@@ -174,7 +183,7 @@ class Group(contextlib.AbstractContextManager):
         array = np.asarray(array)
         if self.connection is None:
             return array[np.newaxis]
-        self.pulse.begin()
+        self.pulse.begin("all_gather")
         packed = tf.constant(_packed([array]))
         # Transports tell shapes apart by names; a ps knows few names, and counts the calls.
         is_transport = isinstance(self.connection, Transport)

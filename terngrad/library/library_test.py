@@ -198,6 +198,30 @@ def test_a_call_after_a_worker_of_parameter_servers_has_left_names_it(call):
     assert re.search(r"worker 1 \S+ left after 0 operations", chief), chief
 
 
+DIVERGING = """
+import sys, terngrad, tensorflow as tf
+group = terngrad.join(timeout_secs=20.0)
+reducer = terngrad.Reducer([tf.Variable([1.0, 2.0])], group)
+group.rank or eval(sys.argv[1])
+while True:
+    reducer([tf.ones([2])])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("servers", "call"),
+    [(0, "all_gather(1)"), (1, "all_gather(1)"), (0, "barrier()"), (1, "barrier()")],
+)
+def test_workers_that_do_not_run_the_same_operations_are_named_and_end(servers, call):
+    program = [sys.executable, "-c", DIVERGING, f"group.{call}"]
+    found = finished([program] * (2 + servers), environments(2, servers))
+    why = rf"number 4 is {call.partition('(')[0]} on worker 0 \S+ and a step on worker 1"
+    for output, status in found:
+        assert status == 1, output
+        assert len(re.findall(why, output)) == 1, output
+
+
 @pytest.mark.slow
 def test_law_6_the_first_float_means_equal_those_of_one_process_with_the_whole_batch(tmp_path):
     succeed(tmp_path, 2, "--gradients=float32", "--steps=1")
@@ -215,7 +239,7 @@ def test_law_6_the_first_float_means_equal_those_of_one_process_with_the_whole_b
         ("die", r"worker 1 \(127.0.0.1:\d+\) died: its connection closed"),
         ("fail", r"worker 1 \(127.0.0.1:\d+\) failed: 'a mistake'"),
         ("operation", r"worker 1 \(127.0.0.1:\d+\) failed: .*3 values"),
-        ("leave", r"worker 1 \S+ left after 3 operations with the others, of which this one has"),
+        ("leave", r"worker 1 \S+ left after 5 operations with the others, of which this one has"),
     ],
 )
 def test_a_worker_that_ends_early_is_named_and_ends_the_others(tmp_path, end, why):
