@@ -31,12 +31,16 @@ _LONGEST_BEAT_SECS = 1.0
 _BEATS = 4  # minimum number of signs of life before a time-out
 _LAST_WORDS_SECS = 2.0
 _EXIT_CODE = 1
+_shown: list[BaseException] = []
 
 Facts = Mapping[str, str]
 
 
 def end_process(message: str) -> None:
-    """Ends this process at once, even if TensorFlow holds its main thread or nobody can read."""
+    """Ends this process at once, even if TensorFlow holds its main thread or nobody can read.
+
+    With an empty message it says nothing.
+    """
     try:
         speaker = threading.Thread(target=_say, args=(message,), daemon=True)
         speaker.start()
@@ -49,7 +53,7 @@ def end_process(message: str) -> None:
 
 def _say(message: str) -> None:
     with contextlib.suppress(Exception):
-        print(message, file=sys.stderr, flush=True)
+        print(message, end="\n" if message else "", file=sys.stderr, flush=True)
     with contextlib.suppress(Exception):
         sys.stdout.flush()
 
@@ -309,6 +313,16 @@ def difference(mine: Facts, theirs: Facts, my_name: str, their_name: str) -> str
         if here != there:
             return f"{name} is {there} on {their_name} and {here} on {my_name}"
     return ""
+
+
+def note_shown(error: BaseException) -> None:
+    """Notes that the program has shown the error that ends it, perhaps in its own way."""
+    _shown[:] = [error]
+
+
+def was_shown(error: BaseException) -> bool:
+    """Returns whether it is certain that the program has shown an error."""
+    return any(error is shown for shown in _shown)
 
 
 def reason_of(error: BaseException) -> str:

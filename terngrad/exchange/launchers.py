@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from terngrad.cluster import launched
-from terngrad.cluster.membership import end_process, reason_of
+from terngrad.cluster.channel import MembershipError
+from terngrad.cluster.membership import end_process, reason_of, was_shown
 from terngrad.exchange.two_shot import Transport
 
 Gather = Callable[[Any], list[Any]]
@@ -64,6 +65,10 @@ def ending_at_once(name: str) -> Iterator[None]:
     except SystemExit:  # all processes end at the same step
         raise
     except BaseException as error:
-        if isinstance(error, Exception) and not isinstance(error, ValueError | OSError):
+        is_told = was_shown(error)
+        is_short = is_told or isinstance(error, ValueError | OSError)
+        if isinstance(error, Exception) and not is_short:
             traceback.print_exc()
-        end_process(f"{name} ({socket.gethostname()}) ends: {reason_of(error)}")
+        says_all = is_told and isinstance(error, MembershipError)
+        said = f"{name} ({socket.gethostname()}) ends: {reason_of(error)}"
+        end_process("" if says_all else said)

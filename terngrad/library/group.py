@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from terngrad.cluster.channel import MembershipError
+from terngrad.cluster.membership import note_shown, was_shown
 from terngrad.cluster.pulse import STEP, Pulse
 from terngrad.exchange.connection import Connection
 from terngrad.exchange.operation_errors import LOSSES, OperationError, reason
@@ -70,7 +71,7 @@ class Group(contextlib.AbstractContextManager):
         self._counts = collections.Counter()
         self.step: tf.Variable | None = None
         self._stands = False  # whether parameter servers have let this process make steps
-        self._shown: BaseException | None = None  # the last error that was shown early
+        self._shown: BaseException | None = None  # the last error that this group has shown
         if membership:
             atexit.register(self._end)
             self._show, sys.excepthook = sys.excepthook, self._show_error
@@ -211,8 +212,7 @@ class Group(contextlib.AbstractContextManager):
         if membership:
             atexit.unregister(self._end)
             if isinstance(error, OperationError) and not self._is_loss(error):
-                error = RuntimeError(reason(error, ()))  # one of the program's own
-                kind = RuntimeError
+                kind, error = RuntimeError, _own(error)
             if isinstance(error, KeyboardInterrupt) and self.was_stopped:
                 kind, error = SystemExit, SystemExit()  # the others may still save
             self.connection = None
@@ -264,6 +264,7 @@ class Group(contextlib.AbstractContextManager):
                 said = "" if why is error else str(why)
         if error is not self._shown:
             self._show(kind, error, traceback)
+            self._shown = error
         if said:
             print(said, file=sys.stderr, flush=True)
 
@@ -271,10 +272,21 @@ class Group(contextlib.AbstractContextManager):
         """Leaves the others at the end of the program."""
         # The interpreter notes the error that ended the program there.
         error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
+        # It has called the hook before: this group's, or one of the program in its place.
+        if error and (error is self._shown or sys.excepthook != self._show_error):
+            note_shown(error)
         try:
             self.__exit__(type(error) if error else None, error, None)
         except ValueError as said:
             print(said, file=sys.stderr, flush=True)
+
+
+def _own(error: OperationError) -> RuntimeError:
+    """Returns an error of the program itself in place of TensorFlow's."""
+    own = RuntimeError(reason(error, ()))
+    if was_shown(error):
+        note_shown(own)
+    return own
 
 
 def plain(variable: Any) -> tf.Variable:
