@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -64,6 +65,12 @@ def ending_at_once(name: str) -> Iterator[None]:
     except SystemExit:  # all processes end at the same step
         raise
     except BaseException as error:
-        if isinstance(error, Exception) and not isinstance(error, ValueError | OSError):
+        is_told = isinstance(error, ValueError | OSError) or error is _shown()
+        if isinstance(error, Exception) and not is_told:
             traceback.print_exc()
         end_process(f"{name} ({socket.gethostname()}) ends: {reason_of(error)}")
+
+
+def _shown() -> BaseException | None:
+    """Returns the error that ended the program, which the interpreter has shown; None = it runs."""
+    return getattr(sys, "last_value", None)

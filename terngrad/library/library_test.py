@@ -135,6 +135,15 @@ def test_law_4_mpi_gives_the_same_bits(tmp_path):
     assert_equal(written(tmp_path, name="one.npz"), written(tmp_path, rank=1))
 
 
+@pytest.mark.slow
+def test_a_worker_of_mpi_that_fails_shows_its_error_once(tmp_path):
+    program = [*mpirun(2), "-m", "terngrad.testing.own_loop", str(tmp_path / "x"), "--end=fail"]
+    with Started(program) as run:
+        assert run.finish() == 1, run.output
+    assert run.output.count("Traceback") == 1, run.output
+    assert re.search(r"worker 1 \(\S+\) ends: 'a mistake'", run.output), run.output
+
+
 def served(tmp_path, *options):
     """Runs two workers and a ps, which TF_CONFIG describes."""
     *workers, ps = [f"127.0.0.1:{port}" for port in free_ports(3, "127.0.0.1")]
