@@ -7,9 +7,8 @@ import sys
 from rich import progress as rich_progress
 from rich.table import Column
 
+from terngrad.cluster import launched
 from terngrad.training.progress import Progress
-
-_OPEN_MPI = "OMPI_COMM_WORLD_SIZE"
 
 
 def timestamp(now: datetime.datetime | None = None) -> str:
@@ -49,7 +48,7 @@ class ProgressBar:
             rich_progress.MofNCompleteColumn(table_column=whole(2 * len(f"{max_steps}") + 1)),
             rich_progress.TimeRemainingColumn(table_column=whole(len("0:00:00"))),
             rich_progress.TextColumn("{task.description}", table_column=Column(no_wrap=True)),
-            disable=_OPEN_MPI in os.environ or not sys.stdout.isatty(),
+            disable=launched.OPEN_MPI in os.environ or not sys.stdout.isatty(),
             transient=True,
         )
         self._task = self._bar.add_task("", total=max_steps, completed=first_step)
