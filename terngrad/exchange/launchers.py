@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any
 
 from terngrad.cluster import launched
@@ -26,16 +28,38 @@ def start_mpi() -> tuple[Transport, Gather]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about foreign launchers, which are refused below
+            import mpi4py
+
+            mpi4py.rc(initialize=False, finalize=True)  # see _initialize
             from mpi4py import MPI
     except (ImportError, RuntimeError) as error:  # there is no mpi4py, or it finds no library
         why = f"needs mpi4py and an MPI library, pip install '.[mpi]' ({error})"
         raise ValueError(" ".join(why.split())) from None
+    _initialize(MPI)
     from terngrad.exchange.mpi import MpiTransport
 
     world = MPI.COMM_WORLD
     if why := launched.misfit(world.size, os.environ):
         raise ValueError(f"must be started by mpirun of mpi4py's MPI: {why}")
     return MpiTransport(world), world.allgather
+
+
+def _initialize(mpi: ModuleType) -> None:
+    """Initializes MPI, unless the program has done so.
+
+    Raises:
+      ValueError: its library would end the process instead, without saying what to do.
+    """
+    library = mpi.Get_library_version()
+    if launched.OPEN_MPI in os.environ and library.startswith("MPICH"):
+        raise ValueError(
+            "Open MPI's mpirun started this process, but mpi4py has loaded MPICH: "
+            "export MPI4PY_MPIABI=openmpi, or use MPICH's mpirun"
+        )
+    if not mpi.Is_initialized():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            mpi.Init_thread()
 
 
 def start_horovod(timeout_secs: float) -> tuple[Transport, Gather]:
@@ -64,6 +88,12 @@ def ending_at_once(name: str) -> Iterator[None]:
     except SystemExit:  # all processes end at the same step
         raise
     except BaseException as error:
-        if isinstance(error, Exception) and not isinstance(error, ValueError | OSError):
+        is_told = isinstance(error, ValueError | OSError) or error is _shown()
+        if isinstance(error, Exception) and not is_told:
             traceback.print_exc()
         end_process(f"{name} ({socket.gethostname()}) ends: {reason_of(error)}")
+
+
+def _shown() -> BaseException | None:
+    """Returns the error that ended the program, which the interpreter has shown; None = it runs."""
+    return getattr(sys, "last_value", None)
