@@ -25,8 +25,8 @@ class Route:
         2 bits between GPUs, as here, and 1.6 over sockets). "ring": the same
         bytes for floats, in many more messages; sums of codes need more bits than codes, so
         ternary gradients take two shots. "one_shot": every worker sends its codes to all.
-        "parameter_server": see `servers`; codes travel in base 3. "paper": every value crosses a machine's cable once, a
-        ternary one in two bits, as TernGrad's own model comes out.
+        "parameter_server": see `servers`; codes travel in base 3. "paper": every value crosses a
+        machine's cable once, a ternary one in two bits, as TernGrad's own model comes out.
       servers: number of parameter servers, each on a machine of its own.
     """
 

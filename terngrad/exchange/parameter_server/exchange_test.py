@@ -14,7 +14,7 @@ from terngrad.exchange.parameter_server.exchange import (
     ParameterServerExchange,
 )
 from terngrad.layout import Policy, make_layout
-from terngrad.planes import pack_integers, plane_count, unpack
+from terngrad.planes import pack_integers, packed_bits, plane_count, unpack
 from terngrad.service.messages import View
 
 
