@@ -5,7 +5,7 @@ from typing import NamedTuple
 from terngrad.exchange.exchange import CodeBits
 from terngrad.exchange.parameter_server.operations import nodes_in_result
 from terngrad.exchange.two_shot import is_one_shot
-from terngrad.planes import plane_count
+from terngrad.planes import packed_bits, plane_count
 
 RING = "float32 ring"  # the engine's own all-reduce, without the suite
 FLOAT_BITS = {RING: 32, "float32": 32, "float16": 16}
@@ -38,9 +38,9 @@ def all_reduce_traffic(
 def server_traffic(values: int, workers: int, exchange: str, servers: int) -> Traffic:
     """Returns the traffic of workers that push to parameter servers and get the sums back.
 
-    Where this saves a plane, a worker gets the sum of the others and adds its own codes itself.
+    Where this saves bits, a worker gets the sum of the others and adds its own codes itself.
     """
-    bits = _bits(exchange, nodes_in_result(workers, local_nodes=1))
+    bits = _bits(exchange, nodes_in_result(workers, local_nodes=1), packed_bits)
     sent, received = (values * each / 8 for each in bits)
     return Traffic(sent, received, max(sent, received) * max(1.0, workers / servers))
 

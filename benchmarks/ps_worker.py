@@ -15,6 +15,8 @@ from benchmarks.host import cpu_seconds
 from terngrad.exchange.parameter_server.operations import Kind, Operation
 from terngrad.exchange.parameter_server.worker.client import Client
 from terngrad.layout import Policy, make_layout
+from terngrad.ops.choice import choose_kernels
+from terngrad.ops.kernels import Kernels
 from terngrad.planes import GROUP, padded
 
 _SECS = 300.0
@@ -24,7 +26,7 @@ _WARM_UP = 3  # rounds
 class _Bucket:
     """A bucket, pushed once in each round."""
 
-    def __init__(self, client: Client, name: str, size: int, bits: int) -> None:
+    def __init__(self, client: Client, kernels: Kernels, name: str, size: int, bits: int) -> None:
         is_coded = bits == 1
         self._items = padded(size) // GROUP if is_coded else size
         self._content = np.zeros(self._items * (2 if is_coded else 1), "<u4")
@@ -32,7 +34,7 @@ class _Bucket:
         kind = Kind.CODES if is_coded else Kind.FLOATS
         deliver = lambda *result: self._come.set()
         operation = Operation(name, kind, self._items, 1, client.size)
-        self._index = client.declare(operation, deliver, self._come.set)
+        self._index = client.declare(operation, deliver, self._come.set, kernels)
 
     def push(self, step: int) -> None:
         self._come.clear()
@@ -49,9 +51,10 @@ def main() -> None:
     client = Client(ps_hosts.split(","), worker_hosts.split(","), int(rank), _SECS)
     client.meeting.stand(0, is_live=False)
     shapes = shapes_of(net)
+    kernels = choose_kernels().kernels
     layout = make_layout(list(shapes), list(shapes.values()), Policy(grad_bits=1))
     buckets = [
-        _Bucket(client, f"bucket {i}", bucket.size, int(bits))
+        _Bucket(client, kernels, f"bucket {i}", bucket.size, int(bits))
         for i, bucket in enumerate(layout.buckets)
     ]
     seconds = []

@@ -72,7 +72,7 @@ def _without_assignments(words: Sequence[str]) -> tuple[list[str], list[str]]:
 def _program(words: Sequence[str]) -> tuple[str, list[str]] | None:
     """Returns the module that a command runs, and its arguments; None for other commands."""
     words = list(itertools.takewhile(lambda word: word != ">", words))
-    if "python" in words:
+    if "python" in words and "-m" in words:
         at = words.index("python") + len(["-m", "MODULE"])
         return words[at], list(words[at + 1 :])
     if any(word.endswith("launch_local.sh") for word in words):

@@ -6,7 +6,7 @@ nonzero, plane 1: negative). Codes up to C in magnitude have k = `plane_count(C)
 over N nodes k = `plane_count(N C)`. Adding two buckets is carry logic on whole words, 32 elements
 at a time.
 
-Over the sockets of the mesh some travel in base 3 (`PACKED`): five ternary digits in eight bits.
+Between processes some travel in base 3 (`PACKED`): five ternary digits in eight bits.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+from terngrad import base3
+
 GROUP = 32  # elements in a word
 WORD_BYTES = 4
 
-# Largest magnitudes whose integers travel in base 3, and their digits; see cc/lib/base3_impl.h.
+# Largest magnitudes whose integers travel in base 3, and their digits; see base3.py.
 PACKED = {1: 1, 4: 2}
-_PACKED_ROWS = 5  # whose digits share eight bits
 
 
 def plane_count(largest: int) -> int:
@@ -35,14 +36,14 @@ def plane_count(largest: int) -> int:
 def packed_bits(largest: int) -> float:
     """Returns the bits of an integer in [-L, L] that travels packed: 1.6 for a ternary code."""
     digits = PACKED.get(largest)
-    return plane_count(largest) if digits is None else 8 / _PACKED_ROWS * digits
+    return plane_count(largest) if digits is None else base3.DIGIT_BITS * digits
 
 
 def packed_bytes(rows: int, largest: int) -> int:
     """Returns the bytes of rows of 32 such integers."""
-    saved_words = 2 * _PACKED_ROWS - 8  # by five rows of a digit
-    words = rows * plane_count(largest)
-    return WORD_BYTES * (words - rows // _PACKED_ROWS * saved_words * PACKED.get(largest, 0))
+    if largest in PACKED:
+        return base3.packed_bytes(rows, PACKED[largest])
+    return WORD_BYTES * rows * plane_count(largest)
 
 
 def padded(elements: int) -> int:

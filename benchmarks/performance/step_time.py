@@ -9,7 +9,7 @@ from benchmarks.exchange_formula import FLOAT_BITS
 from benchmarks.performance.cluster import Cluster, Load
 from terngrad.exchange.parameter_server.operations import nodes_in_result
 from terngrad.exchange.two_shot import is_one_shot
-from terngrad.planes import plane_count
+from terngrad.planes import packed_bits, plane_count
 
 EXCHANGES = ("float32", "float16", "ternary")
 TOPOLOGIES = ("two_shot", "ring", "one_shot", "parameter_server", "paper")
@@ -25,8 +25,8 @@ class Route:
         2 bits between GPUs, as here, and 1.6 over sockets). "ring": the same
         bytes for floats, in many more messages; sums of codes need more bits than codes, so
         ternary gradients take two shots. "one_shot": every worker sends its codes to all.
-        "parameter_server": see `servers`. "paper": every value crosses a machine's cable once, a
-        ternary one in two bits, as TernGrad's own model comes out.
+        "parameter_server": see `servers`; codes travel in base 3. "paper": every value crosses a
+        machine's cable once, a ternary one in two bits, as TernGrad's own model comes out.
       servers: number of parameter servers, each on a machine of its own.
     """
 
@@ -95,8 +95,9 @@ def _traffic(
         case "one_shot":
             return values * codes / 8 * (places - 1), 1
         case "parameter_server":
-            others = floats or plane_count(nodes_in_result(workers, nodes))
-            return values * max(codes, others) / 8 * max(1.0, places / route.servers), 2
+            part, result = nodes, nodes_in_result(workers, nodes)
+            bits = floats or max(packed_bits(part), packed_bits(result))
+            return values * bits / 8 * max(1.0, places / route.servers), 2
     if route.topology == "two_shot" and is_one_shot(codes, sums, places):
         return values * codes / 8 * (places - 1), 1
     messages = 2 * (places - 1) if floats and route.topology == "ring" else 2

@@ -1,11 +1,13 @@
 """The log line of a training step, and the progress bar on a terminal."""
 
 import datetime
+import os
 import sys
 
 from rich import progress as rich_progress
 from rich.table import Column
 
+from terngrad.cluster import launched
 from terngrad.training.progress import Progress
 
 
@@ -33,6 +35,9 @@ class ProgressBar:
             bar.update(progress)
 
     It fits the terminal. If `max_steps` is None, the run has no end and the bar only moves.
+
+    Open MPI's mpirun gives each worker a terminal of its own, even where its output goes to a file,
+    and mixes what they write: there it shows nothing either.
     """
 
     def __init__(self, first_step: int, max_steps: int | None):
@@ -43,7 +48,7 @@ class ProgressBar:
             rich_progress.MofNCompleteColumn(table_column=whole(2 * len(f"{max_steps}") + 1)),
             rich_progress.TimeRemainingColumn(table_column=whole(len("0:00:00"))),
             rich_progress.TextColumn("{task.description}", table_column=Column(no_wrap=True)),
-            disable=not sys.stdout.isatty(),
+            disable=launched.OPEN_MPI in os.environ or not sys.stdout.isatty(),
             transient=True,
         )
         self._task = self._bar.add_task("", total=max_steps, completed=first_step)

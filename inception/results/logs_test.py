@@ -22,10 +22,10 @@ FIGURES = Progress(
 )
 
 
-def on_a_terminal(command: list[str], columns: int = 120) -> str:
+def on_a_terminal(command: list[str], columns: int = 120, **variables: str) -> str:
     """What a command writes to a terminal."""
     terminal, stdout = pty.openpty()
-    env = os.environ | {"TERM": "xterm", "COLUMNS": str(columns)}
+    env = os.environ | {"TERM": "xterm", "COLUMNS": str(columns)} | variables
     subprocess.run(command, stdout=stdout, env=env, check=True)
     os.close(stdout)
     return os.read(terminal, 10_000).decode()
@@ -76,3 +76,9 @@ def test_the_bar_shows_the_figures_on_a_terminal():
     shown = on_a_terminal([sys.executable, "-c", _BAR])
     assert "120/200" in shown
     assert "loss = 2.01 + 0.31 = 2.32 (1034.2 examples/sec; 0.124 sec/batch)" in shown
+
+
+def test_no_bar_is_shown_on_the_terminals_that_open_mpi_makes():
+    program = f"{_BAR}print('end')\n"
+    shown = on_a_terminal([sys.executable, "-c", program], OMPI_COMM_WORLD_SIZE="2")
+    assert shown == "end\r\n"

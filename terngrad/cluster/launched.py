@@ -22,8 +22,9 @@ from terngrad.cluster.membership import end_process
 _SIOCGIFADDR = 0x8915  # Linux: address of a network interface
 _LOOPBACK = "127.0.0.1"
 
+OPEN_MPI = "OMPI_COMM_WORLD_SIZE"  # set by Open MPI's mpirun
 # Number of processes started, by launcher: horovodrun with Gloo, Open MPI, MPICH and derivatives.
-_COUNTS = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+_COUNTS = ("HOROVOD_SIZE", OPEN_MPI, "PMI_SIZE")
 
 Gather = Callable[[Any], list[Any]]  # returns the objects of all processes, in process order
 

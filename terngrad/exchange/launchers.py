@@ -8,6 +8,7 @@ import socket
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any
 
 from terngrad.cluster import launched
@@ -27,16 +28,38 @@ def start_mpi() -> tuple[Transport, Gather]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about foreign launchers, which are refused below
+            import mpi4py
+
+            mpi4py.rc(initialize=False, finalize=True)  # see _initialize
             from mpi4py import MPI
     except (ImportError, RuntimeError) as error:  # there is no mpi4py, or it finds no library
         why = f"needs mpi4py and an MPI library, pip install '.[mpi]' ({error})"
         raise ValueError(" ".join(why.split())) from None
+    _initialize(MPI)
     from terngrad.exchange.mpi import MpiTransport
 
     world = MPI.COMM_WORLD
     if why := launched.misfit(world.size, os.environ):
         raise ValueError(f"must be started by mpirun of mpi4py's MPI: {why}")
     return MpiTransport(world), world.allgather
+
+
+def _initialize(mpi: ModuleType) -> None:
+    """Initializes MPI, unless the program has done so.
+
+    Raises:
+      ValueError: its library would end the process instead, without saying what to do.
+    """
+    library = mpi.Get_library_version()
+    if launched.OPEN_MPI in os.environ and library.startswith("MPICH"):
+        raise ValueError(
+            "Open MPI's mpirun started this process, but mpi4py has loaded MPICH: "
+            "export MPI4PY_MPIABI=openmpi, or use MPICH's mpirun"
+        )
+    if not mpi.Is_initialized():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            mpi.Init_thread()
 
 
 def start_horovod(timeout_secs: float) -> tuple[Transport, Gather]:

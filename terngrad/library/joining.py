@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Sequence
 
@@ -52,8 +53,10 @@ def join(
         process: mpi for mpirun, horovod for horovodrun, else parameter_server with ps_hosts and
         collective without.
       tls: certificates for other machines: Tls(ca, cert, key), for the engines parameter_server and
-        collective; None = those of terngrad.launch --certificates, if any.
-      allow_insecure_network: allow other machines without certificates.
+        collective; None = those of terngrad.launch --certificates, or in the folder that the
+        variable TERNGRAD_CERTIFICATES names, if any.
+      allow_insecure_network: allow other machines without certificates; so does the variable
+        TERNGRAD_ALLOW_INSECURE_NETWORK=1.
       timeout_secs: how long to wait for the others; later, a process that is silent for this long
         counts as lost, which ends the others.
 
@@ -88,6 +91,7 @@ def join(
     if chosen in engines.LAUNCHED and tls:
         raise ValueError(f"join: tls needs engine collective or parameter_server, not {chosen}")
     if chosen not in engines.LAUNCHED:
+        role = role if tls or allow_insecure_network else _at_loopback(role)
         _check_security(role, tls, allow_insecure_network)
     if role.job_name == "ps":
         serving.serve(role, tls, timeout_secs, is_open=allow_insecure_network)
@@ -174,6 +178,17 @@ def _launched_with(role: Role) -> Tls | None:
     return Tls(ca, f"{own}.crt", f"{own}.key", deny if os.path.exists(deny) else "")
 
 
+def _at_loopback(role: Role) -> Role:
+    """Returns the role with loopback addresses, where nobody listens in, if all are on one host."""
+    hosts = (*role.worker_hosts, *role.ps_hosts)
+    if len({split_address(host)[0] for host in hosts}) > 1:
+        return role
+    moved = lambda hosts: tuple(f"127.0.0.1:{split_address(host)[1]}" for host in hosts)
+    return dataclasses.replace(
+        role, worker_hosts=moved(role.worker_hosts), ps_hosts=moved(role.ps_hosts)
+    )
+
+
 def _check_security(role: Role, tls: Tls | None, is_insecure_allowed: bool) -> None:
     """Raises ValueError if certificates are wrong, or missing for another machine."""
     if tls:
@@ -185,7 +200,8 @@ def _check_security(role: Role, tls: Tls | None, is_insecure_allowed: bool) -> N
         for host in role.ps_hosts or role.worker_hosts:
             if not is_loopback(split_address(host)[0]):
                 raise ValueError(
-                    f"join: {host} is not on this machine: needs tls, or "
-                    "allow_insecure_network=True, or --allow_insecure_network of terngrad.launch, "
-                    "in a network where all are trusted"
+                    f"join: {host} is not on this machine: needs tls, or a folder of certificates "
+                    f"in {launch.CERTIFICATES}, or in a network where all are trusted "
+                    f"allow_insecure_network=True or {launch.INSECURE}=1; terngrad.launch sets "
+                    "them with --certificates and --allow_insecure_network"
                 )

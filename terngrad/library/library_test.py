@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -134,6 +135,32 @@ def test_law_4_mpi_gives_the_same_bits(tmp_path):
         run.succeed()
     succeed(tmp_path, 1, "--nodes=2", name="one.npz")
     assert_equal(written(tmp_path, name="one.npz"), written(tmp_path, rank=1))
+
+
+@pytest.mark.slow
+def test_a_worker_of_mpi_that_fails_shows_its_error_once(tmp_path):
+    program = [*mpirun(2), "-m", "terngrad.testing.own_loop", str(tmp_path / "x"), "--end=fail"]
+    with Started(program) as run:
+        assert run.finish() == 1, run.output
+    assert run.output.count("Traceback") == 1, run.output
+    assert re.search(r"worker 1 \(\S+\) ends: 'a mistake'", run.output), run.output
+
+
+@pytest.mark.slow
+def test_the_tasks_of_a_slurm_step_on_one_node_need_no_certificates(tmp_path):
+    program = [sys.executable, "-m", "terngrad.testing.own_loop", str(tmp_path / "x.npz")]
+    step = {  # as Slurm 22.05 sets it: srun -n 2
+        "SLURM_JOB_ID": str(os.getpid()),
+        "SLURM_STEP_ID": "0",
+        "SLURM_STEP_NODELIST": "node1.invalid",
+        "SLURM_STEP_TASKS_PER_NODE": "2",
+        "SLURM_NODEID": "0",
+        "SLURM_GTIDS": "0,1",
+    }
+    tasks = [step | {"SLURM_PROCID": str(task)} for task in (0, 1)]
+    for output, status in finished([program] * 2, tasks):
+        assert status == 0, output
+    assert_equal(written(tmp_path), written(tmp_path, rank=1))
 
 
 def served(tmp_path, *options):
@@ -336,7 +363,10 @@ def test_it_is_too_late_to_join_over_tensorflow_after_it_has_computed_something(
         ({"engine": "parameter_server"} | TWO, "join: engine='parameter_server' needs ps_hosts"),
         ({"engine": "collective", "ps_hosts": ["c:1"]} | TWO, "must not have ps_hosts"),
         ({"ps_hosts": ["c.invalid:1"]} | TWO, "c.invalid:1 is not on this machine: needs tls"),
-        ({"hosts": ["127.0.0.1:1", "c.invalid:1"], "rank": 0}, "c.invalid:1 is not .* needs tls"),
+        (
+            {"hosts": ["127.0.0.1:1", "c.invalid:1"], "rank": 0},
+            "c.invalid:1 is not .* needs tls, or .* TERNGRAD_CERTIFICATES, or .*_NETWORK=1;",
+        ),
         ({"engine": "mpi", "tls": Tls("a", "b", "c")}, "join: tls needs engine collective or"),
         (
             {"ps_hosts": ["c:1"], "tls": Tls("/gone", "/gone", "/gone")} | TWO,

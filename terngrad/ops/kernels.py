@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 import tensorflow as tf
 
+from terngrad import base3
 from terngrad.draws import DrawKey
 from terngrad.ternary import Stats
 
@@ -79,6 +80,21 @@ class Kernels(abc.ABC):
         """For each bucket the sum of all others, modulo 2^count; as `sum_buffers`."""
         total = self.sum_buffers(buffers, planes, count)
         return [self.difference_buffers(total, part, planes, count) for part in buffers]
+
+    def pack_base3(self, words: memoryview, digits: int) -> memoryview:
+        """A bucket of 2 `digits` planes in base 3, see base3.py; as `sum_buffers`."""
+        array = np.frombuffer(words, "<u4").reshape(-1, 2 * digits)
+        return base3.pack(array, digits).view(np.uint8).data
+
+    def unpack_base3(self, packed: memoryview, digits: int, words: np.ndarray) -> None:
+        """Writes the planes of a bucket in base 3 to the contiguous bytes `words`.
+
+        Raises:
+          ValueError: `packed` has another number of bytes than such a bucket.
+        """
+        rows = words.nbytes // (8 * digits)
+        array = base3.unpack(np.frombuffer(packed, "<u4"), digits, rows)
+        words[:] = array.reshape(-1).view(np.uint8)
 
     @abc.abstractmethod
     def decode(

@@ -8,7 +8,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from terngrad import planes, ternary
+from terngrad import base3, planes, ternary
 from terngrad.draws import DrawKey
 from terngrad.ops import library
 from terngrad.ops.native import NativeKernels
@@ -147,6 +147,33 @@ def test_law_5_a_sum_without_one_part_is_the_sum_of_the_others(
         assert bytes(found[worker]) == bytes(others)
         rest = kernels.difference_buffers(total, buffers[worker], 2, planes)
         assert bytes(rest) == bytes(others)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 4, 5, 9, 79, 80, 85, 203])
+@pytest.mark.parametrize(("digits", "largest"), [(1, 1), (2, 4)])
+def test_law_3_codes_in_base_3_equal_the_references_and_come_back(kernels, rows, digits, largest):
+    integers = np.random.default_rng(rows).integers(-largest, largest + 1, 32 * rows)
+    words = planes.pack_integers(tf.constant(integers, tf.float32), 2 * digits).numpy()
+    packed = kernels.pack_base3(words.reshape(-1).data.cast("B"), digits)
+    assert bytes(packed) == base3.pack(words, digits).tobytes()
+    assert packed.nbytes == planes.packed_bytes(rows, largest)
+    back = np.full(words.nbytes, 0xCC, np.uint8)
+    kernels.unpack_base3(packed, digits, back)
+    assert back.tobytes() == words.tobytes()
+
+
+@pytest.mark.parametrize("digits", [1, 2])
+def test_law_3_any_bytes_are_unpacked_as_by_the_reference(native, digits):
+    packed = np.random.default_rng(digits).integers(0, 256, base3.packed_bytes(400, digits))
+    found = np.empty(400 * 8 * digits, np.uint8)
+    native.unpack_base3(packed.astype(np.uint8).data, digits, found)
+    expected = base3.unpack(packed.astype(np.uint8).view("<u4"), digits, 400)
+    assert found.tobytes() == expected.tobytes()
+
+
+def test_law_10_packed_codes_of_another_size_are_named(kernels):
+    with pytest.raises(ValueError, match="packed has 36 bytes; allowed are 32"):
+        kernels.unpack_base3(memoryview(bytes(36)), 1, np.empty(40, np.uint8))
 
 
 def codes_of(groups, seed):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
+from terngrad import base3
 from terngrad.draws import DrawKey
 from terngrad.ops import library
 from terngrad.ops.kernels import Kernels
@@ -86,6 +87,29 @@ class NativeKernels(Kernels):
         compute = self._functions.terngrad_sums_of_others
         self._compute(compute, arrays, planes, count, rows, targets)
         return [each.view(np.uint8).data for each in others]
+
+    def pack_base3(self, words: memoryview, digits: int) -> memoryview:
+        """See base class; as `sum_buffers`."""
+        (array,), rows = _words([words], 2 * digits)
+        packed = np.empty(base3.packed_bytes(rows, digits), np.uint8)
+        self._repack("pack", array, digits, rows, packed)
+        return packed.data
+
+    def unpack_base3(self, packed: memoryview, digits: int, words: np.ndarray) -> None:
+        """See base class; as `sum_buffers`."""
+        array = np.require(np.frombuffer(packed, "<u4"), requirements="A")
+        rows = words.nbytes // (8 * digits)
+        if array.nbytes != (allowed := base3.packed_bytes(rows, digits)):
+            raise ValueError(f"packed has {array.nbytes} bytes; allowed are {allowed}")
+        self._repack("unpack", array, digits, rows, words)
+
+    def _repack(
+        self, name: str, source: np.ndarray, digits: int, rows: int, target: np.ndarray
+    ) -> None:
+        compute = getattr(self._functions, f"terngrad_{name}_base3")
+        path, addresses = self.path.encode(), (source.ctypes.data, target.ctypes.data)
+        if not compute(path, addresses[0], digits, rows, addresses[1]):
+            raise ValueError(f"path is {self.path!r}, digits are {digits}")
 
     def _compute(
         self,

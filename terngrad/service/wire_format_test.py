@@ -134,20 +134,20 @@ def test_golden_bytes_of_codes_that_are_pushed_and_then_sent_to_the_other_worker
     assert traveled[f"0a 0e 08 0c 10 01 {VIEW} 12 00 1a 18 {CODES[worker]}"] == 2
 
 
-def answers(workers, by):
+def answers(workers, by, pushed=CODES, items=3):
     """What a ps answers each worker in hexadecimal, where those of `by` push codes in step 5."""
     sent = {}
     reduction = Reduction(ReferenceKernels())
     deliver = lambda worker, frame: sent.update({worker: frame})
     aggregator = Aggregator(workers, reduction, deliver, kept_steps=1)
     for worker in range(workers):
-        message = OperationMessage(name="sum", kind=int(Kind.CODES), items=3, local_nodes=1)
+        message = OperationMessage(name="sum", kind=int(Kind.CODES), items=items, local_nodes=1)
         aggregator.declare(worker, message)
         members = groups.pack(range(workers))
         aggregator.enter(worker, Header(enters=True, view=1, contributors=members))
     for worker in range(workers):
         header = Header(step=5, view=1, contributors=groups.pack(by))
-        codes = bytes.fromhex(CODES[worker % 2]) if worker in by else b""
+        codes = bytes.fromhex(pushed[worker % len(pushed)]) if worker in by else b""
         aggregator.push(worker, header, memoryview(codes))
     return [sent[worker].hex(" ") for worker in range(workers)]
 
@@ -164,6 +164,26 @@ def test_golden_bytes_of_the_sums_of_codes_of_the_other_contributors():
     assert asked == f"{header} {SUM_OF_THREE}"
 
 
+def words(number):
+    """The hexadecimal words that hold the 8 bits of a number, each in its lowest bit."""
+    return " ".join(f"{number >> k & 1:02x} 00 00 00" for k in range(8))
+
+
+def test_golden_bytes_of_five_groups_of_codes_which_share_8_bits():
+    pushed = [words(1 + 3 * 2 + 27 + 81), words(0)]  # +1, -1, 0, +1 and +1 in base 3
+    header = "0a 07 08 05 38 01 42 01 03 12 03 00 00 00 1a 20"
+    assert answers(2, (0, 1), pushed, 5) == [f"{header} {pushed[1]}", f"{header} {pushed[0]}"]
+
+
+def test_golden_bytes_of_five_groups_of_sums_up_to_4_which_share_8_bits_a_digit():
+    own, none = words(1 + 3 * 2 + 27 + 81), words(0)
+    sent = answers(5, range(5), [own, own, none, none, none], 5)
+    header = "0a 07 08 05 38 01 42 01 1f 12 03 00 00 00 1a 40"
+    assert sent[0] == sent[1] == f"{header} {own} {none}"  # of the other one
+    low = words(2 + 3 + 27 * 2 + 81 * 2)  # +2, -2, 0, +2 and +2 are 3 times these minus these
+    assert sent[2] == sent[4] == f"{header} {low} {own}"
+
+
 def test_golden_bytes_of_scales_and_floats(traveled):
     assert f"0a 0c 08 0c {VIEW} 1a 08 {SCALES}" in traveled
     assert f"0a 0e 08 0c 10 02 {VIEW} 12 00 1a 0c {FLOATS}" in traveled
@@ -175,7 +195,7 @@ def test_golden_bytes_of_an_introduction():
     assert streams.metadata(hello) == [
         (
             "terngrad-hello-bin",
-            bytes.fromhex("08 04 10 01 22 03 70 3a 31 2a 03 61 3a 31 2a 03 62 3a 32 32 01 72"),
+            bytes.fromhex("08 05 10 01 22 03 70 3a 31 2a 03 61 3a 31 2a 03 62 3a 32 32 01 72"),
         )
     ]
 

@@ -93,6 +93,28 @@ TERNGRAD_EXPORT bool terngrad_sums_of_others(const char* path,
   return true;
 }
 
+// Writes rows of 2 `digits` planes in base 3 to packed[Base3Bytes(digits, rows)].
+// Returns false and does nothing if FindKernels does not know `path` or `digits`
+// is neither 1 nor 2.
+TERNGRAD_EXPORT bool terngrad_pack_base3(const char* path,
+                                         const uint32_t* words, int digits,
+                                         int64_t rows, uint8_t* packed) {
+  const terngrad::Kernels* const kernels = terngrad::FindKernels(path);
+  if (!kernels || digits < 1 || digits > 2) return false;
+  kernels->pack_base3(words, digits, rows, packed);
+  return true;
+}
+
+// The inverse.
+TERNGRAD_EXPORT bool terngrad_unpack_base3(const char* path,
+                                           const uint8_t* packed, int digits,
+                                           int64_t rows, uint32_t* words) {
+  const terngrad::Kernels* const kernels = terngrad::FindKernels(path);
+  if (!kernels || digits < 1 || digits > 2) return false;
+  kernels->unpack_base3(packed, digits, rows, words);
+  return true;
+}
+
 // Writes the values of the bucket that concatenates `targets`, of `rows` words
 // per plane. Returns false and does nothing if FindKernels does not know `path`
 // or the number of planes is out of range.

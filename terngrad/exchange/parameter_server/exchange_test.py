@@ -14,7 +14,7 @@ from terngrad.exchange.parameter_server.exchange import (
     ParameterServerExchange,
 )
 from terngrad.layout import Policy, make_layout
-from terngrad.planes import pack_integers, plane_count, unpack
+from terngrad.planes import pack_integers, packed_bits, plane_count, unpack
 from terngrad.service.messages import View
 
 
@@ -57,8 +57,8 @@ class Others:
         self._integers, self._operations = integers, []
         self.contributes = True
 
-    def declare(self, operation, deliver, cancel):
-        del cancel
+    def declare(self, operation, deliver, cancel, packing):
+        del cancel, packing
         self._operations.append((operation, deliver))
         return len(self._operations) - 1
 
@@ -96,17 +96,19 @@ def test_law_5_a_worker_adds_its_own_codes_once_and_only_where_they_are_missing(
         assert exchange.nodes(total) == made * local_nodes
 
 
-@pytest.mark.parametrize(("workers", "local_nodes"), [(1, 1), (2, 1), (3, 1), (4, 1), (4, 2)])
-def test_law_7_a_worker_reports_the_planes_that_it_receives(workers, local_nodes, kernels):
-    client = Others(workers, np.zeros((workers, 64), int))
+@pytest.mark.parametrize(
+    ("workers", "local_nodes"), [(1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (4, 2)]
+)
+def test_law_7_a_worker_reports_the_bits_that_it_receives(workers, local_nodes, kernels):
+    client = Others(workers, np.zeros((workers, 320), int))
     step = tf.Variable(0, dtype=tf.int64)
     exchange = ParameterServerExchange(client, local_nodes, kernels, step)
-    layout = make_layout(["a/kernel"], [(8, 8)], Policy(grad_bits=1))
+    layout = make_layout(["a/kernel"], [(20, 16)], Policy(grad_bits=1))
     codecs = make_codecs(layout, kernels)
-    exchange._join_codes(tf.zeros([2, plane_count(local_nodes)], tf.uint32), "a", 1)
+    exchange._join_codes(tf.zeros([10, plane_count(local_nodes)], tf.uint32), "a", 1)
     (payload,) = payloads(codecs, exchange)
     scale_bytes = 4
     assert payload.sent == int(exchange.bytes_sent) + scale_bytes
     assert payload.received == int(exchange.bytes_received) + scale_bytes
     others = max(1, workers - 1) * local_nodes
-    assert int(exchange.bytes_received) == 64 * plane_count(others) / 8
+    assert int(exchange.bytes_received) == 320 * packed_bits(others) / 8

@@ -8,7 +8,7 @@ import functools
 from collections.abc import Iterator, Sequence
 
 from terngrad.limits import MAX_NODES, MAX_SUM
-from terngrad.planes import plane_count
+from terngrad.planes import PACKED, WORD_BYTES, packed_bits, packed_bytes, plane_count
 from terngrad.service.messages import PIECE_BYTES, OperationMessage
 
 _SMALL_PIECE_BYTES = 1 << 18
@@ -93,9 +93,19 @@ class Operation:
         return self.local_nodes * self.workers
 
     @property
+    def largest_pushed(self) -> int:
+        """Largest magnitude in a worker's push: a sum of codes over its nodes."""
+        return self.local_nodes * self.max_code
+
+    @property
+    def largest_result(self) -> int:
+        """Largest magnitude in a result: a sum over the nodes of all workers but one."""
+        return nodes_in_result(self.nodes, self.local_nodes) * self.max_code
+
+    @property
     def pushed_planes(self) -> int:
-        """Planes of a worker's push: a sum of codes over its nodes."""
-        return plane_count(self.local_nodes * self.max_code)
+        """Planes of a worker's push."""
+        return plane_count(self.largest_pushed)
 
     @property
     def total_planes(self) -> int:
@@ -104,24 +114,45 @@ class Operation:
 
     @property
     def result_planes(self) -> int:
-        """Planes of a result: they hold the sums over the nodes of all workers but one."""
-        return plane_count(nodes_in_result(self.nodes, self.local_nodes) * self.max_code)
+        """Planes of a result."""
+        return plane_count(self.largest_result)
 
     @functools.cached_property
     def leaves_out_own(self) -> bool:
-        """Whether the result for a contributor is the sum of the others: it takes fewer planes."""
-        return self.kind == Kind.CODES and self.result_planes < self.total_planes
+        """Whether the result for a contributor is the sum of the others: it takes fewer bits."""
+        others, total = packed_bits(self.largest_result), packed_bits(self.nodes * self.max_code)
+        return self.kind == Kind.CODES and others < total
+
+    @functools.cached_property
+    def pushed_digits(self) -> int:
+        """Digits of base 3 in which the integers of a push travel; 0 if it travels as it is."""
+        return PACKED.get(self.largest_pushed, 0) if self.kind == Kind.CODES else 0
+
+    @functools.cached_property
+    def result_digits(self) -> int:
+        """Digits of base 3 in which those of a result travel."""
+        return PACKED.get(self.largest_result, 0) if self.kind == Kind.CODES else 0
 
     @functools.cached_property
     def pushed_bytes(self) -> int:
-        """Bytes of an item of a push."""
-        codes = 4 * self.pushed_planes
+        """Bytes of an item of a push in memory."""
+        codes = WORD_BYTES * self.pushed_planes
         return {Kind.MAX: 4, Kind.CODES: codes, Kind.FLOATS: 4, Kind.HALVES: 2}[self.kind]
 
     @functools.cached_property
     def result_bytes(self) -> int:
-        """Bytes of an item of the result."""
-        return 4 * self.result_planes if self.kind == Kind.CODES else self.pushed_bytes
+        """Bytes of an item of the result in memory."""
+        return WORD_BYTES * self.result_planes if self.kind == Kind.CODES else self.pushed_bytes
+
+    @functools.cached_property
+    def sent_bytes(self) -> int:
+        """Bytes of the payloads of a push."""
+        return sum(map(self.push_size, range(self.pieces)))
+
+    @functools.cached_property
+    def received_bytes(self) -> int:
+        """Bytes of the payloads of a result."""
+        return sum(map(self.result_size, range(self.pieces)))
 
     @functools.cached_property
     def pieces(self) -> int:
@@ -133,10 +164,19 @@ class Operation:
         first = piece * self._items_in_a_piece
         return first, min(first + self._items_in_a_piece, self.items)
 
-    def piece_bytes(self, piece: int) -> int:
-        """Returns the bytes of a worker's push of a piece."""
+    def push_size(self, piece: int) -> int:
+        """Returns the bytes of the payload with a worker's part of a piece."""
         first, end = self.piece_items(piece)
+        if self.pushed_digits:
+            return packed_bytes(end - first, self.largest_pushed)
         return (end - first) * self.pushed_bytes
+
+    def result_size(self, piece: int) -> int:
+        """Returns the bytes of the payload with the result of a piece."""
+        first, end = self.piece_items(piece)
+        if self.result_digits:
+            return packed_bytes(end - first, self.largest_result)
+        return (end - first) * self.result_bytes
 
     @functools.cached_property
     def _items_in_a_piece(self) -> int:
@@ -147,7 +187,7 @@ class Operation:
 def nodes_in_result(nodes: int, local_nodes: int) -> int:
     """Returns for how many nodes' codes a result has planes: those of all workers but one.
 
-    Where the sum over all takes a plane more, a worker adds its own codes itself. A worker that is
+    Where the sum over all takes more bits, a worker adds its own codes itself. A worker that is
     alone gets them back.
     """
     return max(local_nodes, nodes - local_nodes)
@@ -172,9 +212,7 @@ class Shares:
         return list(self._assign(operation, held))
 
     def _assign(self, operation: Operation, held: list[int]) -> Iterator[int]:
-        each = operation.pushed_bytes + operation.result_bytes
         for piece in range(operation.pieces):
-            first, end = operation.piece_items(piece)
             chosen = held.index(min(held))
-            held[chosen] += (end - first) * each
+            held[chosen] += operation.push_size(piece) + operation.result_size(piece)
             yield self._servers[chosen]

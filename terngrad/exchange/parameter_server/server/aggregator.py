@@ -223,7 +223,7 @@ class Aggregator:
         parts: Mapping[int, memoryview],
     ) -> None:
         keeps = self._kept_steps > 0 and len(piece.entry.members) > 1
-        answers = Answers(self._arithmetic, operation, parts, keeps=keeps)
+        answers = Answers(self._arithmetic, operation, header.piece, parts, keeps=keeps)
         with self._lock:  # if the view is over by now, its workers ignore the result
             self._release(piece.steps.pop(header.step))
             piece.done = header.step
@@ -238,7 +238,7 @@ class Aggregator:
                 self._deliver(worker, join_frame(_answer(header, index), answers.to(worker)))
                 continue
             if index not in frames:
-                frames[index] = join_frame(_answer(header, index), answers.total)
+                frames[index] = join_frame(_answer(header, index), answers.to(worker))
             self._deliver(worker, frames[index])
 
     def _keep(self, piece: Piece, header: Header, result: memoryview) -> None:
@@ -262,8 +262,9 @@ class Aggregator:
         if header.step in piece.results:
             answer.contributors, result = piece.results[header.step]
             if operation.leaves_out_own and pushed is not None:
-                result = self._arithmetic.leave_out(operation, result, pushed)
-            self._deliver(worker, join_frame(answer, result))
+                result = self._arithmetic.leave_out(operation, header.piece, result, pushed)
+            payload = self._arithmetic.payload(operation, result)
+            self._deliver(worker, join_frame(answer, payload))
         else:
             answer.gone = True
             self._deliver(worker, join_frame(answer))
@@ -301,7 +302,7 @@ def _check_size(
     header: Header,
     payload: memoryview,
 ) -> None:
-    size = operation.piece_bytes(header.piece) if worker in contributors else 0
+    size = operation.push_size(header.piece) if worker in contributors else 0
     if payload.nbytes != size:
         raise PushError(
             f"{operation.name}: piece {header.piece} has {payload.nbytes} bytes; allowed is {size}"

@@ -6,6 +6,7 @@ import threading
 import numpy as np
 import pytest
 
+from terngrad import base3
 from terngrad.exchange.parameter_server import groups, operations
 from terngrad.exchange.parameter_server.operations import Kind, Operation
 from terngrad.exchange.parameter_server.server.aggregator import Aggregator
@@ -66,30 +67,33 @@ def test_law_5_sums_of_codes_are_exact(kernels):
     rng = np.random.default_rng(0)
     codes = rng.integers(-1, 2, (workers, count * 32))
     words = [packed(each, 2) for each in codes]
-    total = reduction.reduce(operation, [memoryview(w.tobytes()) for w in words])
+    parts = [base3.pack(each, 1).data.cast("B") for each in words]
+    total = reduction.reduce(operation, 0, parts)
     assert total.nbytes == count * operation.result_bytes
     found = np.frombuffer(total, "<u4").reshape(count, plane_count(workers))
     np.testing.assert_array_equal(unpacked(found), codes.sum(0))
 
 
 class Codes:
-    """Aggregated sums of 2 groups of random codes, and how a worker completes an answer."""
+    """Aggregated sums of 7 groups of random codes, and how a worker completes an answer."""
 
     def __init__(self, workers):
-        self.served = Served(workers, Kind.CODES, items=2, kept_steps=2)
+        self.served = Served(workers, Kind.CODES, items=7, kept_steps=2)
         self.operation = self.served.operation
         rng = np.random.default_rng(workers)
-        self.integers = rng.integers(-1, 2, (workers, 64))
-        self.words = [packed(each, self.operation.pushed_planes) for each in self.integers]
+        self.integers = rng.integers(-1, 2, (workers, 7 * 32))
+        self.words = [base3.pack(packed(each, 2), 1) for each in self.integers]
 
     def push(self, worker, by):
         self.served.push(worker, 7, self.words[worker] if worker in by else (), by=by)
 
     def answers(self, worker):
         """The integers that a worker was sent."""
-        planes = self.operation.result_planes
-        found = self.served.results(worker, "<u4")
-        return [unpacked(words.reshape(2, planes)) for _, words in found]
+        planes, digits = self.operation.result_planes, self.operation.result_digits
+        found = [words for _, words in self.served.results(worker, "<u4")]
+        if digits:
+            found = [base3.unpack(words, digits, self.operation.items) for words in found]
+        return [unpacked(words.reshape(-1, planes)) for words in found]
 
 
 def packed(integers, planes):
@@ -113,6 +117,8 @@ def unpacked(words):
         (4, (0, 2, 3)),
         (4, (1, 2)),
         (4, (3,)),
+        (5, tuple(range(5))),
+        (5, (0, 2, 3, 4)),
         (8, tuple(range(8))),
     ],
 )
@@ -132,8 +138,8 @@ def test_law_5_contributors_get_the_sum_of_the_others_and_those_that_only_ask_th
         np.testing.assert_array_equal(answer + own, total)
 
 
-@pytest.mark.parametrize("workers", [3, 5, 7])
-def test_all_workers_get_one_result_where_the_sum_of_the_others_takes_as_many_planes(workers):
+@pytest.mark.parametrize("workers", [3, 6, 7])
+def test_all_workers_get_one_result_where_the_sum_of_the_others_takes_as_many_bits(workers):
     codes = Codes(workers)
     by = tuple(range(workers))
     for worker in by:
@@ -363,7 +369,8 @@ def test_a_repeated_push_counts_once_and_is_answered_again():
 def test_a_push_repeated_while_its_result_is_computed_changes_nothing():
     entered, go_on = threading.Event(), threading.Event()
 
-    def slow(operation, parts):
+    def slow(operation, piece, parts):
+        del operation, piece
         entered.set()
         assert go_on.wait(60)
         return parts[1]
@@ -530,10 +537,10 @@ def test_nothing_is_kept_of_operations_that_no_worker_declares_any_more():
 def test_a_view_forgotten_while_a_result_is_computed_leaves_nothing_behind():
     reducing, go_on = threading.Event(), threading.Event()
 
-    def reduce(operation, parts):
+    def reduce(operation, piece, parts):
         reducing.set()
         assert go_on.wait(60)
-        return Reduction(ReferenceKernels()).reduce(operation, parts)
+        return Reduction(ReferenceKernels()).reduce(operation, piece, parts)
 
     served = Served(reduce=reduce)
     served.push(0, 0, floats(1, 2, 3, 4), view=1)

@@ -9,16 +9,26 @@ from terngrad.exchange.parameter_server.operations import Operation
 
 
 class Arithmetic(Protocol):
-    """Computes results; many threads may call at the same time."""
+    """Computes results; many threads may call at the same time.
 
-    def reduce(self, operation: Operation, parts: Sequence[memoryview]) -> memoryview:
+    Pushes are payloads, as they travel. Results are as a ps computes with them.
+    """
+
+    def reduce(self, operation: Operation, piece: int, parts: Sequence[memoryview]) -> memoryview:
         """Returns the result of some workers' pushes of a piece, in the order of workers."""
 
-    def leave_out(self, operation: Operation, total: memoryview, part: memoryview) -> memoryview:
+    def leave_out(
+        self, operation: Operation, piece: int, total: memoryview, part: memoryview
+    ) -> memoryview:
         """Returns a result without one of the pushes in it; see `Operation.leaves_out_own`."""
 
-    def others(self, operation: Operation, parts: Sequence[memoryview]) -> Sequence[memoryview]:
-        """Returns for each of the pushes the result of all others."""
+    def payload(self, operation: Operation, result: memoryview) -> memoryview:
+        """Returns a result as it travels."""
+
+    def others(
+        self, operation: Operation, piece: int, parts: Sequence[memoryview]
+    ) -> Sequence[memoryview]:
+        """Returns for each of the pushes the payload with the result of all others."""
 
 
 class Answers:
@@ -28,6 +38,7 @@ class Answers:
         self,
         arithmetic: Arithmetic,
         operation: Operation,
+        piece: int,
         parts: Mapping[int, memoryview],
         *,
         keeps: bool,
@@ -37,13 +48,15 @@ class Answers:
         Args:
           arithmetic: combines the parts.
           operation: operation of the piece.
+          piece: its index.
           parts: push of each contributor, in the order of workers.
           keeps: whether workers may ask later, which get the result of all parts.
         """
-        self._arithmetic, self._operation, self._parts = arithmetic, operation, [*parts.values()]
+        self._arithmetic, self._operation, self._piece = arithmetic, operation, piece
+        self._parts = [*parts.values()]
         self._others: dict[int, memoryview] = {}
         if operation.leaves_out_own:
-            others = arithmetic.others(operation, self._parts)
+            others = arithmetic.others(operation, piece, self._parts)
             self._others = dict(zip(parts, others, strict=True))
         self._total = None if self._others and not keeps else self._add()
 
@@ -63,8 +76,10 @@ class Answers:
         return worker in self._others
 
     def to(self, worker: int) -> memoryview:
-        """Returns the answer to a worker."""
-        return self._others[worker] if self.differ(worker) else self.total
+        """Returns the payload of the answer to a worker."""
+        if self.differ(worker):
+            return self._others[worker]
+        return self._arithmetic.payload(self._operation, self.total)
 
     def _add(self) -> memoryview:
-        return self._arithmetic.reduce(self._operation, self._parts)
+        return self._arithmetic.reduce(self._operation, self._piece, self._parts)

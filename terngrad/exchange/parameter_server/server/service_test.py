@@ -19,10 +19,14 @@ class First:
     def __init__(self):
         self.reduced = []
 
-    def reduce(self, operation, parts):
-        del operation
+    def reduce(self, operation, piece, parts):
+        del operation, piece
         self.reduced.append(parts)
         return parts[0]
+
+    def payload(self, operation, result):
+        del operation
+        return result
 
 
 @pytest.fixture(name="clock")

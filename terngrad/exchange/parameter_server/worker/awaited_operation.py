@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 
@@ -13,6 +14,14 @@ from terngrad.service.messages import Header
 # Takes the bytes of a result, the number of workers that contributed to the step, and whether the
 # result lacks this worker's own part, which is to be added.
 Deliver = Callable[[np.ndarray, int, bool], None]
+
+
+class Packing(Protocol):
+    """Brings codes into base 3 and back; see `Kernels`."""
+
+    def pack_base3(self, words: memoryview, digits: int) -> memoryview: ...
+
+    def unpack_base3(self, packed: memoryview, digits: int, words: np.ndarray) -> None: ...
 
 
 @dataclasses.dataclass
@@ -25,6 +34,7 @@ class AwaitedOperation:
       servers: index of the ps of each piece.
       deliver: takes a result.
       cancel: called when no more results will arrive.
+      packing: of the codes; may be None for other kinds.
       step: step of the awaited result.
       view: number of the view in which that step is made.
       contributors: workers that make that step; None until ps 0 decides.
@@ -37,6 +47,7 @@ class AwaitedOperation:
     servers: list[int]
     deliver: Deliver
     cancel: Callable[[], None]
+    packing: Packing | None = None
     step: int = -1
     view: int = 0
     contributors: bytes | None = None
@@ -53,6 +64,24 @@ class AwaitedOperation:
         """Whether a piece of the awaited result is missing."""
         is_current = (header.step, header.view) == (self.step, self.view)
         return is_current and header.piece in self.missing
+
+    def payload(self, piece: int, content: memoryview) -> memoryview:
+        """Returns a piece of a push as it travels; `content` is the whole."""
+        first, end = self.operation.piece_items(piece)
+        size = self.operation.pushed_bytes
+        part = content[first * size : end * size]
+        digits = self.operation.pushed_digits
+        return self.packing.pack_base3(part, digits) if digits else part
+
+    def fill(self, piece: int, payload: memoryview, result: np.ndarray) -> None:
+        """Writes a piece of a result from the payload of its message."""
+        first, end = self.operation.piece_items(piece)
+        size = self.operation.result_bytes
+        part = result[first * size : end * size]
+        if digits := self.operation.result_digits:
+            self.packing.unpack_base3(payload, digits, part)
+        else:
+            part[:] = payload
 
     def deliver_nothing(self) -> None:
         """Delivers zeros, so that an abandoned step can end."""

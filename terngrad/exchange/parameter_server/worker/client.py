@@ -11,7 +11,7 @@ import numpy as np
 from terngrad.cluster.pulse import Pulse
 from terngrad.exchange.parameter_server import groups
 from terngrad.exchange.parameter_server.operations import Operation
-from terngrad.exchange.parameter_server.worker.awaited_operation import Deliver
+from terngrad.exchange.parameter_server.worker.awaited_operation import Deliver, Packing
 from terngrad.exchange.parameter_server.worker.meeting import Meeting
 from terngrad.exchange.parameter_server.worker.servers import Servers
 from terngrad.exchange.parameter_server.worker.steps import Steps
@@ -136,9 +136,15 @@ class Client:
         """See `Decisions`."""
         return self.steps.follows(step)
 
-    def declare(self, operation: Operation, deliver: Deliver, cancel: Callable[[], None]) -> int:
+    def declare(
+        self,
+        operation: Operation,
+        deliver: Deliver,
+        cancel: Callable[[], None],
+        packing: Packing | None = None,
+    ) -> int:
         """See `Steps.declare`."""
-        index = self.steps.declare(operation, deliver, cancel)
+        index = self.steps.declare(operation, deliver, cancel, packing)
         if self.failure:
             cancel()
         return index

@@ -10,7 +10,11 @@ import numpy as np
 
 from terngrad.exchange.parameter_server import groups
 from terngrad.exchange.parameter_server.operations import Operation, Shares
-from terngrad.exchange.parameter_server.worker.awaited_operation import AwaitedOperation, Deliver
+from terngrad.exchange.parameter_server.worker.awaited_operation import (
+    AwaitedOperation,
+    Deliver,
+    Packing,
+)
 from terngrad.exchange.parameter_server.worker.decisions import Decisions
 from terngrad.exchange.parameter_server.worker.servers import Servers
 from terngrad.service.messages import Header, View, join_frame, split_frame
@@ -80,18 +84,25 @@ class Steps:
         with self.lock:
             return self._decisions.follows(step)
 
-    def declare(self, operation: Operation, deliver: Deliver, cancel: Callable[[], None]) -> int:
+    def declare(
+        self,
+        operation: Operation,
+        deliver: Deliver,
+        cancel: Callable[[], None],
+        packing: Packing | None = None,
+    ) -> int:
         """Declares a new operation to all ps; returns its index.
 
         Args:
           operation: all workers must declare the operations of a family in the same order.
           deliver: called with each result, from another thread.
           cancel: called once, if no more results will arrive.
+          packing: of codes that travel in base 3; may be None for others.
         """
         with self.lock:
             index = len(self._awaited)
             servers = self._shares.assign(operation)
-            declared = AwaitedOperation(index, operation, servers, deliver, cancel)
+            declared = AwaitedOperation(index, operation, servers, deliver, cancel, packing)
             self._awaited.append(declared)
             for ps in range(self._servers.count):
                 self._send(ps, _declaration(declared))
@@ -159,13 +170,11 @@ class Steps:
             return  # an earlier process of this worker declared the operation
         declared = self._awaited[header.operation]
         operation = declared.operation
-        first, end = operation.piece_items(header.piece)
-        start, size = first * operation.result_bytes, (end - first) * operation.result_bytes
         with self.lock:
             result = declared.result if declared.awaits(header) else None
         if result is None:
             return  # a duplicate, or a piece of an abandoned step
-        if header.gone or payload.nbytes != size:
+        if header.gone or payload.nbytes != operation.result_size(header.piece):
             self.interrupt()  # this worker is too far behind: it needs another's state
             return
         if header.contributors != declared.contributors:
@@ -175,7 +184,7 @@ class Steps:
                 f"allowed are {list(own)}"
             )
             return
-        result[start : start + size] = payload
+        declared.fill(header.piece, payload, result)
         with self.lock:  # several ps send pieces
             if not declared.awaits(header):
                 return
@@ -261,14 +270,12 @@ class Steps:
 
         A ps refuses it before, since it keeps nothing of a view that nobody else is in.
         """
-        operation, size = push.declared.operation, push.declared.operation.pushed_bytes
         pushes = self._rank in (those := groups.unpack(contributors))
         with self.lock:
             if pushes and self._is_current(push) and not self._are_met(those):
                 self._unmet.append((push, contributors))
                 return
         for piece, server in enumerate(push.declared.servers):
-            first, end = operation.piece_items(piece) if pushes else (0, 0)
             header = Header(
                 step=push.step,
                 operation=push.declared.index,
@@ -276,7 +283,8 @@ class Steps:
                 view=push.view,
                 contributors=contributors,
             )
-            frame = join_frame(header, push.content[first * size : end * size])
+            payload = push.declared.payload(piece, push.content) if pushes else b""
+            frame = join_frame(header, payload)
             with self.lock:  # not between the start of a stream and the declarations on it
                 if not self._is_current(push):
                     return

@@ -7,6 +7,7 @@ from terngrad.exchange.parameter_server import groups
 from terngrad.exchange.parameter_server.operations import Kind, Operation
 from terngrad.exchange.parameter_server.worker.servers import Servers
 from terngrad.exchange.parameter_server.worker.steps import Steps
+from terngrad.ops.reference import ReferenceKernels
 from terngrad.service.messages import Header, View, join_frame, split_frame
 
 BOTH = groups.pack([0, 1])
@@ -95,7 +96,8 @@ def test_its_part_is_missing_where_it_contributed_and_the_others_sum_takes_fewer
     servers.opened(0)
     steps = Steps(0, servers, lambda ps, frame: None, lambda step: None, pytest.fail)
     operation = Operation("sum", Kind.CODES, 1, 1, workers)
-    steps.declare(operation, lambda *result: delivered.append(result), lambda: None)
+    deliver = lambda *result: delivered.append(result)
+    steps.declare(operation, deliver, lambda: None, ReferenceKernels())
     steps.install(View(number=7, members=groups.pack(range(workers)), needed=1))
     steps.go(3, contributors)
     steps.push(0, 3, np.uint32([5, 1]))
