@@ -49,16 +49,19 @@ def download(folder: str) -> str:
 
 
 def load(folder: str) -> Splits:
-    """Reads the four IDX files, plain or gzipped; only gzipped ones have published checksums.
+    """Reads the four IDX files, plain or gzipped; any plain ones load without a warning.
 
     Raises:
       ValueError: a file is missing, damaged or not an IDX file, or images and labels do not match.
     """
-    return mnist.load_files(folder, INFO, _is_published)
+    return mnist.load_files(folder, INFO, _published_as)
 
 
-def _is_published(name: str, stored: bytes) -> bool:
-    return not mnist.is_zipped(stored) or hashlib.sha256(stored).hexdigest() == _SHA256[name]
+def _published_as(name: str, stored: bytes) -> str:
+    if known := mnist.published_as(name, stored):
+        return known
+    is_own = not mnist.is_zipped(stored) or hashlib.sha256(stored).hexdigest() == _SHA256[name]
+    return INFO.name if is_own else ""
 
 
 def _has(path: str, sha256: str) -> bool:

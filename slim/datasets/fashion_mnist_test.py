@@ -2,6 +2,9 @@
 
 import hashlib
 
+import numpy as np
+import pytest
+
 from slim.conversion import convert
 from slim.datasets import dataset_factory, fashion_mnist, finding, mnist
 from slim.testing import write_mnist
@@ -30,3 +33,43 @@ def test_gzipped_files_are_compared_with_the_published_checksums(tmp_path, caplo
         monkeypatch.setitem(fashion_mnist._SHA256, name, hashlib.sha256(stored).hexdigest())
     fashion_mnist.load(str(tmp_path))
     assert not caplog.text
+
+
+@pytest.fixture(name="clothes")
+def _clothes(tmp_path, monkeypatch):
+    """A folder whose files have Fashion-MNIST's checksums."""
+    write_mnist(tmp_path)
+    for name in sum(mnist.FILES.values(), ()):
+        digest = hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()
+        monkeypatch.setitem(mnist._FASHION_SHA256, name, digest)
+    return tmp_path
+
+
+def test_its_files_taken_for_mnist_name_the_flag_in_one_line(clothes, caplog):
+    mnist.load(str(clothes))
+    (record,) = caplog.records
+    assert record.getMessage().endswith(
+        "anyway; for fashion_mnist give --dataset_name=fashion_mnist"
+    )
+    caplog.clear()
+    fashion_mnist.load(str(clothes))
+    assert not caplog.text
+
+
+def test_other_files_name_no_flag(clothes, caplog):
+    (clothes / "t10k-labels-idx1-ubyte").write_bytes(mnist.format_idx(np.zeros(12, np.uint8)))
+    mnist.load(str(clothes))
+    assert "are not as mnist was published" in caplog.text
+    assert "--dataset_name" not in caplog.text
+    with pytest.raises(ValueError, match=r"--dataset_dir=\S+$"):
+        finding.find_files("mnist", "train", str(clothes))
+
+
+def test_a_program_for_mnist_names_the_flags_for_a_folder_with_its_files_or_records(clothes):
+    with pytest.raises(
+        ValueError, match=r"add --source_dir=\S+, and --dataset_name=fashion_mnist in all programs$"
+    ):
+        finding.find_files("mnist", "train", str(clothes))
+    convert.convert("fashion_mnist", str(clothes), source_dir=str(clothes))
+    with pytest.raises(ValueError, match="of fashion_mnist: for these add --dataset_name=fashion_"):
+        finding.find_files("mnist", "train", str(clothes))

@@ -7,7 +7,7 @@ import re
 
 from absl import logging
 
-from slim.datasets import catalog, labels
+from slim.datasets import catalog, labels, mnist
 from slim.datasets.dataset_info import DatasetInfo
 
 DATASETS: dict[str, DatasetInfo] = {name: module.INFO for name, module in catalog.MODULES.items()}
@@ -56,7 +56,7 @@ def find_files(name: str, split: str, data_dir: str) -> tuple[str, ...]:
     if not totals:
         raise ValueError(
             f"{data_dir} holds neither {split}-{info.name}.tfrecord nor {split}-?????-of-?????; "
-            f"make them with {info.command(data_dir)}"
+            f"make them with {info.command(data_dir)}{_hint(info, split, data_dir)}"
         )
     if len(totals) > 1:
         raise ValueError(
@@ -65,3 +65,18 @@ def find_files(name: str, split: str, data_dir: str) -> tuple[str, ...]:
     if len(shards) < int(totals[0]):
         logging.warning("%s holds %d of %s %s shards", data_dir, len(shards), totals[0], split)
     return tuple(os.path.join(data_dir, match[0]) for match in shards)
+
+
+def _hint(info: DatasetInfo, split: str, folder: str) -> str:
+    """Says which flags fit a folder that holds another data set of the same kind; "" if none."""
+    alike = [o.name for o in DATASETS.values() if o.image_shape == info.image_shape]
+    for other in alike:
+        if os.path.isfile(os.path.join(folder, f"{split}-{other}.tfrecord")):
+            return f"; it holds those of {other}: for these add --dataset_name={other}"
+    original = mnist.find_published(folder) if info.name in mnist.NAMES else ""
+    if original in ("", info.name):
+        return ""
+    return (
+        f"; it holds the original files of {original}: for these add --source_dir={folder}, "
+        f"and --dataset_name={original} in all programs"
+    )

@@ -55,6 +55,14 @@ _SAMPLE_SHA256 = {  # of the files of the sample in mnist_sample/, after gunzip
     "t10k-images-idx3-ubyte": "a51e2d3dd51e45c9b4d3696ea77423669135a941d6f9dd0601b1f25118d2faeb",
     "t10k-labels-idx1-ubyte": "c8d9c1279793466699980474ba7404217cd19185782723424d76af81c28b86c4",
 }
+_FASHION_SHA256 = {  # of Fashion-MNIST's files, which have the same names, after gunzip
+    "train-images-idx3-ubyte": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+    "train-labels-idx1-ubyte": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+    "t10k-images-idx3-ubyte": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+    "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+}
+NAMES = ("mnist", "fashion_mnist")  # data sets in files of these names
+_KNOWN = (("mnist", _SHA256), ("mnist", _SAMPLE_SHA256), ("fashion_mnist", _FASHION_SHA256))
 _IDX_UINT8 = 8  # code of the element type
 
 
@@ -72,36 +80,37 @@ def load(folder: str) -> Splits:
     Raises:
       ValueError: a file is missing, damaged or not an IDX file, or images and labels do not match.
     """
-    return load_files(folder, INFO, _is_published)
+    return load_files(folder, INFO, published_as)
 
 
-def load_files(
-    folder: str, info: DatasetInfo, is_published: Callable[[str, bytes], bool]
-) -> Splits:
+def load_files(folder: str, info: DatasetInfo, published_as: Callable[[str, bytes], str]) -> Splits:
     """Reads the four IDX files of a data set in MNIST's format, plain or gzipped.
 
     Args:
       folder: folder of the files.
       info: the data set.
-      is_published: (name of a file without .gz, its content as stored) -> whether it is the
-        published one. Others are loaded with one warning.
+      published_as: (name of a file without .gz, its content as stored) -> the data set whose
+        published file this is, or "". Files of others are loaded with one warning.
 
     Raises:
       ValueError: see `load`.
     """
-    splits, others = {}, []
+    splits, datasets = {}, {}
     for split, (images_name, labels_name) in FILES.items():
-        images_path, images = _load_idx(folder, images_name, 3, is_published, others)
-        _, labels = _load_idx(folder, labels_name, 1, is_published, others)
+        images_path, images = _load_idx(folder, images_name, 3, published_as, datasets)
+        _, labels = _load_idx(folder, labels_name, 1, published_as, datasets)
         images = images[..., np.newaxis]
         check_split(info, images_path, images, labels)
         splits[split] = images, labels.astype(np.int64)
-    if others:
+    if others := [name for name, dataset in datasets.items() if dataset != info.name]:
+        found = {datasets[name] for name in others}
+        hint = "".join(f"; for {name} give --dataset_name={name}" for name in found if name)
         logging.warning(
-            "%s: %s not as %s was published (other checksums); converting anyway",
+            "%s: %s not as %s was published (other checksums); converting anyway%s",
             folder,
             f"{', '.join(others)} {'is' if len(others) == 1 else 'are'}",
             info.name,
+            hint if len(found) == 1 else "",
         )
     return splits
 
@@ -142,20 +151,22 @@ def _load_idx(
     folder: str,
     name: str,
     rank: int,
-    is_published: Callable[[str, bytes], bool],
-    others: list[str],
+    published_as: Callable[[str, bytes], str],
+    datasets: dict[str, str],
 ) -> tuple[str, np.ndarray]:
-    """Returns a file's path and array; appends its name to `others` if it is not as published."""
-    candidates = [os.path.join(folder, name + suffix) for suffix in ("", ".gz")]
-    path = next(filter(os.path.isfile, candidates), None)
-    if path is None:
+    """Returns a file's path and array; notes in `datasets` as which one's file it was published."""
+    if (path := _path(folder, name)) is None:
         raise ValueError(f"{folder} holds neither {name} nor {name}.gz")
     with open(path, "rb") as file:
         stored = file.read()
     array = parse_idx(unzipped(stored, path), path, rank)
-    if not is_published(name, stored):
-        others.append(os.path.basename(path))
+    datasets[os.path.basename(path)] = published_as(name, stored)
     return path, array
+
+
+def _path(folder: str, name: str) -> str | None:
+    candidates = [os.path.join(folder, name + suffix) for suffix in ("", ".gz")]
+    return next(filter(os.path.isfile, candidates), None)
 
 
 def is_zipped(stored: bytes) -> bool:
@@ -173,9 +184,25 @@ def unzipped(stored: bytes, path: str) -> bytes:
         raise ValueError(f"{path}: damaged gzip file ({error})") from None
 
 
-def _is_published(name: str, stored: bytes) -> bool:
+def published_as(name: str, stored: bytes) -> str:
+    """Returns the data set whose file of this name has this content; "" if none is known."""
     digest = hashlib.sha256(unzipped(stored, name)).hexdigest()
-    return digest in (_SHA256[name], _SAMPLE_SHA256[name])
+    return next((dataset for dataset, known in _KNOWN if known[name] == digest), "")
+
+
+def find_published(folder: str) -> str:
+    """Returns the data set whose four published files a folder holds; "" if none is known."""
+    found = set()
+    for name in sum(FILES.values(), ()):
+        if (path := _path(folder, name)) is None:
+            return ""
+        with open(path, "rb") as file:
+            stored = file.read()
+        try:
+            found.add(published_as(name, stored))
+        except ValueError:  # it is damaged
+            return ""
+    return found.pop() if len(found) == 1 else ""
 
 
 def _has(path: str, sha256: str) -> bool:

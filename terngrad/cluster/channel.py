@@ -19,6 +19,7 @@ from terngrad.cluster.encrypted import (
     Encryption,
     EncryptionError,
 )
+from terngrad.cluster.pulse import Begun
 
 _LONGEST_HELLO = 1 << 16  # bytes; for messages of a process that is not admitted yet
 _LONGEST_MESSAGE = 1 << 20
@@ -57,7 +58,8 @@ class Peer:
       batches: its last reported progress; see `Pulse`.
       left: whether it announced that it ends.
       is_leaving: whether it has begun its last operation, and may still wait for others to leave.
-      begun: how many operations with the others it had begun by then; see `Pulse`.
+      made: how many operations with the others it had begun by then; see `Pulse`.
+      begun: the same as it last reported, before.
       answers: its messages other than signs of life; None after the last one.
       fault: what is wrong with the other side, as TLS says; "" = nothing that is known.
     """
@@ -70,7 +72,8 @@ class Peer:
         self.batches: int | None = None
         self.left = False
         self.is_leaving = False
-        self.begun = 0
+        self.made = 0
+        self.begun = Begun()
         self.answers: queue.Queue[dict | None] = queue.Queue()
         self.fault = ""
         self._connection: socket.socket | EncryptedSocket = connection

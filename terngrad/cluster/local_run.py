@@ -22,6 +22,7 @@ import rich.text
 
 from terngrad import allocator
 from terngrad.cluster.restarts import MOST_IN_A_ROW, SHORT_SECS, Restarts
+from terngrad.cluster.tracebacks import without_stopped_imports
 
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 _LOOK_SECS = 0.1
@@ -86,6 +87,10 @@ class Requests:
         while not self.events and (left := deadline - time.monotonic()) > 0:
             time.sleep(min(_LOOK_SECS, left))
         return bool(self.events)
+
+    def has_ctrl_c(self) -> bool:
+        """Whether Ctrl-C came."""
+        return any(event.status == 128 + signal.SIGINT for event in self.events)
 
     def at_once(self) -> bool:
         """Whether Ctrl-C came twice. Other signals, such as SIGHUP, may arrive twice anyway."""
@@ -159,6 +164,7 @@ class LocalRun:
         self._are_told = False  # whether the parameter servers were asked to end
         self._threads: list[threading.Thread] = []
         self._ends: list[_Event] = []
+        self._is_hushed = False  # whether tracebacks of Ctrl-C were left out
 
     def run(self) -> int:
         """Runs the processes; returns 0, or the status of the first failure or request to end.
@@ -200,8 +206,11 @@ class LocalRun:
             self._threads.append(thread)
 
     def _show(self, label: str, colour: str, process: subprocess.Popen) -> None:
-        for line in process.stdout:
+        for line in without_stopped_imports(process.stdout, self._requests.has_ctrl_c, self._hush):
             self._output.show(rich.text.Text(f"[{label}] ", style=colour) + line.rstrip("\n"))
+
+    def _hush(self) -> None:
+        self._is_hushed = True
 
     def _note_end(self, process: subprocess.Popen, member: Process) -> None:
         code = process.wait()
@@ -297,6 +306,8 @@ class LocalRun:
             thread.join(_LOOK_SECS)
             while thread.is_alive() and not self._requests.at_once():
                 thread.join(_LOOK_SECS)
+        if self._is_hushed:
+            self._output.show("SIGINT: stopped while modules were loading.")
 
 
 def _send(process: subprocess.Popen, number: int) -> None:

@@ -24,19 +24,23 @@ from terngrad.cluster.channel import (
     SharedError,
     name_of,
 )
-from terngrad.cluster.pulse import Pulse, Standstill
+from terngrad.cluster.pulse import Begun, Pulse, Standstill, divergence
 from terngrad.cluster.reachability import Reachability
 
 _LONGEST_BEAT_SECS = 1.0
 _BEATS = 4  # minimum number of signs of life before a time-out
 _LAST_WORDS_SECS = 2.0
 _EXIT_CODE = 1
+_shown: list[BaseException] = []
 
 Facts = Mapping[str, str]
 
 
 def end_process(message: str) -> None:
-    """Ends this process at once, even if TensorFlow holds its main thread or nobody can read."""
+    """Ends this process at once, even if TensorFlow holds its main thread or nobody can read.
+
+    With an empty message it says nothing.
+    """
     try:
         speaker = threading.Thread(target=_say, args=(message,), daemon=True)
         speaker.start()
@@ -49,7 +53,7 @@ def end_process(message: str) -> None:
 
 def _say(message: str) -> None:
     with contextlib.suppress(Exception):
-        print(message, file=sys.stderr, flush=True)
+        print(message, end="\n" if message else "", file=sys.stderr, flush=True)
     with contextlib.suppress(Exception):
         sys.stdout.flush()
 
@@ -158,17 +162,18 @@ class Membership(contextlib.AbstractContextManager):
             peer.heard_at = self._clock
             if "beat" in message:
                 peer.batches = message["beat"]
+                peer.begun = Begun(*message.get("begun", Begun()))
             elif "failed" in message:
                 blame = "" if message.get("shared") else f"{self._name(peer.rank)} failed: "
                 self._lose(f"{blame}{message['failed']}")
             elif "lost" in message:
                 self._lose(self._as_told(message["lost"]))
             elif "leaving" in message:
-                peer.begun = message.get("begun", 0)
+                peer.made = message.get("begun", 0)
                 peer.is_leaving = True
                 peer.answers.put(None)
             elif "bye" in message:
-                peer.begun = message.get("begun", 0)
+                peer.made = message.get("begun", 0)
                 peer.left = peer.is_leaving = True
                 peer.answers.put(None)
             else:
@@ -194,8 +199,8 @@ class Membership(contextlib.AbstractContextManager):
             # While this process was stopped, or got no CPU time, it could not receive either.
             self._clock += min(now - last, 2 * self._beat_secs)
             last = now
-            self._tell({"beat": self._pulse.batches})
-            if loss := self._silent() or self._gone() or self._behind():
+            self._tell({"beat": self._pulse.batches, "begun": self._pulse.begun})
+            if loss := self._silent() or self._gone() or self._diverged() or self._behind():
                 self._lose(loss)
 
     def _silent(self) -> str:
@@ -206,17 +211,21 @@ class Membership(contextlib.AbstractContextManager):
         return ""
 
     def _gone(self) -> str:
-        begun = self._pulse.begun
+        begun = self._pulse.begun.count
         for rank, peer in self._peers.items():
-            if peer.is_leaving and peer.begun < begun:
+            if peer.is_leaving and peer.made < begun:
                 return (
-                    f"{self._name(rank)} left after {peer.begun} operations with the others, of "
+                    f"{self._name(rank)} left after {peer.made} operations with the others, of "
                     f"which this one has begun {begun}: all need equally many batches and calls"
                 )
         return ""
 
+    def _diverged(self) -> str:
+        here = {rank: peer.begun for rank, peer in self._peers.items() if not peer.is_leaving}
+        return divergence(here | {self._rank: self._pulse.begun}, self._name)
+
     def _bye(self) -> dict:
-        return {"bye": True, "begun": self._pulse.begun}
+        return {"bye": True, "begun": self._pulse.begun.count}
 
     def _behind(self) -> str:
         if self._rank:  # only the chief knows the progress of all
@@ -258,7 +267,7 @@ class Membership(contextlib.AbstractContextManager):
         deadline = time.monotonic() + self._timeout_secs
         if "bye" in message and self._rank == 0:
             self._is_leaving = True
-            self._tell({"leaving": True, "begun": self._pulse.begun})
+            self._tell({"leaving": True, "begun": self._pulse.begun.count})
             while any(not peer.left for peer in self._peers.values()):
                 if self._over or time.monotonic() > deadline:
                     break
@@ -304,6 +313,16 @@ def difference(mine: Facts, theirs: Facts, my_name: str, their_name: str) -> str
         if here != there:
             return f"{name} is {there} on {their_name} and {here} on {my_name}"
     return ""
+
+
+def note_shown(error: BaseException) -> None:
+    """Notes that the program has shown the error that ends it, perhaps in its own way."""
+    _shown[:] = [error]
+
+
+def was_shown(error: BaseException) -> bool:
+    """Returns whether it is certain that the program has shown an error."""
+    return any(error is shown for shown in _shown)
 
 
 def reason_of(error: BaseException) -> str:

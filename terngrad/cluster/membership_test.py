@@ -166,13 +166,30 @@ def test_law_10_one_that_ends_before_all_agree_is_named(how):
 def test_a_chief_that_leaves_early_is_named_at_once_and_keeps_its_exit_status():
     pulses = [Pulse(), Pulse()]
     members, losses = join_all(2, pulses=pulses)
-    pulses[1].begin()
+    pulses[1].begin("barrier")
     end(members[:1])
     rank, text = losses.get(timeout=20.0)
     assert (rank, text[:42]) == (1, "worker 1 (host1:2222) ends: worker 0 (host")
     assert "left after 0 operations with the others" in text
     end(members[1:])
     assert losses.empty()
+
+
+def test_members_in_different_operations_are_named_by_all():
+    pulses = [Pulse(), Pulse(), Pulse()]
+    members, losses = join_all(3, pulses=pulses)
+    for pulse in pulses:
+        pulse.begin("a step")
+    for pulse, what in zip(pulses[1:], ("all_gather", "a step"), strict=True):
+        pulse.begin(what)  # while the chief computes
+    pulses[0].begin("a step")
+    found = dict(losses.get(timeout=20.0) for _ in members)
+    where = "all_gather on worker 1 (host1:2222)"
+    assert sorted(found) == [0, 1, 2]
+    for text in found.values():
+        assert "ends: the workers do not run the same operations: number 2 is" in text
+        assert where in text
+    end(members)
 
 
 @pytest.mark.slow

@@ -8,9 +8,19 @@ gradients: it alone has taken fewer batches. A process that computes for a long 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
+STEP = "a step"
 HOPELESS = 10  # time-outs after which even a slow step counts as failed
+
+
+class Begun(NamedTuple):
+    """How many operations with the others a process has begun, and what the last one is."""
+
+    count: int = 0
+    last: str = ""
 
 
 class Pulse:
@@ -25,11 +35,16 @@ class Pulse:
     def __init__(self) -> None:
         """Starts outside steps."""
         self.batches: int | None = None
-        self.begun = 0
+        self.begun = Begun()
+        self._lock = threading.Lock()
 
-    def begin(self) -> None:
-        """Counts an operation with the others, which must all make as many."""
-        self.begun += 1
+    def begin(self, what: str) -> None:
+        """Counts an operation with the others, which must all make the same ones.
+
+        What belongs to a step counts as `STEP`: parts of a graph begin in any order.
+        """
+        with self._lock:
+            self.begun = Begun(self.begun.count + 1, what)
 
     @contextlib.contextmanager
     def steps(self, done: int) -> Iterator[None]:
@@ -44,6 +59,31 @@ class Pulse:
         """Counts a batch; callable from any thread."""
         if self.batches is not None:
             self.batches += 1
+
+
+def divergence(begun: Mapping[int, Begun], name: Callable[[int], str]) -> str:
+    """Says which processes are in different operations, each of which waits for ever.
+
+    Nobody goes on before all have begun the same operation, so two processes that have begun
+    equally many are in the same one.
+
+    Args:
+      begun: by rank.
+      name: returns the name of a process for messages.
+
+    Returns:
+      The error; "" = there is none.
+    """
+    places: dict[int, dict[str, list[int]]] = {}
+    for rank, (count, last) in sorted(begun.items()):
+        if last:
+            places.setdefault(count, {}).setdefault(last, []).append(rank)
+    for count, by_operation in places.items():
+        if len(by_operation) > 1:
+            each = (f"{what} on {', '.join(map(name, on))}" for what, on in by_operation.items())
+            where = " and ".join(each)
+            return f"the workers do not run the same operations: number {count} is {where}"
+    return ""
 
 
 class Standstill:

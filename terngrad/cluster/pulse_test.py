@@ -2,7 +2,7 @@
 
 import pytest
 
-from terngrad.cluster.pulse import Pulse, Standstill
+from terngrad.cluster.pulse import Begun, Pulse, Standstill, divergence
 
 
 def after(*moments):
@@ -78,3 +78,33 @@ def test_batches_count_only_within_steps():
         pulse.tick()
         assert pulse.batches == 11
     assert pulse.batches is None
+
+
+GATHER, STEP = Begun(5, "all_gather"), Begun(5, "a step")
+
+
+@pytest.mark.parametrize(
+    ("begun", "expected"),
+    [
+        (
+            [GATHER, STEP, STEP],
+            "number 5 is all_gather on worker 0 and a step on worker 1, worker 2",
+        ),
+        ([Begun(6, "barrier"), GATHER, STEP], "number 5 is all_gather on worker 1 and a step on"),
+        ([GATHER, GATHER], ""),
+        ([GATHER, Begun(4, "a step"), Begun(6, "barrier")], ""),  # on their way
+        ([Begun(), Begun(5), GATHER], ""),  # that tell nothing
+    ],
+)
+def test_processes_in_different_operations_of_the_same_number_are_named(begun, expected):
+    found = divergence(dict(enumerate(begun)), "worker {}".format)
+    why = "the workers do not run the same operations: "
+    assert found.startswith(why + expected if expected else "")
+    assert bool(found) == bool(expected)
+
+
+def test_a_pulse_counts_operations_and_knows_the_last_one():
+    pulse = Pulse()
+    pulse.begin("barrier")
+    pulse.begin("a step")
+    assert pulse.begun == (2, "a step")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -13,7 +12,8 @@ from types import ModuleType
 from typing import Any
 
 from terngrad.cluster import launched
-from terngrad.cluster.membership import end_process, reason_of
+from terngrad.cluster.channel import MembershipError
+from terngrad.cluster.membership import end_process, reason_of, was_shown
 from terngrad.exchange.two_shot import Transport
 
 Gather = Callable[[Any], list[Any]]
@@ -88,12 +88,10 @@ def ending_at_once(name: str) -> Iterator[None]:
     except SystemExit:  # all processes end at the same step
         raise
     except BaseException as error:
-        is_told = isinstance(error, ValueError | OSError) or error is _shown()
-        if isinstance(error, Exception) and not is_told:
+        is_told = was_shown(error)
+        is_short = is_told or isinstance(error, ValueError | OSError)
+        if isinstance(error, Exception) and not is_short:
             traceback.print_exc()
-        end_process(f"{name} ({socket.gethostname()}) ends: {reason_of(error)}")
-
-
-def _shown() -> BaseException | None:
-    """Returns the error that ended the program, which the interpreter has shown; None = it runs."""
-    return getattr(sys, "last_value", None)
+        says_all = is_told and isinstance(error, MembershipError)
+        said = f"{name} ({socket.gethostname()}) ends: {reason_of(error)}"
+        end_process("" if says_all else said)

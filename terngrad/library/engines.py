@@ -98,7 +98,6 @@ def _by_parameter_servers(meeting: Meeting) -> Group:
     rounds = itertools.count()
 
     def same(facts: Mapping[str, str]) -> None:
-        pulse.begin()
         agree(client, facts, hosts, next(rounds))
 
     return Group(rank, len(hosts), connection, same, pulse, kept)

@@ -15,7 +15,8 @@ import numpy as np
 import tensorflow as tf
 
 from terngrad.cluster.channel import MembershipError
-from terngrad.cluster.pulse import Pulse
+from terngrad.cluster.membership import note_shown, was_shown
+from terngrad.cluster.pulse import STEP, Pulse
 from terngrad.exchange.connection import Connection
 from terngrad.exchange.operation_errors import LOSSES, OperationError, reason
 from terngrad.exchange.two_shot import Transport
@@ -70,7 +71,7 @@ class Group(contextlib.AbstractContextManager):
         self._counts = collections.Counter()
         self.step: tf.Variable | None = None
         self._stands = False  # whether parameter servers have let this process make steps
-        self._shown: BaseException | None = None  # the last error that was shown early
+        self._shown: BaseException | None = None  # the last error that this group has shown
         if membership:
             atexit.register(self._end)
             self._show, sys.excepthook = sys.excepthook, self._show_error
@@ -109,7 +110,7 @@ class Group(contextlib.AbstractContextManager):
         Raises:
           MembershipError: a process left or called something else.
         """
-        self.agree({f"barrier {self.count('barrier')}": "reached"})
+        self.agree({f"barrier {self.count('barrier')}": "reached"}, "barrier")
 
     def count(self, kind: str) -> int:
         """Returns how many of a kind this group has had before: all processes count alike.
@@ -119,13 +120,22 @@ class Group(contextlib.AbstractContextManager):
         self._counts[kind] += 1
         return self._counts[kind] - 1
 
-    def agree(self, facts: Mapping[str, str]) -> None:
+    def begin_step(self) -> None:
+        """Counts a part of a step that is made with the others."""
+        self.pulse.begin(STEP)
+
+    def agree(self, facts: Mapping[str, str], what: str) -> None:
         """Compares facts with those of the other processes, and waits for these.
+
+        Args:
+          facts: what must be equal.
+          what: names this operation in messages.
 
         Raises:
           MembershipError: names the first difference, or the process that left.
         """
         self.check_open()
+        self.pulse.begin(what)
         self._agree(facts)
 
     def broadcast(self, variables: Sequence[Any]) -> None:
@@ -142,7 +152,7 @@ class Group(contextlib.AbstractContextManager):
         if self.connection is None or not held:
             return
         kinds = ", ".join(f"{v.dtype.name}{list(v.shape)}" for v in held)
-        self.agree({"variables to broadcast": kinds})
+        self.agree({"variables to broadcast": kinds}, "broadcast")
         content = self._of_chief(_packed([v.numpy() for v in held]))
         values = _unpacked(content, [(v.shape, v.dtype.as_numpy_dtype) for v in held])
         if not self.is_chief:
@@ -152,7 +162,7 @@ class Group(contextlib.AbstractContextManager):
     def _of_chief(self, content: np.ndarray) -> np.ndarray:
         """Returns the chief's content, int32 [n]."""
         connection = self.connection
-        self.pulse.begin()
+        self.pulse.begin("broadcast")
         if isinstance(connection, Transport):
             return connection.broadcast(tf.constant(content), f"copy/{len(content)}").numpy()
         if not self._stands:
@@ -174,7 +184,7 @@ class Group(contextlib.AbstractContextManager):
         array = np.asarray(array)
         if self.connection is None:
             return array[np.newaxis]
-        self.pulse.begin()
+        self.pulse.begin("all_gather")
         packed = tf.constant(_packed([array]))
         # Transports tell shapes apart by names; a ps knows few names, and counts the calls.
         is_transport = isinstance(self.connection, Transport)
@@ -202,8 +212,7 @@ class Group(contextlib.AbstractContextManager):
         if membership:
             atexit.unregister(self._end)
             if isinstance(error, OperationError) and not self._is_loss(error):
-                error = RuntimeError(reason(error, ()))  # one of the program's own
-                kind = RuntimeError
+                kind, error = RuntimeError, _own(error)
             if isinstance(error, KeyboardInterrupt) and self.was_stopped:
                 kind, error = SystemExit, SystemExit()  # the others may still save
             self.connection = None
@@ -255,6 +264,7 @@ class Group(contextlib.AbstractContextManager):
                 said = "" if why is error else str(why)
         if error is not self._shown:
             self._show(kind, error, traceback)
+            self._shown = error
         if said:
             print(said, file=sys.stderr, flush=True)
 
@@ -262,10 +272,21 @@ class Group(contextlib.AbstractContextManager):
         """Leaves the others at the end of the program."""
         # The interpreter notes the error that ended the program there.
         error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
+        # It has called the hook before: this group's, or one of the program in its place.
+        if error and (error is self._shown or sys.excepthook != self._show_error):
+            note_shown(error)
         try:
             self.__exit__(type(error) if error else None, error, None)
         except ValueError as said:
             print(said, file=sys.stderr, flush=True)
+
+
+def _own(error: OperationError) -> RuntimeError:
+    """Returns an error of the program itself in place of TensorFlow's."""
+    own = RuntimeError(reason(error, ()))
+    if was_shown(error):
+        note_shown(own)
+    return own
 
 
 def plain(variable: Any) -> tf.Variable:

@@ -238,7 +238,7 @@ class Together(keras.callbacks.Callback):
             "steps of an epoch (use group.shard)": str(self.params.get("steps")),
             "weights of the model": _described(self.model),
         }
-        self._group.agree(facts)
+        self._group.agree(facts, "the start of fit")
 
     def _copy_state(self) -> None:
         variables = [*self.model.weights]

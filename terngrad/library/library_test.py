@@ -17,6 +17,7 @@ from tensorflow.python.framework import random_seed
 
 from terngrad.cluster.channel import MembershipError
 from terngrad.cluster.managed import launch
+from terngrad.cluster.membership import was_shown
 from terngrad.cluster.ports import free_ports
 from terngrad.codecs.factory import make_codecs
 from terngrad.exchange.local import LocalExchange
@@ -225,6 +226,61 @@ def test_a_call_after_a_worker_of_parameter_servers_has_left_names_it(call):
     assert re.search(r"worker 1 \S+ left after 0 operations", chief), chief
 
 
+HOOK = """
+import sys, time, terngrad
+group = terngrad.join(timeout_secs=20.0)
+if sys.argv[1] == "own hook":
+    sys.excepthook = lambda kind, error, _: print("shown:", error, file=sys.stderr, flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hook", ["own hook", "none"])
+def test_the_loss_of_a_worker_is_shown_once_over_parameter_servers(hook):
+    program = [sys.executable, "-c", HOOK + "group.rank or group.barrier()", hook]
+    (chief, status), *_ = finished([program] * 3, environments(2, servers=1))
+    assert status == 1, chief
+    begin = "shown: " if hook == "own hook" else r"worker 0 \S+ ends: "
+    assert re.search(rf"^{begin}worker 1 \S+ left after 0 operations", chief, re.M), chief
+    assert chief.count("left after 0 operations") == 1, chief
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hook", ["own hook", "none"])
+def test_an_error_under_mpirun_is_shown_once(hook):
+    text = HOOK + "if group.rank == 1: raise RuntimeError('a mistake')\ntime.sleep(20)"
+    with Started([*mpirun(2), "-c", text, hook]) as run:
+        assert run.finish() != 0
+    shown = "RuntimeError: a mistake" if hook == "none" else "shown: a mistake"
+    assert run.output.count("Traceback (most recent call last)") == (hook == "none"), run.output
+    assert run.output.count(shown) == 1, run.output
+    assert re.search(r"worker 1 \S+ ends: a mistake", run.output), run.output
+
+
+DIVERGING = """
+import sys, terngrad, tensorflow as tf
+group = terngrad.join(timeout_secs=20.0)
+reducer = terngrad.Reducer([tf.Variable([1.0, 2.0])], group)
+group.rank or eval(sys.argv[1])
+while True:
+    reducer([tf.ones([2])])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("servers", "call"),
+    [(0, "all_gather(1)"), (1, "all_gather(1)"), (0, "barrier()"), (1, "barrier()")],
+)
+def test_workers_that_do_not_run_the_same_operations_are_named_and_end(servers, call):
+    program = [sys.executable, "-c", DIVERGING, f"group.{call}"]
+    found = finished([program] * (2 + servers), environments(2, servers))
+    why = rf"number 4 is {call.partition('(')[0]} on worker 0 \S+ and a step on worker 1"
+    for output, status in found:
+        assert status == 1, output
+        assert len(re.findall(why, output)) == 1, output
+
+
 @pytest.mark.slow
 def test_law_6_the_first_float_means_equal_those_of_one_process_with_the_whole_batch(tmp_path):
     succeed(tmp_path, 2, "--gradients=float32", "--steps=1")
@@ -242,7 +298,7 @@ def test_law_6_the_first_float_means_equal_those_of_one_process_with_the_whole_b
         ("die", r"worker 1 \(127.0.0.1:\d+\) died: its connection closed"),
         ("fail", r"worker 1 \(127.0.0.1:\d+\) failed: 'a mistake'"),
         ("operation", r"worker 1 \(127.0.0.1:\d+\) failed: .*3 values"),
-        ("leave", r"worker 1 \S+ left after 3 operations with the others, of which this one has"),
+        ("leave", r"worker 1 \S+ left after 5 operations with the others, of which this one has"),
     ],
 )
 def test_a_worker_that_ends_early_is_named_and_ends_the_others(tmp_path, end, why):
@@ -499,6 +555,19 @@ def test_an_error_of_an_operation_is_shown_while_the_group_still_waits(shown, mo
     own = tf.errors.InternalError(None, None, "own")
     sys.excepthook(type(own), own, None)
     assert shown == [own]
+
+
+@pytest.mark.parametrize("hook", ["the group's", "the group's, not called", "the program's"])
+def test_an_error_counts_as_shown_only_where_a_hook_has_surely_shown_it(shown, monkeypatch, hook):
+    group = Group(0, 2, membership=Membership())
+    monkeypatch.setattr(sys, "last_value", error := RuntimeError("own"), raising=False)
+    if hook == "the program's":
+        monkeypatch.setattr(sys, "excepthook", lambda kind, error, _: shown.append(error))
+    if hook != "the group's, not called":
+        sys.excepthook(RuntimeError, error, None)
+    group._end()
+    assert was_shown(error) == (shown == [error])
+    assert not was_shown(RuntimeError("own"))
 
 
 def test_a_process_that_stopped_with_all_others_is_no_failure(shown):

@@ -125,7 +125,8 @@ class Reducer:
                 "nodes of the reducer": str(nodes),
                 "kernels": kernels.family,
                 "tensorflow": tf.version.VERSION,
-            }
+            },
+            "a new Reducer",
         )
         group.broadcast(held)
 
@@ -177,7 +178,7 @@ class Reducer:
         """The exchange, as operations of the current graph."""
         if self._group.connection is not None:
             with tf.control_dependencies(gradients[0][-1:]):  # a step without a batch is none
-                tf.numpy_function(self._group.pulse.begin, [], [])
+                tf.numpy_function(self._group.begin_step, [], [])
         step, exchange = self._step.read_value(), self._exchange
         keys = draw_keys(self._seed, step, exchange.first_node, self._nodes)
         devices = [""] * self._nodes  # those of the gradients

@@ -72,8 +72,9 @@ class Shared:
 
     def _graph(self, kind: str):
         def combine(by_node: list[list[tf.Tensor]]) -> list[tf.Tensor]:
-            tf.numpy_function(self._group.pulse.begin, [], [])
             values = by_node[0]
+            with tf.control_dependencies(values):  # a step without a batch is none
+                tf.numpy_function(self._group.begin_step, [], [])
             shapes = [tuple(value.shape) for value in values]
             name = f"{self._name}/{kind}/{zlib.crc32(repr(shapes).encode()):x}"
             rows = [_row(node) for node in by_node]

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from terngrad.cluster.channel import FinishedError, SharedError
-from terngrad.cluster.membership import compare, end_process, reason_of
+from terngrad.cluster.membership import compare, end_process, reason_of, was_shown
 from terngrad.cluster.pulse import HOPELESS, Pulse
 from terngrad.exchange.parameter_server.worker.client import Client
 
@@ -60,15 +60,16 @@ class Ending:
         except BaseException as error:
             why = reason_of(error)
             if client.failure:
-                self._end(client.failure, said=why)
+                says_all = was_shown(error) and reason_of(ValueError(client.failure)) in why
+                self._end(client.failure, "" if says_all else why)
             client.meeting.fail(why, is_shared=isinstance(error, SharedError))
             raise
         finally:
             client.close(is_done=True, why=why)
 
-    def _end(self, why: str, said: str = "") -> None:
+    def _end(self, why: str, said: str) -> None:
         self._client.close(is_done=True, why=why)
-        end_process(f"{self._name} ends: {said or why}")
+        end_process(f"{self._name} ends: {said}" if said else "")
 
     def _end_soon(self, why: str) -> None:
         """Lets the main thread save the steps made so far, unless it hangs."""
@@ -82,4 +83,4 @@ class Ending:
             now = time.monotonic()
             if self._pulse.batches is None:  # it may be saving, which takes as long as it takes
                 stepping_since = now
-        self._end(why)
+        self._end(why, why)

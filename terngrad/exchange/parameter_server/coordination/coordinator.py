@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+from terngrad.cluster.pulse import Begun
 from terngrad.exchange.parameter_server import groups
 from terngrad.exchange.parameter_server.coordination import patience, quorum, visits
 from terngrad.exchange.parameter_server.coordination.all_gather import AllGather
@@ -264,7 +265,8 @@ class Coordinator:
                 self._send(member, order)
 
     def _note_progress(self, worker: int, report: Report) -> None:
-        self._roster[worker].begun = report.progress.begun
+        last = report.progress.operation[:_LONGEST_REASON]
+        self._roster[worker].begun = Begun(report.progress.begun, last)
         if self._of.view is not None and worker not in self._of.members:
             return
         batches = report.progress.batches if report.progress.is_stepping else None
@@ -324,7 +326,7 @@ class Coordinator:
         """Does all that is possible now."""
         if self.outcome is not None:
             return
-        if end := patience.departure(self._of):
+        if end := patience.departure(self._of) or patience.divergence(self._of):
             self._end(end)
             return
         # Before the first view, values are sent when all workers have given theirs. Later they

@@ -60,10 +60,10 @@ class Cluster:
         report.progress.is_stepping, report.progress.batches = batches is not None, batches or 0
         self.coordinator.hear(worker, report)
 
-    def begin_operation(self, worker, begun):
-        """Reports how many operations with the others the worker has begun."""
+    def begin_operation(self, worker, begun, last="a step"):
+        """Reports how many operations with the others the worker has begun, and the last one."""
         report = Report()
-        report.progress.begun = begun
+        report.progress.begun, report.progress.operation = begun, last
         self.coordinator.hear(worker, report)
 
     def taken(self):
@@ -1172,3 +1172,21 @@ def test_a_training_that_one_worker_left_ends_when_the_others_do_not_come():
     assert cluster.outcome is None
     cluster.pass_secs(2)
     assert cluster.outcome == ""
+
+
+@pytest.mark.parametrize("has_view", [True, False])
+def test_workers_in_different_operations_are_named_and_end(has_view):
+    cluster = Cluster(2)
+    if has_view:
+        cluster.begin(0, 1)
+    for worker in (0, 1):
+        cluster.coordinator.connect(worker)
+        cluster.begin_operation(worker, 4)
+    cluster.begin_operation(0, 5, "all_gather")
+    cluster.pass_secs(3 * SECS)  # worker 1 computes
+    assert cluster.outcome is None
+    cluster.taken()
+    cluster.begin_operation(1, 5)
+    where = "all_gather on worker 0 (host0:1) and a step on worker 1 (host1:1)"
+    assert cluster.outcome == f"the workers do not run the same operations: number 5 is {where}"
+    assert cluster.taken() == {0: ["end"], 1: ["end"]}

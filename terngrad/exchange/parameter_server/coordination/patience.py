@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
+from terngrad.cluster import pulse
 from terngrad.cluster.pulse import HOPELESS
 from terngrad.exchange.parameter_server.coordination import quorum
 from terngrad.exchange.parameter_server.coordination.situation import Situation
@@ -57,14 +58,22 @@ def remedy(of: Situation) -> Remedy | None:
 
 def departure(of: Situation) -> End | None:
     """Ends the training if a worker is done that another one needs for what it has begun."""
-    first = max(of.roster.here, key=lambda worker: of.roster[worker].begun, default=None)
+    begun_by = lambda worker: of.roster[worker].begun.count
+    first = max(of.roster.here, key=begun_by, default=None)
     for worker in sorted(of.roster.those({Status.FINISHED})):
-        made = of.roster[worker].begun
-        if first is not None and made < (begun := of.roster[first].begun):
+        made = begun_by(worker)
+        if first is not None and made < (begun := begun_by(first)):
             left = f"{of.roster.name(worker)} left after {made} operations with the others"
             more = f"of which {of.roster.name(first)} has begun {begun}"
             return End(f"{left}, {more}: all need equally many batches and calls", [worker])
     return None
+
+
+def divergence(of: Situation) -> End | None:
+    """Ends the training if two workers are in different operations with the others."""
+    begun = {worker: of.roster[worker].begun for worker in of.roster.here}
+    why = pulse.divergence(begun, of.roster.name)
+    return End(why) if why else None
 
 
 def _of_the_start(of: Situation) -> Remedy | None:

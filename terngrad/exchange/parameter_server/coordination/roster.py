@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 
 from terngrad.cluster.channel import name_of
+from terngrad.cluster.pulse import Begun
 from terngrad.exchange.parameter_server.coordination.transitions import (
     HERE,
     STATUS_AFTER,
@@ -46,8 +47,8 @@ class WorkerRecord:
       visit: what it has done since its stream began.
       idle_visits: number of its last visits in which it stood and contributed to no step.
       held_until: seconds of the clock before which it joins only if it is needed.
-      begun: operations with the others that it has begun since its stream began, where it counts
-        them.
+      begun: operations with the others that it has begun, where it counts them, as it reported
+        since its stream began.
       away_since: seconds of the clock; None while it is connected or done, and for all workers
         before the first connection.
       why: how it was lost; "" if it is not lost.
@@ -60,7 +61,7 @@ class WorkerRecord:
     visit: Visit = dataclasses.field(default_factory=lambda: Visit())
     idle_visits: int = 0
     held_until: float = 0.0
-    begun: int = 0
+    begun: Begun = dataclasses.field(default_factory=Begun)
     away_since: float | None = None
     why: str = ""
 
@@ -149,7 +150,7 @@ class Roster:
         was_lost = bool(record.why)
         if not record.is_here:
             record.change(WorkerEvent.CONNECT)
-            record.visit, record.begun = Visit(), 0
+            record.visit, record.begun = Visit(), Begun()
         record.away_since, record.why = None, ""
         return was_lost
 
