@@ -241,11 +241,15 @@ class _Operations:
         if name not in self._known:
             with tf.init_scope(), tf.device("/CPU:0"):
                 results = tf.queue.FIFOQueue(2, [dtype, tf.bool])
+                flags = tf.constant(False), tf.constant(True)
 
             def deliver(content: np.ndarray, workers: int, lacks_own: bool) -> None:
                 with contextlib.suppress(tf.errors.OpError):  # a ps was lost: the queue is closed
                     self._count(workers)
-                    results.enqueue((content.view(dtype.as_numpy_dtype), np.bool_(lacks_own)))
+                    tf.raw_ops.QueueEnqueueV2(  # half the CPU time of results.enqueue
+                        handle=results.queue_ref,
+                        components=[content.view(dtype.as_numpy_dtype), flags[lacks_own]],
+                    )
 
             index = self._client.declare(operation, deliver, results.close, self._kernels)
             self._known[name] = index, results

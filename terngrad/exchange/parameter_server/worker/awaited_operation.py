@@ -11,6 +11,8 @@ import numpy as np
 from terngrad.exchange.parameter_server.operations import Operation
 from terngrad.service.messages import Header
 
+_TENSOR_ALIGNMENT = 64  # bytes; TensorFlow copies arrays that lie otherwise
+
 # Takes the bytes of a result, the number of workers that contributed to the step, and whether the
 # result lacks this worker's own part, which is to be added.
 Deliver = Callable[[np.ndarray, int, bool], None]
@@ -57,7 +59,7 @@ class AwaitedOperation:
     def expect(self, step: int, view: int) -> None:
         """Starts to wait for the result of a step."""
         self.step, self.view = step, view
-        self.result = np.empty(self.operation.items * self.operation.result_bytes, np.uint8)
+        self.result = _aligned(self.operation.items * self.operation.result_bytes)
         self.missing = set(range(self.operation.pieces))
 
     def awaits(self, header: Header) -> bool:
@@ -87,3 +89,10 @@ class AwaitedOperation:
         """Delivers zeros, so that an abandoned step can end."""
         size = self.operation.items * self.operation.result_bytes
         self.deliver(np.zeros(size, np.uint8), self.operation.workers, False)
+
+
+def _aligned(size: int) -> np.ndarray:
+    """Returns new bytes that a tensor can use without a copy."""
+    whole = np.empty(size + _TENSOR_ALIGNMENT, np.uint8)
+    first = -whole.ctypes.data % _TENSOR_ALIGNMENT
+    return whole[first : first + size]
