@@ -17,10 +17,15 @@ HOPELESS = 10  # time-outs after which even a slow step counts as failed
 
 
 class Begun(NamedTuple):
-    """How many operations with the others a process has begun, and what the last one is."""
+    """How many operations with the others a process has begun, and what the last ones are.
+
+    The last `alike` are all named `last`, such as the parts of a step, which need not wait for one
+    another.
+    """
 
     count: int = 0
     last: str = ""
+    alike: int = 1
 
 
 class Pulse:
@@ -44,7 +49,8 @@ class Pulse:
         What belongs to a step counts as `STEP`: parts of a graph begin in any order.
         """
         with self._lock:
-            self.begun = Begun(self.begun.count + 1, what)
+            count, last, alike = self.begun
+            self.begun = Begun(count + 1, what, alike + 1 if what == last else 1)
 
     @contextlib.contextmanager
     def steps(self, done: int) -> Iterator[None]:
@@ -64,8 +70,7 @@ class Pulse:
 def divergence(begun: Mapping[int, Begun], name: Callable[[int], str]) -> str:
     """Says which processes are in different operations, each of which waits for ever.
 
-    Nobody goes on before all have begun the same operation, so two processes that have begun
-    equally many are in the same one.
+    All begin the same ones in the same order, so the operation of a number is the same for all.
 
     Args:
       begun: by rank.
@@ -74,15 +79,16 @@ def divergence(begun: Mapping[int, Begun], name: Callable[[int], str]) -> str:
     Returns:
       The error; "" = there is none.
     """
-    places: dict[int, dict[str, list[int]]] = {}
-    for rank, (count, last) in sorted(begun.items()):
-        if last:
-            places.setdefault(count, {}).setdefault(last, []).append(rank)
-    for count, by_operation in places.items():
+    named = {rank: each for rank, each in sorted(begun.items()) if each.last}
+    for number in sorted({each.count for each in named.values()}):
+        by_operation: dict[str, list[int]] = {}
+        for rank, (count, last, alike) in named.items():
+            if count - alike < number <= count:
+                by_operation.setdefault(last, []).append(rank)
         if len(by_operation) > 1:
             each = (f"{what} on {', '.join(map(name, on))}" for what, on in by_operation.items())
             where = " and ".join(each)
-            return f"the workers do not run the same operations: number {count} is {where}"
+            return f"the workers do not run the same operations: number {number} is {where}"
     return ""
 
 

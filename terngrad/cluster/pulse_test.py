@@ -107,4 +107,6 @@ def test_a_pulse_counts_operations_and_knows_the_last_one():
     pulse = Pulse()
     pulse.begin("barrier")
     pulse.begin("a step")
-    assert pulse.begun == (2, "a step")
+    assert pulse.begun == Begun(2, "a step")
+    pulse.begin("a step")
+    assert pulse.begun == Begun(3, "a step", alike=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 _BEGIN = "Traceback (most recent call last):"
@@ -44,7 +45,7 @@ def _may_end_an_import(lines: Sequence[str]) -> bool:
     for i, line in enumerate(lines):
         if line.startswith(_BEGIN):
             is_within = True
-        elif not line.strip() or line.startswith((" ", *_LINKS)):
+        elif not line.strip() or line.startswith(_LINKS) or (is_within and line.startswith(" ")):
             continue
         elif not is_within:
             return False
@@ -57,7 +58,12 @@ def _may_end_an_import(lines: Sequence[str]) -> bool:
 
 
 def _has_import(traceback: Sequence[str]) -> bool:
-    """Whether a module below the program's own one was being loaded."""
-    frames = [line for line in traceback if line.startswith('  File "')]
-    modules = sum(line.rstrip().endswith(", in <module>") for line in frames)
-    return modules > 1 or any('File "<frozen importlib.' in line for line in frames)
+    """Whether a module below the program's own one was being loaded.
+
+    Python leaves its own frames out between a module and one that it imports. Other programs that
+    run a program, such as profilers, have frames of functions there.
+    """
+    frames = [line.rstrip() for line in traceback if line.startswith('  File "')]
+    pairs = itertools.pairwise(frames)
+    imports = any(all(each.endswith(", in <module>") for each in pair) for pair in pairs)
+    return imports or any('File "<frozen importlib.' in line for line in frames)

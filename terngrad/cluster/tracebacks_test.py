@@ -47,6 +47,7 @@ def test_the_end_of_an_import_is_left_out_if_it_ends_the_program(traceback):
         BEGIN + OWN + IMPORT + "ImportError: no module\n",
         BEGIN + OWN + IMPORT,  # killed meanwhile
         "KeyboardInterrupt\n  a line\n",
+        BEGIN + OWN + IMPORT + CTRL_C + "  epoch 1: saved\n",  # the program goes on
     ],
 )
 def test_all_else_passes(text):
@@ -57,6 +58,16 @@ def test_a_traceback_that_is_whole_passes_before_the_next_line():
     lines = iter([BEGIN, OWN, CALL, CTRL_C])
     passing = without_stopped_imports(lines, lambda: True, lambda: None)
     assert [next(passing) for _ in range(4)] == [BEGIN, OWN, CALL, CTRL_C]
+
+
+@pytest.mark.parametrize("runner", ["cProfile", "trace --count -C counts"])
+def test_where_a_program_hangs_is_seen_below_a_program_that_runs_it(tmp_path, runner):
+    stop = "import os, signal\ndef stop():\n    os.kill(os.getpid(), signal.SIGINT)\nstop()"
+    (tmp_path / "train.py").write_text(stop)
+    command = [sys.executable, "-m", *runner.split(), "train.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert CTRL_C in done.stderr
+    assert passed(done.stderr) == (done.stderr, 0)
 
 
 @pytest.mark.parametrize("where", ["module", "function"])

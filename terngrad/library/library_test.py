@@ -281,6 +281,32 @@ def test_workers_that_do_not_run_the_same_operations_are_named_and_end(servers, 
         assert len(re.findall(why, output)) == 1, output
 
 
+DIVERGING_IN_ONE_GRAPH = """
+import sys, terngrad, tensorflow as tf
+group = terngrad.join(timeout_secs=3.0)
+reducers = [terngrad.Reducer([tf.Variable([1.0, 2.0])], group) for _ in range(2)]
+
+@tf.function
+def step():
+    return [reducer([tf.ones([2])]) for reducer in reducers]
+
+step()
+group.rank or eval(sys.argv[1])
+while True:
+    step()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("servers", [0, 1])
+@pytest.mark.parametrize("call", ["all_gather(1)", "barrier()"])
+def test_workers_whose_step_has_several_parts_are_named_where_they_diverge(servers, call):
+    program = ["timeout", "45", sys.executable, "-c", DIVERGING_IN_ONE_GRAPH, f"group.{call}"]
+    for output, status in finished([program] * (2 + servers), environments(2, servers)):
+        assert status == 1, (status, output[-600:])
+        assert "the workers do not run the same operations" in output, output
+
+
 @pytest.mark.slow
 def test_law_6_the_first_float_means_equal_those_of_one_process_with_the_whole_batch(tmp_path):
     succeed(tmp_path, 2, "--gradients=float32", "--steps=1")
