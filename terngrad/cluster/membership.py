@@ -162,7 +162,7 @@ class Membership(contextlib.AbstractContextManager):
             peer.heard_at = self._clock
             if "beat" in message:
                 peer.batches = message["beat"]
-                peer.begun = Begun(*message.get("begun", Begun()))
+                peer.begun = Begun.read(message.get("begun"))
             elif "failed" in message:
                 blame = "" if message.get("shared") else f"{self._name(peer.rank)} failed: "
                 self._lose(f"{blame}{message['failed']}")

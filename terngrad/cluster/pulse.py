@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 STEP = "a step"
+_LONGEST_NAME = 256
 HOPELESS = 10  # time-outs after which even a slow step counts as failed
 
 
@@ -26,6 +27,14 @@ class Begun(NamedTuple):
     count: int = 0
     last: str = ""
     alike: int = 1
+
+    @classmethod
+    def read(cls, told: object) -> Begun:
+        """Reads what another process has told; what is no such thing tells nothing."""
+        match told:
+            case [int(count), str(last), int(alike)] if len(last) <= _LONGEST_NAME:
+                return cls(count, last, alike)
+        return cls()
 
 
 class Pulse:

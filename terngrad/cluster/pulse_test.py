@@ -103,6 +103,12 @@ def test_processes_in_different_operations_of_the_same_number_are_named(begun, e
     assert bool(found) == bool(expected)
 
 
+@pytest.mark.parametrize("told", [None, 3, [3], [3, [], 1], [3, "a", "b"], [3, "a" * 257, 1]])
+def test_law_10_what_another_process_tells_wrongly_tells_nothing(told):
+    assert Begun.read(told) == Begun()
+    assert Begun.read([3, "a step", 2]) == Begun(3, "a step", 2)
+
+
 def test_a_pulse_counts_operations_and_knows_the_last_one():
     pulse = Pulse()
     pulse.begin("barrier")

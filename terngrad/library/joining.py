@@ -16,6 +16,7 @@ from terngrad.library.group import Group
 from terngrad.service import certificates
 from terngrad.service.security import Tls, is_loopback
 
+_NUMBERING = ("Slurm", "torchrun")  # launchers that know which tasks share a host
 _HOROVOD = "HOROVOD_SIZE"  # set by horovodrun, unless it calls mpirun
 
 _joined: list[Group] = []
@@ -86,7 +87,7 @@ def join(
     if _joined:
         raise ValueError("join: this process has joined before; allowed is once")
     chosen = _engine(engine, role)
-    tls = tls or _launched_with(role)
+    tls = tls or (None if chosen in engines.LAUNCHED else _launched_with(role))
     allow_insecure_network |= os.environ.get(launch.INSECURE) == "1"
     if chosen in engines.LAUNCHED and tls:
         raise ValueError(f"join: tls needs engine collective or parameter_server, not {chosen}")
@@ -179,9 +180,13 @@ def _launched_with(role: Role) -> Tls | None:
 
 
 def _at_loopback(role: Role) -> Role:
-    """Returns the role with loopback addresses, where nobody listens in, if all are on one host."""
-    hosts = (*role.worker_hosts, *role.ps_hosts)
-    if len({split_address(host)[0] for host in hosts}) > 1:
+    """Returns the role with loopback addresses, where nobody listens in, if all are on one host.
+
+    Only launchers that number the tasks of their nodes know that they are. Given addresses may be
+    alike on several hosts, such as the published ports of containers.
+    """
+    names = {split_address(host)[0] for host in (*role.worker_hosts, *role.ps_hosts)}
+    if not role.source.startswith(_NUMBERING) or len(names) > 1:
         return role
     moved = lambda hosts: tuple(f"127.0.0.1:{split_address(host)[1]}" for host in hosts)
     return dataclasses.replace(

@@ -389,6 +389,7 @@ def test_it_is_too_late_to_join_over_tensorflow_after_it_has_computed_something(
         ({"engine": "parameter_server"} | TWO, "join: engine='parameter_server' needs ps_hosts"),
         ({"engine": "collective", "ps_hosts": ["c:1"]} | TWO, "must not have ps_hosts"),
         ({"ps_hosts": ["c.invalid:1"]} | TWO, "c.invalid:1 is not on this machine: needs tls"),
+        ({"hosts": ["c.invalid:1", "c.invalid:2"], "rank": 0}, "c.invalid:1 is not on this mach"),
         (
             {"hosts": ["127.0.0.1:1", "c.invalid:1"], "rank": 0},
             "c.invalid:1 is not .* needs tls, or .* TERNGRAD_CERTIFICATES, or .*_NETWORK=1;",
