@@ -93,9 +93,9 @@ TERNGRAD_EXPORT bool terngrad_sums_of_others(const char* path,
   return true;
 }
 
-// Writes rows of 2 `digits` planes in base 3 to packed[Base3Bytes(digits, rows)].
-// Returns false and does nothing if FindKernels does not know `path` or `digits`
-// is neither 1 nor 2.
+// Writes rows of 2 `digits` planes in base 3 to packed[Base3Bytes(digits,
+// rows)]. Returns false and does nothing if FindKernels does not know `path` or
+// `digits` is neither 1 nor 2.
 TERNGRAD_EXPORT bool terngrad_pack_base3(const char* path,
                                          const uint32_t* words, int digits,
                                          int64_t rows, uint8_t* packed) {
