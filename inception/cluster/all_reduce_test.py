@@ -92,7 +92,9 @@ def test_ctrl_c_saves_and_ends_all(tmp_path, to):
             run.process.send_signal(signal.SIGINT)
         else:
             os.kill(worker_pids(folder)[1], signal.SIGINT)
-        assert run.finish() == 128 + signal.SIGINT, run.output
+        # A worker that was not asked itself ends as after SIGTERM, and may be the first to end.
+        first = {signal.SIGINT} if to == "launcher" else {signal.SIGINT, signal.SIGTERM}
+        assert run.finish() - 128 in first, run.output
         assert "Traceback" not in run.output
     saved = re.search(r"saved (\S+model.ckpt-\d+);", run.output)[1]
     assert checkpoints.latest_checkpoint(str(folder)) == saved
