@@ -15,7 +15,7 @@ FLAGS = [flag for flag in build.FLAGS if flag not in ("-w", "-O3")]
 SANITIZERS = {"users": [], "memory": ["address,undefined"], "threads": ["thread"]}
 
 
-def run(command, timeout=300):
+def run(command, timeout=850):
     return subprocess.run(
         command, cwd=build.ROOT, capture_output=True, text=True, timeout=timeout, check=False
     )
