@@ -95,8 +95,8 @@ def _traffic(
         case "one_shot":
             return values * codes / 8 * (places - 1), 1
         case "parameter_server":
-            part, result = nodes, nodes_in_result(workers, nodes)
-            bits = floats or max(packed_bits(part), packed_bits(result))
+            others = nodes_in_result(workers, nodes)
+            bits = floats or max(packed_bits(nodes), packed_bits(others))
             return values * bits / 8 * max(1.0, places / route.servers), 2
     if route.topology == "two_shot" and is_one_shot(codes, sums, places):
         return values * codes / 8 * (places - 1), 1

@@ -58,8 +58,7 @@ class Peer:
       batches: its last reported progress; see `Pulse`.
       left: whether it announced that it ends.
       is_leaving: whether it has begun its last operation, and may still wait for others to leave.
-      made: how many operations with the others it had begun by then; see `Pulse`.
-      begun: the same as it last reported, before.
+      begun: the operations with the others that it has begun, as it last reported.
       answers: its messages other than signs of life; None after the last one.
       fault: what is wrong with the other side, as TLS says; "" = nothing that is known.
     """
@@ -72,7 +71,6 @@ class Peer:
         self.batches: int | None = None
         self.left = False
         self.is_leaving = False
-        self.made = 0
         self.begun = Begun()
         self.answers: queue.Queue[dict | None] = queue.Queue()
         self.fault = ""

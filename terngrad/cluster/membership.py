@@ -162,18 +162,19 @@ class Membership(contextlib.AbstractContextManager):
             peer.heard_at = self._clock
             if "beat" in message:
                 peer.batches = message["beat"]
-                peer.begun = Begun.read(message.get("begun"))
+                if not peer.is_leaving:  # a beat may be older than the last operation
+                    peer.begun = Begun.read(message.get("begun"))
             elif "failed" in message:
                 blame = "" if message.get("shared") else f"{self._name(peer.rank)} failed: "
                 self._lose(f"{blame}{message['failed']}")
             elif "lost" in message:
                 self._lose(self._as_told(message["lost"]))
             elif "leaving" in message:
-                peer.made = message.get("begun", 0)
+                peer.begun = Begun(message.get("begun", 0))
                 peer.is_leaving = True
                 peer.answers.put(None)
             elif "bye" in message:
-                peer.made = message.get("begun", 0)
+                peer.begun = Begun(message.get("begun", 0))
                 peer.left = peer.is_leaving = True
                 peer.answers.put(None)
             else:
@@ -213,10 +214,10 @@ class Membership(contextlib.AbstractContextManager):
     def _gone(self) -> str:
         begun = self._pulse.begun.count
         for rank, peer in self._peers.items():
-            if peer.is_leaving and peer.made < begun:
+            if peer.is_leaving and peer.begun.count < begun:
                 return (
-                    f"{self._name(rank)} left after {peer.made} operations with the others, of "
-                    f"which this one has begun {begun}: all need equally many batches and calls"
+                    f"{self._name(rank)} left after {peer.begun.count} operations with the others, "
+                    f"of which this one has begun {begun}: all need equally many batches and calls"
                 )
         return ""
 

@@ -266,7 +266,7 @@ class Coordinator:
 
     def _note_progress(self, worker: int, report: Report) -> None:
         last = report.progress.operation[:_LONGEST_REASON]
-        self._roster[worker].begun = Begun(report.progress.begun, last)
+        self._roster[worker].begun = Begun(report.progress.begun, last, report.progress.alike)
         if self._of.view is not None and worker not in self._of.members:
             return
         batches = report.progress.batches if report.progress.is_stepping else None

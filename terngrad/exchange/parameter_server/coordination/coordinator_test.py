@@ -63,7 +63,7 @@ class Cluster:
     def begin_operation(self, worker, begun, last="a step"):
         """Reports how many operations with the others the worker has begun, and the last one."""
         report = Report()
-        report.progress.begun, report.progress.operation = begun, last
+        report.progress.begun, report.progress.operation, report.progress.alike = begun, last, 1
         self.coordinator.hear(worker, report)
 
     def taken(self):

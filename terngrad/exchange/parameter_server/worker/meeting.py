@@ -66,7 +66,9 @@ class Meeting:
         pulse, report = self._pulse, Report()
         report.progress.is_stepping = pulse.batches is not None
         report.progress.batches = pulse.batches or 0
-        report.progress.begun, report.progress.operation, _ = pulse.begun
+        begun = pulse.begun
+        report.progress.begun, report.progress.operation = begun.count, begun.last
+        report.progress.alike = begun.alike
         self._send(report)
 
     def gather(self, name: str, content: bytes, round_: int | None = None) -> Mapping[int, bytes]:
