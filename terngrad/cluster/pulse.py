@@ -97,7 +97,10 @@ def divergence(begun: Mapping[int, Begun], name: Callable[[int], str]) -> str:
         if len(by_operation) > 1:
             each = (f"{what} on {', '.join(map(name, on))}" for what, on in by_operation.items())
             where = " and ".join(each)
-            return f"the workers do not run the same operations: number {number} is {where}"
+            return (
+                f"the workers do not run the same operations: number {number} is {where}: "
+                "all need equally many batches and calls"
+            )
     return ""
 
 

@@ -175,16 +175,17 @@ class Group(contextlib.AbstractContextManager):
         gather = lambda part: connection.all_gather(tf.constant(part), "copy")
         return np.concatenate([gather(part).numpy()[0] for part in parts])
 
-    def all_gather(self, array: np.ndarray) -> np.ndarray:
+    def all_gather(self, array: np.ndarray, *, what: str = "all_gather") -> np.ndarray:
         """Returns the arrays of all processes, in the order of their ranks: [...] -> [size, ...].
 
-        For small arrays, such as metrics. They must have equal shapes and types.
+        For small arrays, such as metrics. They must have equal shapes and types. `what` is its name
+        in the error that says which process does something else meanwhile.
         """
         self.check_open()
         array = np.asarray(array)
         if self.connection is None:
             return array[np.newaxis]
-        self.pulse.begin("all_gather")
+        self.pulse.begin(what)
         packed = tf.constant(_packed([array]))
         # Transports tell shapes apart by names; a ps knows few names, and counts the calls.
         is_transport = isinstance(self.connection, Transport)

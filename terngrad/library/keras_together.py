@@ -21,6 +21,7 @@ from terngrad.library.keras_signals import SIGNALS, Signals
 from terngrad.library.keras_step import SharedStep
 from terngrad.library.shared import gather
 
+_END = "the end of an epoch"
 _WRITERS = (
     keras.callbacks.BackupAndRestore,
     keras.callbacks.CSVLogger,
@@ -181,7 +182,7 @@ class Together(keras.callbacks.Callback):
             return
         told = [float(self.model.stop_training), *self._signals.seen()]
         told = [max(mine, said) for mine, said in zip(told, self._step.told(), strict=True)]
-        stop, *signals = self._group.all_gather(np.array(told, np.float32)).max(axis=0)
+        stop, *signals = self._group.all_gather(np.array(told, np.float32), what=_END).max(axis=0)
         self._raise_if(signals, None, logs)
         self._step.tell([0.0] * len(told))
         self.model.stop_training = bool(stop)
@@ -206,7 +207,7 @@ class Together(keras.callbacks.Callback):
             return
         own = {name: np.asarray(value).tolist() for name, value in logs.items()}
         self._group.pulse.batches = self._batches or None
-        rows = gather(self._group, {"logs": own, "weights": _digest(self.model)})
+        rows = gather(self._group, {"logs": own, "weights": _digest(self.model)}, _END)
         self.pause()
         for name in sorted({name for row in rows for name in row["logs"]}):
             logs[name] = _mean([row["logs"][name] for row in rows if name in row["logs"]])

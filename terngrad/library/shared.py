@@ -16,17 +16,18 @@ from terngrad.library.group import Group
 from terngrad.training import runtime
 
 
-def gather(group: Group, value: Any) -> list[Any]:
+def gather(group: Group, value: Any, what: str = "all_gather") -> list[Any]:
     """Returns the values of all processes, in the order of their ranks.
 
     Args:
       group: the processes.
       value: what JSON can hold.
+      what: see `Group.all_gather`.
     """
     text = json.dumps(value).encode()
-    lengths = group.all_gather(np.array(len(text), np.int64))
+    lengths = group.all_gather(np.array(len(text), np.int64), what=what)
     padded = np.frombuffer(text.ljust(int(lengths.max())), np.uint8)
-    return [json.loads(row.tobytes()) for row in group.all_gather(padded)]
+    return [json.loads(row.tobytes()) for row in group.all_gather(padded, what=what)]
 
 
 class Shared:

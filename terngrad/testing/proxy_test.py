@@ -1,5 +1,6 @@
 """The faults that a proxy makes, seen from both ends of a connection."""
 
+import errno
 import socket
 import threading
 import time
@@ -20,8 +21,7 @@ def transferred(fault, *, twice=False):
         for _ in range(2 if twice else 1):
             connection, _ = listener.accept()
             with connection:
-                connection.sendall(SENT[::-1])
-                arrived.append(received(connection))
+                arrived.append(exchanged(connection, SENT[::-1]))
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=serve, args=(listener,))
@@ -30,23 +30,26 @@ def transferred(fault, *, twice=False):
         with Proxy(f"{host}:{port}", [fault]) as proxy:
             for _ in range(2 if twice else 1):
                 with socket.create_connection(split_address(proxy.address)) as client:
-                    client.sendall(SENT)
-                    client.shutdown(socket.SHUT_WR)
-                    answer = received(client)
+                    answer = exchanged(client, SENT, ends=True)
             thread.join(10)
             assert proxy.connections == (2 if twice else 1)
     return arrived[-1], answer
 
 
-def received(connection):
-    """All that arrives until the end; an error ends it, too."""
+def exchanged(connection, sent, *, ends=False):
+    """Sends, then returns all that arrives until the end; None = the connection was cut."""
     connection.settimeout(10)
     found = b""
     try:
+        connection.sendall(sent)
+        if ends:
+            connection.shutdown(socket.SHUT_WR)
         while data := connection.recv(1 << 16):
             found += data
-    except ConnectionResetError:
-        return None
+    except OSError as error:
+        if error.errno in (errno.ECONNRESET, errno.EPIPE, errno.ENOTCONN):
+            return None
+        raise
     return found
 
 
