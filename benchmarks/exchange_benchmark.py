@@ -19,7 +19,7 @@ from absl.flags import FlagValues
 
 from benchmarks import exchange_report, host_network, report
 from benchmarks.choices import some_of
-from benchmarks.exchange_formula import RING, all_reduce_traffic, server_traffic
+from benchmarks.exchange_formula import RING, all_reduce_traffic, packed_bits, server_traffic
 from benchmarks.exchange_worker import EXCHANGES
 from benchmarks.gradients import NETS
 from benchmarks.host import ENGINES
@@ -27,7 +27,7 @@ from inception import app
 from inception.flags import table
 from inception.flags.table import TEXT, at_least, flag, number
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS
-from terngrad.planes import packed_bits, plane_count
+from terngrad.planes import plane_count
 
 _THREADS = ("--num_intra_threads=1", "--num_inter_threads=2")
 _DEFAULT_ENGINES = ("sockets", "collective")  # the default all-reduce, and TensorFlow's own

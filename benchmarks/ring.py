@@ -24,7 +24,7 @@ def all_reduce(transport: Transport, values: tf.Tensor, name: str) -> tf.Tensor:
         )
         return unordered(reduced)
     if isinstance(transport, SocketTransport):
-        total = transport.sum_floats(tf.reshape(values, [-1]), name)
+        total, _ = transport.sum_floats(tf.reshape(values, [-1]), name)
         return tf.reshape(total, values.shape)
     return tf.ensure_shape(tf.numpy_function(_reduce_by_mpi, [values], tf.float32), values.shape)
 

@@ -25,7 +25,7 @@ from absl.flags import FlagValues
 from benchmarks import host_network, report
 from benchmarks.choices import some_of
 from benchmarks.host import ENGINES
-from benchmarks.step_worker import KERAS, KINDS
+from benchmarks.step_worker import KERAS, KERAS_AT_ONCE, KINDS
 from inception import app
 from inception.flags import table
 from inception.flags.table import BOOLEAN, NAMES, TEXT, at_least, flag, number
@@ -124,7 +124,7 @@ def _of_suite(
     """Returns the suite's cells with one engine."""
     served = engine == "parameter_server"
     # The library's group would synchronize a connection to ps that is synchronized already.
-    kinds = [kind for kind in options.kinds if not (served and kind == KERAS)]
+    kinds = [kind for kind in options.kinds if not (served and kind in (KERAS, KERAS_AT_ONCE))]
     name = f", {engine}" if len(options.engines) > 1 else ""
     if len(options.bucket_elements) > 1:
         name += f", buckets of {bucket_elements}"

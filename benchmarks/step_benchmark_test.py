@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.step_benchmark import _Options
-from benchmarks.step_worker import ALONE, KERAS, KINDS
+from benchmarks.step_worker import ALONE, KERAS, KERAS_AT_ONCE, KINDS
 
 
 @pytest.mark.parametrize(
@@ -41,13 +41,14 @@ def test_steps_are_timed_and_their_bytes_are_counted(has_networks, run, tmp_path
         assert len(cell["ms"]) == len(cell["interface_bytes"]) == 2
         assert min(cell["ms"]) > 0
         sent[cell["side"]] = min(cell["interface_bytes"])
-    served = {f"{kind}, parameter_server" for kind in KINDS if kind != KERAS}
+    served = {f"{kind}, parameter_server" for kind in KINDS if kind not in (KERAS, KERAS_AT_ONCE)}
     assert sent.keys() == {f"{kind}, sockets" for kind in KINDS} | served
     for engine in ("sockets", "parameter_server"):
         floats = sent[f"float32, {engine}"]
         ternary = sent[f"ternary, {engine}"]
         assert floats / sent[f"float16, {engine}"] == pytest.approx(2.0, rel=0.05)
-        assert floats / ternary == pytest.approx(32 / 1.6, rel=0.05)
+        assert floats / ternary > 32 / 1.4
         assert sent[f"{ALONE}, {engine}"] < 0.01 * ternary
-    assert sent[f"{KERAS}, sockets"] == pytest.approx(sent["ternary, sockets"], rel=0.05)
+    for kind in (KERAS, KERAS_AT_ONCE):  # the nets differ, and so do the shares of zeros
+        assert 0.5 < sent[f"{kind}, sockets"] / sent["ternary, sockets"] < 2.0
     assert png.stat().st_size > 0

@@ -34,7 +34,8 @@ from terngrad.training import runtime
 _GRAD_BITS = {"float32": 32, "float16": 16, "ternary": 1}
 ALONE = "compute alone"  # on every host at once, without an exchange
 KERAS = "ternary by Keras' fit"
-KINDS = (ALONE, *_GRAD_BITS, KERAS)
+KERAS_AT_ONCE = f"{KERAS} at once"  # all steps in one call, as the suite makes them
+KINDS = (ALONE, *_GRAD_BITS, KERAS, KERAS_AT_ONCE)
 
 _LOOK_SECS = 1.0
 
@@ -104,8 +105,9 @@ def _sides(options: Options, connection: Connection) -> dict[str, timing.Side]:
     sides = {}
     for kind in options.kinds:
         chosen = dataclasses.replace(config, grad_bits=_GRAD_BITS.get(kind, 32))
-        if kind == KERAS:
-            sides[kind] = _keras_side(config, goal.num_classes, batches, connection)
+        if kind in (KERAS, KERAS_AT_ONCE):
+            at_once = options.steps if kind == KERAS_AT_ONCE else 1
+            sides[kind] = _keras_side(config, goal.num_classes, batches, connection, at_once)
         else:
             exchanged = None if kind == ALONE else connection
             sides[kind] = timing.suite_side(chosen, batches, exchanged)
@@ -123,15 +125,21 @@ class _Turns(keras.callbacks.Callback):
 
     thread: threading.Thread
 
-    def __init__(self) -> None:
+    def __init__(self, at_once: int) -> None:
+        """Waits before each call, which makes so many steps."""
         super().__init__()
+        self._at_once = at_once
         self._turns: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._made = threading.Semaphore(0)
-        self._left: int | None = None  # steps of this turn; None = before the first one
+        self._left: int | None = None  # calls of this turn; None = before the first one
 
     def make(self, count: int) -> None:
-        """Makes steps, with all that `fit` does between them."""
-        self._turns.put(count)
+        """Makes steps, a call at least, with all that `fit` does between them."""
+        if (
+            not self.thread.ident
+        ):  # not before the other kinds' first steps: one fit at a time begins
+            self.thread.start()
+        self._turns.put(max(1, count // self._at_once))
         while not self._made.acquire(timeout=_LOOK_SECS):
             if not self.thread.is_alive():
                 raise ValueError("fit has ended early")  # the thread has printed why
@@ -144,7 +152,11 @@ class _Turns(keras.callbacks.Callback):
 
 
 def _keras_side(
-    config: TrainConfig, num_classes: int, batches: tf.data.Dataset, connection: Connection
+    config: TrainConfig,
+    num_classes: int,
+    batches: tf.data.Dataset,
+    connection: Connection,
+    at_once: int,
 ) -> timing.Side:
     """Returns steps of one call of `model.fit`."""
     membership = contextlib.nullcontext()
@@ -159,11 +171,11 @@ def _keras_side(
         clip_factor=config.clip_factor,
         bucket_elements=config.bucket_elements,
     )
-    model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    turns = _Turns()
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer, loss, steps_per_execution=at_once)
+    turns = _Turns(at_once)
     settings = {"callbacks": [Together(group), turns], "verbose": 0}
     turns.thread = threading.Thread(target=model.fit, args=(batches,), kwargs=settings, daemon=True)
-    turns.thread.start()
     return turns.make
 
 

@@ -6,7 +6,7 @@ nonzero, plane 1: negative). Codes up to C in magnitude have k = `plane_count(C)
 over N nodes k = `plane_count(N C)`. Adding two buckets is carry logic on whole words, 32 elements
 at a time.
 
-Between processes some travel in base 3 (`PACKED`): five ternary digits in eight bits.
+Between processes codes may travel in fewer bits: see prefix_code.py.
 """
 
 from __future__ import annotations
@@ -16,13 +16,8 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from terngrad import base3
-
 GROUP = 32  # elements in a word
 WORD_BYTES = 4
-
-# Largest magnitudes whose integers travel in base 3, and their digits; see base3.py.
-PACKED = {1: 1, 4: 2}
 
 
 def plane_count(largest: int) -> int:
@@ -31,19 +26,6 @@ def plane_count(largest: int) -> int:
     Codes up to C in magnitude have L = C, and their sums over N nodes have L = N C.
     """
     return (2 * largest).bit_length()
-
-
-def packed_bits(largest: int) -> float:
-    """Returns the bits of an integer in [-L, L] that travels packed: 1.6 for a ternary code."""
-    digits = PACKED.get(largest)
-    return plane_count(largest) if digits is None else base3.DIGIT_BITS * digits
-
-
-def packed_bytes(rows: int, largest: int) -> int:
-    """Returns the bytes of rows of 32 such integers."""
-    if largest in PACKED:
-        return base3.packed_bytes(rows, PACKED[largest])
-    return WORD_BYTES * rows * plane_count(largest)
 
 
 def padded(elements: int) -> int:

@@ -76,14 +76,3 @@ def test_an_empty_bucket_packs_to_nothing():
     words = tf.stack([planes.pack(tf.zeros([0], tf.bool))] * 2, axis=1)
     assert words.shape == (0, 2)
     assert planes.unpack(words).shape == (0,)
-
-
-@pytest.mark.parametrize("rows", [*range(12), 80, 99])
-@pytest.mark.parametrize(
-    ("largest", "five_rows", "other_row"), [(1, 32, 8), (3, 60, 12), (4, 64, 16), (5, 80, 16)]
-)
-def test_five_rows_of_ternary_digits_share_bytes(rows, largest, five_rows, other_row):
-    expected = rows // 5 * five_rows + rows % 5 * other_row
-    assert planes.packed_bytes(rows, largest) == expected
-    if rows % 5 == 0:
-        assert planes.packed_bits(largest) * 32 * rows / 8 == expected

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from benchmarks.exchange_formula import FLOAT_BITS
+from benchmarks.exchange_formula import FLOAT_BITS, packed_bits
 from benchmarks.performance.cluster import Cluster, Load
-from terngrad.exchange.parameter_server.operations import nodes_in_result
+from terngrad.exchange.parameter_server.operations import Kind, Operation
 from terngrad.exchange.two_shot import is_one_shot
-from terngrad.planes import packed_bits, plane_count
+from terngrad.planes import plane_count
 
 EXCHANGES = ("float32", "float16", "ternary")
 TOPOLOGIES = ("two_shot", "ring", "one_shot", "parameter_server", "paper")
@@ -22,11 +22,11 @@ class Route:
     Attributes:
       topology: "two_shot": every worker adds a share of the values and sends the sum to all, or
         sends its codes to all where that is fewer bytes (the suite's all-reduce, whose codes take
-        2 bits between GPUs, as here, and 1.6 over sockets). "ring": the same
-        bytes for floats, in many more messages; sums of codes need more bits than codes, so
-        ternary gradients take two shots. "one_shot": every worker sends its codes to all.
-        "parameter_server": see `servers`; codes travel in base 3. "paper": every value crosses a
-        machine's cable once, a ternary one in two bits, as TernGrad's own model comes out.
+        2 bits between GPUs, as here, and fewer over sockets). "ring": the same bytes for floats, in
+        many more messages; sums of codes need more bits than codes, so ternary gradients take two
+        shots. "one_shot": every worker sends its codes to all. "parameter_server": see `servers`;
+        codes travel in a prefix code. "paper": every value crosses a machine's cable once, a
+        ternary one in two bits, as TernGrad's own model comes out.
       servers: number of parameter servers, each on a machine of its own.
     """
 
@@ -95,8 +95,8 @@ def _traffic(
         case "one_shot":
             return values * codes / 8 * (places - 1), 1
         case "parameter_server":
-            others = nodes_in_result(workers, nodes)
-            bits = floats or max(packed_bits(nodes), packed_bits(others))
+            operation = Operation("codes", Kind.CODES, 1, nodes, -(-workers // nodes))
+            bits = floats or max(packed_bits(nodes), packed_bits(operation.largest_result))
             return values * bits / 8 * max(1.0, places / route.servers), 2
     if route.topology == "two_shot" and is_one_shot(codes, sums, places):
         return values * codes / 8 * (places - 1), 1

@@ -49,7 +49,7 @@ def test_the_share_is_taken_from_one_net_and_tried_on_others(tmp_path):
 
 
 def test_the_bytes_that_an_engine_sent_are_taken_from_the_measurement(tmp_path):
-    sent = {"formula_busiest_bytes": 160_000.0, "engine": "sockets"}  # 1.6 bits a value
+    sent = {"formula_busiest_bytes": 160_000.0, "engine": "sockets"}
     cells = [
         cell(net, rate, [9.0]) | sent
         for net in ("lenet_slim", "alexnet")

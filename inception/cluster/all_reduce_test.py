@@ -7,6 +7,7 @@ import signal
 import pytest
 
 from inception.cluster import members
+from inception.results import report
 from inception.testing.runs import (
     Run,
     assert_equal_parameters,
@@ -31,6 +32,28 @@ def test_law_4_encrypted_workers_have_the_bits_of_one_process(tmp_path, four_nod
     with Run(2, program, [*flags, *tls_flags(tls)]) as run:
         run.succeed()
     assert_equal_parameters(four_nodes, parameters(tmp_path / "train"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ps", [0, 1])
+def test_law_7_a_run_tells_how_many_bytes_it_sends_at_most_and_how_many_it_sent(tmp_path, ps):
+    program, flags = flags_of(tmp_path, batch_size=2, summary_secs=1e-6)
+    with Run(2, program, flags, [f"--ps={ps}"]) as run:
+        output = run.succeed()
+    (most,) = set(re.findall(r"each worker sends at most (\d+) bytes a step", output))
+    found = re.findall(r"Sent (\d+) bytes a step, ([\d.]+) bits a parameter", output)
+    assert len(found) == 2, output
+    scalars = report.read_scalars(str(tmp_path))
+    (size,) = set(re.findall(r"lenet: (\d+) parameters", output))
+    for sent, bits in found:
+        assert 0.1 * int(most) < int(sent) < int(most)
+        assert 8 * int(sent) / int(size) == pytest.approx(float(bits), rel=0.01)
+    measured = scalars["bytes_sent_per_step"].values
+    assert min(measured) > 0
+    sent = [int(sent) for sent, _ in found]
+    assert min(sent) * 0.8 < sum(measured) / len(measured) < max(sent) * 1.25
+    parts = [curve.values[0] for tag, curve in scalars.items() if tag.startswith("bytes_sent/")]
+    assert sum(parts) == pytest.approx(int(most))
 
 
 @pytest.mark.slow

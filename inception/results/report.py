@@ -32,7 +32,7 @@ class Run:
       accuracy: precision @ 1 on the test images, by checkpoint.
       metrics: metrics of the last checkpoint.
       parameters: number of trained parameters.
-      payload_bytes: bytes that one node sends in a step.
+      payload_bytes: bytes that one node sends in a step; the median where they differ.
       bits_per_parameter: the same, in bits per parameter.
       ms_per_step: median duration of a step, in milliseconds.
     """
@@ -62,8 +62,8 @@ def read_run(train_dir: str, *, batch_size: int, evaluate: Evaluate) -> Run:
     if not paths or "losses/total_loss" not in scalars:
         raise ValueError(f"{train_dir}: holds no finished run")
     found = evaluate(paths)
-    payload = scalars["bytes_sent_per_step"].values[0]
-    bits = scalars["bits_per_parameter"].values[0]
+    payload = float(np.median(scalars["bytes_sent_per_step"].values))
+    bits = float(np.median(scalars["bits_per_parameter"].values))
     return Run(
         loss=scalars["losses/total_loss"],
         accuracy=Curve(

@@ -24,7 +24,7 @@ from inception.sweeping.messages import End, Evaluation, Order, Outcome
 
 _STEP = re.compile(r"^Succesfully loaded model from .* at step=(\d+)\.$")
 _METRICS = re.compile(r"precision @ 1 = ([\d.]+) recall @ 5 = ([\d.]+) ")
-_BYTES = re.compile(r" (?:sends|pushes) (\d+) bytes a step")
+_BYTES = re.compile(r"(?: sends| pushes| at most|Sent) (\d+) bytes a step")
 _SECONDS = "seconds"  # file of a trial's folder: time of training so far, over all attempts
 
 

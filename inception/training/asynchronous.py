@@ -23,7 +23,6 @@ from terngrad.asynchronous.stepper import AsynchronousStepper
 from terngrad.asynchronous.updates import state_groups
 from terngrad.cluster.channel import MembershipError
 from terngrad.codecs.codec import Codec, Payload
-from terngrad.planes import plane_count
 from terngrad.service.security import Tls
 from terngrad.training import checkpoints
 from terngrad.training.loop import StopRequest
@@ -128,7 +127,7 @@ def _traffic(ready: Ready, codecs: Sequence[Codec]) -> list[Payload]:
     """Returns the bytes that a worker pushes and pulls in a step, by variable."""
     by_variable: dict[int, Payload] = {}
     for codec in codecs:
-        by_variable |= codec.payload(ready.config.nodes, ready.config.nodes, plane_count)
+        by_variable |= codec.payload(ready.config.nodes, ready.config.nodes)
     sizes = [v.shape.num_elements() for v in ready.training.classifier.variables]
     octets = ready.held.plan.pull_bits / 8
     return [Payload(by_variable[i].sent, size * octets) for i, size in enumerate(sizes)]

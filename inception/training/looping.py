@@ -1,5 +1,6 @@
 """The training loop with a program's additions: lines, progress bar, summaries, profile."""
 
+import functools
 from collections.abc import Callable, Sequence
 
 from inception.results.logs import ProgressBar, step_line
@@ -12,7 +13,7 @@ from terngrad.training.cadence import Cadence
 from terngrad.training.loop import Loop, StopRequest
 from terngrad.training.progress import Progress
 from terngrad.training.stepper import Stepper
-from terngrad.training.summaries import SummaryWriter
+from terngrad.training.summaries import Counted, SummaryWriter
 
 ENDLESS = 1 << 62
 
@@ -51,8 +52,27 @@ def run_loop(
             profile_dir=config.train_dir,
             unsaved=_newest_or_none(config.train_dir) if is_chief else "see the chief's log",
         )
+        before = _counted(ready)
         with naming_bad_records(config, ready.goal, ready.dataset):
-            return loop.run(ready.checkpoint, stop)
+            ended = loop.run(ready.checkpoint, stop)
+        _tell_sent(ready, before)
+        return ended
+
+
+def _counted(ready: Ready) -> Counted:
+    exchange = ready.training.exchange
+    sent, received = int(exchange.bytes_sent), int(exchange.bytes_received)
+    return Counted(int(exchange.steps), sent, received)
+
+
+def _tell_sent(ready: Ready, before: Counted) -> None:
+    """Tells how many bytes a step took where codes are packed: losses and statistics, too."""
+    training, after = ready.training, _counted(ready)
+    if not (training.exchange.packs_codes and training.layout.coded and after.steps > before.steps):
+        return
+    sent = (after.sent - before.sent) / (after.steps - before.steps)
+    bits = 8 * sent / training.layout.size
+    print(f"Sent {sent:.0f} bytes a step, {bits:.3g} bits a parameter, on average.", flush=True)
 
 
 def _cadence(ready: Ready) -> Cadence:
@@ -73,7 +93,9 @@ def _writer(
     config = ready.config
     if not (ready.workers.is_chief and config.save_summaries_secs > 0):
         return None
-    writer = SummaryWriter(config.train_dir, ready.training.layout, traffic)
+    counted = functools.partial(_counted, ready)
+    counts = counted if ready.training.exchange.packs_codes else None
+    writer = SummaryWriter(config.train_dir, ready.training.layout, traffic, counted=counts)
     if config.max_steps:
         writer.plan(learning_rate(config, ready.steps_per_epoch), step, config.max_steps)
     return writer

@@ -5,17 +5,20 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import tensorflow as tf
 
 from inception.flags.configs import TrainConfig
 from inception.training.batches import training_batches
 from inception.training.build import Training, codecs_of
 from inception.training.problem import Problem
+from terngrad import prefix_code
 from terngrad.codecs.codec import Codec
 from terngrad.codecs.factory import payloads
 from terngrad.exchange.connection import Connection
 from terngrad.exchange.local import LocalExchange
 from terngrad.exchange.network_probe import Network
+from terngrad.ops.kernels import Kernels
 from terngrad.training.nodes import compute_nodes, draw_keys, seed_of_draws, spread
 from terngrad.training.step import exchange_gradients
 
@@ -63,7 +66,11 @@ def predict(
         codecs = codecs_of(config, training.classifier, each, kernels)
         nodes = training.exchange.local_nodes
         codec = _coding(codecs, LocalExchange(nodes, kernels), gradients, devices)
-        times.append(_StepTime(computing, codec, _sending(codecs, training, connection, network)))
+        packing = _Packing(nodes, kernels)
+        if training.exchange.packs_codes:
+            _exchange(codecs, packing, gradients, devices)
+        sending = _sending(codecs, training, connection, network, packing.share)
+        times.append(_StepTime(computing, codec, sending))
     return _told(name, *times, network)
 
 
@@ -91,21 +98,56 @@ def _coding(
     devices: Sequence[str],
 ) -> float:
     """Returns the seconds in which a process encodes, adds and decodes, without a network."""
+    take = lambda: _exchange(codecs, exchange, gradients, devices)
+    return _seconds(tf.function(take, autograph=False))
+
+
+def _exchange(
+    codecs: Sequence[Codec],
+    exchange: LocalExchange,
+    gradients: Sequence[Sequence[tf.Tensor]],
+    devices: Sequence[str],
+) -> list[tf.Tensor]:
     nodes = exchange.local_nodes
     keys = draw_keys(seed_of_draws(0), tf.constant(0, tf.int64), 0, nodes)
-    where = spread(devices, nodes)
-    take = tf.function(
-        lambda: exchange_gradients(gradients, codecs, exchange, keys, where).means, autograph=False
-    )
-    return _seconds(take)
+    return exchange_gradients(gradients, codecs, exchange, keys, spread(devices, nodes)).means
+
+
+class _Packing(LocalExchange):
+    """Packs the sums of codes, outside graphs, to learn in how many bytes codes travel."""
+
+    def __init__(self, local_nodes: int, kernels: Kernels) -> None:
+        super().__init__(local_nodes, kernels)
+        self._planes = self._packed = 0
+
+    def sum(self, codes: Sequence[tf.Tensor], name: str, max_code: int) -> tf.Tensor:
+        """See base class."""
+        total, largest = super().sum(codes, name, max_code), self.largest_sum(max_code)
+        planes = total.numpy().reshape(-1).view(np.uint8).data
+        packs = largest <= prefix_code.LARGEST
+        packed = self._kernels.pack(planes, largest) if packs else planes
+        self._planes += planes.nbytes
+        self._packed += packed.nbytes
+        return total
+
+    @property
+    def share(self) -> float:
+        """Bytes of packed sums over those of their planes."""
+        return self._packed / self._planes if self._planes else 1.0
 
 
 def _sending(
-    codecs: Sequence[Codec], training: Training, connection: Connection, network: Network
+    codecs: Sequence[Codec],
+    training: Training,
+    connection: Connection,
+    network: Network,
+    share: float,
 ) -> float:
-    """Returns the seconds that a step's gradients travel."""
-    traffic = payloads(codecs, training.exchange)
-    octets = max(sum(each.sent for each in traffic), sum(each.received for each in traffic))
+    """Returns the seconds that gradients travel, codes in a share of their planes' bytes."""
+    coded = {i for codec in codecs if codec.max_code for i in codec.variables}
+    shares = [share if i in coded else 1.0 for i in range(len(training.layout.names))]
+    traffic = list(zip(payloads(codecs, training.exchange), shares, strict=True))
+    octets = max(sum(p.sent * s for p, s in traffic), sum(p.received * s for p, s in traffic))
     messages = 2 + any(codec.scale_count for codec in codecs)  # scales, codes, sums
     carried = 8 * octets * connection.exchange_copies
     return carried / network.bits_per_sec + messages * network.latency_secs

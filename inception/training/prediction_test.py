@@ -1,10 +1,13 @@
 """The prediction of a step's time, from its parts to its line."""
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
 from inception.training import prediction
 from inception.training.prediction import _StepTime
 from terngrad.exchange.network_probe import Network
+from terngrad.ops.choice import choose_kernels
 
 NETWORK = Network(latency_secs=2e-4, bits_per_sec=1e9)
 
@@ -24,3 +27,14 @@ def test_the_line_tells_the_ratio_and_its_parts():
         "50 instead of 400."
     )
     assert "ternary 3.5 x slower" in prediction._told("ternary", plain, coded, NETWORK)
+
+
+@pytest.mark.parametrize(("density", "least", "most"), [(0.1, 0.3, 0.35), (1.0, 1.0, 1.0)])
+def test_the_share_of_bytes_is_that_of_the_codes_of_this_net(density, least, most):
+    kernels = choose_kernels().kernels
+    packing = prediction._Packing(1, kernels)
+    assert packing.share == 1.0  # floats
+    chosen = np.random.default_rng(0).random(32 * 2000) < density
+    ones = np.packbits(chosen, bitorder="little").view(np.uint32)
+    packing.sum([tf.constant(np.stack([ones, 0 * ones], axis=1))], "a", 1)
+    assert least <= packing.share <= most

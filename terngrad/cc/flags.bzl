@@ -11,8 +11,8 @@ FLAGS = [
 ]
 
 _X86 = {
-    "avx512": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mbmi"],
-    "avx2": ["-mavx2", "-mbmi"],
+    "avx512": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mbmi", "-mbmi2"],
+    "avx2": ["-mavx2", "-mbmi", "-mbmi2"],
     "portable": [],
 }
 

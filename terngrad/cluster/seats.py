@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from terngrad.cluster.admission import listen
 from terngrad.cluster.channel import MembershipError, name_of, split_address
 
-_MAGIC = b"terngrad mesh 2\n"
+_MAGIC = b"terngrad mesh 3\n"
 _HELLO = struct.Struct("<16sI32s")  # magic, rank, proof
 _PROOF_BYTES = 32
 _CALL_SECS = 2.0

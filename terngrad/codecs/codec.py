@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from terngrad.draws import DrawKey
-from terngrad.exchange.exchange import CodeBits, Exchange, Payload
+from terngrad.exchange.exchange import Exchange, Payload
 
 # The part of its gradients that a node keeps for the next step: float32, in the shapes of the
 # codec's variables. Empty for a codec without a memory.
@@ -112,16 +112,13 @@ class Codec(abc.ABC):
         """
 
     @abc.abstractmethod
-    def payload(
-        self, nodes: int, local_nodes: int | None, code_bits: CodeBits
-    ) -> dict[int, Payload]:
-        """Returns, by variable, the bytes sent for a sum, and those received.
+    def payload(self, nodes: int, local_nodes: int | None) -> dict[int, Payload]:
+        """Returns, by variable, the bytes sent for a sum, and those received, in planes.
 
         Args:
           nodes: number of nodes in a received sum.
           local_nodes: None = each node sends its own codes; a number = a process sends the sum of
             this many nodes.
-          code_bits: see `Exchange.code_bits`.
         """
 
     def share_of_zeros(self, encoded: Sequence[tf.Tensor]) -> dict[int, tf.Tensor]:

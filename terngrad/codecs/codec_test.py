@@ -329,10 +329,10 @@ def test_law_10_a_codec_that_there_is_not_is_named(name, text):
 
 
 class _OldCodec(TernaryCodec):
-    def payload(self, nodes, local_nodes=None):
-        return super().payload(nodes, local_nodes, plane_count)
+    def payload(self, nodes):
+        return super().payload(nodes, None)
 
 
 def test_law_10_a_codec_whose_payload_takes_other_arguments_is_named():
-    with pytest.raises(ValueError, match="payload must take self, nodes, local_nodes, code_bits"):
+    with pytest.raises(ValueError, match="payload must take self, nodes, local_nodes"):
         find_codec(f"{__name__}:_OldCodec")

@@ -65,10 +65,13 @@ def make_codecs(layout: Layout, kernels: Kernels) -> list[Codec]:
 
 
 def payloads(codecs: Sequence[Codec], exchange: Exchange) -> list[Payload]:
-    """Returns the bytes that a process exchanges in a step, by variable in the layout's order."""
+    """Returns the bytes that a process exchanges in a step, by variable in the layout's order.
+
+    They are the most that it may need where the engine packs codes; see `Exchange.traffic`.
+    """
     local_nodes = exchange.local_nodes if exchange.sums_local_nodes else None
     by_variable: dict[int, Payload] = {}
     for codec in codecs:
-        found = codec.payload(exchange.nodes_in_result, local_nodes, exchange.code_bits)
+        found = codec.payload(exchange.nodes_in_result, local_nodes)
         by_variable |= {i: exchange.traffic(payload) for i, payload in found.items()}
     return [by_variable[i] for i in sorted(by_variable)]

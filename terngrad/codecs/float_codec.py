@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from terngrad.codecs.codec import Codec, Measured
 from terngrad.draws import DrawKey
-from terngrad.exchange.exchange import CodeBits, Exchange, Payload
+from terngrad.exchange.exchange import Exchange, Payload
 
 
 class FloatCodec(Codec):
@@ -64,10 +64,8 @@ class FloatCodec(Codec):
         del scales
         return [tf.cast(mean, tf.float32) for mean in exchange.mean(encoded, self.name)]
 
-    def payload(
-        self, nodes: int, local_nodes: int | None, code_bits: CodeBits
-    ) -> dict[int, Payload]:
+    def payload(self, nodes: int, local_nodes: int | None) -> dict[int, Payload]:
         """See base class."""
-        del nodes, local_nodes, code_bits
+        del nodes, local_nodes
         sizes = [size * self._wire_type.size for size in self._sizes]
         return {i: Payload(n, n) for i, n in zip(self.variables, sizes, strict=True)}

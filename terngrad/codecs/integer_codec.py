@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from terngrad import planes, ternary
 from terngrad.codecs.codec import Codec, Measured
-from terngrad.exchange.exchange import CodeBits, Exchange, Payload
+from terngrad.exchange.exchange import Exchange, Payload
 from terngrad.layout import Layout
 from terngrad.ops.kernels import Kernels
 
@@ -96,15 +96,13 @@ class IntegerCodec(Codec):
         shares = [tf.reduce_mean(tf.cast(c == 0.0, tf.float32)) for c in codes]
         return dict(zip(self.variables, shares, strict=True))
 
-    def payload(
-        self, nodes: int, local_nodes: int | None, code_bits: CodeBits
-    ) -> dict[int, Payload]:
+    def payload(self, nodes: int, local_nodes: int | None) -> dict[int, Payload]:
         """See base class: codes and sums, and a scale of 4 bytes for each variable.
 
         The zeros that pad a bucket count in proportion to the variables' sizes.
         """
-        up = code_bits((local_nodes or 1) * self.max_code)
-        down = code_bits(nodes * self.max_code)
+        up = planes.plane_count((local_nodes or 1) * self.max_code)
+        down = planes.plane_count(nodes * self.max_code)
         padding = planes.padded(self._bucket.size) / self._bucket.size
         octets = [size * padding / 8 for size in self._sizes]
         each = [Payload(n * up + SCALE_BYTES, n * down + SCALE_BYTES) for n in octets]

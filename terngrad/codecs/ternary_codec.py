@@ -9,7 +9,7 @@ import tensorflow as tf
 from terngrad.codecs.codec import Codec, Measured
 from terngrad.codecs.integer_codec import SCALE_BYTES, IntegerCodec
 from terngrad.draws import DrawKey
-from terngrad.exchange.exchange import CodeBits, Exchange, Payload
+from terngrad.exchange.exchange import Exchange, Payload
 from terngrad.layout import Layout
 from terngrad.ops.kernels import Kernels
 from terngrad.ops.reference import scaled_sums, ternarize_all
@@ -56,14 +56,12 @@ class OwnScaleTernaryCodec(TernaryCodec):
         decoded = [self.decode(words, scale, one) for (words,), scale in pairs]
         return exchange.mean(decoded, self.name)
 
-    def payload(
-        self, nodes: int, local_nodes: int | None, code_bits: CodeBits
-    ) -> dict[int, Payload]:
+    def payload(self, nodes: int, local_nodes: int | None) -> dict[int, Payload]:
         """See base class: nodes send codes; processes send floats, as `deliver` decodes first."""
         floats = {i: 4.0 * size for i, size in zip(self.variables, self._sizes, strict=True)}
         if local_nodes is not None:
             return {i: Payload(n, n) for i, n in floats.items()}
-        codes = super().payload(nodes, local_nodes, code_bits)
+        codes = super().payload(nodes, local_nodes)
         return {i: Payload(codes[i].sent, n) for i, n in floats.items()}
 
 
@@ -92,10 +90,8 @@ class UnpackedTernaryCodec(TernaryCodec):
         """See base class; `words` are floats."""
         return scaled_sums(words, scales, nodes, self.shapes)
 
-    def payload(
-        self, nodes: int, local_nodes: int | None, code_bits: CodeBits
-    ) -> dict[int, Payload]:
+    def payload(self, nodes: int, local_nodes: int | None) -> dict[int, Payload]:
         """See base class."""
-        del nodes, local_nodes, code_bits
+        del nodes, local_nodes
         octets = [4.0 * size + SCALE_BYTES for size in self._sizes]
         return {i: Payload(n, n) for i, n in zip(self.variables, octets, strict=True)}

@@ -11,16 +11,12 @@ from __future__ import annotations
 import abc
 import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import tensorflow as tf
 
 from terngrad.limits import MAX_NODES, MAX_SUM
 from terngrad.ops.kernels import Kernels
-from terngrad.planes import plane_count
-
-# Returns the bits in which a code, or a sum of codes, up to a magnitude travels.
-CodeBits = Callable[[int], float]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,11 +35,15 @@ class Exchange(abc.ABC):
       local_nodes: nodes that this process computes.
       num_nodes: nodes in the group, on all processes.
       sums_local_nodes: whether a process sends the sum over its nodes, not each node's codes.
+      packs_codes: whether codes travel in a prefix code (terngrad/prefix_code.py), in fewer bytes
+        than their planes.
+      steps: int64 scalar variable, steps whose results were final; see `count_step`.
       bytes_sent: int64 scalar variable, bytes that this process has sent.
       bytes_received: int64 scalar variable, bytes that it has received.
     """
 
     sums_local_nodes = True
+    packs_codes = False
 
     def __init__(self, rank: int, processes: int, local_nodes: int) -> None:
         """Joins `processes` processes of `local_nodes` nodes each; this one has index `rank`.
@@ -56,6 +56,7 @@ class Exchange(abc.ABC):
         self.num_nodes = processes * local_nodes
         if not 1 <= self.num_nodes <= MAX_NODES:
             raise ValueError(f"{self.num_nodes} nodes; allowed are 1 to {MAX_NODES}.")
+        self.steps = tf.Variable(0, dtype=tf.int64, trainable=False)
         self.bytes_sent = tf.Variable(0, dtype=tf.int64, trainable=False)
         self.bytes_received = tf.Variable(0, dtype=tf.int64, trainable=False)
         # A variable, because graph optimizers turn a division by a constant into a product with
@@ -133,6 +134,10 @@ class Exchange(abc.ABC):
         """
         return contextlib.nullcontext()
 
+    def count_step(self) -> None:
+        """Counts a step; call it within `settled`. Bytes a step are bytes over this count."""
+        self.steps.assign_add(1)
+
     def took_part(self) -> tf.Tensor:
         """Returns whether this process' nodes are in the step's results: bool scalar.
 
@@ -148,14 +153,11 @@ class Exchange(abc.ABC):
         """Nodes for whose codes the sums that this process receives have planes."""
         return self.num_nodes
 
-    def code_bits(self, largest: int) -> float:
-        """Returns the bits in which a code, or a sum of codes, up to `largest` travels."""
-        return plane_count(largest)
-
     def traffic(self, payload: Payload) -> Payload:
         """Returns the bytes that this process sends and receives for a codec's payload.
 
-        If there is only one process, which sends nothing, these are the bytes of one node.
+        Where the engine `packs_codes`, they are the most that it may need. If there is only one
+        process, which sends nothing, these are the bytes of one node.
         """
         return payload
 

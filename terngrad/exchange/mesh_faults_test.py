@@ -63,7 +63,7 @@ def exchanged(fault, count, files=None):
             with contextlib.closing(SocketTransport(rank, 2, mesh, _Port())) as transport:
                 found = []
                 for i in range(ROUNDS):
-                    found.append(transport.sum_floats(values(rank, i, count), "floats").numpy())
+                    found.append(transport.sum_floats(values(rank, i, count), "floats")[0].numpy())
                     found.append(transport.all_gather(tf.constant([rank + i]), "few").numpy())
                 return found
 

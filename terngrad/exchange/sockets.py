@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
@@ -19,10 +18,9 @@ from terngrad.ops.kernels import Kernels
 from terngrad.ops.mesh import Kind, Mesh
 from terngrad.ops.native import NativeKernels
 from terngrad.ops.tls import Channel, encrypt
-from terngrad.planes import WORD_BYTES, packed_bits, packed_bytes, plane_count
+from terngrad.planes import plane_count
 from terngrad.service.members import Members
 
-_FEW_FLOATS = 8  # such as losses: one shot, as in cc/net/reduce.cc
 _CLOSE_SECS = 5.0
 
 
@@ -119,8 +117,8 @@ class SocketTransport(Transport):
 
     def sum_codes(
         self, words: tf.Tensor, name: str, largest: tuple[int, int], path: str
-    ) -> tf.Tensor:
-        """Returns the sum of the processes' codes, uint32 [G, k].
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the sum of the processes' codes, uint32 [G, k], and bytes; see `Mesh.join`.
 
         Args:
           words: this process' codes, uint32 [G, k].
@@ -129,7 +127,8 @@ class SocketTransport(Transport):
           path: see `Mesh.declare`.
         """
         index = self._declare_codes(words, name, largest, path)
-        return unordered(self.mesh.join(words, index, [words.shape[0], plane_count(largest[1])]))
+        total, octets = self.mesh.join(words, index, [words.shape[0], plane_count(largest[1])])
+        return unordered(total), octets
 
     def mean_codes(
         self,
@@ -140,17 +139,18 @@ class SocketTransport(Transport):
         units: tf.Tensor,
         nodes: tf.Tensor,
         shapes: Sequence[Sequence[int]],
-    ) -> list[tf.Tensor]:
-        """Returns `sum_codes`, decoded (see `Kernels.decode`), as its parts come."""
+    ) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """Returns `sum_codes`, decoded (see `Kernels.decode`) as its parts come, and bytes."""
         index = self._declare_codes(words, name, largest, path)
-        means = self.mesh.join_means(words, index, units, nodes, shapes)
+        means, octets = self.mesh.join_means(words, index, units, nodes, shapes)
         unordered(means[0])
-        return means
+        return means, octets
 
-    def sum_floats(self, values: tf.Tensor, name: str) -> tf.Tensor:
-        """Returns the sum of the processes' float32 [n]: that of `tree_sum`."""
+    def sum_floats(self, values: tf.Tensor, name: str) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the sum of the processes' float32 [n], that of `tree_sum`, and bytes."""
         index = self.mesh.declare(name, Kind.FLOATS, values.shape[0])
-        return unordered(self.mesh.join(values, index, values.shape))
+        total, octets = self.mesh.join(values, index, values.shape)
+        return unordered(total), octets
 
     def close(self) -> None:
         """Ends all operations, and this process' port."""
@@ -171,24 +171,22 @@ class SocketTransport(Transport):
         moved: Sequence[int],
     ) -> tf.Tensor:
         octets = value.dtype.size * math.prod(moved)
-        return unordered(self.mesh.join(value, self.mesh.declare(name, kind, octets), shape))
+        return unordered(self.mesh.join(value, self.mesh.declare(name, kind, octets), shape)[0])
 
 
 class SocketExchange(TwoShotExchange):
     """An exchange whose sums the mesh makes while parts arrive.
 
-    Two processes need one shot: each sends all its codes and adds all. Ternary codes travel in
-    base 3, in 1.6 bits a value.
+    Two processes need one shot: each sends all its codes and adds all. Codes and their sums travel
+    in a prefix code (terngrad/prefix_code.py), whose bytes are known when they have been sent.
     """
+
+    packs_codes = True
 
     def __init__(self, transport: SocketTransport, local_nodes: int, kernels: Kernels) -> None:
         """See base class."""
         super().__init__(transport, local_nodes, kernels)
         self._path = kernels.path if isinstance(kernels, NativeKernels) else ""
-
-    def code_bits(self, largest: int) -> float:
-        """See base class."""
-        return packed_bits(largest)
 
     def mean_of_codes(
         self,
@@ -202,41 +200,29 @@ class SocketExchange(TwoShotExchange):
         """See base class; parts of the sum are decoded while others are on their way."""
         del kernels  # all give the same bits
         local = self._local_sum(codes, max_code)
-        largest = self._count_codes(local, max_code)
         nodes = self._nodes.read_value()
-        return self._transport.mean_codes(
-            local, f"{name}/codes", largest, self._path, units, nodes, shapes
+        means, octets = self._transport.mean_codes(
+            local, f"{name}/codes", self._largest(max_code), self._path, units, nodes, shapes
         )
+        self._count_both(octets)
+        return means
 
     def _join_codes(self, local: tf.Tensor, name: str, max_code: int) -> tf.Tensor:
-        largest = self._count_codes(local, max_code)
-        return self._transport.sum_codes(local, f"{name}/codes", largest, self._path)
+        total, octets = self._transport.sum_codes(
+            local, f"{name}/codes", self._largest(max_code), self._path
+        )
+        self._count_both(octets)
+        return total
 
-    def _count_codes(self, local: tf.Tensor, max_code: int) -> tuple[int, int]:
-        """Counts the bytes of a sum; returns the largest magnitude of its parts, and its own."""
-        own, total = self.local_nodes * max_code, self.num_nodes * max_code
-        parts, sums = (functools.partial(packed_bytes, largest=each) for each in (own, total))
-        self._count_sums(local.shape[0], parts, sums, few=False)
-        return own, total
+    def _largest(self, max_code: int) -> tuple[int, int]:
+        """Returns the largest magnitude of a process' codes, and of their sum."""
+        return self.local_nodes * max_code, self.num_nodes * max_code
 
     def _join_floats(self, local: tf.Tensor, name: str) -> tf.Tensor:
-        count = local.shape[0]
-        floats = lambda rows: WORD_BYTES * rows
-        self._count_sums(count, floats, floats, few=count <= _FEW_FLOATS)
-        return self._transport.sum_floats(local, f"{name}/floats")
+        total, octets = self._transport.sum_floats(local, f"{name}/floats")
+        self._count_both(octets)
+        return total
 
-    def _count_sums(
-        self, rows: int, parts: Callable[[int], int], sums: Callable[[int], int], *, few: bool
-    ) -> None:
-        """Counts the bytes of the parts and, with two shots, of the sums; both of a row count."""
-        size, rank = self._transport.size, self._transport.rank
-        if few or size <= 2:
-            sent = received = (size - 1) * parts(rows)
-        else:
-            step = math.ceil(rows / size)
-            shares = [max(0, min(step, rows - i * step)) for i in range(size)]
-            own = shares.pop(rank)
-            sent = sum(map(parts, shares)) + (size - 1) * sums(own)
-            received = (size - 1) * parts(own) + sum(map(sums, shares))
-        self.bytes_sent.assign_add(tf.constant(sent, tf.int64))
-        self.bytes_received.assign_add(tf.constant(received, tf.int64))
+    def _count_both(self, octets: tf.Tensor) -> None:
+        self.bytes_sent.assign_add(octets[0])
+        self.bytes_received.assign_add(octets[1])

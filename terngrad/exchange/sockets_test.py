@@ -65,7 +65,7 @@ def test_operations_move_tensors_of_every_type(size, encrypted, tls):
             transport.all_gather(flags, "b").numpy(),
             transport.all_to_all(parts, "c").numpy(),
             transport.broadcast(tf.constant(5.5 + rank), "d").numpy(),
-            transport.sum_floats(tf.range(20.0) + rank, "e").numpy(),
+            transport.sum_floats(tf.range(20.0) + rank, "e")[0].numpy(),
         ]
 
     for rank, found in enumerate(together(size, act, tls if encrypted else None)):

@@ -5,7 +5,7 @@
 Nothing is quantized on the way, so the sum is exact. With P processes of one node each (N = P) and
 ternary codes, a process sends 2 (P - 1) / P bits a value in the first shot and
 ceil(log2(2 N + 1)) (P - 1) / P in the second. Two processes need one shot: each sends its 2 bits
-a value to the other, and both add. Over sockets codes take 1.6 bits (exchange/sockets.py).
+a value to the other, and both add. Over sockets codes take fewer bits (exchange/sockets.py).
 """
 
 from __future__ import annotations

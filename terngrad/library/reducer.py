@@ -170,8 +170,14 @@ class Reducer:
 
     @property
     def bits_per_parameter(self) -> float:
-        """Bits that this process sends for each parameter in a step; alone, that a node would."""
+        """Bits that this process sends for each parameter in a step; alone, that a node would.
+
+        Where codes are packed, so that steps differ, it is the mean over all calls so far; before
+        the first one, the most.
+        """
         sent = sum(payload.sent for payload in payloads(self._codecs, self._exchange))
+        if self._exchange.packs_codes and (calls := int(self._exchange.steps)):
+            sent = self.bytes_sent / calls
         return 8 * sent / self.layout.size
 
     def _means(self, gradients: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
@@ -187,6 +193,7 @@ class Reducer:
         with exchange.settled():
             self.memory.assign(found.kept)
             self._step.assign_add(1)
+            exchange.count_step()
             return [tf.identity(mean) for mean in found.means]
 
     def _dense(self, gradients: Sequence[Gradient]) -> list[tf.Tensor]:

@@ -20,8 +20,8 @@ from terngrad.ops import library
 from terngrad.ops.library import FLAGS, ROOT, sources
 
 _FLAGS_OF_FILE = {
-    "kernels_avx512.cc": ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mbmi"),
-    "kernels_avx2.cc": ("-mavx2", "-mbmi"),
+    "kernels_avx512.cc": ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mbmi", "-mbmi2"),
+    "kernels_avx2.cc": ("-mavx2", "-mbmi", "-mbmi2"),
 }
 
 

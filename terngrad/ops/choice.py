@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from terngrad.ops import library
 from terngrad.ops.kernels import Kernels
 from terngrad.ops.library import PATHS
@@ -49,7 +51,7 @@ def choose_kernels(wanted: str = "", path: str = "", on_gpu: bool = False) -> Ch
     if wanted == "reference":
         return Choice(ReferenceKernels())
     if on_gpu and not wanted:
-        return Choice(ReferenceKernels(), "native kernels compute on CPUs only")
+        return Choice(_beside_gpus(), "native kernels compute on CPUs only")
     try:
         return Choice(NativeKernels(path))
     except library.UnavailableError as error:
@@ -57,3 +59,26 @@ def choose_kernels(wanted: str = "", path: str = "", on_gpu: bool = False) -> Ch
             name = f"TERNGRAD_SIMD={path}" if path else "TERNGRAD_KERNELS=native"
             raise ValueError(f"{name}: {error}") from None
         return Choice(ReferenceKernels(), str(error))
+
+
+class _BesideGpus(ReferenceKernels):
+    """Reference ops for tensors, which may lie on GPUs; native kernels pack what lies in memory."""
+
+    def __init__(self, native: NativeKernels) -> None:
+        super().__init__()
+        self._native = native
+
+    def pack(self, words: memoryview, largest: int) -> memoryview:
+        """See base class."""
+        return self._native.pack(words, largest)
+
+    def unpack(self, packed: memoryview, largest: int, words: np.ndarray) -> None:
+        """See base class."""
+        self._native.unpack(packed, largest, words)
+
+
+def _beside_gpus() -> Kernels:
+    try:
+        return _BesideGpus(NativeKernels())
+    except library.UnavailableError:
+        return ReferenceKernels()

@@ -9,8 +9,9 @@ from typing import Literal
 import numpy as np
 import tensorflow as tf
 
-from terngrad import base3
+from terngrad import prefix_code
 from terngrad.draws import DrawKey
+from terngrad.planes import WORD_BYTES, plane_count
 from terngrad.ternary import Stats
 
 
@@ -81,19 +82,25 @@ class Kernels(abc.ABC):
         total = self.sum_buffers(buffers, planes, count)
         return [self.difference_buffers(total, part, planes, count) for part in buffers]
 
-    def pack_base3(self, words: memoryview, digits: int) -> memoryview:
-        """A bucket of 2 `digits` planes in base 3, see base3.py; as `sum_buffers`."""
-        array = np.frombuffer(words, "<u4").reshape(-1, 2 * digits)
-        return base3.pack(array, digits).view(np.uint8).data
+    def pack(self, words: memoryview, largest: int) -> memoryview:
+        """Integers in [-largest, largest] in the prefix code, see prefix_code.py; as `sum_buffers`.
 
-    def unpack_base3(self, packed: memoryview, digits: int, words: np.ndarray) -> None:
-        """Writes the planes of a bucket in base 3 to the contiguous bytes `words`.
+        Args:
+          words: their plane_count(largest) planes.
+          largest: up to `prefix_code.LARGEST`.
+        """
+        array = np.frombuffer(words, "<u4").reshape(-1, plane_count(largest))
+        return prefix_code.pack(array, largest).data
+
+    def unpack(self, packed: memoryview, largest: int, words: np.ndarray) -> None:
+        """Writes the planes of integers in the prefix code to the contiguous bytes `words`.
 
         Raises:
-          ValueError: `packed` has another number of bytes than such a bucket.
+          ValueError: `packed` has a size that no code of so many integers has.
         """
-        rows = words.nbytes // (8 * digits)
-        array = base3.unpack(np.frombuffer(packed, "<u4"), digits, rows)
+        count = plane_count(largest)
+        rows = words.nbytes // (WORD_BYTES * count)
+        array = prefix_code.unpack(np.frombuffer(packed, np.uint8), largest, rows, count)
         words[:] = array.reshape(-1).view(np.uint8)
 
     @abc.abstractmethod

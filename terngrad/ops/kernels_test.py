@@ -8,7 +8,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from terngrad import base3, planes, ternary
+from terngrad import planes, prefix_code, ternary
 from terngrad.draws import DrawKey
 from terngrad.ops import library
 from terngrad.ops.native import NativeKernels
@@ -149,31 +149,50 @@ def test_law_5_a_sum_without_one_part_is_the_sum_of_the_others(
         assert bytes(rest) == bytes(others)
 
 
-@pytest.mark.parametrize("rows", [0, 1, 4, 5, 9, 79, 80, 85, 203])
-@pytest.mark.parametrize(("digits", "largest"), [(1, 1), (2, 4)])
-def test_law_3_codes_in_base_3_equal_the_references_and_come_back(kernels, rows, digits, largest):
-    integers = np.random.default_rng(rows).integers(-largest, largest + 1, 32 * rows)
-    words = planes.pack_integers(tf.constant(integers, tf.float32), 2 * digits).numpy()
-    packed = kernels.pack_base3(words.reshape(-1).data.cast("B"), digits)
-    assert bytes(packed) == base3.pack(words, digits).tobytes()
-    assert packed.nbytes == planes.packed_bytes(rows, largest)
+def sums_of_codes(rows, largest, density):
+    """Planes of sums of `largest` codes, a share of which is not zero: uint32 [rows, k]."""
+    random = np.random.default_rng(rows)
+    codes = np.sign(random.normal(size=(largest, 32 * rows)))
+    integers = np.where(random.random(codes.shape) < density, codes, 0).sum(axis=0)
+    count = planes.plane_count(largest)
+    return planes.pack_integers(tf.constant(integers, tf.float32), count).numpy()
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 9, 64, 203])
+@pytest.mark.parametrize("density", [0.0, 0.1, 0.5, 1.0])
+@pytest.mark.parametrize("largest", [1, 2, 4, 9, 31])
+def test_law_3_packed_codes_equal_the_references_and_come_back(kernels, rows, density, largest):
+    words = sums_of_codes(rows, largest, density)
+    packed = kernels.pack(words.reshape(-1).data.cast("B"), largest)
+    assert bytes(packed) == prefix_code.pack(words, largest).tobytes()
     back = np.full(words.nbytes, 0xCC, np.uint8)
-    kernels.unpack_base3(packed, digits, back)
+    kernels.unpack(packed, largest, back)
     assert back.tobytes() == words.tobytes()
 
 
-@pytest.mark.parametrize("digits", [1, 2])
-def test_law_3_any_bytes_are_unpacked_as_by_the_reference(native, digits):
-    packed = np.random.default_rng(digits).integers(0, 256, base3.packed_bytes(400, digits))
-    found = np.empty(400 * 8 * digits, np.uint8)
-    native.unpack_base3(packed.astype(np.uint8).data, digits, found)
-    expected = base3.unpack(packed.astype(np.uint8).view("<u4"), digits, 400)
-    assert found.tobytes() == expected.tobytes()
+@pytest.mark.parametrize("largest", [1, 4])
+@pytest.mark.parametrize("seed", range(20))
+def test_law_3_changed_bytes_are_taken_and_refused_as_by_the_reference(native, largest, seed):
+    words = sums_of_codes(60, largest, 0.1)
+    packed = prefix_code.pack(words, largest).copy()
+    random = np.random.default_rng(seed)
+    packed[random.integers(0, packed.size, 2)] ^= 1 << random.integers(0, 8, 2, np.uint8)
+    packed = packed[: packed.size - 8 * (seed % 4 == 0)]
+    found = np.empty(words.nbytes, np.uint8)
+    try:
+        expected = prefix_code.unpack(packed, largest, *words.shape)
+    except ValueError:
+        with pytest.raises(ValueError, match="no code of 60 rows"):
+            native.unpack(packed.data, largest, found)
+    else:
+        native.unpack(packed.data, largest, found)
+        assert found.tobytes() == expected.tobytes()
 
 
-def test_law_10_packed_codes_of_another_size_are_named(kernels):
-    with pytest.raises(ValueError, match="packed has 36 bytes; allowed are 32"):
-        kernels.unpack_base3(memoryview(bytes(36)), 1, np.empty(40, np.uint8))
+@pytest.mark.parametrize("size", [0, 7, 8, 15, 399, 401, 1000])
+def test_law_10_payloads_of_an_impossible_size_are_refused(kernels, size):
+    with pytest.raises(ValueError, match=r"packed|no code of 50 rows"):
+        kernels.unpack(memoryview(bytes(size)), 1, np.empty(400, np.uint8))
 
 
 def codes_of(groups, seed):

@@ -159,8 +159,11 @@ _SIGNATURES = {  # of cc/lib/functions.cc: the result, then the arguments
         *(ctypes.c_bool, _TEXT, ctypes.POINTER(Planes)),
         *(_COUNT, ctypes.c_int, _COUNT, ctypes.POINTER(_POINTER)),
     ),
-    "terngrad_pack_base3": (*(ctypes.c_bool, _TEXT, _POINTER, ctypes.c_int, _COUNT, _POINTER),),
-    "terngrad_unpack_base3": (*(ctypes.c_bool, _TEXT, _POINTER, ctypes.c_int, _COUNT, _POINTER),),
+    "terngrad_pack": (_COUNT, _TEXT, _POINTER, ctypes.c_int, _COUNT, _POINTER),
+    "terngrad_unpack": (
+        *(ctypes.c_bool, _TEXT, _POINTER, _COUNT),
+        *(ctypes.c_int, _COUNT, _POINTER),
+    ),
     "terngrad_decode": (
         *(ctypes.c_bool, _TEXT, ctypes.POINTER(Planes)),
         *(ctypes.POINTER(Target), _COUNT, _COUNT),

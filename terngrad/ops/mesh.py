@@ -73,8 +73,15 @@ class Mesh:
             raise ValueError(f"operation {name!r} cannot be declared: {error.value.decode()}")
         return index
 
-    def join(self, local: tf.Tensor, operation: int, shape: Sequence[int]) -> tf.Tensor:
-        """Returns an operation's result, of this shape; no thread waits for it."""
+    def join(
+        self, local: tf.Tensor, operation: int, shape: Sequence[int]
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Joins an operation; no thread waits for its result.
+
+        Returns:
+          The result, of this shape, and the bytes of payloads that were sent and received for it,
+          int64 [2].
+        """
         with tf.device("/CPU:0"):
             return self._ops.terngrad_join(
                 local=local, mesh=self._handle, operation=operation, shape=list(shape)
@@ -87,8 +94,8 @@ class Mesh:
         units: tf.Tensor,
         nodes: tf.Tensor,
         shapes: Sequence[Sequence[int]],
-    ) -> list[tf.Tensor]:
-        """Returns the decoded sum of codes; for `units` and the rest see `Kernels.decode`."""
+    ) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """Returns the decoded sum of codes and bytes; see `join` and `Kernels.decode`."""
         with tf.device("/CPU:0"):
             return self._ops.terngrad_join_means(
                 local=local, scales=units, nodes=nodes, n=len(shapes), mesh=self._handle,

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
-from terngrad import base3
 from terngrad.draws import DrawKey
 from terngrad.ops import library
 from terngrad.ops.kernels import Kernels
+from terngrad.planes import WORD_BYTES, plane_count
 from terngrad.ternary import Stats
 
 
@@ -88,28 +88,24 @@ class NativeKernels(Kernels):
         self._compute(compute, arrays, planes, count, rows, targets)
         return [each.view(np.uint8).data for each in others]
 
-    def pack_base3(self, words: memoryview, digits: int) -> memoryview:
+    def pack(self, words: memoryview, largest: int) -> memoryview:
         """See base class; as `sum_buffers`."""
-        (array,), rows = _words([words], 2 * digits)
-        packed = np.empty(base3.packed_bytes(rows, digits), np.uint8)
-        self._repack("pack", array, digits, rows, packed)
-        return packed.data
+        (array,), rows = _words([words], plane_count(largest))
+        packed = np.empty(array.nbytes, np.uint8)
+        compute, path = self._functions.terngrad_pack, self.path.encode()
+        size = compute(path, array.ctypes.data, largest, rows, packed.ctypes.data)
+        if size < 0:
+            raise ValueError(f"path is {self.path!r}, largest is {largest}")
+        return packed[:size].data
 
-    def unpack_base3(self, packed: memoryview, digits: int, words: np.ndarray) -> None:
+    def unpack(self, packed: memoryview, largest: int, words: np.ndarray) -> None:
         """See base class; as `sum_buffers`."""
-        array = np.require(np.frombuffer(packed, "<u4"), requirements="A")
-        rows = words.nbytes // (8 * digits)
-        if array.nbytes != (allowed := base3.packed_bytes(rows, digits)):
-            raise ValueError(f"packed has {array.nbytes} bytes; allowed are {allowed}")
-        self._repack("unpack", array, digits, rows, words)
-
-    def _repack(
-        self, name: str, source: np.ndarray, digits: int, rows: int, target: np.ndarray
-    ) -> None:
-        compute = getattr(self._functions, f"terngrad_{name}_base3")
-        path, addresses = self.path.encode(), (source.ctypes.data, target.ctypes.data)
-        if not compute(path, addresses[0], digits, rows, addresses[1]):
-            raise ValueError(f"path is {self.path!r}, digits are {digits}")
+        array = np.frombuffer(packed, np.uint8)
+        rows = words.nbytes // (WORD_BYTES * plane_count(largest))
+        compute, path = self._functions.terngrad_unpack, self.path.encode()
+        source, target = array.ctypes.data, words.ctypes.data
+        if not compute(path, source, array.size, largest, rows, target):
+            raise ValueError(f"{array.size} bytes are no code of {rows} rows up to {largest}")
 
     def _compute(
         self,

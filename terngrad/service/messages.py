@@ -17,7 +17,7 @@ _HEADER_TAG, _PADDING_TAG, _PAYLOAD_TAG = b"\x0a", b"\x12", b"\x1a"  # of Frame'
 _ALIGNMENT = 4  # bytes of the largest numbers in payloads
 _LONGEST_HEADER = 1 << 14  # bytes; the contributors alone can take half of it
 
-VERSION = 5
+VERSION = 6
 PIECE_BYTES = 1 << 20  # of a push: smaller ones cost more time a byte, larger ones delay results
 SERVICE = "terngrad.ParameterServer"
 HELLO_KEY = "terngrad-hello-bin"

@@ -132,6 +132,8 @@ def main() -> None:
         found[f"{name} bytes"] = int(exchange.bytes_sent) - before
         found[f"{name} payload"] = STEPS * sum(p.sent for p in payloads(codecs, exchange))
         found[f"{name} buckets"] = STEPS * len(codecs)
+        is_coded = any(codec.max_code for codec in codecs)
+        found[f"{name} packs"] = exchange.packs_codes and is_coded
     if kind in ("mpi", "horovod"):  # the launcher, not the command, knows the rank
         path = f"{path}_{exchange.first_node // exchange.local_nodes}.npz"
     if connection:

@@ -134,6 +134,7 @@ class TrainStep:
             if self.saves_together:
                 self._save.assign(tf.where(save, 0.0, self._save))
             self._step.assign_add(1)
+            self._exchange.count_step()
         return StepResult(shared, stop, save, rate, gradients[0], aggregate)
 
     def zeros_like_gradients(self) -> list[tf.Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -17,6 +18,14 @@ from terngrad.training.schedules import Schedule
 _PLAN_POINTS = 200
 
 
+class Counted(NamedTuple):
+    """What a process has exchanged in all its steps so far, without headers."""
+
+    steps: int
+    sent: int
+    received: int
+
+
 class SummaryWriter:
     """Writes scalars and histograms of a run to event files."""
 
@@ -26,6 +35,7 @@ class SummaryWriter:
         layout: Layout,
         traffic: Callable[[Sequence[Codec]], Sequence[Payload]],
         tell: Callable[[str], None] = print,
+        counted: Callable[[], Counted] | None = None,
     ) -> None:
         """Writes to `directory` until an error, such as that of a full disk.
 
@@ -34,6 +44,8 @@ class SummaryWriter:
           layout: the variables.
           traffic: returns the bytes of a step, by variable.
           tell: called with a line about such an error.
+          counted: returns what has been exchanged so far, if the bytes of a step differ from
+            `traffic`.
 
         Raises:
           OSError: the folder is not writable.
@@ -47,6 +59,7 @@ class SummaryWriter:
         self._layout, self._tell = layout, tell
         self._is_broken = False
         self._traffic = traffic
+        self._count, self._counted = counted, counted() if counted else None
         self._faults: tuple[int, int] | None = None  # step and page faults at the last report
 
     def progress(self, progress: Progress) -> None:
@@ -77,16 +90,26 @@ class SummaryWriter:
                 tf.summary.scalar(f"zeros/{self._layout.names[variable]}", share)
 
     def traffic(self, codecs: Sequence[Codec], step: int) -> None:
-        """Writes the bytes that these codecs exchange in a step."""
+        """Writes the bytes that these codecs exchange in a step.
+
+        Where bytes are counted, the totals are means of the steps since the last report, and count
+        losses and moving statistics, too; those of a variable are the most that it may need.
+        """
         by_variable = self._traffic(codecs)
+        sent = sum(payload.sent for payload in by_variable)
+        received = sum(payload.received for payload in by_variable)
+        if self._count and self._counted:
+            before, self._counted = self._counted, self._count()
+            if (steps := self._counted.steps - before.steps) > 0:
+                sent = (self._counted.sent - before.sent) / steps
+                received = (self._counted.received - before.received) / steps
         with self._at(step):
             for name, payload in zip(self._layout.names, by_variable, strict=True):
                 tf.summary.scalar(f"bytes_sent/{name}", payload.sent)
                 tf.summary.scalar(f"bytes_received/{name}", payload.received)
-            tf.summary.scalar("bytes_sent_per_step", sum(p.sent for p in by_variable))
-            tf.summary.scalar("bytes_received_per_step", sum(p.received for p in by_variable))
-            bits = 8.0 * sum(p.sent for p in by_variable) / self._layout.size
-            tf.summary.scalar("bits_per_parameter", bits)
+            tf.summary.scalar("bytes_sent_per_step", sent)
+            tf.summary.scalar("bytes_received_per_step", received)
+            tf.summary.scalar("bits_per_parameter", 8.0 * sent / self._layout.size)
 
     def staleness(self, values: Sequence[int], step: int) -> None:
         """Writes the staleness of updates: how many others came between pull and push."""

@@ -73,6 +73,17 @@ class MeshOp : public AsyncOpKernel {
     return nullptr;
   }
 
+  // Returns the memory of the output `octets`; null, and an error, if none.
+  static int64_t* AllocateOctets(OpKernelContext* context) {
+    Tensor* octets = nullptr;
+    const auto allocate = [&] {
+      OP_REQUIRES_OK(context, context->allocate_output(
+                                  "octets", TensorShape({2}), &octets));
+    };
+    allocate();
+    return octets ? octets->flat<int64_t>().data() : nullptr;
+  }
+
   // Returns what ends the op; null if it has ended because the step has.
   static Ending MakeEnding(OpKernelContext* context,
                            const std::shared_ptr<Mesh>& mesh,
@@ -126,8 +137,10 @@ class JoinOp : public MeshOp {
         Invalid(plan->declaration().name, " gives ", plan->OutputBytes(),
                 " bytes, not ", BytesOf(*output)),
         done);
-    auto held = std::make_shared<Held>(Held{context->input(0), *output});
     Submission submission;
+    submission.octets = AllocateOctets(context);
+    if (!submission.octets) return done();
+    auto held = std::make_shared<Held>(Held{context->input(0), *output});
     submission.operation = operation();
     submission.input = static_cast<const uint8_t*>(held->input.data());
     submission.output = static_cast<uint8_t*>(held->output.data());
@@ -199,10 +212,9 @@ class JoinMeansOp : public MeshOp {
  public:
   explicit JoinMeansOp(OpKernelConstruction* context) : MeshOp(context) {
     OP_REQUIRES_OK(context, context->GetAttr("shapes", &shapes_));
-    OP_REQUIRES(context,
-                static_cast<int>(shapes_.size()) == context->num_outputs(),
-                Invalid("shapes has ", shapes_.size(), " entries; n is ",
-                        context->num_outputs()));
+    const int n = context->num_outputs() - 1;
+    OP_REQUIRES(context, static_cast<int>(shapes_.size()) == n,
+                Invalid("shapes has ", shapes_.size(), " entries; n is ", n));
     for (const TensorShape& shape : shapes_) elements_ += shape.num_elements();
   }
 
@@ -229,10 +241,12 @@ class JoinMeansOp : public MeshOp {
     auto decoding = std::make_shared<Decoding>(
         declaration, std::move(held), std::move(targets),
         context->device()->tensorflow_cpu_worker_threads()->workers);
+    Submission submission;
+    submission.octets = AllocateOctets(context);
+    if (!submission.octets) return done();
     Ending ending = MakeEnding(context, mesh, std::move(done));
     if (!ending) return;
     decoding->set_ending(std::move(ending));
-    Submission submission;
     submission.operation = operation();
     submission.input =
         static_cast<const uint8_t*>(decoding->held().input.data());

@@ -15,6 +15,10 @@ bool IsPossible(int planes) {
   return planes >= 1 && planes <= terngrad::kMaxPlanes;
 }
 
+bool IsPacked(int largest) {
+  return largest >= 1 && largest <= terngrad::kLargestPacked;
+}
+
 bool ArePossible(const terngrad::Planes* inputs, int64_t count, int planes) {
   return IsPossible(planes) &&
          std::all_of(inputs, inputs + count, [](const terngrad::Planes& input) {
@@ -93,26 +97,25 @@ TERNGRAD_EXPORT bool terngrad_sums_of_others(const char* path,
   return true;
 }
 
-// Writes rows of 2 `digits` planes in base 3 to packed[Base3Bytes(digits,
-// rows)]. Returns false and does nothing if FindKernels does not know `path` or
-// `digits` is neither 1 nor 2.
-TERNGRAD_EXPORT bool terngrad_pack_base3(const char* path,
-                                         const uint32_t* words, int digits,
-                                         int64_t rows, uint8_t* packed) {
+// Writes integers in [-largest, largest] in the prefix code to packed, which
+// takes their rows * PlaneCount(largest) words, and returns its bytes. Returns
+// -1 and does nothing if FindKernels does not know `path` or `largest` is out
+// of range.
+TERNGRAD_EXPORT int64_t terngrad_pack(const char* path, const uint32_t* words,
+                                      int largest, int64_t rows,
+                                      uint8_t* packed) {
   const terngrad::Kernels* const kernels = terngrad::FindKernels(path);
-  if (!kernels || digits < 1 || digits > 2) return false;
-  kernels->pack_base3(words, digits, rows, packed);
-  return true;
+  if (!kernels || !IsPacked(largest)) return -1;
+  return kernels->pack(words, largest, rows, packed);
 }
 
-// The inverse.
-TERNGRAD_EXPORT bool terngrad_unpack_base3(const char* path,
-                                           const uint8_t* packed, int digits,
-                                           int64_t rows, uint32_t* words) {
+// The inverse. Returns false also if no payload of so many rows has this size.
+TERNGRAD_EXPORT bool terngrad_unpack(const char* path, const uint8_t* packed,
+                                     int64_t size, int largest, int64_t rows,
+                                     uint32_t* words) {
   const terngrad::Kernels* const kernels = terngrad::FindKernels(path);
-  if (!kernels || digits < 1 || digits > 2) return false;
-  kernels->unpack_base3(packed, digits, rows, words);
-  return true;
+  if (!kernels || !IsPacked(largest)) return false;
+  return kernels->unpack(packed, size, largest, rows, words);
 }
 
 // Writes the values of the bucket that concatenates `targets`, of `rows` words

@@ -8,7 +8,8 @@ namespace {
 #if defined(__x86_64__)
 // The instruction sets that build.py compiles each path for.
 bool HasAvx2() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi");
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") &&
+         __builtin_cpu_supports("bmi2");
 }
 bool HasAvx512() {
   return HasAvx2() && __builtin_cpu_supports("avx512f") &&

@@ -14,10 +14,10 @@
 
 namespace terngrad {
 
-inline constexpr int kWordBits = 32;      // elements in a word
-inline constexpr int kMaxSum = 65536;     // largest magnitude of a sum
-inline constexpr int kMaxPlanes = 18;     // of such sums
-inline constexpr int kBase3Rows = 5;      // whose codes share eight bits
+inline constexpr int kWordBits = 32;       // elements in a word
+inline constexpr int kMaxSum = 65536;      // largest magnitude of a sum
+inline constexpr int kMaxPlanes = 18;      // of such sums
+inline constexpr int kLargestPacked = 31;  // magnitude in the prefix code
 inline constexpr int kStatsBlock = 4096;  // maximum of values per call of stats
 inline constexpr float kSmallestNormal = 0x1p-126f;
 inline constexpr float kSmallestScale = 0x1p-100f;  // smaller ones count as 0
@@ -89,27 +89,24 @@ struct Kernels {
   void (*decode)(const Planes& sums, const Target* targets,
                  int64_t target_count, int64_t begin, int64_t end);
 
-  // Writes Base3Bytes(digits, rows) bytes: the codes in 2 planes (digits = 1),
-  // or the sums from -4 to 4 in 4 planes (2). The last rows % 5 keep their
-  // planes.
-  void (*pack_base3)(const uint32_t* words, int digits, int64_t rows,
-                     uint8_t* packed);
+  // Writes integers in [-largest, largest] in the prefix code of
+  // terngrad/prefix_code.py, 1 <= largest <= kLargestPacked, and returns its
+  // bytes: at most those of their PlaneCount(largest) planes.
+  int64_t (*pack)(const uint32_t* words, int largest, int64_t rows,
+                  uint8_t* packed);
 
-  // The inverse.
-  void (*unpack_base3)(const uint8_t* packed, int digits, int64_t rows,
-                       uint32_t* words);
+  // The inverse. Returns false if no payload of so many rows has this size.
+  // A payload of the size of the planes is the planes, whatever they are; any
+  // shorter one gives integers in [-largest, largest].
+  bool (*unpack)(const uint8_t* packed, int64_t size, int largest, int64_t rows,
+                 uint32_t* words);
 };
 
-// Returns the ternary digits in which integers up to `largest` in magnitude
-// travel; 0 = they travel in planes: others would save less than a tenth.
-// As PACKED in terngrad/planes.py.
-inline int Base3Digits(int64_t largest) {
-  return largest == 1 ? 1 : largest == 4 ? 2 : 0;
-}
-
-inline int64_t Base3Bytes(int digits, int64_t rows) {
-  return digits * (rows / kBase3Rows * kWordBits +
-                   rows % kBase3Rows * 2 * int64_t{sizeof(uint32_t)});
+// Returns the number of planes of integers up to `largest` in magnitude.
+static inline int PlaneCount(int64_t largest) {
+  int planes = 0;
+  for (int64_t left = 2 * largest; left > 0; left /= 2) ++planes;
+  return planes;
 }
 
 // Returns the kernels of a path, or the fastest for an empty path; null if the

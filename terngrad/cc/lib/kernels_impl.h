@@ -11,9 +11,9 @@
 #include <cstdint>
 #include <cstring>
 
-#include "terngrad/cc/lib/base3_impl.h"
 #include "terngrad/cc/lib/kernels.h"
 #include "terngrad/cc/lib/philox.h"
+#include "terngrad/cc/lib/prefix_code_impl.h"
 
 namespace terngrad {
 
@@ -542,7 +542,7 @@ template <class Lanes>
 inline constexpr Kernels kKernelsOf = {
     Lanes::kPath,          StatsKernel<Lanes>::Run,     Encode<Lanes>,
     SumKernel<Lanes>::Run, SumKernel<Lanes>::RunOthers, Decode<Lanes>,
-    PackBase3<Lanes>,      UnpackBase3<Lanes>};
+    PackPrefix<Lanes>,     UnpackPrefix<Lanes>};
 
 }  // namespace terngrad
 

@@ -707,98 +707,146 @@ void AnyPartOfTheMeansCanBeWrittenAlone(const Kernels& kernels) {
   }
 }
 
-// ---- Base 3 ----------------------------------------------------------------
+// ---- Prefix code -----------------------------------------------------------
 
-// Returns integers from -largest to largest in planes.
-Words SomeIntegers(int64_t rows, int largest, int planes, Random& random) {
+using Octets = std::vector<uint8_t>;
+
+// Returns integers in planes: sums of `largest` codes, of which a share
+// `density` is not zero.
+Words SomeIntegers(int64_t rows, int largest, double density, Random& random) {
+  std::bernoulli_distribution is_nonzero(density);
   Integers values(kWordBits * rows);
   for (int64_t& value : values) {
-    value = static_cast<int64_t>(random() % (2 * largest + 1)) - largest;
-  }
-  return PlanesOf(values, planes);
-}
-
-// The number of values i of five rows is the sum of 3^j (v mod 3), v being the
-// value of row j or, with two digits, first its low, then its high digit. Rows
-// come from five runs of up to 16; each number's bit k is in word k of its row.
-std::vector<uint8_t> NaivePack(const Words& words, int planes, int64_t rows) {
-  const int digits = planes / 2;
-  const Integers values = IntegersOf(words, planes);
-  Words packed;
-  int64_t first = 0;
-  while (rows - first >= kBase3Rows) {
-    const int64_t run = std::min<int64_t>((rows - first) / kBase3Rows, 16);
-    const auto digit = [&](int j, int64_t g, int i, int d) {
-      const int64_t value = values[(first + j * run + g) * kWordBits + i];
-      const int64_t high = value >= 2 ? 1 : value <= -2 ? -1 : 0;
-      return digits == 1 ? value : d ? high : value - 3 * high;
-    };
-    for (int d = 0; d < digits; ++d) {
-      for (int k = 0; k < 8; ++k) {
-        for (int64_t g = 0; g < run; ++g) {
-          uint32_t word = 0;
-          for (int i = 0; i < kWordBits; ++i) {
-            int64_t number = 0;
-            for (int j = kBase3Rows - 1; j >= 0; --j) {
-              number = 3 * number + (digit(j, g, i, d) + 3) % 3;
-            }
-            word |= static_cast<uint32_t>(number >> k & 1) << i;
-          }
-          packed.push_back(word);
-        }
-      }
+    for (int i = 0; i < largest; ++i) {
+      if (is_nonzero(random)) value += random() % 2 ? 1 : -1;
     }
-    first += kBase3Rows * run;
   }
-  packed.insert(packed.end(), words.begin() + first * planes, words.end());
-  const auto* bytes = reinterpret_cast<const uint8_t*>(packed.data());
-  return {bytes, bytes + packed.size() * sizeof(uint32_t)};
+  return PlanesOf(values, PlaneCount(largest));
 }
 
-void FiveDigitsShareEightBits(const Kernels& kernels) {
+// Adds a stream of bits: whole words of 64.
+void Append(const std::vector<bool>& bits, Octets* octets) {
+  const size_t first = octets->size();
+  octets->resize(first + (bits.size() + 63) / 64 * 8);
+  for (size_t i = 0; i < bits.size(); ++i) {
+    (*octets)[first + i / 8] |= bits[i] << i % 8;
+  }
+}
+
+// Says bit by bit what terngrad/prefix_code.py says of the format.
+Octets NaivePack(const Words& words, int largest) {
+  const Integers values = IntegersOf(words, PlaneCount(largest));
+  std::vector<bool> filled, several, place, fours, nonzero, negative;
+  for (size_t i = 0; i < values.size(); i += 4) {
+    std::vector<bool> quad;
+    for (int j = 0; j < 4; ++j) quad.push_back(values[i + j] != 0);
+    const auto count = std::count(quad.begin(), quad.end(), true);
+    nonzero.insert(nonzero.end(), quad.begin(), quad.end());
+    filled.push_back(count > 0);
+    if (count > 0) several.push_back(count > 1);
+    if (count > 1) fours.insert(fours.end(), quad.begin(), quad.end());
+    if (count == 1) {
+      const auto at = std::find(quad.begin(), quad.end(), true) - quad.begin();
+      place.push_back(at & 1);
+      place.push_back(at & 2);
+    }
+  }
+  Octets quads, ones, packed(8);
+  for (const auto& each : {filled, several, place, fours}) Append(each, &quads);
+  Append(nonzero, &ones);
+  packed[0] = quads.size() > ones.size();
+  const Octets& where = packed[0] ? ones : quads;
+  packed.insert(packed.end(), where.begin(), where.end());
+  for (const int64_t value : values) {
+    if (value) negative.push_back(value < 0);
+  }
+  Append(negative, &packed);
+  for (int j = 1; j < largest; ++j) {
+    std::vector<bool> larger;
+    for (const int64_t value : values) {
+      if (std::abs(value) >= j) larger.push_back(std::abs(value) > j);
+    }
+    Append(larger, &packed);
+  }
+  const auto* raw = reinterpret_cast<const uint8_t*>(words.data());
+  const size_t size = words.size() * sizeof(uint32_t);
+  return packed.size() < size ? packed : Octets(raw, raw + size);
+}
+
+Octets Pack(const Kernels& kernels, const Words& words, int largest) {
+  const int64_t rows = words.size() / PlaneCount(largest);
+  Octets packed(words.size() * sizeof(uint32_t));
+  packed.resize(kernels.pack(words.data(), largest, rows, packed.data()));
+  return packed;
+}
+
+void ThePrefixCodeIsThatOfItsFormat(const Kernels& kernels) {
   Random random(11);
-  for (const int digits : {1, 2}) {
-    const int planes = 2 * digits, largest = digits == 1 ? 1 : 4;
-    CHECK_SAME(static_cast<uint32_t>(Base3Digits(largest)),
-               static_cast<uint32_t>(digits));
-    for (const int64_t rows : {0, 1, 4, 5, 6, 9, 10, 79, 80, 85, 203, 1000}) {
-      TRY("%d digits, %d rows", digits, static_cast<int>(rows));
-      const Words words = SomeIntegers(rows, largest, planes, random);
-      std::vector<uint8_t> packed(Base3Bytes(digits, rows));
-      kernels.pack_base3(words.data(), digits, rows, packed.data());
-      const auto naive = NaivePack(words, planes, rows);
-      CHECK_SAME(Words(packed.begin(), packed.end()),
-                 Words(naive.begin(), naive.end()));
-      Words back(words.size(), kGuardWord);
-      kernels.unpack_base3(packed.data(), digits, rows, back.data());
-      CHECK_SAME(back, words);
+  for (const int largest : {1, 2, 3, 4, 7, 8, 15, 16, 31}) {
+    for (const double density : {0.0, 0.02, 0.15, 0.4, 1.0}) {
+      for (const int64_t rows : {0, 1, 2, 5, 8, 63, 64, 65, 300}) {
+        TRY("largest %d, density %g, %d rows", largest, density,
+            static_cast<int>(rows));
+        const Words words = SomeIntegers(rows, largest, density, random);
+        const Octets packed = Pack(kernels, words, largest);
+        const Octets naive = NaivePack(words, largest);
+        CHECK_SAME(Words(packed.begin(), packed.end()),
+                   Words(naive.begin(), naive.end()));
+        Words back(words.size(), kGuardWord);
+        CHECK_SAME(
+            static_cast<uint32_t>(kernels.unpack(packed.data(), packed.size(),
+                                                 largest, rows, back.data())),
+            1u);
+        CHECK_SAME(back, words);
+      }
     }
   }
 }
 
 // The example of docs/wire-format.md.
 void TheDocumentedBytesArePacked(const Kernels& kernels) {
-  const Words rows = {1, 0, 1, 1, 0, 0, 1, 0, 1, 0};  // +1, -1, 0, +1, +1
-  Words packed(8, kGuardWord);
-  kernels.pack_base3(rows.data(), 1, 5,
-                     reinterpret_cast<uint8_t*>(packed.data()));
-  CHECK_SAME(packed, Words({1, 1, 0, 0, 1, 1, 1, 0}));
+  Integers values(12 * kWordBits);
+  values[2] = values[9] = 1, values[8] = values[383] = -1;
+  const Octets packed = Pack(kernels, PlanesOf(values, 2), 1);
+  Octets expected(56);
+  expected[8] = 5, expected[19] = 0x80;  // quads 0, 2 and 95
+  expected[24] = 2;                      // several in the second of these
+  expected[32] = 0x0e;                   // places 2 and 3
+  expected[40] = 3;                      // the first two of quad 2
+  expected[48] = 0x0a;                   // signs
+  CHECK_SAME(Words(packed.begin(), packed.end()),
+             Words(expected.begin(), expected.end()));
 }
 
-void AnyBytesGiveDigits(const Kernels& kernels) {
+void BytesOfNoCodeAreRefusedOrGiveIntegersInRange(const Kernels& kernels) {
   Random random(12);
-  for (const int digits : {1, 2}) {
-    TRY("%d digits", digits);
-    const int planes = 2 * digits, largest = digits == 1 ? 1 : 4;
-    const int64_t rows = 40 * kBase3Rows;
-    const Words packed = SomeWords(Base3Bytes(digits, rows) / 4, random);
-    Words words(rows * planes);
-    kernels.unpack_base3(reinterpret_cast<const uint8_t*>(packed.data()),
-                         digits, rows, words.data());
-    for (const int64_t value : IntegersOf(words, planes)) {
+  int codes = 0;
+  for (int round = 0; round < 3000; ++round) {
+    const int largest = std::vector<int>{1, 2, 4, 9, 31}[random() % 5];
+    TRY("round %d, largest %d", round, largest);
+    const int64_t rows = 1 + random() % 70;
+    const Words words = SomeIntegers(rows, largest, 0.1, random);
+    Octets packed = Pack(kernels, words, largest);
+    if (round % 3 == 0) {
+      packed.resize(random() % (packed.size() + 9));
+    } else {
+      for (int i = 0; i < round % 7; ++i) {
+        packed[random() % packed.size()] ^= 1 << random() % 8;
+      }
+    }
+    Words back(words.size());
+    const Octets exact(packed);  // with no room behind it
+    if (!kernels.unpack(exact.data(), exact.size(), largest, rows,
+                        back.data())) {
+      continue;
+    }
+    if (packed.size() == words.size() * sizeof(uint32_t)) continue;  // planes
+    ++codes;
+    for (const int64_t value : IntegersOf(back, PlaneCount(largest))) {
       CHECK_SAME(static_cast<uint32_t>(std::abs(value) <= largest), 1u);
     }
   }
+  CHECK_SAME(static_cast<uint32_t>(codes > 300), 1u);
 }
 
 // ---- Paths -----------------------------------------------------------------
@@ -857,9 +905,9 @@ constexpr struct {
     LAW(AnyPartOfASumCanBeWrittenAlone),
     LAW(MeansAreUnitsTimesSums),
     LAW(AnyPartOfTheMeansCanBeWrittenAlone),
-    LAW(FiveDigitsShareEightBits),
+    LAW(ThePrefixCodeIsThatOfItsFormat),
     LAW(TheDocumentedBytesArePacked),
-    LAW(AnyBytesGiveDigits),
+    LAW(BytesOfNoCodeAreRefusedOrGiveIntegersInRange),
     LAW(ThePathGivesThePortableOnesBits),
 };
 

@@ -372,7 +372,7 @@ std::string Mesh::Objection(const Operation& operation,
   }
   const Range range = plan.Sent(header.shot, peer, rank_);
   if (header.chunk >= range.chunks ||
-      header.length != plan.SentBytes(header.shot, range.Count(header.chunk))) {
+      !plan.IsSize(header.shot, header.length, range.Count(header.chunk))) {
     return "it sent chunk " + std::to_string(header.chunk) + " of " +
            mine.name + " with " + std::to_string(header.length) + " bytes";
   }
@@ -405,6 +405,7 @@ void Mesh::Prepare(Operation& operation, Round& round) {
 bool Mesh::OnPayload(int peer) {
   Incoming& incoming = incoming_[peer];
   bytes_received_ += incoming.header.length;
+  incoming.round->received += incoming.header.length;
   Arrive(*incoming.operation, *incoming.round, peer, incoming.header,
          std::move(incoming.block));
   return !has_failed_;
@@ -416,23 +417,30 @@ void Mesh::Arrive(Operation& operation, Round& round, int peer,
   const Range range = plan.Sent(header.shot, peer, rank_);
   --round.missing[peer];
   --round.pending;
-  if (plan.reduces() && header.shot == 0) {
-    if (plan.IsPacked(0)) {
-      Block packed = std::move(block);
+  if (plan.IsPacked(header.shot)) {
+    Block packed = std::move(block);
+    uint8_t* rows;
+    if (header.shot == 0) {
       block = TakeBlock();
-      plan.Unpack(0, packed.get(), range.Count(header.chunk), block.get());
-      GiveBlock(std::move(packed));
+      rows = block.get();
+    } else {
+      rows = OutputOf(operation, round, 1, peer, header.chunk);
     }
+    const bool is_code = plan.Unpack(header.shot, packed.get(), header.length,
+                                     range.Count(header.chunk), rows);
+    GiveBlock(std::move(packed));
+    if (!is_code) {
+      Refuse(peer, "it sent chunk " + std::to_string(header.chunk) + " of " +
+                       plan.declaration().name + " with bytes of no code");
+      return;
+    }
+  }
+  if (plan.reduces() && header.shot == 0) {
     round.blocks[operation.first[0][peer] + header.chunk] = std::move(block);
     if (++round.arrived[header.chunk] == size_ - 1 && round.is_submitted) {
       AddChunk(operation, round, header.chunk);
     }
   } else if (header.shot == 1) {
-    if (plan.IsPacked(1)) {
-      plan.Unpack(1, block.get(), range.Count(header.chunk),
-                  OutputOf(operation, round, 1, peer, header.chunk));
-      GiveBlock(std::move(block));
-    }
     Tell(round, range, header.chunk);
   } else if (block && round.is_submitted) {
     CopyOut(operation, round, peer, header.chunk, block.get());
@@ -482,29 +490,32 @@ void Mesh::QueueFrames(Operation& operation, int shot, uint32_t chunk,
   const Plan& plan = operation.plan;
   const Declaration& declaration = plan.declaration();
   const int64_t count = plan.Sent(shot, rank_, receivers[0]).Count(chunk);
+  Round& round = operation.rounds[operation.done & 1];
   std::shared_ptr<const void> owner;
+  int64_t size = count * plan.RowBytes(shot);
   if (!plan.IsPacked(shot)) {
-    owner = operation.rounds[operation.done & 1].submission.owner;
+    owner = round.submission.owner;
   } else {
     uint8_t* const packed = TakeBlock().release();
     owner = std::shared_ptr<const void>(packed, [this](const uint8_t* block) {
       GiveBlock(Block(const_cast<uint8_t*>(block)));
     });
-    plan.Pack(shot, rows, count, packed);
+    size = plan.Pack(shot, rows, count, packed);
     rows = packed;
   }
   FrameHeader header = {};
   header.key = operation.key;
   header.rows = declaration.rows;
   header.chunk = chunk;
-  header.length = plan.SentBytes(shot, count);
+  header.length = size;
   header.round = operation.done;
   header.kind = static_cast<uint8_t>(declaration.kind);
   header.shot = shot;
   header.planes_in = declaration.planes_in();
   header.planes_out = declaration.planes_out();
   for (const int to : receivers) {
-    bytes_sent_ += header.length;
+    bytes_sent_ += size;
+    round.sent += size;
     connections_[to]->Queue(header, rows, owner);
   }
 }
@@ -568,6 +579,11 @@ void Mesh::FinishIfDone(Operation& operation) {
   Round& round = operation.rounds[operation.done & 1];
   if (!round.is_submitted || round.pending) return;
   const Submission submission = std::move(round.submission);
+  if (submission.octets) {
+    submission.octets[0] = round.sent;
+    submission.octets[1] = round.received;
+  }
+  round.sent = round.received = 0;
   round.submission = {};
   round.is_submitted = false;
   round.is_begun.clear();

@@ -33,6 +33,9 @@ struct Submission {
   // Called, if not null, from the mesh's thread before `done` with rows of a
   // sum that are final in the output: with each row once, in any order.
   std::function<void(int64_t first, int64_t count)> ready;
+  // If not null: the bytes of payloads that this use has sent and received are
+  // written there before `done` is called without a failure.
+  int64_t* octets = nullptr;
   // Called once, from any thread, with an empty text when the output is there,
   // else with the reason why it never will be.
   std::function<void(const std::string& failure)> done;
@@ -88,6 +91,8 @@ class Mesh : private Receiver {
     std::vector<bool> is_begun;  // by shot, process, chunk: against duplicates
     std::vector<Block> blocks;   // of shot 0, by process, chunk
     std::vector<int> arrived;    // parts of each chunk that is added here
+    int64_t sent = 0;            // bytes of payloads
+    int64_t received = 0;
   };
 
   struct Operation {

@@ -116,6 +116,7 @@ class Use {
     submission.input = state_->input.data();
     submission.output = state_->output.data();
     submission.owner = state_;
+    submission.octets = state_->octets;
     const int64_t row = mesh.FindPlan(operation)->RowBytes(1);
     submission.ready = [state = state_, row](int64_t first, int64_t count) {
       const std::lock_guard<std::mutex> lock(state->mutex);
@@ -165,10 +166,15 @@ class Use {
     return state_->is_done;
   }
 
+  // Bytes of payloads, once it is done.
+  int64_t sent() const { return state_->octets[0]; }
+  int64_t received() const { return state_->octets[1]; }
+
  private:
   struct State {
     std::vector<uint8_t> input;
     std::vector<uint8_t> output;
+    int64_t octets[2] = {-1, -1};
     std::mutex mutex;
     std::condition_variable changed;
     bool is_done = false;
@@ -272,7 +278,7 @@ std::vector<Declaration> SomeOperations(int size) {
     const int64_t rows = std::min<int64_t>(n, 100001);  // of 32; some chunks
     found.push_back(Codes("codes" + name, rows, 1, size));
     found.push_back(Codes("sums" + name, rows, 2, size));
-    found.push_back(Codes("fours" + name, rows, 4, size));  // of two digits
+    found.push_back(Codes("fours" + name, rows, 4, size));
   }
   return found;
 }
@@ -350,23 +356,51 @@ void RowsOfASumAreToldOnceTheyAreFinal() {
   }
 }
 
-void CodesTravelInBase3() {
+// Returns codes of which a share of about `density` is not zero.
+std::vector<uint8_t> SparseCodes(int64_t rows, double density) {
+  std::vector<uint8_t> octets = RandomCodes(rows, 1);
+  std::vector<uint32_t> words(2 * rows);
+  std::memcpy(words.data(), octets.data(), octets.size());
+  std::bernoulli_distribution is_kept(density / (2.0 / 3));
+  for (int64_t i = 0; i < rows * 32; ++i) {
+    if (is_kept(generator)) continue;
+    for (int j = 0; j < 2; ++j) words[i / 32 * 2 + j] &= ~(1u << i % 32);
+  }
+  std::memcpy(octets.data(), words.data(), octets.size());
+  return octets;
+}
+
+void BytesAreCountedAsTheyTravel() {
   constexpr int64_t kRows = 100001;
   struct {
     int size;
-    double bits;  // that a process sends for a value
-  } const found[] = {{2, 1.6}, {3, 2 * (1.6 + 3) / 3}, {4, 3 * 4.8 / 4}};
-  for (const auto& [size, bits] : found) {
+    double density;
+    double most;  // bits that a process sends for a value
+  } const found[] = {
+      {2, 0, 0.26}, {2, 0.1, 0.65}, {2, 0.66, 1.75}, {4, 0.1, 1.75}};
+  for (const auto& [size, density, most] : found) {
     Group group(size);
     const int index = group.Declare(Codes("codes", kRows, 1, size));
-    std::vector<std::unique_ptr<Use>> uses;
-    for (auto& mesh : group.meshes) {
-      uses.push_back(
-          std::make_unique<Use>(*mesh, index, RandomCodes(kRows, 1)));
-    }
-    for (auto& use : uses) use->Output();
-    for (auto& mesh : group.meshes) {
-      CHECK(std::abs(mesh->bytes_sent() * 8.0 / (32 * kRows) - bits) < 1e-3);
+    for (int round = 0; round < 2; ++round) {
+      std::vector<std::unique_ptr<Use>> uses;
+      std::vector<int64_t> before;
+      for (auto& mesh : group.meshes) {
+        before.push_back(mesh->bytes_sent());
+      }
+      for (auto& mesh : group.meshes) {
+        uses.push_back(
+            std::make_unique<Use>(*mesh, index, SparseCodes(kRows, density)));
+      }
+      for (auto& use : uses) use->Output();
+      int64_t sent = 0, received = 0;
+      for (int i = 0; i < size; ++i) {
+        const int64_t mine = group.meshes[i]->bytes_sent() - before[i];
+        CHECK(uses[i]->sent() == mine);
+        CHECK(mine * 8.0 / (32 * kRows) < most);
+        sent += uses[i]->sent();
+        received += uses[i]->received();
+      }
+      CHECK(sent == received);
     }
   }
 }
@@ -405,6 +439,8 @@ void AProcessMayBeOneUseAhead() {
     Use last1(*group.meshes[1], index, inputs[1]);
     Use last2(*group.meshes[2], index, inputs[2]);
     CHECK(again.Output() == expected[0]);
+    CHECK(again.sent() == first.sent() && first.sent() > 0);
+    CHECK(again.received() == first.received() && first.received() > 0);
     CHECK(early.Output() == late1.Output());
     CHECK(last1.Output() == last2.Output());
     late2.Output();
@@ -597,38 +633,65 @@ void FramesThatAreOffAreRefused() {
   CHECK(Contains(use.Failure(), "worker 1: it sent a chunk of floats twice"));
 }
 
-void PackedCodesOfAnotherSizeAreRefused() {
-  for (const uint32_t octets : {0, 319, 321, 400}) {  // 400 in planes
+FrameHeader GoodCodes(uint32_t octets) {
+  FrameHeader header = Good("codes", Kind::kCodes, 50, octets);
+  header.planes_in = 2;
+  header.planes_out = 3;
+  return header;
+}
+
+void CodesOfAnImpossibleSizeAreRefused() {
+  for (const uint32_t octets : {401u, ~0u}) {  // 400 in planes
     Alone alone;
     Use use(alone.mesh, alone.codes, RandomCodes(50, 1));
-    FrameHeader header = Good("codes", Kind::kCodes, 50, octets);
-    header.planes_in = 2;
-    header.planes_out = 3;
+    const FrameHeader header = GoodCodes(octets);
     alone.Send(&header, sizeof(header));
     CHECK(Contains(use.Failure(), "worker 1: it sent chunk 0 of codes with " +
                                       std::to_string(octets) + " bytes"));
   }
 }
 
-void AnyPackedBytesAreCodes() {
+void BytesOfNoCodeAreRefused() {
+  for (const bool early : {false, true}) {
+    for (const uint32_t octets : {0, 7, 8, 64, 399}) {
+      Alone alone;
+      const FrameHeader header = GoodCodes(octets);
+      const std::vector<uint8_t> payload(octets, 0xFF);
+      const auto send = [&] {
+        alone.Send(&header, sizeof(header));
+        alone.Send(payload.data(), octets);
+      };
+      if (early) send();
+      Use use(alone.mesh, alone.codes, RandomCodes(50, 1));
+      if (!early) send();
+      CHECK(Contains(use.Failure(),
+                     "worker 1: it sent chunk 0 of codes with bytes of no "
+                     "code"));
+    }
+  }
+}
+
+// A payload of all zeros: 8 bytes that say quads, 56 for 400 quads.
+void GoodCodesAreTaken() {
   for (const bool early : {false, true}) {
     Alone alone;
-    FrameHeader header = Good("codes", Kind::kCodes, 50, 320);
-    header.planes_in = 2;
-    header.planes_out = 3;
+    const FrameHeader header = GoodCodes(64);
+    const std::vector<uint8_t> payload(64);
     const auto send = [&] {
       alone.Send(&header, sizeof(header));
-      alone.Send(Random(320).data(), 320);
+      alone.Send(payload.data(), payload.size());
     };
+    const auto mine = RandomCodes(50, 1);
     if (early) send();
-    Use use(alone.mesh, alone.codes, RandomCodes(50, 1));
+    Use use(alone.mesh, alone.codes, mine);
     if (!early) send();
-    std::vector<uint32_t> words(50 * 3);
+    std::vector<uint32_t> words(50 * 3), own(50 * 2);
     std::memcpy(words.data(), use.Output().data(), 4 * words.size());
-    for (size_t i = 0; i < words.size(); i += 3) {
-      // -2 to 2 in two's complement: 3, -3 and -4 do not occur.
-      const uint32_t ones = words[i], twos = words[i + 1], sign = words[i + 2];
-      CHECK((~sign & twos & ones) == 0 && (sign & ~twos) == 0);
+    std::memcpy(own.data(), mine.data(), mine.size());
+    for (int g = 0; g < 50; ++g) {
+      CHECK(words[3 * g] == own[2 * g]);
+      CHECK(words[3 * g + 1] == own[2 * g + 1]);
+      CHECK(words[3 * g + 2] == own[2 * g + 1]);
     }
   }
 }
@@ -679,7 +742,7 @@ const struct {
 #define LAW(name) {#name, name}
     LAW(SumsOfFloatsAreAddedInATree),
     LAW(RowsOfASumAreToldOnceTheyAreFinal),
-    LAW(CodesTravelInBase3),
+    LAW(BytesAreCountedAsTheyTravel),
     LAW(AllOperationsGiveWhatTheyMust),
     LAW(AProcessMayBeOneUseAhead),
     LAW(PartsOfAnUndeclaredOperationWait),
@@ -689,8 +752,9 @@ const struct {
     LAW(AProcessThatLeavesAtItsEndDisturbsNobody),
     LAW(AFailureEndsWhatIsUnderWay),
     LAW(FramesThatAreOffAreRefused),
-    LAW(PackedCodesOfAnotherSizeAreRefused),
-    LAW(AnyPackedBytesAreCodes),
+    LAW(CodesOfAnImpossibleSizeAreRefused),
+    LAW(BytesOfNoCodeAreRefused),
+    LAW(GoodCodesAreTaken),
     LAW(AnyBytesEndInAResultOrAName),
     LAW(ASlowReaderGetsAll),
 };

@@ -55,10 +55,8 @@ Plan::Plan(const Declaration& declaration, int size)
   shots_ = reduces_ && size > 2 && !few ? 2 : 1;
   in_bytes_ = codes ? 4 * declaration.planes_in() : reduces_ ? 4 : 1;
   out_bytes_ = codes ? 4 * declaration.planes_out() : in_bytes_;
-  in_digits_ = codes ? Base3Digits(declaration.largest_in) : 0;
-  out_digits_ = codes ? Base3Digits(declaration.largest_out) : 0;
   // Multiples of these rows keep the vectors of all kernels full.
-  constexpr int64_t kEven = 16 * kBase3Rows;
+  constexpr int64_t kEven = 16;
   chunk_rows_ = kChunkBytes / std::max(in_bytes_, out_bytes_) / kEven * kEven;
 }
 

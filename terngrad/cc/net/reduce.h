@@ -21,13 +21,6 @@ enum class Kind : uint8_t {
   kFloats,      // [n] -> sums [n]; a row is a float
 };
 
-// Returns the number of planes of integers up to `largest` in magnitude.
-inline int PlaneCount(int64_t largest) {
-  int planes = 0;
-  for (int64_t left = 2 * largest; left > 0; left /= 2) ++planes;
-  return planes;
-}
-
 // An operation, the same on all processes.
 struct Declaration {
   std::string name;
@@ -80,21 +73,25 @@ class Plan {
   // Bytes of a row in memory.
   int64_t RowBytes(int shot) const { return shot ? out_bytes_ : in_bytes_; }
 
-  // Some codes travel in base 3; see Base3Digits.
-  bool IsPacked(int shot) const { return Digits(shot) > 0; }
-  int64_t SentBytes(int shot, int64_t rows) const {
-    return IsPacked(shot) ? Base3Bytes(Digits(shot), rows)
-                          : rows * RowBytes(shot);
+  // Codes, and their sums unless they may be large, travel in a prefix code;
+  // see Kernels::pack. What is packed has at most the bytes of its rows.
+  bool IsPacked(int shot) const {
+    return declaration_.kind == Kind::kCodes && Largest(shot) <= kLargestPacked;
   }
-  void Pack(int shot, const uint8_t* rows, int64_t count,
-            uint8_t* packed) const {
-    declaration_.kernels->pack_base3(reinterpret_cast<const uint32_t*>(rows),
-                                     Digits(shot), count, packed);
+  int64_t Pack(int shot, const uint8_t* rows, int64_t count,
+               uint8_t* packed) const {
+    return declaration_.kernels->pack(reinterpret_cast<const uint32_t*>(rows),
+                                      Largest(shot), count, packed);
   }
-  void Unpack(int shot, const uint8_t* packed, int64_t count,
+  bool Unpack(int shot, const uint8_t* packed, int64_t size, int64_t count,
               uint8_t* rows) const {
-    declaration_.kernels->unpack_base3(packed, Digits(shot), count,
-                                       reinterpret_cast<uint32_t*>(rows));
+    return declaration_.kernels->unpack(packed, size, Largest(shot), count,
+                                        reinterpret_cast<uint32_t*>(rows));
+  }
+  // Whether rows that are sent can have this size.
+  bool IsSize(int shot, int64_t size, int64_t rows) const {
+    const int64_t most = rows * RowBytes(shot);
+    return IsPacked(shot) ? size <= most : size == most;
   }
 
   int64_t InputBytes() const;
@@ -110,7 +107,9 @@ class Plan {
            uint8_t* total) const;
 
  private:
-  int Digits(int shot) const { return shot ? out_digits_ : in_digits_; }
+  int64_t Largest(int shot) const {
+    return shot ? declaration_.largest_out : declaration_.largest_in;
+  }
   Range Chunked(int64_t begin, int64_t end) const;
   Range Share(int i) const;
 
@@ -120,8 +119,6 @@ class Plan {
   int shots_;
   int64_t in_bytes_;  // of a row
   int64_t out_bytes_;
-  int in_digits_;  // see Base3Digits
-  int out_digits_;
   int64_t chunk_rows_;
 };
 

@@ -17,6 +17,13 @@ absl::Status JoinShape(InferenceContext* c) {
   ShapeHandle output;
   TF_RETURN_IF_ERROR(c->MakeShapeFromPartialTensorShape(shape, &output));
   c->set_output(0, output);
+  c->set_output(1, c->Vector(2));
+  return absl::OkStatus();
+}
+
+absl::Status JoinMeansShape(InferenceContext* c) {
+  TF_RETURN_IF_ERROR(ShapesOfAttribute(c));
+  c->set_output(c->num_outputs() - 1, c->Vector(2));
   return absl::OkStatus();
 }
 
@@ -25,6 +32,7 @@ absl::Status JoinShape(InferenceContext* c) {
 REGISTER_OP("TerngradJoin")
     .Input("local: T")
     .Output("joined: T")
+    .Output("octets: int64")
     .Attr("T: type")
     .Attr("mesh: int")
     .Attr("operation: int")
@@ -38,6 +46,7 @@ No thread waits for the others.
 
 local: of this process, with as many bytes as the operation takes.
 joined: what the operation gives.
+octets: bytes of payloads that this process has sent and received for it.
 mesh: number of the mesh; of one that is closed: an Unavailable error.
 operation: index of the operation, which this process has declared.
 shape: of `joined`, fully defined.
@@ -50,17 +59,18 @@ REGISTER_OP("TerngradJoinMeans")
     .Input("scales: float")
     .Input("nodes: int32")
     .Output("means: n * float")
+    .Output("octets: int64")
     .Attr("n: int >= 1")
     .Attr("mesh: int")
     .Attr("operation: int")
     .Attr("shapes: list(shape)")
     .SetIsStateful()
-    .SetShapeFn(ShapesOfAttribute)
+    .SetShapeFn(JoinMeansShape)
     .Doc(R"doc(
 TerngradJoin of codes, then TerngradDecode: parts of the sum are decoded while
 others are still on their way.
 
-local, mesh, operation: as for TerngradJoin; an operation that adds codes.
+local, mesh, operation, octets: as for TerngradJoin; it adds codes.
 scales, nodes, means, shapes: as for TerngradDecode.
 Errors are those of both.
 )doc");

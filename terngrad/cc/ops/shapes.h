@@ -16,11 +16,13 @@ inline absl::Status ShapesOfAttribute(
     tensorflow::shape_inference::InferenceContext* c) {
   std::vector<tensorflow::PartialTensorShape> shapes;
   TF_RETURN_IF_ERROR(c->GetAttr("shapes", &shapes));
-  if (static_cast<int>(shapes.size()) != c->num_outputs()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "shapes has ", shapes.size(), " entries; n is ", c->num_outputs()));
+  int n;
+  TF_RETURN_IF_ERROR(c->GetAttr("n", &n));
+  if (static_cast<int>(shapes.size()) != n) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("shapes has ", shapes.size(), " entries; n is ", n));
   }
-  for (int i = 0; i < c->num_outputs(); ++i) {
+  for (int i = 0; i < n; ++i) {
     tensorflow::shape_inference::ShapeHandle shape;
     TF_RETURN_IF_ERROR(c->MakeShapeFromPartialTensorShape(shapes[i], &shape));
     c->set_output(i, shape);

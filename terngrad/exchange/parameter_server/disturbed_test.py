@@ -80,7 +80,7 @@ def trained(rank, host, tls):
                 if not all(found):
                     raise AssertionError(client.failure)
                 if client.commit(now):
-                    (floats, *_), (others, _, lacks_own) = found
+                    (floats, *_), (others, _, lacks_own, _) = found
                     words = [others.view(np.uint32).reshape(ITEMS, -1), *[own] * lacks_own]
                     total = ReferenceKernels().sum([tf.constant(each) for each in words], 3)
                     state.assign(with_sums(floats.view(np.float32), total.numpy()))

@@ -16,7 +16,6 @@ from terngrad.exchange.parameter_server.operations import Kind, Operation, nodes
 from terngrad.exchange.parameter_server.worker.client import Client
 from terngrad.exchange.spread import SpreadExchange
 from terngrad.ops.kernels import Kernels
-from terngrad.planes import packed_bits
 
 
 class ParameterServerConnection(Connection):
@@ -101,6 +100,8 @@ class ParameterServerConnection(Connection):
 class ParameterServerExchange(SpreadExchange):
     """Sums on the ps."""
 
+    packs_codes = True
+
     def __init__(
         self, client: Client, local_nodes: int, kernels: Kernels, step: tf.Variable
     ) -> None:
@@ -142,10 +143,6 @@ class ParameterServerExchange(SpreadExchange):
         """See base class; a worker adds its own nodes to the sums of the others."""
         return nodes_in_result(self.num_nodes, self.local_nodes)
 
-    def code_bits(self, largest: int) -> float:
-        """See base class; ternary codes travel in base 3, in 1.6 bits a value."""
-        return packed_bits(largest)
-
     def nodes(self, total: tf.Tensor) -> tf.Tensor:
         """See base class."""
         with tf.control_dependencies([total]):
@@ -186,10 +183,9 @@ class ParameterServerExchange(SpreadExchange):
 
     def _run(self, operation: Operation, local: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Runs an operation of the current step and counts its bytes; see `_Operations.run`."""
-        step = self._step.read_value()
-        self.bytes_sent.assign_add(operation.sent_bytes)
-        self.bytes_received.assign_add(operation.received_bytes)
-        result, lacks_own = self._operations.run(operation, local, step)
+        result, lacks_own, octets = self._operations.run(operation, local, self._step.read_value())
+        self.bytes_sent.assign_add(octets[0])
+        self.bytes_received.assign_add(octets[1])
         if not tf.executing_eagerly():
             self._unsettled.append(result)
         return result, lacks_own
@@ -216,11 +212,12 @@ class _Operations:
 
     def run(
         self, operation: Operation, local: tf.Tensor, step: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Pushes `local`.
 
         Returns:
-          The result, flat and with the same dtype, and whether `local` is to be added to it.
+          The result, flat and with the same dtype, whether `local` is to be added to it, and the
+          bytes that were sent and received for it: int64 [2], zeros if the step was abandoned.
         """
         index, results = self._find(operation, local.dtype)
 
@@ -231,24 +228,30 @@ class _Operations:
         with tf.device("/CPU:0"):
             pushed = unordered(tf.numpy_function(push, [step, local], tf.int32))
             with tf.control_dependencies([pushed]):
-                result, lacks_own = results.dequeue()
-        octets = operation.items * operation.result_bytes
-        result = tf.ensure_shape(result, [octets // local.dtype.size])
-        return result, tf.ensure_shape(lacks_own, [])
+                result, lacks_own, octets = results.dequeue()
+        size = operation.items * operation.result_bytes
+        result = tf.ensure_shape(result, [size // local.dtype.size])
+        return result, tf.ensure_shape(lacks_own, []), tf.ensure_shape(octets, [2])
 
     def _find(self, operation: Operation, dtype: tf.DType) -> tuple[int, tf.queue.FIFOQueue]:
         name = operation.name
         if name not in self._known:
             with tf.init_scope(), tf.device("/CPU:0"):
-                results = tf.queue.FIFOQueue(2, [dtype, tf.bool])
+                results = tf.queue.FIFOQueue(2, [dtype, tf.bool, tf.int64])
                 flags = tf.constant(False), tf.constant(True)
 
-            def deliver(content: np.ndarray, workers: int, lacks_own: bool) -> None:
+            def deliver(
+                content: np.ndarray, workers: int, lacks_own: bool, octets: tuple[int, int]
+            ) -> None:
                 with contextlib.suppress(tf.errors.OpError):  # a ps was lost: the queue is closed
                     self._count(workers)
                     tf.raw_ops.QueueEnqueueV2(  # half the CPU time of results.enqueue
                         handle=results.queue_ref,
-                        components=[content.view(dtype.as_numpy_dtype), flags[lacks_own]],
+                        components=[
+                            content.view(dtype.as_numpy_dtype),
+                            flags[lacks_own],
+                            np.array(octets, np.int64),
+                        ],
                     )
 
             index = self._client.declare(operation, deliver, results.close, self._kernels)

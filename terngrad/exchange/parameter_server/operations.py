@@ -8,7 +8,8 @@ import functools
 from collections.abc import Iterator, Sequence
 
 from terngrad.limits import MAX_NODES, MAX_SUM
-from terngrad.planes import PACKED, WORD_BYTES, packed_bits, packed_bytes, plane_count
+from terngrad.planes import WORD_BYTES, plane_count
+from terngrad.prefix_code import LARGEST
 from terngrad.service.messages import PIECE_BYTES, OperationMessage
 
 _SMALL_PIECE_BYTES = 1 << 18
@@ -99,8 +100,8 @@ class Operation:
 
     @property
     def largest_result(self) -> int:
-        """Largest magnitude in a result: a sum over the nodes of all workers but one."""
-        return nodes_in_result(self.nodes, self.local_nodes) * self.max_code
+        """Largest magnitude in a result."""
+        return self._largest_of_others if self.leaves_out_own else self.nodes * self.max_code
 
     @property
     def pushed_planes(self) -> int:
@@ -119,19 +120,24 @@ class Operation:
 
     @functools.cached_property
     def leaves_out_own(self) -> bool:
-        """Whether the result for a contributor is the sum of the others: it takes fewer bits."""
-        others, total = packed_bits(self.largest_result), packed_bits(self.nodes * self.max_code)
-        return self.kind == Kind.CODES and others < total
+        """Whether the result for a contributor is the sum of the others: it has fewer planes."""
+        fewer = plane_count(self._largest_of_others) < self.total_planes
+        return self.kind == Kind.CODES and fewer
 
     @functools.cached_property
-    def pushed_digits(self) -> int:
-        """Digits of base 3 in which the integers of a push travel; 0 if it travels as it is."""
-        return PACKED.get(self.largest_pushed, 0) if self.kind == Kind.CODES else 0
+    def swaps(self) -> bool:
+        """Whether two workers who contribute get each other's pushes: there is nothing to add."""
+        return self.leaves_out_own and self.workers == 2
 
     @functools.cached_property
-    def result_digits(self) -> int:
-        """Digits of base 3 in which those of a result travel."""
-        return PACKED.get(self.largest_result, 0) if self.kind == Kind.CODES else 0
+    def packs_pushes(self) -> bool:
+        """Whether pushes travel in the prefix code, in any number of bytes up to `push_size`."""
+        return self.kind == Kind.CODES and self.largest_pushed <= LARGEST
+
+    @functools.cached_property
+    def packs_results(self) -> bool:
+        """Whether results travel in the prefix code."""
+        return self.kind == Kind.CODES and self.largest_result <= LARGEST
 
     @functools.cached_property
     def pushed_bytes(self) -> int:
@@ -145,16 +151,6 @@ class Operation:
         return WORD_BYTES * self.result_planes if self.kind == Kind.CODES else self.pushed_bytes
 
     @functools.cached_property
-    def sent_bytes(self) -> int:
-        """Bytes of the payloads of a push."""
-        return sum(map(self.push_size, range(self.pieces)))
-
-    @functools.cached_property
-    def received_bytes(self) -> int:
-        """Bytes of the payloads of a result."""
-        return sum(map(self.result_size, range(self.pieces)))
-
-    @functools.cached_property
     def pieces(self) -> int:
         """Number of pieces; at least one, so that workers meet even if there are no items."""
         return max(1, -(-self.items // self._items_in_a_piece))
@@ -165,18 +161,19 @@ class Operation:
         return first, min(first + self._items_in_a_piece, self.items)
 
     def push_size(self, piece: int) -> int:
-        """Returns the bytes of the payload with a worker's part of a piece."""
+        """Returns the bytes of a worker's part of a piece, the most that its payload has."""
         first, end = self.piece_items(piece)
-        if self.pushed_digits:
-            return packed_bytes(end - first, self.largest_pushed)
         return (end - first) * self.pushed_bytes
 
     def result_size(self, piece: int) -> int:
-        """Returns the bytes of the payload with the result of a piece."""
+        """Returns the bytes of the result of a piece, the most that its payload has."""
         first, end = self.piece_items(piece)
-        if self.result_digits:
-            return packed_bytes(end - first, self.largest_result)
         return (end - first) * self.result_bytes
+
+    @property
+    def _largest_of_others(self) -> int:
+        """Largest magnitude of a sum over the nodes of all workers but one."""
+        return nodes_in_result(self.nodes, self.local_nodes) * self.max_code
 
     @functools.cached_property
     def _items_in_a_piece(self) -> int:
@@ -187,7 +184,7 @@ class Operation:
 def nodes_in_result(nodes: int, local_nodes: int) -> int:
     """Returns for how many nodes' codes a result has planes: those of all workers but one.
 
-    Where the sum over all takes more bits, a worker adds its own codes itself. A worker that is
+    Where the sum over all has more planes, a worker adds its own codes itself. A worker that is
     alone gets them back.
     """
     return max(local_nodes, nodes - local_nodes)

@@ -8,7 +8,7 @@ from terngrad.exchange.parameter_server.operations import (
     OperationError,
     Shares,
 )
-from terngrad.planes import packed_bits
+from terngrad.planes import plane_count
 from terngrad.service.messages import PIECE_BYTES
 
 
@@ -16,27 +16,35 @@ def operation(kind=Kind.CODES, items=1000, local_nodes=1, workers=2, name="a", m
     return Operation(name, kind, items, local_nodes, workers, max_code)
 
 
+def most_bits(size, whole):
+    """The most bits a value in which the pieces of codes travel."""
+    return sum(map(size, range(whole.pieces))) * 8 / (32 * whole.items)
+
+
 @pytest.mark.parametrize(
-    ("workers", "bits", "saved"),
-    [
-        (1, 1.6, 0),
-        (2, 1.6, 1.4),
-        (3, 3, 0),
-        (4, 3, 0.2),
-        (5, 3.2, 0.8),
-        (7, 4, 0),
-        (8, 4, 1),
-        (9, 5, 0),
-    ],
+    ("workers", "planes", "saved"),
+    [(1, 2, 0), (2, 2, 1), (3, 3, 0), (4, 3, 1), (5, 4, 0), (7, 4, 0), (8, 4, 1), (9, 5, 0)],
 )
-def test_law_7_codes_travel_in_1_6_bits_up_and_in_those_of_the_others_sum_down(
-    workers, bits, saved
+def test_law_7_codes_travel_in_at_most_2_bits_up_and_those_of_the_others_sum_down(
+    workers, planes, saved
 ):
     codes = operation(workers=workers)
-    assert codes.sent_bytes * 8 == pytest.approx(1.6 * 32 * codes.items)
-    assert codes.received_bytes * 8 == pytest.approx(bits * 32 * codes.items)
-    assert packed_bits(workers) - bits == pytest.approx(saved)
+    assert most_bits(codes.push_size, codes) == 2
+    assert most_bits(codes.result_size, codes) == planes
+    assert plane_count(workers) - planes == saved
     assert codes.leaves_out_own == bool(saved)
+    assert codes.largest_result == (workers - 1 if saved else workers)
+
+
+@pytest.mark.parametrize(
+    ("max_code", "workers", "packs_pushes", "packs_results"),
+    [(1, 31, True, True), (1, 32, True, True), (1, 33, True, False), (31, 2, True, True),
+     (31, 3, True, False), (32, 2, False, False)],
+)  # fmt: skip
+def test_codes_and_sums_up_to_31_are_packed(max_code, workers, packs_pushes, packs_results):
+    codes = operation(max_code=max_code, workers=workers)
+    assert (codes.packs_pushes, codes.packs_results) == (packs_pushes, packs_results)
+    assert not operation(Kind.FLOATS).packs_pushes
 
 
 @pytest.mark.parametrize(("local_nodes", "workers"), [(3, 2), (2, 4), (4, 16)])
@@ -56,15 +64,14 @@ def test_only_sums_of_codes_leave_out_a_part(kind):
 @pytest.mark.parametrize("items", [0, 1, PIECE_BYTES // 8, PIECE_BYTES // 8 + 1, 5_000_000])
 def test_pieces_cover_all_items_once_and_are_limited(kind, items):
     whole = operation(kind, items)
-    covered = 0
+    covered = octets = 0
     for piece in range(whole.pieces):
         first, end = whole.piece_items(piece)
         assert first == covered
         covered = end
         assert whole.push_size(piece) <= PIECE_BYTES
-    assert covered == items
-    saved = 0.2 if kind == Kind.CODES else 0  # but not of each piece's last rows
-    assert (1 - saved) * items * whole.pushed_bytes == pytest.approx(whole.sent_bytes, 1e-4, 10)
+        octets += whole.push_size(piece)
+    assert (covered, octets) == (items, items * whole.pushed_bytes)
 
 
 @pytest.mark.parametrize(
@@ -84,10 +91,12 @@ def test_medium_operations_travel_in_4_pieces_unless_these_were_small(items, siz
 
 
 @pytest.mark.parametrize(("max_code", "up", "down"), [(2, 3, 4), (7, 4, 6), (127, 8, 10)])
-def test_law_7_larger_codes_travel_in_the_bits_that_they_and_their_sums_need(max_code, up, down):
+def test_law_7_larger_codes_travel_in_at_most_the_bits_that_they_and_their_sums_need(
+    max_code, up, down
+):
     codes = operation(max_code=max_code, workers=4)
-    assert codes.sent_bytes * 8 == up * 32 * codes.items
-    assert codes.received_bytes * 8 == down * 32 * codes.items
+    assert most_bits(codes.push_size, codes) == up
+    assert most_bits(codes.result_size, codes) == down
 
 
 @pytest.mark.parametrize("max_code", [1, 2, 100])

@@ -130,26 +130,24 @@ class SimulatedPs:
 class _Arithmetic:
     """Adds integers of 32 bits, whatever the kind of the operation; see `operations_of`."""
 
-    def reduce(self, operation: Operation, piece: int, parts: Sequence[memoryview]) -> memoryview:
-        del piece
+    def open(self, operation: Operation, piece: int, payload: memoryview) -> memoryview:
+        del operation, piece
+        return payload
+
+    def reduce(self, operation: Operation, parts: Sequence[memoryview]) -> memoryview:
         return _result(operation, sum(_integers(part) for part in parts))
 
-    def leave_out(
-        self, operation: Operation, piece: int, total: memoryview, part: memoryview
-    ) -> memoryview:
-        del piece
+    def leave_out(self, operation: Operation, total: memoryview, part: memoryview) -> memoryview:
         own = _integers(part)
         return _result(operation, _integers(total)[: own.size] - own)
+
+    def others(self, operation: Operation, parts: Sequence[memoryview]) -> list[memoryview]:
+        total = self.reduce(operation, parts)
+        return [self.leave_out(operation, total, part) for part in parts]
 
     def payload(self, operation: Operation, result: memoryview) -> memoryview:
         del operation
         return result
-
-    def others(
-        self, operation: Operation, piece: int, parts: Sequence[memoryview]
-    ) -> list[memoryview]:
-        total = self.reduce(operation, piece, parts)
-        return [self.leave_out(operation, piece, total, part) for part in parts]
 
 
 def _integers(part: memoryview) -> np.ndarray:

@@ -23,9 +23,11 @@ from terngrad.testing.simulation.ps import SimulatedPs
 from terngrad.testing.simulation.streams import SimulatedLink
 
 STEPS = 6
-_MAX_CODE = 3  # a sum over two workers takes fewer planes than one over three
+# Codes so large travel in planes, and a sum over two workers takes fewer than one over three.
+_MAX_CODE = 48
 _T = TypeVar("_T")
 Waits = Generator[None, None, _T]
+_Delivered = tuple[np.ndarray, int, bool, tuple[int, int]]  # see `Deliver`
 
 
 def operations_of(workers: int) -> list[Operation]:
@@ -113,7 +115,7 @@ class SimulatedWorker:
         self._is_live = self.saves_what_it_lacks = False
         self._pulse = Pulse()
         self._has_compiled = False
-        self._results: list[collections.deque[tuple[np.ndarray, int, bool]]] = []
+        self._results: list[collections.deque[_Delivered]] = []
         self._program = self._run()
 
     @property
@@ -242,7 +244,7 @@ class SimulatedWorker:
 
     def _declare(self) -> None:
         for operation in operations_of(self._workers):
-            box: collections.deque[tuple[np.ndarray, int, bool]] = collections.deque()
+            box: collections.deque[_Delivered] = collections.deque()
             self._results.append(box)
             deliver = lambda *delivered, box=box: box.append(delivered)
             self._client.declare(operation, deliver, lambda: None)
@@ -264,7 +266,7 @@ class SimulatedWorker:
             if self._client.failure:
                 return False
             yield
-        results = [self._whole(i, *box.popleft()) for i, box in enumerate(self._results)]
+        results = [self._whole(i, box.popleft()) for i, box in enumerate(self._results)]
         if not self._client.commit(step):
             return False
         self.state.apply(contributors_of(results, self.state, self._view))
@@ -274,7 +276,8 @@ class SimulatedWorker:
     def _gradient(self, operation: int) -> np.ndarray:
         return gradient(self.rank, self.state, operation, self._workers)
 
-    def _whole(self, operation: int, content: np.ndarray, workers: int, lacks_own: bool) -> Result:
+    def _whole(self, operation: int, delivered: _Delivered) -> Result:
         """Returns a delivered result, with this worker's part."""
+        content, workers, lacks_own, _ = delivered
         values = content.view(np.int32)[: self._workers]
         return values + self._gradient(operation) if lacks_own else values, workers

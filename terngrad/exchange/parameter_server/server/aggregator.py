@@ -1,5 +1,8 @@
 """Combines the workers' pushes: a ps collects the parts of each step and sends the results.
 
+Pushes of codes are opened when they arrive, so that the sender of something else is refused, and
+not another worker. Only two workers' pushes pass through as they are: the receiver opens them.
+
 Memory is bounded. For each piece a ps holds the pushes of at most two steps, and as many results as
 slow workers may still need. Each worker's pushes have a share of a limit; results are kept while
 there is room beside them. A ps checks each push against the workers' declarations before it keeps
@@ -15,7 +18,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from terngrad.exchange.parameter_server import groups
 from terngrad.exchange.parameter_server.operations import Operation
@@ -152,8 +155,8 @@ class Aggregator:
         `Answers` for what each one gets.
 
         Raises:
-          PushError: the operation or piece is unknown, the size or the contributors are wrong, too
-            many steps are under way, or the worker's pushes exceed its share.
+          PushError: the operation or piece is unknown, the payload or the contributors are wrong,
+            too many steps are under way, or the worker's pushes exceed its share.
         """
         can_count = self._takes(worker, header.view)
         with self._lock:
@@ -165,21 +168,26 @@ class Aggregator:
             entry = self._entries[worker]
             if not can_count or header.view != entry.number:
                 return
-            if worker in contributors:
+        part = payload  # opened without the lock, as that takes time
+        if (counts := worker in contributors) and not self._swaps(operation, contributors):
+            part = self._open(operation, header, payload)
+        with self._lock:
+            if self._entries[worker] != entry:  # it has left the view meanwhile
+                return
+            if counts:
                 if not self._entries.have_all(worker, contributors):
                     return
-                self._check_memory(worker, payload)
+                self._check_memory(worker, part)
             key = entry, operation.name, header.piece
             piece = self._pieces.setdefault(key, Piece(entry))
             if header.step <= piece.done:
-                pushed = payload if worker in contributors else None
-                self._answer_again(worker, header, piece, operation, pushed)
+                self._answer_again(worker, header, piece, operation, part if counts else None)
                 return
             step = open_step(operation, piece, header.step, contributors)
             step.asked.add((worker, header.operation))
-            if worker in contributors and worker not in step.parts:
-                step.parts[worker] = payload
-                self._pushed_bytes[worker] += kept_bytes(payload)
+            if counts and worker not in step.parts:
+                step.parts[worker] = part
+                self._pushed_bytes[worker] += kept_bytes(part)
                 late_secs = time.monotonic() - step.first_at
                 self._figures.pushed(worker, header.step, late_secs)
             if len(step.parts) < len(contributors) or step.is_reducing:
@@ -187,6 +195,14 @@ class Aggregator:
             step.is_reducing = True
             parts = {i: step.parts[i] for i in step.contributors}
         self._finish(operation, piece, header, step, parts)
+
+    def _open(self, operation: Operation, header: Header, payload: memoryview) -> memoryview:
+        try:
+            return self._arithmetic.open(operation, header.piece, payload)
+        except ValueError as error:
+            raise PushError(
+                f"{operation.name}: piece {header.piece} cannot be read: {error}"
+            ) from None
 
     def _drop_pushes(self, worker: int, left: Entry) -> None:
         """Drops the pushes of a worker that has left a view."""
@@ -223,7 +239,8 @@ class Aggregator:
         parts: Mapping[int, memoryview],
     ) -> None:
         keeps = self._kept_steps > 0 and len(piece.entry.members) > 1
-        answers = Answers(self._arithmetic, operation, header.piece, parts, keeps=keeps)
+        swaps = self._swaps(operation, step.contributors)
+        answers = Answers(self._arithmetic, operation, parts, swaps=swaps, keeps=keeps)
         with self._lock:  # if the view is over by now, its workers ignore the result
             self._release(piece.steps.pop(header.step))
             piece.done = header.step
@@ -257,17 +274,21 @@ class Aggregator:
         operation: Operation,
         pushed: memoryview | None,
     ) -> None:
-        """Sends a kept result; `pushed` is the repeated push of a contributor."""
+        """Sends a kept result; `pushed` is the repeated push of a contributor, opened."""
         answer = _answer(header, header.operation)
         if header.step in piece.results:
             answer.contributors, result = piece.results[header.step]
             if operation.leaves_out_own and pushed is not None:
-                result = self._arithmetic.leave_out(operation, header.piece, result, pushed)
+                result = self._arithmetic.leave_out(operation, result, pushed)
             payload = self._arithmetic.payload(operation, result)
             self._deliver(worker, join_frame(answer, payload))
         else:
             answer.gone = True
             self._deliver(worker, join_frame(answer))
+
+    def _swaps(self, operation: Operation, contributors: Sequence[int]) -> bool:
+        """Whether two workers get each other's payloads, which then are not even opened."""
+        return operation.swaps and len(contributors) == 2 and not self._kept_steps
 
     def _check_memory(self, worker: int, payload: memoryview) -> None:
         held, most = self._pushed_bytes[worker], self.most_pushed
@@ -302,8 +323,9 @@ def _check_size(
     header: Header,
     payload: memoryview,
 ) -> None:
-    size = operation.push_size(header.piece) if worker in contributors else 0
-    if payload.nbytes != size:
-        raise PushError(
-            f"{operation.name}: piece {header.piece} has {payload.nbytes} bytes; allowed is {size}"
-        )
+    most = operation.push_size(header.piece) if worker in contributors else 0
+    least = 0 if operation.packs_pushes else most
+    if least <= payload.nbytes <= most:
+        return
+    allowed = f"allowed are {least} to {most}" if least < most else f"allowed is {most}"
+    raise PushError(f"{operation.name}: piece {header.piece} has {payload.nbytes} bytes; {allowed}")

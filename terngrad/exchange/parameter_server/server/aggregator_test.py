@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-from terngrad import base3
+from terngrad import prefix_code
 from terngrad.exchange.parameter_server import groups, operations
 from terngrad.exchange.parameter_server.operations import Kind, Operation
 from terngrad.exchange.parameter_server.server.aggregator import Aggregator
@@ -66,34 +66,34 @@ def test_law_5_sums_of_codes_are_exact(kernels):
     operation = Operation("codes", Kind.CODES, count, 1, workers)
     rng = np.random.default_rng(0)
     codes = rng.integers(-1, 2, (workers, count * 32))
-    words = [packed(each, 2) for each in codes]
-    parts = [base3.pack(each, 1).data.cast("B") for each in words]
-    total = reduction.reduce(operation, 0, parts)
+    payloads = [prefix_code.pack(packed(each, 2), 1).data for each in codes]
+    parts = [reduction.open(operation, 0, each) for each in payloads]
+    total = reduction.reduce(operation, parts)
     assert total.nbytes == count * operation.result_bytes
     found = np.frombuffer(total, "<u4").reshape(count, plane_count(workers))
     np.testing.assert_array_equal(unpacked(found), codes.sum(0))
 
 
 class Codes:
-    """Aggregated sums of 7 groups of random codes, and how a worker completes an answer."""
+    """Aggregated sums of 40 groups of random codes, and how a worker completes an answer."""
 
-    def __init__(self, workers):
-        self.served = Served(workers, Kind.CODES, items=7, kept_steps=2)
+    def __init__(self, workers, density=0.3, kept_steps=2, is_positive=False):
+        self.served = Served(workers, Kind.CODES, items=40, kept_steps=kept_steps)
         self.operation = self.served.operation
         rng = np.random.default_rng(workers)
-        self.integers = rng.integers(-1, 2, (workers, 7 * 32))
-        self.words = [base3.pack(packed(each, 2), 1) for each in self.integers]
+        signs = np.where(rng.random((workers, 40 * 32)) < 0.5, 1, 1 if is_positive else -1)
+        self.integers = signs * (rng.random(signs.shape) < density)
+        self.payloads = [prefix_code.pack(packed(each, 2), 1) for each in self.integers]
 
     def push(self, worker, by):
-        self.served.push(worker, 7, self.words[worker] if worker in by else (), by=by)
+        self.served.push(worker, 7, self.payloads[worker] if worker in by else (), by=by)
 
     def answers(self, worker):
         """The integers that a worker was sent."""
-        planes, digits = self.operation.result_planes, self.operation.result_digits
-        found = [words for _, words in self.served.results(worker, "<u4")]
-        if digits:
-            found = [base3.unpack(words, digits, self.operation.items) for words in found]
-        return [unpacked(words.reshape(-1, planes)) for words in found]
+        rows, planes = self.operation.items, self.operation.result_planes
+        largest = self.operation.largest_result
+        found = [payload for _, payload in self.served.results(worker, np.uint8)]
+        return [unpacked(prefix_code.unpack(each, largest, rows, planes)) for each in found]
 
 
 def packed(integers, planes):
@@ -117,9 +117,8 @@ def unpacked(words):
         (4, (0, 2, 3)),
         (4, (1, 2)),
         (4, (3,)),
-        (5, tuple(range(5))),
-        (5, (0, 2, 3, 4)),
         (8, tuple(range(8))),
+        (8, (0, 2, 3, 4)),
     ],
 )
 def test_law_5_contributors_get_the_sum_of_the_others_and_those_that_only_ask_that_of_all(
@@ -138,8 +137,61 @@ def test_law_5_contributors_get_the_sum_of_the_others_and_those_that_only_ask_th
         np.testing.assert_array_equal(answer + own, total)
 
 
-@pytest.mark.parametrize("workers", [3, 6, 7])
-def test_all_workers_get_one_result_where_the_sum_of_the_others_takes_as_many_bits(workers):
+@pytest.mark.parametrize("kept_steps", [0, 2])
+@pytest.mark.parametrize("density", [0.0, 0.02, 0.3, 1.0])
+@pytest.mark.parametrize("workers", range(1, 6))
+def test_law_5_sums_are_exact_however_many_codes_differ_from_zero(workers, density, kept_steps):
+    codes = Codes(workers, density, kept_steps, is_positive=True)
+    raw = codes.operation.push_size(0)
+    assert all(each.nbytes == raw for each in codes.payloads) == (density == 1)
+    for worker in range(workers):
+        codes.push(worker, range(workers))
+    total = codes.integers.sum(axis=0)
+    for worker in range(workers):
+        own = codes.integers[worker] if codes.operation.leaves_out_own else 0
+        (answer,) = codes.answers(worker)
+        np.testing.assert_array_equal(answer + own, total)
+
+
+@pytest.mark.parametrize("kept_steps", [0, 2])
+def test_two_workers_get_each_others_pushes_as_they_are(kept_steps):
+    codes = Codes(2, kept_steps=kept_steps)
+    for worker in (0, 1):
+        codes.push(worker, (0, 1))
+    for worker in (0, 1):
+        ((_, payload),) = codes.served.results(worker, np.uint8)
+        np.testing.assert_array_equal(payload, codes.payloads[1 - worker])
+
+
+@pytest.mark.parametrize("workers", [3, 4])
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda payload: payload[:-8], "cannot be read: .* bytes"),
+        (lambda payload: payload[:0], "cannot be read: "),
+        (lambda payload: np.pad(payload, (0, 8)), "cannot be read: .* 8 bytes too many"),
+        (lambda payload: np.full_like(payload, 0x7F), "cannot be read: packed begins with 9187"),
+        (lambda payload: np.zeros(321, np.uint8), "321 bytes; allowed are 0 to 320"),
+    ],
+    ids=["truncated", "empty", "longer", "noise", "too long"],
+)
+def test_law_10_a_push_that_is_no_code_is_refused_on_arrival_and_counts_nothing(
+    workers, change, text
+):
+    codes, by = Codes(workers), tuple(range(workers))
+    codes.push(1, by)
+    held = codes.served.aggregator.held_bytes
+    with pytest.raises(PushError, match=f"^sum: piece 0.*{text}"):
+        codes.served.push(0, 7, change(codes.payloads[0]), by=by)
+    assert codes.served.aggregator.held_bytes == held == codes.operation.push_size(0)
+    for worker in {*by} - {1}:
+        codes.push(worker, by)
+    own = codes.integers[0] if codes.operation.leaves_out_own else 0
+    np.testing.assert_array_equal(codes.answers(0)[0] + own, codes.integers.sum(axis=0))
+
+
+@pytest.mark.parametrize("workers", [3, 5, 6, 7])
+def test_all_workers_get_one_result_where_the_sum_of_the_others_has_as_many_planes(workers):
     codes = Codes(workers)
     by = tuple(range(workers))
     for worker in by:
@@ -369,8 +421,8 @@ def test_a_repeated_push_counts_once_and_is_answered_again():
 def test_a_push_repeated_while_its_result_is_computed_changes_nothing():
     entered, go_on = threading.Event(), threading.Event()
 
-    def slow(operation, piece, parts):
-        del operation, piece
+    def slow(operation, parts):
+        del operation
         entered.set()
         assert go_on.wait(60)
         return parts[1]
@@ -537,10 +589,10 @@ def test_nothing_is_kept_of_operations_that_no_worker_declares_any_more():
 def test_a_view_forgotten_while_a_result_is_computed_leaves_nothing_behind():
     reducing, go_on = threading.Event(), threading.Event()
 
-    def reduce(operation, piece, parts):
+    def reduce(operation, parts):
         reducing.set()
         assert go_on.wait(60)
-        return Reduction(ReferenceKernels()).reduce(operation, piece, parts)
+        return Reduction(ReferenceKernels()).reduce(operation, parts)
 
     served = Served(reduce=reduce)
     served.push(0, 0, floats(1, 2, 3, 4), view=1)

@@ -11,24 +11,23 @@ from terngrad.exchange.parameter_server.operations import Operation
 class Arithmetic(Protocol):
     """Computes results; many threads may call at the same time.
 
-    Pushes are payloads, as they travel. Results are as a ps computes with them.
+    Payloads are as they travel, opened pushes and results as a ps computes with them.
     """
 
-    def reduce(self, operation: Operation, piece: int, parts: Sequence[memoryview]) -> memoryview:
+    def open(self, operation: Operation, piece: int, payload: memoryview) -> memoryview:
+        """Opens the payload of a push; ValueError if no push of this piece has these bytes."""
+
+    def reduce(self, operation: Operation, parts: Sequence[memoryview]) -> memoryview:
         """Returns the result of some workers' pushes of a piece, in the order of workers."""
 
-    def leave_out(
-        self, operation: Operation, piece: int, total: memoryview, part: memoryview
-    ) -> memoryview:
+    def leave_out(self, operation: Operation, total: memoryview, part: memoryview) -> memoryview:
         """Returns a result without one of the pushes in it; see `Operation.leaves_out_own`."""
+
+    def others(self, operation: Operation, parts: Sequence[memoryview]) -> Sequence[memoryview]:
+        """Returns for each of the pushes the result of all others."""
 
     def payload(self, operation: Operation, result: memoryview) -> memoryview:
         """Returns a result as it travels."""
-
-    def others(
-        self, operation: Operation, piece: int, parts: Sequence[memoryview]
-    ) -> Sequence[memoryview]:
-        """Returns for each of the pushes the payload with the result of all others."""
 
 
 class Answers:
@@ -38,9 +37,9 @@ class Answers:
         self,
         arithmetic: Arithmetic,
         operation: Operation,
-        piece: int,
         parts: Mapping[int, memoryview],
         *,
+        swaps: bool,
         keeps: bool,
     ) -> None:
         """Computes what each contributor gets.
@@ -48,15 +47,18 @@ class Answers:
         Args:
           arithmetic: combines the parts.
           operation: operation of the piece.
-          piece: its index.
           parts: push of each contributor, in the order of workers.
+          swaps: whether the two parts are payloads, and each is the answer to the other.
           keeps: whether workers may ask later, which get the result of all parts.
         """
-        self._arithmetic, self._operation, self._piece = arithmetic, operation, piece
+        self._arithmetic, self._operation = arithmetic, operation
         self._parts = [*parts.values()]
-        self._others: dict[int, memoryview] = {}
-        if operation.leaves_out_own:
-            others = arithmetic.others(operation, piece, self._parts)
+        self._others: dict[int, memoryview] = {}  # payloads
+        if swaps:
+            self._others = dict(zip(parts, reversed(self._parts), strict=True))
+        elif operation.leaves_out_own:
+            sums = arithmetic.others(operation, self._parts)
+            others = [arithmetic.payload(operation, each) for each in sums]
             self._others = dict(zip(parts, others, strict=True))
         self._total = None if self._others and not keeps else self._add()
 
@@ -82,4 +84,4 @@ class Answers:
         return self._arithmetic.payload(self._operation, self.total)
 
     def _add(self) -> memoryview:
-        return self._arithmetic.reduce(self._operation, self._piece, self._parts)
+        return self._arithmetic.reduce(self._operation, self._parts)

@@ -23,66 +23,64 @@ class Reduction:
         self._kernels = kernels
         self._compiled = functools.cache(_compile)
 
-    def reduce(self, operation: Operation, piece: int, parts: Sequence[memoryview]) -> memoryview:
-        """Returns the result of a piece.
+    def open(self, operation: Operation, piece: int, payload: memoryview) -> memoryview:
+        """Returns a push as this computes with it: codes in planes.
 
         Args:
           operation: operation of the piece.
           piece: its index.
-          parts: push of each contributor, in the order of workers; the sizes are checked already.
-            A sum of codes is modulo 2^planes.
+          payload: of at most `Operation.push_size` bytes.
+
+        Raises:
+          ValueError: it is no code.
+        """
+        size = operation.push_size(piece)
+        if payload.nbytes == size:
+            return payload
+        words = np.empty(size, np.uint8)
+        self._kernels.unpack(payload, operation.largest_pushed, words)
+        return words.data
+
+    def reduce(self, operation: Operation, parts: Sequence[memoryview]) -> memoryview:
+        """Returns the result of a piece.
+
+        Args:
+          operation: operation of the piece.
+          parts: opened push of each contributor, in the order of workers. A sum of codes is modulo
+            2^planes.
         """
         if operation.kind == Kind.CODES:
-            codes = [self._unpacked(operation, piece, part) for part in parts]
             planes, count = operation.pushed_planes, operation.result_planes
-            if len(codes) == 1 and planes == count:
-                return codes[0]
-            return self._kernels.sum_buffers(codes, planes, count)
+            if len(parts) == 1 and planes == count:
+                return parts[0]
+            return self._kernels.sum_buffers(parts, planes, count)
         arrays = [np.frombuffer(part, _DTYPES[operation.kind]) for part in parts]
         if operation.kind == Kind.MAX:  # too few numbers to be worth a tensor
             return functools.reduce(np.maximum, arrays).view(np.uint8).data
         compiled = self._compiled(operation.kind, len(parts))
         return np.asarray(compiled(*arrays)).view(np.uint8).data  # .numpy() would copy
 
-    def leave_out(
-        self, operation: Operation, piece: int, total: memoryview, part: memoryview
-    ) -> memoryview:
+    def leave_out(self, operation: Operation, total: memoryview, part: memoryview) -> memoryview:
         """Returns the sum of the other parts of a piece of codes.
 
         Args:
           operation: operation of the piece.
-          piece: its index.
           total: result of all parts.
-          part: the push to leave out.
+          part: the opened push to leave out.
         """
         planes, count = operation.pushed_planes, operation.result_planes
-        codes = self._unpacked(operation, piece, part)
-        return self._kernels.difference_buffers(total, codes, planes, count)
+        return self._kernels.difference_buffers(total, part, planes, count)
+
+    def others(self, operation: Operation, parts: Sequence[memoryview]) -> list[memoryview]:
+        """Returns for each part of a piece of codes the sum of the others."""
+        planes, count = operation.pushed_planes, operation.result_planes
+        return self._kernels.sums_of_others(parts, planes, count)
 
     def payload(self, operation: Operation, result: memoryview) -> memoryview:
-        """Returns a result as it travels: some sums of codes do so in base 3."""
-        digits = operation.result_digits
-        return self._kernels.pack_base3(result, digits) if digits else result
-
-    def others(
-        self, operation: Operation, piece: int, parts: Sequence[memoryview]
-    ) -> list[memoryview]:
-        """Returns for each part of a piece of codes the payload with the sum of the others."""
-        if len(parts) == 2 and operation.largest_pushed == operation.largest_result:
-            return [*reversed(parts)]  # there is nothing to add
-        planes, count = operation.pushed_planes, operation.result_planes
-        codes = [self._unpacked(operation, piece, part) for part in parts]
-        sums = self._kernels.sums_of_others(codes, planes, count)
-        return [self.payload(operation, each) for each in sums]
-
-    def _unpacked(self, operation: Operation, piece: int, part: memoryview) -> memoryview:
-        """Returns the planes of a push."""
-        if not (digits := operation.pushed_digits):
-            return part
-        first, end = operation.piece_items(piece)
-        words = np.empty((end - first) * operation.pushed_bytes, np.uint8)
-        self._kernels.unpack_base3(part, digits, words)
-        return words.data
+        """Returns a result as it travels: sums of codes that are not too large are packed."""
+        if not operation.packs_results:
+            return result
+        return self._kernels.pack(result, operation.largest_result)
 
 
 def _compile(kind: Kind, count: int) -> Callable[..., tf.Tensor]:

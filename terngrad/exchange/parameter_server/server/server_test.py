@@ -29,7 +29,6 @@ from terngrad.exchange.parameter_server.server.server import Server
 from terngrad.exchange.parameter_server.server.service import Service
 from terngrad.exchange.parameter_server.worker.client import Client
 from terngrad.ops.reference import ReferenceKernels
-from terngrad.planes import packed_bits
 from terngrad.service.messages import (
     HELLO_KEY,
     SERVICE,
@@ -90,7 +89,7 @@ def stand(clients, steps=0, *, is_live=False):
 class Operations:
     """An operation of some clients, and its results."""
 
-    def __init__(self, clients, name, kind, items, local_nodes=1):
+    def __init__(self, clients, name, kind, items, local_nodes=1, kernels=None):
         self.clients = clients
         self.results = [queue.Queue() for _ in clients]
         self.cancelled = threading.Event()
@@ -99,7 +98,7 @@ class Operations:
                 Operation(name, kind, items, local_nodes, c.size),
                 lambda *result, box=box: box.put(result),
                 self.cancelled.set,
-                ReferenceKernels(),
+                kernels or ReferenceKernels(),
             )
             for c, box in zip(clients, self.results, strict=True)
         ]
@@ -108,7 +107,7 @@ class Operations:
         self.clients[client].push(self.indices[client], step, content)
 
     def take(self, client):
-        result, self.workers, self.lacks_own = self.results[client].get(timeout=SECS)
+        result, self.workers, self.lacks_own, self.octets = self.results[client].get(timeout=SECS)
         return result
 
 
@@ -137,32 +136,70 @@ def test_several_ps_compute_operations_of_many_pieces(servers):
                 np.testing.assert_array_equal(result.view("<f4"), contents[0] + contents[1])
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("density", [0.0, 0.1, 1.0])
 @pytest.mark.parametrize("workers", [2, 3, 5])
-def test_law_7_the_bytes_counted_are_1_6_bits_up_and_those_of_the_others_sum_down(
-    workers, monkeypatch
+def test_law_7_the_bytes_counted_are_those_of_the_payloads_and_at_most_the_planes(
+    workers, density, monkeypatch
 ):
     counted = {"up": 0, "down": 0}
     take, deliver = Service.take, Service._deliver
 
     def count_up(self, worker, outbox, message):
-        header, _ = split_frame(message)
-        counted["up"] += len(message) if not header.HasField("declared") else 0
+        counted["up"] += split_frame(message)[1].nbytes
         return take(self, worker, outbox, message)
 
     def count_down(self, worker, frame):
-        counted["down"] += len(frame)
+        counted["down"] += split_frame(frame)[1].nbytes
         return deliver(self, worker, frame)
 
     monkeypatch.setattr(Service, "take", count_up)
     monkeypatch.setattr(Service, "_deliver", count_down)
-    values, hosts_of = 20_000_000, [f"worker{i}:1" for i in range(workers)]
-    codes = np.zeros(2 * values // 32, "<u4")
+    items, hosts_of = 100_000, [f"worker{i}:1" for i in range(workers)]
+    rng = np.random.default_rng(workers)
+    nonzero = np.packbits(rng.random(32 * items) < density).view("<u4")
+    words = np.stack([nonzero, nonzero & rng.integers(1 << 32, size=items, dtype="<u4")], axis=1)
     with serving(2, workers=hosts_of) as (_, hosts), joined(hosts, hosts_of) as clients:
-        run(clients, [codes] * workers, kind=Kind.CODES)
-    bits = {way: 8 * counted[way] / values / workers for way in ("up", "down")}
-    down = packed_bits(workers - 1)
-    assert bits == {"up": pytest.approx(1.6, rel=1e-4), "down": pytest.approx(down, rel=1e-4)}
+        operations = Operations(clients, "sum", Kind.CODES, items)
+        reported = np.zeros(2, int)
+        for worker in range(workers):
+            operations.push(worker, 0, words)
+        for worker in range(workers):
+            operations.take(worker)
+            reported += operations.octets
+    whole = Operation("sum", Kind.CODES, items, 1, workers)
+    pieces = [words[slice(*whole.piece_items(i))] for i in range(whole.pieces)]
+    kernels = ReferenceKernels()
+    sent = sum(kernels.pack(p.reshape(-1).view(np.uint8).data, 1).nbytes for p in pieces)
+    assert list(reported) == [counted["up"], counted["down"]]
+    assert counted["up"] == workers * sent
+    assert counted["down"] <= workers * items * whole.result_bytes
+    saved = counted["down"] / (workers * items * whole.result_bytes)
+    assert (sent < words.nbytes) == (saved < 1) == (density < 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [2, 3])
+def test_law_10_a_push_that_is_no_code_ends_the_training_with_its_senders_name(workers):
+    """A ps with two workers does not open it: the other worker does."""
+    hosts_of = [f"worker{i}:1" for i in range(workers)]
+    broken = SimpleNamespace(
+        pack=lambda words, largest: memoryview(b"\2" * 16), unpack=ReferenceKernels().unpack
+    )
+    with serving(workers=hosts_of) as ((server,), hosts), joined(hosts, hosts_of) as clients:
+        good = Operations(clients[:-1], "sum", Kind.CODES, 100)
+        bad = Operations(clients[-1:], "sum", Kind.CODES, 100, kernels=broken)
+        for worker in range(workers - 1):
+            good.push(worker, 0, np.zeros(200, "<u4"))
+        bad.push(0, 0, np.zeros(200, "<u4"))
+        assert good.cancelled.wait(SECS)
+        told = server.wait()
+    cause = "cannot be read: packed begins with 144680345676153346; allowed are 0 and 1"
+    if workers == 2:
+        where = "sum: piece 0 of the result of step 0, from ps 0 and workers [1]"
+        assert told == f"worker 0 (worker0:1) failed: {where}, {cause}"
+    else:
+        refused = f"ps 0 ({hosts[0]}) refused this worker: sum: piece 0 {cause}"
+        assert told == f"worker 2 (worker2:1) failed: {refused}"
 
 
 def test_workers_that_are_done_end_the_ps():
@@ -195,11 +232,12 @@ def test_a_lost_worker_ends_the_others_and_the_ps_and_is_named():
 
 @pytest.mark.slow
 def test_an_error_of_a_ps_ends_the_training_and_is_reported(capfd):
-    def fail(operation, piece, parts):
+    def fail(operation, parts):
         raise MemoryError("no room")
 
+    broken = SimpleNamespace(open=lambda operation, piece, payload: payload, reduce=fail)
     with serving(2) as (servers, hosts), joined(hosts) as clients:
-        servers[1].aggregator._arithmetic = SimpleNamespace(reduce=fail)  # not of ps 0
+        servers[1].aggregator._arithmetic = broken  # not of ps 0
         operations = Operations(clients, "sum", Kind.FLOATS, PIECE_BYTES)  # pieces on both
         for worker in (0, 1):
             operations.push(worker, 0, np.zeros(PIECE_BYTES, "<f4"))
@@ -465,7 +503,7 @@ def test_law_10_a_port_that_is_taken_is_named():
     [
         (lambda host: None, "it did not introduce itself"),
         (lambda host: os.urandom(200), "it did not introduce itself|its version|its ps hosts"),
-        (lambda host: hello_of(host, version=9), "its version is 9; allowed is 5"),
+        (lambda host: hello_of(host, version=9), "its version is 9; allowed is 6"),
         (lambda host: hello_of(host, worker=2), "its worker index is 2; allowed are 0 to 1"),
         (lambda host: hello_of(host, worker=1 << 31), "its worker index is 2147483648; allowed"),
         (lambda host: hello_of(host, ps=1), "it wants to join ps 1; this is ps 0"),

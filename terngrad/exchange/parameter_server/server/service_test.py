@@ -19,8 +19,12 @@ class First:
     def __init__(self):
         self.reduced = []
 
-    def reduce(self, operation, piece, parts):
+    def open(self, operation, piece, payload):
         del operation, piece
+        return payload
+
+    def reduce(self, operation, parts):
+        del operation
         self.reduced.append(parts)
         return parts[0]
 

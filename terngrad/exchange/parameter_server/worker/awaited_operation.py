@@ -13,17 +13,18 @@ from terngrad.service.messages import Header
 
 _TENSOR_ALIGNMENT = 64  # bytes; TensorFlow copies arrays that lie otherwise
 
-# Takes the bytes of a result, the number of workers that contributed to the step, and whether the
-# result lacks this worker's own part, which is to be added.
-Deliver = Callable[[np.ndarray, int, bool], None]
+# Takes the bytes of a result, the number of workers that contributed to the step, whether the
+# result lacks this worker's own part, which is to be added, and the bytes of the payloads that this
+# worker has sent and received for it.
+Deliver = Callable[[np.ndarray, int, bool, tuple[int, int]], None]
 
 
 class Packing(Protocol):
-    """Brings codes into base 3 and back; see `Kernels`."""
+    """Brings codes into the prefix code and back; see `Kernels`."""
 
-    def pack_base3(self, words: memoryview, digits: int) -> memoryview: ...
+    def pack(self, words: memoryview, largest: int) -> memoryview: ...
 
-    def unpack_base3(self, packed: memoryview, digits: int, words: np.ndarray) -> None: ...
+    def unpack(self, packed: memoryview, largest: int, words: np.ndarray) -> None: ...
 
 
 @dataclasses.dataclass
@@ -42,6 +43,8 @@ class AwaitedOperation:
       contributors: workers that make that step; None until ps 0 decides.
       result: bytes of the result; pieces fill it as they arrive.
       missing: pieces that have not arrived.
+      sent: bytes of the payloads that were pushed in that step.
+      received: bytes of the payloads that have arrived.
     """
 
     index: int
@@ -55,10 +58,13 @@ class AwaitedOperation:
     contributors: bytes | None = None
     result: np.ndarray | None = None
     missing: set[int] = dataclasses.field(default_factory=set)
+    sent: int = 0
+    received: int = 0
 
     def expect(self, step: int, view: int) -> None:
         """Starts to wait for the result of a step."""
         self.step, self.view = step, view
+        self.sent = self.received = 0
         self.result = _aligned(self.operation.items * self.operation.result_bytes)
         self.missing = set(range(self.operation.pieces))
 
@@ -72,23 +78,30 @@ class AwaitedOperation:
         first, end = self.operation.piece_items(piece)
         size = self.operation.pushed_bytes
         part = content[first * size : end * size]
-        digits = self.operation.pushed_digits
-        return self.packing.pack_base3(part, digits) if digits else part
+        if not self.operation.packs_pushes:
+            return part
+        return self.packing.pack(part, self.operation.largest_pushed)
 
     def fill(self, piece: int, payload: memoryview, result: np.ndarray) -> None:
-        """Writes a piece of a result from the payload of its message."""
+        """Writes a piece of a result from the payload of its message.
+
+        Raises:
+          ValueError: this is no such result.
+        """
         first, end = self.operation.piece_items(piece)
         size = self.operation.result_bytes
         part = result[first * size : end * size]
-        if digits := self.operation.result_digits:
-            self.packing.unpack_base3(payload, digits, part)
+        if self.operation.packs_results:
+            self.packing.unpack(payload, self.operation.largest_result, part)
+        elif payload.nbytes != part.nbytes:
+            raise ValueError(f"it has {payload.nbytes} bytes; allowed is {part.nbytes}")
         else:
             part[:] = payload
 
     def deliver_nothing(self) -> None:
-        """Delivers zeros, so that an abandoned step can end."""
+        """Delivers zeros, so that an abandoned step can end; its bytes are not counted."""
         size = self.operation.items * self.operation.result_bytes
-        self.deliver(np.zeros(size, np.uint8), self.operation.workers, False)
+        self.deliver(np.zeros(size, np.uint8), self.operation.workers, False, (0, 0))
 
 
 def _aligned(size: int) -> np.ndarray:

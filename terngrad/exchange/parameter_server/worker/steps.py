@@ -97,7 +97,7 @@ class Steps:
           operation: all workers must declare the operations of a family in the same order.
           deliver: called with each result, from another thread.
           cancel: called once, if no more results will arrive.
-          packing: of codes that travel in base 3; may be None for others.
+          packing: of codes that travel in the prefix code; may be None for others.
         """
         with self.lock:
             index = len(self._awaited)
@@ -174,7 +174,7 @@ class Steps:
             result = declared.result if declared.awaits(header) else None
         if result is None:
             return  # a duplicate, or a piece of an abandoned step
-        if header.gone or payload.nbytes != operation.result_size(header.piece):
+        if header.gone:
             self.interrupt()  # this worker is too far behind: it needs another's state
             return
         if header.contributors != declared.contributors:
@@ -184,16 +184,25 @@ class Steps:
                 f"allowed are {list(own)}"
             )
             return
-        declared.fill(header.piece, payload, result)
+        contributors = groups.unpack(header.contributors)
+        lacks_own = operation.leaves_out_own and self._rank in contributors
+        try:
+            declared.fill(header.piece, payload, result)
+        except ValueError as error:
+            by = [worker for worker in contributors if not (lacks_own and worker == self._rank)]
+            self._refuse(
+                f"{operation.name}: piece {header.piece} of the result of step {header.step}, from "
+                f"ps {ps} and workers {by}, cannot be read: {error}"
+            )
+            return
         with self.lock:  # several ps send pieces
             if not declared.awaits(header):
                 return
             declared.missing.discard(header.piece)
-            is_whole = not declared.missing
+            declared.received += payload.nbytes
+            is_whole, octets = not declared.missing, (declared.sent, declared.received)
         if is_whole:
-            contributors = groups.unpack(header.contributors)
-            lacks_own = operation.leaves_out_own and self._rank in contributors
-            declared.deliver(result, len(contributors), lacks_own)
+            declared.deliver(result, len(contributors), lacks_own, octets)
 
     def install(self, view: View) -> None:
         """Starts a new view."""
@@ -283,11 +292,12 @@ class Steps:
                 view=push.view,
                 contributors=contributors,
             )
-            payload = push.declared.payload(piece, push.content) if pushes else b""
+            payload = push.declared.payload(piece, push.content) if pushes else memoryview(b"")
             frame = join_frame(header, payload)
             with self.lock:  # not between the start of a stream and the declarations on it
                 if not self._is_current(push):
                     return
+                push.declared.sent += payload.nbytes
                 self._send(server, frame)
 
     def _is_current(self, push: _Push) -> bool:

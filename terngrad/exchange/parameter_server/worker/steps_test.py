@@ -1,5 +1,7 @@
 """When a worker sends its pushes."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -104,8 +106,74 @@ def test_its_part_is_missing_where_it_contributed_and_the_others_sum_takes_fewer
     header = Header(step=3, view=7, contributors=groups.pack(contributors))
     for _ in range(2):  # a duplicate delivers nothing
         steps.take(0, join_frame(header, bytes(operation.result_bytes)))
-    ((_, makers, lacks),) = delivered
+    ((_, makers, lacks, _),) = delivered
     assert (makers, lacks) == (len(contributors), lacks_own)
     steps.push(0, 4, np.uint32([5, 1]))
     steps.interrupt()
     assert not delivered[-1][2]  # an abandoned step has zeros
+
+
+class Coder:
+    """Worker 0 of some workers, with one ps: an operation on codes."""
+
+    def __init__(self, workers=2, items=50, max_code=1):
+        self.pushed, self.delivered, self.refused = [], [], []
+        servers = Servers(1, elastic=False, tell_lost=lambda lost: None)
+        servers.opened(0)
+        self.steps = Steps(0, servers, self._send, lambda step: None, self.refused.append)
+        self.operation = Operation("sum", Kind.CODES, items, 1, workers, max_code)
+        deliver = lambda *result: self.delivered.append(result)
+        self.steps.declare(self.operation, deliver, lambda: None, ReferenceKernels())
+        self.all = groups.pack(range(workers))
+        self.steps.install(View(number=7, members=self.all, needed=workers))
+        self.steps.take(0, join_frame(Header(enters=True, view=7, contributors=self.all)))
+
+    def _send(self, ps, frame):
+        header, payload = split_frame(frame)
+        if not (header.enters or header.HasField("declared")):
+            self.pushed.append(payload)
+
+    def take(self, payload, step=3, piece=0):
+        header = Header(step=step, piece=piece, view=7, contributors=self.all)
+        self.steps.take(0, join_frame(header, bytes(payload)))
+
+
+@pytest.mark.parametrize("max_code", [1, 4, 31, 32])
+@pytest.mark.parametrize("density", [0.0, 0.1, 1.0])
+def test_the_bytes_of_a_result_are_those_of_the_payloads_of_its_pieces(density, max_code):
+    coder, rng = Coder(items=100_000, max_code=max_code), np.random.default_rng(0)
+    planes = coder.operation.pushed_planes
+    nonzero = np.packbits(rng.random(3_200_000) < density).view(np.uint32)
+    words = np.stack([nonzero] + [0 * nonzero] * (planes - 1), axis=1)  # ones
+    for step in (3, 4):
+        coder.pushed.clear()
+        coder.steps.push(0, step, words)
+        assert len(coder.pushed) == coder.operation.pieces > 1
+        for piece, payload in enumerate(coder.pushed):
+            coder.take(payload, step, piece)  # of a worker that pushes the same
+    assert len(coder.delivered) == 2
+    for content, _, _, octets in coder.delivered:
+        assert octets == (sum(payload.nbytes for payload in coder.pushed),) * 2
+        np.testing.assert_array_equal(content.view(np.uint32), words.reshape(-1))
+    is_packed = max_code < 32 and (density < 1 or max_code > 1)
+    assert (octets[0] < words.nbytes) == is_packed
+    coder.steps.push(0, 5, words)
+    coder.steps.interrupt()
+    assert coder.delivered[-1][3] == (0, 0)
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize(
+    "payload", [b"", bytes(16), b"\2" * 64, bytes(400 - 8), bytes(1000)], ids=len
+)
+def test_law_10_a_result_that_is_no_code_ends_the_training_with_the_names_of_its_senders(
+    workers, payload
+):
+    coder = Coder(workers)
+    coder.steps.push(0, 3, np.zeros([50, 2], np.uint32))
+    coder.take(payload)
+    by = {2: r"\[1\]", 3: r"\[0, 1, 2\]"}[workers]
+    where = f"sum: piece 0 of the result of step 3, from ps 0 and workers {by}, cannot be read: "
+    (why,) = coder.refused
+    assert re.match(where, why) and "\n" not in why
+    assert not coder.delivered

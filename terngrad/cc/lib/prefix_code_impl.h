@@ -1,0 +1,456 @@
+// Small integers on their way to another process, in a prefix code: few of them
+// differ from zero. The format: terngrad/prefix_code.py.
+
+#ifndef TERNGRAD_CC_LIB_PREFIX_CODE_IMPL_H_
+#define TERNGRAD_CC_LIB_PREFIX_CODE_IMPL_H_
+
+#include <cstdint>
+#include <cstring>
+
+#include "terngrad/cc/lib/kernels.h"
+
+#if defined(__BMI2__)
+#include <immintrin.h>
+#endif
+
+namespace terngrad {
+
+// How a payload says where integers differ from zero.
+inline constexpr uint64_t kInQuads = 0;
+inline constexpr uint64_t kOneBitEach = 1;
+
+inline constexpr int kLevels = kLargestPacked;  // of magnitudes that are told
+inline constexpr int64_t kStreamBytes = sizeof(uint64_t);
+inline constexpr uint64_t kQuads = 0x1111111111111111;  // first bit of each
+
+static inline int PopCount(uint64_t x) { return __builtin_popcountll(x); }
+
+static inline int64_t StreamBytes(int64_t bits) {
+  return (bits + 63) / 64 * kStreamBytes;
+}
+
+// Moves the bits of x under the mask together, to the lowest places.
+static inline uint64_t Extract(uint64_t x, uint64_t mask) {
+#if defined(__BMI2__)
+  return _pext_u64(x, mask);
+#else
+  uint64_t found = 0;
+  for (int i = 0; mask; mask &= mask - 1, ++i) {
+    found |= uint64_t{(x & mask & -mask) != 0} << i;
+  }
+  return found;
+#endif
+}
+
+// The inverse: moves the lowest bits of x to the places under the mask.
+static inline uint64_t Deposit(uint64_t x, uint64_t mask) {
+#if defined(__BMI2__)
+  return _pdep_u64(x, mask);
+#else
+  uint64_t found = 0;
+  for (; mask; mask &= mask - 1, x >>= 1) found |= mask & -mask & -(x & 1);
+  return found;
+#endif
+}
+
+// Extract(x, kQuads) of an x that has no other bits.
+static inline uint64_t ExtractQuads(uint64_t x) {
+#if defined(__BMI2__)
+  return _pext_u64(x, kQuads);
+#else
+  x = (x | x >> 3) & 0x0303030303030303;
+  x = (x | x >> 6) & 0x000F000F000F000F;
+  x = (x | x >> 12) & 0x000000FF000000FF;
+  return (x | x >> 24) & 0xFFFF;
+#endif
+}
+
+// Deposit(x, kQuads) of 16 bits.
+static inline uint64_t DepositQuads(uint64_t x) {
+#if defined(__BMI2__)
+  return _pdep_u64(x, kQuads);
+#else
+  x = (x | x << 24) & 0x000000FF000000FF;
+  x = (x | x << 12) & 0x000F000F000F000F;
+  x = (x | x << 6) & 0x0303030303030303;
+  return (x | x << 3) & kQuads;
+#endif
+}
+
+namespace {  // of each instruction set
+
+// Writes a stream of bits. It branches seldom: how many bits come is random.
+class BitWriter {
+ public:
+  explicit BitWriter(uint8_t* out = nullptr) : out_(out) {}
+
+  // The bits above the lowest `count` are 0; count <= 64.
+  void Put(uint64_t bits, int count) {
+    word_ |= bits << fill_;
+    const int end = fill_ + count;
+    if (!end) return;  // perhaps the stream is complete: the next one follows
+    std::memcpy(out_, &word_, sizeof(word_));
+    const uint64_t rest = bits >> 1 >> (63 - fill_);
+    out_ += end / 64 * kStreamBytes;
+    word_ = end < 64 ? word_ : rest;
+    fill_ = end % 64;
+  }
+
+  void Finish() {
+    if (fill_) std::memcpy(out_, &word_, sizeof(word_));
+  }
+
+ private:
+  uint8_t* out_;
+  uint64_t word_ = 0;
+  int fill_ = 0;  // < 64
+};
+
+// Reads a stream of a payload.
+class BitReader {
+ public:
+  BitReader() = default;
+  // Begins at byte `first` of a payload of `size` >= 8 bytes.
+  BitReader(const uint8_t* packed, int64_t size, int64_t first)
+      : packed_(packed), last_(size - kStreamBytes), bit_(8 * first) {}
+
+  // count <= 64. The payload has the bits.
+  uint64_t Take(int count) {
+    const int64_t byte = bit_ / 8 < last_ ? bit_ / 8 : last_;
+    const int shift = static_cast<int>(bit_ - 8 * byte);
+    uint64_t bits = 0;
+    if (shift < 64) std::memcpy(&bits, packed_ + byte, sizeof(bits));
+    bits >>= shift & 63;
+    if (count > 64 - shift) {
+      bits |= uint64_t{packed_[byte + kStreamBytes]} << (64 - shift);
+    }
+    bit_ += count;
+    return count < 64 ? bits & ((uint64_t{1} << count) - 1) : bits;
+  }
+
+ private:
+  const uint8_t* packed_ = nullptr;
+  int64_t last_ = 0;  // byte at which the last word begins
+  int64_t bit_ = 0;   // the next one
+};
+
+// A stream of a payload that was received.
+struct Stream {
+  BitReader reader;
+  int64_t bits = 0;
+  int64_t ones = 0;  // of the bits
+};
+
+// Takes the streams of a payload one after another.
+class Streams {
+ public:
+  Streams(const uint8_t* packed, int64_t size)
+      : packed_(packed), size_(size), next_(kStreamBytes) {}
+
+  // An empty stream if the payload is too short.
+  Stream Next(int64_t bits) {
+    const int64_t first = next_;
+    next_ += StreamBytes(bits);
+    if (next_ > size_) return {};
+    Stream stream = {BitReader(packed_, size_, first), bits, 0};
+    BitReader reader = stream.reader;
+    for (int64_t i = 0; i < bits; i += 64) {
+      stream.ones += PopCount(reader.Take(bits - i < 64 ? bits - i : 64));
+    }
+    return stream;
+  }
+
+  bool AreWhole() const { return next_ == size_; }
+
+ private:
+  const uint8_t* packed_;
+  int64_t size_;
+  int64_t next_;  // byte
+};
+
+// Where 64 integers, or the last 32, differ from zero.
+struct Quads {
+  explicit Quads(uint64_t nonzero) {
+    const uint64_t odd = nonzero & (nonzero >> 1);
+    const uint64_t any = nonzero | nonzero >> 1;
+    filled = (any | any >> 2) & kQuads;
+    several = (odd | odd >> 2 | (any & any >> 2)) & kQuads;
+  }
+
+  uint64_t filled;   // quads with any, in their first bits
+  uint64_t several;  // with more than one
+};
+
+// How many bits the streams of a payload have.
+struct Sizes {
+  int64_t filled = 0;   // quads
+  int64_t several = 0;  // of them
+  int64_t nonzero = 0;
+  int64_t level[kLevels] = {};  // [j]: integers of magnitude j or more
+
+  int64_t InQuads(int64_t rows) const {
+    return StreamBytes(8 * rows) + StreamBytes(filled) +
+           StreamBytes(2 * (filled - several)) + StreamBytes(4 * several);
+  }
+};
+
+}  // namespace
+
+// Integers in PLANES planes.
+template <class Lanes, int PLANES>
+class PrefixCode {
+ public:
+  static int64_t Pack(const uint32_t* words, int largest, int64_t rows,
+                      uint8_t* packed) {
+    const int64_t raw = rows * PLANES * int64_t{sizeof(uint32_t)};
+    const Sizes sizes = Measure(words, largest, rows);
+    const bool in_quads = sizes.InQuads(rows) <= StreamBytes(32 * rows);
+    int64_t size = kStreamBytes + StreamBytes(sizes.nonzero) +
+                   (in_quads ? sizes.InQuads(rows) : StreamBytes(32 * rows));
+    for (int j = 1; j < largest; ++j) size += StreamBytes(sizes.level[j]);
+    if (size >= raw) {
+      if (raw) std::memcpy(packed, words, raw);
+      return raw;
+    }
+    const uint64_t kind = in_quads ? kInQuads : kOneBitEach;
+    std::memcpy(packed, &kind, sizeof(kind));
+    if (in_quads) {
+      Write<true>(words, largest, rows, sizes, packed + kStreamBytes);
+    } else {
+      Write<false>(words, largest, rows, sizes, packed + kStreamBytes);
+    }
+    return size;
+  }
+
+  static bool Unpack(const uint8_t* packed, int64_t size, int largest,
+                     int64_t rows, uint32_t* words) {
+    const int64_t raw = rows * PLANES * int64_t{sizeof(uint32_t)};
+    if (size == raw) {
+      if (raw) std::memcpy(words, packed, raw);
+      return true;
+    }
+    uint64_t kind;
+    if (size > raw || size < kStreamBytes) return false;
+    std::memcpy(&kind, packed, sizeof(kind));
+    if (kind > kOneBitEach) return false;
+    return kind == kInQuads ? Read<true>(packed, size, largest, rows, words)
+                            : Read<false>(packed, size, largest, rows, words);
+  }
+
+ private:
+  static constexpr int kLow = PLANES - 1;  // planes of a magnitude
+
+  struct Signed {
+    uint64_t magnitude[kLow];
+    uint64_t negative;
+
+    uint64_t Nonzero() const {
+      uint64_t found = 0;
+      for (const uint64_t plane : magnitude) found |= plane;
+      return found;
+    }
+
+    // Subtracts 1 from those `at`, which are not 0.
+    void Decrease(uint64_t at) {
+      for (uint64_t& plane : magnitude) {
+        const uint64_t own = plane;
+        plane ^= at;
+        at &= ~own;
+      }
+    }
+
+    void Increase(uint64_t at) {
+      for (uint64_t& plane : magnitude) {
+        const uint64_t own = plane;
+        plane ^= at;
+        at &= own;
+      }
+    }
+  };
+
+  // Negates those `at` in two's complement.
+  static void Negate(Signed& x, uint64_t at) {
+    uint64_t carry = at;
+    for (uint64_t& plane : x.magnitude) {
+      const uint64_t flipped = plane ^ at;
+      plane = flipped ^ carry;
+      carry &= flipped;
+    }
+  }
+
+  // Reads the integers of rows g and g + 1; the latter is 0 if there is none.
+  static Signed Load(const uint32_t* words, int64_t g, int64_t rows) {
+    Signed x;
+    const uint32_t* const first = words + g * PLANES;
+    const bool has_next = g + 1 < rows;
+    const auto plane = [&](int j) {
+      return first[j] | (has_next ? uint64_t{first[PLANES + j]} << 32 : 0);
+    };
+    for (int j = 0; j < kLow; ++j) x.magnitude[j] = plane(j);
+    x.negative = plane(kLow);
+    if (PLANES > 2) Negate(x, x.negative);
+    return x;
+  }
+
+  static void Store(Signed x, int64_t g, int64_t rows, uint32_t* words) {
+    if (PLANES > 2) Negate(x, x.negative);
+    uint32_t* const first = words + g * PLANES;
+    const auto store = [&](int j, uint64_t plane) {
+      first[j] = static_cast<uint32_t>(plane);
+      if (g + 1 < rows) first[PLANES + j] = static_cast<uint32_t>(plane >> 32);
+    };
+    for (int j = 0; j < kLow; ++j) store(j, x.magnitude[j]);
+    store(kLow, x.negative);
+  }
+
+  static Sizes Measure(const uint32_t* words, int largest, int64_t rows) {
+    Sizes sizes;
+    for (int64_t g = 0; g < rows; g += 2) {
+      Signed x = Load(words, g, rows);
+      uint64_t at = x.Nonzero();
+      const Quads quads(at);
+      sizes.filled += PopCount(quads.filled);
+      sizes.several += PopCount(quads.several);
+      sizes.nonzero += PopCount(at);
+      for (int j = 1; PLANES > 2 && j < largest && at; ++j) {
+        sizes.level[j] += PopCount(at);
+        x.Decrease(at);
+        at = x.Nonzero();
+      }
+    }
+    return sizes;
+  }
+
+  template <bool IN_QUADS>
+  static void Write(const uint32_t* words, int largest, int64_t rows,
+                    const Sizes& sizes, uint8_t* out) {
+    const auto next = [&out](int64_t bits) {
+      BitWriter writer(out);
+      out += StreamBytes(bits);
+      return writer;
+    };
+    BitWriter all = next((IN_QUADS ? 8 : 32) * rows);
+    BitWriter several = next(IN_QUADS ? sizes.filled : 0);
+    BitWriter place = next(IN_QUADS ? 2 * (sizes.filled - sizes.several) : 0);
+    BitWriter fours = next(IN_QUADS ? 4 * sizes.several : 0);
+    BitWriter sign = next(sizes.nonzero);
+    BitWriter larger[kLevels];
+    for (int j = 1; j < largest; ++j) larger[j] = next(sizes.level[j]);
+    for (int64_t g = 0; g < rows; g += 2) {
+      Signed x = Load(words, g, rows);
+      uint64_t at = x.Nonzero();
+      const int count = g + 1 < rows ? 64 : 32;
+      if constexpr (IN_QUADS) {
+        const Quads quads(at);
+        all.Put(ExtractQuads(quads.filled), count / 4);
+        several.Put(Extract(quads.several, quads.filled),
+                    PopCount(quads.filled));
+        const uint64_t one = quads.filled & ~quads.several;
+        const uint64_t low = (at >> 1 | at >> 3) & one;
+        const uint64_t high = (at >> 2 | at >> 3) & one;
+        place.Put(Extract(low | high << 1, 3 * one), 2 * PopCount(one));
+        fours.Put(Extract(at, 15 * quads.several), 4 * PopCount(quads.several));
+      } else {
+        all.Put(at, count);
+      }
+      sign.Put(Extract(x.negative, at), PopCount(at));
+      for (int j = 1; PLANES > 2 && j < largest && at; ++j) {
+        x.Decrease(at);
+        const uint64_t more = x.Nonzero();
+        larger[j].Put(Extract(more, at), PopCount(at));
+        at = more;
+      }
+    }
+    all.Finish();
+    several.Finish();
+    place.Finish();
+    fours.Finish();
+    sign.Finish();
+    for (int j = 1; j < largest; ++j) larger[j].Finish();
+  }
+
+  // Returns false if `size` is not that of the streams.
+  template <bool IN_QUADS>
+  static bool Read(const uint8_t* packed, int64_t size, int largest,
+                   int64_t rows, uint32_t* words) {
+    Streams streams(packed, size);
+    Stream all = streams.Next((IN_QUADS ? 8 : 32) * rows);
+    Stream several = streams.Next(IN_QUADS ? all.ones : 0);
+    const int64_t single = IN_QUADS ? all.ones - several.ones : 0;
+    Stream place = streams.Next(2 * single);
+    Stream fours = streams.Next(4 * several.ones);
+    Stream sign = streams.Next(IN_QUADS ? single + fours.ones : all.ones);
+    Stream larger[kLevels];
+    int64_t left = sign.bits;
+    for (int j = 1; j < largest; ++j) {
+      larger[j] = streams.Next(left);
+      left = larger[j].ones;
+    }
+    if (!streams.AreWhole()) return false;
+    for (int64_t g = 0; g < rows; g += 2) {
+      const int count = g + 1 < rows ? 64 : 32;
+      uint64_t at;
+      if constexpr (IN_QUADS) {
+        const uint64_t filled = DepositQuads(all.reader.Take(count / 4));
+        const uint64_t many =
+            Deposit(several.reader.Take(PopCount(filled)), filled);
+        const uint64_t one = filled & ~many;
+        const uint64_t places =
+            Deposit(place.reader.Take(2 * PopCount(one)), 3 * one);
+        const uint64_t low = places & one, high = places >> 1 & one;
+        at = (one & ~low & ~high) | (low & ~high) << 1 | (high & ~low) << 2 |
+             (low & high) << 3;
+        at |= Deposit(fours.reader.Take(4 * PopCount(many)), 15 * many);
+      } else {
+        at = all.reader.Take(count);
+      }
+      Signed x = {};
+      x.negative = Deposit(sign.reader.Take(PopCount(at)), at);
+      x.magnitude[0] = at;
+      for (int j = 1; PLANES > 2 && j < largest && at; ++j) {
+        at = Deposit(larger[j].reader.Take(PopCount(at)), at);
+        x.Increase(at);
+      }
+      Store(x, g, rows, words);
+    }
+    return true;
+  }
+};
+
+template <class Lanes>
+int64_t PackPrefix(const uint32_t* words, int largest, int64_t rows,
+                   uint8_t* packed) {
+  switch (PlaneCount(largest)) {
+    case 2:
+      return PrefixCode<Lanes, 2>::Pack(words, largest, rows, packed);
+    case 3:
+      return PrefixCode<Lanes, 3>::Pack(words, largest, rows, packed);
+    case 4:
+      return PrefixCode<Lanes, 4>::Pack(words, largest, rows, packed);
+    case 5:
+      return PrefixCode<Lanes, 5>::Pack(words, largest, rows, packed);
+    default:
+      return PrefixCode<Lanes, 6>::Pack(words, largest, rows, packed);
+  }
+}
+
+template <class Lanes>
+bool UnpackPrefix(const uint8_t* packed, int64_t size, int largest,
+                  int64_t rows, uint32_t* words) {
+  switch (PlaneCount(largest)) {
+    case 2:
+      return PrefixCode<Lanes, 2>::Unpack(packed, size, largest, rows, words);
+    case 3:
+      return PrefixCode<Lanes, 3>::Unpack(packed, size, largest, rows, words);
+    case 4:
+      return PrefixCode<Lanes, 4>::Unpack(packed, size, largest, rows, words);
+    case 5:
+      return PrefixCode<Lanes, 5>::Unpack(packed, size, largest, rows, words);
+    default:
+      return PrefixCode<Lanes, 6>::Unpack(packed, size, largest, rows, words);
+  }
+}
+
+}  // namespace terngrad
+
+#endif  // TERNGRAD_CC_LIB_PREFIX_CODE_IMPL_H_
