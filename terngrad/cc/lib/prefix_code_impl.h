@@ -79,20 +79,30 @@ static inline uint64_t DepositQuads(uint64_t x) {
 
 namespace {  // of each instruction set
 
+// Clears all but the lowest bits; count <= 64.
+static inline uint64_t Lowest(uint64_t bits, uint64_t count) {
+#if defined(__BMI2__)
+  return _bzhi_u64(bits, count);
+#else
+  return count < 64 ? bits & ((uint64_t{1} << count) - 1) : bits;
+#endif
+}
+
 // Writes a stream of bits. It branches seldom: how many bits come is random.
 class BitWriter {
  public:
   explicit BitWriter(uint8_t* out = nullptr) : out_(out) {}
 
   // The bits above the lowest `count` are 0; count <= 64.
-  void Put(uint64_t bits, int count) {
+  void Put(uint64_t bits, uint64_t count) {
     word_ |= bits << fill_;
-    const int end = fill_ + count;
+    const uint64_t end = fill_ + count;
     if (!end) return;  // perhaps the stream is complete: the next one follows
     std::memcpy(out_, &word_, sizeof(word_));
     const uint64_t rest = bits >> 1 >> (63 - fill_);
-    out_ += end / 64 * kStreamBytes;
-    word_ = end < 64 ? word_ : rest;
+    const uint64_t is_full = end / 64;
+    out_ += is_full * kStreamBytes;
+    word_ ^= (word_ ^ rest) & -is_full;
     fill_ = end % 64;
   }
 
@@ -103,7 +113,7 @@ class BitWriter {
  private:
   uint8_t* out_;
   uint64_t word_ = 0;
-  int fill_ = 0;  // < 64
+  uint64_t fill_ = 0;  // < 64
 };
 
 // Reads a stream of a payload.
@@ -115,9 +125,9 @@ class BitReader {
       : packed_(packed), last_(size - kStreamBytes), bit_(8 * first) {}
 
   // count <= 64. The payload has the bits.
-  uint64_t Take(int count) {
-    const int64_t byte = bit_ / 8 < last_ ? bit_ / 8 : last_;
-    const int shift = static_cast<int>(bit_ - 8 * byte);
+  uint64_t Take(uint64_t count) {
+    const uint64_t byte = bit_ / 8 < last_ ? bit_ / 8 : last_;
+    const uint64_t shift = bit_ - 8 * byte;
     uint64_t bits = 0;
     if (shift < 64) std::memcpy(&bits, packed_ + byte, sizeof(bits));
     bits >>= shift & 63;
@@ -125,13 +135,13 @@ class BitReader {
       bits |= uint64_t{packed_[byte + kStreamBytes]} << (64 - shift);
     }
     bit_ += count;
-    return count < 64 ? bits & ((uint64_t{1} << count) - 1) : bits;
+    return Lowest(bits, count);
   }
 
  private:
   const uint8_t* packed_ = nullptr;
-  int64_t last_ = 0;  // byte at which the last word begins
-  int64_t bit_ = 0;   // the next one
+  uint64_t last_ = 0;  // byte at which the last word begins
+  uint64_t bit_ = 0;   // the next one
 };
 
 // A stream of a payload that was received.
