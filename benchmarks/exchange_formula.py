@@ -67,7 +67,7 @@ def all_reduce_traffic(
 def server_traffic(values: int, workers: int, exchange: str, servers: int) -> Traffic:
     """Returns the traffic of workers that push to parameter servers and get the sums back.
 
-    Where this saves planes, a worker gets the sum of the others and adds its own codes itself.
+    Two workers get each other's codes, and add them to their own.
     """
     result = Operation("codes", Kind.CODES, 1, local_nodes=1, workers=workers).largest_result
     bits = _bits(exchange, result, packed_bits)

@@ -45,9 +45,9 @@ def test_bytes_are_those_of_the_published_formulas():
     assert take(4, "float32", "two_shot") == take(4, "float32", "ring")
     assert take(4, "ternary", "two_shot") == (2 + 4) * VALUES * 3 // 4 // 8
     assert take(4, "ternary", "one_shot") == 3 * 2 * VALUES // 8
-    others = VALUES * packed_bits(3) / 8  # each worker gets the sum of the three others
-    assert take(4, "ternary", "parameter_server", 1) == round(4 * others)
-    assert take(4, "ternary", "parameter_server", 2) == round(2 * others)
+    sums = VALUES * packed_bits(4) / 8
+    assert take(4, "ternary", "parameter_server", 1) == round(4 * sums)
+    assert take(4, "ternary", "parameter_server", 2) == round(2 * sums)
     assert take(4, "float16", "paper") / take(4, "ternary", "paper") == 8
 
 

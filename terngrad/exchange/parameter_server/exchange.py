@@ -140,7 +140,7 @@ class ParameterServerExchange(SpreadExchange):
 
     @property
     def nodes_in_result(self) -> int:
-        """See base class; a worker adds its own nodes to the sums of the others."""
+        """See base class; one of two workers adds its own nodes to the other's."""
         return nodes_in_result(self.num_nodes, self.local_nodes)
 
     def nodes(self, total: tf.Tensor) -> tf.Tensor:

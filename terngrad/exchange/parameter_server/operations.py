@@ -101,7 +101,7 @@ class Operation:
     @property
     def largest_result(self) -> int:
         """Largest magnitude in a result."""
-        return self._largest_of_others if self.leaves_out_own else self.nodes * self.max_code
+        return nodes_in_result(self.nodes, self.local_nodes) * self.max_code
 
     @property
     def pushed_planes(self) -> int:
@@ -120,14 +120,12 @@ class Operation:
 
     @functools.cached_property
     def leaves_out_own(self) -> bool:
-        """Whether the result for a contributor is the sum of the others: it has fewer planes."""
-        fewer = plane_count(self._largest_of_others) < self.total_planes
-        return self.kind == Kind.CODES and fewer
+        """Whether the result for a contributor is the sum of the others.
 
-    @functools.cached_property
-    def swaps(self) -> bool:
-        """Whether two workers who contribute get each other's pushes: there is nothing to add."""
-        return self.leaves_out_own and self.workers == 2
+        Two workers get each other's codes then. Among more it would save less than it costs: a ps
+        would pack a sum for each of them instead of one for all.
+        """
+        return self.kind == Kind.CODES and self.workers == 2
 
     @functools.cached_property
     def packs_pushes(self) -> bool:
@@ -170,11 +168,6 @@ class Operation:
         first, end = self.piece_items(piece)
         return (end - first) * self.result_bytes
 
-    @property
-    def _largest_of_others(self) -> int:
-        """Largest magnitude of a sum over the nodes of all workers but one."""
-        return nodes_in_result(self.nodes, self.local_nodes) * self.max_code
-
     @functools.cached_property
     def _items_in_a_piece(self) -> int:
         smallest, largest = (n // self.pushed_bytes for n in (_SMALL_PIECE_BYTES, PIECE_BYTES))
@@ -182,12 +175,8 @@ class Operation:
 
 
 def nodes_in_result(nodes: int, local_nodes: int) -> int:
-    """Returns for how many nodes' codes a result has planes: those of all workers but one.
-
-    Where the sum over all has more planes, a worker adds its own codes itself. A worker that is
-    alone gets them back.
-    """
-    return max(local_nodes, nodes - local_nodes)
+    """Returns how many nodes' codes a result adds: all, or between two workers the other's."""
+    return local_nodes if nodes == 2 * local_nodes else nodes
 
 
 class Shares:

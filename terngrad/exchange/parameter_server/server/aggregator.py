@@ -288,7 +288,7 @@ class Aggregator:
 
     def _swaps(self, operation: Operation, contributors: Sequence[int]) -> bool:
         """Whether two workers get each other's payloads, which then are not even opened."""
-        return operation.swaps and len(contributors) == 2 and not self._kept_steps
+        return operation.leaves_out_own and len(contributors) == 2 and not self._kept_steps
 
     def _check_memory(self, worker: int, payload: memoryview) -> None:
         held, most = self._pushed_bytes[worker], self.most_pushed
