@@ -2,6 +2,7 @@
 
 import os
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -90,6 +91,19 @@ def test_on_gpus_the_reference_is_used_and_the_reason_told():
 
 
 @needs_library
+def test_on_gpus_native_kernels_pack_what_lies_in_memory(monkeypatch):
+    words = memoryview(bytes(800))  # zeros
+    monkeypatch.setattr(ReferenceKernels, "pack", None)  # slow
+    kernels = choose_kernels(on_gpu=True).kernels
+    packed, found = kernels.pack(words, 1), np.full(800, 0xCC, np.uint8)
+    assert bytes(packed) == bytes(NativeKernels().pack(words, 1))
+    kernels.unpack(packed, 1, found)
+    assert not found.any()
+    monkeypatch.setattr(library, "load", _unavailable)
+    assert type(choose_kernels(on_gpu=True).kernels) is ReferenceKernels
+
+
+@needs_library
 def test_each_choice_tells_the_family_of_its_kernels():
     for wanted in ("native", "reference"):
         assert choose_kernels(wanted).kernels.family == wanted
@@ -107,11 +121,12 @@ def test_law_10_an_unknown_choice_is_named():
         choose_kernels("fast")
 
 
-def test_without_a_library_the_reference_works_and_forcing_fails(monkeypatch):
-    def unavailable():
-        raise library.UnavailableError("native kernels are not built")
+def _unavailable():
+    raise library.UnavailableError("native kernels are not built")
 
-    monkeypatch.setattr(library, "load", unavailable)
+
+def test_without_a_library_the_reference_works_and_forcing_fails(monkeypatch):
+    monkeypatch.setattr(library, "load", _unavailable)
     kernels, why = choose_kernels()
     assert isinstance(kernels, ReferenceKernels)
     assert "not built" in why
