@@ -10,9 +10,9 @@ from inception.cluster.workers import Workers
 from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import TrainConfig
 from inception.training.learning_rate import learning_rate
-from inception.training.looping import run_loop
+from inception.training.looping import run_loop, say
 from inception.training.preparation import Ready, prepare
-from inception.training.train import how_to_go_on, say, worker_batches
+from inception.training.train import how_to_go_on, worker_batches
 from terngrad.asynchronous.chief import Chief
 from terngrad.asynchronous.client import Client
 from terngrad.asynchronous.gradient import GradientStep

@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Callable, Sequence
 
+from inception import app
 from inception.results.logs import ProgressBar, step_line
 from inception.training.batches import naming_bad_records
 from inception.training.learning_rate import learning_rate
@@ -72,7 +73,15 @@ def _tell_sent(ready: Ready, before: Counted) -> None:
         return
     sent = (after.sent - before.sent) / (after.steps - before.steps)
     bits = 8 * sent / training.layout.size
-    print(f"Sent {sent:.0f} bytes a step, {bits:.3g} bits a parameter, on average.", flush=True)
+    say(f"Sent {sent:.0f} bytes a step, {bits:.3g} bits a parameter, on average.")
+
+
+def say(text: str) -> None:
+    """Prints a last line; a closed pipe is no failure that the other workers must know of."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        app.stop_writing()
 
 
 def _cadence(ready: Ready) -> Cadence:

@@ -14,7 +14,7 @@ from inception import app
 from inception.cluster.workers import Workers, fingerprint
 from inception.flags.configs import TrainConfig
 from inception.training.batches import training_batches
-from inception.training.looping import ENDLESS, run_loop
+from inception.training.looping import ENDLESS, run_loop, say
 from inception.training.preparation import Ready, synchronize
 from inception.training.problem import Problem
 from inception.training.restoring import memory_folder, tell_cleared
@@ -104,14 +104,6 @@ def how_to_go_on(saved: str) -> str:
     # The state of a ps or of another worker may be older than what was saved before it was lost.
     where = "there" if is_newest else f"{newest}, which is of a later step"
     return f"saved {saved}; the same command continues from {where}"
-
-
-def say(text: str) -> None:
-    """Prints a last line; a closed pipe is no failure that the other workers must know of."""
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        app.stop_writing()
 
 
 def worker_batches(
