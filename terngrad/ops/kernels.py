@@ -75,13 +75,6 @@ class Kernels(abc.ABC):
         words = [tf.constant(negative.reshape(-1, count)), tf.constant(addend.reshape(-1, planes))]
         return (~np.asarray(self.sum(words, count))).reshape(-1).view(np.uint8).data
 
-    def sums_of_others(
-        self, buffers: Sequence[memoryview], planes: int, count: int
-    ) -> list[memoryview]:
-        """For each bucket the sum of all others, modulo 2^count; as `sum_buffers`."""
-        total = self.sum_buffers(buffers, planes, count)
-        return [self.difference_buffers(total, part, planes, count) for part in buffers]
-
     def pack(self, words: memoryview, largest: int) -> memoryview:
         """Integers in [-largest, largest] in the prefix code, see prefix_code.py; as `sum_buffers`.
 

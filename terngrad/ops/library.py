@@ -155,10 +155,6 @@ _SIGNATURES = {  # of cc/lib/functions.cc: the result, then the arguments
         *(ctypes.c_bool, _TEXT, ctypes.POINTER(Planes)),
         *(_COUNT, ctypes.c_int, _COUNT, _POINTER),
     ),
-    "terngrad_sums_of_others": (
-        *(ctypes.c_bool, _TEXT, ctypes.POINTER(Planes)),
-        *(_COUNT, ctypes.c_int, _COUNT, ctypes.POINTER(_POINTER)),
-    ),
     "terngrad_pack": (_COUNT, _TEXT, _POINTER, ctypes.c_int, _COUNT, _POINTER),
     "terngrad_unpack": (
         *(ctypes.c_bool, _TEXT, _POINTER, _COUNT),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -73,20 +72,11 @@ class NativeKernels(Kernels):
         """See base class; in the calling thread alone, which meanwhile holds no lock on Python."""
         arrays, rows = _words(buffers, planes)
         total = np.empty(rows * count, "<u4")
-        compute = self._functions.terngrad_sum
-        self._compute(compute, arrays, planes, count, rows, total.ctypes.data)
+        inputs = (library.Planes * len(arrays))(*((a.ctypes.data, planes) for a in arrays))
+        compute, path = self._functions.terngrad_sum, self.path.encode()
+        if not compute(path, inputs, len(arrays), count, rows, total.ctypes.data):
+            raise ValueError(f"path is {self.path!r}, planes are {planes} and {count}")
         return total.view(np.uint8).data
-
-    def sums_of_others(
-        self, buffers: Sequence[memoryview], planes: int, count: int
-    ) -> list[memoryview]:
-        """See base class; as `sum_buffers`, in one pass."""
-        arrays, rows = _words(buffers, planes)
-        others = [np.empty(rows * count, "<u4") for _ in arrays]
-        targets = (ctypes.c_void_p * len(others))(*(each.ctypes.data for each in others))
-        compute = self._functions.terngrad_sums_of_others
-        self._compute(compute, arrays, planes, count, rows, targets)
-        return [each.view(np.uint8).data for each in others]
 
     def pack(self, words: memoryview, largest: int) -> memoryview:
         """See base class; as `sum_buffers`."""
@@ -106,20 +96,6 @@ class NativeKernels(Kernels):
         source, target = array.ctypes.data, words.ctypes.data
         if not compute(path, source, array.size, largest, rows, target):
             raise ValueError(f"{array.size} bytes are no code of {rows} rows up to {largest}")
-
-    def _compute(
-        self,
-        compute: Callable[..., bool],
-        arrays: Sequence[np.ndarray],
-        planes: int,
-        count: int,
-        rows: int,
-        target: object,
-    ) -> None:
-        """Calls one of the functions that add."""
-        inputs = (library.Planes * len(arrays))(*((a.ctypes.data, planes) for a in arrays))
-        if not compute(self.path.encode(), inputs, len(arrays), count, rows, target):
-            raise ValueError(f"path is {self.path!r}, planes are {planes} and {count}")
 
     def decode(
         self,

@@ -84,19 +84,6 @@ TERNGRAD_EXPORT bool terngrad_sum(const char* path,
   return true;
 }
 
-// Does the same for all buckets but inputs[i], for each i, and writes to
-// others[i][rows * planes].
-TERNGRAD_EXPORT bool terngrad_sums_of_others(const char* path,
-                                             const terngrad::Planes* inputs,
-                                             int64_t count, int planes,
-                                             int64_t rows,
-                                             uint32_t* const* others) {
-  const terngrad::Kernels* const kernels = terngrad::FindKernels(path);
-  if (!kernels || !ArePossible(inputs, count, planes)) return false;
-  kernels->sums_of_others(inputs, count, planes, 0, rows, others);
-  return true;
-}
-
 // Writes integers in [-largest, largest] in the prefix code to packed, which
 // takes their rows * PlaneCount(largest) words, and returns its bytes. Returns
 // -1 and does nothing if FindKernels does not know `path` or `largest` is out

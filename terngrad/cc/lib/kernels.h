@@ -79,11 +79,6 @@ struct Kernels {
   void (*sum)(const Planes* inputs, int64_t input_count, int planes,
               int64_t begin, int64_t end, uint32_t* total);
 
-  // Writes words [planes begin, planes end) of the sums of all inputs but one:
-  // others[i] is `sum` without inputs[i].
-  void (*sums_of_others)(const Planes* inputs, int64_t input_count, int planes,
-                         int64_t begin, int64_t end, uint32_t* const* others);
-
   // Writes unit * value for elements [32 begin, 32 end) of the bucket that
   // concatenates `targets`.
   void (*decode)(const Planes& sums, const Target* targets,

@@ -385,21 +385,6 @@ static inline void AddTile(const Tile& addend, int addend_planes, int planes,
   }
 }
 
-// rest = total - part modulo 2^planes.
-static inline void SubtractTile(const Tile& total, const Tile& part,
-                                int part_planes, int planes, Tile& rest) {
-  uint32_t borrow[kTile] = {};
-  for (int j = 0; j < planes; ++j) {
-    const uint32_t* a = total[j];
-    const uint32_t* b = part[j < part_planes ? j : part_planes - 1];
-    for (int g = 0; g < kTile; ++g) {
-      const uint32_t differ = a[g] ^ b[g];
-      rest[j][g] = differ ^ borrow[g];
-      borrow[g] = (differ & b[g]) | (~differ & borrow[g]);
-    }
-  }
-}
-
 template <class Lanes>
 struct SumKernel {
   static void Run(const Planes* inputs, int64_t input_count, int planes,
@@ -412,21 +397,6 @@ struct SumKernel {
       const int count = static_cast<int>(Smaller(kTile, end - g));
       Add(inputs, input_count, planes, g, count, addend, sum);
       Store(sum, count, planes, total + g * planes);
-    }
-  }
-
-  static void RunOthers(const Planes* inputs, int64_t input_count, int planes,
-                        int64_t begin, int64_t end, uint32_t* const* others) {
-    Tile sum, part, rest;
-    std::memset(part, 0, sizeof(part));
-    for (int64_t g = begin; g < end; g += kTile) {
-      const int count = static_cast<int>(Smaller(kTile, end - g));
-      Add(inputs, input_count, planes, g, count, part, sum);
-      for (int64_t i = 0; i < input_count; ++i) {
-        Load(inputs[i], g, count, part);  // still in the cache
-        SubtractTile(sum, part, inputs[i].planes, planes, rest);
-        Store(rest, count, planes, others[i] + g * planes);
-      }
     }
   }
 
@@ -540,9 +510,9 @@ void Decode(const Planes& sums, const Target* targets, int64_t target_count,
 // The table for an instruction set.
 template <class Lanes>
 inline constexpr Kernels kKernelsOf = {
-    Lanes::kPath,          StatsKernel<Lanes>::Run,     Encode<Lanes>,
-    SumKernel<Lanes>::Run, SumKernel<Lanes>::RunOthers, Decode<Lanes>,
-    PackPrefix<Lanes>,     UnpackPrefix<Lanes>};
+    Lanes::kPath,          StatsKernel<Lanes>::Run, Encode<Lanes>,
+    SumKernel<Lanes>::Run, Decode<Lanes>,           PackPrefix<Lanes>,
+    UnpackPrefix<Lanes>};
 
 }  // namespace terngrad
 

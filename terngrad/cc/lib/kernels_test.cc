@@ -562,30 +562,6 @@ void SumsAreThoseOfIntegersModuloTwoToThePlanes(const Kernels& kernels) {
   }
 }
 
-void SumsOfOthersLackOneInputEach(const Kernels& kernels) {
-  Random random(8);
-  for (int planes = 1; planes <= kMaxPlanes; ++planes) {
-    for (int count : {1, 2, 3, 7}) {
-      constexpr int64_t kGroups = 131, kBegin = 1, kEnd = 130;
-      TRY("%d planes, %d inputs", planes, count);
-      const Inputs inputs = SomeInputs(count, kGroups, random);
-      std::vector<Words> found(count, Words(kGroups * planes, kGuardWord));
-      std::vector<uint32_t*> others;
-      for (Words& words : found) others.push_back(words.data());
-      kernels.sums_of_others(inputs.planes.data(), count, planes, kBegin, kEnd,
-                             others.data());
-      for (int i = 0; i < count; ++i) {
-        Inputs rest;
-        for (int j = 0; j < count; ++j) {
-          if (j != i) rest.Add(inputs.words[j], inputs.planes[j].planes);
-        }
-        CHECK_SAME(found[i], Part(NaiveSum(rest, planes, kGroups),
-                                  kBegin * planes, kEnd * planes, kGuardWord));
-      }
-    }
-  }
-}
-
 void AnInputOfAnyPlanesCanBeSummed(const Kernels& kernels) {
   Random random(6);
   for (int from = 1; from <= kMaxPlanes; ++from) {
@@ -899,7 +875,6 @@ constexpr struct {
     LAW(TheScaleItselfIsAlwaysKept),
     LAW(AnyPartOfTheCodesCanBeWrittenAlone),
     LAW(SumsAreThoseOfIntegersModuloTwoToThePlanes),
-    LAW(SumsOfOthersLackOneInputEach),
     LAW(AnInputOfAnyPlanesCanBeSummed),
     LAW(TheSumOver65536NodesFits),
     LAW(AnyPartOfASumCanBeWrittenAlone),

@@ -72,9 +72,10 @@ class Reduction:
         return self._kernels.difference_buffers(total, part, planes, count)
 
     def others(self, operation: Operation, parts: Sequence[memoryview]) -> list[memoryview]:
-        """Returns for each part of a piece of codes the sum of the others."""
-        planes, count = operation.pushed_planes, operation.result_planes
-        return self._kernels.sums_of_others(parts, planes, count)
+        """Returns for each part of a piece of codes the other one's; zeros if there is one part."""
+        if len(parts) == 1:
+            return [memoryview(bytes(parts[0].nbytes))]
+        return [*reversed(parts)]
 
     def payload(self, operation: Operation, result: memoryview) -> memoryview:
         """Returns a result as it travels: sums of codes that are not too large are packed."""
