@@ -19,6 +19,8 @@ inline constexpr int kMaxSum = 65536;      // largest magnitude of a sum
 inline constexpr int kMaxPlanes = 18;      // of such sums
 inline constexpr int kLargestPacked = 31;  // magnitude in the prefix code
 inline constexpr int kStatsBlock = 4096;  // maximum of values per call of stats
+inline constexpr int64_t kStreamedSize =
+    1 << 22;  // values of a target that no cache holds until they are used
 inline constexpr float kSmallestNormal = 0x1p-126f;
 inline constexpr float kSmallestScale = 0x1p-100f;  // smaller ones count as 0
 
@@ -80,7 +82,8 @@ struct Kernels {
               int64_t begin, int64_t end, uint32_t* total);
 
   // Writes unit * value for elements [32 begin, 32 end) of the bucket that
-  // concatenates `targets`.
+  // concatenates `targets`; those of kStreamedSize values or more past the
+  // caches.
   void (*decode)(const Planes& sums, const Target* targets,
                  int64_t target_count, int64_t begin, int64_t end);
 

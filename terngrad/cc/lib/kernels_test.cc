@@ -683,6 +683,36 @@ void AnyPartOfTheMeansCanBeWrittenAlone(const Kernels& kernels) {
   }
 }
 
+void LargeTargetsGetTheSameMeans(const Kernels& kernels) {
+  Random random(10);
+  constexpr int64_t kSize = kStreamedSize + 37;
+  constexpr int kPlanes = 3;
+  constexpr float kUnit = -0.3f;
+  const int64_t groups = GroupsOf(kSize + kWordBits);
+  const Words words = SomeWords(groups * kPlanes, random);
+  const Integers sums = IntegersOf(words, kPlanes);
+  Floats memory(kSize + 2 * kWordBits);
+  for (int64_t before : {0, 5, 16}) {   // elements of another target
+    for (int64_t place : {0, 1, 15}) {  // of the first value, in floats
+      TRY("after %d, at %d", static_cast<int>(before), static_cast<int>(place));
+      std::fill(memory.begin(), memory.end(), kGuardValue);
+      Floats other(before);
+      float* const values = memory.data() + kWordBits / 2 + place;
+      const Target targets[] = {{other.data(), before, 1.0f},
+                                {values, kSize, kUnit}};
+      const int64_t middle = groups / 3;
+      kernels.decode({words.data(), kPlanes}, targets, 2, middle, groups);
+      kernels.decode({words.data(), kPlanes}, targets, 2, 0, middle);
+      Floats expected(memory.size(), kGuardValue);
+      for (int64_t e = 0; e < kSize; ++e) {
+        expected[kWordBits / 2 + place + e] =
+            kUnit * static_cast<float>(sums[before + e]);
+      }
+      CHECK_SAME(memory, expected);
+    }
+  }
+}
+
 // ---- Prefix code -----------------------------------------------------------
 
 using Octets = std::vector<uint8_t>;
@@ -880,6 +910,7 @@ constexpr struct {
     LAW(AnyPartOfASumCanBeWrittenAlone),
     LAW(MeansAreUnitsTimesSums),
     LAW(AnyPartOfTheMeansCanBeWrittenAlone),
+    LAW(LargeTargetsGetTheSameMeans),
     LAW(ThePrefixCodeIsThatOfItsFormat),
     LAW(TheDocumentedBytesArePacked),
     LAW(BytesOfNoCodeAreRefusedOrGiveIntegersInRange),

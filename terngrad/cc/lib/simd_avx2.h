@@ -37,6 +37,13 @@ struct Avx2Lanes {
     _mm256_storeu_ps(values, x.low);
     _mm256_storeu_ps(values + 8, x.high);
   }
+  // Stores 64 bytes at a multiple of 64 past the caches.
+  static void Stream(float* values, Floats x) {
+    _mm256_stream_ps(values, x.low);
+    _mm256_stream_ps(values + 8, x.high);
+  }
+  // Makes what was streamed visible to other threads.
+  static void FinishStreams() { _mm_sfence(); }
   static void StoreWords(uint32_t* words, Words x) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(words), x.low);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(words + 8), x.high);

@@ -23,6 +23,10 @@ struct Avx512Lanes {
 
   static Floats Load(const float* values) { return _mm512_loadu_ps(values); }
   static void Store(float* values, Floats x) { _mm512_storeu_ps(values, x); }
+  // Stores 64 bytes at a multiple of 64 past the caches.
+  static void Stream(float* values, Floats x) { _mm512_stream_ps(values, x); }
+  // Makes what was streamed visible to other threads.
+  static void FinishStreams() { _mm_sfence(); }
   static void StoreWords(uint32_t* words, Words x) {
     _mm512_storeu_si512(words, x);
   }

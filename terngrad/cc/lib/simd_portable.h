@@ -36,6 +36,9 @@ struct PortableLanes {
   static void Store(float* values, const Floats& x) {
     std::memcpy(values, x.part, sizeof(x));
   }
+  // The compilers have no common way to store past the caches.
+  static void Stream(float* values, const Floats& x) { Store(values, x); }
+  static void FinishStreams() {}
   static void StoreWords(uint32_t* words, const Words& x) {
     std::memcpy(words, x.part, sizeof(x));
   }
