@@ -111,6 +111,22 @@ class Codec(abc.ABC):
           scales: scales that each local node encoded with.
         """
 
+    def encode_and_deliver(
+        self,
+        exchange: Exchange,
+        gradients: Sequence[Sequence[tf.Tensor]],
+        bounds: Sequence[tf.Tensor],
+        scales: Sequence[tf.Tensor],
+        keys: Sequence[DrawKey],
+        devices: Sequence[str],
+    ) -> tuple[list[list[tf.Tensor]], list[tf.Tensor]]:
+        """Returns the results of `encode` for each local node, on its device, and of `deliver`."""
+        encoded = []
+        for *given, device in zip(gradients, bounds, scales, keys, devices, strict=True):
+            with tf.device(device):
+                encoded.append(self.encode(*given))
+        return encoded, self.deliver(exchange, encoded, scales)
+
     @abc.abstractmethod
     def payload(self, nodes: int, local_nodes: int | None) -> dict[int, Payload]:
         """Returns, by variable, the bytes sent for a sum, and those received, in planes.

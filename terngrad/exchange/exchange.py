@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from terngrad.draws import DrawKey
 from terngrad.limits import MAX_NODES, MAX_SUM
 from terngrad.ops.kernels import Kernels
 
@@ -25,6 +26,14 @@ class Payload:
 
     sent: float
     received: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoded:
+    """A node's codes, uint32 [M / 32, 2], and the mean gradients over all nodes."""
+
+    codes: tf.Tensor
+    means: list[tf.Tensor]
 
 
 class Exchange(abc.ABC):
@@ -104,6 +113,30 @@ class Exchange(abc.ABC):
         """
         total = self.sum(codes, name, max_code)
         return kernels.decode(total, units, self.nodes(total), shapes)
+
+    def mean_while_encoding(
+        self,
+        gradients: Sequence[tf.Tensor],
+        variables: Sequence[int],
+        bounds: tf.Tensor,
+        scales: tf.Tensor,
+        key: DrawKey,
+        name: str,
+    ) -> Encoded | None:
+        """Returns ternary codes of the only local node and their means, or None: not offered.
+
+        Native kernels encode, and codes are sent while others are still being encoded.
+
+        Args:
+          gradients: float32, of the variables of a bucket in its order.
+          variables: see `Kernels.encode`, as `bounds` and `key`.
+          bounds: see there.
+          scales: float32 [v], of the codes and of the means.
+          key: see there.
+          name: see above.
+        """
+        del gradients, variables, bounds, scales, key, name
+        return None
 
     @abc.abstractmethod
     def float_sum(self, values: Sequence[Sequence[tf.Tensor]], name: str) -> list[tf.Tensor]:

@@ -11,14 +11,15 @@ import tensorflow as tf
 
 from terngrad.cluster.channel import MembershipError, name_of, split_address
 from terngrad.cluster.seats import Seats
-from terngrad.exchange.exchange import Exchange
+from terngrad.draws import DrawKey
+from terngrad.exchange.exchange import Encoded, Exchange
 from terngrad.exchange.ordering import unordered
 from terngrad.exchange.two_shot import Transport, TwoShotExchange
 from terngrad.ops.kernels import Kernels
 from terngrad.ops.mesh import Kind, Mesh
 from terngrad.ops.native import NativeKernels
 from terngrad.ops.tls import Channel, encrypt
-from terngrad.planes import plane_count
+from terngrad.planes import GROUP, padded, plane_count
 from terngrad.service.members import Members
 
 _CLOSE_SECS = 5.0
@@ -126,7 +127,7 @@ class SocketTransport(Transport):
           largest: magnitude of a process' codes, and of their sum.
           path: see `Mesh.declare`.
         """
-        index = self._declare_codes(words, name, largest, path)
+        index = self._declare_codes(words.shape[0], name, largest, path)
         total, octets = self.mesh.join(words, index, [words.shape[0], plane_count(largest[1])])
         return unordered(total), octets
 
@@ -141,10 +142,30 @@ class SocketTransport(Transport):
         shapes: Sequence[Sequence[int]],
     ) -> tuple[list[tf.Tensor], tf.Tensor]:
         """Returns `sum_codes`, decoded (see `Kernels.decode`) as its parts come, and bytes."""
-        index = self._declare_codes(words, name, largest, path)
+        index = self._declare_codes(words.shape[0], name, largest, path)
         means, octets = self.mesh.join_means(words, index, units, nodes, shapes)
         unordered(means[0])
         return means, octets
+
+    def mean_gradients(
+        self,
+        gradients: Sequence[tf.Tensor],
+        variables: Sequence[int],
+        bounds: tf.Tensor,
+        scales: tf.Tensor,
+        key: DrawKey,
+        name: str,
+        path: str,
+        nodes: tf.Tensor,
+    ) -> tuple[Encoded, tf.Tensor]:
+        """Returns ternary codes of one node (see `Kernels.encode`) and their means, and bytes."""
+        elements = sum(gradient.shape.num_elements() for gradient in gradients)
+        index = self._declare_codes(padded(elements) // GROUP, name, (1, self.size), path)
+        means, codes, octets = self.mesh.encode_join_means(
+            gradients, variables, bounds, scales, key, index, nodes
+        )
+        unordered(codes)
+        return Encoded(codes, means), octets
 
     def sum_floats(self, values: tf.Tensor, name: str) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the sum of the processes' float32 [n], that of `tree_sum`, and bytes."""
@@ -157,10 +178,8 @@ class SocketTransport(Transport):
         self.mesh.close(_CLOSE_SECS)
         self._seats.close()
 
-    def _declare_codes(
-        self, words: tf.Tensor, name: str, largest: tuple[int, int], path: str
-    ) -> int:
-        return self.mesh.declare(name, Kind.CODES, words.shape[0], largest, path)
+    def _declare_codes(self, rows: int, name: str, largest: tuple[int, int], path: str) -> int:
+        return self.mesh.declare(name, Kind.CODES, rows, largest, path)
 
     def _move(
         self,
@@ -206,6 +225,25 @@ class SocketExchange(TwoShotExchange):
         )
         self._count_both(octets)
         return means
+
+    def mean_while_encoding(
+        self,
+        gradients: Sequence[tf.Tensor],
+        variables: Sequence[int],
+        bounds: tf.Tensor,
+        scales: tf.Tensor,
+        key: DrawKey,
+        name: str,
+    ) -> Encoded | None:
+        """See base class; only where a process has one node."""
+        if self.local_nodes > 1:
+            return None
+        nodes, name = self._nodes.read_value(), f"{name}/codes"
+        found, octets = self._transport.mean_gradients(
+            gradients, variables, bounds, scales, key, name, self._path, nodes
+        )
+        self._count_both(octets)
+        return found
 
     def _join_codes(self, local: tf.Tensor, name: str, max_code: int) -> tf.Tensor:
         total, octets = self._transport.sum_codes(

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from terngrad.draws import DrawKey
 from terngrad.exchange import sockets
 from terngrad.ops.mesh import Kind
 from terngrad.service.members import Members
@@ -134,6 +135,70 @@ def test_law_5_a_sum_that_is_decoded_in_parts_has_the_bits_of_the_whole(size):
         assert float(tf.reduce_max(tf.abs(whole[0]))) > 0
         for one, other in zip(whole, parts, strict=True):
             np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_law_5_codes_that_leave_while_others_are_encoded_have_the_same_bits(size):
+    from terngrad.ops.native import NativeKernels
+
+    shapes, variables = [(70000, 30), (1,), (0,), (37,)], [4, 0, 7, 2]  # several chunks
+    bounds, scales = tf.constant([1.5, np.inf, 1.0, 2.0]), tf.constant([1.5, 3.0, 1.0, 2.0])
+    kernels = NativeKernels()
+
+    def act(transport):
+        step = tf.Variable(0, dtype=tf.int64, trainable=False)
+        exchange = transport.exchange(1, kernels, step)
+        rank = transport.rank
+        given = [tf.random.stateless_normal(s, [rank, i]) for i, s in enumerate(shapes)]
+        key = DrawKey(tf.constant(3, tf.uint64), tf.constant(5, tf.int64), tf.constant(rank))
+
+        @tf.function(autograph=False)
+        def run():
+            codes = kernels.encode(given, variables, bounds, scales, key)
+            means = exchange.mean_of_codes([codes], "apart", 1, scales, shapes, kernels)
+            found = exchange.mean_while_encoding(given, variables, bounds, scales, key, "at once")
+            return [codes, *means], [found.codes, *found.means]
+
+        return [run() for _ in range(2)] + [transport.exchange(2, kernels, step)]
+
+    for *rounds, of_two_nodes in together(size, act):
+        for apart, at_once in rounds:
+            assert float(tf.reduce_max(tf.abs(apart[1]))) > 0
+            for one, other in zip(apart, at_once, strict=True):
+                np.testing.assert_array_equal(one, other)
+        assert of_two_nodes.mean_while_encoding([], [], bounds, scales, None, "two") is None
+
+
+@pytest.mark.slow
+def test_law_10_an_operation_that_cannot_begin_ends_with_an_error():
+    codes, scales, one = tf.zeros([2, 2], tf.uint32), tf.ones([1]), tf.constant(1)
+    key = DrawKey(tf.constant(3, tf.uint64), tf.constant(5, tf.int64), one)
+
+    def act(transport):
+        index = transport.mesh.declare("x", Kind.CODES, 2, (1, 1))
+
+        def encode(elements, scales):
+            gradients = [tf.ones([elements])]
+            return transport.mesh.encode_join_means(gradients, [0], scales, scales, key, index, one)
+
+        with pytest.raises(tf.errors.InvalidArgumentError, match="nodes must be a scalar"):
+            transport.mean_codes(codes, "x", (1, 1), "", scales, tf.constant(0), [(64,)])
+        with pytest.raises(tf.errors.InvalidArgumentError, match="bounds or scales"):
+            encode(64, tf.ones([2]))
+        with pytest.raises(tf.errors.InvalidArgumentError, match="x takes 16 bytes, not 24"):
+            encode(65, scales)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="x takes 16 bytes, not 8"):
+            transport.mesh.join(codes[:1], index, [2, 2])
+        encode(64, scales)
+        transport.close()
+        with pytest.raises(tf.errors.UnavailableError, match="closed"):
+            transport.mesh.join(codes, index, [2, 2])
+        with pytest.raises(tf.errors.UnavailableError, match="closed"):
+            encode(64, scales)
+        return "tried"
+
+    assert together(1, act) == ["tried"]
 
 
 @pytest.mark.slow

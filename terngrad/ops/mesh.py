@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
+from terngrad.draws import DrawKey
 from terngrad.ops import library
 from terngrad.ops.tls import Channel
 
@@ -100,6 +101,29 @@ class Mesh:
             return self._ops.terngrad_join_means(
                 local=local, scales=units, nodes=nodes, n=len(shapes), mesh=self._handle,
                 operation=operation, shapes=list(shapes),
+            )  # fmt: skip
+
+    def encode_join_means(
+        self,
+        gradients: Sequence[tf.Tensor],
+        variables: Sequence[int],
+        bounds: tf.Tensor,
+        scales: tf.Tensor,
+        key: DrawKey,
+        operation: int,
+        nodes: tf.Tensor,
+    ) -> tuple[list[tf.Tensor], tf.Tensor, tf.Tensor]:
+        """Encodes gradients and sends parts of the codes meanwhile.
+
+        Returns:
+          What `join_means` of the codes gives, the codes (see `Kernels.encode`), and bytes.
+        """
+        with tf.device("/CPU:0"):
+            return self._ops.terngrad_encode_join_means(
+                gradients=gradients, bounds=bounds, scales=scales, seed=key.seed,
+                step=tf.cast(key.step, tf.int64), node=tf.cast(key.node, tf.int32), nodes=nodes,
+                variables=list(variables), mesh=self._handle, operation=operation,
+                shapes=[gradient.shape for gradient in gradients],
             )  # fmt: skip
 
     @property

@@ -90,22 +90,58 @@ def encode_nodes(
       gradients: gradients of all variables, by node; the codec uses those of its own.
       codec: codec to measure and encode with.
       exchange: connects the nodes that agree on scales.
-      keys: key of each node's draws.
+      keys: key of each local node's draws.
       devices: device of each node, which measures and encodes: only codes leave it.
       memories: memory of each node before the step.
     """
-    corrected, measured, codes, kept = [], [], [], []
+    node = _measure_nodes(gradients, codec, exchange, devices, memories)
+    codes = []
+    for *given, device in zip(*node, keys, devices, strict=True):
+        with tf.device(device):
+            codes.append(codec.encode(*given))
+    return _with_memories(codec, node, codes, devices, memories)
+
+
+def exchange_nodes(
+    gradients: Sequence[Sequence[tf.Tensor]],
+    codec: Codec,
+    exchange: Exchange,
+    keys: Sequence[DrawKey],
+    devices: Sequence[str],
+    memories: Sequence[NodeMemory],
+) -> tuple[NodeCodes, list[tf.Tensor]]:
+    """Returns `encode_nodes`, and the mean gradients of the codec's variables over all nodes."""
+    node = _measure_nodes(gradients, codec, exchange, devices, memories)
+    codes, means = codec.encode_and_deliver(exchange, *node, keys, devices)
+    return _with_memories(codec, node, codes, devices, memories), means
+
+
+class _Measured(NamedTuple):
+    """What each node encodes: corrected gradients, bounds, scales."""
+
+    corrected: list[list[tf.Tensor]]
+    bounds: list[tf.Tensor]
+    scales: list[tf.Tensor]
+
+
+def _measure_nodes(gradients, codec: Codec, exchange: Exchange, devices, memories) -> _Measured:
+    corrected, measured = [], []
     for node, memory, device in zip(gradients, memories, devices, strict=True):
         with tf.device(device):
             corrected.append(codec.correct([node[i] for i in codec.variables], memory))
             measured.append(codec.measure(corrected[-1]))
-    agreed = codec.agree(exchange, measured)
-    for i, device in enumerate(devices):
+    return _Measured(corrected, [m.bounds for m in measured], codec.agree(exchange, measured))
+
+
+def _with_memories(codec: Codec, node: _Measured, codes, devices, memories) -> NodeCodes:
+    kept = []
+    for corrected, encoded, scales, device in zip(
+        node.corrected, codes, node.scales, devices, strict=True
+    ):
         with tf.device(device):
-            codes.append(codec.encode(corrected[i], measured[i].bounds, agreed[i], keys[i]))
-            kept.append(codec.update(corrected[i], codes[i], agreed[i]))
-    unsent = [c if memory else [] for c, memory in zip(corrected, memories, strict=True)]
-    return NodeCodes(codes, agreed, kept, unsent)
+            kept.append(codec.update(corrected, encoded, scales))
+    unsent = [c if memory else [] for c, memory in zip(node.corrected, memories, strict=True)]
+    return NodeCodes(codes, node.scales, kept, unsent)
 
 
 def dropout_seed(key: DrawKey) -> tf.Tensor:

@@ -14,7 +14,7 @@ from terngrad.training.averages import MovingAverages
 from terngrad.training.bystander import Bystander
 from terngrad.training.classifier import Classifier, Losses
 from terngrad.training.memory import Memories, Memory, no_memories
-from terngrad.training.nodes import compute_nodes, draw_keys, encode_nodes, seed_of_draws, spread
+from terngrad.training.nodes import compute_nodes, draw_keys, exchange_nodes, seed_of_draws, spread
 from terngrad.training.optimizers import Optimizer
 from terngrad.training.schedules import Schedule
 
@@ -196,8 +196,7 @@ def exchange_gradients(
     scales, encoded, kept, unsent = [], [], [], []
     memories = memories or no_memories(codecs, len(keys))
     for codec, memory in zip(codecs, memories, strict=True):
-        node = encode_nodes(gradients, codec, exchange, keys, devices, memory)
-        delivered = codec.deliver(exchange, node.codes, node.scales)
+        node, delivered = exchange_nodes(gradients, codec, exchange, keys, devices, memory)
         means.update(zip(codec.variables, delivered, strict=True))
         scales.append(tf.reduce_max(tf.stack(node.scales), axis=0))
         encoded.append(node.codes[0])

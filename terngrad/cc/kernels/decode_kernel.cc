@@ -26,8 +26,8 @@ class DecodeOp : public PathOpKernel {
     Planes sums;
     std::vector<Target> targets;
     ReadSums(context, &sums);
-    if (context->status().ok()) MakeTargets(context, shapes_, &targets);
     if (!context->status().ok()) return;
+    OP_REQUIRES_OK(context, MakeTargets(context, shapes_, &targets));
     const int64_t cycles = kWordBits / 4 * sums.planes;
     Split(context, WordsOf(elements_), cycles, [&](int64_t begin, int64_t end) {
       kernels().decode(sums, targets.data(), targets.size(), begin, end);

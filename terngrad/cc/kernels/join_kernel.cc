@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "terngrad/cc/kernels/common.h"
+#include "terngrad/cc/kernels/sources.h"
 #include "terngrad/cc/kernels/targets.h"
 #include "terngrad/cc/net/meshes.h"
 #include "tsl/profiler/lib/traceme.h"
@@ -51,37 +52,27 @@ class MeshOp : public AsyncOpKernel {
     return tensor.NumElements() * tensorflow::DataTypeSize(tensor.dtype());
   }
 
-  // Returns an operation's plan; null, and the op has ended, if there is none
-  // or the input does not fit.
-  const Plan* FindPlan(OpKernelContext* context, const Mesh* mesh,
-                       const DoneCallback& done) const {
-    const Plan* plan = nullptr;
-    const auto find = [&] {
-      OP_REQUIRES(context, mesh != nullptr,
-                  absl::UnavailableError("the mesh is closed"));
-      plan = mesh->FindPlan(operation_);
-      OP_REQUIRES(context, plan != nullptr,
-                  Invalid("there is no operation ", operation_));
-      const int64_t octets = BytesOf(context->input(0));
-      OP_REQUIRES(context, octets == plan->InputBytes(),
-                  Invalid(plan->declaration().name, " takes ",
-                          plan->InputBytes(), " bytes, not ", octets));
-    };
-    find();
-    if (context->status().ok()) return plan;
-    done();
-    return nullptr;
+  // Finds the plan of the operation, whose input has `octets` bytes. This and
+  // the following return a status: OP_REQUIRES in an asynchronous op ends the
+  // process.
+  absl::Status FindPlan(const Mesh* mesh, int64_t octets,
+                        const Plan** plan) const {
+    if (!mesh) return absl::UnavailableError("the mesh is closed");
+    *plan = mesh->FindPlan(operation_);
+    if (!*plan) return Invalid("there is no operation ", operation_);
+    if (octets == (*plan)->InputBytes()) return absl::OkStatus();
+    return Invalid((*plan)->declaration().name, " takes ",
+                   (*plan)->InputBytes(), " bytes, not ", octets);
   }
 
-  // Returns the memory of the output `octets`; null, and an error, if none.
-  static int64_t* AllocateOctets(OpKernelContext* context) {
-    Tensor* octets = nullptr;
-    const auto allocate = [&] {
-      OP_REQUIRES_OK(context, context->allocate_output(
-                                  "octets", TensorShape({2}), &octets));
-    };
-    allocate();
-    return octets ? octets->flat<int64_t>().data() : nullptr;
+  // Finds the memory of the output `octets`.
+  static absl::Status AllocateOctets(OpKernelContext* context,
+                                     int64_t** octets) {
+    Tensor* output;
+    TF_RETURN_IF_ERROR(
+        context->allocate_output("octets", TensorShape({2}), &output));
+    *octets = output->flat<int64_t>().data();
+    return absl::OkStatus();
   }
 
   // Returns what ends the op; null if it has ended because the step has.
@@ -127,8 +118,9 @@ class JoinOp : public MeshOp {
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
     const std::shared_ptr<Mesh> mesh = this->mesh();
-    const Plan* const plan = FindPlan(context, mesh.get(), done);
-    if (!plan) return;
+    const Plan* plan;
+    OP_REQUIRES_OK_ASYNC(
+        context, FindPlan(mesh.get(), BytesOf(context->input(0)), &plan), done);
     Tensor* output;
     OP_REQUIRES_OK_ASYNC(context, context->allocate_output(0, shape_, &output),
                          done);
@@ -138,8 +130,8 @@ class JoinOp : public MeshOp {
                 " bytes, not ", BytesOf(*output)),
         done);
     Submission submission;
-    submission.octets = AllocateOctets(context);
-    if (!submission.octets) return done();
+    OP_REQUIRES_OK_ASYNC(context, AllocateOctets(context, &submission.octets),
+                         done);
     auto held = std::make_shared<Held>(Held{context->input(0), *output});
     submission.operation = operation();
     submission.input = static_cast<const uint8_t*>(held->input.data());
@@ -208,49 +200,119 @@ class Decoding : public std::enable_shared_from_this<Decoding> {
   std::atomic<int64_t> left_{1};  // pieces, and one for `Finish`
 };
 
-class JoinMeansOp : public MeshOp {
+// Encodes a bucket part by part, on the threads of a pool, and offers each part
+// to the mesh, which sends it while the next one is encoded.
+class Encoding : public std::enable_shared_from_this<Encoding> {
  public:
-  explicit JoinMeansOp(OpKernelConstruction* context) : MeshOp(context) {
+  // `gradients` hold what the sources point to. Codes go to `codes`, the input
+  // of the mesh's operation.
+  Encoding(std::shared_ptr<Mesh> mesh, int operation, const Plan& plan,
+           Sources sources, std::vector<Tensor> gradients, Tensor codes)
+      : mesh_(std::move(mesh)),
+        operation_(operation),
+        kernels_(*plan.declaration().kernels),
+        sources_(std::move(sources)),
+        gradients_(std::move(gradients)),
+        codes_(std::move(codes)) {
+    const int rank = mesh_->rank();
+    for (const int to : plan.Receivers(rank)) {
+      const Range range = plan.Sent(0, rank, to);
+      for (uint32_t chunk = 0; chunk < range.chunks; ++chunk) {
+        const int64_t first = range.First(chunk);
+        parts_.push_back({to, chunk, first, first + range.Count(chunk)});
+      }
+    }
+  }
+
+  // Encodes the parts: a single one at once.
+  void Begin(ThreadPool* threads) {
+    threads_ = threads;
+    if (parts_.size() == 1) return EncodeNext();
+    const int count = threads->NumThreads();
+    for (int i = 0; i < count; ++i) Continue();
+  }
+
+ private:
+  struct Part {
+    int to;
+    uint32_t chunk;
+    int64_t begin, end;  // groups of codes
+  };
+
+  // Each part is a task of its own: what else the pool has to do, such as
+  // decoding, comes in between.
+  void Continue() {
+    if (next_ >= parts_.size()) return;
+    threads_->Schedule([self = shared_from_this()] { self->EncodeNext(); });
+  }
+
+  void EncodeNext() {
+    const size_t i = next_++;
+    if (i >= parts_.size()) return;
+    const Part& part = parts_[i];
+    {
+      const tensorflow::port::ScopedFlushDenormal flush;
+      kernels_.encode(sources_.items.data(), sources_.items.size(),
+                      sources_.key, part.begin, part.end,
+                      codes_.flat<uint32_t>().data());
+    }
+    mesh_->Offer(operation_, part.to, part.chunk);
+    Continue();
+  }
+
+  const std::shared_ptr<Mesh> mesh_;
+  const int operation_;
+  const Kernels& kernels_;
+  const Sources sources_;
+  const std::vector<Tensor> gradients_;
+  Tensor codes_;
+  std::vector<Part> parts_;
+  ThreadPool* threads_ = nullptr;
+  std::atomic<size_t> next_{0};
+};
+
+// The base of ops that decode a sum of codes.
+class MeansOp : public MeshOp {
+ public:
+  explicit MeansOp(OpKernelConstruction* context) : MeshOp(context) {
     OP_REQUIRES_OK(context, context->GetAttr("shapes", &shapes_));
-    const int n = context->num_outputs() - 1;
+    int n;
+    OP_REQUIRES_OK(context, context->GetAttr("n", &n));
     OP_REQUIRES(context, static_cast<int>(shapes_.size()) == n,
                 Invalid("shapes has ", shapes_.size(), " entries; n is ", n));
     for (const TensorShape& shape : shapes_) elements_ += shape.num_elements();
   }
 
-  void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
-    const std::shared_ptr<Mesh> mesh = this->mesh();
-    const Plan* const plan = FindPlan(context, mesh.get(), done);
-    if (!plan) return;
-    const Declaration& declaration = plan->declaration();
-    OP_REQUIRES_ASYNC(
-        context, declaration.kernels && declaration.rows == WordsOf(elements_),
-        Invalid(declaration.name, " does not give sums of codes of ", elements_,
-                " elements"),
-        done);
-    Held held{context->input(0), {}};
-    OP_REQUIRES_OK_ASYNC(
-        context,
-        context->allocate_temp(tensorflow::DT_UINT32,
-                               {declaration.rows, declaration.planes_out()},
-                               &held.output),
-        done);
+ protected:
+  int64_t elements() const { return elements_; }
+
+  // Submits codes, which are there or will be offered, for their means. Returns
+  // whether it did; if not, the op has ended.
+  bool Submit(OpKernelContext* context, const std::shared_ptr<Mesh>& mesh,
+              const Plan& plan, const Tensor& codes, bool is_offered,
+              DoneCallback done) const {
+    Held held{codes, {}};
     std::vector<Target> targets;
-    MakeTargets(context, shapes_, &targets);
-    if (!context->status().ok()) return done();
-    auto decoding = std::make_shared<Decoding>(
-        declaration, std::move(held), std::move(targets),
-        context->device()->tensorflow_cpu_worker_threads()->workers);
     Submission submission;
-    submission.octets = AllocateOctets(context);
-    if (!submission.octets) return done();
+    const absl::Status status =
+        Allocate(context, plan.declaration(), &held.output, &targets,
+                 &submission.octets);
+    if (!status.ok()) {
+      context->SetStatus(status);
+      done();
+      return false;
+    }
+    auto decoding = std::make_shared<Decoding>(
+        plan.declaration(), std::move(held), std::move(targets),
+        context->device()->tensorflow_cpu_worker_threads()->workers);
     Ending ending = MakeEnding(context, mesh, std::move(done));
-    if (!ending) return;
+    if (!ending) return false;
     decoding->set_ending(std::move(ending));
     submission.operation = operation();
     submission.input =
         static_cast<const uint8_t*>(decoding->held().input.data());
     submission.output = static_cast<uint8_t*>(decoding->held().output.data());
+    submission.is_offered = is_offered;
     submission.ready = [decoding](int64_t first, int64_t count) {
       decoding->Begin(first, count);
     };
@@ -259,17 +321,95 @@ class JoinMeansOp : public MeshOp {
     };
     submission.owner = std::move(decoding);
     mesh->Submit(std::move(submission));
+    return true;
   }
 
  private:
+  absl::Status Allocate(OpKernelContext* context,
+                        const Declaration& declaration, Tensor* sums,
+                        std::vector<Target>* targets, int64_t** octets) const {
+    if (!declaration.kernels || declaration.rows != WordsOf(elements_)) {
+      return Invalid(declaration.name, " does not give sums of codes of ",
+                     elements_, " elements");
+    }
+    TF_RETURN_IF_ERROR(context->allocate_temp(
+        tensorflow::DT_UINT32, {declaration.rows, declaration.planes_out()},
+        sums));
+    TF_RETURN_IF_ERROR(MakeTargets(context, shapes_, targets));
+    return AllocateOctets(context, octets);
+  }
+
   std::vector<TensorShape> shapes_;
   int64_t elements_ = 0;
+};
+
+class JoinMeansOp : public MeansOp {
+ public:
+  using MeansOp::MeansOp;
+
+  void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
+    const std::shared_ptr<Mesh> mesh = this->mesh();
+    const Tensor& codes = context->input(0);
+    const Plan* plan;
+    OP_REQUIRES_OK_ASYNC(context, FindPlan(mesh.get(), BytesOf(codes), &plan),
+                         done);
+    Submit(context, mesh, *plan, codes, false, std::move(done));
+  }
+};
+
+class EncodeJoinMeansOp : public MeansOp {
+ public:
+  explicit EncodeJoinMeansOp(OpKernelConstruction* context)
+      : MeansOp(context), reader_(context) {}
+
+  void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
+    const std::shared_ptr<Mesh> mesh = this->mesh();
+    Sources sources;
+    std::vector<Tensor> gradients;
+    Tensor codes;
+    const Plan* plan;
+    OP_REQUIRES_OK_ASYNC(context, Read(context, &sources, &gradients, &codes),
+                         done);
+    OP_REQUIRES_OK_ASYNC(context, FindPlan(mesh.get(), BytesOf(codes), &plan),
+                         done);
+    ThreadPool* const threads =
+        context->device()->tensorflow_cpu_worker_threads()->workers;
+    // Once it is submitted, the op may end at any time, and its context with
+    // it.
+    if (!Submit(context, mesh, *plan, codes, true, std::move(done))) return;
+    std::make_shared<Encoding>(mesh, operation(), *plan, std::move(sources),
+                               std::move(gradients), std::move(codes))
+        ->Begin(threads);
+  }
+
+ private:
+  absl::Status Read(OpKernelContext* context, Sources* sources,
+                    std::vector<Tensor>* gradients, Tensor* codes) const {
+    TF_RETURN_IF_ERROR(reader_.Read(context, sources));
+    if (sources->elements != elements()) {
+      return Invalid("gradients have ", sources->elements,
+                     " elements; shapes have ", elements());
+    }
+    tensorflow::OpInputList inputs;
+    TF_RETURN_IF_ERROR(context->input_list("gradients", &inputs));
+    gradients->assign(inputs.begin(), inputs.end());
+    Tensor* output;
+    TF_RETURN_IF_ERROR(context->allocate_output(
+        "codes", TensorShape({WordsOf(elements()), 2}), &output));
+    *codes = *output;
+    return absl::OkStatus();
+  }
+
+  const SourcesReader reader_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("TerngradJoin").Device(tensorflow::DEVICE_CPU),
                         JoinOp);
 REGISTER_KERNEL_BUILDER(
     Name("TerngradJoinMeans").Device(tensorflow::DEVICE_CPU), JoinMeansOp);
+REGISTER_KERNEL_BUILDER(
+    Name("TerngradEncodeJoinMeans").Device(tensorflow::DEVICE_CPU),
+    EncodeJoinMeansOp);
 
 }  // namespace
 }  // namespace terngrad

@@ -10,35 +10,37 @@
 namespace terngrad {
 
 // Allocates the outputs `means`, of these shapes, and reads from the inputs
-// `scales` and `nodes` what a sum of 1 stands for. Sets the context's status if
-// that cannot be.
-inline void MakeTargets(tensorflow::OpKernelContext* context,
-                        const std::vector<tensorflow::TensorShape>& shapes,
-                        std::vector<Target>* targets) {
+// `scales` and `nodes` what a sum of 1 stands for. Also for asynchronous ops,
+// in which OP_REQUIRES ends the process.
+inline absl::Status MakeTargets(
+    tensorflow::OpKernelContext* context,
+    const std::vector<tensorflow::TensorShape>& shapes,
+    std::vector<Target>* targets) {
   const tensorflow::Tensor *scales, *nodes;
   tensorflow::OpOutputList means;
-  OP_REQUIRES_OK(context, context->input("scales", &scales));
-  OP_REQUIRES_OK(context, context->input("nodes", &nodes));
-  OP_REQUIRES_OK(context, context->output_list("means", &means));
+  TF_RETURN_IF_ERROR(context->input("scales", &scales));
+  TF_RETURN_IF_ERROR(context->input("nodes", &nodes));
+  TF_RETURN_IF_ERROR(context->output_list("means", &means));
   const int64_t n = shapes.size();
-  OP_REQUIRES(context,
-              tensorflow::TensorShapeUtils::IsVector(scales->shape()) &&
-                  scales->NumElements() == n,
-              Invalid("shape of scales is ", scales->shape().DebugString(),
-                      "; allowed is [", n, "]"));
-  OP_REQUIRES(context,
-              tensorflow::TensorShapeUtils::IsScalar(nodes->shape()) &&
-                  nodes->scalar<int32_t>()() >= 1,
-              Invalid("nodes must be a scalar of 1 or more"));
+  if (!tensorflow::TensorShapeUtils::IsVector(scales->shape()) ||
+      scales->NumElements() != n) {
+    return Invalid("shape of scales is ", scales->shape().DebugString(),
+                   "; allowed is [", n, "]");
+  }
+  if (!tensorflow::TensorShapeUtils::IsScalar(nodes->shape()) ||
+      nodes->scalar<int32_t>()() < 1) {
+    return Invalid("nodes must be a scalar of 1 or more");
+  }
   const float divisor = static_cast<float>(nodes->scalar<int32_t>()());
   for (int64_t i = 0; i < n; ++i) {
     tensorflow::Tensor* mean;
-    OP_REQUIRES_OK(context, means.allocate(i, shapes[i], &mean));
+    TF_RETURN_IF_ERROR(means.allocate(i, shapes[i], &mean));
     const float scale = scales->vec<float>()(i);
     const float usable = scale >= kSmallestScale ? scale : 0.0f;
     targets->push_back(
         {mean->flat<float>().data(), mean->NumElements(), usable / divisor});
   }
+  return absl::OkStatus();
 }
 
 }  // namespace terngrad

@@ -133,6 +133,12 @@ void Mesh::Submit(Submission submission) {
   submission.done(failure);
 }
 
+void Mesh::Offer(int operation, int to, uint32_t chunk) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  offered_.push_back({operations_[operation].get(), to, chunk});
+  Wake();
+}
+
 void Mesh::Fail(const std::string& text) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (failure_.empty()) failure_ = text;
@@ -207,6 +213,7 @@ bool Mesh::IsOver(Clock::time_point now) {
 
 void Mesh::TakeSubmissions() {
   std::vector<Submission> taken;
+  std::vector<Part> offered;
   std::string failure;
   std::vector<Operation*> operations;
   {
@@ -215,6 +222,7 @@ void Mesh::TakeSubmissions() {
     const std::lock_guard<std::mutex> lock(mutex_);
     has_news_ = false;
     taken.swap(submitted_);
+    offered.swap(offered_);
     failure = failure_;
     for (const Submission& submission : taken) {
       operations.push_back(operations_[submission.operation].get());
@@ -233,6 +241,12 @@ void Mesh::TakeSubmissions() {
     if (!has_failed_ && failure.empty()) Begin(operation);
   }
   if (has_failed_ || !failure.empty()) FailAll(failure);
+  for (const Part& part : offered) {
+    const Round& round = part.operation->rounds[part.operation->done & 1];
+    if (has_failed_ || !round.is_submitted) continue;
+    TakePart(part);
+    FinishIfDone(*part.operation);
+  }
   for (int peer = 0; peer < size_; ++peer) {
     if (is_stalled_[peer]) Receive(peer);
   }
@@ -437,7 +451,7 @@ void Mesh::Arrive(Operation& operation, Round& round, int peer,
   }
   if (plan.reduces() && header.shot == 0) {
     round.blocks[operation.first[0][peer] + header.chunk] = std::move(block);
-    if (++round.arrived[header.chunk] == size_ - 1 && round.is_submitted) {
+    if (++round.arrived[header.chunk] == size_) {
       AddChunk(operation, round, header.chunk);
     }
   } else if (header.shot == 1) {
@@ -453,24 +467,21 @@ void Mesh::Arrive(Operation& operation, Round& round, int peer,
 
 // ---- Operations -------------------------------------------------------------
 
-// Sends this process' parts, and handles what has arrived before.
+// Sends this process' parts, unless they are offered later, and handles what
+// has arrived before.
 void Mesh::Begin(Operation& operation) {
   const Plan& plan = operation.plan;
   Round& round = operation.rounds[operation.done & 1];
   FailIfLeft(operation);
   if (has_failed_) return;
-  for (const int to : others_) {
-    const Range range = plan.Sent(0, rank_, to);
-    const uint8_t* const input = round.submission.input + plan.InputOffset(to);
-    for (uint32_t chunk = 0; chunk < range.chunks; ++chunk) {
-      QueueFrames(operation, 0, chunk,
-                  input + range.First(chunk) * plan.RowBytes(0), {to});
+  const bool is_there = !round.submission.is_offered;
+  for (const int to : plan.Receivers(rank_)) {
+    const uint32_t chunks = is_there ? plan.Sent(0, rank_, to).chunks : 0;
+    for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
+      TakePart({&operation, to, chunk});
     }
   }
   CopyOwn(operation, round);
-  for (uint32_t chunk = 0; chunk < round.arrived.size(); ++chunk) {
-    if (round.arrived[chunk] == size_ - 1) AddChunk(operation, round, chunk);
-  }
   for (int peer = 0; peer < size_ && !plan.reduces(); ++peer) {
     const uint32_t chunks =
         peer == rank_ ? 0 : plan.Sent(0, peer, rank_).chunks;
@@ -482,6 +493,25 @@ void Mesh::Begin(Operation& operation) {
     }
   }
   FinishIfDone(operation);
+}
+
+// Sends a part of this process' input, adds it if its sum is made here, or
+// both.
+void Mesh::TakePart(const Part& part) {
+  Operation& operation = *part.operation;
+  const Plan& plan = operation.plan;
+  Round& round = operation.rounds[operation.done & 1];
+  if (part.to != rank_) {
+    const int64_t first = plan.Sent(0, rank_, part.to).First(part.chunk);
+    QueueFrames(operation, 0, part.chunk,
+                round.submission.input + plan.InputOffset(part.to) +
+                    first * plan.RowBytes(0),
+                {part.to});
+  }
+  if (!plan.reduces() || !plan.IsAdded(rank_, part.to)) return;
+  if (++round.arrived[part.chunk] == size_) {
+    AddChunk(operation, round, part.chunk);
+  }
 }
 
 // Sends rows, which live as long as the submission's owner, or packed ones.

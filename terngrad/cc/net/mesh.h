@@ -36,6 +36,8 @@ struct Submission {
   // If not null: the bytes of payloads that this use has sent and received are
   // written there before `done` is called without a failure.
   int64_t* octets = nullptr;
+  // Whether the input is not there yet: each part of it will be offered.
+  bool is_offered = false;
   // Called once, from any thread, with an empty text when the output is there,
   // else with the reason why it never will be.
   std::function<void(const std::string& failure)> done;
@@ -46,6 +48,8 @@ class Mesh : private Receiver {
   // `names` are those of all processes, for messages.
   Mesh(int rank, std::vector<std::string> names);
   ~Mesh() override;
+
+  int rank() const { return rank_; }
 
   // Takes a socket to another process. Call it before `Start`.
   void AddConnection(int peer, std::unique_ptr<Channel> channel);
@@ -63,6 +67,10 @@ class Mesh : private Receiver {
 
   // Starts an operation. Each one must be done before it is submitted again.
   void Submit(Submission submission);
+
+  // Says that the input of a submitted sum has the rows of a chunk for process
+  // `to`, one of Plan::Receivers. Each one is offered once.
+  void Offer(int operation, int to, uint32_t chunk);
 
   // Ends all operations, also later ones, with this text.
   void Fail(const std::string& text);
@@ -90,7 +98,8 @@ class Mesh : private Receiver {
     std::vector<int64_t> missing;  // of them, those of each process
     std::vector<bool> is_begun;  // by shot, process, chunk: against duplicates
     std::vector<Block> blocks;   // of shot 0, by process, chunk
-    std::vector<int> arrived;    // parts of each chunk that is added here
+    std::vector<int> arrived;    // parts of each chunk that is added here, with
+                                 // this process' own
     int64_t sent = 0;            // bytes of payloads
     int64_t received = 0;
   };
@@ -105,6 +114,13 @@ class Mesh : private Receiver {
     uint32_t done = 0;             // rounds
     std::vector<size_t> first[2];  // place in `is_begun`, by shot, process
     Round rounds[2];               // the current one and the next
+  };
+
+  // See `Offer`.
+  struct Part {
+    Operation* operation = nullptr;
+    int to = 0;
+    uint32_t chunk = 0;
   };
 
   // The frame that is being received from a process.
@@ -135,6 +151,7 @@ class Mesh : private Receiver {
                         int peer) const;
   void Prepare(Operation& operation, Round& round);
   void Begin(Operation& operation);
+  void TakePart(const Part& part);
   void QueueFrames(Operation& operation, int shot, uint32_t chunk,
                    const uint8_t* rows, const std::vector<int>& receivers);
   void Arrive(Operation& operation, Round& round, int peer,
@@ -169,6 +186,7 @@ class Mesh : private Receiver {
   std::vector<std::unique_ptr<Operation>> operations_;
   std::unordered_map<uint64_t, Operation*> by_key_;
   std::vector<Submission> submitted_;
+  std::vector<Part> offered_;
   std::string failure_;
   std::atomic<bool> is_closing_{false};
   bool has_news_ = false;  // for the thread, which is awake or being woken

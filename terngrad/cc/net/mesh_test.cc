@@ -16,6 +16,7 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "terngrad/cc/net/tls.h"
@@ -108,8 +109,12 @@ struct Group {
 // One use of an operation by one mesh.
 class Use {
  public:
-  Use(Mesh& mesh, int operation, std::vector<uint8_t> input) {
+  // With `is_offered` the input is zeros until `Offer` is called.
+  Use(Mesh& mesh, int operation, std::vector<uint8_t> input,
+      bool is_offered = false)
+      : offered_(is_offered ? input : std::vector<uint8_t>()) {
     state_->input = std::move(input);
+    if (is_offered) std::fill(state_->input.begin(), state_->input.end(), 0);
     state_->output.resize(mesh.FindPlan(operation)->OutputBytes());
     Submission submission;
     submission.operation = operation;
@@ -117,6 +122,7 @@ class Use {
     submission.output = state_->output.data();
     submission.owner = state_;
     submission.octets = state_->octets;
+    submission.is_offered = is_offered;
     const int64_t row = mesh.FindPlan(operation)->RowBytes(1);
     submission.ready = [state = state_, row](int64_t first, int64_t count) {
       const std::lock_guard<std::mutex> lock(state->mutex);
@@ -132,6 +138,28 @@ class Use {
       state->changed.notify_all();
     };
     mesh.Submit(std::move(submission));
+  }
+
+  // Writes the input's chunks in any order, and offers each when it is there.
+  void Offer(Mesh& mesh, int operation, std::mt19937& random) {
+    const Plan& plan = *mesh.FindPlan(operation);
+    std::vector<std::pair<int, uint32_t>> parts;
+    for (const int to : plan.Receivers(mesh.rank())) {
+      const uint32_t chunks = plan.Sent(0, mesh.rank(), to).chunks;
+      for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
+        parts.push_back({to, chunk});
+      }
+    }
+    std::shuffle(parts.begin(), parts.end(), random);
+    for (const auto& [to, chunk] : parts) {
+      CHECK(!is_done());
+      const Range range = plan.Sent(0, mesh.rank(), to);
+      const int64_t begin = range.First(chunk) * plan.RowBytes(0);
+      std::copy_n(offered_.begin() + begin,
+                  range.Count(chunk) * plan.RowBytes(0),
+                  state_->input.begin() + begin);
+      mesh.Offer(operation, to, chunk);
+    }
   }
 
   // Waits for the end; returns why it failed.
@@ -182,6 +210,7 @@ class Use {
     std::vector<Ready> ready;
   };
   std::shared_ptr<State> state_ = std::make_shared<State>();
+  std::vector<uint8_t> offered_;
 };
 
 std::mt19937 generator(1);
@@ -327,6 +356,49 @@ void AllOperationsGiveWhatTheyMust() {
     }
     CHECK(sent == received);
   }
+}
+
+// Some processes offer their parts later, and some have them at once.
+void SumsOfOfferedPartsAreTheSame() {
+  for (const int size : {1, 2, 3, 4, 5}) {
+    Group group(size);
+    std::vector<int> indices;
+    for (const int64_t rows : {0, 1, 7, 100001}) {
+      const std::string name = "codes" + std::to_string(rows);
+      indices.push_back(group.Declare(Codes(name, rows, 1, size)));
+    }
+    indices.push_back(group.Declare(Bytes("few", Kind::kFloats, 5)));
+    indices.push_back(group.Declare(Bytes("floats", Kind::kFloats, 300001)));
+    for (int round = 0; round < 3; ++round) {
+      for (const int operation : indices) {
+        const Plan& plan = *group.meshes[0]->FindPlan(operation);
+        Buffers inputs(size);
+        std::vector<Use> uses;
+        for (int rank = 0; rank < size; ++rank) {
+          inputs[rank] = RandomInput(plan);
+          const bool is_offered = (rank + round) % 3 != 0 || size == 1;
+          uses.emplace_back(*group.meshes[rank], operation, inputs[rank],
+                            is_offered);
+          if (is_offered)
+            uses.back().Offer(*group.meshes[rank], operation, generator);
+        }
+        const Buffers expected = Expected(plan, inputs);
+        for (int rank = 0; rank < size; ++rank) {
+          CHECK(uses[rank].Output() == expected[rank]);
+        }
+      }
+    }
+  }
+}
+
+void AnOfferAfterAFailureIsIgnored() {
+  Group group(2);
+  const int operation = group.Declare(Codes("codes", 5, 1, 2));
+  const auto input = RandomInput(*group.meshes[0]->FindPlan(operation));
+  Use use(*group.meshes[0], operation, input, true);
+  group.meshes[0]->Fail("it was stopped");
+  CHECK(use.Failure() == "it was stopped");
+  group.meshes[0]->Offer(operation, 1, 0);
 }
 
 void RowsOfASumAreToldOnceTheyAreFinal() {
@@ -744,6 +816,8 @@ const struct {
     LAW(RowsOfASumAreToldOnceTheyAreFinal),
     LAW(BytesAreCountedAsTheyTravel),
     LAW(AllOperationsGiveWhatTheyMust),
+    LAW(SumsOfOfferedPartsAreTheSame),
+    LAW(AnOfferAfterAFailureIsIgnored),
     LAW(AProcessMayBeOneUseAhead),
     LAW(PartsOfAnUndeclaredOperationWait),
     LAW(AnUndeclaredOperationDelaysNoEarlierOne),

@@ -86,6 +86,13 @@ Range Plan::Added(int rank) const {
   return shots_ == 2 ? Share(rank) : Chunked(0, declaration_.rows);
 }
 
+std::vector<int> Plan::Receivers(int rank) const {
+  std::vector<int> receivers;
+  for (int i = 1; i < size_; ++i) receivers.push_back((rank + i) % size_);
+  if (shots_ == 2 || size_ == 1) receivers.push_back(rank);
+  return receivers;
+}
+
 int64_t Plan::InputBytes() const {
   const bool all = declaration_.kind == Kind::kAllToAll;
   return (all ? size_ : 1) * declaration_.rows * in_bytes_;

@@ -70,6 +70,15 @@ class Plan {
   // The rows that a process adds.
   Range Added(int rank) const;
 
+  // For whom a process has rows in a sum: the others, from the next one on, and
+  // itself if it adds rows that it sends to nobody.
+  std::vector<int> Receivers(int rank) const;
+  // Whether a process also adds the rows that it has for this receiver. In one
+  // shot all get the same rows, which it adds once.
+  bool IsAdded(int rank, int to) const {
+    return to == (shots_ == 2 ? rank : (rank + 1) % size_);
+  }
+
   // Bytes of a row in memory.
   int64_t RowBytes(int shot) const { return shot ? out_bytes_ : in_bytes_; }
 

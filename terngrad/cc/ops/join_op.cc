@@ -27,6 +27,17 @@ absl::Status JoinMeansShape(InferenceContext* c) {
   return absl::OkStatus();
 }
 
+absl::Status EncodeJoinMeansShape(InferenceContext* c) {
+  TF_RETURN_IF_ERROR(ShapesOfAttribute(c));
+  std::vector<tensorflow::TensorShape> shapes;
+  TF_RETURN_IF_ERROR(c->GetAttr("shapes", &shapes));
+  int64_t elements = 0;
+  for (const auto& shape : shapes) elements += shape.num_elements();
+  c->set_output(c->num_outputs() - 2, c->Matrix((elements + 31) / 32, 2));
+  c->set_output(c->num_outputs() - 1, c->Vector(2));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 REGISTER_OP("TerngradJoin")
@@ -72,6 +83,36 @@ others are still on their way.
 
 local, mesh, operation, octets: as for TerngradJoin; it adds codes.
 scales, nodes, means, shapes: as for TerngradDecode.
+Errors are those of both.
+)doc");
+
+REGISTER_OP("TerngradEncodeJoinMeans")
+    .Input("gradients: n * float")
+    .Input("bounds: float")
+    .Input("scales: float")
+    .Input("seed: uint64")
+    .Input("step: int64")
+    .Input("node: int32")
+    .Input("nodes: int32")
+    .Output("means: n * float")
+    .Output("codes: uint32")
+    .Output("octets: int64")
+    .Attr("n: int >= 1")
+    .Attr("variables: list(int)")
+    .Attr("firsts: list(int) = []")
+    .Attr("mesh: int")
+    .Attr("operation: int")
+    .Attr("shapes: list(shape)")
+    .SetIsStateful()
+    .SetShapeFn(EncodeJoinMeansShape)
+    .Doc(R"doc(
+TerngradEncode, then TerngradJoinMeans: parts of the codes are sent while others
+are still being encoded.
+
+gradients, bounds, seed, step, node, variables, firsts: as for TerngradEncode.
+scales: of the codes, and of the means.
+codes: the words of TerngradEncode.
+nodes, mesh, operation, means, octets, shapes: as for TerngradJoinMeans.
 Errors are those of both.
 )doc");
 

@@ -1,0 +1,106 @@
+// What is encoded: inputs and attributes of the ops that write codes.
+
+#ifndef TERNGRAD_CC_KERNELS_SOURCES_H_
+#define TERNGRAD_CC_KERNELS_SOURCES_H_
+
+#include <vector>
+
+#include "terngrad/cc/kernels/common.h"
+
+namespace terngrad {
+
+// The gradients of a bucket, and the key of their draws.
+struct Sources {
+  NodeKey key;
+  std::vector<Source> items;
+  int64_t elements = 0;
+};
+
+// Reads them.
+class SourcesReader {
+ public:
+  // Reads the attributes `n`, `variables` and `firsts`.
+  explicit SourcesReader(tensorflow::OpKernelConstruction* context) {
+    int n;
+    OP_REQUIRES_OK(context, context->GetAttr("n", &n));
+    OP_REQUIRES_OK(context, context->GetAttr("variables", &variables_));
+    OP_REQUIRES_OK(context, context->GetAttr("firsts", &firsts_));
+    if (firsts_.empty()) firsts_.resize(n, 0);
+    for (const std::vector<int64_t>* list : {&variables_, &firsts_}) {
+      OP_REQUIRES(context, static_cast<int>(list->size()) == n,
+                  Invalid("variables or firsts has ", list->size(),
+                          " entries; allowed are n = ", n));
+    }
+    for (int64_t variable : variables_) {
+      OP_REQUIRES(
+          context, variable >= 0 && variable < kIds,
+          Invalid("variable is ", variable, "; allowed are 0 to ", kIds - 1));
+    }
+    for (int64_t first : firsts_) {
+      OP_REQUIRES(
+          context, first >= 0,
+          Invalid("first element is ", first, "; allowed are 0 and more"));
+    }
+  }
+
+  // Reads the inputs `gradients`, `bounds`, `scales`, `seed`, `step` and
+  // `node`. Also for asynchronous ops, in which OP_REQUIRES ends the process.
+  absl::Status Read(tensorflow::OpKernelContext* context,
+                    Sources* sources) const {
+    TF_RETURN_IF_ERROR(ReadKey(context, &sources->key));
+    tensorflow::OpInputList gradients;
+    const tensorflow::Tensor *bounds, *scales;
+    TF_RETURN_IF_ERROR(context->input_list("gradients", &gradients));
+    TF_RETURN_IF_ERROR(context->input("bounds", &bounds));
+    TF_RETURN_IF_ERROR(context->input("scales", &scales));
+    const int n = gradients.size();
+    for (const tensorflow::Tensor* vector : {bounds, scales}) {
+      if (!tensorflow::TensorShapeUtils::IsVector(vector->shape()) ||
+          vector->NumElements() != n) {
+        return Invalid("shape of bounds or scales is ",
+                       vector->shape().DebugString(), "; allowed is [", n, "]");
+      }
+    }
+    for (int i = 0; i < n; ++i) {
+      const int64_t size = gradients[i].NumElements();
+      sources->items.push_back(
+          {gradients[i].flat<float>().data(), size, firsts_[i],
+           static_cast<uint32_t>(variables_[i]), bounds->vec<float>()(i),
+           scales->vec<float>()(i)});
+      sources->elements += size;
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  static constexpr int64_t kIds = int64_t{1} << 16;  // of variables and nodes
+
+  static absl::Status ReadKey(tensorflow::OpKernelContext* context,
+                              NodeKey* key) {
+    const tensorflow::Tensor *seed, *step, *node;
+    TF_RETURN_IF_ERROR(context->input("seed", &seed));
+    TF_RETURN_IF_ERROR(context->input("step", &step));
+    TF_RETURN_IF_ERROR(context->input("node", &node));
+    for (const tensorflow::Tensor* scalar : {seed, step, node}) {
+      if (!tensorflow::TensorShapeUtils::IsScalar(scalar->shape())) {
+        return Invalid("seed, step and node must be scalars; one has shape ",
+                       scalar->shape().DebugString());
+      }
+    }
+    const int32_t index = node->scalar<int32_t>()();
+    if (index < 0 || index >= kIds) {
+      return Invalid("node is ", index, "; allowed are 0 to ", kIds - 1);
+    }
+    *key = {seed->scalar<uint64_t>()(),
+            static_cast<uint32_t>(step->scalar<int64_t>()()),
+            static_cast<uint32_t>(index)};
+    return absl::OkStatus();
+  }
+
+  std::vector<int64_t> variables_;
+  std::vector<int64_t> firsts_;
+};
+
+}  // namespace terngrad
+
+#endif  // TERNGRAD_CC_KERNELS_SOURCES_H_
