@@ -98,7 +98,7 @@ def _operations(plane: xplane_pb2.XPlane) -> list[Operation]:
 
 
 def _lane(kind: str) -> str:
-    if kind.startswith(("Collective", "TerngradJoin")):
+    if kind.startswith(("Collective", "TerngradJoin", "TerngradEncodeJoin")):
         return EXCHANGE
     return CODEC if kind.startswith("Terngrad") else NET
 

@@ -121,10 +121,7 @@ class Codec(abc.ABC):
         devices: Sequence[str],
     ) -> tuple[list[list[tf.Tensor]], list[tf.Tensor]]:
         """Returns the results of `encode` for each local node, on its device, and of `deliver`."""
-        encoded = []
-        for *given, device in zip(gradients, bounds, scales, keys, devices, strict=True):
-            with tf.device(device):
-                encoded.append(self.encode(*given))
+        encoded = encode_each(self, gradients, bounds, scales, keys, devices)
         return encoded, self.deliver(exchange, encoded, scales)
 
     @abc.abstractmethod
@@ -141,3 +138,19 @@ class Codec(abc.ABC):
         """Returns the share of zeros in one node's codes by variable; empty without codes."""
         del encoded
         return {}
+
+
+def encode_each(
+    codec: Codec,
+    gradients: Sequence[Sequence[tf.Tensor]],
+    bounds: Sequence[tf.Tensor],
+    scales: Sequence[tf.Tensor],
+    keys: Sequence[DrawKey],
+    devices: Sequence[str],
+) -> list[list[tf.Tensor]]:
+    """Returns the result of `Codec.encode` for each local node, on its device."""
+    encoded = []
+    for *given, device in zip(gradients, bounds, scales, keys, devices, strict=True):
+        with tf.device(device):
+            encoded.append(codec.encode(*given))
+    return encoded

@@ -47,7 +47,7 @@ class TernaryCodec(IntegerCodec):
         is_own = type(self) is TernaryCodec  # a subclass may encode in another way
         if is_own and len(keys) == 1 and self.kernels.family == "native":
             found = exchange.mean_while_encoding(
-                gradients[0], self.variables, bounds[0], scales[0], keys[0], self.name
+                gradients[0], self.variables, bounds[0], scales[0], keys[0], self.name, self.shapes
             )
             if found:
                 return [[found.codes]], found.means

@@ -122,6 +122,7 @@ class Exchange(abc.ABC):
         scales: tf.Tensor,
         key: DrawKey,
         name: str,
+        shapes: Sequence[Sequence[int]],
     ) -> Encoded | None:
         """Returns ternary codes of the only local node and their means, or None: not offered.
 
@@ -134,8 +135,9 @@ class Exchange(abc.ABC):
           scales: float32 [v], of the codes and of the means.
           key: see there.
           name: see above.
+          shapes: of the variables.
         """
-        del gradients, variables, bounds, scales, key, name
+        del gradients, variables, bounds, scales, key, name, shapes
         return None
 
     @abc.abstractmethod
@@ -159,6 +161,11 @@ class Exchange(abc.ABC):
         """
         del total
         return self._nodes.read_value()
+
+    def awaited(self, gradients: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
+        """Returns which of the local nodes' gradients an update waits for, beside its own mean."""
+        del gradients
+        return []
 
     def settled(self) -> contextlib.AbstractContextManager[None]:
         """Delays the operations made within it until the step's results are final.

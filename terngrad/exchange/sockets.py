@@ -157,12 +157,13 @@ class SocketTransport(Transport):
         name: str,
         path: str,
         nodes: tf.Tensor,
+        shapes: Sequence[Sequence[int]],
     ) -> tuple[Encoded, tf.Tensor]:
         """Returns ternary codes of one node (see `Kernels.encode`) and their means, and bytes."""
-        elements = sum(gradient.shape.num_elements() for gradient in gradients)
+        elements = sum(math.prod(shape) for shape in shapes)
         index = self._declare_codes(padded(elements) // GROUP, name, (1, self.size), path)
         means, codes, octets = self.mesh.encode_join_means(
-            gradients, variables, bounds, scales, key, index, nodes
+            gradients, variables, bounds, scales, key, index, nodes, shapes
         )
         unordered(codes)
         return Encoded(codes, means), octets
@@ -234,13 +235,14 @@ class SocketExchange(TwoShotExchange):
         scales: tf.Tensor,
         key: DrawKey,
         name: str,
+        shapes: Sequence[Sequence[int]],
     ) -> Encoded | None:
         """See base class; only where a process has one node."""
         if self.local_nodes > 1:
             return None
         nodes, name = self._nodes.read_value(), f"{name}/codes"
         found, octets = self._transport.mean_gradients(
-            gradients, variables, bounds, scales, key, name, self._path, nodes
+            gradients, variables, bounds, scales, key, name, self._path, nodes, shapes
         )
         self._count_both(octets)
         return found

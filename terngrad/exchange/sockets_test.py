@@ -157,7 +157,9 @@ def test_law_5_codes_that_leave_while_others_are_encoded_have_the_same_bits(size
         def run():
             codes = kernels.encode(given, variables, bounds, scales, key)
             means = exchange.mean_of_codes([codes], "apart", 1, scales, shapes, kernels)
-            found = exchange.mean_while_encoding(given, variables, bounds, scales, key, "at once")
+            found = exchange.mean_while_encoding(
+                given, variables, bounds, scales, key, "at once", shapes
+            )
             return [codes, *means], [found.codes, *found.means]
 
         return [run() for _ in range(2)] + [transport.exchange(2, kernels, step)]
@@ -167,7 +169,7 @@ def test_law_5_codes_that_leave_while_others_are_encoded_have_the_same_bits(size
             assert float(tf.reduce_max(tf.abs(apart[1]))) > 0
             for one, other in zip(apart, at_once, strict=True):
                 np.testing.assert_array_equal(one, other)
-        assert of_two_nodes.mean_while_encoding([], [], bounds, scales, None, "two") is None
+        assert of_two_nodes.mean_while_encoding([], [], bounds, scales, None, "two", []) is None
 
 
 @pytest.mark.slow
@@ -180,7 +182,9 @@ def test_law_10_an_operation_that_cannot_begin_ends_with_an_error():
 
         def encode(elements, scales):
             gradients = [tf.ones([elements])]
-            return transport.mesh.encode_join_means(gradients, [0], scales, scales, key, index, one)
+            return transport.mesh.encode_join_means(
+                gradients, [0], scales, scales, key, index, one, [[elements]]
+            )
 
         with pytest.raises(tf.errors.InvalidArgumentError, match="nodes must be a scalar"):
             transport.mean_codes(codes, "x", (1, 1), "", scales, tf.constant(0), [(64,)])

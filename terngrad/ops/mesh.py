@@ -112,6 +112,7 @@ class Mesh:
         key: DrawKey,
         operation: int,
         nodes: tf.Tensor,
+        shapes: Sequence[Sequence[int]],
     ) -> tuple[list[tf.Tensor], tf.Tensor, tf.Tensor]:
         """Encodes gradients and sends parts of the codes meanwhile.
 
@@ -123,7 +124,7 @@ class Mesh:
                 gradients=gradients, bounds=bounds, scales=scales, seed=key.seed,
                 step=tf.cast(key.step, tf.int64), node=tf.cast(key.node, tf.int32), nodes=nodes,
                 variables=list(variables), mesh=self._handle, operation=operation,
-                shapes=[gradient.shape for gradient in gradients],
+                shapes=list(shapes),
             )  # fmt: skip
 
     @property

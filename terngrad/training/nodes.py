@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from terngrad.codecs.codec import Codec, NodeMemory
+from terngrad.codecs.codec import Codec, NodeMemory, encode_each
 from terngrad.draws import DrawKey
 from terngrad.exchange.exchange import Exchange
 from terngrad.training.bystander import Bystander
@@ -94,12 +94,9 @@ def encode_nodes(
       devices: device of each node, which measures and encodes: only codes leave it.
       memories: memory of each node before the step.
     """
-    node = _measure_nodes(gradients, codec, exchange, devices, memories)
-    codes = []
-    for *given, device in zip(*node, keys, devices, strict=True):
-        with tf.device(device):
-            codes.append(codec.encode(*given))
-    return _with_memories(codec, node, codes, devices, memories)
+    inputs = _measure_nodes(gradients, codec, exchange, devices, memories)
+    codes = encode_each(codec, *inputs, keys, devices)
+    return _with_memories(codec, inputs, codes, devices, memories)
 
 
 def exchange_nodes(
@@ -111,37 +108,37 @@ def exchange_nodes(
     memories: Sequence[NodeMemory],
 ) -> tuple[NodeCodes, list[tf.Tensor]]:
     """Returns `encode_nodes`, and the mean gradients of the codec's variables over all nodes."""
-    node = _measure_nodes(gradients, codec, exchange, devices, memories)
-    codes, means = codec.encode_and_deliver(exchange, *node, keys, devices)
-    return _with_memories(codec, node, codes, devices, memories), means
+    inputs = _measure_nodes(gradients, codec, exchange, devices, memories)
+    codes, means = codec.encode_and_deliver(exchange, *inputs, keys, devices)
+    return _with_memories(codec, inputs, codes, devices, memories), means
 
 
-class _Measured(NamedTuple):
-    """What each node encodes: corrected gradients, bounds, scales."""
+class _Inputs(NamedTuple):
+    """What `Codec.encode` takes, with one list element for each node."""
 
     corrected: list[list[tf.Tensor]]
     bounds: list[tf.Tensor]
     scales: list[tf.Tensor]
 
 
-def _measure_nodes(gradients, codec: Codec, exchange: Exchange, devices, memories) -> _Measured:
+def _measure_nodes(gradients, codec: Codec, exchange: Exchange, devices, memories) -> _Inputs:
     corrected, measured = [], []
     for node, memory, device in zip(gradients, memories, devices, strict=True):
         with tf.device(device):
             corrected.append(codec.correct([node[i] for i in codec.variables], memory))
             measured.append(codec.measure(corrected[-1]))
-    return _Measured(corrected, [m.bounds for m in measured], codec.agree(exchange, measured))
+    return _Inputs(corrected, [m.bounds for m in measured], codec.agree(exchange, measured))
 
 
-def _with_memories(codec: Codec, node: _Measured, codes, devices, memories) -> NodeCodes:
+def _with_memories(codec: Codec, inputs: _Inputs, codes, devices, memories) -> NodeCodes:
     kept = []
     for corrected, encoded, scales, device in zip(
-        node.corrected, codes, node.scales, devices, strict=True
+        inputs.corrected, codes, inputs.scales, devices, strict=True
     ):
         with tf.device(device):
             kept.append(codec.update(corrected, encoded, scales))
-    unsent = [c if memory else [] for c, memory in zip(node.corrected, memories, strict=True)]
-    return NodeCodes(codes, node.scales, kept, unsent)
+    unsent = [c if memory else [] for c, memory in zip(inputs.corrected, memories, strict=True)]
+    return NodeCodes(codes, inputs.scales, kept, unsent)
 
 
 def dropout_seed(key: DrawKey) -> tf.Tensor:

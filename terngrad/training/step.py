@@ -124,7 +124,8 @@ class TrainStep:
         )
         statistics = self._mean_statistics(states)
         rate = self._schedule(step)
-        with self._exchange.settled(), tf.control_dependencies(self._awaited(gradients)):
+        awaited = self._exchange.awaited(gradients)
+        with self._exchange.settled(), tf.control_dependencies(awaited):
             self._optimizer.apply(aggregate.means, rate, step)
             for variable, value in zip(self._classifier.state.values(), statistics, strict=True):
                 variable.assign(value)
@@ -140,15 +141,6 @@ class TrainStep:
     def zeros_like_gradients(self) -> list[tf.Tensor]:
         """Returns zeros in the shapes of the gradients."""
         return [tf.zeros(v.shape) for v in self._classifier.variables]
-
-    def _awaited(self, gradients: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
-        """Returns the gradients that updates wait for: all of them in the only process.
-
-        There a mean exists at once. If it were applied at once, the backward pass might still need
-        the weights, and TensorFlow would copy them first.
-        """
-        is_only_process = self._exchange.local_nodes == self._exchange.num_nodes
-        return [g for node in gradients for g in node] if is_only_process else []
 
     def _share(self, losses: Sequence[Losses]) -> tuple[Losses, tf.Tensor, tf.Tensor]:
         """Returns the mean losses over all nodes, and whether all nodes stop, and save."""

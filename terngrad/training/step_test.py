@@ -124,6 +124,31 @@ def test_law_2_equal_seeds_give_equal_parameters_and_others_do_not():
 
 
 @pytest.mark.slow
+def test_updates_in_the_only_process_wait_for_all_gradients(monkeypatch):
+    training, gradients = Training(TERNARY, 2), []
+    awaited = training.exchange.awaited
+    monkeypatch.setattr(
+        training.exchange, "awaited", lambda found: gradients.extend(awaited(found)) or gradients
+    )
+    batch = next(iter(make_batches()))
+    graph = tf.function(training.step, autograph=False).get_concrete_function(*batch).graph
+    updates = [op for op in graph.get_operations() if op.type == "ResourceApplyMomentum"]
+    assert len(updates) == len(training.classifier.variables) == len(gradients) / 2
+    for update in updates:
+        assert {gradient.op for gradient in gradients} <= precede(update)
+
+
+def precede(operation):
+    """The operations that run before one."""
+    found, left = set(), [operation]
+    while left:
+        last = left.pop()
+        before = {*(value.op for value in last.inputs), *last.control_inputs} - found
+        found |= before
+        left += before
+    return found
+
+
 def test_packing_gives_the_same_parameters_bit_for_bit():
     plain = Policy(grad_bits=1, clip_factor=2.5, use_encoding=False)
     assert_same_bits(parameters_after(8, TERNARY, 4), parameters_after(8, plain, 4))

@@ -1,6 +1,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -224,10 +225,20 @@ class Encoding : public std::enable_shared_from_this<Encoding> {
     }
   }
 
-  // Encodes the parts: a single one at once.
-  void Begin(ThreadPool* threads) {
+  // Encodes the parts for this use of the operation: a single one at once.
+  void Begin(uint64_t use, ThreadPool* threads) {
+    use_ = use;
     threads_ = threads;
-    if (parts_.size() == 1) return EncodeNext();
+    if (parts_.size() == 1) {
+      constexpr int64_t kCycles = 2 * kWordBits;
+      const Part& part = parts_[0];
+      threads->ParallelFor(part.end - part.begin, kCycles,
+                           [&](int64_t begin, int64_t end) {
+                             Encode(part.begin + begin, part.begin + end);
+                           });
+      mesh_->Offer(use_, operation_, part.to, part.chunk);
+      return;
+    }
     const int count = threads->NumThreads();
     for (int i = 0; i < count; ++i) Continue();
   }
@@ -250,14 +261,15 @@ class Encoding : public std::enable_shared_from_this<Encoding> {
     const size_t i = next_++;
     if (i >= parts_.size()) return;
     const Part& part = parts_[i];
-    {
-      const tensorflow::port::ScopedFlushDenormal flush;
-      kernels_.encode(sources_.items.data(), sources_.items.size(),
-                      sources_.key, part.begin, part.end,
-                      codes_.flat<uint32_t>().data());
-    }
-    mesh_->Offer(operation_, part.to, part.chunk);
-    Continue();
+    Encode(part.begin, part.end);
+    if (mesh_->Offer(use_, operation_, part.to, part.chunk)) Continue();
+  }
+
+  void Encode(int64_t begin, int64_t end) {
+    const TraceMe traced("mesh:TerngradEncode");
+    const tensorflow::port::ScopedFlushDenormal flush;
+    kernels_.encode(sources_.items.data(), sources_.items.size(), sources_.key,
+                    begin, end, codes_.flat<uint32_t>().data());
   }
 
   const std::shared_ptr<Mesh> mesh_;
@@ -267,6 +279,7 @@ class Encoding : public std::enable_shared_from_this<Encoding> {
   const std::vector<Tensor> gradients_;
   Tensor codes_;
   std::vector<Part> parts_;
+  uint64_t use_ = 0;
   ThreadPool* threads_ = nullptr;
   std::atomic<size_t> next_{0};
 };
@@ -286,11 +299,12 @@ class MeansOp : public MeshOp {
  protected:
   int64_t elements() const { return elements_; }
 
-  // Submits codes, which are there or will be offered, for their means. Returns
-  // whether it did; if not, the op has ended.
-  bool Submit(OpKernelContext* context, const std::shared_ptr<Mesh>& mesh,
-              const Plan& plan, const Tensor& codes, bool is_offered,
-              DoneCallback done) const {
+  // Submits codes for their means. Returns the number of this use of the
+  // operation; none if the op has ended, which it may have in any case.
+  std::optional<uint64_t> Submit(OpKernelContext* context,
+                                 const std::shared_ptr<Mesh>& mesh,
+                                 const Plan& plan, const Tensor& codes,
+                                 bool comes_in_parts, DoneCallback done) const {
     Held held{codes, {}};
     std::vector<Target> targets;
     Submission submission;
@@ -300,19 +314,19 @@ class MeansOp : public MeshOp {
     if (!status.ok()) {
       context->SetStatus(status);
       done();
-      return false;
+      return std::nullopt;
     }
     auto decoding = std::make_shared<Decoding>(
         plan.declaration(), std::move(held), std::move(targets),
         context->device()->tensorflow_cpu_worker_threads()->workers);
     Ending ending = MakeEnding(context, mesh, std::move(done));
-    if (!ending) return false;
+    if (!ending) return std::nullopt;
     decoding->set_ending(std::move(ending));
     submission.operation = operation();
     submission.input =
         static_cast<const uint8_t*>(decoding->held().input.data());
     submission.output = static_cast<uint8_t*>(decoding->held().output.data());
-    submission.is_offered = is_offered;
+    submission.comes_in_parts = comes_in_parts;
     submission.ready = [decoding](int64_t first, int64_t count) {
       decoding->Begin(first, count);
     };
@@ -320,8 +334,7 @@ class MeansOp : public MeshOp {
       decoding->Finish(failure);
     };
     submission.owner = std::move(decoding);
-    mesh->Submit(std::move(submission));
-    return true;
+    return mesh->Submit(std::move(submission));
   }
 
  private:
@@ -374,12 +387,13 @@ class EncodeJoinMeansOp : public MeansOp {
                          done);
     ThreadPool* const threads =
         context->device()->tensorflow_cpu_worker_threads()->workers;
-    // Once it is submitted, the op may end at any time, and its context with
-    // it.
-    if (!Submit(context, mesh, *plan, codes, true, std::move(done))) return;
-    std::make_shared<Encoding>(mesh, operation(), *plan, std::move(sources),
-                               std::move(gradients), std::move(codes))
-        ->Begin(threads);
+    auto encoding =
+        std::make_shared<Encoding>(mesh, operation(), *plan, std::move(sources),
+                                   std::move(gradients), codes);
+    const std::optional<uint64_t> use =
+        Submit(context, mesh, *plan, codes, true, std::move(done));
+    // From here on the op may have ended, with its context and all it owns.
+    if (use) encoding->Begin(*use, threads);
   }
 
  private:

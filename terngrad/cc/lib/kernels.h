@@ -82,8 +82,8 @@ struct Kernels {
               int64_t begin, int64_t end, uint32_t* total);
 
   // Writes unit * value for elements [32 begin, 32 end) of the bucket that
-  // concatenates `targets`; those of kStreamedSize values or more past the
-  // caches.
+  // concatenates `targets`. Targets of kStreamedSize values or more are written
+  // past the caches.
   void (*decode)(const Planes& sums, const Target* targets,
                  int64_t target_count, int64_t begin, int64_t end);
 

@@ -121,22 +121,26 @@ const Plan* Mesh::FindPlan(int operation) const {
   return exists ? &operations_[operation]->plan : nullptr;
 }
 
-void Mesh::Submit(Submission submission) {
+uint64_t Mesh::Submit(Submission submission) {
   std::unique_lock<std::mutex> lock(mutex_);
+  const uint64_t use = ++uses_;
   if (failure_.empty()) {
-    submitted_.push_back(std::move(submission));
+    submitted_.push_back({use, std::move(submission)});
     Wake();
-    return;
+    return use;
   }
   const std::string failure = failure_;
   lock.unlock();
   submission.done(failure);
+  return use;
 }
 
-void Mesh::Offer(int operation, int to, uint32_t chunk) {
+bool Mesh::Offer(uint64_t use, int operation, int to, uint32_t chunk) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  offered_.push_back({operations_[operation].get(), to, chunk});
+  if (!failure_.empty()) return false;
+  offered_.push_back({use, operations_[operation].get(), to, chunk});
   Wake();
+  return true;
 }
 
 void Mesh::Fail(const std::string& text) {
@@ -206,13 +210,13 @@ bool Mesh::IsOver(Clock::time_point now) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!is_closing_) return false;
   if (has_failed_ || now >= close_by_) return true;
-  return submitted_.empty() &&
+  return submitted_.empty() && offered_.empty() &&
          std::none_of(connections_.begin(), connections_.end(),
                       [](const auto& c) { return c && c->has_unsent(); });
 }
 
 void Mesh::TakeSubmissions() {
-  std::vector<Submission> taken;
+  std::vector<std::pair<uint64_t, Submission>> taken;
   std::vector<Part> offered;
   std::string failure;
   std::vector<Operation*> operations;
@@ -224,26 +228,28 @@ void Mesh::TakeSubmissions() {
     taken.swap(submitted_);
     offered.swap(offered_);
     failure = failure_;
-    for (const Submission& submission : taken) {
+    for (const auto& [use, submission] : taken) {
       operations.push_back(operations_[submission.operation].get());
     }
   }
   for (size_t i = 0; i < taken.size(); ++i) {
     Operation& operation = *operations[i];
     Round& round = operation.rounds[operation.done & 1];
+    auto& [use, submission] = taken[i];
     if (round.is_submitted) {
-      taken[i].done(operation.plan.declaration().name + " is not done yet");
+      submission.done(operation.plan.declaration().name + " is not done yet");
       continue;
     }
     Prepare(operation, round);
     round.is_submitted = true;
-    round.submission = std::move(taken[i]);
+    round.use = use;
+    round.submission = std::move(submission);
     if (!has_failed_ && failure.empty()) Begin(operation);
   }
   if (has_failed_ || !failure.empty()) FailAll(failure);
   for (const Part& part : offered) {
     const Round& round = part.operation->rounds[part.operation->done & 1];
-    if (has_failed_ || !round.is_submitted) continue;
+    if (has_failed_ || !round.is_submitted || round.use != part.use) continue;
     TakePart(part);
     FinishIfDone(*part.operation);
   }
@@ -413,6 +419,9 @@ void Mesh::Prepare(Operation& operation, Round& round) {
   }
   round.arrived.assign(plan.Added(rank_).chunks, 0);
   round.pending += round.arrived.size();
+  for (const int to : plan.Receivers(rank_)) {
+    round.pending += plan.Sent(0, rank_, to).chunks;
+  }
   round.is_begun.assign(begun + 1, false);  // never empty: it is prepared
 }
 
@@ -474,11 +483,11 @@ void Mesh::Begin(Operation& operation) {
   Round& round = operation.rounds[operation.done & 1];
   FailIfLeft(operation);
   if (has_failed_) return;
-  const bool is_there = !round.submission.is_offered;
+  const bool is_there = !round.submission.comes_in_parts;
   for (const int to : plan.Receivers(rank_)) {
     const uint32_t chunks = is_there ? plan.Sent(0, rank_, to).chunks : 0;
     for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
-      TakePart({&operation, to, chunk});
+      TakePart({round.use, &operation, to, chunk});
     }
   }
   CopyOwn(operation, round);
@@ -501,6 +510,7 @@ void Mesh::TakePart(const Part& part) {
   Operation& operation = *part.operation;
   const Plan& plan = operation.plan;
   Round& round = operation.rounds[operation.done & 1];
+  --round.pending;
   if (part.to != rank_) {
     const int64_t first = plan.Sent(0, rank_, part.to).First(part.chunk);
     QueueFrames(operation, 0, part.chunk,
@@ -660,7 +670,10 @@ void Mesh::FailAll(const std::string& text) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (failure_.empty()) failure_ = text;
     failure = failure_;
-    failed.swap(submitted_);
+    for (auto& [use, submission] : submitted_) {
+      failed.push_back(std::move(submission));
+    }
+    submitted_.clear();
     for (const auto& operation : operations_) {
       for (Round& round : operation->rounds) {
         if (!round.is_submitted) continue;

@@ -16,6 +16,7 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "terngrad/cc/net/connection.h"
@@ -23,8 +24,9 @@
 
 namespace terngrad {
 
-// One use of an operation. Input and output live as long as `owner`, and nobody
-// writes to them while anybody holds it; it is held until all is sent.
+// One use of an operation. Input and output live as long as `owner`, which is
+// held until all is sent. Nobody writes to them meanwhile, but to rows of an
+// input that comes in parts before they are offered.
 struct Submission {
   int operation = -1;  // see Mesh::Declare
   const uint8_t* input = nullptr;
@@ -36,8 +38,8 @@ struct Submission {
   // If not null: the bytes of payloads that this use has sent and received are
   // written there before `done` is called without a failure.
   int64_t* octets = nullptr;
-  // Whether the input is not there yet: each part of it will be offered.
-  bool is_offered = false;
+  // Whether the input is not there yet: its parts will be offered.
+  bool comes_in_parts = false;
   // Called once, from any thread, with an empty text when the output is there,
   // else with the reason why it never will be.
   std::function<void(const std::string& failure)> done;
@@ -66,11 +68,13 @@ class Mesh : private Receiver {
   const Plan* FindPlan(int operation) const;
 
   // Starts an operation. Each one must be done before it is submitted again.
-  void Submit(Submission submission);
+  // Returns the number of this use, for `Offer`.
+  uint64_t Submit(Submission submission);
 
-  // Says that the input of a submitted sum has the rows of a chunk for process
-  // `to`, one of Plan::Receivers. Each one is offered once.
-  void Offer(int operation, int to, uint32_t chunk);
+  // Says that the input of a use has the rows of a chunk for process `to`, one
+  // of Plan::Receivers. Each one is offered once. Returns false if nobody needs
+  // more, because operations fail.
+  bool Offer(uint64_t use, int operation, int to, uint32_t chunk);
 
   // Ends all operations, also later ones, with this text.
   void Fail(const std::string& text);
@@ -93,8 +97,9 @@ class Mesh : private Receiver {
   // One use of an operation, or what has arrived of it before it is submitted.
   struct Round {
     bool is_submitted = false;
+    uint64_t use = 0;  // its number
     Submission submission;
-    int64_t pending = 0;           // chunks to be received or added
+    int64_t pending = 0;           // chunks to be taken, received or added
     std::vector<int64_t> missing;  // of them, those of each process
     std::vector<bool> is_begun;  // by shot, process, chunk: against duplicates
     std::vector<Block> blocks;   // of shot 0, by process, chunk
@@ -118,6 +123,7 @@ class Mesh : private Receiver {
 
   // See `Offer`.
   struct Part {
+    uint64_t use = 0;
     Operation* operation = nullptr;
     int to = 0;
     uint32_t chunk = 0;
@@ -185,8 +191,9 @@ class Mesh : private Receiver {
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<Operation>> operations_;
   std::unordered_map<uint64_t, Operation*> by_key_;
-  std::vector<Submission> submitted_;
+  std::vector<std::pair<uint64_t, Submission>> submitted_;  // with numbers
   std::vector<Part> offered_;
+  uint64_t uses_ = 0;
   std::string failure_;
   std::atomic<bool> is_closing_{false};
   bool has_news_ = false;  // for the thread, which is awake or being woken

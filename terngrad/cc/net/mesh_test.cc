@@ -109,12 +109,13 @@ struct Group {
 // One use of an operation by one mesh.
 class Use {
  public:
-  // With `is_offered` the input is zeros until `Offer` is called.
+  // With `comes_in_parts` the input is zeros until `Offer` is called.
   Use(Mesh& mesh, int operation, std::vector<uint8_t> input,
-      bool is_offered = false)
-      : offered_(is_offered ? input : std::vector<uint8_t>()) {
+      bool comes_in_parts = false)
+      : offered_(comes_in_parts ? input : std::vector<uint8_t>()) {
     state_->input = std::move(input);
-    if (is_offered) std::fill(state_->input.begin(), state_->input.end(), 0);
+    if (comes_in_parts)
+      std::fill(state_->input.begin(), state_->input.end(), 0);
     state_->output.resize(mesh.FindPlan(operation)->OutputBytes());
     Submission submission;
     submission.operation = operation;
@@ -122,7 +123,7 @@ class Use {
     submission.output = state_->output.data();
     submission.owner = state_;
     submission.octets = state_->octets;
-    submission.is_offered = is_offered;
+    submission.comes_in_parts = comes_in_parts;
     const int64_t row = mesh.FindPlan(operation)->RowBytes(1);
     submission.ready = [state = state_, row](int64_t first, int64_t count) {
       const std::lock_guard<std::mutex> lock(state->mutex);
@@ -137,8 +138,10 @@ class Use {
       state->failure = failure;
       state->changed.notify_all();
     };
-    mesh.Submit(std::move(submission));
+    number_ = mesh.Submit(std::move(submission));
   }
+
+  uint64_t number() const { return number_; }
 
   // Writes the input's chunks in any order, and offers each when it is there.
   void Offer(Mesh& mesh, int operation, std::mt19937& random) {
@@ -158,7 +161,7 @@ class Use {
       std::copy_n(offered_.begin() + begin,
                   range.Count(chunk) * plan.RowBytes(0),
                   state_->input.begin() + begin);
-      mesh.Offer(operation, to, chunk);
+      CHECK(mesh.Offer(number_, operation, to, chunk));
     }
   }
 
@@ -211,6 +214,7 @@ class Use {
   };
   std::shared_ptr<State> state_ = std::make_shared<State>();
   std::vector<uint8_t> offered_;
+  uint64_t number_ = 0;
 };
 
 std::mt19937 generator(1);
@@ -376,10 +380,10 @@ void SumsOfOfferedPartsAreTheSame() {
         std::vector<Use> uses;
         for (int rank = 0; rank < size; ++rank) {
           inputs[rank] = RandomInput(plan);
-          const bool is_offered = (rank + round) % 3 != 0 || size == 1;
+          const bool comes_in_parts = (rank + round) % 3 != 0 || size == 1;
           uses.emplace_back(*group.meshes[rank], operation, inputs[rank],
-                            is_offered);
-          if (is_offered)
+                            comes_in_parts);
+          if (comes_in_parts)
             uses.back().Offer(*group.meshes[rank], operation, generator);
         }
         const Buffers expected = Expected(plan, inputs);
@@ -393,12 +397,56 @@ void SumsOfOfferedPartsAreTheSame() {
 
 void AnOfferAfterAFailureIsIgnored() {
   Group group(2);
+  Mesh& mesh = *group.meshes[0];
   const int operation = group.Declare(Codes("codes", 5, 1, 2));
-  const auto input = RandomInput(*group.meshes[0]->FindPlan(operation));
-  Use use(*group.meshes[0], operation, input, true);
-  group.meshes[0]->Fail("it was stopped");
+  const auto input = RandomInput(*mesh.FindPlan(operation));
+  Use use(mesh, operation, input, true);
+  mesh.Fail("it was stopped");
   CHECK(use.Failure() == "it was stopped");
-  group.meshes[0]->Offer(operation, 1, 0);
+  CHECK(!mesh.Offer(use.number(), operation, 1, 0));
+  CHECK(Use(mesh, operation, input).Failure() == "it was stopped");
+}
+
+// An operation that is submitted again too early is refused. What is offered
+// for the refused use must not count for the other one.
+void AnOfferForARefusedUseIsIgnored() {
+  Group group(2);
+  const int operation = group.Declare(Codes("codes", 100001, 1, 2));
+  const Plan& plan = *group.meshes[0]->FindPlan(operation);
+  Buffers inputs = {RandomInput(plan), RandomInput(plan)};
+  Use use(*group.meshes[0], operation, inputs[0], true);
+  Use again(*group.meshes[0], operation, inputs[0], true);
+  CHECK(Contains(again.Failure(), "codes is not done yet"));
+  for (uint32_t chunk = 0; chunk < plan.Sent(0, 0, 1).chunks; ++chunk) {
+    CHECK(group.meshes[0]->Offer(again.number(), operation, 1, chunk));
+  }
+  Use other(*group.meshes[1], operation, inputs[1]);
+  use.Offer(*group.meshes[0], operation, generator);
+  const Buffers expected = Expected(plan, inputs);
+  CHECK(use.Output() == expected[0]);
+  CHECK(other.Output() == expected[1]);
+}
+
+// The sum of few floats may be there before all others have the own part.
+void ASumEndsNotBeforeAllPartsAreOffered() {
+  Group group(3);
+  const int operation = group.Declare(Bytes("few", Kind::kFloats, 5));
+  const int next = group.Declare(Bytes("next", Kind::kFloats, 5));
+  const auto input = RandomInput(*group.meshes[0]->FindPlan(operation));
+  Mesh& mesh = *group.meshes[0];
+  Use use(mesh, operation, input, true);
+  Use one(*group.meshes[1], operation, input);
+  Use two(*group.meshes[2], operation, input);
+  CHECK(mesh.Offer(use.number(), operation, 1, 0));
+  CHECK(!one.Output().empty());
+  // What comes later over the same sockets says that all of it has arrived.
+  std::vector<Use> later;
+  for (auto& each : group.meshes) later.emplace_back(*each, next, input);
+  for (Use& each : later) CHECK(!each.Output().empty());
+  CHECK(!use.is_done());
+  CHECK(mesh.Offer(use.number(), operation, 2, 0));
+  CHECK(!use.Output().empty());
+  CHECK(!two.Output().empty());
 }
 
 void RowsOfASumAreToldOnceTheyAreFinal() {
@@ -818,6 +866,8 @@ const struct {
     LAW(AllOperationsGiveWhatTheyMust),
     LAW(SumsOfOfferedPartsAreTheSame),
     LAW(AnOfferAfterAFailureIsIgnored),
+    LAW(AnOfferForARefusedUseIsIgnored),
+    LAW(ASumEndsNotBeforeAllPartsAreOffered),
     LAW(AProcessMayBeOneUseAhead),
     LAW(PartsOfAnUndeclaredOperationWait),
     LAW(AnUndeclaredOperationDelaysNoEarlierOne),
