@@ -23,6 +23,9 @@ from terngrad.planes import GROUP, padded, plane_count
 from terngrad.service.members import Members
 
 _CLOSE_SECS = 5.0
+# Up to here a bucket is encoded in a millisecond. Then its gradients' memory, still in the cache,
+# is used for their means; an operation that encodes keeps them to its end.
+_WHOLE_ELEMENTS = 1 << 22
 
 
 def start(
@@ -237,8 +240,8 @@ class SocketExchange(TwoShotExchange):
         name: str,
         shapes: Sequence[Sequence[int]],
     ) -> Encoded | None:
-        """See base class; only where a process has one node."""
-        if self.local_nodes > 1:
+        """See base class; for large buckets, where a process has one node."""
+        if self.local_nodes > 1 or sum(map(math.prod, shapes)) <= _WHOLE_ELEMENTS:
             return None
         nodes, name = self._nodes.read_value(), f"{name}/codes"
         found, octets = self._transport.mean_gradients(

@@ -225,20 +225,10 @@ class Encoding : public std::enable_shared_from_this<Encoding> {
     }
   }
 
-  // Encodes the parts for this use of the operation: a single one at once.
+  // Encodes the parts for this use of the operation.
   void Begin(uint64_t use, ThreadPool* threads) {
     use_ = use;
     threads_ = threads;
-    if (parts_.size() == 1) {
-      constexpr int64_t kCycles = 2 * kWordBits;
-      const Part& part = parts_[0];
-      threads->ParallelFor(part.end - part.begin, kCycles,
-                           [&](int64_t begin, int64_t end) {
-                             Encode(part.begin + begin, part.begin + end);
-                           });
-      mesh_->Offer(use_, operation_, part.to, part.chunk);
-      return;
-    }
     const int count = threads->NumThreads();
     for (int i = 0; i < count; ++i) Continue();
   }
