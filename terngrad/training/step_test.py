@@ -123,7 +123,6 @@ def test_law_2_equal_seeds_give_equal_parameters_and_others_do_not():
     assert any(not np.array_equal(a, b) for a, b in zip(first, other, strict=True))
 
 
-@pytest.mark.slow
 def test_updates_in_the_only_process_wait_for_all_gradients(monkeypatch):
     training, gradients = Training(TERNARY, 2), []
     awaited = training.exchange.awaited
@@ -149,6 +148,7 @@ def precede(operation):
     return found
 
 
+@pytest.mark.slow
 def test_packing_gives_the_same_parameters_bit_for_bit():
     plain = Policy(grad_bits=1, clip_factor=2.5, use_encoding=False)
     assert_same_bits(parameters_after(8, TERNARY, 4), parameters_after(8, plain, 4))

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -211,7 +212,7 @@ class Encoding : public std::enable_shared_from_this<Encoding> {
            Sources sources, std::vector<Tensor> gradients, Tensor codes)
       : mesh_(std::move(mesh)),
         operation_(operation),
-        kernels_(*plan.declaration().kernels),
+        kernels_(plan.declaration().kernels),
         sources_(std::move(sources)),
         gradients_(std::move(gradients)),
         codes_(std::move(codes)) {
@@ -225,11 +226,12 @@ class Encoding : public std::enable_shared_from_this<Encoding> {
     }
   }
 
-  // Encodes the parts for this use of the operation.
+  // Encodes the parts for this use of the operation, which adds codes.
   void Begin(uint64_t use, ThreadPool* threads) {
     use_ = use;
     threads_ = threads;
-    const int count = threads->NumThreads();
+    const int parts = parts_.size();
+    const int count = std::min(threads->NumThreads(), parts);
     for (int i = 0; i < count; ++i) Continue();
   }
 
@@ -258,13 +260,13 @@ class Encoding : public std::enable_shared_from_this<Encoding> {
   void Encode(int64_t begin, int64_t end) {
     const TraceMe traced("mesh:TerngradEncode");
     const tensorflow::port::ScopedFlushDenormal flush;
-    kernels_.encode(sources_.items.data(), sources_.items.size(), sources_.key,
-                    begin, end, codes_.flat<uint32_t>().data());
+    kernels_->encode(sources_.items.data(), sources_.items.size(), sources_.key,
+                     begin, end, codes_.flat<uint32_t>().data());
   }
 
   const std::shared_ptr<Mesh> mesh_;
   const int operation_;
-  const Kernels& kernels_;
+  const Kernels* const kernels_;
   const Sources sources_;
   const std::vector<Tensor> gradients_;
   Tensor codes_;

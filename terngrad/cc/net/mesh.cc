@@ -488,6 +488,7 @@ void Mesh::Begin(Operation& operation) {
     const uint32_t chunks = is_there ? plan.Sent(0, rank_, to).chunks : 0;
     for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
       TakePart({round.use, &operation, to, chunk});
+      if (has_failed_) return;
     }
   }
   CopyOwn(operation, round);
@@ -511,6 +512,10 @@ void Mesh::TakePart(const Part& part) {
   const Plan& plan = operation.plan;
   Round& round = operation.rounds[operation.done & 1];
   --round.pending;
+  if (part.to != rank_ && has_left_[part.to]) {
+    FailAll(names_[part.to] + " closed its connection");
+    return;
+  }
   if (part.to != rank_) {
     const int64_t first = plan.Sent(0, rank_, part.to).First(part.chunk);
     QueueFrames(operation, 0, part.chunk,

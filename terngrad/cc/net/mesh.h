@@ -38,7 +38,7 @@ struct Submission {
   // If not null: the bytes of payloads that this use has sent and received are
   // written there before `done` is called without a failure.
   int64_t* octets = nullptr;
-  // Whether the input is not there yet: its parts will be offered.
+  // Whether the input of a sum is not there yet: its parts will be offered.
   bool comes_in_parts = false;
   // Called once, from any thread, with an empty text when the output is there,
   // else with the reason why it never will be.

@@ -158,9 +158,13 @@ class Use {
       CHECK(!is_done());
       const Range range = plan.Sent(0, mesh.rank(), to);
       const int64_t begin = range.First(chunk) * plan.RowBytes(0);
-      std::copy_n(offered_.begin() + begin,
-                  range.Count(chunk) * plan.RowBytes(0),
+      const int64_t end = begin + range.Count(chunk) * plan.RowBytes(0);
+      // Rows that were offered to another process must not be written again.
+      if (!std::equal(offered_.begin() + begin, offered_.begin() + end,
+                      state_->input.begin() + begin)) {
+        std::copy(offered_.begin() + begin, offered_.begin() + end,
                   state_->input.begin() + begin);
+      }
       CHECK(mesh.Offer(number_, operation, to, chunk));
     }
   }

@@ -70,8 +70,8 @@ class Plan {
   // The rows that a process adds.
   Range Added(int rank) const;
 
-  // For whom a process has rows in a sum: the others, from the next one on, and
-  // itself if it adds rows that it sends to nobody.
+  // For whom a process has chunks in shot 0: the others, from the next one on,
+  // and itself if it adds rows that it sends to nobody, or is alone.
   std::vector<int> Receivers(int rank) const;
   // Whether a process also adds the rows that it has for this receiver. In one
   // shot all get the same rows, which it adds once.

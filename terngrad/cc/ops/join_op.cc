@@ -111,7 +111,8 @@ are still being encoded.
 
 gradients, bounds, seed, step, node, variables, firsts: as for TerngradEncode.
 scales: of the codes, and of the means.
-codes: the words of TerngradEncode.
+codes: the words of TerngradEncode, by the path that the operation was declared
+  with.
 nodes, mesh, operation, means, octets, shapes: as for TerngradJoinMeans.
 Errors are those of both.
 )doc");

@@ -1,0 +1,59 @@
+"""What the nodes of a process encode and get, whether codes leave early or not."""
+
+import contextlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from terngrad.codecs.factory import make_codecs
+from terngrad.draws import DrawKey
+from terngrad.exchange import sockets
+from terngrad.layout import make_layout
+from terngrad.testing.addresses import free_addresses
+from terngrad.testing.conformance import NAMES, POLICIES, SHAPES
+from terngrad.training.nodes import exchange_nodes
+
+
+@pytest.mark.usefixtures("native_library")
+@pytest.mark.parametrize(
+    ("policy", "leave_early"),
+    [("ternary", True), ("mixed", True), ("unpacked", False), ("own scale", False)],
+)
+def test_law_5_codes_that_leave_early_are_those_of_whole_buckets(policy, leave_early, monkeypatch):
+    from terngrad.ops.native import NativeKernels
+
+    kernels = NativeKernels()
+    codecs = make_codecs(make_layout(NAMES, SHAPES, POLICIES[policy], 100), kernels)
+    gradients = [tf.random.stateless_normal(shape, [3, i]) for i, shape in enumerate(SHAPES)]
+    key = DrawKey(tf.constant(3, tf.uint64), tf.constant(5, tf.int64), tf.constant(0))
+    with contextlib.closing(sockets.start(free_addresses(1), 0, b"secret")) as transport:
+        exchange = transport.exchange(1, kernels, tf.Variable(0, dtype=tf.int64))
+        early, offered = [], exchange.mean_while_encoding
+
+        def noted(*given):
+            early.append(offered(*given))
+            return early[-1]
+
+        monkeypatch.setattr(exchange, "mean_while_encoding", noted)
+
+        @tf.function(autograph=False)
+        def run():
+            found = []
+            for codec in codecs:
+                memories = [codec.init()]
+                node, means = exchange_nodes(
+                    [gradients], codec, exchange, [key], ["/CPU:0"], memories
+                )
+                found += [*node.codes[0], *node.scales, *means]
+            return found
+
+        whole = run()
+        assert not any(early)
+        monkeypatch.setattr(sockets, "_WHOLE_ELEMENTS", 0)
+        early.clear()
+        in_parts = tf.function(run.python_function, autograph=False)()
+    assert any(early) == leave_early
+    assert len(whole) == len(in_parts) > 3
+    for one, other in zip(whole, in_parts, strict=True):
+        np.testing.assert_array_equal(one, other)
