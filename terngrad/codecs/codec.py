@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from terngrad.draws import DrawKey
 from terngrad.exchange.exchange import Exchange, Payload
+from terngrad.ops.kernels import EncodeInputs
 
 # The part of its gradients that a node keeps for the next step: float32, in the shapes of the
 # codec's variables. Empty for a codec without a memory.
@@ -81,6 +82,16 @@ class Codec(abc.ABC):
     ) -> list[tf.Tensor]:
         """Returns one node's (corrected) gradients as they are sent."""
 
+    def encode_each(
+        self, nodes: Sequence[EncodeInputs], devices: Sequence[str]
+    ) -> list[list[tf.Tensor]]:
+        """Returns the result of `encode` for each local node, on its device."""
+        encoded = []
+        for inputs, device in zip(nodes, devices, strict=True):
+            with tf.device(device):
+                encoded.append(self.encode(*inputs))
+        return encoded
+
     def update(
         self, corrected: Sequence[tf.Tensor], encoded: Sequence[tf.Tensor], scales: tf.Tensor
     ) -> NodeMemory:
@@ -114,15 +125,12 @@ class Codec(abc.ABC):
     def encode_and_deliver(
         self,
         exchange: Exchange,
-        gradients: Sequence[Sequence[tf.Tensor]],
-        bounds: Sequence[tf.Tensor],
-        scales: Sequence[tf.Tensor],
-        keys: Sequence[DrawKey],
+        nodes: Sequence[EncodeInputs],
         devices: Sequence[str],
     ) -> tuple[list[list[tf.Tensor]], list[tf.Tensor]]:
         """Returns the results of `encode` for each local node, on its device, and of `deliver`."""
-        encoded = encode_each(self, gradients, bounds, scales, keys, devices)
-        return encoded, self.deliver(exchange, encoded, scales)
+        encoded = self.encode_each(nodes, devices)
+        return encoded, self.deliver(exchange, encoded, [node.scales for node in nodes])
 
     @abc.abstractmethod
     def payload(self, nodes: int, local_nodes: int | None) -> dict[int, Payload]:
@@ -138,19 +146,3 @@ class Codec(abc.ABC):
         """Returns the share of zeros in one node's codes by variable; empty without codes."""
         del encoded
         return {}
-
-
-def encode_each(
-    codec: Codec,
-    gradients: Sequence[Sequence[tf.Tensor]],
-    bounds: Sequence[tf.Tensor],
-    scales: Sequence[tf.Tensor],
-    keys: Sequence[DrawKey],
-    devices: Sequence[str],
-) -> list[list[tf.Tensor]]:
-    """Returns the result of `Codec.encode` for each local node, on its device."""
-    encoded = []
-    for *given, device in zip(gradients, bounds, scales, keys, devices, strict=True):
-        with tf.device(device):
-            encoded.append(codec.encode(*given))
-    return encoded

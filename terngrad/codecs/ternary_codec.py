@@ -11,7 +11,7 @@ from terngrad.codecs.integer_codec import SCALE_BYTES, IntegerCodec
 from terngrad.draws import DrawKey
 from terngrad.exchange.exchange import Exchange, Payload
 from terngrad.layout import Layout
-from terngrad.ops.kernels import Kernels
+from terngrad.ops.kernels import EncodeInputs, Kernels
 from terngrad.ops.reference import scaled_sums, ternarize_all
 
 
@@ -37,21 +37,16 @@ class TernaryCodec(IntegerCodec):
     def encode_and_deliver(
         self,
         exchange: Exchange,
-        gradients: Sequence[Sequence[tf.Tensor]],
-        bounds: Sequence[tf.Tensor],
-        scales: Sequence[tf.Tensor],
-        keys: Sequence[DrawKey],
+        nodes: Sequence[EncodeInputs],
         devices: Sequence[str],
     ) -> tuple[list[list[tf.Tensor]], list[tf.Tensor]]:
         """See base class; codes of an only node may leave while others are being encoded."""
         is_own = type(self) is TernaryCodec  # a subclass may encode in another way
-        if is_own and len(keys) == 1 and self.kernels.family == "native":
-            found = exchange.mean_while_encoding(
-                gradients[0], self.variables, bounds[0], scales[0], keys[0], self.name, self.shapes
-            )
+        if is_own and len(nodes) == 1 and self.kernels.family == "native":
+            found = exchange.mean_while_encoding(nodes[0], self.variables, self.name, self.shapes)
             if found:
                 return [[found.codes]], found.means
-        return super().encode_and_deliver(exchange, gradients, bounds, scales, keys, devices)
+        return super().encode_and_deliver(exchange, nodes, devices)
 
 
 class OwnScaleTernaryCodec(TernaryCodec):

@@ -15,9 +15,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from terngrad.draws import DrawKey
 from terngrad.limits import MAX_NODES, MAX_SUM
-from terngrad.ops.kernels import Kernels
+from terngrad.ops.kernels import EncodeInputs, Kernels
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,11 +115,8 @@ class Exchange(abc.ABC):
 
     def mean_while_encoding(
         self,
-        gradients: Sequence[tf.Tensor],
+        inputs: EncodeInputs,
         variables: Sequence[int],
-        bounds: tf.Tensor,
-        scales: tf.Tensor,
-        key: DrawKey,
         name: str,
         shapes: Sequence[Sequence[int]],
     ) -> Encoded | None:
@@ -129,15 +125,13 @@ class Exchange(abc.ABC):
         Native kernels encode, and codes are sent while others are still being encoded.
 
         Args:
-          gradients: float32, of the variables of a bucket in its order.
-          variables: see `Kernels.encode`, as `bounds` and `key`.
-          bounds: see there.
-          scales: float32 [v], of the codes and of the means.
-          key: see there.
+          inputs: gradients are float32, of the variables of a bucket in its order; the scales are
+            those of the codes and of the means.
+          variables: see `Kernels.encode`.
           name: see above.
           shapes: of the variables.
         """
-        del gradients, variables, bounds, scales, key, name, shapes
+        del inputs, variables, name, shapes
         return None
 
     @abc.abstractmethod

@@ -11,11 +11,10 @@ import tensorflow as tf
 
 from terngrad.cluster.channel import MembershipError, name_of, split_address
 from terngrad.cluster.seats import Seats
-from terngrad.draws import DrawKey
 from terngrad.exchange.exchange import Encoded, Exchange
 from terngrad.exchange.ordering import unordered
 from terngrad.exchange.two_shot import Transport, TwoShotExchange
-from terngrad.ops.kernels import Kernels
+from terngrad.ops.kernels import EncodeInputs, Kernels
 from terngrad.ops.mesh import Kind, Mesh
 from terngrad.ops.native import NativeKernels
 from terngrad.ops.tls import Channel, encrypt
@@ -152,11 +151,8 @@ class SocketTransport(Transport):
 
     def mean_gradients(
         self,
-        gradients: Sequence[tf.Tensor],
+        inputs: EncodeInputs,
         variables: Sequence[int],
-        bounds: tf.Tensor,
-        scales: tf.Tensor,
-        key: DrawKey,
         name: str,
         path: str,
         nodes: tf.Tensor,
@@ -165,9 +161,7 @@ class SocketTransport(Transport):
         """Returns ternary codes of one node (see `Kernels.encode`) and their means, and bytes."""
         elements = sum(math.prod(shape) for shape in shapes)
         index = self._declare_codes(padded(elements) // GROUP, name, (1, self.size), path)
-        means, codes, octets = self.mesh.encode_join_means(
-            gradients, variables, bounds, scales, key, index, nodes, shapes
-        )
+        means, codes, octets = self.mesh.encode_join_means(inputs, variables, index, nodes, shapes)
         unordered(codes)
         return Encoded(codes, means), octets
 
@@ -232,11 +226,8 @@ class SocketExchange(TwoShotExchange):
 
     def mean_while_encoding(
         self,
-        gradients: Sequence[tf.Tensor],
+        inputs: EncodeInputs,
         variables: Sequence[int],
-        bounds: tf.Tensor,
-        scales: tf.Tensor,
-        key: DrawKey,
         name: str,
         shapes: Sequence[Sequence[int]],
     ) -> Encoded | None:
@@ -245,7 +236,7 @@ class SocketExchange(TwoShotExchange):
             return None
         nodes, name = self._nodes.read_value(), f"{name}/codes"
         found, octets = self._transport.mean_gradients(
-            gradients, variables, bounds, scales, key, name, self._path, nodes, shapes
+            inputs, variables, name, self._path, nodes, shapes
         )
         self._count_both(octets)
         return found

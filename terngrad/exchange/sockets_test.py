@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from terngrad.draws import DrawKey
 from terngrad.exchange import sockets
+from terngrad.ops.kernels import EncodeInputs
 from terngrad.ops.mesh import Kind
 from terngrad.service.members import Members
 from terngrad.testing.addresses import free_addresses
@@ -158,13 +159,14 @@ def test_law_5_codes_that_leave_while_others_are_encoded_have_the_same_bits(size
             codes = kernels.encode(given, variables, bounds, scales, key)
             means = exchange.mean_of_codes([codes], "apart", 1, scales, shapes, kernels)
             found = exchange.mean_while_encoding(
-                given, variables, bounds, scales, key, "at once", shapes
+                EncodeInputs(given, bounds, scales, key), variables, "at once", shapes
             )
             return [codes, *means], [found.codes, *found.means]
 
-        few = exchange.mean_while_encoding([], [], bounds, scales, key, "few", [(1 << 22,)])
+        none = EncodeInputs([], bounds, scales, key)
+        few = exchange.mean_while_encoding(none, [], "few", [(1 << 22,)])
         two_nodes = transport.exchange(2, kernels, step)
-        assert few is two_nodes.mean_while_encoding([], [], bounds, scales, key, "", shapes) is None
+        assert few is two_nodes.mean_while_encoding(none, [], "", shapes) is None
         return [run() for _ in range(2)]
 
     for rounds in together(size, act):
@@ -183,10 +185,8 @@ def test_law_10_an_operation_that_cannot_begin_ends_with_an_error():
         index = transport.mesh.declare("x", Kind.CODES, 2, (1, 1))
 
         def encode(elements, scales):
-            gradients = [tf.ones([elements])]
-            return transport.mesh.encode_join_means(
-                gradients, [0], scales, scales, key, index, one, [[elements]]
-            )
+            inputs = EncodeInputs([tf.ones([elements])], scales, scales, key)
+            return transport.mesh.encode_join_means(inputs, [0], index, one, [[elements]])
 
         with pytest.raises(tf.errors.InvalidArgumentError, match="nodes must be a scalar"):
             transport.mean_codes(codes, "x", (1, 1), "", scales, tf.constant(0), [(64,)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -13,6 +13,15 @@ from terngrad import prefix_code
 from terngrad.draws import DrawKey
 from terngrad.planes import WORD_BYTES, plane_count
 from terngrad.ternary import Stats
+
+
+class EncodeInputs(NamedTuple):
+    """One node's gradients of a bucket, and how they become codes; see `Kernels.encode`."""
+
+    gradients: Sequence[tf.Tensor]
+    bounds: tf.Tensor
+    scales: tf.Tensor
+    key: DrawKey
 
 
 class Kernels(abc.ABC):

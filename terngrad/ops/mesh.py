@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from terngrad.draws import DrawKey
 from terngrad.ops import library
+from terngrad.ops.kernels import EncodeInputs
 from terngrad.ops.tls import Channel
 
 _ERROR_BYTES = 1000
@@ -105,11 +105,8 @@ class Mesh:
 
     def encode_join_means(
         self,
-        gradients: Sequence[tf.Tensor],
+        inputs: EncodeInputs,
         variables: Sequence[int],
-        bounds: tf.Tensor,
-        scales: tf.Tensor,
-        key: DrawKey,
         operation: int,
         nodes: tf.Tensor,
         shapes: Sequence[Sequence[int]],
@@ -119,6 +116,7 @@ class Mesh:
         Returns:
           What `join_means` of the codes gives, the codes (see `Kernels.encode`), and bytes.
         """
+        gradients, bounds, scales, key = inputs
         with tf.device("/CPU:0"):
             return self._ops.terngrad_encode_join_means(
                 gradients=gradients, bounds=bounds, scales=scales, seed=key.seed,

@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from terngrad.codecs.codec import Codec, NodeMemory, encode_each
+from terngrad.codecs.codec import Codec, NodeMemory
 from terngrad.draws import DrawKey
 from terngrad.exchange.exchange import Exchange
+from terngrad.ops.kernels import EncodeInputs
 from terngrad.training.bystander import Bystander
 from terngrad.training.classifier import Classifier, Losses
 
@@ -94,9 +95,9 @@ def encode_nodes(
       devices: device of each node, which measures and encodes: only codes leave it.
       memories: memory of each node before the step.
     """
-    inputs = _measure_nodes(gradients, codec, exchange, devices, memories)
-    codes = encode_each(codec, *inputs, keys, devices)
-    return _with_memories(codec, inputs, codes, devices, memories)
+    nodes = _measure_nodes(gradients, codec, exchange, keys, devices, memories)
+    codes = codec.encode_each(nodes, devices)
+    return _with_memories(codec, nodes, codes, devices, memories)
 
 
 def exchange_nodes(
@@ -108,37 +109,33 @@ def exchange_nodes(
     memories: Sequence[NodeMemory],
 ) -> tuple[NodeCodes, list[tf.Tensor]]:
     """Returns `encode_nodes`, and the mean gradients of the codec's variables over all nodes."""
-    inputs = _measure_nodes(gradients, codec, exchange, devices, memories)
-    codes, means = codec.encode_and_deliver(exchange, *inputs, keys, devices)
-    return _with_memories(codec, inputs, codes, devices, memories), means
+    nodes = _measure_nodes(gradients, codec, exchange, keys, devices, memories)
+    codes, means = codec.encode_and_deliver(exchange, nodes, devices)
+    return _with_memories(codec, nodes, codes, devices, memories), means
 
 
-class _Inputs(NamedTuple):
-    """What `Codec.encode` takes, with one list element for each node."""
-
-    corrected: list[list[tf.Tensor]]
-    bounds: list[tf.Tensor]
-    scales: list[tf.Tensor]
-
-
-def _measure_nodes(gradients, codec: Codec, exchange: Exchange, devices, memories) -> _Inputs:
+def _measure_nodes(
+    gradients, codec: Codec, exchange: Exchange, keys, devices, memories
+) -> list[EncodeInputs]:
     corrected, measured = [], []
     for node, memory, device in zip(gradients, memories, devices, strict=True):
         with tf.device(device):
             corrected.append(codec.correct([node[i] for i in codec.variables], memory))
             measured.append(codec.measure(corrected[-1]))
-    return _Inputs(corrected, [m.bounds for m in measured], codec.agree(exchange, measured))
+    agreed = codec.agree(exchange, measured)
+    bounds = [m.bounds for m in measured]
+    return [EncodeInputs(*node) for node in zip(corrected, bounds, agreed, keys, strict=True)]
 
 
-def _with_memories(codec: Codec, inputs: _Inputs, codes, devices, memories) -> NodeCodes:
+def _with_memories(
+    codec: Codec, nodes: Sequence[EncodeInputs], codes, devices, memories
+) -> NodeCodes:
     kept = []
-    for corrected, encoded, scales, device in zip(
-        inputs.corrected, codes, inputs.scales, devices, strict=True
-    ):
+    for node, encoded, device in zip(nodes, codes, devices, strict=True):
         with tf.device(device):
-            kept.append(codec.update(corrected, encoded, scales))
-    unsent = [c if memory else [] for c, memory in zip(inputs.corrected, memories, strict=True)]
-    return NodeCodes(codes, inputs.scales, kept, unsent)
+            kept.append(codec.update(node.gradients, encoded, node.scales))
+    unsent = [n.gradients if memory else [] for n, memory in zip(nodes, memories, strict=True)]
+    return NodeCodes(codes, [node.scales for node in nodes], kept, unsent)
 
 
 def dropout_seed(key: DrawKey) -> tf.Tensor:

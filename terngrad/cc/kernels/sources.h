@@ -19,12 +19,14 @@ struct Sources {
 // Reads them.
 class SourcesReader {
  public:
-  // Reads the attributes `n`, `variables` and `firsts`.
+  // Reads the attributes `n`, `variables` and, if there is one, `firsts`.
   explicit SourcesReader(tensorflow::OpKernelConstruction* context) {
     int n;
     OP_REQUIRES_OK(context, context->GetAttr("n", &n));
     OP_REQUIRES_OK(context, context->GetAttr("variables", &variables_));
-    OP_REQUIRES_OK(context, context->GetAttr("firsts", &firsts_));
+    if (context->HasAttr("firsts")) {
+      OP_REQUIRES_OK(context, context->GetAttr("firsts", &firsts_));
+    }
     if (firsts_.empty()) firsts_.resize(n, 0);
     for (const std::vector<int64_t>* list : {&variables_, &firsts_}) {
       OP_REQUIRES(context, static_cast<int>(list->size()) == n,

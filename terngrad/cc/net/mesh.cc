@@ -123,9 +123,9 @@ const Plan* Mesh::FindPlan(int operation) const {
 
 uint64_t Mesh::Submit(Submission submission) {
   std::unique_lock<std::mutex> lock(mutex_);
-  const uint64_t use = ++uses_;
+  const uint64_t use = submission.use = ++uses_;
   if (failure_.empty()) {
-    submitted_.push_back({use, std::move(submission)});
+    submitted_.push_back(std::move(submission));
     Wake();
     return use;
   }
@@ -216,7 +216,7 @@ bool Mesh::IsOver(Clock::time_point now) {
 }
 
 void Mesh::TakeSubmissions() {
-  std::vector<std::pair<uint64_t, Submission>> taken;
+  std::vector<Submission> taken;
   std::vector<Part> offered;
   std::string failure;
   std::vector<Operation*> operations;
@@ -228,28 +228,26 @@ void Mesh::TakeSubmissions() {
     taken.swap(submitted_);
     offered.swap(offered_);
     failure = failure_;
-    for (const auto& [use, submission] : taken) {
+    for (const Submission& submission : taken) {
       operations.push_back(operations_[submission.operation].get());
     }
   }
   for (size_t i = 0; i < taken.size(); ++i) {
     Operation& operation = *operations[i];
     Round& round = operation.rounds[operation.done & 1];
-    auto& [use, submission] = taken[i];
     if (round.is_submitted) {
-      submission.done(operation.plan.declaration().name + " is not done yet");
+      taken[i].done(operation.plan.declaration().name + " is not done yet");
       continue;
     }
     Prepare(operation, round);
     round.is_submitted = true;
-    round.use = use;
-    round.submission = std::move(submission);
+    round.submission = std::move(taken[i]);
     if (!has_failed_ && failure.empty()) Begin(operation);
   }
   if (has_failed_ || !failure.empty()) FailAll(failure);
   for (const Part& part : offered) {
     const Round& round = part.operation->rounds[part.operation->done & 1];
-    if (has_failed_ || !round.is_submitted || round.use != part.use) continue;
+    if (has_failed_ || round.submission.use != part.use) continue;
     TakePart(part);
     FinishIfDone(*part.operation);
   }
@@ -487,7 +485,7 @@ void Mesh::Begin(Operation& operation) {
   for (const int to : plan.Receivers(rank_)) {
     const uint32_t chunks = is_there ? plan.Sent(0, rank_, to).chunks : 0;
     for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
-      TakePart({round.use, &operation, to, chunk});
+      TakePart({round.submission.use, &operation, to, chunk});
       if (has_failed_) return;
     }
   }
@@ -675,10 +673,7 @@ void Mesh::FailAll(const std::string& text) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (failure_.empty()) failure_ = text;
     failure = failure_;
-    for (auto& [use, submission] : submitted_) {
-      failed.push_back(std::move(submission));
-    }
-    submitted_.clear();
+    failed.swap(submitted_);
     for (const auto& operation : operations_) {
       for (Round& round : operation->rounds) {
         if (!round.is_submitted) continue;

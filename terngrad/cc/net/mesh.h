@@ -16,7 +16,6 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "terngrad/cc/net/connection.h"
@@ -40,6 +39,7 @@ struct Submission {
   int64_t* octets = nullptr;
   // Whether the input of a sum is not there yet: its parts will be offered.
   bool comes_in_parts = false;
+  uint64_t use = 0;  // its number; Mesh::Submit sets it
   // Called once, from any thread, with an empty text when the output is there,
   // else with the reason why it never will be.
   std::function<void(const std::string& failure)> done;
@@ -97,7 +97,6 @@ class Mesh : private Receiver {
   // One use of an operation, or what has arrived of it before it is submitted.
   struct Round {
     bool is_submitted = false;
-    uint64_t use = 0;  // its number
     Submission submission;
     int64_t pending = 0;           // chunks to be taken, received or added
     std::vector<int64_t> missing;  // of them, those of each process
@@ -191,7 +190,7 @@ class Mesh : private Receiver {
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<Operation>> operations_;
   std::unordered_map<uint64_t, Operation*> by_key_;
-  std::vector<std::pair<uint64_t, Submission>> submitted_;  // with numbers
+  std::vector<Submission> submitted_;
   std::vector<Part> offered_;
   uint64_t uses_ = 0;
   std::string failure_;

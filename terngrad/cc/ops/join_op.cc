@@ -33,7 +33,7 @@ absl::Status EncodeJoinMeansShape(InferenceContext* c) {
   TF_RETURN_IF_ERROR(c->GetAttr("shapes", &shapes));
   int64_t elements = 0;
   for (const auto& shape : shapes) elements += shape.num_elements();
-  c->set_output(c->num_outputs() - 2, c->Matrix((elements + 31) / 32, 2));
+  c->set_output(c->num_outputs() - 2, c->Matrix(WordsOf(elements), 2));
   c->set_output(c->num_outputs() - 1, c->Vector(2));
   return absl::OkStatus();
 }
@@ -99,7 +99,6 @@ REGISTER_OP("TerngradEncodeJoinMeans")
     .Output("octets: int64")
     .Attr("n: int >= 1")
     .Attr("variables: list(int)")
-    .Attr("firsts: list(int) = []")
     .Attr("mesh: int")
     .Attr("operation: int")
     .Attr("shapes: list(shape)")
@@ -109,7 +108,7 @@ REGISTER_OP("TerngradEncodeJoinMeans")
 TerngradEncode, then TerngradJoinMeans: parts of the codes are sent while others
 are still being encoded.
 
-gradients, bounds, seed, step, node, variables, firsts: as for TerngradEncode.
+gradients, bounds, seed, step, node, variables: as for TerngradEncode.
 scales: of the codes, and of the means.
 codes: the words of TerngradEncode, by the path that the operation was declared
   with.

@@ -11,6 +11,9 @@
 
 namespace terngrad {
 
+// Words of a plane of so many elements.
+inline int64_t WordsOf(int64_t elements) { return (elements + 31) / 32; }
+
 // Sets the shapes of n outputs to those in the attribute `shapes`.
 inline absl::Status ShapesOfAttribute(
     tensorflow::shape_inference::InferenceContext* c) {

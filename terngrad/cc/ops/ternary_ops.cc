@@ -12,8 +12,6 @@ using tensorflow::shape_inference::DimensionHandle;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
-constexpr int64_t kWordBits = 32;
-
 absl::Status StatsShape(InferenceContext* c) {
   for (int i = 0; i < c->num_outputs(); ++i) {
     c->set_output(i, c->Vector(c->num_inputs()));
@@ -33,8 +31,7 @@ absl::Status EncodeShape(InferenceContext* c) {
     if (known) elements += c->Value(size);
   }
   const DimensionHandle rows =
-      known ? c->MakeDim((elements + kWordBits - 1) / kWordBits)
-            : c->UnknownDim();
+      known ? c->MakeDim(WordsOf(elements)) : c->UnknownDim();
   c->set_output(0, c->Matrix(rows, c->MakeDim(2)));
   return absl::OkStatus();
 }
