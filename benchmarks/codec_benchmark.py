@@ -1,7 +1,8 @@
 """What does the codec cost, compared with copying the gradient once?
 
-Times statistics, encoding, decoding and the sum of four nodes' codes on clipped Gaussian values:
-with the native kernels of each instruction set, with the reference ops, and np.copyto of the array.
+Times statistics, encoding, decoding, the sum of four nodes' codes, and an update with momentum on
+clipped Gaussian values: with the native kernels of each instruction set, with the reference ops,
+and np.copyto of the array.
 
 python -m benchmarks.codec_benchmark --json=figures.json --png=figures.png
 """
@@ -29,14 +30,16 @@ from terngrad.codecs.factory import make_codecs
 from terngrad.draws import DrawKey
 from terngrad.exchange.local import LocalExchange
 from terngrad.layout import Policy, make_layout
-from terngrad.ops.kernels import Kernels
+from terngrad.ops.kernels import Kernels, Sums
 from terngrad.ops.native import NativeKernels
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.training import runtime
+from terngrad.training.optimizers import Momentum
 from terngrad.training.step import exchange_gradients
 
 _SIZES = (8_400_000, 61_000_000)  # a large layer; AlexNet
 _NODES = 4  # nodes in a sum of codes
+_TASKS = ("stats", "encode", "decode", "sum4", "decode, update", "at once")
 _BOUND = 2.5
 _WHOLE_NET = "lenet_slim"
 
@@ -116,11 +119,25 @@ def _tasks(kernels: Kernels, values: tf.Tensor) -> dict[str, Task]:
     shapes = [tuple(values.shape)]
     keys = [_key(node) for node in range(_NODES)]
     codes = [kernels.encode([values], [0], bound, bound, key) for key in keys]
+    momentum = Momentum([tf.Variable(tf.zeros(shapes[0]))], 0.9, kernels)
+    rate, step = tf.constant(0.01), tf.constant(3, tf.int64)
+
+    def decode() -> list[tf.Tensor]:
+        return kernels.decode(codes[0], bound, nodes.read_value(), shapes)
+
+    def update_at_once() -> None:
+        if momentum.takes_sums:
+            momentum.apply_sums(Sums((0,), codes[0], bound, nodes.read_value()), rate)
+        else:
+            momentum.apply(decode(), rate, step)
+
     tasks = {
         "stats": lambda: kernels.stats([values]),
         "encode": lambda: kernels.encode([values], [0], bound, bound, keys[0]),
-        "decode": lambda: kernels.decode(codes[0], bound, nodes.read_value(), shapes),
+        "decode": decode,
         "sum4": lambda: kernels.sum(codes, (2 * _NODES).bit_length()),
+        "decode, update": lambda: momentum.apply(decode(), rate, step),
+        "at once": update_at_once,
     }
     if isinstance(kernels, NativeKernels):  # one op: a function would only add its call
         return tasks
@@ -178,8 +195,9 @@ def _ratios(found: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     copy = found["copy"]["numpy"]
     ratios = {}
     for name, suffix in _suffixes(found).items():
-        for task in ("stats", "encode", "decode", "sum4"):
+        for task in _TASKS[:4]:
             ratios[f"{task}_over_copy{suffix}"] = found[task][name] / copy
+        ratios[f"update_at_once{suffix}"] = found["at once"][name] / found["decode, update"][name]
         for task in ("encode", "decode"):
             ratios[f"{task}_over_reference{suffix}"] = found[task]["reference"] / found[task][name]
     return ratios
@@ -198,7 +216,7 @@ def _print(n: int, found: Mapping[str, Mapping[str, float]]) -> None:
     table = rich.table.Table("task", title=title, box=rich.box.MARKDOWN)
     for name in names:
         table.add_column(name, justify="right")
-    for task in ("stats", "encode", "decode", "sum4"):
+    for task in _TASKS:
         cells = [f"{found[task][name]:.3f} ({found[task][name] / copy:.2f})" for name in names]
         table.add_row(task, *cells)
     console = rich.console.Console(width=100)

@@ -91,11 +91,12 @@ def build_training(
       on_batch: called, from any thread, for each batch.
     """
     classifier = _make_classifier(config, goal)
-    optimizer = make_optimizer(config.optimizer, classifier.variables, config.momentum)
     decay = config.moving_average_decay
     averages = MovingAverages(classifier.variables, decay) if decay else None
     step = tf.Variable(0, dtype=tf.int64, trainable=False)
     choice = runtime.kernels(on_gpu=any("GPU" in device for device in devices))
+    variables = classifier.variables
+    optimizer = make_optimizer(config.optimizer, variables, config.momentum, choice.kernels)
     exchange = _make_exchange(config, connection, choice.kernels, step)
     schedule = learning_rate(config, steps_per_epoch)
     layout = _make_layout(config, classifier, _policy(config, classifier.names))

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from terngrad.draws import DrawKey
 from terngrad.exchange.exchange import Exchange, Payload
-from terngrad.ops.kernels import EncodeInputs
+from terngrad.ops.kernels import EncodeInputs, Sums
 
 # The part of its gradients that a node keeps for the next step: float32, in the shapes of the
 # codec's variables. Empty for a codec without a memory.
@@ -131,6 +131,19 @@ class Codec(abc.ABC):
         """Returns the results of `encode` for each local node, on its device, and of `deliver`."""
         encoded = self.encode_each(nodes, devices)
         return encoded, self.deliver(exchange, encoded, [node.scales for node in nodes])
+
+    def encode_and_sum(
+        self,
+        exchange: Exchange,
+        nodes: Sequence[EncodeInputs],
+        devices: Sequence[str],
+    ) -> tuple[list[list[tf.Tensor]], Sums] | None:
+        """Returns `encode_and_deliver` with means that are not decoded yet.
+
+        None, and nothing is done, if the codec's means are no decoded sums of codes.
+        """
+        del exchange, nodes, devices
+        return None
 
     @abc.abstractmethod
     def payload(self, nodes: int, local_nodes: int | None) -> dict[int, Payload]:

@@ -11,7 +11,7 @@ from terngrad import planes, ternary
 from terngrad.codecs.codec import Codec, Measured
 from terngrad.exchange.exchange import Exchange, Payload
 from terngrad.layout import Layout
-from terngrad.ops.kernels import Kernels
+from terngrad.ops.kernels import EncodeInputs, Kernels, Sums
 
 SCALE_BYTES = 4
 
@@ -70,6 +70,28 @@ class IntegerCodec(Codec):
             )
         total = exchange.sum(codes, self.name, self.max_code)
         return self.decode(total, scales[0], exchange.nodes(total))
+
+    def encode_and_sum(
+        self,
+        exchange: Exchange,
+        nodes: Sequence[EncodeInputs],
+        devices: Sequence[str],
+    ) -> tuple[list[list[tf.Tensor]], Sums] | None:
+        """See base class."""
+        own = type(self)
+        if (own.deliver, own.decode) != (IntegerCodec.deliver, IntegerCodec.decode):
+            return None
+        encoded, total = self._encode_and_add(exchange, nodes, devices)
+        units = self.units(nodes[0].scales)
+        return encoded, Sums(self.variables, total, units, exchange.nodes(total))
+
+    def _encode_and_add(
+        self, exchange: Exchange, nodes: Sequence[EncodeInputs], devices: Sequence[str]
+    ) -> tuple[list[list[tf.Tensor]], tf.Tensor]:
+        """Returns the results of `encode` for each local node, and the sum over all nodes."""
+        encoded = self.encode_each(nodes, devices)
+        codes = [words for (words,) in encoded]
+        return encoded, exchange.sum(codes, self.name, self.max_code)
 
     def units(self, scales: tf.Tensor) -> tf.Tensor:
         """Returns the value of a code of 1: float32 [v]."""

@@ -41,12 +41,27 @@ class TernaryCodec(IntegerCodec):
         devices: Sequence[str],
     ) -> tuple[list[list[tf.Tensor]], list[tf.Tensor]]:
         """See base class; codes of an only node may leave while others are being encoded."""
-        is_own = type(self) is TernaryCodec  # a subclass may encode in another way
-        if is_own and len(nodes) == 1 and self.kernels.family == "native":
+        if self._may_encode_in_parts(nodes):
             found = exchange.mean_while_encoding(nodes[0], self.variables, self.name, self.shapes)
             if found:
                 return [[found.codes]], found.means
         return super().encode_and_deliver(exchange, nodes, devices)
+
+    def _encode_and_add(
+        self, exchange: Exchange, nodes: Sequence[EncodeInputs], devices: Sequence[str]
+    ) -> tuple[list[list[tf.Tensor]], tf.Tensor]:
+        """See base class and `encode_and_deliver`."""
+        if self._may_encode_in_parts(nodes):
+            elements = sum(self._sizes)
+            found = exchange.sum_while_encoding(nodes[0], self.variables, self.name, elements)
+            if found:
+                codes, total = found
+                return [[codes]], total
+        return super()._encode_and_add(exchange, nodes, devices)
+
+    def _may_encode_in_parts(self, nodes: Sequence[EncodeInputs]) -> bool:
+        is_own = type(self) is TernaryCodec  # a subclass may encode in another way
+        return is_own and len(nodes) == 1 and self.kernels.family == "native"
 
 
 class OwnScaleTernaryCodec(TernaryCodec):

@@ -134,6 +134,20 @@ class Exchange(abc.ABC):
         del inputs, variables, name, shapes
         return None
 
+    def sum_while_encoding(
+        self, inputs: EncodeInputs, variables: Sequence[int], name: str, elements: int
+    ) -> tuple[tf.Tensor, tf.Tensor] | None:
+        """Returns ternary codes of the only local node and their `sum`, or None: not offered.
+
+        Args:
+          inputs: see `mean_while_encoding`.
+          variables: see `Kernels.encode`.
+          name: see above.
+          elements: number of values of the variables.
+        """
+        del inputs, variables, name, elements
+        return None
+
     @abc.abstractmethod
     def float_sum(self, values: Sequence[Sequence[tf.Tensor]], name: str) -> list[tf.Tensor]:
         """Returns sums of float32 tensors, added in one binary tree over the global nodes.

@@ -159,11 +159,18 @@ class SocketTransport(Transport):
         shapes: Sequence[Sequence[int]],
     ) -> tuple[Encoded, tf.Tensor]:
         """Returns ternary codes of one node (see `Kernels.encode`) and their means, and bytes."""
-        elements = sum(math.prod(shape) for shape in shapes)
-        index = self._declare_codes(padded(elements) // GROUP, name, (1, self.size), path)
+        index = self._declare_ternary(sum(map(math.prod, shapes)), name, path)
         means, codes, octets = self.mesh.encode_join_means(inputs, variables, index, nodes, shapes)
         unordered(codes)
         return Encoded(codes, means), octets
+
+    def sum_gradients(
+        self, inputs: EncodeInputs, variables: Sequence[int], name: str, elements: int, path: str
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Returns ternary codes of one node (see `Kernels.encode`), their sum, and bytes."""
+        index = self._declare_ternary(elements, name, path)
+        codes, total, octets = self.mesh.encode_join(inputs, variables, index)
+        return unordered(codes), total, octets
 
     def sum_floats(self, values: tf.Tensor, name: str) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the sum of the processes' float32 [n], that of `tree_sum`, and bytes."""
@@ -175,6 +182,9 @@ class SocketTransport(Transport):
         """Ends all operations, and this process' port."""
         self.mesh.close(_CLOSE_SECS)
         self._seats.close()
+
+    def _declare_ternary(self, elements: int, name: str, path: str) -> int:
+        return self._declare_codes(padded(elements) // GROUP, name, (1, self.size), path)
 
     def _declare_codes(self, rows: int, name: str, largest: tuple[int, int], path: str) -> int:
         return self.mesh.declare(name, Kind.CODES, rows, largest, path)
@@ -232,7 +242,7 @@ class SocketExchange(TwoShotExchange):
         shapes: Sequence[Sequence[int]],
     ) -> Encoded | None:
         """See base class; for large buckets, where a process has one node."""
-        if self.local_nodes > 1 or sum(map(math.prod, shapes)) <= _WHOLE_ELEMENTS:
+        if not self._encodes_in_parts(sum(map(math.prod, shapes))):
             return None
         nodes, name = self._nodes.read_value(), f"{name}/codes"
         found, octets = self._transport.mean_gradients(
@@ -240,6 +250,21 @@ class SocketExchange(TwoShotExchange):
         )
         self._count_both(octets)
         return found
+
+    def sum_while_encoding(
+        self, inputs: EncodeInputs, variables: Sequence[int], name: str, elements: int
+    ) -> tuple[tf.Tensor, tf.Tensor] | None:
+        """See base class; for large buckets, where a process has one node."""
+        if not self._encodes_in_parts(elements):
+            return None
+        codes, total, octets = self._transport.sum_gradients(
+            inputs, variables, f"{name}/codes", elements, self._path
+        )
+        self._count_both(octets)
+        return codes, total
+
+    def _encodes_in_parts(self, elements: int) -> bool:
+        return self.local_nodes == 1 and elements > _WHOLE_ELEMENTS
 
     def _join_codes(self, local: tf.Tensor, name: str, max_code: int) -> tf.Tensor:
         total, octets = self._transport.sum_codes(

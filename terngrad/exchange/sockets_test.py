@@ -158,22 +158,27 @@ def test_law_5_codes_that_leave_while_others_are_encoded_have_the_same_bits(size
         def run():
             codes = kernels.encode(given, variables, bounds, scales, key)
             means = exchange.mean_of_codes([codes], "apart", 1, scales, shapes, kernels)
-            found = exchange.mean_while_encoding(
-                EncodeInputs(given, bounds, scales, key), variables, "at once", shapes
-            )
-            return [codes, *means], [found.codes, *found.means]
+            inputs = EncodeInputs(given, bounds, scales, key)
+            found = exchange.mean_while_encoding(inputs, variables, "at once", shapes)
+            elements = sum(int(np.prod(shape)) for shape in shapes)
+            early, total = exchange.sum_while_encoding(inputs, variables, "sum", elements)
+            decoded = kernels.decode(total, scales, exchange.nodes(total), shapes)
+            return [codes, *means], [found.codes, *found.means], [early, *decoded]
 
         none = EncodeInputs([], bounds, scales, key)
-        few = exchange.mean_while_encoding(none, [], "few", [(1 << 22,)])
-        two_nodes = transport.exchange(2, kernels, step)
-        assert few is two_nodes.mean_while_encoding(none, [], "", shapes) is None
+        two_nodes, large = transport.exchange(2, kernels, step), 1 << 23
+        assert exchange.mean_while_encoding(none, [], "few", [(1 << 22,)]) is None
+        assert exchange.sum_while_encoding(none, [], "few", 1 << 22) is None
+        assert two_nodes.mean_while_encoding(none, [], "", [(large,)]) is None
+        assert two_nodes.sum_while_encoding(none, [], "", large) is None
         return [run() for _ in range(2)]
 
     for rounds in together(size, act):
-        for apart, at_once in rounds:
+        for apart, *others in rounds:
             assert float(tf.reduce_max(tf.abs(apart[1]))) > 0
-            for one, other in zip(apart, at_once, strict=True):
-                np.testing.assert_array_equal(one, other)
+            for at_once in others:
+                for one, other in zip(apart, at_once, strict=True):
+                    np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.slow
@@ -184,24 +189,32 @@ def test_law_10_an_operation_that_cannot_begin_ends_with_an_error():
     def act(transport):
         index = transport.mesh.declare("x", Kind.CODES, 2, (1, 1))
 
-        def encode(elements, scales):
+        def encode(elements, scales, decodes):
             inputs = EncodeInputs([tf.ones([elements])], scales, scales, key)
+            if not decodes:
+                return transport.mesh.encode_join(inputs, [0], index)
             return transport.mesh.encode_join_means(inputs, [0], index, one, [[elements]])
 
         with pytest.raises(tf.errors.InvalidArgumentError, match="nodes must be a scalar"):
             transport.mean_codes(codes, "x", (1, 1), "", scales, tf.constant(0), [(64,)])
-        with pytest.raises(tf.errors.InvalidArgumentError, match="bounds or scales"):
-            encode(64, tf.ones([2]))
-        with pytest.raises(tf.errors.InvalidArgumentError, match="x takes 16 bytes, not 24"):
-            encode(65, scales)
+        for decodes in (True, False):
+            with pytest.raises(tf.errors.InvalidArgumentError, match="bounds or scales"):
+                encode(64, tf.ones([2]), decodes)
+            with pytest.raises(tf.errors.InvalidArgumentError, match="x takes 16 bytes, not 24"):
+                encode(65, scales, decodes)
+            encode(64, scales, decodes)
         with pytest.raises(tf.errors.InvalidArgumentError, match="x takes 16 bytes, not 8"):
             transport.mesh.join(codes[:1], index, [2, 2])
-        encode(64, scales)
+        floats = transport.mesh.declare("floats", Kind.FLOATS, 4)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="floats does not give sums"):
+            inputs = EncodeInputs([tf.ones([64])], scales, scales, key)
+            transport.mesh.encode_join(inputs, [0], floats)
         transport.close()
         with pytest.raises(tf.errors.UnavailableError, match="closed"):
             transport.mesh.join(codes, index, [2, 2])
-        with pytest.raises(tf.errors.UnavailableError, match="closed"):
-            encode(64, scales)
+        for decodes in (True, False):
+            with pytest.raises(tf.errors.UnavailableError, match="closed"):
+                encode(64, scales, decodes)
         return "tried"
 
     assert together(1, act) == ["tried"]

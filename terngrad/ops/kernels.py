@@ -24,6 +24,22 @@ class EncodeInputs(NamedTuple):
     key: DrawKey
 
 
+class Sums(NamedTuple):
+    """The mean gradients of a bucket before they are decoded; see `Kernels.decode`.
+
+    Attributes:
+      variables: indices of the bucket's v variables in the layout, in its order.
+      words: uint32 [M / 32, k], sums of codes.
+      units: float32 [v], the value of a code of 1 of each variable.
+      nodes: int32 scalar, number of nodes in the sums.
+    """
+
+    variables: tuple[int, ...]
+    words: tf.Tensor
+    units: tf.Tensor
+    nodes: tf.Tensor
+
+
 class Kernels(abc.ABC):
     """Statistics, ternary codes, their sums and means.
 

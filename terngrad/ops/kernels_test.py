@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from terngrad import planes, prefix_code, ternary
 from terngrad.draws import DrawKey
 from terngrad.ops import library
+from terngrad.ops.kernels import Sums
 from terngrad.ops.native import NativeKernels
 from terngrad.ops.reference import ReferenceKernels
 
@@ -220,6 +221,68 @@ def test_law_3_means_equal_the_references_whatever_the_words_are(native, lengths
     for a, b in zip(got, expected, strict=True):
         np.testing.assert_array_equal(a, b)
         np.testing.assert_array_equal(np.signbit(a[a == 0]), np.signbit(b[b == 0]))
+
+
+@pytest.mark.slow
+@given(st.lists(sizes, min_size=1, max_size=4), st.integers(2, 18), st.data(), seeds)
+@settings(max_examples=60, deadline=None)
+def test_law_3_updates_with_sums_equal_those_with_their_means(native, lengths, k, data, seed):
+    groups = planes.padded(sum(lengths)) // 32
+    rng = np.random.default_rng(seed)
+    words = tf.constant(rng.integers(0, 2**32, (groups, k), np.uint32))
+    units = tf.constant([data.draw(scales) for _ in lengths], tf.float32)
+    sums = Sums(tuple(range(len(lengths))), words, units, tf.constant(3))
+    start = [normal([seed, i], n) * data.draw(edge_values) for i, n in enumerate(lengths)]
+    rate = tf.constant(data.draw(st.sampled_from([0.0, 0.01, 1e-40, 3.0])), tf.float32)
+
+    def after(update):
+        weights, velocities = ([tf.Variable(v, trainable=False) for v in start] for _ in range(2))
+        for _ in range(2):
+            tf.function(lambda: update(weights, velocities), autograph=False)()
+        return [v.numpy() for v in (*weights, *velocities)]
+
+    def update_with_means(weights, velocities):
+        means = native.decode(words, units, sums.nodes, [(n,) for n in lengths])
+        for weight, velocity, mean in zip(weights, velocities, means, strict=True):
+            tf.raw_ops.ResourceApplyMomentum(
+                var=weight.handle, accum=velocity.handle, lr=rate, grad=mean, momentum=0.9
+            )
+
+    got = after(lambda *variables: native.apply_momentum(sums, *variables, rate, 0.9))
+    for a, b in zip(got, after(update_with_means), strict=True):
+        np.testing.assert_array_equal(a, b)
+        np.testing.assert_array_equal(np.signbit(a[a == 0]), np.signbit(b[b == 0]))
+
+
+def one_sum(elements=33, rows=2):
+    words = tf.zeros([rows, 2], tf.uint32)
+    return Sums((0,), words, tf.ones([1]), tf.constant(1)), tf.Variable(tf.ones([elements]))
+
+
+def test_an_update_changes_no_tensor_that_was_read_before(native):
+    sums, weights = one_sum()
+    velocities = tf.Variable(weights)
+    read = [weights.read_value(), velocities.read_value()]
+    native.apply_momentum(sums, [weights], [velocities], tf.constant(0.5), 0.5)
+    np.testing.assert_array_equal(weights, tf.fill([33], 0.75))
+    np.testing.assert_array_equal(velocities, tf.fill([33], 0.5))
+    for tensor in read:
+        np.testing.assert_array_equal(tensor, tf.ones([33]))
+
+
+def test_law_10_an_update_that_does_not_fit_is_refused(native):
+    sums, weights = one_sum()
+    rate = tf.constant(0.5)
+    for sums_of_others, velocities, text in [
+        (one_sum(rows=3)[0], tf.Variable(weights), "shape of words is"),
+        (sums, tf.Variable(tf.ones([32])), r"weights have shape \[33\]; their velocities have"),
+        (sums, tf.Variable(tf.ones([33], tf.float64)), "no values of type float"),
+        (sums._replace(units=tf.ones([2])), tf.Variable(weights), "shape of scales is"),
+        (sums._replace(nodes=tf.constant(0)), tf.Variable(weights), "nodes must be"),
+    ]:
+        with pytest.raises(tf.errors.InvalidArgumentError, match=text):
+            native.apply_momentum(sums_of_others, [weights], [velocities], rate, 0.5)
+    np.testing.assert_array_equal(weights, tf.ones([33]))
 
 
 @pytest.mark.slow

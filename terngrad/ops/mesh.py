@@ -6,6 +6,7 @@ import ctypes
 import enum
 import socket
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -103,6 +104,19 @@ class Mesh:
                 operation=operation, shapes=list(shapes),
             )  # fmt: skip
 
+    def encode_join(
+        self, inputs: EncodeInputs, variables: Sequence[int], operation: int
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Encodes gradients and sends parts of the codes meanwhile.
+
+        Returns:
+          The codes (see `Kernels.encode`), and what `join` of them gives: their sum, and bytes.
+        """
+        with tf.device("/CPU:0"):
+            return self._ops.terngrad_encode_join(
+                **_encoded(inputs, variables), mesh=self._handle, operation=operation
+            )
+
     def encode_join_means(
         self,
         inputs: EncodeInputs,
@@ -116,13 +130,10 @@ class Mesh:
         Returns:
           What `join_means` of the codes gives, the codes (see `Kernels.encode`), and bytes.
         """
-        gradients, bounds, scales, key = inputs
         with tf.device("/CPU:0"):
             return self._ops.terngrad_encode_join_means(
-                gradients=gradients, bounds=bounds, scales=scales, seed=key.seed,
-                step=tf.cast(key.step, tf.int64), node=tf.cast(key.node, tf.int32), nodes=nodes,
-                variables=list(variables), mesh=self._handle, operation=operation,
-                shapes=list(shapes),
+                **_encoded(inputs, variables), nodes=nodes, mesh=self._handle,
+                operation=operation, shapes=list(shapes),
             )  # fmt: skip
 
     @property
@@ -135,3 +146,17 @@ class Mesh:
     def close(self, secs: float) -> None:
         """Sends what is queued, for at most `secs`; operations that are not done then fail."""
         self._functions.terngrad_mesh_close(self._handle, secs)
+
+
+def _encoded(inputs: EncodeInputs, variables: Sequence[int]) -> dict[str, Any]:
+    """Returns the arguments of an op that encodes."""
+    gradients, bounds, scales, key = inputs
+    return {
+        "gradients": gradients,
+        "bounds": bounds,
+        "scales": scales,
+        "seed": key.seed,
+        "step": tf.cast(key.step, tf.int64),
+        "node": tf.cast(key.node, tf.int32),
+        "variables": list(variables),
+    }

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from terngrad.draws import DrawKey
 from terngrad.ops import library
-from terngrad.ops.kernels import Kernels
+from terngrad.ops.kernels import Kernels, Sums
 from terngrad.planes import WORD_BYTES, plane_count
 from terngrad.ternary import Stats
 
@@ -108,6 +108,31 @@ class NativeKernels(Kernels):
         return self._ops.terngrad_decode(
             words=words, scales=scales, nodes=nodes, shapes=list(shapes), path=self.path,
             n=len(shapes),
+        )  # fmt: skip
+
+    def apply_momentum(
+        self,
+        sums: Sums,
+        weights: Sequence[tf.Variable],
+        velocities: Sequence[tf.Variable],
+        rate: tf.Tensor,
+        momentum: float,
+    ) -> None:
+        """Decodes means and updates their variables in one pass over memory, with the same bits.
+
+        v = momentum v + mean; w -= rate v.
+
+        Args:
+          sums: of the bucket.
+          weights: float32 variables of the bucket, on the CPU.
+          velocities: of the weights, in their shapes.
+          rate: learning rate, float32 scalar.
+          momentum: share of a velocity that is kept.
+        """
+        self._ops.terngrad_apply_momentum(
+            words=sums.words, scales=sums.units, nodes=sums.nodes, rate=rate,
+            weights=[v.handle for v in weights], velocities=[v.handle for v in velocities],
+            momentum=momentum, path=self.path,
         )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from terngrad.codecs.codec import Codec, NodeMemory
 from terngrad.draws import DrawKey
 from terngrad.exchange.exchange import Exchange
-from terngrad.ops.kernels import EncodeInputs
+from terngrad.ops.kernels import EncodeInputs, Sums
 from terngrad.training.bystander import Bystander
 from terngrad.training.classifier import Classifier, Losses
 
@@ -107,10 +107,23 @@ def exchange_nodes(
     keys: Sequence[DrawKey],
     devices: Sequence[str],
     memories: Sequence[NodeMemory],
-) -> tuple[NodeCodes, list[tf.Tensor]]:
-    """Returns `encode_nodes`, and the mean gradients of the codec's variables over all nodes."""
+    *,
+    as_sums: bool = False,
+) -> tuple[NodeCodes, list[tf.Tensor] | Sums]:
+    """Returns `encode_nodes`, and the mean gradients of the codec's variables over all nodes.
+
+    Args:
+      gradients: see `encode_nodes`, like the others.
+      codec: codec to measure and encode with.
+      exchange: connects the nodes.
+      keys: key of each local node's draws.
+      devices: device of each node.
+      memories: memory of each node before the step.
+      as_sums: whether the means need not be decoded.
+    """
     nodes = _measure_nodes(gradients, codec, exchange, keys, devices, memories)
-    codes, means = codec.encode_and_deliver(exchange, nodes, devices)
+    added = codec.encode_and_sum(exchange, nodes, devices) if as_sums else None
+    codes, means = added or codec.encode_and_deliver(exchange, nodes, devices)
     return _with_memories(codec, nodes, codes, devices, memories), means
 
 

@@ -10,6 +10,7 @@ from terngrad.codecs.factory import make_codecs
 from terngrad.draws import DrawKey
 from terngrad.exchange import sockets
 from terngrad.layout import make_layout
+from terngrad.ops.kernels import Sums
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.conformance import NAMES, POLICIES, SHAPES
 from terngrad.training.nodes import exchange_nodes
@@ -29,31 +30,32 @@ def test_law_5_codes_that_leave_early_are_those_of_whole_buckets(policy, leave_e
     key = DrawKey(tf.constant(3, tf.uint64), tf.constant(5, tf.int64), tf.constant(0))
     with contextlib.closing(sockets.start(free_addresses(1), 0, b"secret")) as transport:
         exchange = transport.exchange(1, kernels, tf.Variable(0, dtype=tf.int64))
-        early, offered = [], exchange.mean_while_encoding
+        early: list[object] = []
+        note = lambda offered: lambda *given: early.append(found := offered(*given)) or found
+        for name in ("mean_while_encoding", "sum_while_encoding"):
+            monkeypatch.setattr(exchange, name, note(getattr(exchange, name)))
 
-        def noted(*given):
-            early.append(offered(*given))
-            return early[-1]
-
-        monkeypatch.setattr(exchange, "mean_while_encoding", noted)
-
-        @tf.function(autograph=False)
-        def run():
+        def run(as_sums):
             found = []
             for codec in codecs:
                 memories = [codec.init()]
                 node, means = exchange_nodes(
-                    [gradients], codec, exchange, [key], ["/CPU:0"], memories
+                    [gradients], codec, exchange, [key], ["/CPU:0"], memories, as_sums=as_sums
                 )
+                if isinstance(means, Sums):
+                    assert means.variables == codec.variables
+                    means = kernels.decode(means.words, means.units, means.nodes, codec.shapes)
                 found += [*node.codes[0], *node.scales, *means]
             return found
 
-        whole = run()
+        results = [tf.function(run, autograph=False)(as_sums) for as_sums in (False, True)]
         assert not any(early)
         monkeypatch.setattr(sockets, "_WHOLE_ELEMENTS", 0)
-        early.clear()
-        in_parts = tf.function(run.python_function, autograph=False)()
-    assert any(early) == leave_early
-    assert len(whole) == len(in_parts) > 3
-    for one, other in zip(whole, in_parts, strict=True):
-        np.testing.assert_array_equal(one, other)
+        for as_sums in (False, True):
+            early.clear()
+            results.append(tf.function(run, autograph=False)(as_sums))
+            assert any(each is not None for each in early) == leave_early
+    for each in results[1:]:
+        assert len(each) == len(results[0]) > 3
+        for one, other in zip(results[0], each, strict=True):
+            np.testing.assert_array_equal(one, other)

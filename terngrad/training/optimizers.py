@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
+from terngrad.ops.kernels import Kernels, Sums
+from terngrad.ops.native import NativeKernels
 from terngrad.training.slots import SLOTS
 
 
@@ -19,19 +21,27 @@ class Optimizer(abc.ABC):
 
     Attributes:
       slots: by slot name, as in `SLOTS`, one tensor-like variable for each trained variable.
+      takes_sums: whether it also updates with means that are not decoded: `apply_sums`.
     """
 
     slots: dict[str, list[tf.Variable]]
+    takes_sums = False
 
     @abc.abstractmethod
-    def apply(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor) -> None:
+    def apply(
+        self, gradients: Sequence[tf.Tensor | None], rate: tf.Tensor, step: tf.Tensor
+    ) -> None:
         """Updates every variable.
 
         Args:
-          gradients: in the order of the variables.
+          gradients: in the order of the variables; None where `apply_sums` updates.
           rate: learning rate, float32 scalar.
           step: int64 scalar, number of updates before this one.
         """
+
+    def apply_sums(self, sums: Sums, rate: tf.Tensor) -> None:
+        """Updates the variables of a bucket with its means."""
+        raise NotImplementedError(f"{type(self).__name__} takes no sums")
 
 
 class GradientDescent(Optimizer):
@@ -52,26 +62,49 @@ class GradientDescent(Optimizer):
 class Momentum(Optimizer):
     """v = momentum v + g; w -= rate v."""
 
-    def __init__(self, variables: Sequence[tf.Variable], momentum: float) -> None:
-        """Updates `variables`; `momentum` is the share of the velocity that a step keeps."""
+    def __init__(
+        self,
+        variables: Sequence[tf.Variable],
+        momentum: float,
+        kernels: Kernels | None = None,
+    ) -> None:
+        """Updates `variables`.
+
+        Args:
+          variables: weights.
+          momentum: share of the velocity that a step keeps.
+          kernels: native ones decode and update in one pass over memory.
+        """
         self._variables = variables
         self._momentum = momentum
+        self._kernels = kernels
         self.slots = {"momentum": _filled_like(variables, 0.0)}
+        on_cpu = not any("GPU" in variable.device for variable in variables)
+        self.takes_sums = on_cpu and isinstance(kernels, NativeKernels)
 
-    def apply(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor) -> None:
+    def apply(
+        self, gradients: Sequence[tf.Tensor | None], rate: tf.Tensor, step: tf.Tensor
+    ) -> None:
         """See base class."""
         del step
         velocities = self.slots["momentum"]
         for variable, velocity, gradient in zip(
             self._variables, velocities, gradients, strict=True
         ):
-            tf.raw_ops.ResourceApplyMomentum(
-                var=variable.handle,
-                accum=velocity.handle,
-                lr=rate,
-                grad=gradient,
-                momentum=self._momentum,
-            )
+            if gradient is not None:
+                tf.raw_ops.ResourceApplyMomentum(
+                    var=variable.handle,
+                    accum=velocity.handle,
+                    lr=rate,
+                    grad=gradient,
+                    momentum=self._momentum,
+                )
+
+    def apply_sums(self, sums: Sums, rate: tf.Tensor) -> None:
+        """See base class."""
+        chosen = lambda variables: [variables[i] for i in sums.variables]
+        weights, velocities = chosen(self._variables), chosen(self.slots["momentum"])
+        self._kernels.apply_momentum(sums, weights, velocities, rate, self._momentum)
 
 
 class RMSProp(Optimizer):
@@ -140,8 +173,13 @@ class Adam(Optimizer):
             )
 
 
-def make_optimizer(name: str, variables: Sequence[tf.Variable], momentum: float) -> Optimizer:
-    """Returns the optimizer that a flag names.
+def make_optimizer(
+    name: str,
+    variables: Sequence[tf.Variable],
+    momentum: float,
+    kernels: Kernels | None = None,
+) -> Optimizer:
+    """Returns the optimizer that a flag names; `kernels` may decode what it updates with.
 
     Raises:
       ValueError: the name is unknown.
@@ -150,7 +188,7 @@ def make_optimizer(name: str, variables: Sequence[tf.Variable], momentum: float)
         raise ValueError(f"optimizer is {name!r}; allowed are {', '.join(SLOTS)}.")
     makers: Mapping = {
         "gd": lambda: GradientDescent(variables),
-        "momentum": lambda: Momentum(variables, momentum),
+        "momentum": lambda: Momentum(variables, momentum, kernels),
         "rmsprop": lambda: RMSProp(variables, momentum),
         "adam": lambda: Adam(variables),
     }

@@ -10,6 +10,7 @@ import tensorflow as tf
 from terngrad.codecs.codec import Codec
 from terngrad.draws import DrawKey
 from terngrad.exchange.exchange import Exchange
+from terngrad.ops.kernels import Sums
 from terngrad.training.averages import MovingAverages
 from terngrad.training.bystander import Bystander
 from terngrad.training.classifier import Classifier, Losses
@@ -23,14 +24,16 @@ class Aggregate(NamedTuple):
     """The results of an exchange of gradients.
 
     Attributes:
-      means: mean gradient of each variable.
+      means: mean gradient of each variable; None if `sums` has it.
+      sums: mean gradients that are not decoded, by bucket.
       scales: float32 [v], scale of each coded variable; infinite if a gradient is not finite.
       encoded: the first local node's encoded buckets, by codec.
       kept: memories after a step that this process took part in, by codec and local node.
       unsent: memories after a step that the others made without this process.
     """
 
-    means: list[tf.Tensor]
+    means: list[tf.Tensor | None]
+    sums: list[Sums]
     scales: tf.Tensor
     encoded: list[list[tf.Tensor]]
     kept: Memories
@@ -120,13 +123,21 @@ class TrainStep:
         gradients, losses, states = zip(*computed, strict=True)
         shared, stop, save = self._share(losses)
         aggregate = exchange_gradients(
-            gradients, self._codecs, self._exchange, keys, devices, self._memory.read()
+            gradients,
+            self._codecs,
+            self._exchange,
+            keys,
+            devices,
+            self._memory.read(),
+            as_sums=self._optimizer.takes_sums,
         )
         statistics = self._mean_statistics(states)
         rate = self._schedule(step)
         awaited = self._exchange.awaited(gradients)
         with self._exchange.settled(), tf.control_dependencies(awaited):
             self._optimizer.apply(aggregate.means, rate, step)
+            for sums in aggregate.sums:
+                self._optimizer.apply_sums(sums, rate)
             for variable, value in zip(self._classifier.state.values(), statistics, strict=True):
                 variable.assign(value)
             if self._averages:
@@ -173,6 +184,8 @@ def exchange_gradients(
     keys: Sequence[DrawKey],
     devices: Sequence[str],
     memories: Memories = (),
+    *,
+    as_sums: bool = False,
 ) -> Aggregate:
     """Clips, scales, encodes, exchanges and decodes.
 
@@ -183,16 +196,23 @@ def exchange_gradients(
       keys: key of each local node's draws.
       devices: device of each local node, which measures and encodes: only codes leave it.
       memories: memories before the step, by codec and local node; empty = before the first step.
+      as_sums: whether means need not be decoded, if they are sums of codes.
     """
-    means: dict[int, tf.Tensor] = {}
+    means: dict[int, tf.Tensor | None] = {}
+    sums: list[Sums] = []
     scales, encoded, kept, unsent = [], [], [], []
     memories = memories or no_memories(codecs, len(keys))
     for codec, memory in zip(codecs, memories, strict=True):
-        node, delivered = exchange_nodes(gradients, codec, exchange, keys, devices, memory)
+        node, delivered = exchange_nodes(
+            gradients, codec, exchange, keys, devices, memory, as_sums=as_sums
+        )
+        if isinstance(delivered, Sums):
+            sums.append(delivered)
+            delivered = [None] * len(codec.variables)
         means.update(zip(codec.variables, delivered, strict=True))
         scales.append(tf.reduce_max(tf.stack(node.scales), axis=0))
         encoded.append(node.codes[0])
         kept.append(node.kept)
         unsent.append(node.unsent)
     ordered = [means[i] for i in sorted(means)]
-    return Aggregate(ordered, tf.concat(scales, 0), encoded, kept, unsent)
+    return Aggregate(ordered, sums, tf.concat(scales, 0), encoded, kept, unsent)

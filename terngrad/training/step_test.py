@@ -20,26 +20,26 @@ from terngrad.training.runner import Runner
 from terngrad.training.step import TrainStep
 
 TERNARY = Policy(grad_bits=1, clip_factor=2.5)
+MIXED = Policy(grad_bits=1, float_layers=("logits",))
 RESIDUAL = Policy(codec="terngrad.testing.residual_codec:ResidualCodec", clip_factor=2.5)
+REFERENCE = ReferenceKernels()
 DEVICES = ("/CPU:0", "/CPU:1")
 
 
 class Training:
     """A classifier and its runner."""
 
-    def __init__(self, policy, nodes, devices=("/CPU:0",), model=None, seed=3):
+    def __init__(self, policy, nodes, devices=("/CPU:0",), model=None, seed=3, kernels=REFERENCE):
         self.classifier = Classifier(model or make_model())
         names, variables = self.classifier.names, self.classifier.variables
-        codecs = make_codecs(
-            make_layout(names, [v.shape for v in variables], policy), ReferenceKernels()
-        )
-        self.exchange = LocalExchange(nodes, ReferenceKernels())
+        codecs = make_codecs(make_layout(names, [v.shape for v in variables], policy), kernels)
+        self.exchange = LocalExchange(nodes, kernels)
         self.memory = Memory(codecs, 0, nodes)
         self.step = TrainStep(
             self.classifier,
             codecs,
             self.exchange,
-            Momentum(variables, 0.9),
+            Momentum(variables, 0.9, kernels),
             schedules.fixed(0.05),
             MovingAverages(variables, 0.99),
             tf.Variable(0, dtype=tf.int64),
@@ -135,6 +135,24 @@ def test_updates_in_the_only_process_wait_for_all_gradients(monkeypatch):
     assert len(updates) == len(training.classifier.variables) == len(gradients) / 2
     for update in updates:
         assert {gradient.op for gradient in gradients} <= precede(update)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("native_library")
+@pytest.mark.parametrize("nodes", [1, 4])
+@pytest.mark.parametrize("policy", [TERNARY, MIXED, RESIDUAL, Policy()])
+def test_updates_with_sums_give_the_bits_of_updates_with_means(nodes, policy, monkeypatch):
+    from terngrad.ops.native import NativeKernels
+
+    found = {}
+    for takes_sums in (True, False):
+        training = Training(policy, nodes, kernels=NativeKernels())
+        assert training.step._optimizer.takes_sums
+        monkeypatch.setattr(training.step._optimizer, "takes_sums", takes_sums)
+        training.run(5)
+        slots = training.step._optimizer.slots["momentum"]
+        found[takes_sums] = training.parameters() + [velocity.numpy() for velocity in slots]
+    assert_same_bits(found[True], found[False])
 
 
 def precede(operation):

@@ -8,7 +8,6 @@ namespace {
 
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
-using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
 class DecodeOp : public PathOpKernel {
@@ -25,8 +24,7 @@ class DecodeOp : public PathOpKernel {
   void Compute(OpKernelContext* context) override {
     Planes sums;
     std::vector<Target> targets;
-    ReadSums(context, &sums);
-    if (!context->status().ok()) return;
+    OP_REQUIRES_OK(context, ReadSums(context, elements_, &sums));
     OP_REQUIRES_OK(context, MakeTargets(context, shapes_, &targets));
     const int64_t cycles = kWordBits / 4 * sums.planes;
     Split(context, WordsOf(elements_), cycles, [&](int64_t begin, int64_t end) {
@@ -35,20 +33,6 @@ class DecodeOp : public PathOpKernel {
   }
 
  private:
-  void ReadSums(OpKernelContext* context, Planes* sums) const {
-    const Tensor* words;
-    OP_REQUIRES_OK(context, context->input("words", &words));
-    OP_REQUIRES(context,
-                words->dims() == 2 &&
-                    words->dim_size(0) == WordsOf(elements_) &&
-                    words->dim_size(1) >= 1 && words->dim_size(1) <= kMaxPlanes,
-                Invalid("shape of words is ", words->shape().DebugString(),
-                        "; allowed is [", WordsOf(elements_), ", 1 to ",
-                        kMaxPlanes, "]"));
-    *sums = {words->flat<uint32_t>().data(),
-             static_cast<int>(words->dim_size(1))};
-  }
-
   std::vector<TensorShape> shapes_;
   int64_t elements_ = 0;
 };

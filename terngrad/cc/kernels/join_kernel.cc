@@ -112,6 +112,17 @@ class MeshOp : public AsyncOpKernel {
   int operation_;
 };
 
+// Returns the submission of an operation from memory to memory.
+Submission MakeSubmission(int operation, const Held& held) {
+  Submission submission;
+  auto owner = std::make_shared<Held>(held);
+  submission.operation = operation;
+  submission.input = static_cast<const uint8_t*>(owner->input.data());
+  submission.output = static_cast<uint8_t*>(owner->output.data());
+  submission.owner = std::move(owner);
+  return submission;
+}
+
 class JoinOp : public MeshOp {
  public:
   explicit JoinOp(OpKernelConstruction* context) : MeshOp(context) {
@@ -131,14 +142,10 @@ class JoinOp : public MeshOp {
         Invalid(plan->declaration().name, " gives ", plan->OutputBytes(),
                 " bytes, not ", BytesOf(*output)),
         done);
-    Submission submission;
+    Submission submission =
+        MakeSubmission(operation(), {context->input(0), *output});
     OP_REQUIRES_OK_ASYNC(context, AllocateOctets(context, &submission.octets),
                          done);
-    auto held = std::make_shared<Held>(Held{context->input(0), *output});
-    submission.operation = operation();
-    submission.input = static_cast<const uint8_t*>(held->input.data());
-    submission.output = static_cast<uint8_t*>(held->output.data());
-    submission.owner = std::move(held);
     submission.done = MakeEnding(context, mesh, std::move(done));
     if (submission.done) mesh->Submit(std::move(submission));
   }
@@ -202,20 +209,38 @@ class Decoding : public std::enable_shared_from_this<Decoding> {
   std::atomic<int64_t> left_{1};  // pieces, and one for `Finish`
 };
 
+// What an op encodes: `gradients` hold what the sources point to. Codes go to
+// `codes`, its output and the input of the mesh's operation.
+struct Encoded {
+  Sources sources;
+  std::vector<Tensor> gradients;
+  Tensor codes;
+};
+
+absl::Status ReadEncoded(OpKernelContext* context, const SourcesReader& reader,
+                         Encoded* encoded) {
+  TF_RETURN_IF_ERROR(reader.Read(context, &encoded->sources));
+  tensorflow::OpInputList inputs;
+  TF_RETURN_IF_ERROR(context->input_list("gradients", &inputs));
+  encoded->gradients.assign(inputs.begin(), inputs.end());
+  Tensor* output;
+  const int64_t rows = WordsOf(encoded->sources.elements);
+  TF_RETURN_IF_ERROR(
+      context->allocate_output("codes", TensorShape({rows, 2}), &output));
+  encoded->codes = *output;
+  return absl::OkStatus();
+}
+
 // Encodes a bucket part by part, on the threads of a pool, and offers each part
 // to the mesh, which sends it while the next one is encoded.
 class Encoding : public std::enable_shared_from_this<Encoding> {
  public:
-  // `gradients` hold what the sources point to. Codes go to `codes`, the input
-  // of the mesh's operation.
   Encoding(std::shared_ptr<Mesh> mesh, int operation, const Plan& plan,
-           Sources sources, std::vector<Tensor> gradients, Tensor codes)
+           Encoded encoded)
       : mesh_(std::move(mesh)),
         operation_(operation),
         kernels_(plan.declaration().kernels),
-        sources_(std::move(sources)),
-        gradients_(std::move(gradients)),
-        codes_(std::move(codes)) {
+        encoded_(std::move(encoded)) {
     const int rank = mesh_->rank();
     for (const int to : plan.Receivers(rank)) {
       const Range range = plan.Sent(0, rank, to);
@@ -260,20 +285,62 @@ class Encoding : public std::enable_shared_from_this<Encoding> {
   void Encode(int64_t begin, int64_t end) {
     const TraceMe traced("mesh:TerngradEncode");
     const tensorflow::port::ScopedFlushDenormal flush;
-    kernels_->encode(sources_.items.data(), sources_.items.size(), sources_.key,
-                     begin, end, codes_.flat<uint32_t>().data());
+    const Sources& sources = encoded_.sources;
+    kernels_->encode(sources.items.data(), sources.items.size(), sources.key,
+                     begin, end, encoded_.codes.flat<uint32_t>().data());
   }
 
   const std::shared_ptr<Mesh> mesh_;
   const int operation_;
   const Kernels* const kernels_;
-  const Sources sources_;
-  const std::vector<Tensor> gradients_;
-  Tensor codes_;
+  Encoded encoded_;
   std::vector<Part> parts_;
   uint64_t use_ = 0;
   ThreadPool* threads_ = nullptr;
   std::atomic<size_t> next_{0};
+};
+
+class EncodeJoinOp : public MeshOp {
+ public:
+  explicit EncodeJoinOp(OpKernelConstruction* context)
+      : MeshOp(context), reader_(context) {}
+
+  void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
+    const std::shared_ptr<Mesh> mesh = this->mesh();
+    Encoded encoded;
+    const Plan* plan;
+    Tensor* sums;
+    OP_REQUIRES_OK_ASYNC(context, ReadEncoded(context, reader_, &encoded),
+                         done);
+    OP_REQUIRES_OK_ASYNC(
+        context, FindPlan(mesh.get(), BytesOf(encoded.codes), &plan), done);
+    const Declaration& declaration = plan->declaration();
+    OP_REQUIRES_ASYNC(context, declaration.kernels,
+                      Invalid(declaration.name, " does not give sums of codes"),
+                      done);
+    OP_REQUIRES_OK_ASYNC(
+        context,
+        context->allocate_output(
+            "sums", TensorShape({declaration.rows, declaration.planes_out()}),
+            &sums),
+        done);
+    Submission submission = MakeSubmission(operation(), {encoded.codes, *sums});
+    OP_REQUIRES_OK_ASYNC(context, AllocateOctets(context, &submission.octets),
+                         done);
+    ThreadPool* const threads =
+        context->device()->tensorflow_cpu_worker_threads()->workers;
+    auto encoding = std::make_shared<Encoding>(mesh, operation(), *plan,
+                                               std::move(encoded));
+    submission.comes_in_parts = true;
+    submission.done = MakeEnding(context, mesh, std::move(done));
+    // From `Submit` on the op may have ended, with its context and all it owns.
+    if (submission.done) {
+      encoding->Begin(mesh->Submit(std::move(submission)), threads);
+    }
+  }
+
+ private:
+  const SourcesReader reader_;
 };
 
 // The base of ops that decode a sum of codes.
@@ -369,19 +436,21 @@ class EncodeJoinMeansOp : public MeansOp {
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
     const std::shared_ptr<Mesh> mesh = this->mesh();
-    Sources sources;
-    std::vector<Tensor> gradients;
-    Tensor codes;
+    Encoded encoded;
     const Plan* plan;
-    OP_REQUIRES_OK_ASYNC(context, Read(context, &sources, &gradients, &codes),
+    OP_REQUIRES_OK_ASYNC(context, ReadEncoded(context, reader_, &encoded),
                          done);
-    OP_REQUIRES_OK_ASYNC(context, FindPlan(mesh.get(), BytesOf(codes), &plan),
-                         done);
+    OP_REQUIRES_ASYNC(context, encoded.sources.elements == elements(),
+                      Invalid("gradients have ", encoded.sources.elements,
+                              " elements; shapes have ", elements()),
+                      done);
+    OP_REQUIRES_OK_ASYNC(
+        context, FindPlan(mesh.get(), BytesOf(encoded.codes), &plan), done);
     ThreadPool* const threads =
         context->device()->tensorflow_cpu_worker_threads()->workers;
-    auto encoding =
-        std::make_shared<Encoding>(mesh, operation(), *plan, std::move(sources),
-                                   std::move(gradients), codes);
+    const Tensor codes = encoded.codes;
+    auto encoding = std::make_shared<Encoding>(mesh, operation(), *plan,
+                                               std::move(encoded));
     const std::optional<uint64_t> use =
         Submit(context, mesh, *plan, codes, true, std::move(done));
     // From here on the op may have ended, with its context and all it owns.
@@ -389,23 +458,6 @@ class EncodeJoinMeansOp : public MeansOp {
   }
 
  private:
-  absl::Status Read(OpKernelContext* context, Sources* sources,
-                    std::vector<Tensor>* gradients, Tensor* codes) const {
-    TF_RETURN_IF_ERROR(reader_.Read(context, sources));
-    if (sources->elements != elements()) {
-      return Invalid("gradients have ", sources->elements,
-                     " elements; shapes have ", elements());
-    }
-    tensorflow::OpInputList inputs;
-    TF_RETURN_IF_ERROR(context->input_list("gradients", &inputs));
-    gradients->assign(inputs.begin(), inputs.end());
-    Tensor* output;
-    TF_RETURN_IF_ERROR(context->allocate_output(
-        "codes", TensorShape({WordsOf(elements()), 2}), &output));
-    *codes = *output;
-    return absl::OkStatus();
-  }
-
   const SourcesReader reader_;
 };
 
@@ -413,6 +465,8 @@ REGISTER_KERNEL_BUILDER(Name("TerngradJoin").Device(tensorflow::DEVICE_CPU),
                         JoinOp);
 REGISTER_KERNEL_BUILDER(
     Name("TerngradJoinMeans").Device(tensorflow::DEVICE_CPU), JoinMeansOp);
+REGISTER_KERNEL_BUILDER(
+    Name("TerngradEncodeJoin").Device(tensorflow::DEVICE_CPU), EncodeJoinOp);
 REGISTER_KERNEL_BUILDER(
     Name("TerngradEncodeJoinMeans").Device(tensorflow::DEVICE_CPU),
     EncodeJoinMeansOp);

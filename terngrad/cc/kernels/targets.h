@@ -1,4 +1,6 @@
-// Memory for the mean gradients of a bucket: outputs of an op.
+// Sums of codes and what they stand for: inputs and outputs of the ops that
+// decode. All of this also serves asynchronous ops, in which OP_REQUIRES ends
+// the process.
 
 #ifndef TERNGRAD_CC_KERNELS_TARGETS_H_
 #define TERNGRAD_CC_KERNELS_TARGETS_H_
@@ -9,19 +11,29 @@
 
 namespace terngrad {
 
-// Allocates the outputs `means`, of these shapes, and reads from the inputs
-// `scales` and `nodes` what a sum of 1 stands for. Also for asynchronous ops,
-// in which OP_REQUIRES ends the process.
-inline absl::Status MakeTargets(
-    tensorflow::OpKernelContext* context,
-    const std::vector<tensorflow::TensorShape>& shapes,
-    std::vector<Target>* targets) {
+// Reads the input `words`, sums of the codes of so many elements.
+inline absl::Status ReadSums(tensorflow::OpKernelContext* context,
+                             int64_t elements, Planes* sums) {
+  const tensorflow::Tensor* words;
+  TF_RETURN_IF_ERROR(context->input("words", &words));
+  if (words->dims() != 2 || words->dim_size(0) != WordsOf(elements) ||
+      words->dim_size(1) < 1 || words->dim_size(1) > kMaxPlanes) {
+    return Invalid("shape of words is ", words->shape().DebugString(),
+                   "; allowed is [", WordsOf(elements), ", 1 to ", kMaxPlanes,
+                   "]");
+  }
+  *sums = {words->flat<uint32_t>().data(),
+           static_cast<int>(words->dim_size(1))};
+  return absl::OkStatus();
+}
+
+// Reads from the inputs `scales` and `nodes` what a sum of 1 stands for in each
+// of n variables.
+inline absl::Status ReadUnits(tensorflow::OpKernelContext* context, int64_t n,
+                              std::vector<float>* units) {
   const tensorflow::Tensor *scales, *nodes;
-  tensorflow::OpOutputList means;
   TF_RETURN_IF_ERROR(context->input("scales", &scales));
   TF_RETURN_IF_ERROR(context->input("nodes", &nodes));
-  TF_RETURN_IF_ERROR(context->output_list("means", &means));
-  const int64_t n = shapes.size();
   if (!tensorflow::TensorShapeUtils::IsVector(scales->shape()) ||
       scales->NumElements() != n) {
     return Invalid("shape of scales is ", scales->shape().DebugString(),
@@ -33,12 +45,26 @@ inline absl::Status MakeTargets(
   }
   const float divisor = static_cast<float>(nodes->scalar<int32_t>()());
   for (int64_t i = 0; i < n; ++i) {
+    const float scale = scales->vec<float>()(i);
+    units->push_back((scale >= kSmallestScale ? scale : 0.0f) / divisor);
+  }
+  return absl::OkStatus();
+}
+
+// Allocates the outputs `means`, of these shapes, for what `ReadUnits` reads.
+inline absl::Status MakeTargets(
+    tensorflow::OpKernelContext* context,
+    const std::vector<tensorflow::TensorShape>& shapes,
+    std::vector<Target>* targets) {
+  std::vector<float> units;
+  TF_RETURN_IF_ERROR(ReadUnits(context, shapes.size(), &units));
+  tensorflow::OpOutputList means;
+  TF_RETURN_IF_ERROR(context->output_list("means", &means));
+  for (size_t i = 0; i < shapes.size(); ++i) {
     tensorflow::Tensor* mean;
     TF_RETURN_IF_ERROR(means.allocate(i, shapes[i], &mean));
-    const float scale = scales->vec<float>()(i);
-    const float usable = scale >= kSmallestScale ? scale : 0.0f;
     targets->push_back(
-        {mean->flat<float>().data(), mean->NumElements(), usable / divisor});
+        {mean->flat<float>().data(), mean->NumElements(), units[i]});
   }
   return absl::OkStatus();
 }

@@ -49,6 +49,14 @@ struct Target {
   float unit;  // value of a sum of 1
 };
 
+// A variable that is trained with momentum: its weights w and velocities v.
+struct Trained {
+  float* weights;
+  float* velocities;
+  int64_t size;
+  float unit;  // value of a sum of 1
+};
+
 // Codes, or sums of codes, of a whole bucket.
 struct Planes {
   const uint32_t* words;
@@ -86,6 +94,13 @@ struct Kernels {
   // past the caches.
   void (*decode)(const Planes& sums, const Target* targets,
                  int64_t target_count, int64_t begin, int64_t end);
+
+  // Updates elements [32 begin, 32 end) of the bucket that concatenates
+  // `variables` with their mean gradients, the values that `decode` writes:
+  // v = momentum v + mean; w -= rate v. Each operation rounds.
+  void (*momentum)(const Planes& sums, const Trained* variables,
+                   int64_t variable_count, float rate, float momentum,
+                   int64_t begin, int64_t end);
 
   // Writes integers in [-largest, largest] in the prefix code of
   // terngrad/prefix_code.py, 1 <= largest <= kLargestPacked, and returns its

@@ -521,20 +521,23 @@ struct DecodeKernel {
 };
 
 template <class Lanes>
+static inline auto DecoderOf(int planes) {
+  switch (planes) {
+    case 2:
+      return DecodeKernel<Lanes, 2>::Run;
+    case 3:
+      return DecodeKernel<Lanes, 3>::Run;
+    case 4:
+      return DecodeKernel<Lanes, 4>::Run;
+    default:
+      return DecodeKernel<Lanes, 0>::Run;
+  }
+}
+
+template <class Lanes>
 void Decode(const Planes& sums, const Target* targets, int64_t target_count,
             int64_t begin, int64_t end) {
-  const auto run = [&] {
-    switch (sums.planes) {
-      case 2:
-        return DecodeKernel<Lanes, 2>::Run;
-      case 3:
-        return DecodeKernel<Lanes, 3>::Run;
-      case 4:
-        return DecodeKernel<Lanes, 4>::Run;
-      default:
-        return DecodeKernel<Lanes, 0>::Run;
-    }
-  }();
+  const auto run = DecoderOf<Lanes>(sums.planes);
   VisitParts(
       targets, target_count, begin * kWordBits, end * kWordBits,
       [&](const Target& target, int64_t first, int64_t last, int64_t offset) {
@@ -542,12 +545,62 @@ void Decode(const Planes& sums, const Target* targets, int64_t target_count,
       });
 }
 
+// ---- Updates ---------------------------------------------------------------
+
+// Means are decoded in small parts, which the cache holds until they are used:
+// an update reads and writes only weights and velocities in memory.
+template <class Lanes>
+class MomentumKernel {
+ public:
+  static void Run(const Planes& sums, const Trained* variables,
+                  int64_t variable_count, float rate, float momentum,
+                  int64_t begin, int64_t end) {
+    const auto decode = DecoderOf<Lanes>(sums.planes);
+    VisitParts(variables, variable_count, begin * kWordBits, end * kWordBits,
+               [&](const Trained& variable, int64_t first, int64_t last,
+                   int64_t offset) {
+                 for (int64_t i = first; i < last; i += kPart) {
+                   const int64_t count = Smaller(kPart, last - i);
+                   float means[kPart];
+                   const Target part = {means, count, variable.unit};
+                   decode(sums, offset + i - first, count, part, 0);
+                   Update(means, count, rate, momentum, variable.velocities + i,
+                          variable.weights + i);
+                 }
+               });
+  }
+
+ private:
+  static constexpr int kPart = 1024;  // a multiple of kWordBits
+
+  static void Update(const float* means, int64_t count, float rate,
+                     float momentum, float* velocities, float* weights) {
+    const auto kept = Lanes::Broadcast(momentum);
+    const auto back = Lanes::Broadcast(-rate);
+    int64_t i = 0;
+    for (; i + kLanes <= count; i += kLanes) {
+      Prefetch(velocities + i, kLanes);
+      Prefetch(weights + i, kLanes);
+      const auto velocity =
+          Lanes::Add(Lanes::Multiply(Lanes::Load(velocities + i), kept),
+                     Lanes::Load(means + i));
+      Lanes::Store(velocities + i, velocity);
+      Lanes::Store(weights + i, Lanes::Add(Lanes::Load(weights + i),
+                                           Lanes::Multiply(velocity, back)));
+    }
+    for (; i < count; ++i) {
+      velocities[i] = velocities[i] * momentum + means[i];
+      weights[i] -= velocities[i] * rate;
+    }
+  }
+};
+
 // The table for an instruction set.
 template <class Lanes>
 inline constexpr Kernels kKernelsOf = {
     Lanes::kPath,          StatsKernel<Lanes>::Run, Encode<Lanes>,
-    SumKernel<Lanes>::Run, Decode<Lanes>,           PackPrefix<Lanes>,
-    UnpackPrefix<Lanes>};
+    SumKernel<Lanes>::Run, Decode<Lanes>,           MomentumKernel<Lanes>::Run,
+    PackPrefix<Lanes>,     UnpackPrefix<Lanes>};
 
 }  // namespace terngrad
 

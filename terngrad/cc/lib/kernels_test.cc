@@ -713,6 +713,101 @@ void LargeTargetsGetTheSameMeans(const Kernels& kernels) {
   }
 }
 
+// ---- Updates ---------------------------------------------------------------
+
+constexpr float kMomentum = 0.9f;
+
+// Weights of these sizes, and their velocities.
+struct Variables {
+  std::vector<Floats> weights, velocities;
+
+  explicit Variables(const std::vector<int64_t>& sizes) {
+    Random random(11);
+    std::uniform_real_distribution<float> some(-2.0f, 2.0f);
+    for (const int64_t size : sizes) {
+      for (auto* floats : {&weights, &velocities}) {
+        floats->emplace_back(size);
+        for (float& value : floats->back()) {
+          value = random() % 8 ? some(random) : -0.0f;
+        }
+      }
+    }
+  }
+
+  void Update(const Kernels& kernels, const Words& words, int planes,
+              float rate, int64_t begin, int64_t end) {
+    std::vector<Trained> all;
+    for (size_t i = 0; i < weights.size(); ++i) {
+      all.push_back({weights[i].data(), velocities[i].data(),
+                     static_cast<int64_t>(weights[i].size()),
+                     kUnits[i % std::size(kUnits)]});
+    }
+    kernels.momentum({words.data(), planes}, all.data(), all.size(), rate,
+                     kMomentum, begin, end);
+  }
+
+  void NaiveUpdate(const Words& words, int planes, float rate, int64_t begin,
+                   int64_t end) {
+    const Integers sums = IntegersOf(words, planes);
+    int64_t e = 0;
+    for (size_t i = 0; i < weights.size(); ++i) {
+      for (size_t j = 0; j < weights[i].size(); ++j, ++e) {
+        if (e < kWordBits * begin || e >= kWordBits * end) continue;
+        const float mean =
+            kUnits[i % std::size(kUnits)] * static_cast<float>(sums[e]);
+        float& velocity = velocities[i][j];
+        velocity = kMomentum * velocity + mean;
+        weights[i][j] = weights[i][j] - rate * velocity;
+      }
+    }
+  }
+
+  void CheckEquals(const Variables& other) const {
+    for (size_t i = 0; i < weights.size(); ++i) {
+      CHECK_SAME(weights[i], other.weights[i]);
+      CHECK_SAME(velocities[i], other.velocities[i]);
+    }
+  }
+};
+
+void CheckUpdate(const Kernels& kernels, const std::vector<int64_t>& sizes,
+                 int planes, int64_t groups, int64_t begin, int64_t end,
+                 Random& random) {
+  TRY("%d planes, [%d, %d)", planes, static_cast<int>(begin),
+      static_cast<int>(end));
+  const Words words = SomeWords(groups * planes, random);
+  Variables got(sizes), want(sizes);
+  for (const float rate : {0.03f, 0.0f}) {
+    got.Update(kernels, words, planes, rate, begin, end);
+    want.NaiveUpdate(words, planes, rate, begin, end);
+  }
+  got.CheckEquals(want);
+}
+
+void MomentumUpdatesWithTheMeans(const Kernels& kernels) {
+  Random random(12);
+  const std::vector<int64_t> sizes(std::begin(kTargetSizes),
+                                   std::end(kTargetSizes));
+  const int64_t groups = GroupsOf(Targets().All().size());
+  for (int planes = 1; planes <= kMaxPlanes; ++planes) {
+    CheckUpdate(kernels, sizes, planes, groups + 3, 0, groups + 3, random);
+  }
+  for (int64_t begin = 0; begin <= groups; ++begin) {
+    for (int64_t end = begin; end <= groups; ++end) {
+      CheckUpdate(kernels, sizes, 3, groups, begin, end, random);
+    }
+  }
+}
+
+void LargeVariablesAreUpdatedPartByPart(const Kernels& kernels) {
+  Random random(13);
+  for (int64_t size : {1023, 1024, 1025, 2048, 5000}) {
+    const int64_t groups = GroupsOf(7 + size);
+    CheckUpdate(kernels, {7, size}, 3, groups, 0, groups, random);
+    CheckUpdate(kernels, {7, size}, 3, groups, 5, groups - 1, random);
+  }
+}
+
 // ---- Prefix code -----------------------------------------------------------
 
 using Octets = std::vector<uint8_t>;
@@ -884,6 +979,11 @@ void ThePathGivesThePortableOnesBits(const Kernels& kernels) {
     const Words words = SomeWords(40 * planes, random);
     CHECK_SAME(Decode(kernels, words, planes, 0, 40),
                Decode(portable, words, planes, 0, 40));
+
+    Variables trained({1000, 250}), same_ones({1000, 250});
+    trained.Update(kernels, words, planes, 0.03f, 0, 40);
+    same_ones.Update(portable, words, planes, 0.03f, 0, 40);
+    trained.CheckEquals(same_ones);
   }
 }
 
@@ -911,6 +1011,8 @@ constexpr struct {
     LAW(MeansAreUnitsTimesSums),
     LAW(AnyPartOfTheMeansCanBeWrittenAlone),
     LAW(LargeTargetsGetTheSameMeans),
+    LAW(MomentumUpdatesWithTheMeans),
+    LAW(LargeVariablesAreUpdatedPartByPart),
     LAW(ThePrefixCodeIsThatOfItsFormat),
     LAW(TheDocumentedBytesArePacked),
     LAW(BytesOfNoCodeAreRefusedOrGiveIntegersInRange),

@@ -43,7 +43,8 @@ struct PortableLanes {
     std::memcpy(words, x.part, sizeof(x));
   }
   static Floats Broadcast(float value) {
-    return Make<Floats>([&](int) { return Float4{} + value; });
+    return Make<Floats>(
+        [&](int) { return Float4{value, value, value, value}; });
   }
   static Floats Add(const Floats& a, const Floats& b) {
     return Make<Floats>([&](int i) { return a.part[i] + b.part[i]; });

@@ -21,6 +21,13 @@ absl::Status JoinShape(InferenceContext* c) {
   return absl::OkStatus();
 }
 
+absl::Status EncodeJoinShape(InferenceContext* c) {
+  c->set_output(0, c->Matrix(c->UnknownDim(), 2));
+  c->set_output(1, c->Matrix(c->UnknownDim(), c->UnknownDim()));
+  c->set_output(2, c->Vector(2));
+  return absl::OkStatus();
+}
+
 absl::Status JoinMeansShape(InferenceContext* c) {
   TF_RETURN_IF_ERROR(ShapesOfAttribute(c));
   c->set_output(c->num_outputs() - 1, c->Vector(2));
@@ -63,6 +70,34 @@ operation: index of the operation, which this process has declared.
 shape: of `joined`, fully defined.
 Another size or index is an InvalidArgument error. An Unavailable error names
 the process that was lost.
+)doc");
+
+REGISTER_OP("TerngradEncodeJoin")
+    .Input("gradients: n * float")
+    .Input("bounds: float")
+    .Input("scales: float")
+    .Input("seed: uint64")
+    .Input("step: int64")
+    .Input("node: int32")
+    .Output("codes: uint32")
+    .Output("sums: uint32")
+    .Output("octets: int64")
+    .Attr("n: int >= 1")
+    .Attr("variables: list(int)")
+    .Attr("mesh: int")
+    .Attr("operation: int")
+    .SetIsStateful()
+    .SetShapeFn(EncodeJoinShape)
+    .Doc(R"doc(
+TerngradEncode, then TerngradJoin: parts of the codes are sent while others are
+still being encoded.
+
+gradients, bounds, scales, seed, step, node, variables: as for TerngradEncode.
+codes: the words of TerngradEncode, by the path that the operation was declared
+  with.
+sums: what the operation gives: uint32 [G, k].
+mesh, operation, octets: as for TerngradJoin; it adds codes.
+Errors are those of both.
 )doc");
 
 REGISTER_OP("TerngradJoinMeans")

@@ -144,4 +144,28 @@ path: as for TerngradStats.
 Other shapes or values are InvalidArgument errors.
 )doc");
 
+REGISTER_OP("TerngradApplyMomentum")
+    .Input("words: uint32")
+    .Input("scales: float")
+    .Input("nodes: int32")
+    .Input("rate: float")
+    .Input("weights: n * resource")
+    .Input("velocities: n * resource")
+    .Attr("n: int >= 1")
+    .Attr("momentum: float")
+    .Attr("path: string = ''")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext*) { return absl::OkStatus(); })
+    .Doc(R"doc(
+TerngradDecode, then ResourceApplyMomentum of each mean, with the same bits: in
+one pass over the memory of weights and velocities, and none for the means.
+
+words, scales, nodes, path: as for TerngradDecode.
+rate: scalar, the learning rate.
+weights: float variables of the bucket in its order.
+velocities: of the weights, in their shapes.
+momentum: share of a velocity that is kept.
+Other shapes or values are InvalidArgument errors.
+)doc");
+
 }  // namespace terngrad
