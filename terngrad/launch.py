@@ -73,15 +73,24 @@ def main(argv: Sequence[str]) -> int:
         relays=True,
         is_elastic=False,
     )
-    return run.run()
+    try:
+        return run.run()
+    except OSError as error:
+        sys.exit(f"launch: cannot start {error.filename}: {error.strerror}")
+
+
+def _whole(text: str) -> int:
+    if not text.removeprefix("-").isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r}; allowed are whole numbers")
+    return int(text)
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = _Parser("python -m terngrad.launch", description=__doc__, formatter_class=_Help)
-    parser.add_argument("-n", type=int, metavar="N", help="number of processes on this machine")
+    parser.add_argument("-n", type=_whole, metavar="N", help="number of processes on this machine")
     parser.add_argument(
         "--ps",
-        type=int,
+        type=_whole,
         default=0,
         metavar="N",
         help="exchange through N parameter servers, which run the program up to its join; with "
@@ -90,7 +99,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--hosts", metavar="A,B,C", help="one process on each, through ssh")
     parser.add_argument(
         "--port",
-        type=int,
+        type=_whole,
         help="with --hosts: first port of each host's processes; without parameter servers the "
         f"first host also needs the one {_CONTROL_PORT_ABOVE} above (default: {_PORT}); processes "
         "of -n take free ports",
@@ -141,6 +150,12 @@ def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> No
         arguments.port = _PORT if arguments.port is None else arguments.port
         if not 0 < arguments.port < (1 << 16) - _CONTROL_PORT_ABOVE:
             parser.error(f"--port is {arguments.port}; allowed are 1 to 64535")
+    try:
+        shlex.split(arguments.ssh or "")
+    except ValueError as error:
+        parser.error(f"--ssh is {arguments.ssh!r}: {error}")
+    if arguments.command[:1] == ["--"]:
+        del arguments.command[0]
     if arguments.module:
         arguments.command = ["-m", *arguments.module]
     if not arguments.command:

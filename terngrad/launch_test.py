@@ -16,11 +16,11 @@ PROGRAM = """
 import os, signal, sys, time
 rank = os.environ["TERNGRAD_RANK"]
 print("worker", rank, *sys.argv[1:], os.environ["TERNGRAD_HOSTS"], os.getcwd(), flush=True)
-if sys.argv[1] == "fail" and rank == "1":
+if sys.argv[1].startswith("fail") and rank == "1":
     sys.exit(5)
 if sys.argv[1] == "stubborn":
     signal.signal(signal.SIGTERM, lambda *_: print("not yet", flush=True))
-if sys.argv[1] != "ok":
+if sys.argv[1] not in ("ok", "fail alone"):
     time.sleep(60)
     time.sleep(60)
 """
@@ -92,6 +92,20 @@ def test_a_failure_ends_the_others_and_gives_the_exit_status(program, places):
 
 
 @pytest.mark.slow
+def test_a_failure_is_named_where_the_others_have_ended_by_then(program):
+    with launched("-n", "2", program, "fail alone") as run:
+        assert run.finish() == 5, run.output
+        assert re.search(r"^1 ended with 5\.$", run.output, re.M), run.output
+
+
+@pytest.mark.slow
+def test_an_interpreter_that_is_missing_ends_in_one_line(program):
+    with launched("-n", "2", "--python=/no/python", program, "ok") as run:
+        assert run.finish() == 1
+        assert run.output == "launch: cannot start /no/python: No such file or directory\n"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_all(program, places, number):
     with launched(*places, program, "wait") as run:
@@ -152,7 +166,9 @@ def test_a_process_that_does_not_end_is_killed(program):
         (["-n", "2", "--hosts=a", "x.py"], "needs -n or --hosts, and not both"),
         (["-n", "2"], r"needs a program, as train.py or -m package.train"),
         (["-n", "0", "x.py"], "-n is 0; allowed are whole numbers of 1 and more"),
-        (["-n", "two", "x.py"], "-n: invalid int value: 'two'"),
+        (["-n", "two", "x.py"], "-n: 'two'; allowed are whole numbers"),
+        (["--hosts=a", '--ssh="open', "x.py"], "--ssh is '\"open': No closing quotation"),
+        (["-n", "2", "--", "gone.py"], "no such program: gone.py"),
         (["-n", "2", "gone.py"], "no such program: gone.py"),
         (["--hosts=a,,b", "x.py"], "--hosts has ''; allowed are names of hosts"),
         (["--hosts=a", "--port=0", "x.py"], "--port is 0; allowed are 1 to 64535"),

@@ -21,6 +21,7 @@ from __future__ import annotations
 import builtins
 import functools
 import math
+import numbers
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -116,11 +117,11 @@ def encode(
     words = np.empty((rows, 2), np.uint32)
     sources = (library.Source * count)(
         *(
-            (values.ctypes.data, values.size, first[i], index[i], bound[i], scale[i])
+            (values.ctypes.data, values.size, int(first[i]), int(index[i]), bound[i], scale[i])
             for i, values in enumerate(arrays)
         )
     )
-    key = library.NodeKey(seed, step & 0xFFFFFFFF, node)
+    key = library.NodeKey(int(seed), int(step) & 0xFFFFFFFF, int(node))
     _call("encode", sources, count, key, rows, words.ctypes.data)
     return words
 
@@ -162,7 +163,8 @@ def decode(
 
     Args:
       words: uint32 [ceil(M / 32), k], the sums; k is 1 to 18.
-      scales: float32 [v]; those below 2^-100 count as 0.
+      scales: float32 [v]; NaN and those below 2^-100 count as 0. Give infinity where a gradient is
+        not finite: its variable's means are then infinite or NaN.
       nodes: number of nodes in the sums, 1 or more.
       shapes: shapes of the v variables, in the bucket's order.
 
@@ -175,6 +177,8 @@ def decode(
     array = _planes(words, "words")
     scale = _vector(scales, len(shapes), "scales")
     _check_range([nodes], MAX_NODES + 1, "nodes", low=1)
+    for i, shape in enumerate(shapes):
+        _check_range(shape, 1 << 63, f"shapes[{i}]")
     means = [np.empty(shape, np.float32) for shape in shapes]
     rows = _rows(mean.size for mean in means)
     if len(array) != rows:
@@ -224,11 +228,13 @@ def _vector(values: ArrayLike, count: int, name: str) -> NDArray[np.float32]:
 def _integers(values: Sequence[int], count: int, name: str) -> list[int]:
     if len(values) != count:
         raise ValueError(f"{name} has {len(values)} entries; must have {count}, as gradients has")
-    return [int(value) for value in values]
+    return list(values)
 
 
 def _check_range(values: Sequence[int], end: int, name: str, low: int = 0) -> None:
     for value in values:
+        if not isinstance(value, numbers.Integral):
+            raise ValueError(f"{name} is {value!r}; must be an integer")
         if not low <= value < end:
             raise ValueError(f"{name} is {value}; must be {low} to {end - 1}")
 

@@ -164,6 +164,7 @@ class LocalRun:
         self._are_told = False  # whether the parameter servers were asked to end
         self._threads: list[threading.Thread] = []
         self._ends: list[_Event] = []
+        self._failure: _Event | None = None  # that decides the exit status
         self._is_hushed = False  # whether tracebacks of Ctrl-C were left out
 
     def run(self) -> int:
@@ -175,11 +176,13 @@ class LocalRun:
         try:
             for member in self._members:
                 self._start(member)
-            return self._wait()
+            status = self._wait()
         finally:
             for process in self._processes:
                 process.kill()
             self._show_rest()
+        self._name_failure()
+        return status
 
     def _start(self, member: Process) -> None:
         if self._requests.events:
@@ -256,11 +259,16 @@ class LocalRun:
             time.sleep(_LOOK_SECS)
 
     def _status(self, first: _Event) -> int:
+        """Returns the status of the process that failed first by itself."""
+        self._failure = self._blamed(first)
+        return self._failure.status
+
+    def _blamed(self, first: _Event) -> _Event:
         if first in self._requests.events or first.status != _OF_LOST_OTHERS:
-            return first.status
+            return first
         own = [end for end in sorted(self._ends) if end.status not in (0, _OF_LOST_OTHERS)]
         limits = [event.monotonic_secs for event in self._requests.events] + [self._hurried_at]
-        return next((e.status for e in own if e.monotonic_secs < min(limits)), first.status)
+        return next((end for end in own if end.monotonic_secs < min(limits)), first)
 
     def _status_of_silence(self) -> int:
         """Returns 0, unless all workers were killed and none reported a failure."""
@@ -285,6 +293,12 @@ class LocalRun:
                 self._output.show(f"{failure.text}: the others are asked to end.")
             for process in left:
                 _send(process, signal.SIGTERM)
+
+    def _name_failure(self) -> None:
+        """Names the process that failed, if the others ended before they were asked to."""
+        is_silent = self._notice_secs is None or self._requests.events or len(self._members) < 2
+        if self._failure and self._hurried_at == math.inf and not is_silent:
+            self._output.show(f"{self._failure.text}.")
 
     def _end_servers(self) -> None:
         """Ends parameter servers that no worker ever reached; the others end with the workers."""

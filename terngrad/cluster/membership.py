@@ -32,6 +32,8 @@ _BEATS = 4  # minimum number of signs of life before a time-out
 _LAST_WORDS_SECS = 2.0
 _EXIT_CODE = 1
 _shown: list[BaseException] = []
+# Held while a traceback is written, which another thread's last words would cut in two.
+speaking = threading.RLock()
 
 Facts = Mapping[str, str]
 
@@ -52,8 +54,11 @@ def end_process(message: str) -> None:
 
 
 def _say(message: str) -> None:
+    is_alone = speaking.acquire(timeout=_LAST_WORDS_SECS / 2)
     with contextlib.suppress(Exception):
         print(message, end="\n" if message else "", file=sys.stderr, flush=True)
+    if is_alone:
+        speaking.release()
     with contextlib.suppress(Exception):
         sys.stdout.flush()
 

@@ -62,7 +62,13 @@ def _by_collective(meeting: Meeting) -> Group:
 def _control_address(role: Role) -> str:
     """HOST:PORT at which the chief listens for the others."""
     host, _, port = role.worker_hosts[0].rpartition(":")
-    return f"{host}:{role.control_port or int(port) + _CONTROL_PORT_ABOVE}"
+    chosen = role.control_port or int(port) + _CONTROL_PORT_ABOVE
+    if not 0 < chosen < 1 << 16:
+        raise ValueError(
+            f"join: the chief listens at port {chosen}; allowed are 1 to 65535: without "
+            f"control_port it is {_CONTROL_PORT_ABOVE} above the chief's port in hosts"
+        )
+    return f"{host}:{chosen}"
 
 
 def _by_launcher(

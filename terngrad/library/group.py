@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from terngrad.cluster.channel import MembershipError
-from terngrad.cluster.membership import note_shown, was_shown
+from terngrad.cluster.membership import note_shown, speaking, was_shown
 from terngrad.cluster.pulse import STEP, Pulse
 from terngrad.exchange.connection import Connection
 from terngrad.exchange.operation_errors import LOSSES, OperationError, reason
@@ -120,9 +120,9 @@ class Group(contextlib.AbstractContextManager):
         self._counts[kind] += 1
         return self._counts[kind] - 1
 
-    def begin_step(self) -> None:
-        """Counts a part of a step that is made with the others."""
-        self.pulse.begin(STEP)
+    def begin_step(self, what: str = STEP) -> None:
+        """Counts a part of a step that is made with the others; see `Pulse.begin`."""
+        self.pulse.begin(what)
 
     def agree(self, facts: Mapping[str, str], what: str) -> None:
         """Compares facts with those of the other processes, and waits for these.
@@ -142,12 +142,16 @@ class Group(contextlib.AbstractContextManager):
         """Gives variables of all processes the chief's values.
 
         Args:
-          variables: tf.Variables or Keras variables, of equal shapes and types on all processes.
+          variables: tf.Variables or Keras variables of numbers, of equal shapes and types on all
+            processes.
 
         Raises:
+          TypeError: there is something else.
           MembershipError: names a process whose variables have other shapes or types.
         """
         held = [plain(variable) for variable in variables]
+        for variable in held:
+            _check_numbers(variable.name, variable.dtype.as_numpy_dtype)
         self.check_open()
         if self.connection is None or not held:
             return
@@ -178,13 +182,19 @@ class Group(contextlib.AbstractContextManager):
     def all_gather(self, array: np.ndarray, *, what: str = "all_gather") -> np.ndarray:
         """Returns the arrays of all processes, in the order of their ranks: [...] -> [size, ...].
 
-        For small arrays, such as metrics. They must have equal shapes and types. `what` is its name
-        in the error that says which process does something else meanwhile.
+        For small arrays of numbers, such as metrics. `what` is its name in the error that says
+        which process does something else meanwhile.
+
+        Raises:
+          TypeError: it is no array of numbers.
+          MembershipError: names a process whose array has another shape or type.
         """
         self.check_open()
         array = np.asarray(array)
+        _check_numbers(what, array.dtype)
         if self.connection is None:
             return array[np.newaxis]
+        self.agree({f"the array to {what}": f"{array.dtype.name}{list(array.shape)}"}, what)
         self.pulse.begin(what)
         packed = tf.constant(_packed([array]))
         # Transports tell shapes apart by names; a ps knows few names, and counts the calls.
@@ -225,7 +235,8 @@ class Group(contextlib.AbstractContextManager):
         """Shows an error while this process still waits to learn which process was lost, if any."""
 
         def show() -> None:
-            self._show(type(error), error, error.__traceback__)
+            with speaking:
+                self._show(type(error), error, error.__traceback__)
             self._shown = error
             why = "to learn whether another process was lost"
             print(f"{self.label} waits for its time-out {why}.", file=sys.stderr, flush=True)
@@ -264,7 +275,8 @@ class Group(contextlib.AbstractContextManager):
             except ValueError as why:
                 said = "" if why is error else str(why)
         if error is not self._shown:
-            self._show(kind, error, traceback)
+            with speaking:
+                self._show(kind, error, traceback)
             self._shown = error
         if said:
             print(said, file=sys.stderr, flush=True)
@@ -291,8 +303,22 @@ def _own(error: OperationError) -> RuntimeError:
 
 
 def plain(variable: Any) -> tf.Variable:
-    """Returns TensorFlow's variable of a Keras variable, or the variable itself."""
-    return variable if isinstance(variable, tf.Variable) else variable.value
+    """Returns TensorFlow's variable of a Keras variable, or the variable itself.
+
+    Raises:
+      TypeError: it is neither.
+    """
+    if isinstance(variable, tf.Variable):
+        return variable
+    if not isinstance(held := getattr(variable, "value", None), tf.Variable):
+        kind = type(variable).__name__
+        raise TypeError(f"a list of tf.Variables or Keras variables has an item of type {kind}")
+    return held
+
+
+def _check_numbers(name: str, dtype: Any) -> None:
+    if np.dtype(dtype).kind in "OSU":
+        raise TypeError(f"{name} holds {np.dtype(dtype).name}; allowed are numbers and bools")
 
 
 def _is_closed(facts: Mapping[str, str]) -> None:

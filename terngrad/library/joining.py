@@ -125,6 +125,8 @@ def _given(
     if ps_hosts or job == "ps":
         _check_hosts("ps_hosts", ps_hosts)
     name, own = ("ps_hosts", ps_hosts) if job == "ps" else ("hosts", hosts)
+    if not isinstance(rank, int):
+        raise TypeError(f"join: rank is {rank!r}; allowed are integers")
     if not 0 <= rank < len(own):
         allowed = f"0 to {len(own) - 1}, an index of {name}"
         raise ValueError(f"join: rank is {rank}; allowed are {allowed}")

@@ -83,10 +83,15 @@ def test_law_4_parameter_servers_and_nodes_of_one_process_give_fit_the_same_bits
         np.testing.assert_array_equal(chief[name], other[name])
 
 
-@pytest.mark.parametrize("servers", [0, 1])
-def test_law_4_a_subclassed_model_gets_its_weights_in_the_first_step(tmp_path, servers):
-    chief, other = fitted(tmp_path / "two", 2, "--unbuilt", servers=servers)
-    (nodes,) = fitted(tmp_path / "nodes", 1, "--unbuilt", "--nodes=2")
+@pytest.mark.parametrize(
+    ("model", "servers"), [("call", 0), ("sequential", 0), ("train_step", 0), ("call", 1)]
+)
+def test_law_4_a_model_without_weights_gets_the_chiefs_before_the_first_step(
+    tmp_path, model, servers
+):
+    """Also where dropout draws for each node."""
+    chief, other = fitted(tmp_path / "two", 2, f"--unbuilt={model}", servers=servers)
+    (nodes,) = fitted(tmp_path / "nodes", 1, f"--unbuilt={model}", "--nodes=2")
     assert_same_weights(chief, other, nodes)
 
 

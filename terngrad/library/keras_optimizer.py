@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS
 from terngrad.library.group import Group, plain
-from terngrad.library.reducer import Gradient, Reducer
+from terngrad.library.reducer import Gradient, Reducer, check_graph, check_settings
 from terngrad.library.shared import Shared
 
 Optimizer = TypeVar("Optimizer", bound=keras.optimizers.Optimizer)
@@ -85,11 +85,12 @@ def distribute(
         "gradients": gradients,
         "clip_factor": clip_factor,
         "size_to_binarize": size_to_binarize,
-        "float_layers": tuple(float_layers),
+        "float_layers": float_layers,
         "seed": seed,
         "nodes": nodes,
         "bucket_elements": bucket_elements,
     }
+    check_settings(**settings)
     _attach(optimizer, GradientExchange(group, settings))
     return optimizer
 
@@ -119,6 +120,7 @@ class GradientExchange:
       group: the processes.
       nodes: number of nodes of this process.
       is_within: whether another optimizer of Keras uses this one.
+      is_building: whether a train_step is traced only for the variables that it makes.
       due: variables of the accumulated gradients that are about to be applied.
       reducers: by the keys of the variables that they serve.
       memory_folder: where this process saves what codecs keep between steps; "" = nowhere.
@@ -129,6 +131,7 @@ class GradientExchange:
         self.group = group
         self.nodes: int = settings["nodes"]
         self.is_within = False
+        self.is_building = False
         self.due: Sequence[Any] | None = None
         self.reducers: dict[tuple[str, ...], Reducer] = {}
         self.memory_folder = ""
@@ -259,6 +262,9 @@ class Exchanging:
             return
         variables = list(trainable_variables)
         grads = list(grads)
+        if exchange.is_building:
+            super().apply(grads, variables)
+            return
         if len(grads) != len(variables):
             raise ValueError(
                 f"apply: {len(grads)} gradients; allowed are {len(variables)}, one a variable"
@@ -307,8 +313,8 @@ class Exchanging:
 
     def _clip_gradients(self, grads):
         # The first that Keras does with accumulated gradients, in the branch of a due update.
-        if self.gradient_accumulation_steps:
-            exchange: GradientExchange = vars(self)[_STATE]
+        exchange: GradientExchange = vars(self)[_STATE]
+        if self.gradient_accumulation_steps and not exchange.is_building:
             grads = exchange.means(self, [grads], exchange.due)
         return super()._clip_gradients(grads)
 
@@ -352,20 +358,4 @@ def _check_graph(exchange: GradientExchange) -> None:
             "a LossScaleOptimizer or MultiOptimizer is around the distributed optimizer: "
             "distribute the outermost one, distribute(LossScaleOptimizer(optimizer), group)"
         )
-    graph = tf.compat.v1.get_default_graph() if not tf.executing_eagerly() else None
-    while graph is not None:
-        if _is_for_xla(graph):
-            raise ValueError(
-                "jit_compile=True: XLA cannot compile the exchange between processes; allowed is "
-                "jit_compile=False, in model.compile or tf.function"
-            )
-        graph = getattr(graph, "outer_graph", None)
-
-
-def _is_for_xla(graph: tf.Graph) -> bool:
-    context = graph._get_control_flow_context()
-    while context is not None:
-        if context.IsXLAContext():
-            return True
-        context = context.outer_context
-    return False
+    check_graph()

@@ -7,8 +7,9 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from tensorflow.python.eager import context
 
-from terngrad.library.group import plain
+from terngrad.library import keras_state
 from terngrad.library.keras_optimizer import GradientExchange
 from terngrad.library.keras_signals import SIGNALS
 from terngrad.library.shared import Shared
@@ -17,8 +18,10 @@ from terngrad.library.shared import Shared
 class SharedStep:
     """A model's train_step, followed by the means of moving statistics and of wishes to stop."""
 
-    def __init__(self, model: keras.Model, exchange: GradientExchange) -> None:
-        self.exchange = exchange
+    def __init__(self, model: keras.Model, exchanges: Sequence[GradientExchange]) -> None:
+        """Shares by the first of the model's exchanges."""
+        self.exchange = exchange = exchanges[0]
+        self._exchanges = exchanges
         self._model = model
         self._train_step: Callable = model.train_step
         self._shared = Shared(exchange.group, f"fit {exchange.group.count('fit')}", exchange.nodes)
@@ -29,14 +32,14 @@ class SharedStep:
         self._unbuildable: Exception | None = None  # why only the train_step can build the model
 
     @classmethod
-    def of(cls, model: keras.Model, exchange: GradientExchange) -> SharedStep:
+    def of(cls, model: keras.Model, exchanges: Sequence[GradientExchange]) -> SharedStep:
         """Returns the model's shared step; the first call puts it into the model."""
         found = getattr(model.train_step, "__self__", None)
         if isinstance(found, cls):
-            if found.exchange is exchange:
+            if found._exchanges == exchanges:
                 return found
             model.train_step = found._train_step
-        made = cls(model, exchange)
+        made = cls(model, exchanges)
         model.train_step = made.run
         model.train_function = None
         return made
@@ -49,35 +52,62 @@ class SharedStep:
         if self.exchange.nodes > 1:
             return self._run_nodes(data)
         logs = self._train_step(data)
-        self._share(data, [_values(moving_statistics(self._model))])
+        self._share(data, [keras_state.values(keras_state.moving_statistics(self._model))])
         return logs
 
     def _build(self, data: Any) -> None:
         """Gives a model that has no weights before its first batch those of the chief."""
         if all(layer.built for layer in self._model._flatten_layers()):
             return
-        if getattr(self._train_step, "__func__", None) is not keras.Model.train_step:
+        is_kerass = getattr(self._train_step, "__func__", None) is keras.Model.train_step
+        if tf.executing_eagerly() and not is_kerass:
             return  # only it knows what the model's input is
         before = len(self._model.weights)
         try:
-            inputs, _, _ = keras.utils.unpack_x_y_sample_weight(data)
-            self._model(inputs, training=False)  # nothing needs the outputs
+            if tf.executing_eagerly():
+                inputs, _, _ = keras.utils.unpack_x_y_sample_weight(data)
+                self._model(inputs, training=False)  # nothing needs the outputs
+            else:
+                self._trace(data)
         except Exception as error:  # of the user's own code; the train_step raises it, too
             self._unbuildable = error
             return
         if len(self._model.weights) > before:
+            group = self.exchange.group
             with tf.init_scope():
-                self.exchange.group.broadcast(self._model.weights)
+                group.broadcast(self._model.weights)
+                keras_state.share_seeds(self._model, group, self.exchange.nodes)
+
+    def _trace(self, data: Any) -> None:
+        """Makes the variables of a step, outside the graph in which they would have no values."""
+        specs = tf.nest.map_structure(
+            lambda part: tf.type_spec_from_value(part) if tf.is_tensor(part) else part, data
+        )
+        step = tf.function(self._train_step, autograph=False)
+        for exchange in self._exchanges:
+            exchange.is_building = True
+        try:
+            with context.eager_mode():  # tf.init_scope would pause the step's own gradient tape
+                step.get_concrete_function(specs)
+        finally:
+            for exchange in self._exchanges:
+                exchange.is_building = False
 
     def _run_nodes(self, data: Any) -> Any:
         """Lets each node begin with the same moving statistics; returns the last one's logs."""
-        statistics = moving_statistics(self._model)
-        start, by_node = _values(statistics), []
+        statistics = keras_state.moving_statistics(self._model)
+        seeds = keras_state.seed_states(self._model)
+        start, by_node = keras_state.values(statistics), []
+        drawn = [seed.read_value() for seed in seeds]
+        first = last = self.exchange.group.rank * self.exchange.nodes
         for node, part in enumerate(_parts(data, self.exchange.nodes)):
-            _assign(statistics, start)
+            last = first + node
+            keras_state.assign(statistics, start)
+            keras_state.assign_seeds(seeds, drawn, first, last)
             with self.exchange.computing(node):
                 logs = self._train_step(part)
-            by_node.append(_values(moving_statistics(self._model)))
+            by_node.append(keras_state.values(keras_state.moving_statistics(self._model)))
+        keras_state.assign_seeds(seeds, [seed.read_value() for seed in seeds], last, first)
         if len(by_node[0]) != len(start):
             raise ValueError(
                 f"nodes={self.exchange.nodes}: only the model's train_step can build it; build its "
@@ -93,7 +123,7 @@ class SharedStep:
             own = self._wishes.read_value()
             wishes, *means = self._shared.mean(*[[own, *values] for values in by_node])
         self._heard.assign(wishes)
-        _assign(moving_statistics(self._model), means)
+        keras_state.assign(keras_state.moving_statistics(self._model), means)
 
     def heard(self) -> list[float]:
         """What processes wished before the last step: to stop, and by which signal."""
@@ -119,23 +149,6 @@ def _tensors(data: Any) -> list[tf.Tensor]:
     """Returns the tensors of a batch."""
     parts = tf.nest.flatten(data, expand_composites=True)
     return [part for part in parts if tf.is_tensor(part)]
-
-
-def moving_statistics(model: keras.Model) -> list[keras.Variable]:
-    """Returns float variables that layers change by themselves, such as those of batch norm."""
-    # A layer's own ones: its public lists also hold frozen weights, and those of layers within.
-    own = [v for n in model._flatten_layers() if n.trainable for v in n._non_trainable_variables]
-    floats = [v for v in own if "float" in keras.backend.standardize_dtype(v.dtype)]
-    return list({id(v): v for v in floats}.values())
-
-
-def _values(variables: Sequence[keras.Variable]) -> list[tf.Tensor]:
-    return [plain(variable).read_value() for variable in variables]
-
-
-def _assign(variables: Sequence[keras.Variable], values: Sequence[tf.Tensor]) -> None:
-    for variable, value in zip(variables, values, strict=True):
-        plain(variable).assign(value)
 
 
 def _parts(data: Any, nodes: int) -> list[Any]:

@@ -8,13 +8,13 @@ import shutil
 import signal
 import sys
 import warnings
-import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
+from terngrad.library import keras_state
 from terngrad.library.group import Group, plain
 from terngrad.library.keras_optimizer import GradientExchange, exchange_of, lift
 from terngrad.library.keras_signals import SIGNALS, Signals
@@ -22,13 +22,18 @@ from terngrad.library.keras_step import SharedStep
 from terngrad.library.shared import gather
 
 _END = "the end of an epoch"
-_WRITERS = (
-    keras.callbacks.BackupAndRestore,
-    keras.callbacks.CSVLogger,
-    keras.callbacks.ModelCheckpoint,
-    keras.callbacks.ProgbarLogger,
-    keras.callbacks.RemoteMonitor,
-    keras.callbacks.TensorBoard,
+_WRITERS = tuple(
+    getattr(keras.callbacks, name)
+    for name in (
+        "BackupAndRestore",
+        "CSVLogger",
+        "ModelCheckpoint",
+        "OrbaxCheckpoint",
+        "ProgbarLogger",
+        "RemoteMonitor",
+        "TensorBoard",
+    )
+    if hasattr(keras.callbacks, name)
 )
 
 
@@ -85,7 +90,8 @@ class Together(keras.callbacks.Callback):
         if not any(exchange.group is self._group for exchange in exchanges):
             raise ValueError(
                 "Together: the model's optimizer is not distributed with this group: "
-                "model.compile(terngrad.keras.distribute(optimizer, group), ...)"
+                "model.compile(terngrad.keras.distribute(optimizer, group), ...), or an attribute "
+                "of the model that is such an optimizer"
             )
         nodes = max(exchange.nodes for exchange in exchanges)
         if nodes > 1 and len(exchanges) > 1:
@@ -95,7 +101,7 @@ class Together(keras.callbacks.Callback):
             )
         self._arrange()
         if self._group.size > 1 or nodes > 1:
-            self._step = SharedStep.of(model, exchanges[0])
+            self._step = SharedStep.of(model, exchanges)
 
     def _arrange(self) -> None:
         """Surrounds the other callbacks, and leaves writers to the chief."""
@@ -143,6 +149,7 @@ class Together(keras.callbacks.Callback):
         if self._group.size > 1:
             self._agree_on_model()
             self._copy_state()
+            keras_state.share_seeds(self.model, self._group, self._step.exchange.nodes)
             self._step.tell([0.0] * (1 + len(SIGNALS)))
             self._signals.catch(sys._getframe(2).f_code)  # that of fit
         for optimizer, exchange in self._exchanges():
@@ -188,8 +195,14 @@ class Together(keras.callbacks.Callback):
         self.model.stop_training = bool(stop)
 
     def on_train_end(self, logs: dict | None = None) -> None:
-        """Leaves signals to the program again, and deletes memories where Keras deletes backups."""
+        """Compares weights, leaves signals to the program again, and deletes memories.
+
+        It deletes them where Keras deletes backups.
+        """
         del logs
+        if self._group.size > 1:  # callbacks may have changed them after the last comparison
+            digests = gather(self._group, keras_state.digest(self.model), "the end of fit")
+            self._mend(set(digests), "at the end of fit")
         self._signals.leave()
         if self._backup and self._backup.delete_checkpoint:
             folder = f"{self._backup.backup_dir}-memory"
@@ -207,18 +220,23 @@ class Together(keras.callbacks.Callback):
             return
         own = {name: np.asarray(value).tolist() for name, value in logs.items()}
         self._group.pulse.batches = self._batches or None
-        rows = gather(self._group, {"logs": own, "weights": _digest(self.model)}, _END)
+        rows = gather(self._group, {"logs": own, "weights": keras_state.digest(self.model)}, _END)
         self.pause()
         for name in sorted({name for row in rows for name in row["logs"]}):
             logs[name] = _mean([row["logs"][name] for row in rows if name in row["logs"]])
-        if len({row["weights"] for row in rows}) > 1:
-            if self._group.is_chief:
-                warnings.warn(
-                    f"the workers' weights differ after epoch {epoch + 1}: something changes them "
-                    "on each worker alone; all take the chief's",
-                    stacklevel=2,
-                )
-            self._copy_state()
+        self._mend({row["weights"] for row in rows}, f"after epoch {epoch + 1}")
+
+    def _mend(self, digests: set[int], when: str) -> None:
+        """Gives all workers the chief's weights, if theirs differ."""
+        if len(digests) < 2:
+            return
+        if self._group.is_chief:
+            warnings.warn(
+                f"the workers' weights differ {when}: something changes them on each worker "
+                "alone; all take the chief's",
+                stacklevel=2,
+            )
+        self._copy_state()
 
     def _exchanges(self) -> Iterator[tuple[keras.optimizers.Optimizer, GradientExchange]]:
         """Yields the distributed optimizers that the model holds."""
@@ -234,10 +252,12 @@ class Together(keras.callbacks.Callback):
             if built and not optimizer.built and optimizer is self.model.optimizer:
                 optimizer.build(self.model.trainable_variables)
         facts = {
+            "optimizers": ", ".join(optimizer.__class__.__name__ for optimizer in optimizers),
             "optimizers that are built": str([optimizer.built for optimizer in optimizers]),
             "epochs": str(self.params.get("epochs")),
             "steps of an epoch (use group.shard)": str(self.params.get("steps")),
-            "weights of the model": _described(self.model),
+            "weights of the model": keras_state.described(self.model),
+            "words that the model knows": keras_state.vocabularies(self.model),
         }
         self._group.agree(facts, "the start of fit")
 
@@ -246,6 +266,7 @@ class Together(keras.callbacks.Callback):
         for optimizer, _ in self._exchanges():
             variables += optimizer.variables if optimizer.built else []
         self._group.broadcast(list({id(plain(v)): v for v in variables}.values()))
+        keras_state.refresh(self.model)
         epochs = gather(self._group, getattr(self.model, "_initial_epoch", None))
         self.model._initial_epoch = epochs[0]
 
@@ -285,20 +306,6 @@ def _turn_off_xla(model: keras.Model) -> None:
         warnings.warn("jit_compile is off: XLA cannot compile the exchange.", stacklevel=2)
         model.jit_compile = False
         model.train_function = None
-
-
-def _described(model: keras.Model) -> str:
-    """Returns what workers compare of their models; layers' names may differ."""
-    kinds = [f"{keras.backend.standardize_dtype(v.dtype)}{tuple(v.shape)}" for v in model.weights]
-    total = sum(int(np.prod(v.shape)) for v in model.weights)
-    return f"{len(kinds)} with {total} values ({zlib.crc32(' '.join(kinds).encode()):08x})"
-
-
-def _digest(model: keras.Model) -> int:
-    digest = 0
-    for variable in model.weights:
-        digest = zlib.crc32(plain(variable).numpy().tobytes(), digest)
-    return digest
 
 
 def _mean(values: Sequence[Any]) -> Any:

@@ -9,13 +9,25 @@ import pytest
 import tensorflow as tf
 
 import terngrad.keras
+from terngrad.library import keras_state
 from terngrad.library.group import Group
 from terngrad.library.keras_signals import Signals
-from terngrad.library.keras_step import moving_statistics
+from terngrad.library.keras_state import moving_statistics
 from terngrad.library.shared import Shared, gather
 
 ALONE = Group()
 DATA = np.ones((4, 3), "float32"), np.ones((4, 2), "float32")
+
+
+class AsIf(Group):
+    """A group of three that never speaks."""
+
+    def __init__(self, rank):
+        """Is one of them."""
+        super().__init__(rank, 3)
+
+    def check_open(self):
+        """Is always open."""
 
 
 class AsRankOne(Group):
@@ -178,3 +190,40 @@ def test_alone_what_is_shared_is_ones_own():
     assert [v.numpy() for v in shared.mean([tf.constant(2.0)])] == [2.0]
     assert shared.max([]) == []
     assert shared.bytes_sent == 0
+
+
+def test_random_layers_draw_for_each_node_and_node_0_keeps_the_chiefs_seed():
+    layers = [keras.layers.Dropout(0.5, seed=3), keras.layers.GaussianNoise(0.1, seed=4)]
+    model = keras.Sequential([keras.Input((3,)), *layers])
+    (dropout, noise) = seeds = keras_state.seed_states(model)
+    assert [int(seed[0]) for seed in seeds] == [3, 4]
+    chiefs = [seed.numpy() for seed in seeds]
+    found = []
+    for rank in range(3):
+        for seed, value in zip(seeds, chiefs, strict=True):
+            seed.assign(value)
+        keras_state.share_seeds(model, AsIf(rank), nodes=2)
+        found.append([int(seed[0]) for seed in seeds])
+    assert found[0] == [3, 4]
+    assert len({seed for each in found for seed in each}) == 6
+    keras_state.assign_seeds(seeds, keras_state.values(seeds), old=4, new=0)
+    np.testing.assert_array_equal([dropout, noise], chiefs)
+
+
+def test_a_layer_that_keeps_a_copy_of_its_weights_reads_them_again():
+    normalization = keras.layers.Normalization()
+    normalization.adapt(np.array([[1.0], [3.0]], "float32"))
+    model = keras.Sequential([keras.Input((1,)), normalization])
+    normalization.adapt_mean.assign([5.0])
+    keras_state.refresh(model)
+    assert float(normalization.mean[0, 0]) == 5.0
+
+
+def test_models_that_know_other_words_differ():
+    def knowing(words):
+        return keras.Sequential([keras.layers.StringLookup(vocabulary=words)])
+
+    told = [keras_state.vocabularies(knowing(words)) for words in (["a", "b"], ["b", "a"], ["a"])]
+    assert len(set(told)) == 3
+    assert told[0].startswith("3 (")
+    assert keras_state.vocabularies(compiled()).startswith("none (")

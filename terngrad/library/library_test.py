@@ -260,7 +260,7 @@ def test_an_error_under_mpirun_is_shown_once(hook):
 DIVERGING = """
 import sys, terngrad, tensorflow as tf
 group = terngrad.join(timeout_secs=20.0)
-reducer = terngrad.Reducer([tf.Variable([1.0, 2.0])], group)
+reducer, other = (terngrad.Reducer([tf.Variable([1.0, 2.0])], group) for _ in range(2))
 group.rank or eval(sys.argv[1])
 while True:
     reducer([tf.ones([2])])
@@ -270,15 +270,49 @@ while True:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("servers", "call"),
-    [(0, "all_gather(1)"), (1, "all_gather(1)"), (0, "barrier()"), (1, "barrier()")],
+    [
+        (0, "group.all_gather(1)"),
+        (1, "group.all_gather(1)"),
+        (0, "group.barrier()"),
+        (1, "group.barrier()"),
+        (0, "other([tf.ones([2])])"),
+    ],
 )
 def test_workers_that_do_not_run_the_same_operations_are_named_and_end(servers, call):
-    program = [sys.executable, "-c", DIVERGING, f"group.{call}"]
+    program = [sys.executable, "-c", DIVERGING, call]
     found = finished([program] * (2 + servers), environments(2, servers))
-    why = rf"number 4 is {call.partition('(')[0]} on worker 0 \S+ and a step on worker 1"
+    what = "a call of reducer 1" if call[0] == "o" else call[6:].partition("(")[0]
+    why = rf"number 7 is {what} on worker 0 \S+ and a call of reducer 0 on worker 1"
     for output, status in found:
         assert status == 1, output
         assert len(re.findall(why, output)) == 1, output
+
+
+UNEQUAL = """
+import sys, terngrad, numpy as np
+group = terngrad.join(timeout_secs=20.0)
+group.all_gather(eval(sys.argv[1]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("array", "why"),
+    [
+        ("np.ones(3 + group.rank)", r"float64\[4\] on worker 1 \S+ and float64\[3\] on worker 0"),
+        (
+            "np.ones(2, 'fi'[group.rank])",
+            r"int32\[2\] on worker 1 \S+ and float32\[2\] on worker 0",
+        ),
+    ],
+)
+@pytest.mark.parametrize("servers", [0, 1])
+def test_unequal_arrays_to_gather_are_named(servers, array, why):
+    program = [sys.executable, "-c", UNEQUAL, array]
+    found = finished([program] * (2 + servers), environments(2, servers))
+    for output, status in found[:2]:
+        assert status == 1, output
+        assert re.search(f"the array to all_gather is {why}", output), output
 
 
 DIVERGING_IN_ONE_GRAPH = """
@@ -456,6 +490,31 @@ def test_a_data_set_in_an_order_of_its_own_on_each_worker_is_told(capsys, monkey
         assert ("shuffled before it is dealt out" in capsys.readouterr().out) == is_told
 
 
+@pytest.mark.parametrize("kind", [tuple, lambda parts: parts[0], lambda parts: {"x": parts[0]}])
+def test_elements_keep_their_structure_where_their_number_is_unknown(kind):
+    whole = tf.data.Dataset.range(5).map(lambda i: kind((i,))).filter(lambda *each: True)
+    share = Group(1, 2).shard(whole)
+    assert share.element_spec == whole.element_spec
+    assert [tf.nest.flatten(each)[0].numpy() for each in share] == [1, 3]
+
+
+def test_lists_are_dealt_out_and_what_has_no_rows_is_named():
+    words, numbers = ["a.png", "b.png", "c.png", "d.png"], range(4)
+    assert Group(1, 2).shard((words, numbers, None)) == (["b.png", "d.png"], range(1, 4, 2), None)
+    assert Group(0, 2).shard([1, 2, 3, 4]) == [1, 3]
+    ragged = tf.ragged.constant([[1], [2, 3], [4], []])
+    assert Group(1, 2).shard(ragged).to_list() == [[2, 3], []]
+    for data, what in [
+        ([[1, 2], [3, 4]], "a list of lists"),
+        ((words, 5), "int"),
+        ((i for i in numbers), "generator"),
+        ("abc", "str"),
+    ]:
+        for size in (1, 2):
+            with pytest.raises(TypeError, match=f"shard: cannot deal out {what}; allowed are"):
+                Group(0, size).shard(data)
+
+
 def test_arrays_are_dealt_out_by_row():
     x, y = np.arange(10).reshape(5, 2), {"label": np.arange(5)}
     rows, labels = Group(1, 2).shard((x, y))
@@ -463,7 +522,7 @@ def test_arrays_are_dealt_out_by_row():
     assert labels["label"].tolist() == [1, 3]
     with pytest.raises(ValueError, match=r"must have equally many rows; they have \[4, 5\]"):
         Group(1, 2).shard((x, np.arange(4)))
-    with pytest.raises(ValueError, match="the data has 1 rows; 2 workers need one each"):
+    with pytest.raises(ValueError, match="the data has 1 row; 2 workers need one each"):
         Group(1, 2).shard(np.arange(1))
 
 
@@ -527,15 +586,51 @@ def test_wrong_gradients_are_named(gradients, why):
     ("given", "settings", "why"),
     [
         ([tf.Variable(1)], {}, "reducer: Variable is int32; allowed are float types"),
-        (None, {"gradients": "int8"}, "codec is 'int8'; allowed are float, half, ternary, and"),
-        (None, {"clip_factor": -1.0}, "clip_factor is -1.0; allowed are 0 and more"),
+        (None, {"gradients": "half"}, "'half'; allowed are ternary, float32, float16, and a codec"),
+        (None, {"clip_factor": -1.0}, "clip_factor is -1.0; allowed are finite numbers from 0 on"),
+        (None, {"clip_factor": np.inf}, "clip_factor is inf; allowed are finite numbers from 0"),
+        (None, {"bucket_elements": 0}, "bucket_elements is 0; allowed are 1 and more"),
+        (None, {"seed": -1}, r"seed is -1; allowed are 0 to 2\^64 - 1"),
+        ([], {}, "reducer: there are no variables"),
         (None, {"float_layers": ["dense"]}, "no variable is in layer 'dense'"),
-        (None, {"nodes": 0}, "0 nodes; allowed are 1 to 65536"),
+        (None, {"nodes": 0}, "nodes is 0; allowed are 1 and more"),
     ],
 )
 def test_wrong_settings_of_a_reducer_are_named(given, settings, why):
     with pytest.raises(ValueError, match=why):
+        Reducer(variables() if given is None else given, ALONE, **settings)
+
+
+@pytest.mark.parametrize(
+    ("given", "settings", "why"),
+    [
+        (None, {"gradients": 3}, "gradients is 3; allowed are ternary, float32, float16, and a"),
+        (None, {"float_layers": "dense"}, "float_layers is 'dense'; allowed is a list of names"),
+        (None, {"clip_factor": "2.5"}, "clip_factor is '2.5'; allowed are numbers"),
+        (None, {"seed": 1.5}, "seed is 1.5; allowed are integers"),
+        ([np.ones(3)], {}, "list of tf.Variables or Keras variables has an item of type ndarray"),
+    ],
+)
+def test_settings_of_a_reducer_that_have_another_type_are_named(given, settings, why):
+    with pytest.raises(TypeError, match=why):
         Reducer(given or variables(), ALONE, **settings)
+
+
+def test_a_gradient_may_be_a_list_of_numbers_and_xla_is_refused():
+    reducer = Reducer([tf.Variable([1.0, 2.0])], ALONE, gradients="float32")
+    (mean,) = reducer([[3.0, 4.0]])
+    np.testing.assert_array_equal(mean, [3.0, 4.0])
+    compiled = tf.function(lambda: reducer([tf.ones([2])]), autograph=False, jit_compile=True)
+    with pytest.raises(ValueError, match="jit_compile=True: XLA cannot compile the exchange"):
+        compiled()
+
+
+def test_only_numbers_are_gathered_and_broadcast():
+    with pytest.raises(TypeError, match=r"holds object; allowed are numbers and bools"):
+        ALONE.broadcast([tf.Variable(["x", "y"])])
+    for given in (np.array(["x"]), np.array([None])):
+        with pytest.raises(TypeError, match=r"all_gather holds .*; allowed are numbers and bools"):
+            ALONE.all_gather(given)
 
 
 class Membership(contextlib.AbstractContextManager):

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import collections
+import functools
+import math
+import numbers
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from terngrad.cluster.pulse import STEP
 from terngrad.codecs.factory import make_codecs, payloads
 from terngrad.exchange.exchange import Exchange
 from terngrad.exchange.local import LocalExchange
@@ -93,9 +97,22 @@ class Reducer:
           ValueError: an argument is wrong.
           MembershipError: names a setting that differs between two processes.
         """
+        check_settings(
+            gradients=gradients,
+            clip_factor=clip_factor,
+            size_to_binarize=size_to_binarize,
+            float_layers=float_layers,
+            seed=seed,
+            nodes=nodes,
+            bucket_elements=bucket_elements,
+        )
         held = [plain(variable) for variable in variables]
+        if not held:
+            raise ValueError("reducer: there are no variables; allowed are one and more")
         for name, variable in zip(names := names_of(variables), held, strict=True):
             _check_variable(name, variable)
+            if group.connection is not None:
+                _check_value(name, variable)
         codec = gradients if isinstance(gradients, str) else _path_of(gradients)
         policy = Policy(
             grad_bits=_BITS.get(codec, 32),
@@ -113,13 +130,15 @@ class Reducer:
         self._codecs = make_codecs(self.layout, kernels)
         self.memory = Memory(self._codecs, self._exchange.first_node, nodes)
         self._seed = seed_of_draws(seed)
-        self._eager = tf.function(self._means, autograph=False)
+        self._index = group.count("reducer")
+        self._eager = tf.function(self._means_of_call, autograph=False)
         self._calls = _Calls()
         self.state = ReducerState(self._step, self.memory.variables)
         group.step = self._step
-        self._tell_apart(group.count("reducer"))
+        self._tell_apart(self._index)
         group.agree(
             {
+                "gradients of the reducer": codec,
                 "variables of the reducer": self.layout.fingerprint().hex(),
                 "seed of the reducer": str(seed),
                 "nodes of the reducer": str(nodes),
@@ -155,13 +174,14 @@ class Reducer:
             raise ValueError(f"reducer: gradients of {len(by_node)} nodes; allowed: {self._nodes}")
         dense = [self._dense(node) for node in by_node]
         self._group.check_open()
+        check_graph()
         if tf.executing_eagerly():
             means = self._eager(dense)
         else:
             means = self._calls.in_turn(self._means, dense)
-        given = by_node[0]
-        pairs = zip(means, given, strict=True)
-        return [None if g is None else tf.cast(mean, g.dtype) for mean, g in pairs]
+        pairs = zip(means, by_node[0], strict=True)
+        kind = lambda gradient: getattr(gradient, "dtype", tf.float32)  # a list has none
+        return [None if g is None else tf.cast(mean, kind(g)) for mean, g in pairs]
 
     @property
     def bytes_sent(self) -> int:
@@ -178,13 +198,18 @@ class Reducer:
         sent = sum(payload.sent for payload in payloads(self._codecs, self._exchange))
         if self._exchange.packs_codes and (calls := int(self._exchange.steps)):
             sent = self.bytes_sent / calls
-        return 8 * sent / self.layout.size
+        return 8 * sent / max(self.layout.size, 1)
 
-    def _means(self, gradients: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
-        """The exchange, as operations of the current graph."""
+    def _means_of_call(self, gradients: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
+        """The exchange of a call outside a graph, in which calls have an order."""
+        return self._means(gradients, f"a call of reducer {self._index}")
+
+    def _means(self, gradients: Sequence[Sequence[tf.Tensor]], what: str = STEP) -> list[tf.Tensor]:
+        """The exchange, as operations of the current graph; `what` names it for the others."""
         if self._group.connection is not None:
+            begin = functools.partial(self._group.begin_step, what)
             with tf.control_dependencies(gradients[0][-1:]):  # a step without a batch is none
-                tf.numpy_function(self._group.begin_step, [], [])
+                tf.numpy_function(begin, [], [])
         step, exchange = self._step.read_value(), self._exchange
         keys = draw_keys(self._seed, step, exchange.first_node, self._nodes)
         devices = [""] * self._nodes  # those of the gradients
@@ -206,6 +231,65 @@ class Reducer:
                 "variable"
             )
         return [_dense(*each) for each in zip(gradients, names, shapes, strict=True)]
+
+
+def check_settings(
+    *,
+    gradients: str | type,
+    clip_factor: float,
+    size_to_binarize: int,
+    float_layers: Sequence[str],
+    seed: int,
+    nodes: int,
+    bucket_elements: int,
+) -> None:
+    """Checks what needs no variables; for the arguments see `Reducer`.
+
+    Raises:
+      TypeError: names the argument that has another type.
+      ValueError: names the argument that is wrong.
+    """
+    allowed = f"{', '.join(_BITS)}, and a codec of your own, as class or MODULE:CLASS"
+    if not isinstance(gradients, (str, type)):
+        raise TypeError(f"gradients is {gradients!r}; allowed are {allowed}")
+    if isinstance(gradients, str) and gradients not in _BITS and ":" not in gradients:
+        raise ValueError(f"gradients is {gradients!r}; allowed are {allowed}")
+    if isinstance(float_layers, str):
+        raise TypeError(f"float_layers is {float_layers!r}; allowed is a list of names")
+    if not isinstance(clip_factor, numbers.Real):
+        raise TypeError(f"clip_factor is {clip_factor!r}; allowed are numbers")
+    if not 0 <= clip_factor < math.inf:
+        raise ValueError(f"clip_factor is {clip_factor}; allowed are finite numbers from 0 on")
+    counts = {"size_to_binarize": size_to_binarize, "seed": seed, "nodes": nodes}
+    for name, value in (counts | {"bucket_elements": bucket_elements}).items():
+        if not isinstance(value, numbers.Integral):
+            raise TypeError(f"{name} is {value!r}; allowed are integers")
+    for name, value in (("nodes", nodes), ("bucket_elements", bucket_elements)):
+        if value < 1:
+            raise ValueError(f"{name} is {value}; allowed are 1 and more")
+    if not 0 <= seed < 1 << 64:
+        raise ValueError(f"seed is {seed}; allowed are 0 to 2^64 - 1")
+
+
+def check_graph() -> None:
+    """Raises ValueError where the current graph is compiled by XLA."""
+    graph = tf.compat.v1.get_default_graph() if not tf.executing_eagerly() else None
+    while graph is not None:
+        if _is_for_xla(graph):
+            raise ValueError(
+                "jit_compile=True: XLA cannot compile the exchange between processes; allowed is "
+                "jit_compile=False, in model.compile or tf.function"
+            )
+        graph = getattr(graph, "outer_graph", None)
+
+
+def _is_for_xla(graph: tf.Graph) -> bool:
+    context = graph._get_control_flow_context()
+    while context is not None:
+        if context.IsXLAContext():
+            return True
+        context = context.outer_context
+    return False
 
 
 class _Calls:
@@ -239,6 +323,15 @@ def _check_variable(name: str, variable: tf.Variable) -> None:
         raise ValueError(f"reducer: {name} is {variable.dtype.name}; allowed are float types")
     if not variable.shape.is_fully_defined():
         raise ValueError(f"reducer: {name} has the shape {variable.shape}; allowed are fixed ones")
+
+
+def _check_value(name: str, variable: tf.Variable) -> None:
+    """Checks that a variable was not made by the step that is being traced."""
+    if tf.executing_eagerly() and not variable.is_initialized():
+        raise ValueError(
+            f"reducer: {name} has no value yet, so the chief's cannot be copied; build the model "
+            "before its first step: with a keras.Input as its first layer, or model.build(shape)"
+        )
 
 
 def _dense(gradient: Gradient, name: str, shape: tuple[int, ...]) -> tf.Tensor:

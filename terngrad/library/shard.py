@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+import numbers
+from collections.abc import Callable
+from typing import Any, TypeVar
 
+import numpy as np
 import tensorflow as tf
 
 Data = TypeVar("Data")
@@ -15,13 +18,21 @@ def shard(data: Data, rank: int, size: int) -> Data:
     All processes get equally many; see `Group.shard`.
 
     Raises:
+      TypeError: the data is of a kind that has no rows.
       ValueError: there is less than one for each process, or arrays differ in length.
     """
+    if isinstance(data, tf.data.Dataset):
+        return data if size == 1 else _elements(data, rank, size)
+    counts: list[int] = []
+    _map(data, lambda array: counts.append(_length(array)))
+    if len(set(counts)) != 1:
+        raise ValueError(
+            f"shard: arrays must have equally many rows; they have {sorted({*counts})}"
+        )
     if size == 1:
         return data
-    if isinstance(data, tf.data.Dataset):
-        return _elements(data, rank, size)
-    return _rows(data, rank, size)
+    each = _each(counts[0], "rows", rank, size)
+    return _map(data, lambda array: array[rank : each * size : size])
 
 
 def _elements(dataset: tf.data.Dataset, rank: int, size: int) -> tf.data.Dataset:
@@ -38,7 +49,9 @@ def _elements(dataset: tf.data.Dataset, rank: int, size: int) -> tf.data.Dataset
     if count == tf.data.UNKNOWN_CARDINALITY:
         _tell(f"up to {size - 1} of its last elements are left out", rank, size)
         whole = dataset.window(size, drop_remainder=True)
-        own = lambda *rows: tf.data.Dataset.zip(*rows).skip(rank).take(1)
+        is_tuple = isinstance(dataset.element_spec, tuple)
+        element = lambda *parts: parts if is_tuple else parts[0]
+        own = lambda *parts: tf.data.Dataset.zip(element(*parts)).skip(rank).take(1)
         return whole.flat_map(own)
     each = _each(count, "elements", rank, size)
     return dataset.shard(size, rank).take(each)
@@ -57,21 +70,47 @@ def _is_shuffled_at_random(dataset: tf.data.Dataset) -> bool:
     return False
 
 
-def _rows(data: Data, rank: int, size: int) -> Data:
-    arrays = tf.nest.flatten(data)
-    counts = {len(array) for array in arrays}
-    if len(counts) != 1:
-        raise ValueError(f"shard: arrays must have equally many rows; they have {sorted(counts)}")
-    (count,) = counts
-    each = _each(count, "rows", rank, size)
-    return tf.nest.map_structure(lambda array: array[rank : each * size : size], data)
+def _map(data: Any, change: Callable[[Any], Any], *, within_list: bool = False) -> Any:
+    """Returns tuples, lists or dicts of arrays with each array changed; None stays."""
+    if data is None or (hasattr(data, "shape") and hasattr(data, "__getitem__")):
+        return data if data is None else change(data)
+    if isinstance(data, dict):
+        return type(data)((key, _map(value, change)) for key, value in data.items())
+    is_list = isinstance(data, list)
+    if _is_row_of_scalars(data) and not within_list:
+        return change(data)
+    if isinstance(data, (tuple, list)) and not _is_row_of_scalars(data):
+        parts = [_map(part, change, within_list=is_list) for part in data]
+        return type(data)(*parts) if hasattr(data, "_fields") else type(data)(parts)
+    raise TypeError(
+        f"shard: cannot deal out {'a list of lists' if within_list else type(data).__name__}; "
+        "allowed are tf.data.Dataset, arrays, tensors, data frames and lists of strings or "
+        "numbers, also in tuples, lists and dicts. Others choose their batches by group.rank and "
+        "group.size"
+    )
+
+
+def _is_row_of_scalars(data: Any) -> bool:
+    """Returns whether the data is a list, tuple or range of numbers or strings."""
+    if not isinstance(data, (tuple, list, range)) or hasattr(data, "_fields"):
+        return False
+    return all(isinstance(each, (str, bytes, numbers.Number, np.generic)) for each in data)
+
+
+def _length(array: Any) -> int:
+    if not hasattr(array, "shape"):
+        return len(array)
+    if not len(array.shape):
+        raise ValueError("shard: arrays must have rows; there is a scalar")
+    return int(array.shape[0])
 
 
 def _each(count: int, what: str, rank: int, size: int) -> int:
     """Returns how many each process gets, and says what is left out."""
     each, rest = divmod(count, size)
     if each == 0:
-        raise ValueError(f"shard: the data has {count} {what}; {size} workers need one each")
+        has = f"{count} {what[:-1] if count == 1 else what}"
+        raise ValueError(f"shard: the data has {has}; {size} workers need one each")
     if rest:
         _tell(f"{rest} of {count} {what} are left out", rank, size)
     return each

@@ -40,17 +40,50 @@ class _Pause(keras.callbacks.Callback):
             _PAUSES[self._kind](self.model)
 
 
-class Unbuilt(keras.Model):
-    """Has no weights before its first batch."""
+def _layers() -> list[keras.layers.Layer]:
+    """Returns layers that have no weights before their first batch."""
+    return [
+        keras.layers.Flatten(),
+        keras.layers.Dense(8, "relu"),
+        keras.layers.BatchNormalization(),
+        keras.layers.Dropout(0.3),
+        keras.layers.Dense(10),
+    ]
+
+
+class Called(keras.Model):
+    """A subclassed model."""
 
     def __init__(self) -> None:
         super().__init__()
-        layers = [keras.layers.Dense(8, "relu"), keras.layers.BatchNormalization()]
-        self._hidden = keras.Sequential([keras.layers.Flatten(), *layers])
-        self._outputs = keras.layers.Dense(10)
+        self._net = keras.Sequential(_layers())
 
     def call(self, images: tf.Tensor, training: bool | None = None) -> tf.Tensor:
-        return self._outputs(self._hidden(images, training=training))
+        return self._net(images, training=training)
+
+
+class Stepping(keras.Model):
+    """A model that only its own train_step can build."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._net = keras.Sequential(_layers())
+
+    def train_step(self, data: tuple[tf.Tensor, tf.Tensor]) -> dict[str, tf.Tensor]:
+        images, labels = data
+        with tf.GradientTape() as tape:
+            logits = self._net(images, training=True)
+            loss = self.compute_loss(images, labels, logits)
+        weights = self._net.trainable_weights
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        return {"loss": loss}
+
+
+_UNBUILT = {
+    "call": Called,
+    "sequential": lambda: keras.Sequential(_layers()),
+    "train_step": Stepping,
+}
 
 
 def main() -> None:
@@ -65,14 +98,15 @@ def main() -> None:
     options.add_argument("--pause", choices=_PAUSES, help="what worker 1 does after six batches")
     options.add_argument("--backup", default="", help="folder of BackupAndRestore")
     options.add_argument("--batch_norm", action="store_true")
-    options.add_argument("--unbuilt", action="store_true", help="a subclassed model")
+    options.add_argument("--unbuilt", choices=_UNBUILT, help="a model without weights at first")
     options.add_argument("--short", action="store_true", help="worker 1 has a batch less")
     given = options.parse_args()
 
     terngrad.configure()
     group = terngrad.join(timeout_secs=12.0)
     keras.utils.set_random_seed(1 + group.rank)  # the chief's weights count
-    model = Unbuilt() if given.unbuilt else nets.make_model(given.batch_norm)
+    make = _UNBUILT.get(given.unbuilt)
+    model = make() if make else nets.make_model(given.batch_norm)
     if not group.is_chief and not given.unbuilt:
         model.set_weights([w + 1 for w in model.get_weights()])
     images, labels = (
@@ -93,8 +127,9 @@ def main() -> None:
         optimizer = terngrad.keras.distribute(
             optimizer, group, gradients=given.gradients, seed=3, nodes=given.nodes
         )
-        model.compile(optimizer, loss, metrics=["accuracy"])
-        validation = (images[:8], labels[:8]) if group.is_chief else None
+        metrics = None if given.unbuilt == "train_step" else ["accuracy"]
+        model.compile(optimizer, loss, metrics=metrics)
+        validation = (images[:8], labels[:8]) if group.is_chief and metrics else None
         history = model.fit(
             dataset,
             epochs=given.epochs,

@@ -1,0 +1,95 @@
+"""What a Keras model holds that several processes share, compare or must keep apart."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from terngrad.library.group import Group, plain
+
+_NODES_APART = 0x9E3779B9  # odd: up to 2^32 nodes get different seeds
+
+
+def moving_statistics(model: keras.Model) -> list[keras.Variable]:
+    """Returns float variables that layers change by themselves, such as those of batch norm."""
+    # A layer's own ones: its public lists also hold frozen weights, and those of layers within.
+    own = [v for n in model._flatten_layers() if n.trainable for v in n._non_trainable_variables]
+    floats = [v for v in own if "float" in keras.backend.standardize_dtype(v.dtype)]
+    return list({id(v): v for v in floats}.values())
+
+
+def seed_states(model: keras.Model) -> list[tf.Variable]:
+    """Returns the states of random layers, such as dropout: each a seed and a count of draws."""
+    generators = [g for n in model._flatten_layers() for g in getattr(n, "_seed_generators", ())]
+    states = [plain(generator.state) for generator in generators]
+    return list({id(state): state for state in states}.values())
+
+
+def share_seeds(model: keras.Model, group: Group, nodes: int) -> None:
+    """Gives random layers the chief's seeds, in which each node's number is mixed.
+
+    With equal seeds all nodes would drop the same units, while the rows of one batch drop others.
+    Node 0 keeps the chief's.
+    """
+    states = seed_states(model)
+    group.broadcast(states)
+    for state in states:
+        state.assign(_of_node(state, group.rank * nodes))
+
+
+def assign_seeds(
+    states: Sequence[tf.Variable], values: Sequence[tf.Tensor], old: int, new: int
+) -> None:
+    """Assigns the states of one node to another one, with the other's number mixed in."""
+    for state, value in zip(states, values, strict=True):
+        state.assign(_of_node(_of_node(value, old), new))
+
+
+def _of_node(state: tf.Tensor, node: int) -> tf.Tensor:
+    """Returns node 0's state as a node's, and a node's as node 0's."""
+    mixed = node * _NODES_APART % (1 << 32)
+    return tf.bitwise.bitwise_xor(state, tf.constant([mixed, 0], state.dtype))
+
+
+def described(model: keras.Model) -> str:
+    """Returns what workers compare of their models' weights; layers' names may differ."""
+    kinds = [f"{keras.backend.standardize_dtype(v.dtype)}{tuple(v.shape)}" for v in model.weights]
+    total = sum(int(np.prod(v.shape)) for v in model.weights)
+    return f"{len(kinds)} with {total} values ({zlib.crc32(' '.join(kinds).encode()):08x})"
+
+
+def vocabularies(model: keras.Model) -> str:
+    """Returns what workers compare of the words that layers know, such as TextVectorization."""
+    known = [n.get_vocabulary() for n in model._flatten_layers() if hasattr(n, "get_vocabulary")]
+    sizes = ", ".join(str(len(words)) for words in known) or "none"
+    return f"{sizes} ({zlib.crc32(repr(known).encode()):08x})"
+
+
+def refresh(model: keras.Model) -> None:
+    """Lets layers that keep a copy of their weights, which others may have set, read them."""
+    for layer in model._flatten_layers():
+        if isinstance(layer, keras.layers.Normalization):
+            layer.finalize_state()
+
+
+def digest(model: keras.Model) -> int:
+    """Returns a checksum of the model's weights."""
+    found = 0
+    for variable in model.weights:
+        found = zlib.crc32(plain(variable).numpy().tobytes(), found)
+    return found
+
+
+def values(variables: Sequence[keras.Variable]) -> list[tf.Tensor]:
+    """Returns the values of variables."""
+    return [plain(variable).read_value() for variable in variables]
+
+
+def assign(variables: Sequence[keras.Variable], new: Sequence[tf.Tensor]) -> None:
+    """Assigns values to variables."""
+    for variable, value in zip(variables, new, strict=True):
+        plain(variable).assign(value)
