@@ -102,7 +102,7 @@ def test_a_failure_is_named_where_the_others_have_ended_by_then(program):
 def test_an_interpreter_that_is_missing_ends_in_one_line(program):
     with launched("-n", "2", "--python=/no/python", program, "ok") as run:
         assert run.finish() == 1
-        assert run.output == "launch: cannot start /no/python: No such file or directory\n"
+        assert run.output.strip() == "launch: cannot start /no/python: No such file or directory"
 
 
 @pytest.mark.slow
