@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS
 from terngrad.library.group import Group, plain
-from terngrad.library.reducer import Gradient, Reducer, check_graph, check_settings
+from terngrad.library.reducer import Gradient, Reduced, Reducer, check_graph, check_settings
 from terngrad.library.shared import Shared
 
 Optimizer = TypeVar("Optimizer", bound=keras.optimizers.Optimizer)
@@ -138,6 +138,7 @@ class GradientExchange:
         self._settings = settings
         self._node: int | None = None  # whose train_step is being called
         self._given: list[list[Gradient]] = []  # by the nodes of this step so far
+        self._reduced: tuple[Reducer, Reduced] | None = None  # of the update under way
         self._index = group.count("optimizer")
         self._shared: Shared | None = None
 
@@ -183,11 +184,46 @@ class GradientExchange:
         if coded:
             reducer = self.reducer(optimizer, [variables[i] for i in coded])
             given = [[node[i] for i in coded] for node in by_node]
-            for i, mean in zip(coded, reducer(given if self.nodes > 1 else given[0]), strict=True):
+            at_once = _has_momentum(optimizer)
+            found = reducer.reduce(given if self.nodes > 1 else given[0], as_sums=at_once)
+            for i, mean in zip(coded, found.means, strict=True):
                 results[i] = mean
+            self._reduced = reducer, found
         for i in copied:
             results[i] = tf.reduce_max(tf.stack([node[i] for node in by_node]), axis=0)
         return self.largest(results, copied)
+
+    def update_at_once(
+        self,
+        optimizer: keras.optimizers.SGD,
+        gradients: Sequence[tf.Tensor],
+        variables: Sequence[Any],
+        rate: tf.Tensor,
+    ) -> list[int]:
+        """Updates with the means of buckets that nobody has changed, such as by clipping them.
+
+        One kernel decodes and updates, so that these means are never written to memory.
+
+        Returns:
+          The indices of the gradients that are still to be applied.
+        """
+        left = list(range(len(gradients)))
+        if self._reduced is None:
+            return left
+        (reducer, (means, buckets)), self._reduced = self._reduced, None
+        places = {id(gradient): i for i, gradient in enumerate(gradients)}
+        rule = "nesterov" if optimizer.nesterov else "keras"
+        for sums in buckets:
+            own = [places.get(id(means[i])) for i in sums.variables]
+            if None in own or not all(_is_float_on_cpu(plain(variables[i])) for i in own):
+                continue
+            weights = [plain(variables[i]) for i in own]
+            indices = [optimizer._get_variable_index(variables[i]) for i in own]
+            velocities = [plain(optimizer.momentums[index]) for index in indices]
+            rate = keras.ops.cast(rate, "float32")
+            reducer.update_momentum(sums, weights, velocities, rate, optimizer.momentum, rule)
+            left = [i for i in left if i not in own]
+        return left
 
     def largest(self, values: list[Gradient], chosen: Sequence[int]) -> list[Gradient]:
         """Replaces the chosen values by the largest of all processes."""
@@ -288,13 +324,21 @@ class Exchanging:
                 "when an update is due; allowed is gradient_accumulation_steps=None with it"
             )
 
+    def _backend_update_step(self, grads, trainable_variables, learning_rate) -> None:
+        exchange: GradientExchange = vars(self)[_STATE]
+        if _has_momentum(self):
+            left = exchange.update_at_once(self, grads, trainable_variables, learning_rate)
+            grads = [grads[i] for i in left]
+            trainable_variables = [trainable_variables[i] for i in left]
+        super()._backend_update_step(grads, trainable_variables, learning_rate)
+
     def update_step(self, gradient, variable, learning_rate) -> None:
         """Updates a variable as the optimizer's own class does, bit for bit.
 
         Momentum takes one kernel. Keras' four operations take twice the time, each with a pass of
         its own over memory.
         """
-        if self.__class__ is keras.optimizers.SGD and self.momentum and _is_float_on_cpu(variable):
+        if _has_momentum(self) and _is_float_on_cpu(variable):
             velocity = self.momentums[self._get_variable_index(variable)]
             tf.raw_ops.ResourceApplyKerasMomentum(
                 var=variable.handle,
@@ -330,6 +374,11 @@ def _attach(optimizer: keras.optimizers.Optimizer, state: GradientExchange) -> N
     made = type(name, (Exchanging, own), {"__module__": module, "__doc__": own.__doc__})
     vars(optimizer)[_STATE] = state
     _CLASS.__set__(optimizer, made)
+
+
+def _has_momentum(optimizer: keras.optimizers.Optimizer) -> bool:
+    """Returns whether an optimizer makes the updates that the kernels of momentum make."""
+    return optimizer.__class__ is keras.optimizers.SGD and bool(optimizer.momentum)
 
 
 def _is_float_on_cpu(variable: Any) -> bool:

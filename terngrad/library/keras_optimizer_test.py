@@ -9,6 +9,7 @@ import terngrad.keras
 from terngrad.library import keras_optimizer
 from terngrad.library.group import Group
 from terngrad.library.keras_optimizer import exchange_of
+from terngrad.library.reducer import Reduced
 
 ALONE = Group()
 STEPS = 4
@@ -17,9 +18,10 @@ STEPS = 4
 class HalvingReducer(keras_optimizer.Reducer):
     """Stands for two workers, of which the other one has gradients of zero."""
 
-    def __call__(self, gradients):
+    def reduce(self, gradients, *, as_sums=False):
         """Returns the means."""
-        return [0.5 * g for g in super().__call__(gradients)]
+        means, sums = super().reduce(gradients, as_sums=as_sums)
+        return Reduced([0.5 * g for g in means], sums)
 
 
 @pytest.fixture
@@ -108,6 +110,37 @@ def test_momentum_in_one_pass_has_the_bits_of_keras(settings, nesterov, graph, o
     assert_equal(trained(optimizer, graph=graph), expected)
 
 
+@pytest.mark.usefixtures("native_library")
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize(
+    ("settings", "at_once"),
+    [
+        ({}, True),
+        ({"weight_decay": 0.01}, True),
+        ({"use_ema": True, "ema_momentum": 0.9}, True),
+        ({"gradient_accumulation_steps": 2}, True),
+        ({"clipnorm": 0.3}, False),
+        ({"loss_scale_factor": 4.0}, False),
+    ],
+    ids=str,
+)
+def test_sums_that_update_at_once_give_the_bits_of_decoded_means(
+    settings, at_once, nesterov, monkeypatch
+):
+    settings = settings | {"learning_rate": 0.013, "momentum": 0.9, "nesterov": nesterov}
+    make = lambda: terngrad.keras.distribute(keras.optimizers.SGD(**settings), ALONE)
+    updates, update = [], keras_optimizer.Reducer.update_momentum
+    monkeypatch.setattr(
+        keras_optimizer.Reducer,
+        "update_momentum",
+        lambda *arguments: updates.append(1) or update(*arguments),
+    )
+    found = trained(make())
+    assert bool(updates) == at_once
+    monkeypatch.setattr(keras_optimizer, "_has_momentum", lambda optimizer: False)
+    assert_equal(found, trained(make()))
+
+
 def test_momentum_in_one_pass_is_for_float32_and_for_the_class_of_keras_itself():
     class Still(keras.optimizers.SGD):
         def update_step(self, gradient, variable, learning_rate):
@@ -143,8 +176,9 @@ def test_an_accumulation_of_ones_own_is_refused():
 
 def test_a_loss_scale_skips_a_step_where_any_worker_has_no_finite_gradients(monkeypatch):
     class Overflowing(keras_optimizer.Reducer):
-        def __call__(self, gradients):
-            return [np.inf * g for g in super().__call__(gradients)]
+        def reduce(self, gradients, *, as_sums=False):
+            means, sums = super().reduce(gradients, as_sums=as_sums)
+            return Reduced([np.inf * g for g in means], sums)
 
     monkeypatch.setattr(keras_optimizer, "Reducer", Overflowing)
     inner = keras.optimizers.SGD(0.1)

@@ -7,8 +7,8 @@ import functools
 import math
 import numbers
 import weakref
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -18,7 +18,8 @@ from terngrad.exchange.exchange import Exchange
 from terngrad.exchange.local import LocalExchange
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS, Layout, Policy, make_layout
 from terngrad.library.group import Group, plain
-from terngrad.ops.kernels import Kernels
+from terngrad.ops.kernels import Kernels, Sums
+from terngrad.ops.native import NativeKernels
 from terngrad.training import runtime
 from terngrad.training.memory import Memory
 from terngrad.training.nodes import draw_keys, seed_of_draws
@@ -43,6 +44,18 @@ class ReducerState(tf.Module):
         super().__init__()
         self.step = step
         self.memory = dict(memory)
+
+
+class Reduced(NamedTuple):
+    """The results of a call of a reducer.
+
+    Attributes:
+      means: mean gradient of each variable; None where the gradient is None.
+      sums: means before they were decoded, by bucket; empty if they were not asked for.
+    """
+
+    means: list[tf.Tensor | None]
+    sums: list[Sums]
 
 
 class Reducer:
@@ -127,6 +140,8 @@ class Reducer:
         self._group = group
         self._nodes = nodes
         self._exchange = _exchange(group, nodes, kernels, self._step)
+        self._kernels = kernels
+        self._is_native = isinstance(kernels, NativeKernels)
         self._codecs = make_codecs(self.layout, kernels)
         self.memory = Memory(self._codecs, self._exchange.first_node, nodes)
         self._seed = seed_of_draws(seed)
@@ -169,6 +184,21 @@ class Reducer:
           ValueError: their number, a shape or a type is wrong.
           MembershipError: the group is closed.
         """
+        return self.reduce(gradients).means
+
+    def reduce(
+        self,
+        gradients: Sequence[Gradient] | Sequence[Sequence[Gradient]],
+        *,
+        as_sums: bool = False,
+    ) -> Reduced:
+        """Returns what a call returns, and how it came about.
+
+        Args:
+          gradients: see `__call__`.
+          as_sums: within a graph, also return means as sums of codes, where they are such. Then
+            nothing is decoded, if nobody uses those means.
+        """
         by_node = [gradients] if self._nodes == 1 else list(gradients)
         if len(by_node) != self._nodes:
             raise ValueError(f"reducer: gradients of {len(by_node)} nodes; allowed: {self._nodes}")
@@ -176,12 +206,18 @@ class Reducer:
         self._group.check_open()
         check_graph()
         if tf.executing_eagerly():
-            means = self._eager(dense)
+            found = Reduced(self._eager(dense), [])
         else:
-            means = self._calls.in_turn(self._means, dense)
-        pairs = zip(means, by_node[0], strict=True)
+            means = functools.partial(self._means, as_sums=as_sums and self._is_native)
+            found = self._calls.in_turn(means, dense)
+        pairs = zip(found.means, by_node[0], strict=True)
         kind = lambda gradient: getattr(gradient, "dtype", tf.float32)  # a list has none
-        return [None if g is None else tf.cast(mean, kind(g)) for mean, g in pairs]
+        means = [None if g is None else tf.cast(mean, kind(g)) for mean, g in pairs]
+        return Reduced(means, found.sums)
+
+    def update_momentum(self, sums: Sums, *arguments: Any) -> None:
+        """Updates the variables of a bucket; see `NativeKernels.apply_momentum`."""
+        self._kernels.apply_momentum(sums, *arguments)
 
     @property
     def bytes_sent(self) -> int:
@@ -202,9 +238,15 @@ class Reducer:
 
     def _means_of_call(self, gradients: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
         """The exchange of a call outside a graph, in which calls have an order."""
-        return self._means(gradients, f"a call of reducer {self._index}")
+        return self._means(gradients, f"a call of reducer {self._index}").means
 
-    def _means(self, gradients: Sequence[Sequence[tf.Tensor]], what: str = STEP) -> list[tf.Tensor]:
+    def _means(
+        self,
+        gradients: Sequence[Sequence[tf.Tensor]],
+        what: str = STEP,
+        *,
+        as_sums: bool = False,
+    ) -> Reduced:
         """The exchange, as operations of the current graph; `what` names it for the others."""
         if self._group.connection is not None:
             begin = functools.partial(self._group.begin_step, what)
@@ -214,12 +256,21 @@ class Reducer:
         keys = draw_keys(self._seed, step, exchange.first_node, self._nodes)
         devices = [""] * self._nodes  # those of the gradients
         memories = self.memory.read()
-        found = exchange_gradients(gradients, self._codecs, exchange, keys, devices, memories)
+        found = exchange_gradients(
+            gradients, self._codecs, exchange, keys, devices, memories, as_sums=as_sums
+        )
         with exchange.settled():
             self.memory.assign(found.kept)
             self._step.assign_add(1)
             exchange.count_step()
-            return [tf.identity(mean) for mean in found.means]
+            means = [None if mean is None else tf.identity(mean) for mean in found.means]
+            sums = [each._replace(words=tf.identity(each.words)) for each in found.sums]
+        for each in sums:
+            shapes = [self.layout.shapes[i] for i in each.variables]
+            decoded = self._kernels.decode(each.words, each.units, each.nodes, shapes)
+            for i, mean in zip(each.variables, decoded, strict=True):
+                means[i] = mean
+        return Reduced(means, sums)
 
     def _dense(self, gradients: Sequence[Gradient]) -> list[tf.Tensor]:
         """Returns float32 tensors of the variables' shapes."""
@@ -299,13 +350,14 @@ class _Calls:
         self._graph: weakref.ref | None = None
         self._means: list[tf.Tensor] = []
 
-    def in_turn(self, function, gradients):
+    def in_turn(self, function: Callable[..., Reduced], gradients: Any) -> Reduced:
+        """Calls a function after the last call within the same graph."""
         graph = tf.compat.v1.get_default_graph()
         before = self._means if self._graph and self._graph() is graph else []
         with tf.control_dependencies(before):
-            means = function(tf.nest.map_structure(tf.identity, gradients) if before else gradients)
-        self._graph, self._means = weakref.ref(graph), means
-        return means
+            found = function(tf.nest.map_structure(tf.identity, gradients) if before else gradients)
+        self._graph, self._means = weakref.ref(graph), found.means
+        return found
 
 
 def names_of(variables: Sequence[Any]) -> list[str]:

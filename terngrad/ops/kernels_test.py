@@ -227,6 +227,7 @@ def test_law_3_means_equal_the_references_whatever_the_words_are(native, lengths
 @given(st.lists(sizes, min_size=1, max_size=4), st.integers(2, 18), st.data(), seeds)
 @settings(max_examples=60, deadline=None)
 def test_law_3_updates_with_sums_equal_those_with_their_means(native, lengths, k, data, seed):
+    """For the rules of both of TensorFlow's kernels."""
     groups = planes.padded(sum(lengths)) // 32
     rng = np.random.default_rng(seed)
     words = tf.constant(rng.integers(0, 2**32, (groups, k), np.uint32))
@@ -244,11 +245,15 @@ def test_law_3_updates_with_sums_equal_those_with_their_means(native, lengths, k
     def update_with_means(weights, velocities):
         means = native.decode(words, units, sums.nodes, [(n,) for n in lengths])
         for weight, velocity, mean in zip(weights, velocities, means, strict=True):
-            tf.raw_ops.ResourceApplyMomentum(
-                var=weight.handle, accum=velocity.handle, lr=rate, grad=mean, momentum=0.9
-            )
+            settings = {"lr": rate, "grad": mean, "momentum": 0.9}
+            settings |= {"var": weight.handle, "accum": velocity.handle}
+            if rule == "momentum":
+                tf.raw_ops.ResourceApplyMomentum(**settings)
+            else:
+                tf.raw_ops.ResourceApplyKerasMomentum(**settings, use_nesterov=rule == "nesterov")
 
-    got = after(lambda *variables: native.apply_momentum(sums, *variables, rate, 0.9))
+    rule = data.draw(st.sampled_from(["momentum", "keras", "nesterov"]))
+    got = after(lambda *variables: native.apply_momentum(sums, *variables, rate, 0.9, rule))
     for a, b in zip(got, after(update_with_means), strict=True):
         np.testing.assert_array_equal(a, b)
         np.testing.assert_array_equal(np.signbit(a[a == 0]), np.signbit(b[b == 0]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 import tensorflow as tf
@@ -117,10 +118,9 @@ class NativeKernels(Kernels):
         velocities: Sequence[tf.Variable],
         rate: tf.Tensor,
         momentum: float,
+        rule: Literal["momentum", "keras", "nesterov"] = "momentum",
     ) -> None:
         """Decodes means and updates their variables in one pass over memory, with the same bits.
-
-        v = momentum v + mean; w -= rate v.
 
         Args:
           sums: of the bucket.
@@ -128,11 +128,13 @@ class NativeKernels(Kernels):
           velocities: of the weights, in their shapes.
           rate: learning rate, float32 scalar.
           momentum: share of a velocity that is kept.
+          rule: v = momentum v + mean, w -= rate v; or Keras': v = momentum v - rate mean, w += v,
+            or with Nesterov's step w += momentum v - rate mean.
         """
         self._ops.terngrad_apply_momentum(
             words=sums.words, scales=sums.units, nodes=sums.nodes, rate=rate,
             weights=[v.handle for v in weights], velocities=[v.handle for v in velocities],
-            momentum=momentum, path=self.path,
+            momentum=momentum, rule=rule, path=self.path,
         )  # fmt: skip
 
 

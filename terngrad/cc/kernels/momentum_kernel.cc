@@ -1,3 +1,4 @@
+#include <string>
 #include <vector>
 
 #include "tensorflow/core/framework/resource_mgr.h"
@@ -40,7 +41,12 @@ absl::Status FindValues(OpKernelContext* context, const Tensor& handle,
 class MomentumOp : public PathOpKernel {
  public:
   explicit MomentumOp(OpKernelConstruction* context) : PathOpKernel(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("momentum", &momentum_));
+    std::string rule;
+    OP_REQUIRES_OK(context, context->GetAttr("momentum", &update_.momentum));
+    OP_REQUIRES_OK(context, context->GetAttr("rule", &rule));
+    update_.rule = rule == "keras"      ? Rule::kKeras
+                   : rule == "nesterov" ? Rule::kNesterov
+                                        : Rule::kMomentum;
   }
 
   void Compute(OpKernelContext* context) override {
@@ -55,10 +61,12 @@ class MomentumOp : public PathOpKernel {
     OP_REQUIRES_OK(context, Find(context, &held, &variables));
     for (const Trained& variable : variables) elements += variable.size;
     OP_REQUIRES_OK(context, ReadSums(context, elements, &sums));
+    Update update = update_;
+    update.rate = rate->scalar<float>()();
     constexpr int64_t kCycles = 2 * kWordBits;  // the memory's
     Split(context, WordsOf(elements), kCycles, [&](int64_t begin, int64_t end) {
-      kernels().momentum(sums, variables.data(), variables.size(),
-                         rate->scalar<float>()(), momentum_, begin, end);
+      kernels().momentum(sums, variables.data(), variables.size(), update,
+                         begin, end);
     });
   }
 
@@ -87,7 +95,7 @@ class MomentumOp : public PathOpKernel {
     return absl::OkStatus();
   }
 
-  float momentum_;
+  Update update_ = {};  // without a rate, which is an input
 };
 
 REGISTER_KERNEL_BUILDER(

@@ -57,6 +57,19 @@ struct Trained {
   float unit;  // value of a sum of 1
 };
 
+// How a mean gradient g changes a velocity v and a weight w.
+enum class Rule {
+  kMomentum,  // v = momentum v + g; w = w - rate v
+  kKeras,     // v = momentum v - rate g; w = w + v
+  kNesterov,  // v = momentum v - rate g; w = w + (momentum v - rate g)
+};
+
+struct Update {
+  Rule rule;
+  float rate;
+  float momentum;
+};
+
 // Codes, or sums of codes, of a whole bucket.
 struct Planes {
   const uint32_t* words;
@@ -96,11 +109,11 @@ struct Kernels {
                  int64_t target_count, int64_t begin, int64_t end);
 
   // Updates elements [32 begin, 32 end) of the bucket that concatenates
-  // `variables` with their mean gradients, the values that `decode` writes:
-  // v = momentum v + mean; w -= rate v. Each operation rounds.
+  // `variables` with their mean gradients, the values that `decode` writes.
+  // Each operation of the rule rounds.
   void (*momentum)(const Planes& sums, const Trained* variables,
-                   int64_t variable_count, float rate, float momentum,
-                   int64_t begin, int64_t end);
+                   int64_t variable_count, const Update& update, int64_t begin,
+                   int64_t end);
 
   // Writes integers in [-largest, largest] in the prefix code of
   // terngrad/prefix_code.py, 1 <= largest <= kLargestPacked, and returns its

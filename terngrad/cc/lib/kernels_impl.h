@@ -553,9 +553,10 @@ template <class Lanes>
 class MomentumKernel {
  public:
   static void Run(const Planes& sums, const Trained* variables,
-                  int64_t variable_count, float rate, float momentum,
-                  int64_t begin, int64_t end) {
+                  int64_t variable_count, const Update& update, int64_t begin,
+                  int64_t end) {
     const auto decode = DecoderOf<Lanes>(sums.planes);
+    const auto apply = ApplierOf(update.rule);
     VisitParts(variables, variable_count, begin * kWordBits, end * kWordBits,
                [&](const Trained& variable, int64_t first, int64_t last,
                    int64_t offset) {
@@ -564,8 +565,8 @@ class MomentumKernel {
                    float means[kPart];
                    const Target part = {means, count, variable.unit};
                    decode(sums, offset + i - first, count, part, 0);
-                   Update(means, count, rate, momentum, variable.velocities + i,
-                          variable.weights + i);
+                   apply(means, count, update, variable.velocities + i,
+                         variable.weights + i);
                  }
                });
   }
@@ -573,25 +574,56 @@ class MomentumKernel {
  private:
   static constexpr int kPart = 1024;  // a multiple of kWordBits
 
-  static void Update(const float* means, int64_t count, float rate,
-                     float momentum, float* velocities, float* weights) {
-    const auto kept = Lanes::Broadcast(momentum);
-    const auto back = Lanes::Broadcast(-rate);
+  static auto ApplierOf(Rule rule) {
+    switch (rule) {
+      case Rule::kKeras:
+        return Apply<Rule::kKeras>;
+      case Rule::kNesterov:
+        return Apply<Rule::kNesterov>;
+      default:
+        return Apply<Rule::kMomentum>;
+    }
+  }
+
+  template <Rule RULE>
+  static void Apply(const float* means, int64_t count, const Update& update,
+                    float* velocities, float* weights) {
     int64_t i = 0;
     for (; i + kLanes <= count; i += kLanes) {
       Prefetch(velocities + i, kLanes);
       Prefetch(weights + i, kLanes);
-      const auto velocity =
-          Lanes::Add(Lanes::Multiply(Lanes::Load(velocities + i), kept),
-                     Lanes::Load(means + i));
-      Lanes::Store(velocities + i, velocity);
-      Lanes::Store(weights + i, Lanes::Add(Lanes::Load(weights + i),
-                                           Lanes::Multiply(velocity, back)));
+      ApplyLanes<RULE>(means + i, update, velocities + i, weights + i);
     }
-    for (; i < count; ++i) {
-      velocities[i] = velocities[i] * momentum + means[i];
-      weights[i] -= velocities[i] * rate;
+    if (i == count) return;
+    float rest[3][kLanes] = {};
+    const int64_t size = (count - i) * sizeof(float);
+    std::memcpy(rest[0], means + i, size);
+    std::memcpy(rest[1], velocities + i, size);
+    std::memcpy(rest[2], weights + i, size);
+    ApplyLanes<RULE>(rest[0], update, rest[1], rest[2]);
+    std::memcpy(velocities + i, rest[1], size);
+    std::memcpy(weights + i, rest[2], size);
+  }
+
+  template <Rule RULE>
+  static void ApplyLanes(const float* means, const Update& update,
+                         float* velocities, float* weights) {
+    const auto kept = Lanes::Broadcast(update.momentum);
+    const auto back = Lanes::Broadcast(-update.rate);  // x + -y is x - y
+    const auto mean = Lanes::Load(means);
+    auto velocity = Lanes::Multiply(Lanes::Load(velocities), kept);
+    auto change = Lanes::Multiply(mean, back);
+    if (RULE == Rule::kMomentum) {
+      velocity = Lanes::Add(velocity, mean);
+      change = Lanes::Multiply(velocity, back);
+    } else {
+      velocity = Lanes::Add(velocity, change);
+      change = RULE == Rule::kKeras
+                   ? velocity
+                   : Lanes::Add(Lanes::Multiply(velocity, kept), change);
     }
+    Lanes::Store(velocities, velocity);
+    Lanes::Store(weights, Lanes::Add(Lanes::Load(weights), change));
   }
 };
 

@@ -715,7 +715,10 @@ void LargeTargetsGetTheSameMeans(const Kernels& kernels) {
 
 // ---- Updates ---------------------------------------------------------------
 
-constexpr float kMomentum = 0.9f;
+constexpr Update kUpdates[] = {{Rule::kMomentum, 0.03f, 0.9f},
+                               {Rule::kMomentum, 0.0f, 0.9f},
+                               {Rule::kKeras, 0.03f, 0.9f},
+                               {Rule::kNesterov, 0.03f, 0.9f}};
 
 // Weights of these sizes, and their velocities.
 struct Variables {
@@ -734,20 +737,20 @@ struct Variables {
     }
   }
 
-  void Update(const Kernels& kernels, const Words& words, int planes,
-              float rate, int64_t begin, int64_t end) {
+  void Run(const Kernels& kernels, const Words& words, int planes,
+           const Update& update, int64_t begin, int64_t end) {
     std::vector<Trained> all;
     for (size_t i = 0; i < weights.size(); ++i) {
       all.push_back({weights[i].data(), velocities[i].data(),
                      static_cast<int64_t>(weights[i].size()),
                      kUnits[i % std::size(kUnits)]});
     }
-    kernels.momentum({words.data(), planes}, all.data(), all.size(), rate,
-                     kMomentum, begin, end);
+    kernels.momentum({words.data(), planes}, all.data(), all.size(), update,
+                     begin, end);
   }
 
-  void NaiveUpdate(const Words& words, int planes, float rate, int64_t begin,
-                   int64_t end) {
+  void RunNaively(const Words& words, int planes, const Update& update,
+                  int64_t begin, int64_t end) {
     const Integers sums = IntegersOf(words, planes);
     int64_t e = 0;
     for (size_t i = 0; i < weights.size(); ++i) {
@@ -756,8 +759,17 @@ struct Variables {
         const float mean =
             kUnits[i % std::size(kUnits)] * static_cast<float>(sums[e]);
         float& velocity = velocities[i][j];
-        velocity = kMomentum * velocity + mean;
-        weights[i][j] = weights[i][j] - rate * velocity;
+        const auto [rule, rate, momentum] = update;
+        float& weight = weights[i][j];
+        if (rule == Rule::kMomentum) {
+          velocity = momentum * velocity + mean;
+          weight = weight - rate * velocity;
+        } else {
+          velocity = momentum * velocity - rate * mean;
+          weight = weight + (rule == Rule::kKeras
+                                 ? velocity
+                                 : momentum * velocity - rate * mean);
+        }
       }
     }
   }
@@ -777,9 +789,9 @@ void CheckUpdate(const Kernels& kernels, const std::vector<int64_t>& sizes,
       static_cast<int>(end));
   const Words words = SomeWords(groups * planes, random);
   Variables got(sizes), want(sizes);
-  for (const float rate : {0.03f, 0.0f}) {
-    got.Update(kernels, words, planes, rate, begin, end);
-    want.NaiveUpdate(words, planes, rate, begin, end);
+  for (const Update& update : kUpdates) {
+    got.Run(kernels, words, planes, update, begin, end);
+    want.RunNaively(words, planes, update, begin, end);
   }
   got.CheckEquals(want);
 }
@@ -981,8 +993,8 @@ void ThePathGivesThePortableOnesBits(const Kernels& kernels) {
                Decode(portable, words, planes, 0, 40));
 
     Variables trained({1000, 250}), same_ones({1000, 250});
-    trained.Update(kernels, words, planes, 0.03f, 0, 40);
-    same_ones.Update(portable, words, planes, 0.03f, 0, 40);
+    trained.Run(kernels, words, planes, kUpdates[0], 0, 40);
+    same_ones.Run(portable, words, planes, kUpdates[0], 0, 40);
     trained.CheckEquals(same_ones);
   }
 }

@@ -153,18 +153,22 @@ REGISTER_OP("TerngradApplyMomentum")
     .Input("velocities: n * resource")
     .Attr("n: int >= 1")
     .Attr("momentum: float")
+    .Attr("rule: {'momentum', 'keras', 'nesterov'}")
     .Attr("path: string = ''")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext*) { return absl::OkStatus(); })
     .Doc(R"doc(
-TerngradDecode, then ResourceApplyMomentum of each mean, with the same bits: in
-one pass over the memory of weights and velocities, and none for the means.
+TerngradDecode, then ResourceApplyMomentum or ResourceApplyKerasMomentum of each
+mean, with the same bits: in one pass over the memory of weights and velocities,
+and none for the means.
 
 words, scales, nodes, path: as for TerngradDecode.
 rate: scalar, the learning rate.
 weights: float variables of the bucket in its order.
 velocities: of the weights, in their shapes.
 momentum: share of a velocity that is kept.
+rule: ResourceApplyMomentum's, or ResourceApplyKerasMomentum's without or with
+  Nesterov's step.
 Other shapes or values are InvalidArgument errors.
 )doc");
 
