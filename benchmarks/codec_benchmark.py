@@ -39,7 +39,8 @@ from terngrad.training.step import exchange_gradients
 
 _SIZES = (8_400_000, 61_000_000)  # a large layer; AlexNet
 _NODES = 4  # nodes in a sum of codes
-_TASKS = ("stats", "encode", "decode", "sum4", "decode, update", "at once")
+_CODEC = ("stats", "encode", "decode", "sum4")
+_UPDATES = ("decode, update", "fused update")
 _BOUND = 2.5
 _WHOLE_NET = "lenet_slim"
 
@@ -125,7 +126,7 @@ def _tasks(kernels: Kernels, values: tf.Tensor) -> dict[str, Task]:
     def decode() -> list[tf.Tensor]:
         return kernels.decode(codes[0], bound, nodes.read_value(), shapes)
 
-    def update_at_once() -> None:
+    def fused_update() -> None:
         if momentum.takes_sums:
             momentum.apply_sums(Sums((0,), codes[0], bound, nodes.read_value()), rate)
         else:
@@ -137,7 +138,7 @@ def _tasks(kernels: Kernels, values: tf.Tensor) -> dict[str, Task]:
         "decode": decode,
         "sum4": lambda: kernels.sum(codes, (2 * _NODES).bit_length()),
         "decode, update": lambda: momentum.apply(decode(), rate, step),
-        "at once": update_at_once,
+        "fused update": fused_update,
     }
     if isinstance(kernels, NativeKernels):  # one op: a function would only add its call
         return tasks
@@ -195,9 +196,10 @@ def _ratios(found: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     copy = found["copy"]["numpy"]
     ratios = {}
     for name, suffix in _suffixes(found).items():
-        for task in _TASKS[:4]:
+        for task in _CODEC:
             ratios[f"{task}_over_copy{suffix}"] = found[task][name] / copy
-        ratios[f"update_at_once{suffix}"] = found["at once"][name] / found["decode, update"][name]
+        apart, fused = (found[task][name] for task in _UPDATES)
+        ratios[f"fused_update{suffix}"] = fused / apart
         for task in ("encode", "decode"):
             ratios[f"{task}_over_reference{suffix}"] = found[task]["reference"] / found[task][name]
     return ratios
@@ -216,7 +218,7 @@ def _print(n: int, found: Mapping[str, Mapping[str, float]]) -> None:
     table = rich.table.Table("task", title=title, box=rich.box.MARKDOWN)
     for name in names:
         table.add_column(name, justify="right")
-    for task in _TASKS:
+    for task in (*_CODEC, *_UPDATES):
         cells = [f"{found[task][name]:.3f} ({found[task][name] / copy:.2f})" for name in names]
         table.add_row(task, *cells)
     console = rich.console.Console(width=100)

@@ -34,7 +34,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, NoReturn
 
-from terngrad.cluster.local_run import LocalRun, Output, Process, Requests
+from terngrad.cluster.local_run import LocalRun, Output, Process, Requests, StartError
 from terngrad.cluster.managed import launch
 from terngrad.cluster.ports import free_ports
 
@@ -75,8 +75,8 @@ def main(argv: Sequence[str]) -> int:
     )
     try:
         return run.run()
-    except OSError as error:
-        sys.exit(f"launch: cannot start {error.filename}: {error.strerror}")
+    except StartError as error:
+        sys.exit(f"launch: {error}")
 
 
 def _whole(text: str) -> int:
@@ -156,6 +156,8 @@ def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> No
         parser.error(f"--ssh is {arguments.ssh!r}: {error}")
     if arguments.command[:1] == ["--"]:
         del arguments.command[0]
+        if arguments.command[:1] == ["-m"]:
+            arguments.module = arguments.command[1:]
     if arguments.module:
         arguments.command = ["-m", *arguments.module]
     if not arguments.command:

@@ -97,6 +97,10 @@ class Requests:
         return [event.status for event in self.events].count(128 + signal.SIGINT) > 1
 
 
+class StartError(ValueError):
+    """A process cannot be started; the message says why."""
+
+
 class Output:
     """Standard output. A closed one is a request to end."""
 
@@ -165,6 +169,7 @@ class LocalRun:
         self._threads: list[threading.Thread] = []
         self._ends: list[_Event] = []
         self._failure: _Event | None = None  # that decides the exit status
+        self._has_named = False  # whether a line has named a failure
         self._is_hushed = False  # whether tracebacks of Ctrl-C were left out
 
     def run(self) -> int:
@@ -172,6 +177,9 @@ class LocalRun:
 
         A process may notice the end of another before this run does, so a failure counts as the
         first if all earlier ones may have come from lost processes.
+
+        Raises:
+          StartError: a process cannot be started; those that were are killed.
         """
         try:
             for member in self._members:
@@ -188,16 +196,19 @@ class LocalRun:
         if self._requests.events:
             return
         self._restarts.begun(member.label)
-        process = subprocess.Popen(
-            member.command,
-            env=allocator.with_huge_pages(os.environ) | dict(member.environment),
-            stdin=subprocess.PIPE if member.is_remote else subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            encoding="utf-8",
-            errors="replace",
-            start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on
-        )
+        try:
+            process = subprocess.Popen(
+                member.command,
+                env=allocator.with_huge_pages(os.environ) | dict(member.environment),
+                stdin=subprocess.PIPE if member.is_remote else subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                encoding="utf-8",
+                errors="replace",
+                start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on
+            )
+        except OSError as error:
+            raise StartError(f"cannot start {member.command[0]}: {error.strerror}") from None
         self._processes.append(process)
         if member.is_ps:
             self._servers.append(process)
@@ -259,7 +270,7 @@ class LocalRun:
             time.sleep(_LOOK_SECS)
 
     def _status(self, first: _Event) -> int:
-        """Returns the status of the process that failed first by itself."""
+        """Returns the status of the process that failed first by itself, and remembers it."""
         self._failure = self._blamed(first)
         return self._failure.status
 
@@ -291,13 +302,14 @@ class LocalRun:
             self._hurried_at = time.monotonic()
             if left := [process for process in self._workers() if process.poll() is None]:
                 self._output.show(f"{failure.text}: the others are asked to end.")
+                self._has_named = True
             for process in left:
                 _send(process, signal.SIGTERM)
 
     def _name_failure(self) -> None:
         """Names the process that failed, if the others ended before they were asked to."""
         is_silent = self._notice_secs is None or self._requests.events or len(self._members) < 2
-        if self._failure and self._hurried_at == math.inf and not is_silent:
+        if self._failure and not self._has_named and not is_silent:
             self._output.show(f"{self._failure.text}.")
 
     def _end_servers(self) -> None:

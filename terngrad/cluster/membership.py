@@ -54,10 +54,10 @@ def end_process(message: str) -> None:
 
 
 def _say(message: str) -> None:
-    is_alone = speaking.acquire(timeout=_LAST_WORDS_SECS / 2)
+    has_lock = speaking.acquire(timeout=_LAST_WORDS_SECS / 2)
     with contextlib.suppress(Exception):
         print(message, end="\n" if message else "", file=sys.stderr, flush=True)
-    if is_alone:
+    if has_lock:
         speaking.release()
     with contextlib.suppress(Exception):
         sys.stdout.flush()

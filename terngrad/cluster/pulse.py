@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 STEP = "a step"
+CALL = "a call of reducer"  # and its index; one outside a graph, in which calls have an order
 _LONGEST_NAME = 256
 HOPELESS = 10  # time-outs after which even a slow step counts as failed
 
@@ -55,7 +56,8 @@ class Pulse:
     def begin(self, what: str) -> None:
         """Counts an operation with the others, which must all make the same ones.
 
-        What belongs to a step counts as `STEP`: parts of a graph begin in any order.
+        What belongs to a step counts as `STEP`, because parts of a graph begin in any order. What
+        is called outside a graph has its own name, `CALL` with a number.
         """
         with self._lock:
             count, last, alike = self.begun
@@ -94,6 +96,9 @@ def divergence(begun: Mapping[int, Begun], name: Callable[[int], str]) -> str:
         for rank, (count, last, alike) in named.items():
             if count - alike < number <= count:
                 by_operation.setdefault(last, []).append(rank)
+        if STEP in by_operation:  # others may make their steps outside a graph
+            for call in [what for what in by_operation if what.startswith(CALL)]:
+                by_operation[STEP] += by_operation.pop(call)
         if len(by_operation) > 1:
             each = (f"{what} on {', '.join(map(name, on))}" for what, on in by_operation.items())
             where = " and ".join(each)

@@ -92,6 +92,11 @@ GATHER, STEP = Begun(5, "all_gather"), Begun(5, "a step")
         ),
         ([Begun(6, "barrier"), GATHER, STEP], "number 5 is all_gather on worker 1 and a step on"),
         ([GATHER, GATHER], ""),
+        ([STEP, Begun(5, "a call of reducer 1")], ""),  # in a graph, and outside
+        (
+            [Begun(5, "a call of reducer 0"), Begun(5, "a call of reducer 1")],
+            "number 5 is a call of reducer 0 on worker 0 and a call of reducer 1 on worker 1",
+        ),
         ([GATHER, Begun(4, "a step"), Begun(6, "barrier")], ""),  # on their way
         ([Begun(), Begun(5), GATHER], ""),  # that tell nothing
     ],

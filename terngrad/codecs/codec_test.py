@@ -336,3 +336,41 @@ class _OldCodec(TernaryCodec):
 def test_law_10_a_codec_whose_payload_takes_other_arguments_is_named():
     with pytest.raises(ValueError, match="payload must take self, nodes, local_nodes"):
         find_codec(f"{__name__}:_OldCodec")
+
+
+class Delivering(TernaryCodec):
+    """Has a way of its own to form means."""
+
+    def encode_and_deliver(self, exchange, nodes, devices):
+        """As the codec of the suite."""
+        return super().encode_and_deliver(exchange, nodes, devices)
+
+
+@pytest.mark.parametrize(
+    ("made", "policy", "has_sums"),
+    [
+        (TernaryCodec, "ternary", True),
+        (Delivering, "ternary", False),
+        (None, "unpacked", False),
+        (None, "own scale", False),
+        (None, "float", False),
+    ],
+)
+def test_only_means_that_are_decoded_sums_are_handed_over_as_sums(made, policy, has_sums):
+    layout = make_layout(NAMES, SHAPES, POLICIES[policy])
+    codec = (
+        made(layout, 0, ReferenceKernels()) if made else make_codecs(layout, ReferenceKernels())[0]
+    )
+    exchange, (gradients,) = LocalExchange(1, ReferenceKernels()), gradients_of(1)
+    key = DrawKey(tf.constant(9, tf.uint64), tf.constant(3, tf.int64), tf.constant(0))
+    run = lambda as_sums: exchange_gradients(
+        [gradients], [codec], exchange, [key], ["/CPU:0"], as_sums=as_sums
+    )
+    found, decoded = run(True), run(False)
+    assert bool(found.sums) == has_sums
+    assert not decoded.sums
+    if has_sums:
+        (sums,) = found.sums
+        means = codec.decode(sums.words, sums.units, sums.nodes)
+        for i, mean in zip(sums.variables, means, strict=True):
+            np.testing.assert_array_equal(mean, decoded.means[i])

@@ -11,7 +11,7 @@ from terngrad.codecs.integer_codec import SCALE_BYTES, IntegerCodec
 from terngrad.draws import DrawKey
 from terngrad.exchange.exchange import Exchange, Payload
 from terngrad.layout import Layout
-from terngrad.ops.kernels import EncodeInputs, Kernels
+from terngrad.ops.kernels import EncodeInputs, Kernels, Sums
 from terngrad.ops.reference import scaled_sums, ternarize_all
 
 
@@ -46,6 +46,17 @@ class TernaryCodec(IntegerCodec):
             if found:
                 return [[found.codes]], found.means
         return super().encode_and_deliver(exchange, nodes, devices)
+
+    def encode_and_sum(
+        self,
+        exchange: Exchange,
+        nodes: Sequence[EncodeInputs],
+        devices: Sequence[str],
+    ) -> tuple[list[list[tf.Tensor]], Sums] | None:
+        """See base class."""
+        if self._overrides(TernaryCodec):
+            return None
+        return self._encode_as_sums(exchange, nodes, devices)
 
     def _encode_and_add(
         self, exchange: Exchange, nodes: Sequence[EncodeInputs], devices: Sequence[str]

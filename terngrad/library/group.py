@@ -93,13 +93,15 @@ class Group(contextlib.AbstractContextManager):
         batches is dealt out batch by batch. What is left out is printed once, by the chief.
 
         Args:
-          data: a tf.data.Dataset, or arrays [n, ...] in a tuple, list or dict, or one array. All
+          data: a tf.data.Dataset; or arrays [n, ...], data frames of n rows or lists of n strings
+            or numbers, one or several in a tuple, list or dict, where None may stand, too. All
             processes must have the same, in the same order.
 
         Returns:
           The same kind of data: elements or rows `rank`, `rank + size`, `rank + 2 size` and so on.
 
         Raises:
+          TypeError: the data is of another kind.
           ValueError: there is less than one element or row for each process.
         """
         return shard(data, self.rank, self.size)

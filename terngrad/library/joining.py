@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import numbers
 import os
 from collections.abc import Sequence
 
@@ -62,6 +63,7 @@ def join(
         counts as lost, which ends the others.
 
     Raises:
+      TypeError: an argument has another type.
       ValueError: an argument, or what the environment says, is wrong.
       MembershipError: names the processes that did not join or cannot be reached.
     """
@@ -125,7 +127,7 @@ def _given(
     if ps_hosts or job == "ps":
         _check_hosts("ps_hosts", ps_hosts)
     name, own = ("ps_hosts", ps_hosts) if job == "ps" else ("hosts", hosts)
-    if not isinstance(rank, int):
+    if not isinstance(rank, numbers.Integral):
         raise TypeError(f"join: rank is {rank!r}; allowed are integers")
     if not 0 <= rank < len(own):
         allowed = f"0 to {len(own) - 1}, an index of {name}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import keras
@@ -60,9 +60,9 @@ def distribute(
       bucket_elements: a bucket takes variables until it holds this many values.
 
     Raises:
-      TypeError: `optimizer` is none of Keras.
-      ValueError: it is distributed already, it accumulates gradients of several nodes, or Keras
-        does not run on TensorFlow.
+      TypeError: `optimizer` is none of Keras, or a setting has another type.
+      ValueError: a setting is wrong, the optimizer is distributed already or accumulates gradients
+        of several nodes, or Keras does not run on TensorFlow.
     """
     if keras.backend.backend() != "tensorflow":
         raise ValueError(
@@ -91,6 +91,7 @@ def distribute(
         "bucket_elements": bucket_elements,
     }
     check_settings(**settings)
+    settings["float_layers"] = tuple(float_layers)
     _attach(optimizer, GradientExchange(group, settings))
     return optimizer
 
@@ -121,6 +122,7 @@ class GradientExchange:
       nodes: number of nodes of this process.
       is_within: whether another optimizer of Keras uses this one.
       is_building: whether a train_step is traced only for the variables that it makes.
+      build: builds the optimizer for the variables that it was given meanwhile.
       due: variables of the accumulated gradients that are about to be applied.
       reducers: by the keys of the variables that they serve.
       memory_folder: where this process saves what codecs keep between steps; "" = nowhere.
@@ -132,6 +134,7 @@ class GradientExchange:
         self.nodes: int = settings["nodes"]
         self.is_within = False
         self.is_building = False
+        self.build: Callable[[], None] = lambda: None
         self.due: Sequence[Any] | None = None
         self.reducers: dict[tuple[str, ...], Reducer] = {}
         self.memory_folder = ""
@@ -188,7 +191,7 @@ class GradientExchange:
             found = reducer.reduce(given if self.nodes > 1 else given[0], as_sums=at_once)
             for i, mean in zip(coded, found.means, strict=True):
                 results[i] = mean
-            self._reduced = reducer, found
+            self._reduced = (reducer, found) if at_once else None
         for i in copied:
             results[i] = tf.reduce_max(tf.stack([node[i] for node in by_node]), axis=0)
         return self.largest(results, copied)
@@ -298,8 +301,8 @@ class Exchanging:
             return
         variables = list(trainable_variables)
         grads = list(grads)
-        if exchange.is_building:
-            super().apply(grads, variables)
+        if exchange.is_building:  # slots may begin as weights, of which the chief's come later
+            exchange.build = lambda: None if self.built else self.build(variables)
             return
         if len(grads) != len(variables):
             raise ValueError(
@@ -357,8 +360,8 @@ class Exchanging:
 
     def _clip_gradients(self, grads):
         # The first that Keras does with accumulated gradients, in the branch of a due update.
-        exchange: GradientExchange = vars(self)[_STATE]
-        if self.gradient_accumulation_steps and not exchange.is_building:
+        if self.gradient_accumulation_steps:
+            exchange: GradientExchange = vars(self)[_STATE]
             grads = exchange.means(self, [grads], exchange.due)
         return super()._clip_gradients(grads)
 

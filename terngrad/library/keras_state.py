@@ -62,11 +62,21 @@ def described(model: keras.Model) -> str:
     return f"{len(kinds)} with {total} values ({zlib.crc32(' '.join(kinds).encode()):08x})"
 
 
-def vocabularies(model: keras.Model) -> str:
-    """Returns what workers compare of the words that layers know, such as TextVectorization."""
-    known = [n.get_vocabulary() for n in model._flatten_layers() if hasattr(n, "get_vocabulary")]
-    sizes = ", ".join(str(len(words)) for words in known) or "none"
-    return f"{sizes} ({zlib.crc32(repr(known).encode()):08x})"
+def learned(model: keras.Model) -> str:
+    """Returns what workers compare of what preprocessing layers learn beside weights.
+
+    That is the vocabulary of TextVectorization and the lookup layers, and Discretization's bins.
+    """
+    layers = model._flatten_layers()
+    within = {id(getattr(layer, "_lookup_layer", None)) for layer in layers}  # TextVectorization's
+    found = []
+    for layer in layers:
+        if hasattr(layer, "get_vocabulary") and id(layer) not in within:
+            found.append([str(word) for word in layer.get_vocabulary()])
+        elif isinstance(layer, keras.layers.Discretization):
+            found.append([float(edge) for edge in layer.bin_boundaries or ()])
+    sizes = ", ".join(str(len(each)) for each in found) or "nothing"
+    return f"{sizes} ({zlib.crc32(repr(found).encode()):08x})"
 
 
 def refresh(model: keras.Model) -> None:

@@ -59,8 +59,8 @@ class SharedStep:
         """Gives a model that has no weights before its first batch those of the chief."""
         if all(layer.built for layer in self._model._flatten_layers()):
             return
-        is_kerass = getattr(self._train_step, "__func__", None) is keras.Model.train_step
-        if tf.executing_eagerly() and not is_kerass:
+        has_keras_step = getattr(self._train_step, "__func__", None) is keras.Model.train_step
+        if tf.executing_eagerly() and not has_keras_step:
             return  # only it knows what the model's input is
         before = len(self._model.weights)
         try:
@@ -70,6 +70,8 @@ class SharedStep:
             else:
                 self._trace(data)
         except Exception as error:  # of the user's own code; the train_step raises it, too
+            if len(self._model.weights) > before and not tf.executing_eagerly():
+                raise  # these weights have no values
             self._unbuildable = error
             return
         if len(self._model.weights) > before:
@@ -77,6 +79,8 @@ class SharedStep:
             with tf.init_scope():
                 group.broadcast(self._model.weights)
                 keras_state.share_seeds(self._model, group, self.exchange.nodes)
+                for exchange in self._exchanges:
+                    exchange.build()
 
     def _trace(self, data: Any) -> None:
         """Makes the variables of a step, outside the graph in which they would have no values."""

@@ -43,6 +43,7 @@ class Together(keras.callbacks.Callback):
     - At the start, also after a BackupAndRestore, all take the chief's weights and optimizer state.
     - In each step, moving statistics, such as those of batch normalization, are averaged. Where the
       optimizer has several nodes, each one's train_step gets a part of the batch.
+    - Random layers, such as dropout, draw for each node: its number is mixed into the chief's seed.
     - At the end of an epoch, the other callbacks see the mean metrics of all processes, and
       `bytes_sent` (by this process so far) and `bits_per_parameter` (sent in an update).
     - When a callback stops the training of one process, all stop after the same step. So they do at
@@ -195,15 +196,15 @@ class Together(keras.callbacks.Callback):
         self.model.stop_training = bool(stop)
 
     def on_train_end(self, logs: dict | None = None) -> None:
-        """Compares weights, leaves signals to the program again, and deletes memories.
+        """Leaves signals to the program again, compares weights, and deletes memories.
 
         It deletes them where Keras deletes backups.
         """
         del logs
+        self._signals.leave()
         if self._group.size > 1:  # callbacks may have changed them after the last comparison
             digests = gather(self._group, keras_state.digest(self.model), "the end of fit")
             self._mend(set(digests), "at the end of fit")
-        self._signals.leave()
         if self._backup and self._backup.delete_checkpoint:
             folder = f"{self._backup.backup_dir}-memory"
             shutil.rmtree(f"{folder}/{self._group.rank}", ignore_errors=True)
@@ -257,7 +258,8 @@ class Together(keras.callbacks.Callback):
             "epochs": str(self.params.get("epochs")),
             "steps of an epoch (use group.shard)": str(self.params.get("steps")),
             "weights of the model": keras_state.described(self.model),
-            "words that the model knows": keras_state.vocabularies(self.model),
+            "random layers of the model": str(len(keras_state.seed_states(self.model))),
+            "what layers of the model have learned": keras_state.learned(self.model),
         }
         self._group.agree(facts, "the start of fit")
 

@@ -198,14 +198,16 @@ def test_random_layers_draw_for_each_node_and_node_0_keeps_the_chiefs_seed():
     (dropout, noise) = seeds = keras_state.seed_states(model)
     assert [int(seed[0]) for seed in seeds] == [3, 4]
     chiefs = [seed.numpy() for seed in seeds]
-    found = []
+    found, masks = [], []
     for rank in range(3):
         for seed, value in zip(seeds, chiefs, strict=True):
             seed.assign(value)
         keras_state.share_seeds(model, AsIf(rank), nodes=2)
         found.append([int(seed[0]) for seed in seeds])
+        masks.append(model.layers[0](np.ones((1, 64), "float32"), training=True).numpy().tolist())
     assert found[0] == [3, 4]
     assert len({seed for each in found for seed in each}) == 6
+    assert masks[0] != masks[1] != masks[2] != masks[0], "all drop the same units"
     keras_state.assign_seeds(seeds, keras_state.values(seeds), old=4, new=0)
     np.testing.assert_array_equal([dropout, noise], chiefs)
 
@@ -219,11 +221,15 @@ def test_a_layer_that_keeps_a_copy_of_its_weights_reads_them_again():
     assert float(normalization.mean[0, 0]) == 5.0
 
 
-def test_models_that_know_other_words_differ():
+def test_models_whose_layers_have_learned_something_else_differ():
     def knowing(words):
-        return keras.Sequential([keras.layers.StringLookup(vocabulary=words)])
+        text = keras.layers.TextVectorization(vocabulary=words)
+        return keras.Sequential([keras.layers.StringLookup(vocabulary=words), text])
 
-    told = [keras_state.vocabularies(knowing(words)) for words in (["a", "b"], ["b", "a"], ["a"])]
+    told = [keras_state.learned(knowing(words)) for words in (["a", "b"], ["b", "a"], ["a"])]
     assert len(set(told)) == 3
-    assert told[0].startswith("3 (")
-    assert keras_state.vocabularies(compiled()).startswith("none (")
+    assert told[0].startswith("3, 4 (")
+    bins = [keras.layers.Discretization(edges) for edges in ([0.0, 1.0], [0.0, 2.0])]
+    told = [keras_state.learned(keras.Sequential([each])) for each in bins]
+    assert len(set(told)) == 2
+    assert keras_state.learned(compiled()).startswith("nothing (")

@@ -1,5 +1,6 @@
 """Own training loops with the library, on one process and on two."""
 
+import collections
 import contextlib
 import json
 import os
@@ -502,11 +503,14 @@ def test_lists_are_dealt_out_and_what_has_no_rows_is_named():
     words, numbers = ["a.png", "b.png", "c.png", "d.png"], range(4)
     assert Group(1, 2).shard((words, numbers, None)) == (["b.png", "d.png"], range(1, 4, 2), None)
     assert Group(0, 2).shard([1, 2, 3, 4]) == [1, 3]
+    by_name = collections.defaultdict(list, x=words)
+    assert Group(1, 2).shard(by_name) == {"x": ["b.png", "d.png"]}
     ragged = tf.ragged.constant([[1], [2, 3], [4], []])
     assert Group(1, 2).shard(ragged).to_list() == [[2, 3], []]
     for data, what in [
         ([[1, 2], [3, 4]], "a list of lists"),
         ((words, 5), "int"),
+        ([Path("a"), Path("b")], "PosixPath"),
         ((i for i in numbers), "generator"),
         ("abc", "str"),
     ]:

@@ -12,14 +12,13 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from terngrad.cluster.pulse import STEP
+from terngrad.cluster.pulse import CALL, STEP
 from terngrad.codecs.factory import make_codecs, payloads
 from terngrad.exchange.exchange import Exchange
 from terngrad.exchange.local import LocalExchange
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS, Layout, Policy, make_layout
 from terngrad.library.group import Group, plain
 from terngrad.ops.kernels import Kernels, Sums
-from terngrad.ops.native import NativeKernels
 from terngrad.training import runtime
 from terngrad.training.memory import Memory
 from terngrad.training.nodes import draw_keys, seed_of_draws
@@ -107,6 +106,7 @@ class Reducer:
           bucket_elements: a bucket takes variables until it holds this many values.
 
         Raises:
+          TypeError: an argument has another type.
           ValueError: an argument is wrong.
           MembershipError: names a setting that differs between two processes.
         """
@@ -141,7 +141,6 @@ class Reducer:
         self._nodes = nodes
         self._exchange = _exchange(group, nodes, kernels, self._step)
         self._kernels = kernels
-        self._is_native = isinstance(kernels, NativeKernels)
         self._codecs = make_codecs(self.layout, kernels)
         self.memory = Memory(self._codecs, self._exchange.first_node, nodes)
         self._seed = seed_of_draws(seed)
@@ -208,7 +207,7 @@ class Reducer:
         if tf.executing_eagerly():
             found = Reduced(self._eager(dense), [])
         else:
-            means = functools.partial(self._means, as_sums=as_sums and self._is_native)
+            means = functools.partial(self._means, as_sums=as_sums)
             found = self._calls.in_turn(means, dense)
         pairs = zip(found.means, by_node[0], strict=True)
         kind = lambda gradient: getattr(gradient, "dtype", tf.float32)  # a list has none
@@ -216,7 +215,7 @@ class Reducer:
         return Reduced(means, found.sums)
 
     def update_momentum(self, sums: Sums, *arguments: Any) -> None:
-        """Updates the variables of a bucket; see `NativeKernels.apply_momentum`."""
+        """Updates the variables of a bucket; see `Kernels.apply_momentum`."""
         self._kernels.apply_momentum(sums, *arguments)
 
     @property
@@ -238,7 +237,7 @@ class Reducer:
 
     def _means_of_call(self, gradients: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
         """The exchange of a call outside a graph, in which calls have an order."""
-        return self._means(gradients, f"a call of reducer {self._index}").means
+        return self._means(gradients, f"{CALL} {self._index}").means
 
     def _means(
         self,

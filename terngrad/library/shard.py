@@ -75,15 +75,16 @@ def _map(data: Any, change: Callable[[Any], Any], *, within_list: bool = False) 
     if data is None or (hasattr(data, "shape") and hasattr(data, "__getitem__")):
         return data if data is None else change(data)
     if isinstance(data, dict):
-        return type(data)((key, _map(value, change)) for key, value in data.items())
+        return {key: _map(value, change) for key, value in data.items()}
     is_list = isinstance(data, list)
     if _is_row_of_scalars(data) and not within_list:
         return change(data)
     if isinstance(data, (tuple, list)) and not _is_row_of_scalars(data):
         parts = [_map(part, change, within_list=is_list) for part in data]
         return type(data)(*parts) if hasattr(data, "_fields") else type(data)(parts)
+    kind = "a list of lists" if _is_row_of_scalars(data) else type(data).__name__
     raise TypeError(
-        f"shard: cannot deal out {'a list of lists' if within_list else type(data).__name__}; "
+        f"shard: cannot deal out {kind}; "
         "allowed are tf.data.Dataset, arrays, tensors, data frames and lists of strings or "
         "numbers, also in tuples, lists and dicts. Others choose their batches by group.rank and "
         "group.size"

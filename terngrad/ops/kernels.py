@@ -14,6 +14,8 @@ from terngrad.draws import DrawKey
 from terngrad.planes import WORD_BYTES, plane_count
 from terngrad.ternary import Stats
 
+Rule = Literal["momentum", "keras", "nesterov"]  # of an update, see `Kernels.apply_momentum`
+
 
 class EncodeInputs(NamedTuple):
     """One node's gradients of a bucket, and how they become codes; see `Kernels.encode`."""
@@ -41,7 +43,7 @@ class Sums(NamedTuple):
 
 
 class Kernels(abc.ABC):
-    """Statistics, ternary codes, their sums and means.
+    """Statistics, ternary codes, their sums and means, and updates with these.
 
     Implementations agree bit for bit, except for the statistics' sums: those agree to 1e-6.
 
@@ -137,3 +139,33 @@ class Kernels(abc.ABC):
           nodes: int32 scalar, not a graph constant (see `ternary.mean_scale`).
           shapes: of the variables, in the bucket's order.
         """
+
+    def apply_momentum(
+        self,
+        sums: Sums,
+        weights: Sequence[tf.Variable],
+        velocities: Sequence[tf.Variable],
+        rate: tf.Tensor,
+        momentum: float,
+        rule: Rule = "momentum",
+    ) -> None:
+        """Decodes means and updates their variables with them.
+
+        Args:
+          sums: of the bucket.
+          weights: float32 variables of the bucket.
+          velocities: of the weights, in their shapes.
+          rate: learning rate, float32 scalar.
+          momentum: share of a velocity that is kept.
+          rule: v = momentum v + mean, w -= rate v; or Keras': v = momentum v - rate mean, w += v,
+            or with Nesterov's step w += momentum v - rate mean.
+        """
+        means = self.decode(sums.words, sums.units, sums.nodes, [w.shape for w in weights])
+        for weight, velocity, mean in zip(weights, velocities, means, strict=True):
+            settings = {"lr": rate, "grad": mean, "momentum": momentum}
+            settings |= {"var": weight.handle, "accum": velocity.handle}
+            if rule == "momentum":
+                tf.raw_ops.ResourceApplyMomentum(**settings)
+            else:
+                use_nesterov = rule == "nesterov"
+                tf.raw_ops.ResourceApplyKerasMomentum(**settings, use_nesterov=use_nesterov)

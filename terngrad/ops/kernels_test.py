@@ -259,6 +259,18 @@ def test_law_3_updates_with_sums_equal_those_with_their_means(native, lengths, k
         np.testing.assert_array_equal(np.signbit(a[a == 0]), np.signbit(b[b == 0]))
 
 
+@pytest.mark.parametrize("rule", ["momentum", "keras", "nesterov"])
+def test_every_implementation_updates_by_the_rule(kernels, rule):
+    words = kernels.encode([tf.ones([40])], [0], tf.ones([1]), tf.ones([1]), key_of())  # all 1
+    weights, velocities = tf.Variable(tf.fill([40], 2.0)), tf.Variable(tf.fill([40], 4.0))
+    sums = Sums((0,), words, tf.constant([3.0]), tf.constant(1))
+    kernels.apply_momentum(sums, [weights], [velocities], tf.constant(0.5), 0.25, rule)
+    velocity = 4.0 if rule == "momentum" else -0.5  # 0.25 * 4 + 3, or - 0.5 * 3
+    weight = {"momentum": 0.0, "keras": 1.5, "nesterov": 0.375}[rule]
+    np.testing.assert_array_equal(velocities, tf.fill([40], velocity))
+    np.testing.assert_array_equal(weights, tf.fill([40], weight))
+
+
 def one_sum(elements=33, rows=2):
     words = tf.zeros([rows, 2], tf.uint32)
     return Sums((0,), words, tf.ones([1]), tf.constant(1)), tf.Variable(tf.ones([elements]))
@@ -287,6 +299,10 @@ def test_law_10_an_update_that_does_not_fit_is_refused(native):
     ]:
         with pytest.raises(tf.errors.InvalidArgumentError, match=text):
             native.apply_momentum(sums_of_others, [weights], [velocities], rate, 0.5)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="a variable occurs twice"):
+        native.apply_momentum(sums, [weights], [weights], rate, 0.5)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="rate must be a scalar"):
+        native.apply_momentum(sums, [weights], [tf.Variable(weights)], tf.ones([2]), 0.5)
     np.testing.assert_array_equal(weights, tf.ones([33]))
 
 

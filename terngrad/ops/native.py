@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 import tensorflow as tf
 
 from terngrad.draws import DrawKey
 from terngrad.ops import library
-from terngrad.ops.kernels import Kernels, Sums
+from terngrad.ops.kernels import Kernels, Rule, Sums
 from terngrad.planes import WORD_BYTES, plane_count
 from terngrad.ternary import Stats
 
@@ -118,19 +117,9 @@ class NativeKernels(Kernels):
         velocities: Sequence[tf.Variable],
         rate: tf.Tensor,
         momentum: float,
-        rule: Literal["momentum", "keras", "nesterov"] = "momentum",
+        rule: Rule = "momentum",
     ) -> None:
-        """Decodes means and updates their variables in one pass over memory, with the same bits.
-
-        Args:
-          sums: of the bucket.
-          weights: float32 variables of the bucket, on the CPU.
-          velocities: of the weights, in their shapes.
-          rate: learning rate, float32 scalar.
-          momentum: share of a velocity that is kept.
-          rule: v = momentum v + mean, w -= rate v; or Keras': v = momentum v - rate mean, w += v,
-            or with Nesterov's step w += momentum v - rate mean.
-        """
+        """See base class; variables are on the CPU. Takes one pass over memory, means none."""
         self._ops.terngrad_apply_momentum(
             words=sums.words, scales=sums.units, nodes=sums.nodes, rate=rate,
             weights=[v.handle for v in weights], velocities=[v.handle for v in velocities],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -30,6 +32,8 @@ def main() -> None:
         overflowing(group, gradients)
     adversarial(group)
     unbuilt(group)
+    built_in_the_first_step(group)
+    changed_at_the_end(group)
     model = make_model(hidden=4 + group.rank)
     model.compile(distributed(group, keras.optimizers.SGD(0.1)), "mse")
     try:
@@ -165,6 +169,51 @@ def unbuilt(group):
     fit(group, model)
     assert model.net.layers[0].kernel.shape == (6, 4)
     assert_together(group, model)
+
+
+def changed_at_the_end(group):
+    """What a callback of one worker changes after the last comparison does not stay."""
+    model = make_model()
+    model.compile(distributed(group, keras.optimizers.SGD(0.1)), "mse")
+    change = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: model.layers[0].kernel.assign_add(
+            tf.fill((3, 4), float(group.rank))
+        )
+    )
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        fit(group, model, callbacks=[change])
+    told = any("weights differ at the end of fit" in str(each.message) for each in shown)
+    assert told == group.is_chief
+    assert_together(group, model)
+
+
+def built_in_the_first_step(group):
+    """A model without weights trains as one that has the chief's from the start."""
+    optimizers = [keras.optimizers.Adam, keras.optimizers.SGD]
+    if hasattr(keras.optimizers, "ScheduleFreeAdamW"):  # its slots begin as weights
+        optimizers.append(keras.optimizers.ScheduleFreeAdamW)
+    accumulating = {"learning_rate": 0.1, "gradient_accumulation_steps": 2}
+    for optimizer_class in optimizers:
+        for settings in ({"learning_rate": 0.1}, accumulating):
+            for at_once in (1, 2):
+                found = []
+                for is_built in (False, True):
+                    model = _seeded(is_built, seed=1 if is_built else 1 + group.rank)
+                    optimizer = distributed(group, optimizer_class(**settings), "ternary")
+                    model.compile(optimizer, "mse", steps_per_execution=at_once)
+                    fit(group, model)
+                    assert_together(group, model)
+                    found.append(model.get_weights())
+                for value, expected in zip(*found, strict=True):
+                    np.testing.assert_array_equal(value, expected, optimizer_class.__name__)
+
+
+def _seeded(is_built, seed):
+    draw = [keras.initializers.GlorotUniform(seed + i) for i in range(2)]
+    hidden = keras.layers.Dense(4, "tanh", kernel_initializer=draw[0])
+    layers = [hidden, keras.layers.Dense(2, kernel_initializer=draw[1])]
+    return keras.Sequential([keras.Input((3,)), *layers] if is_built else layers)
 
 
 def adversarial(group):

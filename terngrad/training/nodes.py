@@ -122,8 +122,8 @@ def exchange_nodes(
       as_sums: whether the means need not be decoded.
     """
     nodes = _measure_nodes(gradients, codec, exchange, keys, devices, memories)
-    added = codec.encode_and_sum(exchange, nodes, devices) if as_sums else None
-    codes, means = added or codec.encode_and_deliver(exchange, nodes, devices)
+    sums = codec.encode_and_sum(exchange, nodes, devices) if as_sums else None
+    codes, means = sums or codec.encode_and_deliver(exchange, nodes, devices)
     return _with_memories(codec, nodes, codes, devices, memories), means
 
 

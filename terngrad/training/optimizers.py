@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 
 from terngrad.ops.kernels import Kernels, Sums
-from terngrad.ops.native import NativeKernels
 from terngrad.training.slots import SLOTS
 
 
@@ -73,14 +72,13 @@ class Momentum(Optimizer):
         Args:
           variables: weights.
           momentum: share of the velocity that a step keeps.
-          kernels: native ones decode and update in one pass over memory.
+          kernels: decode means and update with them; None = gradients come as means.
         """
         self._variables = variables
         self._momentum = momentum
         self._kernels = kernels
         self.slots = {"momentum": _filled_like(variables, 0.0)}
-        on_cpu = not any("GPU" in variable.device for variable in variables)
-        self.takes_sums = on_cpu and isinstance(kernels, NativeKernels)
+        self.takes_sums = kernels is not None
 
     def apply(
         self, gradients: Sequence[tf.Tensor | None], rate: tf.Tensor, step: tf.Tensor

@@ -211,23 +211,23 @@ class Decoding : public std::enable_shared_from_this<Decoding> {
 
 // What an op encodes: `gradients` hold what the sources point to. Codes go to
 // `codes`, its output and the input of the mesh's operation.
-struct Encoded {
+struct Bucket {
   Sources sources;
   std::vector<Tensor> gradients;
   Tensor codes;
 };
 
-absl::Status ReadEncoded(OpKernelContext* context, const SourcesReader& reader,
-                         Encoded* encoded) {
-  TF_RETURN_IF_ERROR(reader.Read(context, &encoded->sources));
+absl::Status ReadBucket(OpKernelContext* context, const SourcesReader& reader,
+                        Bucket* bucket) {
+  TF_RETURN_IF_ERROR(reader.Read(context, &bucket->sources));
   tensorflow::OpInputList inputs;
   TF_RETURN_IF_ERROR(context->input_list("gradients", &inputs));
-  encoded->gradients.assign(inputs.begin(), inputs.end());
+  bucket->gradients.assign(inputs.begin(), inputs.end());
   Tensor* output;
-  const int64_t rows = WordsOf(encoded->sources.elements);
+  const int64_t rows = WordsOf(bucket->sources.elements);
   TF_RETURN_IF_ERROR(
       context->allocate_output("codes", TensorShape({rows, 2}), &output));
-  encoded->codes = *output;
+  bucket->codes = *output;
   return absl::OkStatus();
 }
 
@@ -236,11 +236,11 @@ absl::Status ReadEncoded(OpKernelContext* context, const SourcesReader& reader,
 class Encoding : public std::enable_shared_from_this<Encoding> {
  public:
   Encoding(std::shared_ptr<Mesh> mesh, int operation, const Plan& plan,
-           Encoded encoded)
+           Bucket bucket)
       : mesh_(std::move(mesh)),
         operation_(operation),
         kernels_(plan.declaration().kernels),
-        encoded_(std::move(encoded)) {
+        bucket_(std::move(bucket)) {
     const int rank = mesh_->rank();
     for (const int to : plan.Receivers(rank)) {
       const Range range = plan.Sent(0, rank, to);
@@ -285,15 +285,15 @@ class Encoding : public std::enable_shared_from_this<Encoding> {
   void Encode(int64_t begin, int64_t end) {
     const TraceMe traced("mesh:TerngradEncode");
     const tensorflow::port::ScopedFlushDenormal flush;
-    const Sources& sources = encoded_.sources;
+    const Sources& sources = bucket_.sources;
     kernels_->encode(sources.items.data(), sources.items.size(), sources.key,
-                     begin, end, encoded_.codes.flat<uint32_t>().data());
+                     begin, end, bucket_.codes.flat<uint32_t>().data());
   }
 
   const std::shared_ptr<Mesh> mesh_;
   const int operation_;
   const Kernels* const kernels_;
-  Encoded encoded_;
+  Bucket bucket_;
   std::vector<Part> parts_;
   uint64_t use_ = 0;
   ThreadPool* threads_ = nullptr;
@@ -307,13 +307,12 @@ class EncodeJoinOp : public MeshOp {
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
     const std::shared_ptr<Mesh> mesh = this->mesh();
-    Encoded encoded;
+    Bucket bucket;
     const Plan* plan;
     Tensor* sums;
-    OP_REQUIRES_OK_ASYNC(context, ReadEncoded(context, reader_, &encoded),
-                         done);
+    OP_REQUIRES_OK_ASYNC(context, ReadBucket(context, reader_, &bucket), done);
     OP_REQUIRES_OK_ASYNC(
-        context, FindPlan(mesh.get(), BytesOf(encoded.codes), &plan), done);
+        context, FindPlan(mesh.get(), BytesOf(bucket.codes), &plan), done);
     const Declaration& declaration = plan->declaration();
     OP_REQUIRES_ASYNC(context, declaration.kernels,
                       Invalid(declaration.name, " does not give sums of codes"),
@@ -324,13 +323,13 @@ class EncodeJoinOp : public MeshOp {
             "sums", TensorShape({declaration.rows, declaration.planes_out()}),
             &sums),
         done);
-    Submission submission = MakeSubmission(operation(), {encoded.codes, *sums});
+    Submission submission = MakeSubmission(operation(), {bucket.codes, *sums});
     OP_REQUIRES_OK_ASYNC(context, AllocateOctets(context, &submission.octets),
                          done);
     ThreadPool* const threads =
         context->device()->tensorflow_cpu_worker_threads()->workers;
-    auto encoding = std::make_shared<Encoding>(mesh, operation(), *plan,
-                                               std::move(encoded));
+    auto encoding =
+        std::make_shared<Encoding>(mesh, operation(), *plan, std::move(bucket));
     submission.comes_in_parts = true;
     submission.done = MakeEnding(context, mesh, std::move(done));
     // From `Submit` on the op may have ended, with its context and all it owns.
@@ -436,21 +435,20 @@ class EncodeJoinMeansOp : public MeansOp {
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
     const std::shared_ptr<Mesh> mesh = this->mesh();
-    Encoded encoded;
+    Bucket bucket;
     const Plan* plan;
-    OP_REQUIRES_OK_ASYNC(context, ReadEncoded(context, reader_, &encoded),
-                         done);
-    OP_REQUIRES_ASYNC(context, encoded.sources.elements == elements(),
-                      Invalid("gradients have ", encoded.sources.elements,
+    OP_REQUIRES_OK_ASYNC(context, ReadBucket(context, reader_, &bucket), done);
+    OP_REQUIRES_ASYNC(context, bucket.sources.elements == elements(),
+                      Invalid("gradients have ", bucket.sources.elements,
                               " elements; shapes have ", elements()),
                       done);
     OP_REQUIRES_OK_ASYNC(
-        context, FindPlan(mesh.get(), BytesOf(encoded.codes), &plan), done);
+        context, FindPlan(mesh.get(), BytesOf(bucket.codes), &plan), done);
     ThreadPool* const threads =
         context->device()->tensorflow_cpu_worker_threads()->workers;
-    const Tensor codes = encoded.codes;
-    auto encoding = std::make_shared<Encoding>(mesh, operation(), *plan,
-                                               std::move(encoded));
+    const Tensor codes = bucket.codes;
+    auto encoding =
+        std::make_shared<Encoding>(mesh, operation(), *plan, std::move(bucket));
     const std::optional<uint64_t> use =
         Submit(context, mesh, *plan, codes, true, std::move(done));
     // From here on the op may have ended, with its context and all it owns.

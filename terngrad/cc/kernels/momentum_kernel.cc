@@ -1,4 +1,8 @@
+#define EIGEN_USE_THREADS
+
+#include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tensorflow/core/framework/resource_mgr.h"
@@ -9,34 +13,64 @@
 namespace terngrad {
 namespace {
 
+using tensorflow::mutex;
+using tensorflow::mutex_lock;
 using tensorflow::OpInputList;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::Var;
+using tensorflow::core::RefCountPtr;
 
-// Finds the memory of a float variable, to write to it. If somebody still reads
-// the tensor, the variable gets a copy first, as from TensorFlow's own updates.
-absl::Status FindValues(OpKernelContext* context, const Tensor& handle,
-                        Tensor* values) {
-  tensorflow::core::RefCountPtr<Var> variable;
-  TF_RETURN_IF_ERROR(LookupResource(
-      context, handle.scalar<tensorflow::ResourceHandle>()(), &variable));
-  const tensorflow::mutex_lock lock(*variable->mu());
-  Tensor* const held = variable->tensor();
-  if (!variable->is_initialized || held->dtype() != tensorflow::DT_FLOAT) {
-    return Invalid("a variable has no values of type float");
+// The variables that an op changes. As in TensorFlow's own updates, nobody else
+// reads or writes them while this lives.
+class LockedVariables {
+ public:
+  // Looks up the variables of the inputs and locks them.
+  absl::Status Lock(OpKernelContext* context,
+                    const std::vector<OpInputList>& inputs) {
+    std::vector<mutex*> locks;
+    for (const OpInputList& handles : inputs) {
+      for (const Tensor& handle : handles) {
+        RefCountPtr<Var> variable;
+        TF_RETURN_IF_ERROR(LookupResource(
+            context, handle.scalar<tensorflow::ResourceHandle>()(), &variable));
+        locks.push_back(variable->mu());
+        variables_.push_back(std::move(variable));
+      }
+    }
+    std::sort(locks.begin(), locks.end());  // the order of all ops
+    if (std::unique(locks.begin(), locks.end()) != locks.end()) {
+      return Invalid("a variable occurs twice");
+    }
+    for (mutex* lock : locks) held_.emplace_back(*lock);
+    return absl::OkStatus();
   }
-  if (variable->copy_on_read_mode || !held->RefCountIsOne()) {
-    Tensor copy;
-    TF_RETURN_IF_ERROR(
-        context->allocate_temp(held->dtype(), held->shape(), &copy));
-    copy.flat<float>() = held->flat<float>();
-    *held = copy;
+
+  // Returns the values of the i-th variable, to write to them. If somebody
+  // still holds the tensor, the variable gets a copy first.
+  absl::Status FindValues(OpKernelContext* context, int i, Tensor** values) {
+    Var* const variable = variables_[i].get();
+    Tensor* const own = variable->tensor();
+    if (!variable->is_initialized || own->dtype() != tensorflow::DT_FLOAT) {
+      return Invalid("a variable has no values of type float");
+    }
+    if (variable->copy_on_read_mode || !own->RefCountIsOne()) {
+      Tensor copy;
+      TF_RETURN_IF_ERROR(
+          context->allocate_temp(own->dtype(), own->shape(), &copy));
+      copy.flat<float>().device(context->eigen_cpu_device()) =
+          own->flat<float>();
+      *own = copy;
+    }
+    *values = own;
+    return absl::OkStatus();
   }
-  *values = *held;
-  return absl::OkStatus();
-}
+
+ private:
+  std::vector<RefCountPtr<Var>> variables_;
+  std::vector<mutex_lock> held_;  // released before the variables
+};
 
 class MomentumOp : public PathOpKernel {
  public:
@@ -50,7 +84,7 @@ class MomentumOp : public PathOpKernel {
   }
 
   void Compute(OpKernelContext* context) override {
-    std::vector<Tensor> held;
+    LockedVariables locked;
     std::vector<Trained> variables;
     int64_t elements = 0;
     Planes sums;
@@ -58,7 +92,7 @@ class MomentumOp : public PathOpKernel {
     OP_REQUIRES_OK(context, context->input("rate", &rate));
     OP_REQUIRES(context, tensorflow::TensorShapeUtils::IsScalar(rate->shape()),
                 Invalid("rate must be a scalar"));
-    OP_REQUIRES_OK(context, Find(context, &held, &variables));
+    OP_REQUIRES_OK(context, Find(context, &locked, &variables));
     for (const Trained& variable : variables) elements += variable.size;
     OP_REQUIRES_OK(context, ReadSums(context, elements, &sums));
     Update update = update_;
@@ -71,26 +105,25 @@ class MomentumOp : public PathOpKernel {
   }
 
  private:
-  // `held` owns the memory of the variables.
-  static absl::Status Find(OpKernelContext* context, std::vector<Tensor>* held,
+  static absl::Status Find(OpKernelContext* context, LockedVariables* locked,
                            std::vector<Trained>* variables) {
     OpInputList weights, velocities;
     std::vector<float> units;
     TF_RETURN_IF_ERROR(context->input_list("weights", &weights));
     TF_RETURN_IF_ERROR(context->input_list("velocities", &velocities));
-    TF_RETURN_IF_ERROR(ReadUnits(context, weights.size(), &units));
-    for (int i = 0; i < weights.size(); ++i) {
-      Tensor w, v;
-      TF_RETURN_IF_ERROR(FindValues(context, weights[i], &w));
-      TF_RETURN_IF_ERROR(FindValues(context, velocities[i], &v));
-      if (w.shape() != v.shape()) {
-        return Invalid("weights have shape ", w.shape().DebugString(),
-                       "; their velocities have ", v.shape().DebugString());
+    const int n = weights.size();
+    TF_RETURN_IF_ERROR(ReadUnits(context, n, &units));
+    TF_RETURN_IF_ERROR(locked->Lock(context, {weights, velocities}));
+    for (int i = 0; i < n; ++i) {
+      Tensor *w, *v;
+      TF_RETURN_IF_ERROR(locked->FindValues(context, i, &w));
+      TF_RETURN_IF_ERROR(locked->FindValues(context, n + i, &v));
+      if (w->shape() != v->shape()) {
+        return Invalid("weights have shape ", w->shape().DebugString(),
+                       "; their velocities have ", v->shape().DebugString());
       }
-      variables->push_back({w.flat<float>().data(), v.flat<float>().data(),
-                            w.NumElements(), units[i]});
-      held->push_back(w);
-      held->push_back(v);
+      variables->push_back({w->flat<float>().data(), v->flat<float>().data(),
+                            w->NumElements(), units[i]});
     }
     return absl::OkStatus();
   }
