@@ -127,10 +127,7 @@ def _tasks(kernels: Kernels, values: tf.Tensor) -> dict[str, Task]:
         return kernels.decode(codes[0], bound, nodes.read_value(), shapes)
 
     def fused_update() -> None:
-        if momentum.takes_sums:
-            momentum.apply_sums(Sums((0,), codes[0], bound, nodes.read_value()), rate)
-        else:
-            momentum.apply(decode(), rate, step)
+        momentum.apply_sums(Sums((0,), codes[0], bound, nodes.read_value()), rate)
 
     tasks = {
         "stats": lambda: kernels.stats([values]),

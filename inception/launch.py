@@ -34,7 +34,7 @@ from collections.abc import Iterator, Sequence
 
 from inception.cluster.members import Member, members, members_on_hosts
 from inception.cluster.namespaces import BANDWIDTH, Network
-from terngrad.cluster.local_run import LocalRun, Output, Process, Requests
+from terngrad.cluster.local_run import LocalRun, Output, Process, Requests, StartError
 from terngrad.cluster.restarts import MOST_IN_A_ROW, SHORT_SECS, Restarts
 
 
@@ -63,7 +63,10 @@ def main(argv: Sequence[str]) -> int:
                 processes = members(arguments.workers, arguments.ps)
             started = [_process(member, arguments.command, network) for member in processes]
             run = LocalRun(started, arguments.max_restarts, requests, output)
-            status = run.run()
+            try:
+                status = run.run()
+            except StartError as error:
+                sys.exit(f"launch: {error}")
         if status == 0 or status > 128 or run.asked:  # done, or it was asked to end
             return status
         if (pause_secs := restarts.pause_secs("training")) is None:

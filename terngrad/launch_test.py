@@ -92,6 +92,12 @@ def test_a_failure_ends_the_others_and_gives_the_exit_status(program, places):
 
 
 @pytest.mark.slow
+def test_a_module_may_follow_two_hyphens():
+    with launched("-n", "2", "--", "-m", "platform") as run:
+        assert len(re.findall(r"^\[[01]\] Linux", run.succeed(), re.M)) == 2
+
+
+@pytest.mark.slow
 def test_a_failure_is_named_where_the_others_have_ended_by_then(program):
     with launched("-n", "2", program, "fail alone") as run:
         assert run.finish() == 5, run.output

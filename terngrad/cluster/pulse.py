@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 STEP = "a step"
-CALL = "a call of reducer"  # and its index; one outside a graph, in which calls have an order
+CALL = "a call of reducer"  # and its index: outside a graph, where calls run in order
 _LONGEST_NAME = 256
 HOPELESS = 10  # time-outs after which even a slow step counts as failed
 

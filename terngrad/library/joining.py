@@ -135,7 +135,7 @@ def _given(
     return Role(
         source="join",
         job_name=job,
-        task_id=rank,
+        task_id=int(rank),
         size=len(hosts),
         worker_hosts=tuple(hosts),
         ps_hosts=tuple(ps_hosts),

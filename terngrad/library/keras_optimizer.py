@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,7 @@ from terngrad.layout import DEFAULT_BUCKET_ELEMENTS
 from terngrad.library.group import Group, plain
 from terngrad.library.reducer import Gradient, Reduced, Reducer, check_graph, check_settings
 from terngrad.library.shared import Shared
+from terngrad.ops.kernels import Kernels
 
 Optimizer = TypeVar("Optimizer", bound=keras.optimizers.Optimizer)
 
@@ -122,7 +124,7 @@ class GradientExchange:
       nodes: number of nodes of this process.
       is_within: whether another optimizer of Keras uses this one.
       is_building: whether a train_step is traced only for the variables that it makes.
-      build: builds the optimizer for the variables that it was given meanwhile.
+      build: builds the optimizer for the variables of the traced step.
       due: variables of the accumulated gradients that are about to be applied.
       reducers: by the keys of the variables that they serve.
       memory_folder: where this process saves what codecs keep between steps; "" = nowhere.
@@ -134,14 +136,14 @@ class GradientExchange:
         self.nodes: int = settings["nodes"]
         self.is_within = False
         self.is_building = False
-        self.build: Callable[[], None] = lambda: None
+        self.build: Callable[[], None] | None = None
         self.due: Sequence[Any] | None = None
         self.reducers: dict[tuple[str, ...], Reducer] = {}
         self.memory_folder = ""
         self._settings = settings
         self._node: int | None = None  # whose train_step is being called
         self._given: list[list[Gradient]] = []  # by the nodes of this step so far
-        self._reduced: tuple[Reducer, Reduced] | None = None  # of the update under way
+        self._reduced: tuple[Kernels, Reduced] | None = None  # of the update under way
         self._index = group.count("optimizer")
         self._shared: Shared | None = None
 
@@ -187,16 +189,16 @@ class GradientExchange:
         if coded:
             reducer = self.reducer(optimizer, [variables[i] for i in coded])
             given = [[node[i] for i in coded] for node in by_node]
-            at_once = _has_momentum(optimizer)
-            found = reducer.reduce(given if self.nodes > 1 else given[0], as_sums=at_once)
+            fused = _has_momentum(optimizer)
+            found = reducer.reduce(given if self.nodes > 1 else given[0], as_sums=fused)
             for i, mean in zip(coded, found.means, strict=True):
                 results[i] = mean
-            self._reduced = (reducer, found) if at_once else None
+            self._reduced = (reducer.kernels, found) if fused else None
         for i in copied:
             results[i] = tf.reduce_max(tf.stack([node[i] for node in by_node]), axis=0)
         return self.largest(results, copied)
 
-    def update_at_once(
+    def fused_update(
         self,
         optimizer: keras.optimizers.SGD,
         gradients: Sequence[tf.Tensor],
@@ -213,18 +215,21 @@ class GradientExchange:
         left = list(range(len(gradients)))
         if self._reduced is None:
             return left
-        (reducer, (means, buckets)), self._reduced = self._reduced, None
+        (kernels, (means, buckets)), self._reduced = self._reduced, None
         places = {id(gradient): i for i, gradient in enumerate(gradients)}
         rule = "nesterov" if optimizer.nesterov else "keras"
         for sums in buckets:
             own = [places.get(id(means[i])) for i in sums.variables]
-            if None in own or not all(_is_float_on_cpu(plain(variables[i])) for i in own):
+            if None in own or any(means[i].dtype != tf.float32 for i in sums.variables):
                 continue
-            weights = [plain(variables[i]) for i in own]
             indices = [optimizer._get_variable_index(variables[i]) for i in own]
+            weights = [plain(variables[i]) for i in own]
+            if len({*indices}) < len(own) or not all(map(_is_float_on_cpu, weights)):
+                continue
             velocities = [plain(optimizer.momentums[index]) for index in indices]
-            rate = keras.ops.cast(rate, "float32")
-            reducer.update_momentum(sums, weights, velocities, rate, optimizer.momentum, rule)
+            kernels.apply_momentum(
+                sums, weights, velocities, keras.ops.cast(rate, "float32"), optimizer.momentum, rule
+            )
             left = [i for i in left if i not in own]
         return left
 
@@ -302,7 +307,8 @@ class Exchanging:
         variables = list(trainable_variables)
         grads = list(grads)
         if exchange.is_building:  # slots may begin as weights, of which the chief's come later
-            exchange.build = lambda: None if self.built else self.build(variables)
+            if not self.built:
+                exchange.build = exchange.build or functools.partial(self.build, variables)
             return
         if len(grads) != len(variables):
             raise ValueError(
@@ -330,7 +336,7 @@ class Exchanging:
     def _backend_update_step(self, grads, trainable_variables, learning_rate) -> None:
         exchange: GradientExchange = vars(self)[_STATE]
         if _has_momentum(self):
-            left = exchange.update_at_once(self, grads, trainable_variables, learning_rate)
+            left = exchange.fused_update(self, grads, trainable_variables, learning_rate)
             grads = [grads[i] for i in left]
             trainable_variables = [trainable_variables[i] for i in left]
         super()._backend_update_step(grads, trainable_variables, learning_rate)

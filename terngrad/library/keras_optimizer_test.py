@@ -1,5 +1,7 @@
 """Distributed optimizers: conformance over all optimizers of Keras, without other processes."""
 
+import contextlib
+
 import keras
 import numpy as np
 import pytest
@@ -20,8 +22,8 @@ class HalvingReducer(keras_optimizer.Reducer):
 
     def reduce(self, gradients, *, as_sums=False):
         """Returns the means."""
-        means, sums = super().reduce(gradients, as_sums=as_sums)
-        return Reduced([0.5 * g for g in means], sums)
+        means, _ = super().reduce(gradients, as_sums=as_sums)
+        return Reduced([0.5 * g for g in means], [])
 
 
 @pytest.fixture
@@ -110,35 +112,87 @@ def test_momentum_in_one_pass_has_the_bits_of_keras(settings, nesterov, graph, o
     assert_equal(trained(optimizer, graph=graph), expected)
 
 
+def trained_in_graph(optimizer, held, *, calls=1):
+    """Applies gradients in a graph, of which the first variable has none.
+
+    Returns all values, and how often the graph was traced.
+    """
+    optimizer.build(held)
+    traces = []
+
+    @tf.function(autograph=False)
+    def apply(draw):
+        traces.append(1)
+        for call in range(calls):
+            given = [tf.cast(draw * tf.ones(v.shape) * (call + 1), v.dtype) for v in held]
+            optimizer.apply([None, *given[1:]], held)
+
+    for step in range(STEPS):
+        apply(tf.constant(0.1 * (step + 1)))
+    return [v.numpy() for v in [*held, *optimizer.variables]], len(traces)
+
+
 @pytest.mark.usefixtures("native_library")
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize(
-    ("settings", "at_once"),
+    ("settings", "how", "fused"),
     [
-        ({}, True),
-        ({"weight_decay": 0.01}, True),
-        ({"use_ema": True, "ema_momentum": 0.9}, True),
-        ({"gradient_accumulation_steps": 2}, True),
-        ({"clipnorm": 0.3}, False),
-        ({"loss_scale_factor": 4.0}, False),
+        ({}, {}, 1),
+        ({"weight_decay": 0.01}, {}, 1),
+        ({"use_ema": True, "ema_momentum": 0.9}, {}, 1),
+        ({"gradient_accumulation_steps": 2}, {}, 1),
+        ({}, {"bucket_elements": 4}, 2),
+        ({}, {"size_to_binarize": 5}, 1),  # the vector stays float
+        ({"clipnorm": 0.3}, {}, 0),
+        ({"loss_scale_factor": 4.0}, {}, 0),
     ],
     ids=str,
 )
-def test_sums_that_update_at_once_give_the_bits_of_decoded_means(
-    settings, at_once, nesterov, monkeypatch
-):
+def test_fused_updates_give_the_bits_of_decoded_means(settings, how, fused, nesterov, monkeypatch):
     settings = settings | {"learning_rate": 0.013, "momentum": 0.9, "nesterov": nesterov}
-    make = lambda: terngrad.keras.distribute(keras.optimizers.SGD(**settings), ALONE)
-    updates, update = [], keras_optimizer.Reducer.update_momentum
-    monkeypatch.setattr(
-        keras_optimizer.Reducer,
-        "update_momentum",
-        lambda *arguments: updates.append(1) or update(*arguments),
-    )
-    found = trained(make())
-    assert bool(updates) == at_once
-    monkeypatch.setattr(keras_optimizer, "_has_momentum", lambda optimizer: False)
-    assert_equal(found, trained(make()))
+    make = lambda: terngrad.keras.distribute(keras.optimizers.SGD(**settings), ALONE, **how)
+    held = lambda: [keras.Variable(np.ones(2, "float32"), name="unused"), *variables()]
+    for calls in (1, 2):
+        with counted_updates(monkeypatch) as updates:
+            found, traces = trained_in_graph(make(), held(), calls=calls)
+        assert len(updates) == traces * calls * fused
+        with monkeypatch.context() as patched:
+            patched.setattr(keras_optimizer, "_has_momentum", lambda optimizer: False)
+            assert_equal(found, trained_in_graph(make(), held(), calls=calls)[0])
+
+
+@contextlib.contextmanager
+def counted_updates(monkeypatch):
+    """Notes each fused update of a graph."""
+    from terngrad.ops.native import NativeKernels
+
+    updates, update = [], NativeKernels.apply_momentum
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            NativeKernels,
+            "apply_momentum",
+            lambda *arguments: updates.append(1) or update(*arguments),
+        )
+        yield updates
+
+
+@pytest.mark.usefixtures("native_library")
+def test_gradients_of_another_type_and_variables_that_occur_twice_are_not_fused(monkeypatch):
+    half = keras.Variable(np.ones((4, 3), "float16"), name="half")
+    twice = keras.Variable(np.ones(3, "float32"), name="twice")
+    optimizer = terngrad.keras.distribute(keras.optimizers.SGD(0.5, momentum=0.5), ALONE)
+    optimizer.build([half, twice])
+
+    @tf.function(autograph=False)
+    def apply():
+        optimizer.apply([tf.ones((4, 3), tf.float16)], [half])
+        optimizer.apply([tf.ones(3), tf.ones(3)], [twice, twice])
+
+    with counted_updates(monkeypatch) as updates:
+        apply()
+    assert not updates
+    np.testing.assert_array_equal(half, np.full((4, 3), 0.5))
+    np.testing.assert_array_equal(twice, np.full(3, 1 - 0.5 - (0.5 * 0.5 + 0.5)))
 
 
 def test_momentum_in_one_pass_is_for_float32_and_for_the_class_of_keras_itself():
@@ -177,8 +231,8 @@ def test_an_accumulation_of_ones_own_is_refused():
 def test_a_loss_scale_skips_a_step_where_any_worker_has_no_finite_gradients(monkeypatch):
     class Overflowing(keras_optimizer.Reducer):
         def reduce(self, gradients, *, as_sums=False):
-            means, sums = super().reduce(gradients, as_sums=as_sums)
-            return Reduced([np.inf * g for g in means], sums)
+            means, _ = super().reduce(gradients, as_sums=as_sums)
+            return Reduced([np.inf * g for g in means], [])
 
     monkeypatch.setattr(keras_optimizer, "Reducer", Overflowing)
     inner = keras.optimizers.SGD(0.1)

@@ -74,13 +74,15 @@ class SharedStep:
                 raise  # these weights have no values
             self._unbuildable = error
             return
-        if len(self._model.weights) > before:
-            group = self.exchange.group
-            with tf.init_scope():
+        group = self.exchange.group
+        with tf.init_scope():
+            if len(self._model.weights) > before:
                 group.broadcast(self._model.weights)
                 keras_state.share_seeds(self._model, group, self.exchange.nodes)
-                for exchange in self._exchanges:
+            for exchange in self._exchanges:
+                if exchange.build:
                     exchange.build()
+                exchange.build = None
 
     def _trace(self, data: Any) -> None:
         """Makes the variables of a step, outside the graph in which they would have no values."""

@@ -196,15 +196,17 @@ class Together(keras.callbacks.Callback):
         self.model.stop_training = bool(stop)
 
     def on_train_end(self, logs: dict | None = None) -> None:
-        """Leaves signals to the program again, compares weights, and deletes memories.
+        """Compares weights, leaves signals to the program again, and deletes memories.
 
         It deletes them where Keras deletes backups.
         """
         del logs
-        self._signals.leave()
-        if self._group.size > 1:  # callbacks may have changed them after the last comparison
-            digests = gather(self._group, keras_state.digest(self.model), "the end of fit")
-            self._mend(set(digests), "at the end of fit")
+        try:
+            if self._group.size > 1:  # callbacks may have changed them after the last comparison
+                digests = gather(self._group, keras_state.digest(self.model), "the end of fit")
+                self._mend(set(digests), "at the end of fit")
+        finally:  # a signal that waits strikes now, when no other worker waits for this one
+            self._signals.leave()
         if self._backup and self._backup.delete_checkpoint:
             folder = f"{self._backup.backup_dir}-memory"
             shutil.rmtree(f"{folder}/{self._group.rank}", ignore_errors=True)

@@ -50,7 +50,7 @@ class Reduced(NamedTuple):
 
     Attributes:
       means: mean gradient of each variable; None where the gradient is None.
-      sums: means before they were decoded, by bucket; empty if they were not asked for.
+      sums: the same means before they are decoded, by bucket; empty if they were not asked for.
     """
 
     means: list[tf.Tensor | None]
@@ -73,6 +73,7 @@ class Reducer:
       state: variables for tf.train.Checkpoint, see `ReducerState`.
       layout: which variables are coded, and the buckets in which they are exchanged.
       memory: what the codecs of this process keep between steps, with ways to save and load it.
+      kernels: the arithmetic of its codecs.
     """
 
     def __init__(
@@ -140,7 +141,7 @@ class Reducer:
         self._group = group
         self._nodes = nodes
         self._exchange = _exchange(group, nodes, kernels, self._step)
-        self._kernels = kernels
+        self.kernels = kernels
         self._codecs = make_codecs(self.layout, kernels)
         self.memory = Memory(self._codecs, self._exchange.first_node, nodes)
         self._seed = seed_of_draws(seed)
@@ -191,7 +192,7 @@ class Reducer:
         *,
         as_sums: bool = False,
     ) -> Reduced:
-        """Returns what a call returns, and how it came about.
+        """Returns the means and, if wanted, the sums of codes that they decode.
 
         Args:
           gradients: see `__call__`.
@@ -213,10 +214,6 @@ class Reducer:
         kind = lambda gradient: getattr(gradient, "dtype", tf.float32)  # a list has none
         means = [None if g is None else tf.cast(mean, kind(g)) for mean, g in pairs]
         return Reduced(means, found.sums)
-
-    def update_momentum(self, sums: Sums, *arguments: Any) -> None:
-        """Updates the variables of a bucket; see `Kernels.apply_momentum`."""
-        self._kernels.apply_momentum(sums, *arguments)
 
     @property
     def bytes_sent(self) -> int:
@@ -266,7 +263,7 @@ class Reducer:
             sums = [each._replace(words=tf.identity(each.words)) for each in found.sums]
         for each in sums:
             shapes = [self.layout.shapes[i] for i in each.variables]
-            decoded = self._kernels.decode(each.words, each.units, each.nodes, shapes)
+            decoded = self.kernels.decode(each.words, each.units, each.nodes, shapes)
             for i, mean in zip(each.variables, decoded, strict=True):
                 means[i] = mean
         return Reduced(means, sums)
@@ -347,15 +344,17 @@ class _Calls:
 
     def __init__(self) -> None:
         self._graph: weakref.ref | None = None
-        self._means: list[tf.Tensor] = []
+        self._last: list[tf.Tensor] = []
 
     def in_turn(self, function: Callable[..., Reduced], gradients: Any) -> Reduced:
         """Calls a function after the last call within the same graph."""
         graph = tf.compat.v1.get_default_graph()
-        before = self._means if self._graph and self._graph() is graph else []
+        before = self._last if self._graph and self._graph() is graph else []
         with tf.control_dependencies(before):
             found = function(tf.nest.map_structure(tf.identity, gradients) if before else gradients)
-        self._graph, self._means = weakref.ref(graph), found.means
+        coded = {i for sums in found.sums for i in sums.variables}  # need not be decoded for this
+        others = [mean for i, mean in enumerate(found.means) if i not in coded]
+        self._graph, self._last = weakref.ref(graph), [*others, *(s.words for s in found.sums)]
         return found
 
 

@@ -119,7 +119,10 @@ class NativeKernels(Kernels):
         momentum: float,
         rule: Rule = "momentum",
     ) -> None:
-        """See base class; variables are on the CPU. Takes one pass over memory, means none."""
+        """See base class; on the CPU in one pass over memory, without means."""
+        if any("GPU" in variable.device for variable in weights):
+            super().apply_momentum(sums, weights, velocities, rate, momentum, rule)
+            return
         self._ops.terngrad_apply_momentum(
             words=sums.words, scales=sums.units, nodes=sums.nodes, rate=rate,
             weights=[v.handle for v in weights], velocities=[v.handle for v in velocities],

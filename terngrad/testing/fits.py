@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 
 import keras
@@ -190,7 +191,8 @@ def changed_at_the_end(group):
 
 def built_in_the_first_step(group):
     """A model without weights trains as one that has the chief's from the start."""
-    optimizers = [keras.optimizers.Adam, keras.optimizers.SGD]
+    momentum = functools.partial(keras.optimizers.SGD, momentum=0.9)
+    optimizers = [keras.optimizers.Adam, momentum]
     if hasattr(keras.optimizers, "ScheduleFreeAdamW"):  # its slots begin as weights
         optimizers.append(keras.optimizers.ScheduleFreeAdamW)
     accumulating = {"learning_rate": 0.1, "gradient_accumulation_steps": 2}
@@ -208,7 +210,7 @@ def built_in_the_first_step(group):
                     assert_together(group, model)
                     found.append(model.get_weights())
                 for value, expected in zip(*found, strict=True):
-                    np.testing.assert_array_equal(value, expected, optimizer_class.__name__)
+                    np.testing.assert_array_equal(value, expected, optimizer.name)
 
 
 def _seeded(is_built, seed):

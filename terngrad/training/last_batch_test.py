@@ -34,7 +34,7 @@ class Training:
         with tf.control_dependencies([fails]):
             self.step.assign_add(1)
         zero, no = tf.zeros([]), tf.constant(False)
-        aggregate = Aggregate([], tf.zeros([0]), [], [], [])
+        aggregate = Aggregate([], [], tf.zeros([0]), [], [], [])
         return StepResult(Losses(zero, zero), no, no, zero, [], aggregate)
 
     def fail(self, runner, batches, at):
