@@ -106,10 +106,10 @@ def encode(
     count = len(arrays)
     scale = _vector(scales, count, "scales")
     bound = _vector(np.full(count, np.inf) if bounds is None else bounds, count, "bounds")
-    index = _integers(range(count) if variables is None else variables, count, "variables")
-    first = _integers([0] * count if firsts is None else firsts, count, "firsts")
-    _check_range(index, MAX_VARIABLES, "variables")
-    _check_range(first, 1 << 63, "firsts")
+    index = _integers(
+        range(count) if variables is None else variables, count, MAX_VARIABLES, "variables"
+    )
+    first = _integers([0] * count if firsts is None else firsts, count, 1 << 63, "firsts")
     _check_range([seed], 1 << 64, "seed")
     _check_range([step], 1 << 63, "step")
     _check_range([node], MAX_NODES, "node")
@@ -117,7 +117,7 @@ def encode(
     words = np.empty((rows, 2), np.uint32)
     sources = (library.Source * count)(
         *(
-            (values.ctypes.data, values.size, int(first[i]), int(index[i]), bound[i], scale[i])
+            (values.ctypes.data, values.size, first[i], index[i], bound[i], scale[i])
             for i, values in enumerate(arrays)
         )
     )
@@ -225,10 +225,11 @@ def _vector(values: ArrayLike, count: int, name: str) -> NDArray[np.float32]:
     return array
 
 
-def _integers(values: Sequence[int], count: int, name: str) -> list[int]:
+def _integers(values: Sequence[int], count: int, end: int, name: str) -> list[int]:
     if len(values) != count:
         raise ValueError(f"{name} has {len(values)} entries; must have {count}, as gradients has")
-    return list(values)
+    _check_range(values, end, name)
+    return [int(value) for value in values]
 
 
 def _check_range(values: Sequence[int], end: int, name: str, low: int = 0) -> None:

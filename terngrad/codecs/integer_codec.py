@@ -71,37 +71,51 @@ class IntegerCodec(Codec):
         total = exchange.sum(codes, self.name, self.max_code)
         return self.decode(total, scales[0], exchange.nodes(total))
 
+    def encode_and_deliver(
+        self,
+        exchange: Exchange,
+        nodes: Sequence[EncodeInputs],
+        devices: Sequence[str],
+    ) -> tuple[list[list[tf.Tensor]], list[tf.Tensor]]:
+        """See base class."""
+        found = self._deliver_early(exchange, nodes)
+        return found or super().encode_and_deliver(exchange, nodes, devices)
+
     def encode_and_sum(
         self,
         exchange: Exchange,
         nodes: Sequence[EncodeInputs],
         devices: Sequence[str],
     ) -> tuple[list[list[tf.Tensor]], Sums] | None:
-        """See base class."""
-        if self._overrides(IntegerCodec):
-            return None
-        return self._encode_as_sums(exchange, nodes, devices)
-
-    def _overrides(self, base: type[Codec]) -> bool:
-        """Returns whether a subclass of `base` forms means in a way of its own."""
+        """See base class; None for a subclass that forms means in a way of its own."""
         own = type(self)
-        names = ("encode_and_deliver", "deliver", "decode")
-        return any(getattr(own, name) is not getattr(base, name) for name in names)
-
-    def _encode_as_sums(
-        self, exchange: Exchange, nodes: Sequence[EncodeInputs], devices: Sequence[str]
-    ) -> tuple[list[list[tf.Tensor]], Sums]:
-        encoded, total = self._encode_and_add(exchange, nodes, devices)
+        for name in ("encode_and_deliver", "deliver", "decode"):
+            if getattr(own, name) is not getattr(IntegerCodec, name):
+                return None
+        encoded, total = self._sum_early(exchange, nodes) or self._sum(exchange, nodes, devices)
         units = self.units(nodes[0].scales)
         return encoded, Sums(self.variables, total, units, exchange.nodes(total))
 
-    def _encode_and_add(
+    def _sum(
         self, exchange: Exchange, nodes: Sequence[EncodeInputs], devices: Sequence[str]
     ) -> tuple[list[list[tf.Tensor]], tf.Tensor]:
-        """Returns the results of `encode` for each local node, and the sum over all nodes."""
         encoded = self.encode_each(nodes, devices)
         codes = [words for (words,) in encoded]
         return encoded, exchange.sum(codes, self.name, self.max_code)
+
+    def _deliver_early(
+        self, exchange: Exchange, nodes: Sequence[EncodeInputs]
+    ) -> tuple[list[list[tf.Tensor]], list[tf.Tensor]] | None:
+        """Delivers codes that leave while others are being encoded; None = not offered."""
+        del exchange, nodes
+        return None
+
+    def _sum_early(
+        self, exchange: Exchange, nodes: Sequence[EncodeInputs]
+    ) -> tuple[list[list[tf.Tensor]], tf.Tensor] | None:
+        """Adds codes that leave while others are being encoded; None = not offered."""
+        del exchange, nodes
+        return None
 
     def units(self, scales: tf.Tensor) -> tf.Tensor:
         """Returns the value of a code of 1: float32 [v]."""

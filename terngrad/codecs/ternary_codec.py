@@ -11,7 +11,7 @@ from terngrad.codecs.integer_codec import SCALE_BYTES, IntegerCodec
 from terngrad.draws import DrawKey
 from terngrad.exchange.exchange import Exchange, Payload
 from terngrad.layout import Layout
-from terngrad.ops.kernels import EncodeInputs, Kernels, Sums
+from terngrad.ops.kernels import EncodeInputs, Kernels
 from terngrad.ops.reference import scaled_sums, ternarize_all
 
 
@@ -34,41 +34,24 @@ class TernaryCodec(IntegerCodec):
         """Returns packed codes: one tensor, uint32 [M / 32, 2]."""
         return [self.kernels.encode(gradients, self.variables, bounds, scales, key)]
 
-    def encode_and_deliver(
-        self,
-        exchange: Exchange,
-        nodes: Sequence[EncodeInputs],
-        devices: Sequence[str],
-    ) -> tuple[list[list[tf.Tensor]], list[tf.Tensor]]:
-        """See base class; codes of an only node may leave while others are being encoded."""
-        if self._may_encode_in_parts(nodes):
-            found = exchange.mean_while_encoding(nodes[0], self.variables, self.name, self.shapes)
-            if found:
-                return [[found.codes]], found.means
-        return super().encode_and_deliver(exchange, nodes, devices)
-
-    def encode_and_sum(
-        self,
-        exchange: Exchange,
-        nodes: Sequence[EncodeInputs],
-        devices: Sequence[str],
-    ) -> tuple[list[list[tf.Tensor]], Sums] | None:
-        """See base class."""
-        if self._overrides(TernaryCodec):
+    def _deliver_early(
+        self, exchange: Exchange, nodes: Sequence[EncodeInputs]
+    ) -> tuple[list[list[tf.Tensor]], list[tf.Tensor]] | None:
+        """See base class; offered for the codes of an only node."""
+        if not self._may_encode_in_parts(nodes):
             return None
-        return self._encode_as_sums(exchange, nodes, devices)
+        found = exchange.mean_while_encoding(nodes[0], self.variables, self.name, self.shapes)
+        return ([[found.codes]], found.means) if found else None
 
-    def _encode_and_add(
-        self, exchange: Exchange, nodes: Sequence[EncodeInputs], devices: Sequence[str]
-    ) -> tuple[list[list[tf.Tensor]], tf.Tensor]:
-        """See base class and `encode_and_deliver`."""
-        if self._may_encode_in_parts(nodes):
-            elements = sum(self._sizes)
-            found = exchange.sum_while_encoding(nodes[0], self.variables, self.name, elements)
-            if found:
-                codes, total = found
-                return [[codes]], total
-        return super()._encode_and_add(exchange, nodes, devices)
+    def _sum_early(
+        self, exchange: Exchange, nodes: Sequence[EncodeInputs]
+    ) -> tuple[list[list[tf.Tensor]], tf.Tensor] | None:
+        """See base class and `_deliver_early`."""
+        if not self._may_encode_in_parts(nodes):
+            return None
+        elements = sum(self._sizes)
+        found = exchange.sum_while_encoding(nodes[0], self.variables, self.name, elements)
+        return ([[found[0]]], found[1]) if found else None
 
     def _may_encode_in_parts(self, nodes: Sequence[EncodeInputs]) -> bool:
         is_own = type(self) is TernaryCodec  # a subclass may encode in another way

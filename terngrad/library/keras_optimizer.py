@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS
 from terngrad.library.group import Group, plain
-from terngrad.library.reducer import Gradient, Reduced, Reducer, check_graph, check_settings
+from terngrad.library.reducer import Gradient, Reduced, Reducer, check_settings
 from terngrad.library.shared import Shared
 from terngrad.ops.kernels import Kernels
 
@@ -298,7 +298,7 @@ class Exchanging:
     def apply(self, grads: Sequence[Gradient], trainable_variables: Any = None) -> None:
         """Applies the mean gradients of all processes; see `keras.optimizers.Optimizer.apply`."""
         exchange: GradientExchange = vars(self)[_STATE]
-        _check_graph(exchange)
+        _check_outermost(exchange)
         if trainable_variables is None and self.built:
             trainable_variables = self._trainable_variables
         if trainable_variables is None or not len(grads):
@@ -409,11 +409,10 @@ def _not_once(nodes: int) -> ValueError:
     )
 
 
-def _check_graph(exchange: GradientExchange) -> None:
-    """Raises ValueError where an exchange cannot work."""
+def _check_outermost(exchange: GradientExchange) -> None:
+    """Raises ValueError if another optimizer uses this one, and would not see the means."""
     if exchange.is_within and exchange.group.size > 1:
         raise ValueError(
             "a LossScaleOptimizer or MultiOptimizer is around the distributed optimizer: "
             "distribute the outermost one, distribute(LossScaleOptimizer(optimizer), group)"
         )
-    check_graph()

@@ -59,18 +59,19 @@ class SharedStep:
         """Gives a model that has no weights before its first batch those of the chief."""
         if all(layer.built for layer in self._model._flatten_layers()):
             return
+        is_eager = tf.executing_eagerly()
         has_keras_step = getattr(self._train_step, "__func__", None) is keras.Model.train_step
-        if tf.executing_eagerly() and not has_keras_step:
+        if is_eager and not has_keras_step:
             return  # only it knows what the model's input is
         before = len(self._model.weights)
         try:
-            if tf.executing_eagerly():
+            if is_eager:
                 inputs, _, _ = keras.utils.unpack_x_y_sample_weight(data)
                 self._model(inputs, training=False)  # nothing needs the outputs
             else:
                 self._trace(data)
         except Exception as error:  # of the user's own code; the train_step raises it, too
-            if len(self._model.weights) > before and not tf.executing_eagerly():
+            if len(self._model.weights) > before and not is_eager:
                 raise  # these weights have no values
             self._unbuildable = error
             return

@@ -204,7 +204,7 @@ class Reducer:
             raise ValueError(f"reducer: gradients of {len(by_node)} nodes; allowed: {self._nodes}")
         dense = [self._dense(node) for node in by_node]
         self._group.check_open()
-        check_graph()
+        _check_graph()
         if tf.executing_eagerly():
             found = Reduced(self._eager(dense), [])
         else:
@@ -318,7 +318,7 @@ def check_settings(
         raise ValueError(f"seed is {seed}; allowed are 0 to 2^64 - 1")
 
 
-def check_graph() -> None:
+def _check_graph() -> None:
     """Raises ValueError where the current graph is compiled by XLA."""
     graph = tf.compat.v1.get_default_graph() if not tf.executing_eagerly() else None
     while graph is not None:

@@ -25,13 +25,11 @@ def shard(data: Data, rank: int, size: int) -> Data:
         return data if size == 1 else _elements(data, rank, size)
     counts: list[int] = []
     _map(data, lambda array: counts.append(_length(array)))
-    if len(set(counts)) != 1:
-        raise ValueError(
-            f"shard: arrays must have equally many rows; they have {sorted({*counts})}"
-        )
+    if len(found := sorted({*counts})) != 1:
+        raise ValueError(f"shard: arrays must have equally many rows; they have {found}")
     if size == 1:
         return data
-    each = _each(counts[0], "rows", rank, size)
+    each = _each(found[0], "rows", rank, size)
     return _map(data, lambda array: array[rank : each * size : size])
 
 
@@ -72,22 +70,23 @@ def _is_shuffled_at_random(dataset: tf.data.Dataset) -> bool:
 
 def _map(data: Any, change: Callable[[Any], Any], *, within_list: bool = False) -> Any:
     """Returns tuples, lists or dicts of arrays with each array changed; None stays."""
-    if data is None or (hasattr(data, "shape") and hasattr(data, "__getitem__")):
-        return data if data is None else change(data)
+    if data is None:
+        return None
+    if hasattr(data, "shape") and hasattr(data, "__getitem__"):
+        return change(data)
     if isinstance(data, dict):
         return {key: _map(value, change) for key, value in data.items()}
-    is_list = isinstance(data, list)
-    if _is_row_of_scalars(data) and not within_list:
+    is_row = _is_row_of_scalars(data)
+    if is_row and not within_list:
         return change(data)
-    if isinstance(data, (tuple, list)) and not _is_row_of_scalars(data):
-        parts = [_map(part, change, within_list=is_list) for part in data]
+    if isinstance(data, (tuple, list)) and not is_row:
+        parts = [_map(part, change, within_list=isinstance(data, list)) for part in data]
         return type(data)(*parts) if hasattr(data, "_fields") else type(data)(parts)
-    kind = "a list of lists" if _is_row_of_scalars(data) else type(data).__name__
+    kind = "a list of lists" if is_row else type(data).__name__
     raise TypeError(
-        f"shard: cannot deal out {kind}; "
-        "allowed are tf.data.Dataset, arrays, tensors, data frames and lists of strings or "
-        "numbers, also in tuples, lists and dicts. Others choose their batches by group.rank and "
-        "group.size"
+        f"shard: cannot deal out {kind}; allowed are tf.data.Dataset, arrays, tensors, data frames "
+        "and lists of strings or numbers, also in tuples, lists and dicts. Others choose their "
+        "batches by group.rank and group.size"
     )
 
 
