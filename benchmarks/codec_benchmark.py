@@ -1,6 +1,6 @@
 """What does the codec cost, compared with copying the gradient once?
 
-Times statistics, encoding, decoding, the sum of four nodes' codes, and an update with momentum on
+Times statistics, encoding, decoding, the sum of four nodes' codes, and the optimizers' updates on
 clipped Gaussian values: with the native kernels of each instruction set, with the reference ops,
 and np.copyto of the array.
 
@@ -34,13 +34,13 @@ from terngrad.ops.kernels import Kernels, Sums
 from terngrad.ops.native import NativeKernels
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.training import runtime
-from terngrad.training.optimizers import Momentum
+from terngrad.training.optimizers import Optimizer, make_optimizer
 from terngrad.training.step import exchange_gradients
 
 _SIZES = (8_400_000, 61_000_000)  # a large layer; AlexNet
 _NODES = 4  # nodes in a sum of codes
 _CODEC = ("stats", "encode", "decode", "sum4")
-_UPDATES = ("decode, update", "fused update")
+_OPTIMIZERS = ("momentum", "adam", "rmsprop")
 _BOUND = 2.5
 _WHOLE_NET = "lenet_slim"
 
@@ -120,23 +120,27 @@ def _tasks(kernels: Kernels, values: tf.Tensor) -> dict[str, Task]:
     shapes = [tuple(values.shape)]
     keys = [_key(node) for node in range(_NODES)]
     codes = [kernels.encode([values], [0], bound, bound, key) for key in keys]
-    momentum = Momentum([tf.Variable(tf.zeros(shapes[0]))], 0.9, kernels)
     rate, step = tf.constant(0.01), tf.constant(3, tf.int64)
 
     def decode() -> list[tf.Tensor]:
         return kernels.decode(codes[0], bound, nodes.read_value(), shapes)
 
-    def fused_update() -> None:
-        momentum.apply_sums(Sums((0,), codes[0], bound, nodes.read_value()), rate)
+    def update(optimizer: Optimizer) -> None:
+        optimizer.apply(decode(), rate, step)
+
+    def fused_update(optimizer: Optimizer) -> None:
+        optimizer.apply_sums(Sums((0,), codes[0], bound, nodes.read_value()), rate, step)
 
     tasks = {
         "stats": lambda: kernels.stats([values]),
         "encode": lambda: kernels.encode([values], [0], bound, bound, keys[0]),
         "decode": decode,
         "sum4": lambda: kernels.sum(codes, (2 * _NODES).bit_length()),
-        "decode, update": lambda: momentum.apply(decode(), rate, step),
-        "fused update": fused_update,
     }
+    for name in _OPTIMIZERS:
+        optimizer = make_optimizer(name, [tf.Variable(tf.zeros(shapes[0]))], 0.9, kernels)
+        tasks[f"decode, {name}"] = functools.partial(update, optimizer)
+        tasks[f"fused {name}"] = functools.partial(fused_update, optimizer)
     if isinstance(kernels, NativeKernels):  # one op: a function would only add its call
         return tasks
     return {name: tf.function(task, autograph=False) for name, task in tasks.items()}
@@ -195,8 +199,9 @@ def _ratios(found: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     for name, suffix in _suffixes(found).items():
         for task in _CODEC:
             ratios[f"{task}_over_copy{suffix}"] = found[task][name] / copy
-        apart, fused = (found[task][name] for task in _UPDATES)
-        ratios[f"fused_update{suffix}"] = fused / apart
+        for optimizer in _OPTIMIZERS:
+            apart, fused = (found[f"{how} {optimizer}"][name] for how in ("decode,", "fused"))
+            ratios[f"fused_{optimizer}{suffix}"] = fused / apart
         for task in ("encode", "decode"):
             ratios[f"{task}_over_reference{suffix}"] = found[task]["reference"] / found[task][name]
     return ratios
@@ -215,7 +220,7 @@ def _print(n: int, found: Mapping[str, Mapping[str, float]]) -> None:
     table = rich.table.Table("task", title=title, box=rich.box.MARKDOWN)
     for name in names:
         table.add_column(name, justify="right")
-    for task in (*_CODEC, *_UPDATES):
+    for task in (task for task in found if task != "copy"):
         cells = [f"{found[task][name]:.3f} ({found[task][name] / copy:.2f})" for name in names]
         table.add_row(task, *cells)
     console = rich.console.Console(width=100)

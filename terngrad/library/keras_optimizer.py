@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS
 from terngrad.library.group import Group, plain
+from terngrad.library.keras_updates import has_momentum, is_fused, slots_of, update_of
 from terngrad.library.reducer import Gradient, Reduced, Reducer, check_settings
 from terngrad.library.shared import Shared
 from terngrad.ops.kernels import Kernels
@@ -189,7 +190,7 @@ class GradientExchange:
         if coded:
             reducer = self.reducer(optimizer, [variables[i] for i in coded])
             given = [[node[i] for i in coded] for node in by_node]
-            fused = _has_momentum(optimizer)
+            fused = is_fused(optimizer)
             found = reducer.reduce(given if self.nodes > 1 else given[0], as_sums=fused)
             for i, mean in zip(coded, found.means, strict=True):
                 results[i] = mean
@@ -200,7 +201,7 @@ class GradientExchange:
 
     def fused_update(
         self,
-        optimizer: keras.optimizers.SGD,
+        optimizer: keras.optimizers.Optimizer,
         gradients: Sequence[tf.Tensor],
         variables: Sequence[Any],
         rate: tf.Tensor,
@@ -217,7 +218,7 @@ class GradientExchange:
             return left
         (kernels, (means, buckets)), self._reduced = self._reduced, None
         places = {id(gradient): i for i, gradient in enumerate(gradients)}
-        rule = "nesterov" if optimizer.nesterov else "keras"
+        update = update_of(optimizer, rate)
         for sums in buckets:
             own = [places.get(id(means[i])) for i in sums.variables]
             if None in own or any(means[i].dtype != tf.float32 for i in sums.variables):
@@ -226,10 +227,7 @@ class GradientExchange:
             weights = [plain(variables[i]) for i in own]
             if len({*indices}) < len(own) or not all(map(_is_float_on_cpu, weights)):
                 continue
-            velocities = [plain(optimizer.momentums[index]) for index in indices]
-            kernels.apply_momentum(
-                sums, weights, velocities, keras.ops.cast(rate, "float32"), optimizer.momentum, rule
-            )
+            kernels.apply_update(sums, weights, slots_of(optimizer, indices), update)
             left = [i for i in left if i not in own]
         return left
 
@@ -335,7 +333,7 @@ class Exchanging:
 
     def _backend_update_step(self, grads, trainable_variables, learning_rate) -> None:
         exchange: GradientExchange = vars(self)[_STATE]
-        if _has_momentum(self):
+        if is_fused(self):
             left = exchange.fused_update(self, grads, trainable_variables, learning_rate)
             grads = [grads[i] for i in left]
             trainable_variables = [trainable_variables[i] for i in left]
@@ -347,7 +345,7 @@ class Exchanging:
         Momentum takes one kernel. Keras' four operations take twice the time, each with a pass of
         its own over memory.
         """
-        if _has_momentum(self) and _is_float_on_cpu(variable):
+        if has_momentum(self) and _is_float_on_cpu(variable):
             velocity = self.momentums[self._get_variable_index(variable)]
             tf.raw_ops.ResourceApplyKerasMomentum(
                 var=variable.handle,
@@ -383,11 +381,6 @@ def _attach(optimizer: keras.optimizers.Optimizer, state: GradientExchange) -> N
     made = type(name, (Exchanging, own), {"__module__": module, "__doc__": own.__doc__})
     vars(optimizer)[_STATE] = state
     _CLASS.__set__(optimizer, made)
-
-
-def _has_momentum(optimizer: keras.optimizers.Optimizer) -> bool:
-    """Returns whether an optimizer makes the updates that the kernels of momentum make."""
-    return optimizer.__class__ is keras.optimizers.SGD and bool(optimizer.momentum)
 
 
 def _is_float_on_cpu(variable: Any) -> bool:

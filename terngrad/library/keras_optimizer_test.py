@@ -132,8 +132,17 @@ def trained_in_graph(optimizer, held, *, calls=1):
     return [v.numpy() for v in [*held, *optimizer.variables]], len(traces)
 
 
+_FUSED = [
+    (keras.optimizers.SGD, {"learning_rate": 0.013, "momentum": 0.9}),
+    (keras.optimizers.SGD, {"learning_rate": 0.013, "momentum": 0.9, "nesterov": True}),
+    (keras.optimizers.Adam, {"learning_rate": 0.013}),
+    (keras.optimizers.Adam, {"learning_rate": 0.013, "beta_1": 0.7, "epsilon": 0.1}),
+    (keras.optimizers.AdamW, {"learning_rate": keras.optimizers.schedules.CosineDecay(0.1, 9)}),
+]
+
+
 @pytest.mark.usefixtures("native_library")
-@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize(("optimizer_class", "own"), _FUSED, ids=str)
 @pytest.mark.parametrize(
     ("settings", "how", "fused"),
     [
@@ -148,17 +157,30 @@ def trained_in_graph(optimizer, held, *, calls=1):
     ],
     ids=str,
 )
-def test_fused_updates_give_the_bits_of_decoded_means(settings, how, fused, nesterov, monkeypatch):
-    settings = settings | {"learning_rate": 0.013, "momentum": 0.9, "nesterov": nesterov}
-    make = lambda: terngrad.keras.distribute(keras.optimizers.SGD(**settings), ALONE, **how)
+def test_fused_updates_give_the_bits_of_decoded_means(
+    optimizer_class, own, settings, how, fused, monkeypatch
+):
+    make = lambda: terngrad.keras.distribute(optimizer_class(**own, **settings), ALONE, **how)
     held = lambda: [keras.Variable(np.ones(2, "float32"), name="unused"), *variables()]
     for calls in (1, 2):
         with counted_updates(monkeypatch) as updates:
             found, traces = trained_in_graph(make(), held(), calls=calls)
         assert len(updates) == traces * calls * fused
         with monkeypatch.context() as patched:
-            patched.setattr(keras_optimizer, "_has_momentum", lambda optimizer: False)
+            patched.setattr(keras_optimizer, "is_fused", lambda optimizer: False)
             assert_equal(found, trained_in_graph(make(), held(), calls=calls)[0])
+
+
+@pytest.mark.usefixtures("native_library")
+@pytest.mark.parametrize(
+    "settings", [{"amsgrad": True}, {"beta_1": tf.constant(0.9)}], ids=lambda s: next(iter(s))
+)
+def test_adam_of_another_form_is_not_fused(settings, monkeypatch):
+    optimizer = terngrad.keras.distribute(keras.optimizers.Adam(**settings), ALONE)
+    with counted_updates(monkeypatch) as updates:
+        found, _ = trained_in_graph(optimizer, variables())
+    assert not updates
+    assert not np.array_equal(found[1], variables()[1])
 
 
 @contextlib.contextmanager
@@ -166,11 +188,11 @@ def counted_updates(monkeypatch):
     """Notes each fused update of a graph."""
     from terngrad.ops.native import NativeKernels
 
-    updates, update = [], NativeKernels.apply_momentum
+    updates, update = [], NativeKernels.apply_update
     with monkeypatch.context() as patched:
         patched.setattr(
             NativeKernels,
-            "apply_momentum",
+            "apply_update",
             lambda *arguments: updates.append(1) or update(*arguments),
         )
         yield updates

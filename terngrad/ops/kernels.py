@@ -11,10 +11,9 @@ import tensorflow as tf
 
 from terngrad import prefix_code
 from terngrad.draws import DrawKey
+from terngrad.ops.updates import Update
 from terngrad.planes import WORD_BYTES, plane_count
 from terngrad.ternary import Stats
-
-Rule = Literal["momentum", "keras", "nesterov"]  # of an update, see `Kernels.apply_momentum`
 
 
 class EncodeInputs(NamedTuple):
@@ -140,32 +139,21 @@ class Kernels(abc.ABC):
           shapes: of the variables, in the bucket's order.
         """
 
-    def apply_momentum(
+    def apply_update(
         self,
         sums: Sums,
         weights: Sequence[tf.Variable],
-        velocities: Sequence[tf.Variable],
-        rate: tf.Tensor,
-        momentum: float,
-        rule: Rule = "momentum",
+        slots: Sequence[Sequence[tf.Variable]],
+        update: Update,
     ) -> None:
         """Decodes means and updates their variables with them.
 
         Args:
           sums: of the bucket.
-          weights: float32 variables of the bucket.
-          velocities: of the weights, in their shapes.
-          rate: learning rate, float32 scalar.
-          momentum: share of a velocity that is kept.
-          rule: v = momentum v + mean, w -= rate v; or Keras': v = momentum v - rate mean, w += v,
-            or with Nesterov's step w += momentum v - rate mean.
+          weights: float32 variables of the bucket, on the CPU.
+          slots: for each slot of the rule its variables, in the shapes of the weights.
+          update: the rule.
         """
         means = self.decode(sums.words, sums.units, sums.nodes, [w.shape for w in weights])
-        for weight, velocity, mean in zip(weights, velocities, means, strict=True):
-            settings = {"lr": rate, "grad": mean, "momentum": momentum}
-            settings |= {"var": weight.handle, "accum": velocity.handle}
-            if rule == "momentum":
-                tf.raw_ops.ResourceApplyMomentum(**settings)
-            else:
-                use_nesterov = rule == "nesterov"
-                tf.raw_ops.ResourceApplyKerasMomentum(**settings, use_nesterov=use_nesterov)
+        for mean, weight, *kept in zip(means, weights, *slots, strict=True):
+            update.apply(mean, weight, kept)

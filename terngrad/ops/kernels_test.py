@@ -14,6 +14,7 @@ from terngrad.ops import library
 from terngrad.ops.kernels import Sums
 from terngrad.ops.native import NativeKernels
 from terngrad.ops.reference import ReferenceKernels
+from terngrad.ops.updates import Update
 
 REFERENCE = ReferenceKernels()
 INFINITY = np.float32(np.inf)
@@ -223,11 +224,41 @@ def test_law_3_means_equal_the_references_whatever_the_words_are(native, lengths
         np.testing.assert_array_equal(np.signbit(a[a == 0]), np.signbit(b[b == 0]))
 
 
+def updated_by_tensorflow(rule, rate, mean, weight, *slots):
+    """TensorFlow's own kernel of a rule, with `SETTINGS`."""
+    weight, *slots = (variable.handle for variable in (weight, *slots))
+    if rule == "momentum":
+        tf.raw_ops.ResourceApplyMomentum(
+            var=weight, accum=slots[0], lr=rate, grad=mean, momentum=0.9
+        )
+    elif rule == "adam":
+        tf.raw_ops.ResourceApplyAdam(
+            var=weight, m=slots[0], v=slots[1], lr=rate, grad=mean, beta1=0.75, beta2=0.875,
+            beta1_power=0.0, beta2_power=0.0, epsilon=1e-7,
+        )  # fmt: skip
+    elif rule == "rmsprop":
+        tf.raw_ops.ResourceApplyRMSProp(
+            var=weight, ms=slots[0], mom=slots[1], lr=rate, grad=mean, rho=0.875, momentum=0.9,
+            epsilon=1e-7,
+        )  # fmt: skip
+    else:
+        tf.raw_ops.ResourceApplyKerasMomentum(
+            var=weight, accum=slots[0], lr=rate, grad=mean, momentum=0.9,
+            use_nesterov=rule == "nesterov",
+        )  # fmt: skip
+
+
+RULES = {"momentum": 1, "keras_momentum": 1, "nesterov": 1, "adam": 2, "rmsprop": 2}  # slots
+SETTINGS = {"momentum": 0.9, "mean_share": 0.25, "square_share": 0.125, "epsilon": 1e-7}
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("rule", RULES)
 @given(st.lists(sizes, min_size=1, max_size=4), st.integers(2, 18), st.data(), seeds)
-@settings(max_examples=60, deadline=None)
-def test_law_3_updates_with_sums_equal_those_with_their_means(native, lengths, k, data, seed):
-    """For the rules of both of TensorFlow's kernels."""
+@settings(max_examples=40, deadline=None)
+def test_law_3_updates_with_sums_equal_tensorflows_with_their_means(
+    rule, native, lengths, k, data, seed
+):
     groups = planes.padded(sum(lengths)) // 32
     rng = np.random.default_rng(seed)
     words = tf.constant(rng.integers(0, 2**32, (groups, k), np.uint32))
@@ -237,38 +268,46 @@ def test_law_3_updates_with_sums_equal_those_with_their_means(native, lengths, k
     rate = tf.constant(data.draw(st.sampled_from([0.0, 0.01, 1e-40, 3.0])), tf.float32)
 
     def after(update):
-        weights, velocities = ([tf.Variable(v, trainable=False) for v in start] for _ in range(2))
+        weights, *slots = (
+            [tf.Variable(tf.abs(v) if held else v, trainable=False) for v in start]
+            for held in range(1 + RULES[rule])
+        )
         for _ in range(2):
-            tf.function(lambda: update(weights, velocities), autograph=False)()
-        return [v.numpy() for v in (*weights, *velocities)]
+            tf.function(lambda: update(weights, slots), autograph=False)()
+        return [v.numpy() for v in sum(slots, weights)]
 
-    def update_with_means(weights, velocities):
+    def update_with_means(weights, slots):
         means = native.decode(words, units, sums.nodes, [(n,) for n in lengths])
-        for weight, velocity, mean in zip(weights, velocities, means, strict=True):
-            settings = {"lr": rate, "grad": mean, "momentum": 0.9}
-            settings |= {"var": weight.handle, "accum": velocity.handle}
-            if rule == "momentum":
-                tf.raw_ops.ResourceApplyMomentum(**settings)
-            else:
-                tf.raw_ops.ResourceApplyKerasMomentum(**settings, use_nesterov=rule == "nesterov")
+        for mean, *held in zip(means, weights, *slots, strict=True):
+            updated_by_tensorflow(rule, rate, mean, *held)
 
-    rule = data.draw(st.sampled_from(["momentum", "keras", "nesterov"]))
-    got = after(lambda *variables: native.apply_momentum(sums, *variables, rate, 0.9, rule))
+    update = Update(rule, rate, **SETTINGS)
+    got = after(lambda weights, slots: native.apply_update(sums, weights, slots, update))
     for a, b in zip(got, after(update_with_means), strict=True):
         np.testing.assert_array_equal(a, b)
         np.testing.assert_array_equal(np.signbit(a[a == 0]), np.signbit(b[b == 0]))
 
 
-@pytest.mark.parametrize("rule", ["momentum", "keras", "nesterov"])
-def test_every_implementation_updates_by_the_rule(kernels, rule):
+@pytest.mark.parametrize(
+    ("rule", "weight", "slots"),
+    [
+        ("momentum", 0.0, [4.0]),  # 0.25 * 4 + 3
+        ("keras_momentum", 1.5, [-0.5]),  # 0.25 * 4 - 0.5 * 3
+        ("nesterov", 0.375, [-0.5]),
+        ("adam", 1.5, [3.5, 4.0]),  # 4 + (3 - 4) / 2, 1 + (9 - 1) * 0.375; 1.75 / (2 + 1.5)
+        ("rmsprop", 0.4375, [5.875, 1.5625]),  # 4 + (9 - 4) * 0.375; 0.25 * 1 + 1.5 / root
+    ],
+)
+def test_every_implementation_updates_by_the_rule(kernels, rule, weight, slots):
     words = kernels.encode([tf.ones([40])], [0], tf.ones([1]), tf.ones([1]), key_of())  # all 1
-    weights, velocities = tf.Variable(tf.fill([40], 2.0)), tf.Variable(tf.fill([40], 4.0))
+    begun = [4.0, 1.0][: len(slots)]
+    epsilon = {"adam": 1.5, "rmsprop": (1.5 / 1.3125) ** 2 - 5.875}.get(rule, 0.0)
+    weights, *held = (tf.Variable(tf.fill([40], value)) for value in (2.0, *begun))
+    update = Update(rule, tf.constant(0.5), 0.25, 0.5, 0.375, epsilon)
     sums = Sums((0,), words, tf.constant([3.0]), tf.constant(1))
-    kernels.apply_momentum(sums, [weights], [velocities], tf.constant(0.5), 0.25, rule)
-    velocity = 4.0 if rule == "momentum" else -0.5  # 0.25 * 4 + 3, or - 0.5 * 3
-    weight = {"momentum": 0.0, "keras": 1.5, "nesterov": 0.375}[rule]
-    np.testing.assert_array_equal(velocities, tf.fill([40], velocity))
-    np.testing.assert_array_equal(weights, tf.fill([40], weight))
+    kernels.apply_update(sums, [weights], [[slot] for slot in held], update)
+    for found, expected in zip([weights, *held], [weight, *slots], strict=True):
+        np.testing.assert_allclose(found, tf.fill([40], expected), rtol=1e-6)
 
 
 def one_sum(elements=33, rows=2):
@@ -276,11 +315,14 @@ def one_sum(elements=33, rows=2):
     return Sums((0,), words, tf.ones([1]), tf.constant(1)), tf.Variable(tf.ones([elements]))
 
 
+HALVING = Update("momentum", tf.constant(0.5), 0.5)
+
+
 def test_an_update_changes_no_tensor_that_was_read_before(native):
     sums, weights = one_sum()
     velocities = tf.Variable(weights)
     read = [weights.read_value(), velocities.read_value()]
-    native.apply_momentum(sums, [weights], [velocities], tf.constant(0.5), 0.5)
+    native.apply_update(sums, [weights], [[velocities]], HALVING)
     np.testing.assert_array_equal(weights, tf.fill([33], 0.75))
     np.testing.assert_array_equal(velocities, tf.fill([33], 0.5))
     for tensor in read:
@@ -289,20 +331,26 @@ def test_an_update_changes_no_tensor_that_was_read_before(native):
 
 def test_law_10_an_update_that_does_not_fit_is_refused(native):
     sums, weights = one_sum()
-    rate = tf.constant(0.5)
-    for sums_of_others, velocities, text in [
-        (one_sum(rows=3)[0], tf.Variable(weights), "shape of words is"),
-        (sums, tf.Variable(tf.ones([32])), r"weights have shape \[33\]; their velocities have"),
-        (sums, tf.Variable(tf.ones([33], tf.float64)), "no values of type float"),
-        (sums._replace(units=tf.ones([2])), tf.Variable(weights), "shape of scales is"),
-        (sums._replace(nodes=tf.constant(0)), tf.Variable(weights), "nodes must be"),
+    same = tf.Variable(weights)
+    for sums_of_others, slots, update, text in [
+        (one_sum(rows=3)[0], [same], HALVING, "shape of words is"),
+        (
+            sums,
+            [tf.Variable(tf.ones([32]))],
+            HALVING,
+            r"weights have shape \[33\]; a slot of theirs",
+        ),
+        (sums, [tf.Variable(tf.ones([33], tf.float64))], HALVING, "no values of type float"),
+        (sums._replace(units=tf.ones([2])), [same], HALVING, "shape of scales is"),
+        (sums._replace(nodes=tf.constant(0)), [same], HALVING, "nodes must be"),
+        (sums, [weights], HALVING, "a variable occurs twice"),
+        (sums, [same, same], HALVING, "there are 2 slots; allowed are 1"),
+        (sums, [same], HALVING._replace(rule="adam"), "there are 1 slots; allowed are 2"),
+        (sums, [same], HALVING._replace(rate=tf.ones([2])), "rate must be a scalar"),
+        (sums, [same], HALVING._replace(rule="lars"), "lars"),
     ]:
         with pytest.raises(tf.errors.InvalidArgumentError, match=text):
-            native.apply_momentum(sums_of_others, [weights], [velocities], rate, 0.5)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="a variable occurs twice"):
-        native.apply_momentum(sums, [weights], [weights], rate, 0.5)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="rate must be a scalar"):
-        native.apply_momentum(sums, [weights], [tf.Variable(weights)], tf.ones([2]), 0.5)
+            native.apply_update(sums_of_others, [weights], [[slot] for slot in slots], update)
     np.testing.assert_array_equal(weights, tf.ones([33]))
 
 

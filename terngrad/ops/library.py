@@ -18,7 +18,16 @@ FOLDER = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(FOLDER))
 
 # Every operation rounds once, on every processor: no contraction to fused multiply-adds.
-FLAGS = ("-std=c++17", "-O3", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden", "-DNDEBUG", "-w")
+FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "-fPIC",
+    "-ffp-contract=off",
+    "-fno-math-errno",  # roots without a call
+    "-fvisibility=hidden",
+    "-DNDEBUG",
+    "-w",
+)
 
 PATHS = ("avx512", "avx2", "portable")  # instruction sets of the library, the fastest first
 

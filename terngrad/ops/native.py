@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from terngrad.draws import DrawKey
 from terngrad.ops import library
-from terngrad.ops.kernels import Kernels, Rule, Sums
+from terngrad.ops.kernels import Kernels, Sums
+from terngrad.ops.updates import Update
 from terngrad.planes import WORD_BYTES, plane_count
 from terngrad.ternary import Stats
 
@@ -110,23 +111,20 @@ class NativeKernels(Kernels):
             n=len(shapes),
         )  # fmt: skip
 
-    def apply_momentum(
+    def apply_update(
         self,
         sums: Sums,
         weights: Sequence[tf.Variable],
-        velocities: Sequence[tf.Variable],
-        rate: tf.Tensor,
-        momentum: float,
-        rule: Rule = "momentum",
+        slots: Sequence[Sequence[tf.Variable]],
+        update: Update,
     ) -> None:
-        """See base class; on the CPU in one pass over memory, without means."""
-        if any("GPU" in variable.device for variable in weights):
-            super().apply_momentum(sums, weights, velocities, rate, momentum, rule)
-            return
-        self._ops.terngrad_apply_momentum(
-            words=sums.words, scales=sums.units, nodes=sums.nodes, rate=rate,
-            weights=[v.handle for v in weights], velocities=[v.handle for v in velocities],
-            momentum=momentum, rule=rule, path=self.path,
+        """See base class; in one pass over memory, without means."""
+        self._ops.terngrad_update(
+            words=sums.words, scales=sums.units, nodes=sums.nodes, rate=update.rate,
+            weights=[v.handle for v in weights],
+            slots=[v.handle for variables in slots for v in variables],
+            rule=update.rule, momentum=update.momentum, mean_share=update.mean_share,
+            square_share=update.square_share, epsilon=update.epsilon, path=self.path,
         )  # fmt: skip
 
 

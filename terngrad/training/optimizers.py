@@ -9,9 +9,11 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import tensorflow as tf
 
 from terngrad.ops.kernels import Kernels, Sums
+from terngrad.ops.updates import Update
 from terngrad.training.slots import SLOTS
 
 
@@ -23,10 +25,22 @@ class Optimizer(abc.ABC):
       takes_sums: whether it also updates with means that are not decoded: `apply_sums`.
     """
 
-    slots: dict[str, list[tf.Variable]]
-    takes_sums = False
+    def __init__(
+        self, variables: Sequence[tf.Variable], slots: Mapping[str, float], kernels: Kernels | None
+    ) -> None:
+        """Updates `variables`.
 
-    @abc.abstractmethod
+        Args:
+          variables: weights.
+          slots: what the slots begin as.
+          kernels: decode means and update with them; None = gradients come as means.
+        """
+        self._variables = variables
+        self._kernels = kernels
+        self.slots = {name: _filled_like(variables, value) for name, value in slots.items()}
+        # TensorFlow's own kernels are the fast ones on a GPU.
+        self.takes_sums = kernels is not None and not any("GPU" in v.device for v in variables)
+
     def apply(
         self, gradients: Sequence[tf.Tensor | None], rate: tf.Tensor, step: tf.Tensor
     ) -> None:
@@ -37,9 +51,33 @@ class Optimizer(abc.ABC):
           rate: learning rate, float32 scalar.
           step: int64 scalar, number of updates before this one.
         """
+        for gradient, variable, *slots in zip(
+            gradients, self._variables, *self.slots.values(), strict=True
+        ):
+            if gradient is not None:
+                handles = [slot.handle for slot in slots]
+                self._apply_one(gradient, rate, step, variable.handle, *handles)
 
-    def apply_sums(self, sums: Sums, rate: tf.Tensor) -> None:
-        """Updates the variables of a bucket with its means."""
+    def apply_sums(self, sums: Sums, rate: tf.Tensor, step: tf.Tensor) -> None:
+        """Updates the variables of a bucket with its means; same bits as `apply`."""
+        chosen = lambda variables: [variables[i] for i in sums.variables]
+        slots = [chosen(variables) for variables in self.slots.values()]
+        update = self._update_of_sums(rate, step)
+        self._kernels.apply_update(sums, chosen(self._variables), slots, update)
+
+    @abc.abstractmethod
+    def _apply_one(
+        self,
+        gradient: tf.Tensor,
+        rate: tf.Tensor,
+        step: tf.Tensor,
+        variable: tf.Tensor,
+        *slots: tf.Tensor,
+    ) -> None:
+        """Updates one variable; of it and its slots it gets the handles."""
+
+    def _update_of_sums(self, rate: tf.Tensor, step: tf.Tensor) -> Update:
+        """Returns the rule of `apply_sums`."""
         raise NotImplementedError(f"{type(self).__name__} takes no sums")
 
 
@@ -48,61 +86,29 @@ class GradientDescent(Optimizer):
 
     def __init__(self, variables: Sequence[tf.Variable]) -> None:
         """Updates `variables`."""
-        self._variables = variables
-        self.slots = {}
+        super().__init__(variables, {}, None)
 
-    def apply(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor) -> None:
-        """See base class."""
-        del step
-        for variable, gradient in zip(self._variables, gradients, strict=True):
-            tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=rate, delta=gradient)
+    def _apply_one(self, gradient, rate, step, variable) -> None:
+        tf.raw_ops.ResourceApplyGradientDescent(var=variable, alpha=rate, delta=gradient)
 
 
 class Momentum(Optimizer):
     """v = momentum v + g; w -= rate v."""
 
     def __init__(
-        self,
-        variables: Sequence[tf.Variable],
-        momentum: float,
-        kernels: Kernels | None = None,
+        self, variables: Sequence[tf.Variable], momentum: float, kernels: Kernels | None = None
     ) -> None:
-        """Updates `variables`.
-
-        Args:
-          variables: weights.
-          momentum: share of the velocity that a step keeps.
-          kernels: decode means and update with them; None = gradients come as means.
-        """
-        self._variables = variables
+        """Updates `variables`; `momentum` is the share of the velocity that a step keeps."""
+        super().__init__(variables, {"momentum": 0.0}, kernels)
         self._momentum = momentum
-        self._kernels = kernels
-        self.slots = {"momentum": _filled_like(variables, 0.0)}
-        self.takes_sums = kernels is not None
 
-    def apply(
-        self, gradients: Sequence[tf.Tensor | None], rate: tf.Tensor, step: tf.Tensor
-    ) -> None:
-        """See base class."""
-        del step
-        velocities = self.slots["momentum"]
-        for variable, velocity, gradient in zip(
-            self._variables, velocities, gradients, strict=True
-        ):
-            if gradient is not None:
-                tf.raw_ops.ResourceApplyMomentum(
-                    var=variable.handle,
-                    accum=velocity.handle,
-                    lr=rate,
-                    grad=gradient,
-                    momentum=self._momentum,
-                )
+    def _apply_one(self, gradient, rate, step, variable, velocity) -> None:
+        tf.raw_ops.ResourceApplyMomentum(
+            var=variable, accum=velocity, lr=rate, grad=gradient, momentum=self._momentum
+        )
 
-    def apply_sums(self, sums: Sums, rate: tf.Tensor) -> None:
-        """See base class."""
-        chosen = lambda variables: [variables[i] for i in sums.variables]
-        weights, velocities = chosen(self._variables), chosen(self.slots["momentum"])
-        self._kernels.apply_momentum(sums, weights, velocities, rate, self._momentum)
+    def _update_of_sums(self, rate: tf.Tensor, step: tf.Tensor) -> Update:
+        return Update("momentum", rate, momentum=self._momentum)
 
 
 class RMSProp(Optimizer):
@@ -111,32 +117,33 @@ class RMSProp(Optimizer):
     decay = 0.9
     epsilon = 1.0
 
-    def __init__(self, variables: Sequence[tf.Variable], momentum: float) -> None:
+    def __init__(
+        self, variables: Sequence[tf.Variable], momentum: float, kernels: Kernels | None = None
+    ) -> None:
         """Updates `variables`; mean squares start at 1."""
-        self._variables = variables
+        super().__init__(variables, {"mean_square": 1.0, "momentum": 0.0}, kernels)
         self._momentum = momentum
-        self.slots = {
-            "mean_square": _filled_like(variables, 1.0),
-            "momentum": _filled_like(variables, 0.0),
-        }
 
-    def apply(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor) -> None:
-        """See base class."""
-        del step
-        slots = zip(self.slots["mean_square"], self.slots["momentum"], strict=True)
-        for variable, (square, velocity), gradient in zip(
-            self._variables, slots, gradients, strict=True
-        ):
-            tf.raw_ops.ResourceApplyRMSProp(
-                var=variable.handle,
-                ms=square.handle,
-                mom=velocity.handle,
-                lr=rate,
-                rho=self.decay,
-                momentum=self._momentum,
-                epsilon=self.epsilon,
-                grad=gradient,
-            )
+    def _apply_one(self, gradient, rate, step, variable, square, velocity) -> None:
+        tf.raw_ops.ResourceApplyRMSProp(
+            var=variable,
+            ms=square,
+            mom=velocity,
+            lr=rate,
+            rho=self.decay,
+            momentum=self._momentum,
+            epsilon=self.epsilon,
+            grad=gradient,
+        )
+
+    def _update_of_sums(self, rate: tf.Tensor, step: tf.Tensor) -> Update:
+        return Update(
+            "rmsprop",
+            rate,
+            momentum=self._momentum,
+            square_share=_rest(self.decay),
+            epsilon=self.epsilon,
+        )
 
 
 class Adam(Optimizer):
@@ -146,29 +153,38 @@ class Adam(Optimizer):
     beta2 = 0.999
     epsilon = 1e-8
 
-    def __init__(self, variables: Sequence[tf.Variable]) -> None:
+    def __init__(self, variables: Sequence[tf.Variable], kernels: Kernels | None = None) -> None:
         """Updates `variables`."""
-        self._variables = variables
-        self.slots = {"m": _filled_like(variables, 0.0), "v": _filled_like(variables, 0.0)}
+        super().__init__(variables, {"m": 0.0, "v": 0.0}, kernels)
 
-    def apply(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor) -> None:
-        """See base class."""
+    def _apply_one(self, gradient, rate, step, variable, m, v) -> None:
+        beta1_power, beta2_power = self._powers(step)
+        tf.raw_ops.ResourceApplyAdam(
+            var=variable,
+            m=m,
+            v=v,
+            beta1_power=beta1_power,
+            beta2_power=beta2_power,
+            lr=rate,
+            beta1=self.beta1,
+            beta2=self.beta2,
+            epsilon=self.epsilon,
+            grad=gradient,
+        )
+
+    def _update_of_sums(self, rate: tf.Tensor, step: tf.Tensor) -> Update:
+        beta1_power, beta2_power = self._powers(step)
+        return Update(
+            "adam",
+            rate * tf.sqrt(1.0 - beta2_power) / (1.0 - beta1_power),
+            mean_share=_rest(self.beta1),
+            square_share=_rest(self.beta2),
+            epsilon=self.epsilon,
+        )
+
+    def _powers(self, step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         updates = tf.cast(step + 1, tf.float32)
-        beta1_power, beta2_power = self.beta1**updates, self.beta2**updates
-        slots = zip(self.slots["m"], self.slots["v"], strict=True)
-        for variable, (m, v), gradient in zip(self._variables, slots, gradients, strict=True):
-            tf.raw_ops.ResourceApplyAdam(
-                var=variable.handle,
-                m=m.handle,
-                v=v.handle,
-                beta1_power=beta1_power,
-                beta2_power=beta2_power,
-                lr=rate,
-                beta1=self.beta1,
-                beta2=self.beta2,
-                epsilon=self.epsilon,
-                grad=gradient,
-            )
+        return self.beta1**updates, self.beta2**updates
 
 
 def make_optimizer(
@@ -187,10 +203,15 @@ def make_optimizer(
     makers: Mapping = {
         "gd": lambda: GradientDescent(variables),
         "momentum": lambda: Momentum(variables, momentum, kernels),
-        "rmsprop": lambda: RMSProp(variables, momentum),
-        "adam": lambda: Adam(variables),
+        "rmsprop": lambda: RMSProp(variables, momentum, kernels),
+        "adam": lambda: Adam(variables, kernels),
     }
     return makers[name]()
+
+
+def _rest(share: float) -> float:
+    """Returns 1 - share as TensorFlow's kernels round it."""
+    return float(np.float32(1) - np.float32(share))
 
 
 def _filled_like(variables: Sequence[tf.Variable], value: float) -> list[tf.Variable]:

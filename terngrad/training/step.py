@@ -137,7 +137,7 @@ class TrainStep:
         with self._exchange.settled(), tf.control_dependencies(awaited):
             self._optimizer.apply(aggregate.means, rate, step)
             for sums in aggregate.sums:
-                self._optimizer.apply_sums(sums, rate)
+                self._optimizer.apply_sums(sums, rate, step)
             for variable, value in zip(self._classifier.state.values(), statistics, strict=True):
                 variable.assign(value)
             if self._averages:

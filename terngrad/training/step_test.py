@@ -15,7 +15,7 @@ from terngrad.training.averages import MovingAverages
 from terngrad.training.classifier import Classifier
 from terngrad.training.memory import Memory
 from terngrad.training.nodes import dropout_seed
-from terngrad.training.optimizers import Momentum
+from terngrad.training.optimizers import make_optimizer
 from terngrad.training.runner import Runner
 from terngrad.training.step import TrainStep
 
@@ -29,7 +29,16 @@ DEVICES = ("/CPU:0", "/CPU:1")
 class Training:
     """A classifier and its runner."""
 
-    def __init__(self, policy, nodes, devices=("/CPU:0",), model=None, seed=3, kernels=REFERENCE):
+    def __init__(
+        self,
+        policy,
+        nodes,
+        devices=("/CPU:0",),
+        model=None,
+        seed=3,
+        kernels=REFERENCE,
+        optimizer="momentum",
+    ):
         self.classifier = Classifier(model or make_model())
         names, variables = self.classifier.names, self.classifier.variables
         codecs = make_codecs(make_layout(names, [v.shape for v in variables], policy), kernels)
@@ -39,7 +48,7 @@ class Training:
             self.classifier,
             codecs,
             self.exchange,
-            Momentum(variables, 0.9, kernels),
+            make_optimizer(optimizer, variables, 0.9, kernels),
             schedules.fixed(0.05),
             MovingAverages(variables, 0.99),
             tf.Variable(0, dtype=tf.int64),
@@ -141,17 +150,20 @@ def test_updates_in_the_only_process_wait_for_all_gradients(monkeypatch):
 @pytest.mark.usefixtures("native_library")
 @pytest.mark.parametrize("nodes", [1, 4])
 @pytest.mark.parametrize("policy", [TERNARY, MIXED, RESIDUAL, Policy()])
-def test_updates_with_sums_give_the_bits_of_updates_with_means(nodes, policy, monkeypatch):
+@pytest.mark.parametrize("optimizer", ["momentum", "adam", "rmsprop"])
+def test_updates_with_sums_give_the_bits_of_updates_with_means(
+    nodes, policy, optimizer, monkeypatch
+):
     from terngrad.ops.native import NativeKernels
 
     found = {}
     for takes_sums in (True, False):
-        training = Training(policy, nodes, kernels=NativeKernels())
+        training = Training(policy, nodes, kernels=NativeKernels(), optimizer=optimizer)
         assert training.step._optimizer.takes_sums
         monkeypatch.setattr(training.step._optimizer, "takes_sums", takes_sums)
         training.run(5)
-        slots = training.step._optimizer.slots["momentum"]
-        found[takes_sums] = training.parameters() + [velocity.numpy() for velocity in slots]
+        slots = training.step._optimizer.slots.values()
+        found[takes_sums] = training.parameters() + [v.numpy() for slot in slots for v in slot]
     assert_same_bits(found[True], found[False])
 
 

@@ -49,25 +49,37 @@ struct Target {
   float unit;  // value of a sum of 1
 };
 
-// A variable that is trained with momentum: its weights w and velocities v.
+// A variable that is trained: its weights, and what a rule keeps for each.
 struct Trained {
   float* weights;
-  float* velocities;
+  float* slots[2];  // the first SlotCount(rule) count
   int64_t size;
   float unit;  // value of a sum of 1
 };
 
-// How a mean gradient g changes a velocity v and a weight w.
+// How a mean gradient g changes a weight w and its slots v, or m and s, or s
+// and v.
 enum class Rule {
-  kMomentum,  // v = momentum v + g; w = w - rate v
-  kKeras,     // v = momentum v - rate g; w = w + v
-  kNesterov,  // v = momentum v - rate g; w = w + (momentum v - rate g)
+  kMomentum,       // v = momentum v + g; w = w - rate v
+  kKerasMomentum,  // v = momentum v - rate g; w = w + v
+  kNesterov,       // v = momentum v - rate g; w = w + (momentum v - rate g)
+  kAdam,     // m = m + (g - m) mean_share; s = s + (g g - s) square_share;
+             // w = w - m rate / (sqrt(s) + epsilon)
+  kRmsProp,  // s = s + (g g - s) square_share;
+             // v = momentum v + g rate / sqrt(s + epsilon); w = w - v
 };
+
+static constexpr int SlotCount(Rule rule) {
+  return rule == Rule::kAdam || rule == Rule::kRmsProp ? 2 : 1;
+}
 
 struct Update {
   Rule rule;
   float rate;
   float momentum;
+  float mean_share;
+  float square_share;
+  float epsilon;
 };
 
 // Codes, or sums of codes, of a whole bucket.
@@ -111,9 +123,9 @@ struct Kernels {
   // Updates elements [32 begin, 32 end) of the bucket that concatenates
   // `variables` with their mean gradients, the values that `decode` writes.
   // Each operation of the rule rounds.
-  void (*momentum)(const Planes& sums, const Trained* variables,
-                   int64_t variable_count, const Update& update, int64_t begin,
-                   int64_t end);
+  void (*update)(const Planes& sums, const Trained* variables,
+                 int64_t variable_count, const Update& update, int64_t begin,
+                 int64_t end);
 
   // Writes integers in [-largest, largest] in the prefix code of
   // terngrad/prefix_code.py, 1 <= largest <= kLargestPacked, and returns its

@@ -548,9 +548,9 @@ void Decode(const Planes& sums, const Target* targets, int64_t target_count,
 // ---- Updates ---------------------------------------------------------------
 
 // Means are decoded in small parts, which the cache holds until they are used:
-// an update reads and writes only weights and velocities in memory.
+// an update reads and writes only weights and slots in memory.
 template <class Lanes>
-class MomentumKernel {
+class UpdateKernel {
  public:
   static void Run(const Planes& sums, const Trained* variables,
                   int64_t variable_count, const Update& update, int64_t begin,
@@ -565,65 +565,108 @@ class MomentumKernel {
                    float means[kPart];
                    const Target part = {means, count, variable.unit};
                    decode(sums, offset + i - first, count, part, 0);
-                   apply(means, count, update, variable.velocities + i,
-                         variable.weights + i);
+                   apply(update, means, variable, i, count);
                  }
                });
   }
 
  private:
+  using Floats = typename Lanes::Floats;
+
   static constexpr int kPart = 1024;  // a multiple of kWordBits
 
   static auto ApplierOf(Rule rule) {
     switch (rule) {
-      case Rule::kKeras:
-        return Apply<Rule::kKeras>;
+      case Rule::kKerasMomentum:
+        return Apply<Rule::kKerasMomentum>;
       case Rule::kNesterov:
         return Apply<Rule::kNesterov>;
+      case Rule::kAdam:
+        return Apply<Rule::kAdam>;
+      case Rule::kRmsProp:
+        return Apply<Rule::kRmsProp>;
       default:
         return Apply<Rule::kMomentum>;
     }
   }
 
+  // `update` is a copy, which stores to the arrays cannot change.
   template <Rule RULE>
-  static void Apply(const float* means, int64_t count, const Update& update,
-                    float* velocities, float* weights) {
+  static void Apply(const Update update, const float* means,
+                    const Trained& variable, int64_t first, int64_t count) {
+    constexpr int kArrays = 1 + SlotCount(RULE);
+    float* const arrays[] = {variable.weights, variable.slots[0],
+                             variable.slots[1]};
     int64_t i = 0;
     for (; i + kLanes <= count; i += kLanes) {
-      Prefetch(velocities + i, kLanes);
-      Prefetch(weights + i, kLanes);
-      ApplyLanes<RULE>(means + i, update, velocities + i, weights + i);
+      Floats x[kArrays];
+      for (int j = 0; j < kArrays; ++j) {
+        Prefetch(arrays[j] + first + i, kLanes);
+        x[j] = Lanes::Load(arrays[j] + first + i);
+      }
+      Change<RULE>(update, Lanes::Load(means + i), x);
+      for (int j = 0; j < kArrays; ++j) {
+        Lanes::Store(arrays[j] + first + i, x[j]);
+      }
     }
     if (i == count) return;
-    float rest[3][kLanes] = {};
     const int64_t size = (count - i) * sizeof(float);
-    std::memcpy(rest[0], means + i, size);
-    std::memcpy(rest[1], velocities + i, size);
-    std::memcpy(rest[2], weights + i, size);
-    ApplyLanes<RULE>(rest[0], update, rest[1], rest[2]);
-    std::memcpy(velocities + i, rest[1], size);
-    std::memcpy(weights + i, rest[2], size);
+    float mean[kLanes] = {}, rest[kLanes] = {};
+    Floats x[kArrays];
+    std::memcpy(mean, means + i, size);
+    for (int j = 0; j < kArrays; ++j) {
+      std::memcpy(rest, arrays[j] + first + i, size);
+      x[j] = Lanes::Load(rest);
+    }
+    Change<RULE>(update, Lanes::Load(mean), x);
+    for (int j = 0; j < kArrays; ++j) {
+      Lanes::Store(rest, x[j]);
+      std::memcpy(arrays[j] + first + i, rest, size);
+    }
   }
 
+  // x: the weights, then their slots.
   template <Rule RULE>
-  static void ApplyLanes(const float* means, const Update& update,
-                         float* velocities, float* weights) {
-    const auto kept = Lanes::Broadcast(update.momentum);
-    const auto back = Lanes::Broadcast(-update.rate);  // x + -y is x - y
-    const auto mean = Lanes::Load(means);
-    auto velocity = Lanes::Multiply(Lanes::Load(velocities), kept);
-    auto change = Lanes::Multiply(mean, back);
-    if (RULE == Rule::kMomentum) {
-      velocity = Lanes::Add(velocity, mean);
-      change = Lanes::Multiply(velocity, back);
+  static void Change(const Update& update, Floats mean, Floats* x) {
+    Floats& weight = x[0];
+    if constexpr (RULE == Rule::kMomentum) {
+      x[1] = Lanes::Add(Times(x[1], update.momentum), mean);
+      weight = Lanes::Subtract(weight, Times(x[1], update.rate));
+    } else if constexpr (RULE == Rule::kKerasMomentum) {
+      x[1] = WithKerasMomentum(update, mean, x[1]);
+      weight = Lanes::Add(weight, x[1]);
+    } else if constexpr (RULE == Rule::kNesterov) {
+      x[1] = WithKerasMomentum(update, mean, x[1]);
+      weight = Lanes::Add(weight, WithKerasMomentum(update, mean, x[1]));
+    } else if constexpr (RULE == Rule::kAdam) {
+      x[1] = Toward(x[1], mean, update.mean_share);
+      x[2] = Toward(x[2], Lanes::Multiply(mean, mean), update.square_share);
+      const auto root = Lanes::SquareRoot(x[2]);
+      const auto divisor = Lanes::Add(root, Lanes::Broadcast(update.epsilon));
+      const auto change = Lanes::Divide(Times(x[1], update.rate), divisor);
+      weight = Lanes::Subtract(weight, change);
     } else {
-      velocity = Lanes::Add(velocity, change);
-      change = RULE == Rule::kKeras
-                   ? velocity
-                   : Lanes::Add(Lanes::Multiply(velocity, kept), change);
+      x[1] = Toward(x[1], Lanes::Multiply(mean, mean), update.square_share);
+      const auto square = Lanes::Add(x[1], Lanes::Broadcast(update.epsilon));
+      const auto change =
+          Lanes::Divide(Times(mean, update.rate), Lanes::SquareRoot(square));
+      x[2] = Lanes::Add(Times(x[2], update.momentum), change);
+      weight = Lanes::Subtract(weight, x[2]);
     }
-    Lanes::Store(velocities, velocity);
-    Lanes::Store(weights, Lanes::Add(Lanes::Load(weights), change));
+  }
+
+  static Floats Times(Floats x, float factor) {
+    return Lanes::Multiply(x, Lanes::Broadcast(factor));
+  }
+
+  static Floats Toward(Floats x, Floats target, float share) {
+    return Lanes::Add(x, Times(Lanes::Subtract(target, x), share));
+  }
+
+  static Floats WithKerasMomentum(const Update& update, Floats mean,
+                                  Floats velocity) {
+    return Lanes::Subtract(Times(velocity, update.momentum),
+                           Times(mean, update.rate));
   }
 };
 
@@ -631,7 +674,7 @@ class MomentumKernel {
 template <class Lanes>
 inline constexpr Kernels kKernelsOf = {
     Lanes::kPath,          StatsKernel<Lanes>::Run, Encode<Lanes>,
-    SumKernel<Lanes>::Run, Decode<Lanes>,           MomentumKernel<Lanes>::Run,
+    SumKernel<Lanes>::Run, Decode<Lanes>,           UpdateKernel<Lanes>::Run,
     PackPrefix<Lanes>,     UnpackPrefix<Lanes>};
 
 }  // namespace terngrad

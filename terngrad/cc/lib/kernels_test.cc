@@ -717,18 +717,20 @@ void LargeTargetsGetTheSameMeans(const Kernels& kernels) {
 
 constexpr Update kUpdates[] = {{Rule::kMomentum, 0.03f, 0.9f},
                                {Rule::kMomentum, 0.0f, 0.9f},
-                               {Rule::kKeras, 0.03f, 0.9f},
-                               {Rule::kNesterov, 0.03f, 0.9f}};
+                               {Rule::kKerasMomentum, 0.03f, 0.9f},
+                               {Rule::kNesterov, 0.03f, 0.9f},
+                               {Rule::kAdam, 0.03f, 0.0f, 0.1f, 0.001f, 1e-7f},
+                               {Rule::kRmsProp, 0.03f, 0.9f, 0.0f, 0.1f, 1.0f}};
 
-// Weights of these sizes, and their velocities.
+// Weights of these sizes, and two slots of each.
 struct Variables {
-  std::vector<Floats> weights, velocities;
+  std::vector<Floats> weights, slots[2];
 
   explicit Variables(const std::vector<int64_t>& sizes) {
     Random random(11);
     std::uniform_real_distribution<float> some(-2.0f, 2.0f);
     for (const int64_t size : sizes) {
-      for (auto* floats : {&weights, &velocities}) {
+      for (auto* floats : {&weights, &slots[0], &slots[1]}) {
         floats->emplace_back(size);
         for (float& value : floats->back()) {
           value = random() % 8 ? some(random) : -0.0f;
@@ -737,16 +739,27 @@ struct Variables {
     }
   }
 
+  // Makes the slot positive that a rule takes the root of.
+  void Prepare(const Update& update) {
+    if (SlotCount(update.rule) == 1) return;
+    for (Floats& slot : slots[update.rule == Rule::kAdam ? 1 : 0]) {
+      for (float& value : slot) value = std::abs(value);
+    }
+  }
+
   void Run(const Kernels& kernels, const Words& words, int planes,
            const Update& update, int64_t begin, int64_t end) {
     std::vector<Trained> all;
     for (size_t i = 0; i < weights.size(); ++i) {
-      all.push_back({weights[i].data(), velocities[i].data(),
+      float* const second =
+          SlotCount(update.rule) == 2 ? slots[1][i].data() : nullptr;
+      all.push_back({weights[i].data(),
+                     {slots[0][i].data(), second},
                      static_cast<int64_t>(weights[i].size()),
                      kUnits[i % std::size(kUnits)]});
     }
-    kernels.momentum({words.data(), planes}, all.data(), all.size(), update,
-                     begin, end);
+    kernels.update({words.data(), planes}, all.data(), all.size(), update,
+                   begin, end);
   }
 
   void RunNaively(const Words& words, int planes, const Update& update,
@@ -756,20 +769,9 @@ struct Variables {
     for (size_t i = 0; i < weights.size(); ++i) {
       for (size_t j = 0; j < weights[i].size(); ++j, ++e) {
         if (e < kWordBits * begin || e >= kWordBits * end) continue;
-        const float mean =
-            kUnits[i % std::size(kUnits)] * static_cast<float>(sums[e]);
-        float& velocity = velocities[i][j];
-        const auto [rule, rate, momentum] = update;
-        float& weight = weights[i][j];
-        if (rule == Rule::kMomentum) {
-          velocity = momentum * velocity + mean;
-          weight = weight - rate * velocity;
-        } else {
-          velocity = momentum * velocity - rate * mean;
-          weight = weight + (rule == Rule::kKeras
-                                 ? velocity
-                                 : momentum * velocity - rate * mean);
-        }
+        Change(update,
+               kUnits[i % std::size(kUnits)] * static_cast<float>(sums[e]),
+               weights[i][j], slots[0][i][j], slots[1][i][j]);
       }
     }
   }
@@ -777,7 +779,39 @@ struct Variables {
   void CheckEquals(const Variables& other) const {
     for (size_t i = 0; i < weights.size(); ++i) {
       CHECK_SAME(weights[i], other.weights[i]);
-      CHECK_SAME(velocities[i], other.velocities[i]);
+      CHECK_SAME(slots[0][i], other.slots[0][i]);
+      CHECK_SAME(slots[1][i], other.slots[1][i]);
+    }
+  }
+
+ private:
+  static void Change(const Update& update, float g, float& w, float& first,
+                     float& second) {
+    const auto [rule, rate, momentum, mean_share, square_share, epsilon] =
+        update;
+    switch (rule) {
+      case Rule::kMomentum:
+        first = momentum * first + g;
+        w = w - rate * first;
+        break;
+      case Rule::kKerasMomentum:
+        first = momentum * first - rate * g;
+        w = w + first;
+        break;
+      case Rule::kNesterov:
+        first = momentum * first - rate * g;
+        w = w + (momentum * first - rate * g);
+        break;
+      case Rule::kAdam:
+        first = first + (g - first) * mean_share;
+        second = second + (g * g - second) * square_share;
+        w = w - first * rate / (std::sqrt(second) + epsilon);
+        break;
+      case Rule::kRmsProp:
+        first = first + (g * g - first) * square_share;
+        second = momentum * second + g * rate / std::sqrt(first + epsilon);
+        w = w - second;
+        break;
     }
   }
 };
@@ -790,13 +824,15 @@ void CheckUpdate(const Kernels& kernels, const std::vector<int64_t>& sizes,
   const Words words = SomeWords(groups * planes, random);
   Variables got(sizes), want(sizes);
   for (const Update& update : kUpdates) {
+    got.Prepare(update);
+    want.Prepare(update);
     got.Run(kernels, words, planes, update, begin, end);
     want.RunNaively(words, planes, update, begin, end);
   }
   got.CheckEquals(want);
 }
 
-void MomentumUpdatesWithTheMeans(const Kernels& kernels) {
+void UpdatesUseTheMeans(const Kernels& kernels) {
   Random random(12);
   const std::vector<int64_t> sizes(std::begin(kTargetSizes),
                                    std::end(kTargetSizes));
@@ -992,10 +1028,14 @@ void ThePathGivesThePortableOnesBits(const Kernels& kernels) {
     CHECK_SAME(Decode(kernels, words, planes, 0, 40),
                Decode(portable, words, planes, 0, 40));
 
-    Variables trained({1000, 250}), same_ones({1000, 250});
-    trained.Run(kernels, words, planes, kUpdates[0], 0, 40);
-    same_ones.Run(portable, words, planes, kUpdates[0], 0, 40);
-    trained.CheckEquals(same_ones);
+    for (const Update& update : kUpdates) {
+      Variables trained({1000, 250}), same_ones({1000, 250});
+      trained.Prepare(update);
+      same_ones.Prepare(update);
+      trained.Run(kernels, words, planes, update, 0, 40);
+      same_ones.Run(portable, words, planes, update, 0, 40);
+      trained.CheckEquals(same_ones);
+    }
   }
 }
 
@@ -1023,7 +1063,7 @@ constexpr struct {
     LAW(MeansAreUnitsTimesSums),
     LAW(AnyPartOfTheMeansCanBeWrittenAlone),
     LAW(LargeTargetsGetTheSameMeans),
-    LAW(MomentumUpdatesWithTheMeans),
+    LAW(UpdatesUseTheMeans),
     LAW(LargeVariablesAreUpdatedPartByPart),
     LAW(ThePrefixCodeIsThatOfItsFormat),
     LAW(TheDocumentedBytesArePacked),

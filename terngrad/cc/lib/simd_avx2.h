@@ -54,8 +54,17 @@ struct Avx2Lanes {
   static Floats Add(Floats a, Floats b) {
     return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)};
   }
+  static Floats Subtract(Floats a, Floats b) {
+    return {_mm256_sub_ps(a.low, b.low), _mm256_sub_ps(a.high, b.high)};
+  }
   static Floats Multiply(Floats a, Floats b) {
     return {_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)};
+  }
+  static Floats Divide(Floats a, Floats b) {
+    return {_mm256_div_ps(a.low, b.low), _mm256_div_ps(a.high, b.high)};
+  }
+  static Floats SquareRoot(Floats x) {
+    return {_mm256_sqrt_ps(x.low), _mm256_sqrt_ps(x.high)};
   }
   // b where a or b is NaN.
   static Floats Min(Floats a, Floats b) {

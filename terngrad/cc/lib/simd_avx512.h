@@ -32,7 +32,10 @@ struct Avx512Lanes {
   }
   static Floats Broadcast(float value) { return _mm512_set1_ps(value); }
   static Floats Add(Floats a, Floats b) { return _mm512_add_ps(a, b); }
+  static Floats Subtract(Floats a, Floats b) { return _mm512_sub_ps(a, b); }
   static Floats Multiply(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
+  static Floats Divide(Floats a, Floats b) { return _mm512_div_ps(a, b); }
+  static Floats SquareRoot(Floats x) { return _mm512_sqrt_ps(x); }
   // b where a or b is NaN.
   static Floats Min(Floats a, Floats b) { return _mm512_min_ps(a, b); }
   static Floats Magnitude(Floats x) { return _mm512_abs_ps(x); }

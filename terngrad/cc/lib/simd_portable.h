@@ -3,6 +3,7 @@
 #ifndef TERNGRAD_CC_LIB_SIMD_PORTABLE_H_
 #define TERNGRAD_CC_LIB_SIMD_PORTABLE_H_
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -49,8 +50,21 @@ struct PortableLanes {
   static Floats Add(const Floats& a, const Floats& b) {
     return Make<Floats>([&](int i) { return a.part[i] + b.part[i]; });
   }
+  static Floats Subtract(const Floats& a, const Floats& b) {
+    return Make<Floats>([&](int i) { return a.part[i] - b.part[i]; });
+  }
   static Floats Multiply(const Floats& a, const Floats& b) {
     return Make<Floats>([&](int i) { return a.part[i] * b.part[i]; });
+  }
+  static Floats Divide(const Floats& a, const Floats& b) {
+    return Make<Floats>([&](int i) { return a.part[i] / b.part[i]; });
+  }
+  static Floats SquareRoot(const Floats& x) {
+    return Make<Floats>([&](int i) {
+      const Float4 part = x.part[i];
+      return Float4{std::sqrt(part[0]), std::sqrt(part[1]), std::sqrt(part[2]),
+                    std::sqrt(part[3])};
+    });
   }
   // b where a or b is NaN.
   static Floats Min(const Floats& a, const Floats& b) {

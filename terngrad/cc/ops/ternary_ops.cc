@@ -144,31 +144,40 @@ path: as for TerngradStats.
 Other shapes or values are InvalidArgument errors.
 )doc");
 
-REGISTER_OP("TerngradApplyMomentum")
+REGISTER_OP("TerngradUpdate")
     .Input("words: uint32")
     .Input("scales: float")
     .Input("nodes: int32")
     .Input("rate: float")
     .Input("weights: n * resource")
-    .Input("velocities: n * resource")
+    .Input("slots: slot_count * resource")
     .Attr("n: int >= 1")
-    .Attr("momentum: float")
-    .Attr("rule: {'momentum', 'keras', 'nesterov'}")
+    .Attr("slot_count: int >= 1")
+    .Attr("rule: {'momentum', 'keras_momentum', 'nesterov', 'adam', 'rmsprop'}")
+    .Attr("momentum: float = 0.0")
+    .Attr("mean_share: float = 0.0")
+    .Attr("square_share: float = 0.0")
+    .Attr("epsilon: float = 0.0")
     .Attr("path: string = ''")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext*) { return absl::OkStatus(); })
     .Doc(R"doc(
-TerngradDecode, then ResourceApplyMomentum or ResourceApplyKerasMomentum of each
-mean, with the same bits: in one pass over the memory of weights and velocities,
-and none for the means.
+TerngradDecode, then an update with each mean, in one pass over the memory of
+weights and slots, and none for the means.
+
+The rules, each operation of which rounds, are those of kernels.h and give the
+bits of ResourceApplyMomentum, ResourceApplyKerasMomentum without and with
+Nesterov's step, ResourceApplyAdam and ResourceApplyRMSProp.
 
 words, scales, nodes, path: as for TerngradDecode.
-rate: scalar, the learning rate.
+rate: scalar, the learning rate; for adam with the corrections of its bias.
 weights: float variables of the bucket in its order.
-velocities: of the weights, in their shapes.
+slots: of the weights, in their shapes: the first slot of all, then the second
+  one if the rule has two: velocities, or means and mean squares (adam), or mean
+  squares and velocities (rmsprop).
 momentum: share of a velocity that is kept.
-rule: ResourceApplyMomentum's, or ResourceApplyKerasMomentum's without or with
-  Nesterov's step.
+mean_share, square_share: by which a mean or a mean square moves.
+epsilon: is added to divisors.
 Other shapes or values are InvalidArgument errors.
 )doc");
 

@@ -72,15 +72,27 @@ class LockedVariables {
   std::vector<mutex_lock> held_;  // released before the variables
 };
 
-class MomentumOp : public PathOpKernel {
+Rule RuleOf(const std::string& name) {
+  if (name == "keras_momentum") return Rule::kKerasMomentum;
+  if (name == "nesterov") return Rule::kNesterov;
+  if (name == "adam") return Rule::kAdam;
+  if (name == "rmsprop") return Rule::kRmsProp;
+  return Rule::kMomentum;  // the op's definition allows no other name
+}
+
+class UpdateOp : public PathOpKernel {
  public:
-  explicit MomentumOp(OpKernelConstruction* context) : PathOpKernel(context) {
+  explicit UpdateOp(OpKernelConstruction* context) : PathOpKernel(context) {
     std::string rule;
-    OP_REQUIRES_OK(context, context->GetAttr("momentum", &update_.momentum));
     OP_REQUIRES_OK(context, context->GetAttr("rule", &rule));
-    update_.rule = rule == "keras"      ? Rule::kKeras
-                   : rule == "nesterov" ? Rule::kNesterov
-                                        : Rule::kMomentum;
+    update_.rule = RuleOf(rule);
+    for (const auto& [name, value] :
+         {std::pair("momentum", &update_.momentum),
+          std::pair("mean_share", &update_.mean_share),
+          std::pair("square_share", &update_.square_share),
+          std::pair("epsilon", &update_.epsilon)}) {
+      OP_REQUIRES_OK(context, context->GetAttr(name, value));
+    }
   }
 
   void Compute(OpKernelContext* context) override {
@@ -99,31 +111,41 @@ class MomentumOp : public PathOpKernel {
     update.rate = rate->scalar<float>()();
     constexpr int64_t kCycles = 2 * kWordBits;  // the memory's
     Split(context, WordsOf(elements), kCycles, [&](int64_t begin, int64_t end) {
-      kernels().momentum(sums, variables.data(), variables.size(), update,
-                         begin, end);
+      kernels().update(sums, variables.data(), variables.size(), update, begin,
+                       end);
     });
   }
 
  private:
-  static absl::Status Find(OpKernelContext* context, LockedVariables* locked,
-                           std::vector<Trained>* variables) {
-    OpInputList weights, velocities;
+  absl::Status Find(OpKernelContext* context, LockedVariables* locked,
+                    std::vector<Trained>* variables) const {
+    OpInputList weights, slots;
     std::vector<float> units;
     TF_RETURN_IF_ERROR(context->input_list("weights", &weights));
-    TF_RETURN_IF_ERROR(context->input_list("velocities", &velocities));
-    const int n = weights.size();
+    TF_RETURN_IF_ERROR(context->input_list("slots", &slots));
+    const int n = weights.size(), count = SlotCount(update_.rule);
+    if (slots.size() != count * n) {
+      return Invalid("there are ", slots.size(), " slots; allowed are ",
+                     count * n);
+    }
     TF_RETURN_IF_ERROR(ReadUnits(context, n, &units));
-    TF_RETURN_IF_ERROR(locked->Lock(context, {weights, velocities}));
+    TF_RETURN_IF_ERROR(locked->Lock(context, {weights, slots}));
     for (int i = 0; i < n; ++i) {
-      Tensor *w, *v;
+      Tensor* w;
       TF_RETURN_IF_ERROR(locked->FindValues(context, i, &w));
-      TF_RETURN_IF_ERROR(locked->FindValues(context, n + i, &v));
-      if (w->shape() != v->shape()) {
-        return Invalid("weights have shape ", w->shape().DebugString(),
-                       "; their velocities have ", v->shape().DebugString());
+      Trained variable = {
+          w->flat<float>().data(), {}, w->NumElements(), units[i]};
+      for (int j = 0; j < count; ++j) {
+        Tensor* slot;
+        TF_RETURN_IF_ERROR(locked->FindValues(context, (1 + j) * n + i, &slot));
+        if (slot->shape() != w->shape()) {
+          return Invalid("weights have shape ", w->shape().DebugString(),
+                         "; a slot of theirs has ",
+                         slot->shape().DebugString());
+        }
+        variable.slots[j] = slot->flat<float>().data();
       }
-      variables->push_back({w->flat<float>().data(), v->flat<float>().data(),
-                            w->NumElements(), units[i]});
+      variables->push_back(variable);
     }
     return absl::OkStatus();
   }
@@ -131,8 +153,8 @@ class MomentumOp : public PathOpKernel {
   Update update_ = {};  // without a rate, which is an input
 };
 
-REGISTER_KERNEL_BUILDER(
-    Name("TerngradApplyMomentum").Device(tensorflow::DEVICE_CPU), MomentumOp);
+REGISTER_KERNEL_BUILDER(Name("TerngradUpdate").Device(tensorflow::DEVICE_CPU),
+                        UpdateOp);
 
 }  // namespace
 }  // namespace terngrad
