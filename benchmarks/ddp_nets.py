@@ -18,9 +18,14 @@ class Net(NamedTuple):
     classes: int
 
 
-def steps(model: nn.Module, net: Net, batch_size: int) -> Callable[[int], None]:
+def steps(
+    model: nn.Module, net: Net, batch_size: int, optimizer_name: str = "momentum"
+) -> Callable[[int], None]:
     """Returns a function that makes steps of a model of `net`, on random images."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    if optimizer_name == "adam":
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    else:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     images = torch.randn(batch_size, *net.image)
     labels = torch.randint(0, net.classes, (batch_size,))
     entropy = nn.CrossEntropyLoss()

@@ -54,7 +54,7 @@ def main() -> None:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("master", "interface", "output_dir", "net", "kinds"):
+    for name in ("master", "interface", "output_dir", "net", "kinds", "optimizer"):
         parser.add_argument(f"--{name}", required=True)
     for name in ("hosts", "task_id", "batch_size", "steps", "rounds"):
         parser.add_argument(f"--{name}", type=int, required=True)
@@ -70,7 +70,7 @@ def _side(
     # Without copies of the moving averages, which would only add to what DDP sends.
     ddp = DistributedDataParallel(net.build(), bucket_cap_mb=bucket_cap_mb, broadcast_buffers=False)
     hook(ddp)
-    return ddp_nets.steps(ddp, net, arguments.batch_size)
+    return ddp_nets.steps(ddp, net, arguments.batch_size, arguments.optimizer)
 
 
 def _use_power_sgd(ddp: DistributedDataParallel) -> None:

@@ -25,10 +25,10 @@ from absl.flags import FlagValues
 from benchmarks import host_network, report
 from benchmarks.choices import some_of
 from benchmarks.host import ENGINES
-from benchmarks.step_worker import KERAS, KERAS_AT_ONCE, KINDS
+from benchmarks.step_worker import KERAS, KERAS_AT_ONCE, KINDS, OPTIMIZERS
 from inception import app
 from inception.flags import table
-from inception.flags.table import BOOLEAN, NAMES, TEXT, at_least, flag, number
+from inception.flags.table import BOOLEAN, NAMES, TEXT, at_least, flag, number, one_of
 from inception.results import pictures
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS
 
@@ -68,6 +68,7 @@ class _Options(table.Checked):
     dataset: str = flag("Data", TEXT, "mnist", "data set of the net")
     net: str = flag("Training", TEXT, "lenet_slim", "net to train")
     batch_size: int = flag("Training", at_least(1), 32, "images per host and step", "images")
+    optimizer: str = flag("Training", one_of(*OPTIMIZERS), "momentum", "updates the weights")
     steps: int = flag("Runtime", at_least(1), 10, "steps per round", "steps")
     rounds: int = flag("Runtime", at_least(1), 7, "rounds for each kind of gradients")
     timeout_secs: float = flag("Runtime", number(), 1800.0, "time-out by bandwidth", "seconds")
@@ -107,6 +108,7 @@ def main(values: FlagValues) -> None:
         "net": options.net,
         "hosts": options.hosts,
         "images": options.batch_size,
+        "optimizer": options.optimizer,
     }
     report.conclude(circumstances, {"cells": cells}, options.json)
     if options.png:
@@ -161,6 +163,7 @@ def _common(options: _Options) -> list[str]:
     return [
         f"--interface={host_network.INTERFACE}",
         f"--batch_size={options.batch_size}",
+        f"--optimizer={options.optimizer}",
         f"--steps={options.steps}",
         f"--rounds={options.rounds}",
     ]

@@ -1,7 +1,7 @@
 """One host of benchmarks/step_benchmark.py: training steps with several kinds of gradients.
 
 The kinds take turns in one process, on synthetic images. There is no weight decay and no moving
-average of the weights: DDP has neither, and only gradients, exchange and momentum are compared.
+average of the weights: DDP has neither, and only gradients, exchange and optimizer are compared.
 One kind is Keras' `model.fit` with the library (terngrad/keras.py) on the same net.
 """
 
@@ -21,7 +21,7 @@ from benchmarks.host import HostOptions, counters, joined, write_cells
 from inception import app
 from inception.flags import table
 from inception.flags.configs import TrainConfig
-from inception.flags.table import TEXT, at_least, flag
+from inception.flags.table import TEXT, at_least, flag, one_of
 from inception.training.batches import training_batches
 from inception.training.problem import resolve
 from slim.nets import nets_factory
@@ -37,7 +37,10 @@ KERAS = "ternary by Keras' fit"
 KERAS_AT_ONCE = f"{KERAS} at once"  # all steps in one call, as the suite makes them
 KINDS = (ALONE, *_GRAD_BITS, KERAS, KERAS_AT_ONCE)
 
+OPTIMIZERS = ("momentum", "adam")
+
 _LOOK_SECS = 1.0
+_ADAMS_RATE = 1e-3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,6 +54,7 @@ class Options(HostOptions):
         "Training", at_least(1), DEFAULT_BUCKET_ELEMENTS, "values per bucket"
     )
     kinds: tuple[str, ...] = flag("Training", some_of(*KINDS), KINDS, "kinds of gradients")
+    optimizer: str = flag("Training", one_of(*OPTIMIZERS), "momentum", "updates the weights")
     steps: int = flag("Runtime", at_least(1), 10, "steps per round", "steps")
     rounds: int = flag("Runtime", at_least(1), 7, "rounds for each kind of gradients")
 
@@ -94,12 +98,14 @@ def _sides(options: Options, connection: Connection) -> dict[str, timing.Side]:
         batch_size=options.batch_size,
         clip_factor=2.5,
         quantize_logits=True,
-        optimizer="momentum",
+        optimizer=options.optimizer,
         weight_decay=0.0,
         moving_average_decay=0.0,
         benchmark_mode=True,
         bucket_elements=options.bucket_elements,
     )
+    if options.optimizer == "adam":
+        config = dataclasses.replace(config, initial_learning_rate=_ADAMS_RATE)
     goal = resolve(config)
     batches = training_batches(config, goal, None, 0, connection.rank, connection.size)
     sides = {}
@@ -180,8 +186,10 @@ def _keras_side(
     net = nets_factory.build_net(config.net, num_classes=num_classes, dropout_keep_prob=0.5)
     images, *seed = net.inputs
     model = keras.Model(images, net([images, _DropoutSeed()(images)] if seed else images))
+    rate = config.initial_learning_rate
+    adam = config.optimizer == "adam"
     optimizer = distribute(
-        keras.optimizers.SGD(config.initial_learning_rate, config.momentum),
+        keras.optimizers.Adam(rate) if adam else keras.optimizers.SGD(rate, config.momentum),
         group,
         clip_factor=config.clip_factor,
         bucket_elements=config.bucket_elements,
