@@ -31,7 +31,8 @@ from terngrad.layout import DEFAULT_BUCKET_ELEMENTS
 from terngrad.library.group import Group
 from terngrad.training import runtime
 
-_GRAD_BITS = {"float32": 32, "float16": 16, "ternary": 1}
+BY_ITSELF = "ternary one by one"
+_GRAD_BITS = {"float32": 32, "float16": 16, "ternary": 1, BY_ITSELF: 1}
 ALONE = "compute alone"  # on every host at once, without an exchange
 KERAS = "ternary by Keras' fit"
 KERAS_AT_ONCE = f"{KERAS} at once"  # all steps in one call, as the suite makes them
@@ -117,7 +118,14 @@ def _sides(options: Options, connection: Connection) -> dict[str, timing.Side]:
         else:
             exchanged = None if kind == ALONE else connection
             sides[kind] = timing.suite_side(chosen, batches, exchanged)
+        if kind == BY_ITSELF:
+            sides[kind] = functools.partial(_one_by_one, sides[kind])
     return sides
+
+
+def _one_by_one(side: timing.Side, count: int) -> None:
+    for _ in range(count):
+        side(1)
 
 
 class _Turns(keras.callbacks.Callback):
