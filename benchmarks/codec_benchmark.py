@@ -9,6 +9,7 @@ python -m benchmarks.codec_benchmark --json=figures.json --png=figures.png
 
 import dataclasses
 import functools
+import math
 import time
 from collections.abc import Callable, Mapping
 
@@ -33,8 +34,9 @@ from terngrad.layout import Policy, make_layout
 from terngrad.ops.kernels import Kernels, Sums
 from terngrad.ops.native import NativeKernels
 from terngrad.ops.reference import ReferenceKernels
+from terngrad.planes import WORD_BYTES, padded
 from terngrad.training import runtime
-from terngrad.training.optimizers import Optimizer, make_optimizer
+from terngrad.training.optimizers import make_optimizer
 from terngrad.training.step import exchange_gradients
 
 _SIZES = (8_400_000, 61_000_000)  # a large layer; AlexNet
@@ -109,7 +111,15 @@ def _measure(
         made = _tasks(kernels, tf.constant(values))
         tasks |= {(task, name): run for task, run in made.items()}
     found: dict[str, dict[str, float]] = {}
-    for (task, name), seconds in _alternate(tasks, rounds).items():
+    times = _alternate(tasks, rounds)
+    for optimizer in _OPTIMIZERS:  # one by one: slots need much memory
+        updates = {
+            (task, name): run
+            for name, kernels in implementations.items()
+            for task, run in _updates(kernels, n, optimizer).items()
+        }
+        times |= _alternate(updates, rounds)
+    for (task, name), seconds in times.items():
         found.setdefault(task, {})[name] = 1e9 * float(np.median(seconds)) / n
     return found
 
@@ -120,16 +130,9 @@ def _tasks(kernels: Kernels, values: tf.Tensor) -> dict[str, Task]:
     shapes = [tuple(values.shape)]
     keys = [_key(node) for node in range(_NODES)]
     codes = [kernels.encode([values], [0], bound, bound, key) for key in keys]
-    rate, step = tf.constant(0.01), tf.constant(3, tf.int64)
 
     def decode() -> list[tf.Tensor]:
         return kernels.decode(codes[0], bound, nodes.read_value(), shapes)
-
-    def update(optimizer: Optimizer) -> None:
-        optimizer.apply(decode(), rate, step)
-
-    def fused_update(optimizer: Optimizer) -> None:
-        optimizer.apply_sums(Sums((0,), codes[0], bound, nodes.read_value()), rate, step)
 
     tasks = {
         "stats": lambda: kernels.stats([values]),
@@ -137,12 +140,30 @@ def _tasks(kernels: Kernels, values: tf.Tensor) -> dict[str, Task]:
         "decode": decode,
         "sum4": lambda: kernels.sum(codes, (2 * _NODES).bit_length()),
     }
-    for name in _OPTIMIZERS:
-        optimizer = make_optimizer(name, [tf.Variable(tf.zeros(shapes[0]))], 0.9, kernels)
-        tasks[f"decode, {name}"] = functools.partial(update, optimizer)
-        tasks[f"fused {name}"] = functools.partial(fused_update, optimizer)
     if isinstance(kernels, NativeKernels):  # one op: a function would only add its call
         return tasks
+    return {name: tf.function(task, autograph=False) for name, task in tasks.items()}
+
+
+def _updates(kernels: Kernels, size: int, optimizer: str) -> dict[str, Task]:
+    """Returns an optimizer's update with sums of codes, in two passes and in one."""
+    draws = np.random.default_rng(1)
+    words = padded(size) // (8 * WORD_BYTES)
+    codes = tf.constant(draws.integers(0, 1 << 32, (words, 2), np.uint32))
+    units, nodes = tf.constant([0.01]), tf.Variable(_NODES)
+    chosen = make_optimizer(optimizer, [tf.Variable(tf.zeros([size]))], 0.9, kernels)
+    rate, step = tf.constant(0.01), tf.constant(3, tf.int64)
+
+    def in_two_passes() -> None:
+        means = kernels.decode(codes, units, nodes.read_value(), [(size,)])
+        chosen.apply(means, rate, step)
+
+    def in_one_pass() -> None:
+        chosen.apply_sums(Sums((0,), codes, units, nodes.read_value()), rate, step)
+
+    tasks = {f"decode, {optimizer}": in_two_passes}
+    if kernels.updates:
+        tasks[f"fused {optimizer}"] = in_one_pass
     return {name: tf.function(task, autograph=False) for name, task in tasks.items()}
 
 
@@ -221,7 +242,8 @@ def _print(n: int, found: Mapping[str, Mapping[str, float]]) -> None:
     for name in names:
         table.add_column(name, justify="right")
     for task in (task for task in found if task != "copy"):
-        cells = [f"{found[task][name]:.3f} ({found[task][name] / copy:.2f})" for name in names]
+        times = [found[task].get(name, math.nan) for name in names]
+        cells = [f"{time:.3f} ({time / copy:.2f})" for time in times]
         table.add_row(task, *cells)
     console = rich.console.Console(width=100)
     console.print(table)
@@ -237,7 +259,9 @@ def _draw(nanoseconds: Mapping[int, Mapping[str, Mapping[str, float]]], path: st
         names = list(found["encode"])
         for i, name in enumerate(names):
             places = np.arange(len(tasks)) + (i - (len(names) - 1) / 2) * 0.2
-            bars = axes.bar(places, [found[task][name] for task in tasks], 0.2, label=name)
+            bars = axes.bar(
+                places, [found[task].get(name, math.nan) for task in tasks], 0.2, label=name
+            )
             axes.bar_label(bars, fmt="%.2g", fontsize=7)
         axes.axhline(found["copy"]["numpy"], color="black", linestyle="--", label="np.copyto")
         axes.set(title=f"{n / 1e6:g}M values", yscale="log", ylabel="ns per value")

@@ -1,6 +1,6 @@
 """Nets in PyTorch with the layers of those in slim/nets, and steps that train them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import torch
@@ -8,6 +8,13 @@ from torch import nn
 
 _VGG_16 = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))  # filters and convolutions of a group
 _RESNET_50 = ((64, 3, 2), (128, 4, 2), (256, 6, 2), (512, 3, 1))  # filters, units, last stride
+
+
+# With PyTorch's own updates in one pass over memory.
+OPTIMIZERS: Mapping[str, Callable[[Iterable], torch.optim.Optimizer]] = {
+    "momentum": lambda weights: torch.optim.SGD(weights, lr=0.01, momentum=0.9, fused=True),
+    "adam": lambda weights: torch.optim.Adam(weights, lr=1e-3, fused=True),
+}
 
 
 class Net(NamedTuple):
@@ -22,10 +29,7 @@ def steps(
     model: nn.Module, net: Net, batch_size: int, optimizer_name: str = "momentum"
 ) -> Callable[[int], None]:
     """Returns a function that makes steps of a model of `net`, on random images."""
-    if optimizer_name == "adam":
-        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    else:
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    optimizer = OPTIMIZERS[optimizer_name](model.parameters())
     images = torch.randn(batch_size, *net.image)
     labels = torch.randint(0, net.classes, (batch_size,))
     entropy = nn.CrossEntropyLoss()

@@ -2,7 +2,8 @@
 
 The kinds take turns in one process, on synthetic images. There is no weight decay and no moving
 average of the weights: DDP has neither, and only gradients, exchange and optimizer are compared.
-One kind is Keras' `model.fit` with the library (terngrad/keras.py) on the same net.
+The suite makes all steps of a round in one call. Other kinds make one step in a call, and use
+Keras' `model.fit` with the library (terngrad/keras.py) on the same net.
 """
 
 import contextlib
@@ -31,8 +32,8 @@ from terngrad.layout import DEFAULT_BUCKET_ELEMENTS
 from terngrad.library.group import Group
 from terngrad.training import runtime
 
-BY_ITSELF = "ternary one by one"
-_GRAD_BITS = {"float32": 32, "float16": 16, "ternary": 1, BY_ITSELF: 1}
+ONE_BY_ONE = "ternary one by one"
+_GRAD_BITS = {"float32": 32, "float16": 16, "ternary": 1, ONE_BY_ONE: 1}
 ALONE = "compute alone"  # on every host at once, without an exchange
 KERAS = "ternary by Keras' fit"
 KERAS_AT_ONCE = f"{KERAS} at once"  # all steps in one call, as the suite makes them
@@ -118,7 +119,7 @@ def _sides(options: Options, connection: Connection) -> dict[str, timing.Side]:
         else:
             exchanged = None if kind == ALONE else connection
             sides[kind] = timing.suite_side(chosen, batches, exchanged)
-        if kind == BY_ITSELF:
+        if kind == ONE_BY_ONE:
             sides[kind] = functools.partial(_one_by_one, sides[kind])
     return sides
 

@@ -12,9 +12,10 @@ listed twice has two. ssh must not ask for a password.
 
 Each output line begins with the index of its worker. If a process fails, it is named; the others
 may end by themselves for 3 s, are then asked to end, and killed after 15 s. The exit status is
-that of the first that failed by itself; a status other than 1 goes before 1. Ctrl-C, SIGTERM and
-SIGHUP are passed on to all workers, with the same deadline; the exit status is then 128 + the
-signal's number. Parameter servers end after them. A second Ctrl-C kills all at once.
+that of the first that failed by itself; a status other than 1 goes before 1, and both before 75,
+that of a process which ends because of another. Ctrl-C, SIGTERM and SIGHUP are passed on to all
+workers, with the same deadline; the exit status is then 128 + the signal's number. Parameter
+servers end after them. A second Ctrl-C kills all at once.
 """
 
 from __future__ import annotations
@@ -42,6 +43,9 @@ _GRACE_SECS, _NOTICE_SECS = 15.0, 3.0
 _PORT = 2222
 _CONTROL_PORT_ABOVE = 1000  # the port of the first host
 _CONNECT_SECS = 10
+# sshd drops some of more than ten connections of one moment that are not logged in yet.
+_LOGINS_AT_ONCE = 8
+_LOGIN_PAUSE_SECS = 0.5
 
 
 class _Parser(argparse.ArgumentParser):
@@ -218,13 +222,20 @@ def _on_hosts(
     """Returns processes on other hosts; `more` are further variables of their environments."""
     options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={_CONNECT_SECS}"]
     options += ["-o", "ServerAliveInterval=15"]
-    processes = []
+    processes: list[Process] = []
+    logins: collections.Counter[str] = collections.Counter()
     for i, place in enumerate(places):
         variables = _variables(places, place, port + _CONTROL_PORT_ABOVE) | dict(more)
         if path := os.environ.get("PYTHONPATH"):
             variables |= {"PYTHONPATH": path}
         words = [*shlex.split(ssh), *options, "--", place.name, _remote(command, variables)]
-        processes.append(Process(i, place.label, words, is_ps=place.job == "ps", is_remote=True))
+        host = place.name.rpartition("@")[2]
+        pause_secs = _LOGIN_PAUSE_SECS if logins[host] >= _LOGINS_AT_ONCE else 0.0
+        logins[host] += 1
+        is_ps = place.job == "ps"
+        processes.append(
+            Process(i, place.label, words, is_ps=is_ps, is_remote=True, pause_secs=pause_secs)
+        )
     return processes
 
 

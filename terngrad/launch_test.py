@@ -105,6 +105,27 @@ def test_a_failure_is_named_where_the_others_have_ended_by_then(program):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("count", "how"), [(2, r"\."), (3, ": the others are asked to end")])
+def test_a_process_that_ends_because_of_another_is_not_blamed(tmp_path, count, how):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os, sys, time; rank = int(os.environ['TERNGRAD_RANK'])\n"
+        "time.sleep([0.0, 1.0, 60.0][rank]); sys.exit([os.EX_TEMPFAIL, 1, 0][rank])"
+    )
+    patient = LAUNCH.replace("_SECS = 0.1, 2.0", "_SECS = 4.0, 20.0")
+    with Started([sys.executable, "-c", patient, "-n", str(count), str(program)]) as run:
+        assert run.finish() == 1, run.output
+        assert re.search(rf"^1 ended with 1{how}", run.output, re.M), run.output
+
+
+def test_many_logins_on_a_host_come_one_after_the_other():
+    places = launch._places(["one", "me@one"] * 5 + ["two"], 0, 2222)
+    pauses = [process.pause_secs for process in launch._on_hosts(places, 2222, ["python"], "ssh")]
+    assert pauses[:8] + pauses[-1:] == [0.0] * 9
+    assert all(pauses[8:10])
+
+
+@pytest.mark.slow
 def test_an_interpreter_that_is_missing_ends_in_one_line(program):
     with launched("-n", "2", "--python=/no/python", program, "ok") as run:
         assert run.finish() == 1

@@ -21,12 +21,14 @@ import rich.console
 import rich.text
 
 from terngrad import allocator
+from terngrad.cluster.membership import LOST_STATUS
 from terngrad.cluster.restarts import MOST_IN_A_ROW, SHORT_SECS, Restarts
 from terngrad.cluster.tracebacks import without_stopped_imports
 
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 _LOOK_SECS = 0.1
-_OF_LOST_OTHERS = 1  # exit status of a process that ends because it lost another
+# How doubtful it is that a process with this exit status failed by itself; of others it is not.
+_DOUBTS = {1: 1, LOST_STATUS: 2}
 _GRACE_SECS = 90.0  # for the others to notice a failure, or to save, before they are killed
 _PS_GRACE_SECS = 5.0  # for a ps to end by itself after the workers
 
@@ -42,6 +44,7 @@ class Process:
       environment: variables to set in addition to those of this process.
       is_ps: whether it is a parameter server.
       is_remote: whether signals for it are lines of its standard input, see `attended`.
+      pause_secs: before it is started.
     """
 
     index: int
@@ -50,6 +53,7 @@ class Process:
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     is_ps: bool = False
     is_remote: bool = False
+    pause_secs: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -59,6 +63,7 @@ class _Event:
     monotonic_secs: float
     status: int
     text: str = ""
+    doubt: int = 0
 
 
 class Requests:
@@ -183,6 +188,7 @@ class LocalRun:
         """
         try:
             for member in self._members:
+                self._requests.wait(member.pause_secs)
                 self._start(member)
             status = self._wait()
         finally:
@@ -235,7 +241,10 @@ class LocalRun:
             code = 0
         status = 1 if code < 0 else code  # killed: a failure like any other
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
-        self._ends.append(_Event(time.monotonic(), status, f"{member.label} {how}"))
+        if code == LOST_STATUS:
+            how = "ended because of another"
+        doubt = _DOUBTS.get(code, 0)
+        self._ends.append(_Event(time.monotonic(), status, f"{member.label} {how}", doubt))
 
     def _note_killed(self, member: Process) -> None:
         name = member.label
@@ -275,11 +284,11 @@ class LocalRun:
         return self._failure.status
 
     def _blamed(self, first: _Event) -> _Event:
-        if first in self._requests.events or first.status != _OF_LOST_OTHERS:
+        if first in self._requests.events:
             return first
-        own = [end for end in sorted(self._ends) if end.status not in (0, _OF_LOST_OTHERS)]
         limits = [event.monotonic_secs for event in self._requests.events] + [self._hurried_at]
-        return next((end for end in own if end.monotonic_secs < min(limits)), first)
+        own = [end for end in self._ends if end.status and end.monotonic_secs < min(limits)]
+        return min(own, key=lambda end: (end.doubt, end), default=first)
 
     def _status_of_silence(self) -> int:
         """Returns 0, unless all workers were killed and none reported a failure."""
@@ -299,9 +308,10 @@ class LocalRun:
         if self._hurried_at < math.inf:
             return
         if time.monotonic() > failure.monotonic_secs + self._notice_secs:
+            blamed = self._blamed(failure)
             self._hurried_at = time.monotonic()
             if left := [process for process in self._workers() if process.poll() is None]:
-                self._output.show(f"{failure.text}: the others are asked to end.")
+                self._output.show(f"{blamed.text}: the others are asked to end.")
                 self._has_named = True
             for process in left:
                 _send(process, signal.SIGTERM)

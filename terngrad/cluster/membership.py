@@ -30,7 +30,7 @@ from terngrad.cluster.reachability import Reachability
 _LONGEST_BEAT_SECS = 1.0
 _BEATS = 4  # minimum number of signs of life before a time-out
 _LAST_WORDS_SECS = 2.0
-_EXIT_CODE = 1
+LOST_STATUS = os.EX_TEMPFAIL  # exit status of a process that ends because of another
 _shown: list[BaseException] = []
 # Held while a traceback is written, which another thread's last words would cut in two.
 speaking = threading.RLock()
@@ -38,7 +38,7 @@ speaking = threading.RLock()
 Facts = Mapping[str, str]
 
 
-def end_process(message: str) -> None:
+def end_process(message: str, status: int = 1) -> None:
     """Ends this process at once, even if TensorFlow holds its main thread or nobody can read.
 
     With an empty message it says nothing.
@@ -50,7 +50,16 @@ def end_process(message: str) -> None:
     except RuntimeError:  # at the interpreter's end Python 3.12 starts no thread
         _say(message)
     finally:
-        os._exit(_EXIT_CODE)
+        os._exit(status)
+
+
+def end_because_of_another(message: str) -> None:
+    """Ends this process as `end_process` does, so that the library's launcher blames another.
+
+    The message is "worker N ends: WHY". If WHY names this worker, it may be to blame itself.
+    """
+    own, _, why = message.partition(" ends: ")
+    end_process(message, 1 if own and own in why else LOST_STATUS)
 
 
 def _say(message: str) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from terngrad.cluster.channel import MembershipError, Peer
-from terngrad.cluster.membership import Membership
+from terngrad.cluster.membership import Membership, end_process
 from terngrad.cluster.pulse import Pulse
 from terngrad.exchange.operation_errors import OperationError, reason
 
@@ -21,13 +21,16 @@ def watching(
     *,
     pulse: Pulse,
     doors: Mapping[int, str] = MappingProxyType({}),
+    on_loss: Callable[[str], None] = end_process,
 ) -> Iterator[Membership]:
     """Watches the other processes until the end of the block; for the arguments see `Membership`.
 
     Raises:
       MembershipError: an operation between the processes failed.
     """
-    with Membership(hosts, rank, peers, timeout_secs, pulse=pulse, doors=doors) as membership:
+    with Membership(
+        hosts, rank, peers, timeout_secs, on_loss=on_loss, pulse=pulse, doors=doors
+    ) as membership:
         try:
             yield membership
         except OperationError as error:

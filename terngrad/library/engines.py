@@ -11,6 +11,7 @@ from typing import NamedTuple
 from terngrad.cluster import admission, launched
 from terngrad.cluster.channel import MembershipError, name_of
 from terngrad.cluster.managed.role import Role
+from terngrad.cluster.membership import end_because_of_another
 from terngrad.cluster.pulse import Pulse
 from terngrad.exchange import all_reduce, launchers
 from terngrad.exchange.operation_errors import OperationError
@@ -50,7 +51,15 @@ def _by_collective(meeting: Meeting) -> Group:
     token = admission.share_token(peers, rank, timeout_secs)
     doors = {i: host for i, host in enumerate(hosts) if i != rank}
     with contextlib.ExitStack() as stack:
-        watched = watching(hosts, rank, peers, timeout_secs, pulse=pulse, doors=doors)
+        watched = watching(
+            hosts,
+            rank,
+            peers,
+            timeout_secs,
+            pulse=pulse,
+            doors=doors,
+            on_loss=end_because_of_another,
+        )
         membership = stack.enter_context(watched)
         connection = all_reduce.connect(transport, hosts, rank, token, timeout_secs, members)
         stack.callback(connection.close)
@@ -95,7 +104,8 @@ def _by_parameter_servers(meeting: Meeting) -> Group:
     hosts, rank, pulse = role.worker_hosts, role.task_id, Pulse()
     rules = rules_of(role, timeout_secs)
     client = Client(role.ps_hosts, hosts, rank, timeout_secs, tls, pulse, str(rules))
-    ending = Ending(client, name_of(rank, hosts), pulse, timeout_secs)
+    name = name_of(rank, hosts)
+    ending = Ending(client, name, pulse, timeout_secs, end_because_of_another)
     with contextlib.ExitStack() as stack:
         stack.enter_context(ending.at_the_end_of_the_block())
         stack.enter_context(_naming_losses(client, timeout_secs))

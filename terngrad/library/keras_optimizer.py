@@ -190,7 +190,7 @@ class GradientExchange:
         if coded:
             reducer = self.reducer(optimizer, [variables[i] for i in coded])
             given = [[node[i] for i in coded] for node in by_node]
-            fused = is_fused(optimizer)
+            fused = reducer.kernels.updates and is_fused(optimizer)
             found = reducer.reduce(given if self.nodes > 1 else given[0], as_sums=fused)
             for i, mean in zip(coded, found.means, strict=True):
                 results[i] = mean
@@ -226,6 +226,8 @@ class GradientExchange:
             indices = [optimizer._get_variable_index(variables[i]) for i in own]
             weights = [plain(variables[i]) for i in own]
             if len({*indices}) < len(own) or not all(map(_is_float_on_cpu, weights)):
+                continue
+            if len({weight.device for weight in weights}) > 1:
                 continue
             kernels.apply_update(sums, weights, slots_of(optimizer, indices), update)
             left = [i for i in left if i not in own]

@@ -173,7 +173,9 @@ def test_fused_updates_give_the_bits_of_decoded_means(
 
 @pytest.mark.usefixtures("native_library")
 @pytest.mark.parametrize(
-    "settings", [{"amsgrad": True}, {"beta_1": tf.constant(0.9)}], ids=lambda s: next(iter(s))
+    "settings",
+    [{"amsgrad": True}, {"beta_1": tf.constant(0.9)}, {"epsilon": np.float64(1e-7)}],
+    ids=lambda s: next(iter(s)),
 )
 def test_adam_of_another_form_is_not_fused(settings, monkeypatch):
     optimizer = terngrad.keras.distribute(keras.optimizers.Adam(**settings), ALONE)

@@ -1,7 +1,8 @@
-"""Ctrl-C and SIGTERM while `model.fit` runs on several processes."""
+"""Ctrl-C, SIGTERM and SIGHUP while `model.fit` runs on several processes."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -10,24 +11,28 @@ import time
 from types import CodeType, FrameType
 from typing import Any
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SECOND_SECS = 1.0  # after which a second signal is meant
 
 
 class Signals:
-    """SIGINT and SIGTERM during `fit`: the first is noted, a second one ends the program."""
+    """These signals during `fit`: the first is noted, a second one ends the program."""
 
     def __init__(self) -> None:
         self._fit: CodeType | None = None
         self._before: dict[int, Any] = {}
         self._seen: dict[int, float] = {}  # when
+        self._terminals: list[int] = []  # outputs that a closed terminal ends
 
     def catch(self, fit: CodeType) -> None:
         """Notes signals until `leave`, while the function with this code runs."""
         self._fit = fit
         self._seen.clear()
+        self._terminals = [number for number in (1, 2) if os.isatty(number)]
         if threading.current_thread() is threading.main_thread() and not self._before:
-            self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
+            for number in SIGNALS:
+                if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
+                    self._before[number] = signal.signal(number, self._note)
 
     def seen(self) -> list[float]:
         return [float(number in self._seen) for number in SIGNALS]
@@ -35,7 +40,7 @@ class Signals:
     def leave(self, forget: bool = False) -> None:
         """Restores the program's handlers, which get what nobody has acted upon."""
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
         pending = self._seen if self._before and not forget else ()
         self._before = {}
         for number in list(pending):
@@ -54,7 +59,11 @@ class Signals:
                 self.leave()
             return
         self._seen[number] = now
-        print("stopping after this step ...", file=sys.stderr, flush=True)
+        if number == signal.SIGHUP:
+            for terminal in self._terminals:  # the progress bar would fail before anybody saves
+                os.dup2(os.open(os.devnull, os.O_WRONLY), terminal)
+        with contextlib.suppress(OSError, RuntimeError):  # also within another print
+            print("stopping after this step ...", file=sys.stderr, flush=True)
 
     def _is_in_fit(self, frame: FrameType | None) -> bool:
         while frame is not None and frame.f_code is not self._fit:

@@ -47,7 +47,7 @@ class Together(keras.callbacks.Callback):
     - At the end of an epoch, the other callbacks see the mean metrics of all processes, and
       `bytes_sent` (by this process so far) and `bits_per_parameter` (sent in an update).
     - When a callback stops the training of one process, all stop after the same step. So they do at
-      SIGINT (Ctrl-C) and SIGTERM: the chief's ModelCheckpoints save, and `fit` raises
+      SIGINT (Ctrl-C), SIGTERM and SIGHUP: the chief's ModelCheckpoints save, and `fit` raises
       KeyboardInterrupt or SystemExit on all. A backup of BackupAndRestore stays.
     - Only the chief writes: the others go without ModelCheckpoint, BackupAndRestore, TensorBoard,
       CSVLogger, RemoteMonitor and the progress bar. But each process saves what its codecs keep

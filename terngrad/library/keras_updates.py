@@ -19,6 +19,8 @@ def has_momentum(optimizer: keras.optimizers.Optimizer) -> bool:
 
 def is_fused(optimizer: keras.optimizers.Optimizer) -> bool:
     """Returns whether `update_of` knows the rule of an optimizer: of a class of Keras itself."""
+    if "update_step" in vars(optimizer):  # replaced by the program
+        return False
     return has_momentum(optimizer) or _is_adam(optimizer)
 
 
@@ -60,5 +62,6 @@ def _is_adam(optimizer: keras.optimizers.Optimizer) -> bool:
     # AdamW decays weights before its updates, which are Adam's.
     if optimizer.__class__ not in (keras.optimizers.Adam, keras.optimizers.AdamW):
         return False
+    # With numbers of NumPy Keras computes in float64.
     settings = (optimizer.beta_1, optimizer.beta_2, optimizer.epsilon)
-    return not optimizer.amsgrad and all(isinstance(x, int | float) for x in settings)
+    return not optimizer.amsgrad and all(type(x) in (int, float) for x in settings)

@@ -18,7 +18,7 @@ from tensorflow.python.framework import random_seed
 
 from terngrad.cluster.channel import MembershipError
 from terngrad.cluster.managed import launch
-from terngrad.cluster.membership import was_shown
+from terngrad.cluster.membership import LOST_STATUS, was_shown
 from terngrad.cluster.ports import free_ports
 from terngrad.codecs.factory import make_codecs
 from terngrad.exchange.local import LocalExchange
@@ -34,6 +34,8 @@ from terngrad.training import runtime, schedules
 from terngrad.training.classifier import Classifier
 from terngrad.training.optimizers import Momentum
 from terngrad.training.step import TrainStep
+
+FAILED = (1, LOST_STATUS)  # exit statuses: by itself, or because of another
 
 ALONE = Group()
 TWO = {"hosts": ["a:1", "b:1"], "rank": 0}
@@ -205,14 +207,14 @@ def test_law_4_all_reduce_with_the_launchers_certificates_gives_the_same_bits(
 @pytest.mark.slow
 def test_a_worker_of_parameter_servers_that_fails_is_named(tmp_path):
     (chief, status), (_, other), (ps, of_ps) = served(tmp_path, "--end=fail")
-    assert (status, other, of_ps) == (1, 1, 1), chief + ps
+    assert (status, other, of_ps) == (LOST_STATUS, 1, LOST_STATUS), chief + ps
     assert re.search(r"worker 1 \(127.0.0.1:\d+\) failed: 'a mistake'", chief), chief
 
 
 @pytest.mark.slow
 def test_a_worker_of_parameter_servers_that_leaves_early_is_named(tmp_path):
     (chief, status), (_, other), (ps, of_ps) = served(tmp_path, "--end=leave")
-    assert (status, other, of_ps) == (1, 0, 1), chief + ps
+    assert (status, other, of_ps) == (LOST_STATUS, 0, LOST_STATUS), chief + ps
     why = r"worker 1 \S+ left after \d+ operations with the others, of which worker 0 \S+ has begun"
     assert re.search(rf"worker 0 \S+ ends: .*{why}", chief), chief
 
@@ -223,7 +225,7 @@ def test_a_call_after_a_worker_of_parameter_servers_has_left_names_it(call):
     text = f"import terngrad; g = terngrad.join(timeout_secs=20.0); g.rank or print(g.{call})"
     program = [sys.executable, "-c", text]
     (chief, status), (_, other), _ = finished([program] * 3, environments(2, servers=1))
-    assert (status, other) == (1, 0), chief
+    assert (status, other) == (LOST_STATUS, 0), chief
     assert re.search(r"worker 1 \S+ left after 0 operations", chief), chief
 
 
@@ -240,7 +242,7 @@ if sys.argv[1] == "own hook":
 def test_the_loss_of_a_worker_is_shown_once_over_parameter_servers(hook):
     program = [sys.executable, "-c", HOOK + "group.rank or group.barrier()", hook]
     (chief, status), *_ = finished([program] * 3, environments(2, servers=1))
-    assert status == 1, chief
+    assert status in FAILED, chief
     begin = "shown: " if hook == "own hook" else r"worker 0 \S+ ends: "
     assert re.search(rf"^{begin}worker 1 \S+ left after 0 operations", chief, re.M), chief
     assert chief.count("left after 0 operations") == 1, chief
@@ -285,7 +287,7 @@ def test_workers_that_do_not_run_the_same_operations_are_named_and_end(servers, 
     what = "a call of reducer 1" if call[0] == "o" else call[6:].partition("(")[0]
     why = rf"number 7 is {what} on worker 0 \S+ and a call of reducer 0 on worker 1"
     for output, status in found:
-        assert status == 1, output
+        assert status in FAILED, output
         assert len(re.findall(why, output)) == 1, output
 
 
@@ -312,7 +314,7 @@ def test_unequal_arrays_to_gather_are_named(servers, array, why):
     program = [sys.executable, "-c", UNEQUAL, array]
     found = finished([program] * (2 + servers), environments(2, servers))
     for output, status in found[:2]:
-        assert status == 1, output
+        assert status in FAILED, output
         assert re.search(f"the array to all_gather is {why}", output), output
 
 
@@ -338,7 +340,7 @@ while True:
 def test_workers_whose_step_has_several_parts_are_named_where_they_diverge(servers, call):
     program = ["timeout", "45", sys.executable, "-c", DIVERGING_IN_ONE_GRAPH, f"group.{call}"]
     for output, status in finished([program] * (2 + servers), environments(2, servers)):
-        assert status == 1, (status, output[-600:])
+        assert status in FAILED, (status, output[-600:])
         assert "the workers do not run the same operations" in output, output
 
 
@@ -364,20 +366,27 @@ def test_law_6_the_first_float_means_equal_those_of_one_process_with_the_whole_b
 )
 def test_a_worker_that_ends_early_is_named_and_ends_the_others(tmp_path, end, why):
     (chief, status), _ = outcomes(tmp_path, 2, f"--end={end}")
-    assert status == 1, chief
+    assert status == LOST_STATUS, chief
     assert re.search(rf"worker 0 \S+ ends: {why}", chief), chief
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_worker_that_exits_gives_the_launcher_its_status(tmp_path, rank):
-    program = ["terngrad.testing.own_loop", str(tmp_path / "x"), "--end=exit", f"--end_of={rank}"]
+@pytest.mark.parametrize(
+    ("end", "status", "why"), [("exit", 3, "left"), ("fail", 1, "failed: 'a mistake'")]
+)
+def test_a_worker_that_ends_gives_the_launcher_its_status_and_is_named(
+    tmp_path, rank, end, status, why
+):
+    program = ["terngrad.testing.own_loop", str(tmp_path / "x"), f"--end={end}", f"--end_of={rank}"]
     with Started([sys.executable, "-m", "terngrad.launch", "-n", "2", "-m", *program]) as run:
-        assert run.finish() == 3, run.output
+        assert run.finish() == status, run.output
     other = 1 - rank
-    assert re.search(rf"\[{other}\] worker {other} \S+ ends: worker {rank} \S+ left", run.output), (
-        run.output
-    )
+    for line in (
+        rf"\[{other}\] worker {other} \S+ ends: worker {rank} \S+ {why}",
+        rf"{rank} ended with {status}\.",
+    ):
+        assert re.search(f"^{line}", run.output, re.M), run.output
 
 
 def test_importing_the_library_loads_neither_tensorflow_nor_takes_long():

@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from terngrad.cluster.channel import PortError, split_address
 from terngrad.cluster.managed.role import Role
+from terngrad.cluster.membership import LOST_STATUS
 from terngrad.exchange.parameter_server.server.reduction import Reduction
 from terngrad.exchange.parameter_server.server.server import Server
 from terngrad.library.engines import rules_of
@@ -29,7 +30,7 @@ def serve(role: Role, tls: Tls | None, timeout_secs: float, *, is_open: bool) ->
       is_open: whether other machines may connect without certificates.
 
     Raises:
-      SystemExit: at the end: with status 0, or with the reason if a worker was lost.
+      SystemExit: at the end: with status 0, or `LOST_STATUS` if a worker was lost.
       ValueError: its port is taken.
     """
     hosts, workers = role.ps_hosts, role.worker_hosts
@@ -51,7 +52,9 @@ def serve(role: Role, tls: Tls | None, timeout_secs: float, *, is_open: bool) ->
     outcome = server.wait(lambda: None)
     server.close()
     if outcome:
-        sys.exit(f"{name} ends: {outcome}")
+        with contextlib.suppress(OSError):
+            print(f"{name} ends: {outcome}", file=sys.stderr, flush=True)
+        sys.exit(LOST_STATUS)
     _say(f"{name} ends.")
     sys.exit(0)
 

@@ -49,10 +49,12 @@ class Kernels(abc.ABC):
     Attributes:
       title: for the log.
       family: within one even those sums agree bit for bit, so all workers need the same.
+      updates: whether they also update variables with sums, see `apply_update`.
     """
 
     title: str
     family: Literal["native", "reference"]
+    updates: bool = False
 
     @abc.abstractmethod
     def stats(self, gradients: Sequence[tf.Tensor]) -> Stats:
@@ -146,14 +148,14 @@ class Kernels(abc.ABC):
         slots: Sequence[Sequence[tf.Variable]],
         update: Update,
     ) -> None:
-        """Decodes means and updates their variables with them.
+        """Decodes means and updates their variables with them, if `updates`.
+
+        It gives the bits of TensorFlow's own kernels with the decoded means.
 
         Args:
           sums: of the bucket.
-          weights: float32 variables of the bucket, on the CPU.
+          weights: float32 variables of the bucket, on one CPU device.
           slots: for each slot of the rule its variables, in the shapes of the weights.
           update: the rule.
         """
-        means = self.decode(sums.words, sums.units, sums.nodes, [w.shape for w in weights])
-        for mean, weight, *kept in zip(means, weights, *slots, strict=True):
-            update.apply(mean, weight, kept)
+        raise NotImplementedError(f"{self.title}: no updates")

@@ -298,14 +298,14 @@ def test_law_3_updates_with_sums_equal_tensorflows_with_their_means(
         ("rmsprop", 0.4375, [5.875, 1.5625]),  # 4 + (9 - 4) * 0.375; 0.25 * 1 + 1.5 / root
     ],
 )
-def test_every_implementation_updates_by_the_rule(kernels, rule, weight, slots):
-    words = kernels.encode([tf.ones([40])], [0], tf.ones([1]), tf.ones([1]), key_of())  # all 1
+def test_updates_are_those_of_the_rule(native, rule, weight, slots):
+    words = native.encode([tf.ones([40])], [0], tf.ones([1]), tf.ones([1]), key_of())  # all 1
     begun = [4.0, 1.0][: len(slots)]
     epsilon = {"adam": 1.5, "rmsprop": (1.5 / 1.3125) ** 2 - 5.875}.get(rule, 0.0)
     weights, *held = (tf.Variable(tf.fill([40], value)) for value in (2.0, *begun))
     update = Update(rule, tf.constant(0.5), 0.25, 0.5, 0.375, epsilon)
     sums = Sums((0,), words, tf.constant([3.0]), tf.constant(1))
-    kernels.apply_update(sums, [weights], [[slot] for slot in held], update)
+    native.apply_update(sums, [weights], [[slot] for slot in held], update)
     for found, expected in zip([weights, *held], [weight, *slots], strict=True):
         np.testing.assert_allclose(found, tf.fill([40], expected), rtol=1e-6)
 

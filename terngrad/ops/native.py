@@ -23,6 +23,7 @@ class NativeKernels(Kernels):
     """
 
     family = "native"
+    updates = True
 
     def __init__(self, path: str = "") -> None:
         """Loads the ops.

@@ -22,6 +22,7 @@ _STEPS = 4  # of an epoch
 _PAUSES = {
     "die": lambda model: os.kill(os.getpid(), signal.SIGKILL),
     "interrupt": lambda model: os.kill(os.getpid(), signal.SIGTERM),
+    "hang up": lambda model: os.kill(os.getpid(), signal.SIGHUP),
     "stop": lambda model: setattr(model, "stop_training", True),
 }
 

@@ -38,8 +38,9 @@ class Optimizer(abc.ABC):
         self._variables = variables
         self._kernels = kernels
         self.slots = {name: _filled_like(variables, value) for name, value in slots.items()}
-        # TensorFlow's own kernels are the fast ones on a GPU.
-        self.takes_sums = kernels is not None and not any("GPU" in v.device for v in variables)
+        devices = {variable.device for variable in variables}
+        is_on_cpu = len(devices) == 1 and "GPU" not in min(devices)
+        self.takes_sums = kernels is not None and kernels.updates and is_on_cpu
 
     def apply(
         self, gradients: Sequence[tf.Tensor | None], rate: tf.Tensor, step: tf.Tensor

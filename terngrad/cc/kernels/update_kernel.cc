@@ -1,6 +1,7 @@
 #define EIGEN_USE_THREADS
 
 #include <algorithm>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -72,20 +73,20 @@ class LockedVariables {
   std::vector<mutex_lock> held_;  // released before the variables
 };
 
-Rule RuleOf(const std::string& name) {
-  if (name == "keras_momentum") return Rule::kKerasMomentum;
-  if (name == "nesterov") return Rule::kNesterov;
-  if (name == "adam") return Rule::kAdam;
-  if (name == "rmsprop") return Rule::kRmsProp;
-  return Rule::kMomentum;  // the op's definition allows no other name
-}
+// The op's definition allows no other name.
+const std::map<std::string, Rule> kRules = {
+    {"momentum", Rule::kMomentum},
+    {"keras_momentum", Rule::kKerasMomentum},
+    {"nesterov", Rule::kNesterov},
+    {"adam", Rule::kAdam},
+    {"rmsprop", Rule::kRmsProp}};
 
 class UpdateOp : public PathOpKernel {
  public:
   explicit UpdateOp(OpKernelConstruction* context) : PathOpKernel(context) {
     std::string rule;
     OP_REQUIRES_OK(context, context->GetAttr("rule", &rule));
-    update_.rule = RuleOf(rule);
+    update_.rule = kRules.at(rule);
     for (const auto& [name, value] :
          {std::pair("momentum", &update_.momentum),
           std::pair("mean_share", &update_.mean_share),

@@ -176,7 +176,8 @@ slots: of the weights, in their shapes: the first slot of all, then the second
   one if the rule has two: velocities, or means and mean squares (adam), or mean
   squares and velocities (rmsprop).
 momentum: share of a velocity that is kept.
-mean_share, square_share: by which a mean or a mean square moves.
+mean_share, square_share: by which a mean or a mean square moves. TensorFlow's
+  kernels take 1 - beta of the float32 beta, Keras rounds the exact difference.
 epsilon: is added to divisors.
 Other shapes or values are InvalidArgument errors.
 )doc");

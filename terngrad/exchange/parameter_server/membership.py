@@ -7,7 +7,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from terngrad.cluster.channel import FinishedError, SharedError
 from terngrad.cluster.membership import compare, end_process, reason_of, was_shown
@@ -38,8 +38,16 @@ def agree(
 class Ending:
     """Ends this worker, and tells the ps and the others why."""
 
-    def __init__(self, client: Client, name: str, pulse: Pulse, timeout_secs: float) -> None:
-        self._client, self._name = client, name
+    def __init__(
+        self,
+        client: Client,
+        name: str,
+        pulse: Pulse,
+        timeout_secs: float,
+        end: Callable[[str], None] = end_process,
+    ) -> None:
+        """Calls `end` with a message where another process was lost."""
+        self._client, self._name, self._end_process = client, name, end
         self._pulse, self._timeout_secs = pulse, timeout_secs
 
     @contextlib.contextmanager
@@ -69,7 +77,7 @@ class Ending:
 
     def _end(self, why: str, said: str) -> None:
         self._client.close(is_done=True, why=why)
-        end_process(f"{self._name} ends: {said}" if said else "")
+        self._end_process(f"{self._name} ends: {said}" if said else "")
 
     def _end_soon(self, why: str) -> None:
         """Lets the main thread save the steps made so far, unless it hangs."""
