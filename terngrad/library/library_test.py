@@ -214,7 +214,7 @@ def test_a_worker_of_parameter_servers_that_fails_is_named(tmp_path):
 @pytest.mark.slow
 def test_a_worker_of_parameter_servers_that_leaves_early_is_named(tmp_path):
     (chief, status), (_, other), (ps, of_ps) = served(tmp_path, "--end=leave")
-    assert (status, other, of_ps) == (LOST_STATUS, 0, LOST_STATUS), chief + ps
+    assert status in FAILED and (other, of_ps) == (0, LOST_STATUS), chief + ps
     why = r"worker 1 \S+ left after \d+ operations with the others, of which worker 0 \S+ has begun"
     assert re.search(rf"worker 0 \S+ ends: .*{why}", chief), chief
 
