@@ -225,7 +225,7 @@ def test_a_call_after_a_worker_of_parameter_servers_has_left_names_it(call):
     text = f"import terngrad; g = terngrad.join(timeout_secs=20.0); g.rank or print(g.{call})"
     program = [sys.executable, "-c", text]
     (chief, status), (_, other), _ = finished([program] * 3, environments(2, servers=1))
-    assert (status, other) == (LOST_STATUS, 0), chief
+    assert status in FAILED and other == 0, chief
     assert re.search(r"worker 1 \S+ left after 0 operations", chief), chief
 
 
