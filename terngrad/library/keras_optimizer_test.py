@@ -139,10 +139,11 @@ _FUSED = [
     (keras.optimizers.Adam, {"learning_rate": 0.013, "beta_1": 0.7, "epsilon": 0.1}),
     (keras.optimizers.AdamW, {"learning_rate": keras.optimizers.schedules.CosineDecay(0.1, 9)}),
 ]
+_FUSED_NAMES = ["momentum", "nesterov", "adam", "adam of other settings", "adamw"]
 
 
 @pytest.mark.usefixtures("native_library")
-@pytest.mark.parametrize(("optimizer_class", "own"), _FUSED, ids=str)
+@pytest.mark.parametrize(("optimizer_class", "own"), _FUSED, ids=_FUSED_NAMES)
 @pytest.mark.parametrize(
     ("settings", "how", "fused"),
     [
