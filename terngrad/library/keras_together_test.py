@@ -177,7 +177,7 @@ def test_a_signal_is_left_to_the_program_after_an_error_has_ended_fit(capsys):
         return signals.seen()
 
     before = signal.getsignal(signal.SIGINT)
-    assert fit() == [1.0, 0.0]
+    assert fit() == [1.0, 0.0, 0.0]
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before

@@ -715,12 +715,13 @@ void LargeTargetsGetTheSameMeans(const Kernels& kernels) {
 
 // ---- Updates ---------------------------------------------------------------
 
-constexpr Update kUpdates[] = {{Rule::kMomentum, 0.03f, 0.9f},
-                               {Rule::kMomentum, 0.0f, 0.9f},
-                               {Rule::kKerasMomentum, 0.03f, 0.9f},
-                               {Rule::kNesterov, 0.03f, 0.9f},
-                               {Rule::kAdam, 0.03f, 0.0f, 0.1f, 0.001f, 1e-7f},
-                               {Rule::kRmsProp, 0.03f, 0.9f, 0.0f, 0.1f, 1.0f}};
+constexpr Update kUpdates[] = {
+    {Rule::kMomentum, 0.03f, 0.9f, 0.0f, 0.0f, 0.0f},
+    {Rule::kMomentum, 0.0f, 0.9f, 0.0f, 0.0f, 0.0f},
+    {Rule::kKerasMomentum, 0.03f, 0.9f, 0.0f, 0.0f, 0.0f},
+    {Rule::kNesterov, 0.03f, 0.9f, 0.0f, 0.0f, 0.0f},
+    {Rule::kAdam, 0.03f, 0.0f, 0.1f, 0.001f, 1e-7f},
+    {Rule::kRmsProp, 0.03f, 0.9f, 0.0f, 0.1f, 1.0f}};
 
 // Weights of these sizes, and two slots of each.
 struct Variables {
