@@ -1,7 +1,6 @@
 #define EIGEN_USE_THREADS
 
 #include <algorithm>
-#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -73,8 +72,7 @@ class LockedVariables {
   std::vector<mutex_lock> held_;  // released before the variables
 };
 
-// The op's definition allows no other name.
-const std::map<std::string, Rule> kRules = {
+constexpr std::pair<const char*, Rule> kRules[] = {
     {"momentum", Rule::kMomentum},
     {"keras_momentum", Rule::kKerasMomentum},
     {"nesterov", Rule::kNesterov},
@@ -86,7 +84,9 @@ class UpdateOp : public PathOpKernel {
   explicit UpdateOp(OpKernelConstruction* context) : PathOpKernel(context) {
     std::string rule;
     OP_REQUIRES_OK(context, context->GetAttr("rule", &rule));
-    update_.rule = kRules.at(rule);
+    for (const auto& [name, value] : kRules) {  // the op allows no other name
+      if (rule == name) update_.rule = value;
+    }
     for (const auto& [name, value] :
          {std::pair("momentum", &update_.momentum),
           std::pair("mean_share", &update_.mean_share),
