@@ -57,7 +57,9 @@ _FLOOD_SECS = 20.0
 _STRANGER = "127.0.0.2"  # no member's host
 _COLOURS = {"kill": "red", "freeze": "blue", "cut": "orange", "flood": "green"}
 _STEP = re.compile(r"\[(\d+)\] Worker \d+: .*: step (\d+),")
-_VIEW = re.compile(r"\[ps \d+\] Workers? .* train from step (\d+) on")
+_VIEW = re.compile(
+    r"\[ps \d+\] Workers? .* train from step (\d+) on(?:.* gives its state to workers? (.*))?"
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -399,19 +401,23 @@ def _observed(options: _Options, watch: _Watch) -> dict[str, object]:
 def _steps_lost(options: _Options, lines: Sequence[str]) -> dict[str, object]:
     """Returns what the lines say about lost steps.
 
-    A worker that lives through a fault names the steps that it makes anew a second time.
+    A worker that lives through a fault names the steps that it makes anew a second time. One that
+    is away while the others finish a step names it never: it receives the state after that step.
     """
     last = dict.fromkeys((str(i) for i in range(options.workers)), 0)
-    anew = skipped = views = 0
+    lasting = str(options.workers - 1)
+    anew = skipped = views = received = 0
     largest = None
     for line in lines:
         if found := _STEP.match(line):
             worker, step = found[1], int(found[2])
             anew += step <= last[worker]
-            skipped += worker == str(options.workers - 1) and step > last[worker] + 1
+            skipped += worker == lasting and step > max(last[worker], received) + 1
             last[worker] = max(last[worker], step)
         elif found := _VIEW.match(line):
             views += 1
+            if lasting in re.findall(r"\d+", found[2] or ""):
+                received = int(found[1])
             loss = max(last.values()) - int(found[1])
             largest = loss if largest is None else max(largest, loss)
     return {

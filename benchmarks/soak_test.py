@@ -58,14 +58,18 @@ def test_the_seed_alone_determines_the_faults_and_all_can_come_back():
 
 def test_steps_that_are_lost_or_made_again_are_counted():
     step = lambda worker, number: f"[{worker}] Worker {worker}: 12:00: step {number}, loss = 1.0"
-    view = lambda number: f"[ps 0] Workers 0 and 1 train from step {number} on; worker 0 gives."
+    view = lambda number: f"[ps 0] Workers 0 and 1 train from step {number} on."
+    gives = lambda number: f"{view(number)[:-1]}; worker 0 gives its state to worker 1."
     late = f"[ps 0] Left out 1 more lines like this one: {view(0)}"
     calm = [view(0), step(0, 1), step(1, 1), view(1), step(1, 2), late, step(0, 2)]
     lost = [*calm, view(0), step(0, 1), step(1, 1), step(1, 4)]
+    away = [*calm, step(0, 3), gives(3), step(0, 4), step(1, 4)]
+    left_out = [*away[:-1], step(1, 5)]
     found = [
-        list(soak._steps_lost(soak._Options(workers=2), each).values()) for each in (calm, lost)
+        list(soak._steps_lost(soak._Options(workers=2), each).values())
+        for each in (calm, lost, away, left_out)
     ]
-    assert found == [[2, 0, 0, 0], [3, 2, 2, 1]]
+    assert found == [[2, 0, 0, 0], [3, 2, 2, 1], [3, 0, 0, 0], [3, 0, 0, 1]]
 
 
 def test_an_unknown_kind_of_fault_is_refused():
