@@ -36,6 +36,7 @@ from terngrad.ops.native import NativeKernels
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.planes import WORD_BYTES, padded
 from terngrad.training import runtime
+from terngrad.training.averages import MovingAverages
 from terngrad.training.optimizers import make_optimizer
 from terngrad.training.step import exchange_gradients
 
@@ -146,24 +147,37 @@ def _tasks(kernels: Kernels, values: tf.Tensor) -> dict[str, Task]:
 
 
 def _updates(kernels: Kernels, size: int, optimizer: str) -> dict[str, Task]:
-    """Returns an optimizer's update with sums of codes, in two passes and in one."""
+    """Returns an optimizer's update with sums of codes, in several passes and in one.
+
+    Both also with moving averages of the weights.
+    """
     draws = np.random.default_rng(1)
     words = padded(size) // (8 * WORD_BYTES)
     codes = tf.constant(draws.integers(0, 1 << 32, (words, 2), np.uint32))
     units, nodes = tf.constant([0.01]), tf.Variable(_NODES)
-    chosen = make_optimizer(optimizer, [tf.Variable(tf.zeros([size]))], 0.9, kernels)
+    variables = [tf.Variable(tf.zeros([size]))]
+    chosen, averages = (
+        make_optimizer(optimizer, variables, 0.9, kernels),
+        MovingAverages(variables, 0.999),
+    )
     rate, step = tf.constant(0.01), tf.constant(3, tf.int64)
 
-    def in_two_passes() -> None:
+    def in_passes(*, averaged: bool) -> None:
         means = kernels.decode(codes, units, nodes.read_value(), [(size,)])
         chosen.apply(means, rate, step)
+        if averaged:
+            averages.update(step)
 
-    def in_one_pass() -> None:
-        chosen.apply_sums(Sums((0,), codes, units, nodes.read_value()), rate, step)
+    def in_one_pass(*, averaged: bool) -> None:
+        part = averages.part(step, [0]) if averaged else None
+        chosen.apply_sums(Sums((0,), codes, units, nodes.read_value()), rate, step, part)
 
-    tasks = {f"decode, {optimizer}": in_two_passes}
-    if kernels.updates:
-        tasks[f"fused {optimizer}"] = in_one_pass
+    tasks: dict[str, Task] = {}
+    for averaged in (False, True):
+        what = f"{optimizer}, averages" if averaged else optimizer
+        tasks[f"decode, {what}"] = functools.partial(in_passes, averaged=averaged)
+        if kernels.updates:
+            tasks[f"fused {what}"] = functools.partial(in_one_pass, averaged=averaged)
     return {name: tf.function(task, autograph=False) for name, task in tasks.items()}
 
 

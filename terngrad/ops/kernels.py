@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from terngrad import prefix_code
 from terngrad.draws import DrawKey
-from terngrad.ops.updates import Update
+from terngrad.ops.updates import Averages, Update
 from terngrad.planes import WORD_BYTES, plane_count
 from terngrad.ternary import Stats
 
@@ -147,6 +147,7 @@ class Kernels(abc.ABC):
         weights: Sequence[tf.Variable],
         slots: Sequence[Sequence[tf.Variable]],
         update: Update,
+        averages: Averages | None = None,
     ) -> None:
         """Decodes means and updates their variables with them, if `updates`.
 
@@ -157,5 +158,6 @@ class Kernels(abc.ABC):
           weights: float32 variables of the bucket, on one CPU device.
           slots: for each slot of the rule its variables, in the shapes of the weights.
           update: the rule.
+          averages: the weights' moving averages, which the updated weights change.
         """
         raise NotImplementedError(f"{self.title}: no updates")

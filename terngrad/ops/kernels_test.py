@@ -14,7 +14,7 @@ from terngrad.ops import library
 from terngrad.ops.kernels import Sums
 from terngrad.ops.native import NativeKernels
 from terngrad.ops.reference import ReferenceKernels
-from terngrad.ops.updates import Update
+from terngrad.ops.updates import Averages, Update
 
 REFERENCE = ReferenceKernels()
 INFINITY = np.float32(np.inf)
@@ -266,23 +266,32 @@ def test_law_3_updates_with_sums_equal_tensorflows_with_their_means(
     sums = Sums(tuple(range(len(lengths))), words, units, tf.constant(3))
     start = [normal([seed, i], n) * data.draw(edge_values) for i, n in enumerate(lengths)]
     rate = tf.constant(data.draw(st.sampled_from([0.0, 0.01, 1e-40, 3.0])), tf.float32)
+    gain = tf.constant(data.draw(st.sampled_from([9.0, 1.0, 1e-4, 0.0])), tf.float32)
+    averaged = data.draw(st.booleans())
 
     def after(update):
-        weights, *slots = (
+        weights, *slots, averages = (
             [tf.Variable(tf.abs(v) if held else v, trainable=False) for v in start]
-            for held in range(1 + RULES[rule])
+            for held in range(2 + RULES[rule])
         )
         for _ in range(2):
-            tf.function(lambda: update(weights, slots), autograph=False)()
-        return [v.numpy() for v in sum(slots, weights)]
+            tf.function(lambda: update(weights, slots, averages), autograph=False)()
+        return [v.numpy() for v in sum([*slots, averages], weights)]
 
-    def update_with_means(weights, slots):
+    def update_with_means(weights, slots, averages):
         means = native.decode(words, units, sums.nodes, [(n,) for n in lengths])
-        for mean, *held in zip(means, weights, *slots, strict=True):
-            updated_by_tensorflow(rule, rate, mean, *held)
+        for mean, weight, average, *held in zip(means, weights, averages, *slots, strict=True):
+            updated_by_tensorflow(rule, rate, mean, weight, *held)
+            if averaged:
+                tf.raw_ops.ResourceApplyProximalGradientDescent(
+                    var=average.handle, alpha=-gain, l1=0.0, l2=-1.0, delta=weight.read_value()
+                )
 
-    update = Update(rule, rate, **SETTINGS)
-    got = after(lambda weights, slots: native.apply_update(sums, weights, slots, update))
+    def update_with_sums(weights, slots, averages):
+        given = Averages(averages, gain) if averaged else None
+        native.apply_update(sums, weights, slots, Update(rule, rate, **SETTINGS), given)
+
+    got = after(update_with_sums)
     for a, b in zip(got, after(update_with_means), strict=True):
         np.testing.assert_array_equal(a, b)
         np.testing.assert_array_equal(np.signbit(a[a == 0]), np.signbit(b[b == 0]))
@@ -310,6 +319,14 @@ def test_updates_are_those_of_the_rule(native, rule, weight, slots):
         np.testing.assert_allclose(found, tf.fill([40], expected), rtol=1e-6)
 
 
+def test_averages_are_those_of_the_updated_weights(native):
+    sums, weights = one_sum()
+    velocities, shadows = tf.Variable(weights), tf.Variable(tf.fill([33], 5.0))
+    averages = Averages([shadows], tf.constant(0.25))
+    native.apply_update(sums, [weights], [[velocities]], HALVING, averages)
+    np.testing.assert_allclose(shadows, tf.fill([33], (5.0 + 0.25 * 0.75) / 1.25), rtol=1e-6)
+
+
 def one_sum(elements=33, rows=2):
     words = tf.zeros([rows, 2], tf.uint32)
     return Sums((0,), words, tf.ones([1]), tf.constant(1)), tf.Variable(tf.ones([elements]))
@@ -332,6 +349,7 @@ def test_an_update_changes_no_tensor_that_was_read_before(native):
 def test_law_10_an_update_that_does_not_fit_is_refused(native):
     sums, weights = one_sum()
     same = tf.Variable(weights)
+    averages = Averages([tf.Variable(weights)], tf.constant(0.5))
     for sums_of_others, slots, update, text in [
         (one_sum(rows=3)[0], [same], HALVING, "shape of words is"),
         (
@@ -350,8 +368,19 @@ def test_law_10_an_update_that_does_not_fit_is_refused(native):
         (sums, [same], HALVING._replace(rule="lars"), "lars"),
     ]:
         with pytest.raises(tf.errors.InvalidArgumentError, match=text):
-            native.apply_update(sums_of_others, [weights], [[slot] for slot in slots], update)
+            native.apply_update(
+                sums_of_others, [weights], [[slot] for slot in slots], update, averages
+            )
+    for others, text in [
+        (Averages([weights], averages.gain), "a variable occurs twice"),
+        (Averages([same, averages.shadows[0]], averages.gain), "2 averages; allowed are 0 and 1"),
+        (Averages([tf.Variable(tf.ones([32]))], averages.gain), r"an average of theirs has \[32\]"),
+        (Averages(averages.shadows, tf.ones([1])), "gain must be a scalar"),
+    ]:
+        with pytest.raises(tf.errors.InvalidArgumentError, match=text):
+            native.apply_update(sums, [weights], [[same]], HALVING, others)
     np.testing.assert_array_equal(weights, tf.ones([33]))
+    np.testing.assert_array_equal(averages.shadows[0], tf.ones([33]))
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import tensorflow as tf
 from terngrad.draws import DrawKey
 from terngrad.ops import library
 from terngrad.ops.kernels import Kernels, Sums
-from terngrad.ops.updates import Update
+from terngrad.ops.updates import Averages, Update
 from terngrad.planes import WORD_BYTES, plane_count
 from terngrad.ternary import Stats
 
@@ -118,12 +118,15 @@ class NativeKernels(Kernels):
         weights: Sequence[tf.Variable],
         slots: Sequence[Sequence[tf.Variable]],
         update: Update,
+        averages: Averages | None = None,
     ) -> None:
         """See base class; in one pass over memory, without means."""
+        shadows, gain = averages or ([], 0.0)
         self._ops.terngrad_update(
-            words=sums.words, scales=sums.units, nodes=sums.nodes, rate=update.rate,
+            words=sums.words, scales=sums.units, nodes=sums.nodes, rate=update.rate, gain=gain,
             weights=[v.handle for v in weights],
             slots=[v.handle for variables in slots for v in variables],
+            averages=[v.handle for v in shadows],
             rule=update.rule, momentum=update.momentum, mean_share=update.mean_share,
             square_share=update.square_share, epsilon=update.epsilon, path=self.path,
         )  # fmt: skip

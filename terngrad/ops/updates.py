@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import tensorflow as tf
@@ -36,3 +37,15 @@ class Update(NamedTuple):
     mean_share: float = 0.0
     square_share: float = 0.0
     epsilon: float = 0.0
+
+
+class Averages(NamedTuple):
+    """Moving averages of weights: each becomes (average + gain weight) / (1 + gain).
+
+    Attributes:
+      shadows: the averages, in the order and shapes of the weights.
+      gain: float32 scalar.
+    """
+
+    shadows: Sequence[tf.Variable]
+    gain: tf.Tensor

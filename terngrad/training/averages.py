@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import tensorflow as tf
+
+from terngrad.ops.updates import Averages
 
 
 class MovingAverages:
@@ -16,12 +18,27 @@ class MovingAverages:
         self._decay = decay
         self.shadows = [tf.Variable(v.read_value(), trainable=False) for v in variables]
 
-    def update(self, step: tf.Tensor) -> None:
-        """Adds the weights after an update; `step` (int64 scalar) updates came before it."""
+    def update(self, step: tf.Tensor, chosen: Iterable[int] | None = None) -> None:
+        """Adds the weights after an update.
+
+        Args:
+          step: int64 scalar, number of updates before this one.
+          chosen: indices of the variables whose averages are updated; None = all.
+        """
+        kept = self._kept(step)
+        for i in range(len(self.shadows)) if chosen is None else chosen:
+            _blend(self.shadows[i], self._variables[i], kept)
+
+    def part(self, step: tf.Tensor, chosen: Sequence[int]) -> Averages:
+        """Returns the averages of chosen variables, for kernels that update them with the weights.
+
+        It takes the arguments of `update`, and gives the same bits on CPUs.
+        """
+        return Averages([self.shadows[i] for i in chosen], _gain(self._kept(step)))
+
+    def _kept(self, step: tf.Tensor) -> tf.Tensor:
         done = tf.cast(step, tf.float32)
-        kept = tf.minimum(self._decay, (1.0 + done) / (10.0 + done))
-        for shadow, variable in zip(self.shadows, self._variables, strict=True):
-            _blend(shadow, variable, kept)
+        return tf.minimum(self._decay, (1.0 + done) / (10.0 + done))
 
 
 def _blend(shadow: tf.Variable, variable: tf.Variable, kept: tf.Tensor) -> None:
@@ -33,7 +50,10 @@ def _blend(shadow: tf.Variable, variable: tf.Variable, kept: tf.Tensor) -> None:
         return
     # A proximal step, (shadow - a variable) / (1 + a l2), needs no temporary of the variable's
     # size, which saves a third of the time. It has no GPU kernel.
-    growth = (1.0 - kept) / kept
     tf.raw_ops.ResourceApplyProximalGradientDescent(
-        var=shadow.handle, alpha=-growth, l1=0.0, l2=-1.0, delta=variable.read_value()
+        var=shadow.handle, alpha=-_gain(kept), l1=0.0, l2=-1.0, delta=variable.read_value()
     )
+
+
+def _gain(kept: tf.Tensor) -> tf.Tensor:
+    return (1.0 - kept) / kept

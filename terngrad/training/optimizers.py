@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from terngrad.ops.kernels import Kernels, Sums
-from terngrad.ops.updates import Update
+from terngrad.ops.updates import Averages, Update
 from terngrad.training.slots import SLOTS
 
 
@@ -59,12 +59,17 @@ class Optimizer(abc.ABC):
                 handles = [slot.handle for slot in slots]
                 self._apply_one(gradient, rate, step, variable.handle, *handles)
 
-    def apply_sums(self, sums: Sums, rate: tf.Tensor, step: tf.Tensor) -> None:
-        """Updates the variables of a bucket with its means; same bits as `apply`."""
+    def apply_sums(
+        self, sums: Sums, rate: tf.Tensor, step: tf.Tensor, averages: Averages | None = None
+    ) -> None:
+        """Updates the variables of a bucket with its means, and their moving averages.
+
+        It gives the same bits as `apply` and `MovingAverages.update`.
+        """
         chosen = lambda variables: [variables[i] for i in sums.variables]
         slots = [chosen(variables) for variables in self.slots.values()]
         update = self._update_of_sums(rate, step)
-        self._kernels.apply_update(sums, chosen(self._variables), slots, update)
+        self._kernels.apply_update(sums, chosen(self._variables), slots, update, averages)
 
     @abc.abstractmethod
     def _apply_one(

@@ -135,19 +135,26 @@ class TrainStep:
         rate = self._schedule(step)
         awaited = self._exchange.awaited(gradients)
         with self._exchange.settled(), tf.control_dependencies(awaited):
-            self._optimizer.apply(aggregate.means, rate, step)
-            for sums in aggregate.sums:
-                self._optimizer.apply_sums(sums, rate, step)
+            self._update(aggregate, rate, step)
             for variable, value in zip(self._classifier.state.values(), statistics, strict=True):
                 variable.assign(value)
-            if self._averages:
-                self._averages.update(step)
             self._memory.assign(self._remembered(aggregate))
             if self.saves_together:
                 self._save.assign(tf.where(save, 0.0, self._save))
             self._step.assign_add(1)
             self._exchange.count_step()
         return StepResult(shared, stop, save, rate, gradients[0], aggregate)
+
+    def _update(self, aggregate: Aggregate, rate: tf.Tensor, step: tf.Tensor) -> None:
+        """Updates the variables and their moving averages."""
+        averages = self._averages
+        self._optimizer.apply(aggregate.means, rate, step)
+        if averages:
+            decoded = [i for i, mean in enumerate(aggregate.means) if mean is not None]
+            averages.update(step, decoded)
+        for sums in aggregate.sums:
+            averaged = averages.part(step, sums.variables) if averages else None
+            self._optimizer.apply_sums(sums, rate, step, averaged)
 
     def zeros_like_gradients(self) -> list[tf.Tensor]:
         """Returns zeros in the shapes of the gradients."""

@@ -162,8 +162,8 @@ def test_updates_with_sums_give_the_bits_of_updates_with_means(
         assert training.step._optimizer.takes_sums
         monkeypatch.setattr(training.step._optimizer, "takes_sums", takes_sums)
         training.run(5)
-        slots = training.step._optimizer.slots.values()
-        found[takes_sums] = training.parameters() + [v.numpy() for slot in slots for v in slot]
+        kept = [*training.step._optimizer.slots.values(), training.step._averages.shadows]
+        found[takes_sums] = training.parameters() + [v.numpy() for each in kept for v in each]
     assert_same_bits(found[True], found[False])
 
 

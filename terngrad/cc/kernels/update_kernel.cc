@@ -101,15 +101,12 @@ class UpdateOp : public PathOpKernel {
     std::vector<Trained> variables;
     int64_t elements = 0;
     Planes sums;
-    const Tensor* rate;
-    OP_REQUIRES_OK(context, context->input("rate", &rate));
-    OP_REQUIRES(context, tensorflow::TensorShapeUtils::IsScalar(rate->shape()),
-                Invalid("rate must be a scalar"));
+    Update update = update_;
+    OP_REQUIRES_OK(context, ReadScalar(context, "rate", &update.rate));
+    OP_REQUIRES_OK(context, ReadScalar(context, "gain", &update.gain));
     OP_REQUIRES_OK(context, Find(context, &locked, &variables));
     for (const Trained& variable : variables) elements += variable.size;
     OP_REQUIRES_OK(context, ReadSums(context, elements, &sums));
-    Update update = update_;
-    update.rate = rate->scalar<float>()();
     constexpr int64_t kCycles = 2 * kWordBits;  // the memory's
     Split(context, WordsOf(elements), kCycles, [&](int64_t begin, int64_t end) {
       kernels().update(sums, variables.data(), variables.size(), update, begin,
@@ -118,40 +115,57 @@ class UpdateOp : public PathOpKernel {
   }
 
  private:
+  static absl::Status ReadScalar(OpKernelContext* context, const char* name,
+                                 float* value) {
+    const Tensor* tensor;
+    TF_RETURN_IF_ERROR(context->input(name, &tensor));
+    if (!tensorflow::TensorShapeUtils::IsScalar(tensor->shape())) {
+      return Invalid(name, " must be a scalar");
+    }
+    *value = tensor->scalar<float>()();
+    return absl::OkStatus();
+  }
+
   absl::Status Find(OpKernelContext* context, LockedVariables* locked,
                     std::vector<Trained>* variables) const {
-    OpInputList weights, slots;
+    OpInputList weights, slots, averages;
     std::vector<float> units;
     TF_RETURN_IF_ERROR(context->input_list("weights", &weights));
     TF_RETURN_IF_ERROR(context->input_list("slots", &slots));
+    TF_RETURN_IF_ERROR(context->input_list("averages", &averages));
     const int n = weights.size(), count = SlotCount(update_.rule);
     if (slots.size() != count * n) {
       return Invalid("there are ", slots.size(), " slots; allowed are ",
                      count * n);
     }
+    if (averages.size() != 0 && averages.size() != n) {
+      return Invalid("there are ", averages.size(),
+                     " averages; allowed are 0 and ", n);
+    }
     TF_RETURN_IF_ERROR(ReadUnits(context, n, &units));
-    TF_RETURN_IF_ERROR(locked->Lock(context, {weights, slots}));
+    TF_RETURN_IF_ERROR(locked->Lock(context, {weights, slots, averages}));
     for (int i = 0; i < n; ++i) {
       Tensor* w;
       TF_RETURN_IF_ERROR(locked->FindValues(context, i, &w));
       Trained variable = {
-          w->flat<float>().data(), {}, w->NumElements(), units[i]};
-      for (int j = 0; j < count; ++j) {
-        Tensor* slot;
-        TF_RETURN_IF_ERROR(locked->FindValues(context, (1 + j) * n + i, &slot));
-        if (slot->shape() != w->shape()) {
-          return Invalid("weights have shape ", w->shape().DebugString(),
-                         "; a slot of theirs has ",
-                         slot->shape().DebugString());
+          w->flat<float>().data(), {}, nullptr, w->NumElements(), units[i]};
+      for (int j = 0; j < count + (averages.size() > 0); ++j) {
+        Tensor* kept;
+        TF_RETURN_IF_ERROR(locked->FindValues(context, (1 + j) * n + i, &kept));
+        if (kept->shape() != w->shape()) {
+          return Invalid("weights have shape ", w->shape().DebugString(), "; ",
+                         j < count ? "a slot" : "an average", " of theirs has ",
+                         kept->shape().DebugString());
         }
-        variable.slots[j] = slot->flat<float>().data();
+        (j < count ? variable.slots[j] : variable.averages) =
+            kept->flat<float>().data();
       }
       variables->push_back(variable);
     }
     return absl::OkStatus();
   }
 
-  Update update_ = {};  // without a rate, which is an input
+  Update update_ = {};  // without what the inputs say
 };
 
 REGISTER_KERNEL_BUILDER(Name("TerngradUpdate").Device(tensorflow::DEVICE_CPU),

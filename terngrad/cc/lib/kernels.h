@@ -49,10 +49,12 @@ struct Target {
   float unit;  // value of a sum of 1
 };
 
-// A variable that is trained: its weights, and what a rule keeps for each.
+// A variable that is trained: its weights, what a rule keeps for each, and
+// their moving averages.
 struct Trained {
   float* weights;
   float* slots[2];  // the first SlotCount(rule) count
+  float* averages;  // null if there are none
   int64_t size;
   float unit;  // value of a sum of 1
 };
@@ -80,6 +82,7 @@ struct Update {
   float mean_share;
   float square_share;
   float epsilon;
+  float gain;  // an average a becomes (a + gain w) / (1 + gain), w updated
 };
 
 // Codes, or sums of codes, of a whole bucket.

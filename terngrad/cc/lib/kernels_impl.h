@@ -566,6 +566,9 @@ class UpdateKernel {
                    const Target part = {means, count, variable.unit};
                    decode(sums, offset + i - first, count, part, 0);
                    apply(update, means, variable, i, count);
+                   if (variable.averages) {
+                     Average(update.gain, variable, i, count);
+                   }
                  }
                });
   }
@@ -623,6 +626,30 @@ class UpdateKernel {
       Lanes::Store(rest, x[j]);
       std::memcpy(arrays[j] + first + i, rest, size);
     }
+  }
+
+  // The weights are in the cache: they were just updated.
+  static void Average(float gain, const Trained& variable, int64_t first,
+                      int64_t count) {
+    float* const averages = variable.averages + first;
+    const float* const weights = variable.weights + first;
+    const Floats divisor = Lanes::Broadcast(1.0f + gain);
+    const auto blend = [&](Floats average, Floats weight) {
+      return Lanes::Divide(Lanes::Add(average, Times(weight, gain)), divisor);
+    };
+    int64_t i = 0;
+    for (; i + kLanes <= count; i += kLanes) {
+      Prefetch(averages + i, kLanes);
+      Lanes::Store(averages + i,
+                   blend(Lanes::Load(averages + i), Lanes::Load(weights + i)));
+    }
+    if (i == count) return;
+    const int64_t size = (count - i) * sizeof(float);
+    float average[kLanes] = {}, weight[kLanes] = {};
+    std::memcpy(average, averages + i, size);
+    std::memcpy(weight, weights + i, size);
+    Lanes::Store(average, blend(Lanes::Load(average), Lanes::Load(weight)));
+    std::memcpy(averages + i, average, size);
   }
 
   // x: the weights, then their slots.

@@ -716,22 +716,22 @@ void LargeTargetsGetTheSameMeans(const Kernels& kernels) {
 // ---- Updates ---------------------------------------------------------------
 
 constexpr Update kUpdates[] = {
-    {Rule::kMomentum, 0.03f, 0.9f, 0.0f, 0.0f, 0.0f},
-    {Rule::kMomentum, 0.0f, 0.9f, 0.0f, 0.0f, 0.0f},
-    {Rule::kKerasMomentum, 0.03f, 0.9f, 0.0f, 0.0f, 0.0f},
-    {Rule::kNesterov, 0.03f, 0.9f, 0.0f, 0.0f, 0.0f},
-    {Rule::kAdam, 0.03f, 0.0f, 0.1f, 0.001f, 1e-7f},
-    {Rule::kRmsProp, 0.03f, 0.9f, 0.0f, 0.1f, 1.0f}};
+    {Rule::kMomentum, 0.03f, 0.9f, 0.0f, 0.0f, 0.0f, 9.0f},
+    {Rule::kMomentum, 0.0f, 0.9f, 0.0f, 0.0f, 0.0f, 1e-4f},
+    {Rule::kKerasMomentum, 0.03f, 0.9f, 0.0f, 0.0f, 0.0f, 0.3f},
+    {Rule::kNesterov, 0.03f, 0.9f, 0.0f, 0.0f, 0.0f, 0.3f},
+    {Rule::kAdam, 0.03f, 0.0f, 0.1f, 0.001f, 1e-7f, 0.3f},
+    {Rule::kRmsProp, 0.03f, 0.9f, 0.0f, 0.1f, 1.0f, 0.3f}};
 
-// Weights of these sizes, and two slots of each.
+// Weights of these sizes, two slots of each, and averages of every second.
 struct Variables {
-  std::vector<Floats> weights, slots[2];
+  std::vector<Floats> weights, slots[2], averages;
 
   explicit Variables(const std::vector<int64_t>& sizes) {
     Random random(11);
     std::uniform_real_distribution<float> some(-2.0f, 2.0f);
     for (const int64_t size : sizes) {
-      for (auto* floats : {&weights, &slots[0], &slots[1]}) {
+      for (auto* floats : {&weights, &slots[0], &slots[1], &averages}) {
         floats->emplace_back(size);
         for (float& value : floats->back()) {
           value = random() % 8 ? some(random) : -0.0f;
@@ -756,6 +756,7 @@ struct Variables {
           SlotCount(update.rule) == 2 ? slots[1][i].data() : nullptr;
       all.push_back({weights[i].data(),
                      {slots[0][i].data(), second},
+                     i % 2 ? averages[i].data() : nullptr,
                      static_cast<int64_t>(weights[i].size()),
                      kUnits[i % std::size(kUnits)]});
     }
@@ -773,6 +774,9 @@ struct Variables {
         Change(update,
                kUnits[i % std::size(kUnits)] * static_cast<float>(sums[e]),
                weights[i][j], slots[0][i][j], slots[1][i][j]);
+        float& average = averages[i][j];
+        const float gain = update.gain;
+        if (i % 2) average = (average + gain * weights[i][j]) / (1 + gain);
       }
     }
   }
@@ -782,13 +786,14 @@ struct Variables {
       CHECK_SAME(weights[i], other.weights[i]);
       CHECK_SAME(slots[0][i], other.slots[0][i]);
       CHECK_SAME(slots[1][i], other.slots[1][i]);
+      CHECK_SAME(averages[i], other.averages[i]);
     }
   }
 
  private:
   static void Change(const Update& update, float g, float& w, float& first,
                      float& second) {
-    const auto [rule, rate, momentum, mean_share, square_share, epsilon] =
+    const auto [rule, rate, momentum, mean_share, square_share, epsilon, gain] =
         update;
     switch (rule) {
       case Rule::kMomentum:

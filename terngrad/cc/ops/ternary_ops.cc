@@ -149,10 +149,13 @@ REGISTER_OP("TerngradUpdate")
     .Input("scales: float")
     .Input("nodes: int32")
     .Input("rate: float")
+    .Input("gain: float")
     .Input("weights: n * resource")
     .Input("slots: slot_count * resource")
+    .Input("averages: average_count * resource")
     .Attr("n: int >= 1")
     .Attr("slot_count: int >= 1")
+    .Attr("average_count: int >= 0")
     .Attr("rule: {'momentum', 'keras_momentum', 'nesterov', 'adam', 'rmsprop'}")
     .Attr("momentum: float = 0.0")
     .Attr("mean_share: float = 0.0")
@@ -163,18 +166,22 @@ REGISTER_OP("TerngradUpdate")
     .SetShapeFn([](InferenceContext*) { return absl::OkStatus(); })
     .Doc(R"doc(
 TerngradDecode, then an update with each mean, in one pass over the memory of
-weights and slots, and none for the means.
+weights, slots and moving averages, and none for the means.
 
 The rules, each operation of which rounds, are those of kernels.h and give the
 bits of ResourceApplyMomentum, ResourceApplyKerasMomentum without and with
-Nesterov's step, ResourceApplyAdam and ResourceApplyRMSProp.
+Nesterov's step, ResourceApplyAdam and ResourceApplyRMSProp. An average a of a
+weight w then becomes (a + gain w) / (1 + gain), the bits of
+ResourceApplyProximalGradientDescent with l1 = 0, l2 = -1 and alpha = -gain.
 
 words, scales, nodes, path: as for TerngradDecode.
 rate: scalar, the learning rate; for adam with the corrections of its bias.
+gain: scalar, the weight of the weights in their averages.
 weights: float variables of the bucket in its order.
 slots: of the weights, in their shapes: the first slot of all, then the second
   one if the rule has two: velocities, or means and mean squares (adam), or mean
   squares and velocities (rmsprop).
+averages: of the weights, in their shapes; none are kept where there are none.
 momentum: share of a velocity that is kept.
 mean_share, square_share: by which a mean or a mean square moves. TensorFlow's
   kernels take 1 - beta of the float32 beta, Keras rounds the exact difference.
