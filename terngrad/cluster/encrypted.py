@@ -96,6 +96,10 @@ class EncryptedSocket:
         """Also raises EncryptionError, which says why the other side does not belong here."""
         return self._until_done(lambda: self._tls.recv(size))
 
+    def recv_into(self, view: memoryview) -> int:
+        """Likewise."""
+        return self._until_done(lambda: self._tls.recv_into(view))
+
     def sendall(self, data: bytes) -> None:
         """One thread at a time may call it."""
         left = memoryview(data)

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 
 from terngrad.cluster.admission import listen
 from terngrad.cluster.channel import MembershipError, name_of, split_address
+from terngrad.cluster.silence import end_if_silent
 
 _MAGIC = b"terngrad mesh 3\n"
 _HELLO = struct.Struct("<16sI32s")  # magic, rank, proof
@@ -27,7 +28,6 @@ _CALL_SECS = 2.0
 _RETRY_SECS = 0.1
 _STRANGER_SECS = 5.0  # for a whole introduction
 _MOST_STRANGERS = 64
-_PROBES = 4  # of a connection on which nothing was heard
 
 
 class Seats:
@@ -72,7 +72,7 @@ class Seats:
                 raise MembershipError(f"{', '.join(absent)} did not connect to this worker")
             mine |= self._taken
         for each in mine.values():
-            _watch(each, timeout_secs)
+            end_if_silent(each, timeout_secs)
         return mine
 
     def close(self) -> None:
@@ -189,18 +189,3 @@ class _Guest:
         self.socket = caller
         self.until = until
         self.said = b""
-
-
-def _watch(connection: socket.socket, timeout_secs: float) -> None:
-    """Ends a connection on which nothing arrives, as a last resort: its processes watch too."""
-    connection.settimeout(None)
-    secs = max(1, min(round(2 * timeout_secs), 10_000))
-    options = {
-        socket.TCP_KEEPIDLE: max(1, secs // _PROBES),
-        socket.TCP_KEEPINTVL: max(1, secs // _PROBES),
-        socket.TCP_KEEPCNT: _PROBES,
-        socket.TCP_USER_TIMEOUT: 1000 * secs,
-    }
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in options.items():
-        connection.setsockopt(socket.IPPROTO_TCP, option, value)

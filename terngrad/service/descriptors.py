@@ -19,12 +19,13 @@ def raise_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def most_connections(wanted: int, needed: int) -> int:
+def most_connections(wanted: int, needed: int, others: int = 0) -> int:
     """Returns how many connections a server may hold, so that this process never lacks files.
 
     Args:
       wanted: number without such a limit.
       needed: number below which the server is of no use.
+      others: connections that this process holds besides.
 
     Raises:
       ValueError: so many do not fit; the message names the limit.
@@ -32,7 +33,7 @@ def most_connections(wanted: int, needed: int) -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return wanted
-    most = min(wanted, soft - _OWN - _open_files())
+    most = min(wanted, soft - _OWN - others - _open_files())
     if most < needed:
         least = soft + needed - most
         raise ValueError(

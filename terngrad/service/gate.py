@@ -168,6 +168,7 @@ class Listener:
         timeout_secs: float,
         tls: Tls | None,
         methods: Mapping[str, Method],
+        others: int = 0,
     ) -> None:
         """Does not listen yet.
 
@@ -177,13 +178,16 @@ class Listener:
           timeout_secs: time after which a silent connection is lost.
           tls: certificates; None = plain text, and any process may connect.
           methods: function that handles a stream, by name of the method.
+          others: most connections that the ps holds besides those of gRPC.
 
         Raises:
           ValueError: this process may not open as many files as the workers need.
         """
         self._gate, self._tls = gate, tls
         # A worker that comes back may do so before its old connection is known to be lost.
-        connections = descriptors.most_connections(4 * workers + _SPARE_CONNECTIONS, 2 * workers)
+        connections = descriptors.most_connections(
+            4 * workers + _SPARE_CONNECTIONS, 2 * workers, others
+        )
         streams = 2 * workers + _SPARE_STREAMS
         self._server = grpc.server(
             futures.ThreadPoolExecutor(streams),

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Sequence
 
-from terngrad.service.calls import open_channel
+import grpc
+
+from terngrad.cluster.channel import split_address
+from terngrad.service.calls import open_channel, ps_name
+from terngrad.service.data_connection import DataConnection, dial
 from terngrad.service.link import GrpcLink
+from terngrad.service.members import Members
 from terngrad.service.network import LinkEvents
 from terngrad.service.security import Tls
-from terngrad.service.streams import hello
+from terngrad.service.streams import LONGEST_RESULT, hello, read_offer
 
 
 class GrpcNetwork:
@@ -25,7 +31,8 @@ class GrpcNetwork:
         rules: str = "",
     ) -> None:
         """Sends nothing yet; see `Client` for the arguments."""
-        self._timeout_secs = timeout_secs
+        self._timeout_secs, self._ps_hosts = timeout_secs, ps_hosts
+        self._members = Members(tls) if tls else None
         self._channels = [open_channel(host, tls, timeout_secs) for host in ps_hosts]
         self._introductions = [
             hello(rank, ps, ps_hosts, worker_hosts, rules) for ps in range(len(ps_hosts))
@@ -34,7 +41,25 @@ class GrpcNetwork:
     def open(self, ps: int, method: str, events: LinkEvents, *, waits: bool = True) -> GrpcLink:
         """See `Network`."""
         channel, introduction = self._channels[ps], self._introductions[ps]
-        return GrpcLink(channel, method, introduction, self._timeout_secs, events, waits=waits)
+        dial = functools.partial(self._dial, ps)
+        return GrpcLink(
+            channel, method, introduction, self._timeout_secs, events, dial, waits=waits
+        )
+
+    def _dial(self, ps: int, call: grpc.Call) -> DataConnection | None:
+        """Opens the data connection that a ps has offered; None if there is none."""
+        if not (offer := read_offer(call.initial_metadata())):
+            return None
+        port, token = offer
+        host, _ = split_address(self._ps_hosts[ps])
+        try:
+            return dial((host, port), token, self._members, LONGEST_RESULT, self._timeout_secs)
+        except OSError as error:
+            print(
+                f"{ps_name(ps, self._ps_hosts)}: gradients travel over gRPC, which takes longer: "
+                f"no connection to port {port}: {error}"
+            )
+            return None
 
     def repeat(self, secs: float, call: Callable[[], None]) -> Callable[[], None]:
         """See `Network`."""

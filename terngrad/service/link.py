@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 import grpc
 
 from terngrad.cluster.channel import MembershipError
 from terngrad.service.calls import RefusedError, open_stream, ps_name, why_ended
+from terngrad.service.data_connection import DataConnection
 from terngrad.service.messages import Hello
+from terngrad.service.moved_stream import MovedCall, move
 from terngrad.service.network import LinkEvents
 from terngrad.service.streams import Outbox
 
@@ -26,6 +29,7 @@ class GrpcLink:
         introduction: Hello,
         timeout_secs: float,
         events: LinkEvents,
+        dial: Callable[[grpc.Call], DataConnection | None] = lambda call: None,
         *,
         waits: bool = True,
     ) -> None:
@@ -37,12 +41,14 @@ class GrpcLink:
           introduction: hello of this worker.
           timeout_secs: time limit for opening a stream.
           events: calls to the user of this link.
+          dial: returns the data connection that a stream's ps has offered, if it can be opened.
           waits: see `Network.open`.
 
         Raises:
           MembershipError: the ps refuses this worker, or cannot be reached in time.
         """
-        self._open = lambda: open_stream(channel, method, introduction, timeout_secs)
+        self._open_stream = lambda: open_stream(channel, method, introduction, timeout_secs)
+        self._dial = dial
         self._name = ps_name(introduction.ps, introduction.ps_hosts)
         self._timeout_secs = timeout_secs
         self._events = events
@@ -85,19 +91,24 @@ class GrpcLink:
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout_secs)
 
+    def _open(self) -> tuple[grpc.Call | MovedCall, Outbox]:
+        call, outbox = self._open_stream()
+        connection = self._dial(call)
+        return move(call, outbox, connection) if connection else (call, outbox)
+
     def _end(self, outbox: Outbox) -> None:
         if self._last_message is not None:
             outbox.put(self._last_message)
         outbox.close()
 
-    def _run(self, call: grpc.Call | None) -> None:
+    def _run(self, call: grpc.Call | MovedCall | None) -> None:
         try:
             self._follow(call)
         except Exception as error:  # otherwise the worker would wait forever
             self._events.on_loss(f"{self._name} sent a message that cannot be read: {error!r}")
             raise
 
-    def _follow(self, call: grpc.Call | None) -> None:
+    def _follow(self, call: grpc.Call | MovedCall | None) -> None:
         """Reads one stream after another; the first may have to be opened."""
         why = ""
         while call or (call := self._open_another(why)):
@@ -117,7 +128,7 @@ class GrpcLink:
             self._events.on_break()
             call = None
 
-    def _open_another(self, why: str) -> grpc.Call | None:
+    def _open_another(self, why: str) -> grpc.Call | MovedCall | None:
         """Opens a stream; None if the link ends. `why` tells how the last one ended, if any."""
         while not self._over:
             try:

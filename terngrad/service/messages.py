@@ -64,7 +64,7 @@ def join_frame(header: Any, payload: bytes | memoryview = b"") -> bytes:
     return b"".join((before, _padding(len(before) + len(tag)), tag, payload))
 
 
-def split_frame(data: bytes, kind: Any = Header) -> tuple[Any, memoryview]:
+def split_frame(data: bytes | memoryview, kind: Any = Header) -> tuple[Any, memoryview]:
     """Returns the header and the payload of a frame; the payload shares memory with `data`.
 
     The payload's numbers are aligned if the sender padded the frame, as `join_frame` does.
@@ -126,7 +126,7 @@ def _varint(value: int) -> bytes:
     return bytes(found)
 
 
-def _read_varint(data: bytes, start: int) -> tuple[int, int]:
+def _read_varint(data: bytes | memoryview, start: int) -> tuple[int, int]:
     """Returns the number that begins at `start`, and the index after its end."""
     value = 0
     for i, octet in enumerate(data[start : start + 5]):
@@ -134,3 +134,6 @@ def _read_varint(data: bytes, start: int) -> tuple[int, int]:
         if octet < 0x80:
             return value, start + i + 1
     raise FrameError("a frame ends within a number")
+
+
+MOVE = join_frame(Header(moves=True))  # a whole message: what follows takes the data connection

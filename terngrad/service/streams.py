@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import grpc
 
@@ -12,10 +12,12 @@ from terngrad.service.messages import HELLO_KEY, PIECE_BYTES, VERSION, Hello
 
 LONGEST_REPORT = 1 << 20  # bytes
 _LONGEST_HELLO = 1 << 16
-_LONGEST_PUSH = PIECE_BYTES + (1 << 14)
+LONGEST_PUSH = PIECE_BYTES + (1 << 14)
 # A result has more planes than a push: up to 18 instead of 2.
-_LONGEST_RESULT = 9 * PIECE_BYTES + (1 << 14)
+LONGEST_RESULT = 9 * PIECE_BYTES + (1 << 14)
 WELCOME = (("terngrad-welcome", "1"),)  # metadata at the start of the ps' half of a stream
+_OFFER_KEY = "terngrad-data-bin"  # likewise: where the ps takes a data connection
+_PORT_BYTES = 2
 # How an asynchronous ps ends a stream whose gradient it cannot apply now, see `UnkeptError`.
 # gRPC itself never ends a stream so.
 UNKEPT = grpc.StatusCode.DATA_LOSS
@@ -32,7 +34,7 @@ def server_options(timeout_secs: float, connections: int) -> Options:
     """
     return [
         *_common_options(timeout_secs),
-        ("grpc.max_receive_message_length", max(_LONGEST_PUSH, LONGEST_REPORT)),
+        ("grpc.max_receive_message_length", max(LONGEST_PUSH, LONGEST_REPORT)),
         ("grpc.so_reuseport", 0),  # otherwise two ps could share a port and its workers
         ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
         ("grpc.max_allowed_incoming_connections", connections),
@@ -45,7 +47,7 @@ def channel_options(timeout_secs: float) -> Options:
     """Returns the gRPC options of a worker."""
     return [
         *_common_options(timeout_secs),
-        ("grpc.max_receive_message_length", _LONGEST_RESULT),
+        ("grpc.max_receive_message_length", LONGEST_RESULT),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.initial_reconnect_backoff_ms", 200),
@@ -62,7 +64,7 @@ def _common_options(timeout_secs: float) -> Options:
     # hangs, not the workers that wait for it.
     every = max(100, int(1000 * timeout_secs / _BEATS))
     return [
-        ("grpc.max_send_message_length", _LONGEST_RESULT),
+        ("grpc.max_send_message_length", LONGEST_RESULT),
         ("grpc.max_metadata_size", _LONGEST_HELLO),
         ("grpc.absolute_max_metadata_size", _LONGEST_HELLO),
         ("grpc.keepalive_time_ms", every),
@@ -88,6 +90,18 @@ def hello(
 def metadata(introduction: Hello) -> list[tuple[str, bytes]]:
     """Returns the metadata of a worker's stream."""
     return [(HELLO_KEY, introduction.SerializeToString())]
+
+
+def offer_metadata(port: int, token: bytes) -> tuple[tuple[str, bytes]]:
+    """Returns the metadata with which a ps offers a data connection."""
+    return ((_OFFER_KEY, port.to_bytes(_PORT_BYTES, "big") + token),)
+
+
+def read_offer(said: Iterable[tuple[str, str | bytes]]) -> tuple[int, bytes] | None:
+    """Returns the port and the token that a ps has offered in its metadata; None without."""
+    if not (found := dict(said).get(_OFFER_KEY)):
+        return None
+    return int.from_bytes(found[:_PORT_BYTES], "big"), found[_PORT_BYTES:]
 
 
 class Outbox:

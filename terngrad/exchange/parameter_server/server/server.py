@@ -18,7 +18,7 @@ from terngrad.exchange.parameter_server.server.aggregator import Aggregator
 from terngrad.exchange.parameter_server.server.answers import Arithmetic
 from terngrad.exchange.parameter_server.server.attendance import Attendance
 from terngrad.exchange.parameter_server.server.service import Service, UnreadError
-from terngrad.service import memory
+from terngrad.service import data_listener, memory
 from terngrad.service.figures import Figures
 from terngrad.service.gate import GRACE_SECS, Gate, Listener
 from terngrad.service.log_limiter import LogLimiter
@@ -64,12 +64,22 @@ class Server:
         )
         self._beat_secs = min(_LONGEST_BEAT_SECS, rules.timeout_secs / 4)
         self._stop = threading.Event()
+        self._data = data_listener.DataListener(tls, rules.timeout_secs)
         methods = {"Exchange": self._exchange, "Meet": self._meet}
-        self._listener = Listener(self._gate, len(worker_hosts), rules.timeout_secs, tls, methods)
+        self._listener = Listener(
+            self._gate,
+            len(worker_hosts),
+            rules.timeout_secs,
+            tls,
+            methods,
+            data_listener.most_connections(len(worker_hosts)),
+        )
 
     def start(self, address: str) -> int:
         """Listens at "host:port"; see `Listener.start`."""
-        return self._listener.start(address)
+        port = self._listener.start(address)
+        self._data.start(address.rpartition(":")[0].strip("[]"))
+        return port
 
     @property
     def attendance(self) -> Attendance:
@@ -133,6 +143,7 @@ class Server:
 
     def close(self) -> None:
         """Ends all streams."""
+        self._data.close()
         self._listener.close()
         self._log.flush(is_end=True)
 
@@ -140,12 +151,15 @@ class Server:
         worker, outbox = self._admit(context), Outbox(context.cancel)
         if not self._service.open_exchange(worker, outbox):
             self._gate.refuse_second(context, worker)
-        stream, why = _Stream(outbox, context), ""
+        stream, offer, why = _Stream(outbox, context), self._data.offer(), ""
         try:
-            context.send_initial_metadata(WELCOME)
-            stream.start(requests, functools.partial(self._service.take, worker, outbox))
-            yield from outbox
+            context.add_callback(offer.close)
+            context.send_initial_metadata((*WELCOME, *offer.metadata))
+            take = functools.partial(self._service.take, worker, outbox)
+            stream.start(offer.received(requests), take)
+            yield from offer.sent(outbox)
         finally:
+            offer.close()
             if stream.error:  # logged here: a stream that was cut does not carry it to the worker
                 why = self._gate.complain(context, stream.error)
             self._service.close_exchange(worker, stream.last, stream.ending)

@@ -29,6 +29,8 @@ from terngrad.exchange.parameter_server.server.server import Server
 from terngrad.exchange.parameter_server.server.service import Service
 from terngrad.exchange.parameter_server.worker.client import Client
 from terngrad.ops.reference import ReferenceKernels
+from terngrad.service import data_listener
+from terngrad.service.data_connection import DataConnection
 from terngrad.service.messages import (
     HELLO_KEY,
     SERVICE,
@@ -41,7 +43,7 @@ from terngrad.service.messages import (
     split_frame,
 )
 from terngrad.service.security import Tls, is_loopback, listening_address, serial_of
-from terngrad.service.streams import Outbox, identity
+from terngrad.service.streams import Outbox, identity, offer_metadata
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.certificates import make_certificates
 from terngrad.testing.strangers import WORKERS, hello_of, stranger
@@ -134,6 +136,29 @@ def test_several_ps_compute_operations_of_many_pieces(servers):
         for step in (5, 6):
             for result in run(clients, contents, f"sum {step}", step=step):
                 np.testing.assert_array_equal(result.view("<f4"), contents[0] + contents[1])
+
+
+@pytest.mark.parametrize("reachable", [True, False])
+def test_frames_take_the_data_connections_where_workers_reach_them(reachable, monkeypatch, capsys):
+    sent, send = [], DataConnection.send
+    monkeypatch.setattr(DataConnection, "send", lambda s, m: (sent.append(len(m)), send(s, m)))
+    if not reachable:
+        (nowhere,) = free_addresses(1)
+        port = int(nowhere.rpartition(":")[2])
+        offer = lambda _, token: offer_metadata(port, token)
+        monkeypatch.setattr(data_listener, "offer_metadata", offer)
+    content = np.ones(100, "<f4")
+    with serving() as (_, hosts), joined(hosts) as clients:
+        for result in run(clients, [content, content]):
+            np.testing.assert_array_equal(result.view("<f4"), 2 * content)
+    told = capsys.readouterr().out
+    if reachable:
+        assert sum(size > 400 for size in sent) == 4  # two pushes and two results
+        assert "over gRPC" not in told
+    else:
+        assert not sent
+        assert f"({hosts[0]}): gradients travel over gRPC, which takes longer: no" in told
+        assert f"to port {port}: [Errno 111] Connection refused" in told
 
 
 @pytest.mark.parametrize("density", [0.0, 0.1, 1.0])

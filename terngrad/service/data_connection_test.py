@@ -1,0 +1,186 @@
+"""Data connections: what arrives over them, and who gets one."""
+
+import contextlib
+import socket
+import threading
+from concurrent import futures
+
+import pytest
+
+from terngrad.service import data_listener
+from terngrad.service.data_connection import TOKEN_BYTES, dial
+from terngrad.service.data_listener import MOST_STRANGERS, DataListener
+from terngrad.service.members import Members
+from terngrad.service.messages import MOVE, FrameError
+from terngrad.service.streams import LONGEST_PUSH, Outbox, read_offer
+from terngrad.testing.certificates import make_certificates
+
+SECS = 60.0
+SIZES = (0, 1, 5, (1 << 16) - 1, 1 << 16, LONGEST_PUSH)
+
+
+@pytest.fixture(name="tls", params=[False, True], ids=["plain", "tls"], scope="module")
+def _tls(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("certificates")
+    return make_certificates(folder, "authority", "all") if request.param else None
+
+
+@contextlib.contextmanager
+def listening(tls=None):
+    listener = DataListener(tls, SECS)
+    listener.start("127.0.0.1")
+    try:
+        yield listener
+    finally:
+        listener.close()
+
+
+def connect(offer, tls=None, token=None):
+    port, own = read_offer(offer.metadata)
+    members = Members(tls) if tls else None
+    return dial(("127.0.0.1", port), token or own, members, LONGEST_PUSH, SECS)
+
+
+@contextlib.contextmanager
+def connected(tls=None):
+    """Yields the connection of a worker, and the offer of its ps."""
+    with listening(tls) as listener:
+        offer = listener.offer()
+        try:
+            yield connect(offer, tls), offer
+        finally:
+            offer.close()
+
+
+def contents():
+    return [bytes(range(256)) * (size // 256) + bytes(range(size % 256)) for size in SIZES]
+
+
+def test_messages_of_all_sizes_arrive_whole_in_both_directions_at_once(tls):
+    with connected(tls) as (worker, offer):
+        for one, other in [(worker, offer.connection), (offer.connection, worker)]:
+            threading.Thread(target=lambda o=one: [*map(o.send, contents())], daemon=True).start()
+            got = iter(other)
+            assert [bytes(next(got)) for _ in SIZES] == contents()
+
+
+def test_a_cut_ends_who_reads_and_who_sends(tls):
+    with connected(tls) as (worker, _):
+        ended = []
+
+        def send():
+            with contextlib.suppress(OSError):
+                while True:
+                    worker.send(bytes(1 << 20))
+            ended.append("sender")
+
+        def read():
+            assert [*worker] == []
+            ended.append("reader")
+
+        threads = [threading.Thread(target=each, daemon=True) for each in (send, read)]
+        for thread in threads:
+            thread.start()
+        worker.cut()  # nobody has read anything: the sender waits
+        for thread in threads:
+            thread.join(SECS)
+        assert sorted(ended) == ["reader", "sender"]
+
+
+@pytest.mark.parametrize("sent", [b"", b"\1", b"\4\0\0\0abc"])
+def test_what_ends_within_a_message_yields_nothing(sent):
+    with connected() as (worker, offer):
+        worker._socket.sendall(sent)
+        worker.cut()
+        assert [*offer.connection] == []
+
+
+@pytest.mark.parametrize("first", [1, 100_000, 290_000])
+def test_a_reader_does_not_wait_for_more_than_its_message_has_left(tls, first):
+    """The system wakes it for 256 KB at once, or for what is left."""
+    message = bytes(range(250)) * 1200
+    with connected(tls) as (worker, offer), futures.ThreadPoolExecutor() as pool:
+        worker._socket.sendall(len(message).to_bytes(4, "little") + message[:first])
+        got = pool.submit(next, iter(offer.connection))
+        assert not futures.wait([got], 0.1).done  # meanwhile it may have taken what is there
+        worker._socket.sendall(message[first:])
+        assert got.result(SECS) == message
+
+
+def test_a_message_that_is_too_long_is_refused():
+    with connected() as (worker, offer):
+        worker.send(bytes(LONGEST_PUSH + 1))
+        with pytest.raises(FrameError, match=rf"has {LONGEST_PUSH + 1} bytes; allowed are"):
+            next(iter(offer.connection))
+
+
+def test_a_token_serves_once_and_no_longer_than_its_stream():
+    with listening() as listener:
+        offer, other = listener.offer(), listener.offer()
+        connect(offer)
+        other.close()
+        for refused, token in [(offer, None), (other, None), (offer, bytes(TOKEN_BYTES))]:
+            with pytest.raises(OSError, match=r"did not accept|reset"):
+                connect(refused, token=token)
+        assert not other.connection
+        assert not listener._offers
+
+
+def test_a_certificate_for_another_host_or_of_another_authority_is_refused(tmp_path):
+    good = make_certificates(tmp_path, "authority", "good")
+    elsewhere = make_certificates(tmp_path, "authority", "elsewhere", ("DNS:other.host",))
+    foreign = make_certificates(tmp_path, "stranger", "foreign")
+    for ps, worker in [(elsewhere, good), (good, foreign), (foreign, good)]:
+        with listening(ps) as listener:
+            offer = listener.offer()
+            with pytest.raises(OSError, match=r"certificate|TLS"):
+                connect(offer, worker)
+            assert not offer.connection
+    with listening(good) as listener, pytest.raises(OSError, match=r"did not accept|reset"):
+        connect(listener.offer())  # without TLS
+
+
+def test_strangers_are_few_and_leave_room_in_time(monkeypatch):
+    monkeypatch.setattr(data_listener, "_TOKEN_SECS", 0.5)
+    with listening() as listener, contextlib.ExitStack() as held:
+        offer = listener.offer()
+        port, _ = read_offer(offer.metadata)
+        silent = [
+            held.enter_context(socket.create_connection(("127.0.0.1", port)))
+            for _ in range(MOST_STRANGERS + 5)
+        ]
+        for each in silent:  # the last ones at once, the others when their time is over
+            each.settimeout(SECS)
+            assert each.recv(1) == b""
+        connect(offer)
+        assert offer.connection
+
+
+def test_a_worker_that_moves_without_a_connection_is_refused():
+    with listening() as listener:
+        messages = listener.offer().received([b"one", MOVE, b"two"])
+        assert next(messages) == b"one"
+        with pytest.raises(FrameError, match="moves to a data connection that it has not opened"):
+            next(messages)
+
+
+def test_messages_take_the_connection_only_after_the_worker_has_moved():
+    with connected() as (worker, offer):
+        outbox = Outbox()
+        sent = offer.sent(outbox)
+        outbox.put(b"over the stream")
+        assert next(sent) == b"over the stream"
+        received = offer.received([MOVE])
+        worker.send(b"up")
+        assert next(received) == b"up"
+        outbox.put(b"down")
+        outbox.close()
+        assert not [*sent]
+        assert next(iter(worker)) == b"down"
+
+
+def test_nothing_is_offered_where_nothing_listens():
+    listener = DataListener(None, SECS)
+    listener.start("192.0.2.1")  # of no machine
+    assert listener.offer().metadata == ()
+    assert read_offer(()) is None
