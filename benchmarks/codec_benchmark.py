@@ -156,10 +156,8 @@ def _updates(kernels: Kernels, size: int, optimizer: str) -> dict[str, Task]:
     codes = tf.constant(draws.integers(0, 1 << 32, (words, 2), np.uint32))
     units, nodes = tf.constant([0.01]), tf.Variable(_NODES)
     variables = [tf.Variable(tf.zeros([size]))]
-    chosen, averages = (
-        make_optimizer(optimizer, variables, 0.9, kernels),
-        MovingAverages(variables, 0.999),
-    )
+    chosen = make_optimizer(optimizer, variables, 0.9, kernels)
+    averages = MovingAverages(variables, 0.999)
     rate, step = tf.constant(0.01), tf.constant(3, tf.int64)
 
     def in_passes(*, averaged: bool) -> None:

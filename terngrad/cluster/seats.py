@@ -72,7 +72,8 @@ class Seats:
                 raise MembershipError(f"{', '.join(absent)} did not connect to this worker")
             mine |= self._taken
         for each in mine.values():
-            end_if_silent(each, timeout_secs)
+            each.settimeout(None)
+            end_if_silent(each, 2 * timeout_secs)  # a last resort: the processes watch each other
         return mine
 
     def close(self) -> None:

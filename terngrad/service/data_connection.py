@@ -22,10 +22,11 @@ from terngrad.service.messages import FrameError
 
 TOKEN_BYTES = 16
 ACCEPTED = b"\x01"  # the answer of the ps to a token
-_DIAL_SECS = 3.0  # for each step: a firewall may swallow the attempt
+_DIAL_SECS = 2.0  # for each step: a firewall may swallow the attempt
 _SIZE_BYTES = 4  # before each message: its length, little-endian
 _JOINED_BYTES = 1 << 16  # shorter messages travel with their length in one packet
 _READ_BYTES = 1 << 18  # that wake a reader: fewer would wake it for each packet
+_LONGEST_SLEEP_MS = 1000  # of a reader: old systems do not make room for as many
 
 
 class DataConnection:
@@ -39,13 +40,15 @@ class DataConnection:
         Args:
           connected: the socket.
           longest: most bytes of a message; longer ones are refused.
-          timeout_secs: time after which a silent process is lost.
+          timeout_secs: time after which a silent process is lost. This ends a silent connection
+            sooner, so that who uses it can open another.
         """
         self._socket, self._longest = connected, longest
         weakref.finalize(self, connected.close)  # when no thread uses it any more
         self._readable = select.poll()
         self._readable.register(connected, select.POLLIN)
-        end_if_silent(connected, timeout_secs)
+        connected.settimeout(None)
+        end_if_silent(connected, timeout_secs / 2)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def send(self, message: bytes) -> None:
@@ -60,6 +63,11 @@ class DataConnection:
         else:
             self._socket.sendall(size)
             self._socket.sendall(message)
+
+    def end(self) -> None:
+        """Tells the other side that this one sends no more."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
 
     def cut(self) -> None:
         """Ends the connection; what was sent still arrives, unless messages are left unread."""
@@ -99,7 +107,7 @@ class DataConnection:
         few = min(len(view), _READ_BYTES)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, few)
         while True:
-            self._readable.poll()
+            self._readable.poll(_LONGEST_SLEEP_MS)
             with contextlib.suppress(BlockingIOError):
                 return self._socket.recv_into(view, 0, socket.MSG_DONTWAIT)
 

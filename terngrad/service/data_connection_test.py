@@ -5,17 +5,20 @@ import socket
 import threading
 from concurrent import futures
 
+import grpc
 import pytest
 
-from terngrad.service import data_listener
+from terngrad.service import data_listener, moved_stream
 from terngrad.service.data_connection import TOKEN_BYTES, dial
-from terngrad.service.data_listener import MOST_STRANGERS, DataListener
+from terngrad.service.data_listener import DataListener
 from terngrad.service.members import Members
-from terngrad.service.messages import MOVE, FrameError
+from terngrad.service.messages import MOVE, FrameError, Header, OperationMessage, join_frame
+from terngrad.service.moved_stream import move
 from terngrad.service.streams import LONGEST_PUSH, Outbox, read_offer
 from terngrad.testing.certificates import make_certificates
 
 SECS = 60.0
+DECLARATION = join_frame(Header(declared=OperationMessage(name="sum")))
 SIZES = (0, 1, 5, (1 << 16) - 1, 1 << 16, LONGEST_PUSH)
 
 
@@ -27,7 +30,7 @@ def _tls(request, tmp_path_factory):
 
 @contextlib.contextmanager
 def listening(tls=None):
-    listener = DataListener(tls, SECS)
+    listener = DataListener(tls, SECS, 2, print)
     listener.start("127.0.0.1")
     try:
         yield listener
@@ -140,26 +143,24 @@ def test_a_certificate_for_another_host_or_of_another_authority_is_refused(tmp_p
         connect(listener.offer())  # without TLS
 
 
-def test_strangers_are_few_and_leave_room_in_time(monkeypatch):
-    monkeypatch.setattr(data_listener, "_TOKEN_SECS", 0.5)
+def test_strangers_are_few_and_never_keep_a_worker_out(monkeypatch):
     with listening() as listener, contextlib.ExitStack() as held:
         offer = listener.offer()
         port, _ = read_offer(offer.metadata)
-        silent = [
-            held.enter_context(socket.create_connection(("127.0.0.1", port)))
-            for _ in range(MOST_STRANGERS + 5)
-        ]
-        for each in silent:  # the last ones at once, the others when their time is over
-            each.settimeout(SECS)
-            assert each.recv(1) == b""
+        call = lambda: held.enter_context(socket.create_connection(("127.0.0.1", port), SECS))
+        silent = [call() for _ in range(2 + 32)]
         connect(offer)
-        assert offer.connection
+        assert silent[0].recv(1) == b""  # the oldest one made room
+        monkeypatch.setattr(data_listener, "_TOKEN_SECS", 0.2)
+        late = call()
+        late.sendall(b"1")
+        assert late.recv(1) == b""
 
 
 def test_a_worker_that_moves_without_a_connection_is_refused():
     with listening() as listener:
-        messages = listener.offer().received([b"one", MOVE, b"two"])
-        assert next(messages) == b"one"
+        messages = listener.offer().received([DECLARATION, MOVE, DECLARATION])
+        assert next(messages) == DECLARATION
         with pytest.raises(FrameError, match="moves to a data connection that it has not opened"):
             next(messages)
 
@@ -180,7 +181,87 @@ def test_messages_take_the_connection_only_after_the_worker_has_moved():
 
 
 def test_nothing_is_offered_where_nothing_listens():
-    listener = DataListener(None, SECS)
+    told = []
+    listener = DataListener(None, SECS, 2, told.append)
     listener.start("192.0.2.1")  # of no machine
     assert listener.offer().metadata == ()
     assert read_offer(()) is None
+    assert told[0].startswith("Gradients travel over gRPC, which takes longer: [Errno")
+
+
+def test_a_machine_without_ipv6_listens_at_all_its_addresses(monkeypatch):
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
+    listener = DataListener(None, SECS, 2, print)
+    listener.start("::")
+    offer = listener.offer()
+    connect(offer)
+    assert offer.connection
+    listener.close()
+    assert listener.offer().metadata == ()
+
+
+class Call:
+    """A stream of gRPC that a test ends."""
+
+    def __init__(self):
+        self.over, self.cancelled, self.callbacks = threading.Event(), False, []
+
+    def __iter__(self):
+        self.over.wait(SECS)
+        return iter([b"sent before the stream moved"])
+
+    def add_callback(self, callback):
+        self.callbacks.append(callback)
+        return True
+
+    def end(self):
+        self.over.set()
+        for callback in self.callbacks:
+            callback()
+
+    def cancel(self):
+        self.cancelled = True
+        self.end()
+
+    def code(self):
+        self.over.wait(SECS)
+        return grpc.StatusCode.OK
+
+
+@contextlib.contextmanager
+def moved():
+    """Yields a moved stream of a worker, and what its ps has of it."""
+    with connected() as (worker, offer):
+        stream, outbox = Call(), Outbox()
+        call, to_ps = move(stream, outbox, worker)
+        assert next(iter(outbox)) == MOVE
+        yield stream, call, to_ps, offer.connection
+
+
+def test_the_goodbye_is_the_last_that_a_ps_reads_before_it_ends_the_stream():
+    with moved() as (stream, call, to_ps, of_ps):
+        to_ps.put(b"goodbye")
+        to_ps.close()
+        assert [*of_ps] == [b"goodbye"]
+        of_ps.send(b"last result")
+        of_ps.cut()
+        stream.end()
+        assert [*call] == [b"last result"]
+        assert not stream.cancelled
+
+
+def test_the_end_of_a_stream_ends_its_connection():
+    with moved() as (stream, call, _, of_ps), futures.ThreadPoolExecutor() as pool:
+        reading = pool.submit(list, call)
+        stream.end()
+        assert reading.result(SECS) == []
+        assert [*of_ps] == []
+
+
+def test_a_stream_whose_connection_alone_breaks_is_cancelled(monkeypatch):
+    monkeypatch.setattr(moved_stream, "_END_SECS", 0.1)
+    with moved() as (stream, call, _, of_ps):
+        of_ps.end()
+        assert [*call] == []
+        assert stream.cancelled
+        assert [*of_ps] == []

@@ -13,18 +13,14 @@ from collections.abc import Callable, Iterable, Iterator
 from terngrad.cluster.encrypted import EncryptedSocket
 from terngrad.service.data_connection import ACCEPTED, TOKEN_BYTES, DataConnection
 from terngrad.service.members import Members
-from terngrad.service.messages import MOVE, FrameError
+from terngrad.service.messages import FrameError, split_frame
 from terngrad.service.security import Tls
 from terngrad.service.streams import LONGEST_PUSH, Outbox, offer_metadata
 
-MOST_STRANGERS = 32  # connections at a time whose callers have shown no token yet
-_TOKEN_SECS = 5.0  # in which they must send some of it
+_MORE_STRANGERS = 32  # callers at a time who have shown no token, besides as many as workers
+_TOKEN_SECS = 5.0  # in which they must
+_SHORTEST_SECS = 0.01
 _PAUSE_SECS = 0.1  # after an error, such as a lack of descriptors
-
-
-def most_connections(workers: int) -> int:
-    """Returns how many connections a ps may have here."""
-    return 2 * workers + MOST_STRANGERS  # a worker may come back before its last one has ended
 
 
 class Offer:
@@ -74,10 +70,11 @@ class Offer:
         """Yields the messages of a stream, and from the worker's notice on those of the connection.
 
         Raises:
-          FrameError: the worker uses a connection that it has not opened, or a message is too long.
+          FrameError: the worker uses a connection that it has not opened, a message is too long,
+            or none.
         """
         for message in stream:
-            if message != MOVE:
+            if not split_frame(message)[0].moves:
                 yield message
                 continue
             if not self.connection:
@@ -99,47 +96,59 @@ class Offer:
 
 
 class DataListener:
-    """Listens at a port that the system chooses, for callers who know a token."""
+    """Listens at a port that the system chooses, for callers who know a token.
 
-    def __init__(self, tls: Tls | None, timeout_secs: float) -> None:
+    Attributes:
+      most_connections: that a ps may have here.
+    """
+
+    def __init__(
+        self, tls: Tls | None, timeout_secs: float, workers: int, tell: Callable[[str], object]
+    ) -> None:
         """Does not listen yet.
 
         Args:
           tls: certificates; None = plain text.
           timeout_secs: see `DataConnection`.
+          workers: number of workers, which may all come at once.
+          tell: writes a line to the log.
 
         Raises:
           OSError, ValueError: see `Members`.
         """
         self._members = Members(tls) if tls else None
-        self._timeout_secs = timeout_secs
+        self._timeout_secs, self._tell = timeout_secs, tell
+        self._most_strangers = workers + _MORE_STRANGERS
+        self.most_connections = 2 * workers + self._most_strangers  # an old one may still be there
         self._offers: dict[bytes, Offer] = {}
-        self._strangers = threading.Semaphore(MOST_STRANGERS)
+        self._strangers: dict[socket.socket, None] = {}  # the oldest first
+        self._lock = threading.Lock()
         self._listening: socket.socket | None = None
 
     def start(self, host: str) -> None:
         """Listens at a host's address; offers nothing if this is not possible."""
-        with contextlib.suppress(OSError):
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            self._listening = socket.create_server(
-                (host, 0), family=family, backlog=MOST_STRANGERS, dualstack_ipv6=host == "::"
-            )
-            threading.Thread(target=self._accept, args=(self._listening,), daemon=True).start()
+        try:
+            self._listening = _listen(host, self._most_strangers)
+        except OSError as error:
+            self._tell(f"Gradients travel over gRPC, which takes longer: {error}")
+            return
+        threading.Thread(target=self._accept, args=(self._listening,), daemon=True).start()
 
     def close(self) -> None:
         """Listens no longer; open connections stay."""
-        if self._listening:
+        listening, self._listening = self._listening, None
+        if listening:
             with contextlib.suppress(OSError):
-                self._listening.shutdown(socket.SHUT_RDWR)  # ends `accept`
-            self._listening.close()
+                listening.shutdown(socket.SHUT_RDWR)  # ends `accept`
+            listening.close()
 
     def offer(self) -> Offer:
         """Returns an offer for one stream."""
-        if not self._listening:
+        if not (listening := self._listening):
             return Offer()
         token = secrets.token_bytes(TOKEN_BYTES)
-        port = self._listening.getsockname()[1]
         withdraw = lambda: self._offers.pop(token, None)
+        port = listening.getsockname()[1]
         offer = Offer(offer_metadata(port, token), withdraw, self._timeout_secs)
         self._offers[token] = offer
         return offer
@@ -151,25 +160,60 @@ class DataListener:
             except OSError:
                 time.sleep(_PAUSE_SECS)
                 continue
-            if self._strangers.acquire(blocking=False):
-                threading.Thread(target=self._admit, args=(connected,), daemon=True).start()
-            else:  # a flood: workers do without
-                connected.close()
+            with self._lock:
+                if len(self._strangers) >= self._most_strangers:
+                    oldest = next(iter(self._strangers))
+                    del self._strangers[oldest]
+                    with contextlib.suppress(OSError):  # it may have ended by itself
+                        socket.socket.shutdown(oldest, socket.SHUT_RDWR)
+                self._strangers[connected] = None
+            threading.Thread(target=self._meet, args=(connected,), daemon=True).start()
 
-    def _admit(self, connected: socket.socket | EncryptedSocket) -> None:
+    def _meet(self, connected: socket.socket) -> None:
         """Gives a connection to the offer whose token its caller shows, or ends it."""
+        end: socket.socket | EncryptedSocket = connected
         try:
-            connected.settimeout(_TOKEN_SECS)
             if self._members:
-                connected = EncryptedSocket(connected, self._members.server, server_side=True)
-            token = b""
-            while len(token) < TOKEN_BYTES and (more := connected.recv(TOKEN_BYTES - len(token))):
-                token += more
-            if (offer := self._offers.get(token)) and offer.take(connected):
-                connected.sendall(ACCEPTED)
+                end = EncryptedSocket(connected, self._members.server, server_side=True)
+            offer = self._offers.get(_read_token(end))
+            with self._lock:
+                self._strangers.pop(connected, None)
+            if offer and offer.take(end):
+                end.sendall(ACCEPTED)
             else:
-                connected.close()
+                end.close()
         except OSError:
-            connected.close()
+            end.close()
         finally:
-            self._strangers.release()
+            with self._lock:
+                self._strangers.pop(connected, None)
+
+
+def _listen(host: str, backlog: int) -> socket.socket:
+    """Listens at any port of a host's address, or of all addresses.
+
+    Raises:
+      OSError: this is not possible.
+    """
+    if host == "::" and not socket.has_dualstack_ipv6():
+        host = ""
+    if ":" not in host:
+        return socket.create_server((host, 0), backlog=backlog)
+    is_any = host == "::"
+    family = socket.AF_INET6
+    return socket.create_server((host, 0), family=family, backlog=backlog, dualstack_ipv6=is_any)
+
+
+def _read_token(end: socket.socket | EncryptedSocket) -> bytes:
+    """Returns what a caller sends first; waits for it as long as it may take.
+
+    Raises:
+      OSError: it does not come in time.
+    """
+    token, deadline = b"", time.monotonic() + _TOKEN_SECS
+    while len(token) < TOKEN_BYTES:
+        end.settimeout(max(_SHORTEST_SECS, deadline - time.monotonic()))
+        if not (more := end.recv(TOKEN_BYTES - len(token))):
+            break
+        token += more
+    return token

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import threading
 from collections.abc import Callable, Sequence
@@ -32,7 +33,9 @@ class GrpcNetwork:
     ) -> None:
         """Sends nothing yet; see `Client` for the arguments."""
         self._timeout_secs, self._ps_hosts = timeout_secs, ps_hosts
-        self._members = Members(tls) if tls else None
+        # Whether a certificate is withdrawn, the ps alone looks, as for the streams.
+        self._members = Members(dataclasses.replace(tls, deny="")) if tls else None
+        self._closed_ports: set[tuple[int, int]] = set()  # of ps, that could not be reached
         self._channels = [open_channel(host, tls, timeout_secs) for host in ps_hosts]
         self._introductions = [
             hello(rank, ps, ps_hosts, worker_hosts, rules) for ps in range(len(ps_hosts))
@@ -41,23 +44,29 @@ class GrpcNetwork:
     def open(self, ps: int, method: str, events: LinkEvents, *, waits: bool = True) -> GrpcLink:
         """See `Network`."""
         channel, introduction = self._channels[ps], self._introductions[ps]
-        dial = functools.partial(self._dial, ps)
+        connect = functools.partial(self._connect, ps)
         return GrpcLink(
-            channel, method, introduction, self._timeout_secs, events, dial, waits=waits
+            channel, method, introduction, self._timeout_secs, events, connect, waits=waits
         )
 
-    def _dial(self, ps: int, call: grpc.Call) -> DataConnection | None:
+    def _connect(self, ps: int, call: grpc.Call) -> DataConnection | None:
         """Opens the data connection that a ps has offered; None if there is none."""
         if not (offer := read_offer(call.initial_metadata())):
             return None
         port, token = offer
+        if (ps, port) in self._closed_ports:
+            return None
         host, _ = split_address(self._ps_hosts[ps])
         try:
             return dial((host, port), token, self._members, LONGEST_RESULT, self._timeout_secs)
         except OSError as error:
+            if not call.is_active():  # the ps has ended, or this worker does
+                return None
+            self._closed_ports.add((ps, port))
             print(
                 f"{ps_name(ps, self._ps_hosts)}: gradients travel over gRPC, which takes longer: "
-                f"no connection to port {port}: {error}"
+                f"no connection to port {port}: {error}",
+                flush=True,
             )
             return None
 

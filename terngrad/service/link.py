@@ -57,7 +57,8 @@ class GrpcLink:
         call, self._outbox = self._open() if waits else (None, Outbox())
         if call:
             self._is_up.set()
-        self._thread = threading.Thread(target=self._run, args=(call,), daemon=True)
+        self._first = call
+        self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
         """See `Link`."""
@@ -101,15 +102,16 @@ class GrpcLink:
             outbox.put(self._last_message)
         outbox.close()
 
-    def _run(self, call: grpc.Call | MovedCall | None) -> None:
+    def _run(self) -> None:
         try:
-            self._follow(call)
+            self._follow()
         except Exception as error:  # otherwise the worker would wait forever
             self._events.on_loss(f"{self._name} sent a message that cannot be read: {error!r}")
             raise
 
-    def _follow(self, call: grpc.Call | MovedCall | None) -> None:
+    def _follow(self) -> None:
         """Reads one stream after another; the first may have to be opened."""
+        call, self._first = self._first, None  # a stream that has ended is kept nowhere
         why = ""
         while call or (call := self._open_another(why)):
             try:

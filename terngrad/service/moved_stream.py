@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator
 
@@ -20,17 +21,25 @@ class MovedCall:
     def __init__(self, call: grpc.Call, connection: DataConnection) -> None:
         """When the stream ends, the connection ends, too."""
         self._call, self._connection = call, connection
+        threading.Thread(target=self._drain, daemon=True).start()
         if not call.add_callback(connection.cut):
             connection.cut()
 
     def __iter__(self) -> Iterator[memoryview]:
         """Yields the messages from the ps until both have ended."""
         yield from self._connection
+        self._connection.cut()
         timer = threading.Timer(_END_SECS, self._call.cancel)  # if only the connection broke
         timer.daemon = True
         timer.start()
         self._call.code()
         timer.cancel()
+
+    def _drain(self) -> None:
+        """Reads what the ps sent over the stream before it moved: unread, it would hide the end."""
+        with contextlib.suppress(grpc.RpcError):
+            for _ in self._call:
+                pass
 
     def code(self) -> grpc.StatusCode:
         """Waits for the end of the stream; returns why it ended."""
@@ -54,6 +63,7 @@ def move(call: grpc.Call, outbox: Outbox, connection: DataConnection) -> tuple[M
         try:
             for message in moved:
                 connection.send(message)
+            connection.end()
         except OSError:  # who reads notices it, too
             connection.cut()
         finally:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import grpc
 from google.protobuf.message import DecodeError
 
+from terngrad.cluster.channel import PortError
 from terngrad.exchange.parameter_server.coordination.coordinator import Coordinator
 from terngrad.exchange.parameter_server.coordination.situation import Rules
 from terngrad.exchange.parameter_server.server.aggregator import Aggregator
@@ -64,7 +65,9 @@ class Server:
         )
         self._beat_secs = min(_LONGEST_BEAT_SECS, rules.timeout_secs / 4)
         self._stop = threading.Event()
-        self._data = data_listener.DataListener(tls, rules.timeout_secs)
+        self._data = data_listener.DataListener(
+            tls, rules.timeout_secs, len(worker_hosts), self._log
+        )
         methods = {"Exchange": self._exchange, "Meet": self._meet}
         self._listener = Listener(
             self._gate,
@@ -72,14 +75,17 @@ class Server:
             rules.timeout_secs,
             tls,
             methods,
-            data_listener.most_connections(len(worker_hosts)),
+            self._data.most_connections,
         )
 
     def start(self, address: str) -> int:
         """Listens at "host:port"; see `Listener.start`."""
-        port = self._listener.start(address)
         self._data.start(address.rpartition(":")[0].strip("[]"))
-        return port
+        try:
+            return self._listener.start(address)
+        except PortError:
+            self._data.close()
+            raise
 
     @property
     def attendance(self) -> Attendance:
@@ -143,16 +149,17 @@ class Server:
 
     def close(self) -> None:
         """Ends all streams."""
-        self._data.close()
         self._listener.close()
+        self._data.close()
         self._log.flush(is_end=True)
 
     def _exchange(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator:
         worker, outbox = self._admit(context), Outbox(context.cancel)
         if not self._service.open_exchange(worker, outbox):
             self._gate.refuse_second(context, worker)
-        stream, offer, why = _Stream(outbox, context), self._data.offer(), ""
+        stream, offer, why = _Stream(outbox, context), data_listener.Offer(), ""
         try:
+            offer = self._data.offer()
             context.add_callback(offer.close)
             context.send_initial_metadata((*WELCOME, *offer.metadata))
             take = functools.partial(self._service.take, worker, outbox)
