@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from terngrad.cluster.channel import FinishedError
 from terngrad.exchange.connection import InterruptionError
 from terngrad.exchange.parameter_server.coordination.situation import Rules
 from terngrad.exchange.parameter_server.exchange import ParameterServerConnection
@@ -93,6 +94,9 @@ def trained(rank, host, tls):
                     is_done = True
         client.meeting.leave()
         return state.numpy()
+    except FinishedError:  # its connection broke when the other one had everything, and left
+        assert int(step) == STEPS
+        return state.numpy()
     finally:
         client.close(is_done=is_done)
 
@@ -136,7 +140,7 @@ def _assert_equal_bits(request, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(10))
 def test_workers_get_equal_bits_over_a_bad_network(seed, assert_equal_bits):
     assert_equal_bits(plan(seed, PLAINTEXT, DISTURBED), tls=None)
 
@@ -147,7 +151,7 @@ def _tls(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(30, 42))
+@pytest.mark.parametrize("seed", range(30, 40))
 def test_workers_with_certificates_get_equal_bits_over_a_network_that_changes_bits(
     seed, tls, assert_equal_bits
 ):
