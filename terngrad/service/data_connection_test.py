@@ -136,7 +136,7 @@ def test_a_certificate_for_another_host_or_of_another_authority_is_refused(tmp_p
     for ps, worker in [(elsewhere, good), (good, foreign), (foreign, good)]:
         with listening(ps) as listener:
             offer = listener.offer()
-            with pytest.raises(OSError, match=r"certificate|TLS"):
+            with pytest.raises(OSError, match=r"certificate|TLS|reset"):
                 connect(offer, worker)
             assert not offer.connection
     with listening(good) as listener, pytest.raises(OSError, match=r"did not accept|reset"):
@@ -153,8 +153,9 @@ def test_strangers_are_few_and_never_keep_a_worker_out(monkeypatch):
         assert silent[0].recv(1) == b""  # the oldest one made room
         monkeypatch.setattr(data_listener, "_TOKEN_SECS", 0.2)
         late = call()
-        late.sendall(b"1")
-        assert late.recv(1) == b""
+        with contextlib.suppress(OSError):  # the ps may have ended it before it sends
+            late.sendall(b"1")
+            assert late.recv(1) == b""
 
 
 def test_a_worker_that_moves_without_a_connection_is_refused():
