@@ -160,10 +160,26 @@ def test_strangers_are_few_and_never_keep_a_worker_out(monkeypatch):
 
 def test_a_worker_that_moves_without_a_connection_is_refused():
     with listening() as listener:
-        messages = listener.offer().received([DECLARATION, MOVE, DECLARATION])
-        assert next(messages) == DECLARATION
+        messages = listener.offer().received([MOVE, DECLARATION])
         with pytest.raises(FrameError, match="moves to a data connection that it has not opened"):
             next(messages)
+
+
+def test_a_stream_that_does_not_move_is_read_to_its_end():
+    with connected() as (_, offer):
+        assert [*offer.received([DECLARATION, DECLARATION])] == [DECLARATION, DECLARATION]
+        assert [*offer.received([])] == []
+
+
+def test_the_end_of_the_connection_ends_what_is_received_while_the_stream_is_open():
+    def stream():
+        yield MOVE
+        raise AssertionError("the stream must not be read any more")
+
+    with connected() as (worker, offer):
+        worker.send(b"last")
+        worker.cut()
+        assert [*offer.received(stream())] == [b"last"]
 
 
 def test_messages_take_the_connection_only_after_the_worker_has_moved():

@@ -67,21 +67,23 @@ class Offer:
             self.connection.cut()
 
     def received(self, stream: Iterable[bytes]) -> Iterator[bytes | memoryview]:
-        """Yields the messages of a stream, and from the worker's notice on those of the connection.
+        """Yields the messages of a stream, or of the connection if the first one says so.
 
         Raises:
-          FrameError: the worker uses a connection that it has not opened, a message is too long,
-            or none.
+          FrameError: the first message is no frame, or a message of the connection is too long, or
+            the worker has not opened the connection.
         """
-        for message in stream:
-            if not split_frame(message)[0].moves:
-                yield message
-                continue
-            if not self.connection:
-                raise FrameError("a worker moves to a data connection that it has not opened")
+        messages = iter(stream)
+        if (first := next(messages, None)) is None:
+            return
+        if not split_frame(first)[0].moves:
+            yield first
+            yield from messages
+        elif self.connection:
             self._moved = True
             yield from self.connection
-            return
+        else:
+            raise FrameError("a worker moves to a data connection that it has not opened")
 
     def sent(self, outbox: Outbox) -> Iterator[bytes]:
         """Sends what is in an outbox over the connection; yields what goes over the stream."""
@@ -124,6 +126,7 @@ class DataListener:
         self._strangers: dict[socket.socket, None] = {}  # the oldest first
         self._lock = threading.Lock()
         self._listening: socket.socket | None = None
+        self._port: int | None = None  # None: this offers nothing
 
     def start(self, host: str) -> None:
         """Listens at a host's address; offers nothing if this is not possible."""
@@ -132,23 +135,23 @@ class DataListener:
         except OSError as error:
             self._tell(f"Gradients travel over gRPC, which takes longer: {error}")
             return
+        self._port = self._listening.getsockname()[1]
         threading.Thread(target=self._accept, args=(self._listening,), daemon=True).start()
 
     def close(self) -> None:
         """Listens no longer; open connections stay."""
-        listening, self._listening = self._listening, None
-        if listening:
+        self._port = None
+        if self._listening:
             with contextlib.suppress(OSError):
-                listening.shutdown(socket.SHUT_RDWR)  # ends `accept`
-            listening.close()
+                self._listening.shutdown(socket.SHUT_RDWR)  # ends `accept`
+            self._listening.close()
 
     def offer(self) -> Offer:
         """Returns an offer for one stream."""
-        if not (listening := self._listening):
+        if not (port := self._port):
             return Offer()
         token = secrets.token_bytes(TOKEN_BYTES)
         withdraw = lambda: self._offers.pop(token, None)
-        port = listening.getsockname()[1]
         offer = Offer(offer_metadata(port, token), withdraw, self._timeout_secs)
         self._offers[token] = offer
         return offer

@@ -29,7 +29,7 @@ class GrpcLink:
         introduction: Hello,
         timeout_secs: float,
         events: LinkEvents,
-        dial: Callable[[grpc.Call], DataConnection | None] = lambda call: None,
+        connect: Callable[[grpc.Call], DataConnection | None] = lambda call: None,
         *,
         waits: bool = True,
     ) -> None:
@@ -41,14 +41,14 @@ class GrpcLink:
           introduction: hello of this worker.
           timeout_secs: time limit for opening a stream.
           events: calls to the user of this link.
-          dial: returns the data connection that a stream's ps has offered, if it can be opened.
+          connect: returns the data connection that a stream's ps has offered, if it can be opened.
           waits: see `Network.open`.
 
         Raises:
           MembershipError: the ps refuses this worker, or cannot be reached in time.
         """
         self._open_stream = lambda: open_stream(channel, method, introduction, timeout_secs)
-        self._dial = dial
+        self._connect = connect
         self._name = ps_name(introduction.ps, introduction.ps_hosts)
         self._timeout_secs = timeout_secs
         self._events = events
@@ -94,7 +94,7 @@ class GrpcLink:
 
     def _open(self) -> tuple[grpc.Call | MovedCall, Outbox]:
         call, outbox = self._open_stream()
-        connection = self._dial(call)
+        connection = self._connect(call)
         return move(call, outbox, connection) if connection else (call, outbox)
 
     def _end(self, outbox: Outbox) -> None:

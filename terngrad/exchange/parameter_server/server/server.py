@@ -157,9 +157,8 @@ class Server:
         worker, outbox = self._admit(context), Outbox(context.cancel)
         if not self._service.open_exchange(worker, outbox):
             self._gate.refuse_second(context, worker)
-        stream, offer, why = _Stream(outbox, context), data_listener.Offer(), ""
+        stream, offer, why = _Stream(outbox, context), self._data.offer(), ""
         try:
-            offer = self._data.offer()
             context.add_callback(offer.close)
             context.send_initial_metadata((*WELCOME, *offer.metadata))
             take = functools.partial(self._service.take, worker, outbox)
