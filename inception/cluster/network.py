@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 from inception.flags.cluster import ClusterConfig
 from inception.flags.table import refuse
+from terngrad.cluster.addresses import is_loopback
 from terngrad.cluster.channel import PortError, split_address
 from terngrad.service import certificates, listening
-from terngrad.service.security import Tls, is_loopback
+from terngrad.service.security import Tls
 
 
 def tell_hosts(cluster: ClusterConfig) -> None:

@@ -10,19 +10,17 @@ from __future__ import annotations
 import collections
 import contextlib
 import errno
-import ipaddress
-import os
 import secrets
 import selectors
 import socket
 import time
 from collections.abc import Mapping, Sequence
 
+from terngrad.cluster.addresses import listen
 from terngrad.cluster.channel import (
     ForeignError,
     MembershipError,
     Peer,
-    PortError,
     name_of,
     split_address,
 )
@@ -61,28 +59,6 @@ def join(
     if rank == 0:
         return receive_all(listen(*split_address(address)), hosts, timeout_secs, encryption)
     return reach_chief([address], hosts, rank, timeout_secs, encryption)
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Listens at the address of `host`, or at all addresses if this machine does not have that one.
-
-    Raises:
-      PortError: this process cannot listen there, for example because the port is taken.
-    """
-    chosen = own_address(host)
-    try:
-        if chosen:
-            try:
-                return socket.create_server((chosen, port), family=_family(chosen))
-            except OSError as error:
-                if error.errno != errno.EADDRNOTAVAIL:  # a router may translate the address
-                    raise
-        if socket.has_dualstack_ipv6():
-            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
-        return socket.create_server(("", port))
-    except OSError as error:
-        reason = os.strerror(error.errno)  # without what Python adds
-        raise PortError(f"cannot listen at {host}:{port}: {reason}") from None
 
 
 def receive_all(
@@ -345,35 +321,3 @@ def _differing_hosts(mine: list, theirs: list) -> str:
         if here != there:
             return f"its host {i} is {there}, the chief's is {here}"
     return ""
-
-
-def own_address(host: str) -> str | None:
-    """Returns the address of a name; None if other machines may resolve it to another address.
-
-    Many machines resolve their own name to a loopback address, but other machines do not.
-    """
-    try:
-        found = {entry[4][0] for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
-    except OSError:
-        return None
-    if host == "localhost":
-        return "127.0.0.1" if "127.0.0.1" in found else found.pop()
-    address = found.pop()
-    if found:
-        return None
-    return None if _is_loopback(address) and not _is_literal(host) else address
-
-
-def _is_loopback(address: str) -> bool:
-    return ipaddress.ip_address(address).is_loopback
-
-
-def _is_literal(host: str) -> bool:
-    try:
-        return bool(ipaddress.ip_address(host))
-    except ValueError:
-        return False
-
-
-def _family(address: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in address else socket.AF_INET

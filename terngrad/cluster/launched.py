@@ -15,7 +15,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from terngrad.cluster.admission import listen, reach_chief, receive_all
+from terngrad.cluster.addresses import listen
+from terngrad.cluster.admission import reach_chief, receive_all
 from terngrad.cluster.channel import Peer
 from terngrad.cluster.membership import end_process
 

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from terngrad.cluster.admission import listen
+from terngrad.cluster.addresses import listen
 from terngrad.cluster.channel import MembershipError, name_of, split_address
 from terngrad.cluster.silence import end_if_silent
 
@@ -27,7 +27,7 @@ _PROOF_BYTES = 32
 _CALL_SECS = 2.0
 _RETRY_SECS = 0.1
 _STRANGER_SECS = 5.0  # for a whole introduction
-_MOST_STRANGERS = 64
+_MOST_STRANGERS = 64  # besides one for each process
 
 
 class Seats:
@@ -133,7 +133,7 @@ class Seats:
         except OSError:  # it has gone, or there are too many open files
             return
         caller.setblocking(False)
-        if len(self._waiting) == _MOST_STRANGERS:
+        if len(self._waiting) >= len(self._hosts) + _MOST_STRANGERS:
             self._send_away(selector, next(iter(self._waiting.values())))
         self._waiting[caller] = _Guest(caller, time.monotonic() + _STRANGER_SECS)
         selector.register(caller, selectors.EVENT_READ)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import numbers
 import os
+import warnings
 from collections.abc import Sequence
 
+from terngrad.cluster.addresses import is_loopback
 from terngrad.cluster.channel import MembershipError, split_address
 from terngrad.cluster.managed import launch
 from terngrad.cluster.managed.find import find
@@ -15,7 +17,7 @@ from terngrad.library import engines, serving
 from terngrad.library.engines import ENGINES
 from terngrad.library.group import Group
 from terngrad.service import certificates
-from terngrad.service.security import Tls, is_loopback
+from terngrad.service.security import Tls
 
 _NUMBERING = ("Slurm", "torchrun")  # launchers that know which tasks share a host
 _HOROVOD = "HOROVOD_SIZE"  # set by horovodrun, unless it calls mpirun
@@ -109,7 +111,9 @@ def _found(timeout_secs: float) -> Role | None:
         return Role(source="horovodrun", task_id=0, size=None, variable_update="horovod")
     try:
         return find(os.environ, 0, timeout_secs)
-    except NothingFoundError:
+    except NothingFoundError as error:
+        if os.environ.get("SLURM_NTASKS", "1") != "1":
+            warnings.warn(f"join: this process trains alone: {error}", stacklevel=3)
         return None
 
 

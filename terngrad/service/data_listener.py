@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 
+from terngrad.cluster.addresses import listen_at_any_port
 from terngrad.cluster.encrypted import EncryptedSocket
 from terngrad.service.data_connection import ACCEPTED, TOKEN_BYTES, DataConnection
 from terngrad.service.members import Members
@@ -131,7 +132,7 @@ class DataListener:
     def start(self, host: str) -> None:
         """Listens at a host's address; offers nothing if this is not possible."""
         try:
-            self._listening = _listen(host, self._most_strangers)
+            self._listening = listen_at_any_port(host, self._most_strangers)
         except OSError as error:
             self._tell(f"Gradients travel over gRPC, which takes longer: {error}")
             return
@@ -190,21 +191,6 @@ class DataListener:
         finally:
             with self._lock:
                 self._strangers.pop(connected, None)
-
-
-def _listen(host: str, backlog: int) -> socket.socket:
-    """Listens at any port of a host's address, or of all addresses.
-
-    Raises:
-      OSError: this is not possible.
-    """
-    if host == "::" and not socket.has_dualstack_ipv6():
-        host = ""
-    if ":" not in host:
-        return socket.create_server((host, 0), backlog=backlog)
-    is_any = host == "::"
-    family = socket.AF_INET6
-    return socket.create_server((host, 0), family=family, backlog=backlog, dualstack_ipv6=is_any)
 
 
 def _read_token(end: socket.socket | EncryptedSocket) -> bytes:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
+from terngrad.cluster.addresses import listening_address
 from terngrad.cluster.channel import PortError, split_address
-from terngrad.service.security import Tls, listening_address
+from terngrad.service.security import Tls
 
 
 def listen(start: Callable[[str], int], address: str, tls: Tls | None, *, is_open: bool) -> str:

@@ -10,6 +10,7 @@ import struct
 import pytest
 
 from terngrad.cluster import admission
+from terngrad.cluster.addresses import listen
 from terngrad.cluster.channel import MembershipError, split_address
 from terngrad.cluster.membership import Membership
 from terngrad.service.members import Members
@@ -71,7 +72,7 @@ def test_all_meet_and_a_stranger_hears_nothing(files):
 @pytest.mark.parametrize("said", [b"", b"{", b"\x16\x03\x01"])
 def test_a_stranger_that_has_gone_before_its_turn_ends_no_meeting(files, said):
     address, tls = free_address(), files["ours"]
-    listener = admission.listen(*split_address(address))
+    listener = listen(*split_address(address))
     with socket.create_connection(split_address(address), TIMEOUT) as stranger:
         stranger.sendall(said)
         stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

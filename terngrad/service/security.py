@@ -12,13 +12,10 @@ import dataclasses
 import ipaddress
 import os
 import re
-import socket
 import ssl
 from collections.abc import Collection
 
 import grpc
-
-from terngrad.cluster.admission import own_address
 
 _VERSION_TAG = 0xA0  # of a certificate's first field
 
@@ -126,32 +123,6 @@ class Withdrawn:
         self._serials = frozenset(_serial_in(line) for line in lines if line)
         self._seen = seen  # not before, so that a file that could not be read is read again
         return True
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach all addresses of a host."""
-    found = _addresses(host)
-    return bool(found) and all(ipaddress.ip_address(address).is_loopback for address in found)
-
-
-def listening_address(host: str, port: int, *, only_here: bool) -> str:
-    """Returns the address at which a ps listens.
-
-    Args:
-      host: name or address by which workers reach the ps.
-      port: port of the ps.
-      only_here: whether only this machine may connect; `host` is loopback.
-    """
-    address = sorted(_addresses(host))[0] if only_here else own_address(host) or "::"
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-
-
-def _addresses(host: str) -> set[str]:
-    try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError:
-        return set()
-    return {entry[4][0].partition("%")[0] for entry in found}
 
 
 def _same(name: str, host: str) -> bool:

@@ -42,7 +42,7 @@ from terngrad.service.messages import (
     join_frame,
     split_frame,
 )
-from terngrad.service.security import Tls, is_loopback, listening_address, serial_of
+from terngrad.service.security import Tls, serial_of
 from terngrad.service.streams import Outbox, identity, offer_metadata
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.certificates import make_certificates
@@ -827,15 +827,3 @@ def test_idle_connections_without_end_keep_no_worker_out(capfd):
             assert_it_works(clients)
         stop.set()
         thread.join()
-
-
-def test_only_loopback_is_this_machine_alone():
-    assert is_loopback("127.0.0.1")
-    assert is_loopback("localhost")
-    assert is_loopback("::1")
-    assert not is_loopback("0.0.0.0")
-    assert not is_loopback("192.0.2.1")
-    assert not is_loopback("no such host")
-    assert listening_address("127.0.0.1", 5, only_here=True) == "127.0.0.1:5"
-    assert listening_address("::1", 5, only_here=True) == "[::1]:5"
-    assert listening_address("192.0.2.1", 5, only_here=False) == "192.0.2.1:5"

@@ -1,0 +1,100 @@
+"""At which addresses a process listens, and which of them other machines can reach."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+import socket
+
+from terngrad.cluster.channel import PortError
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Listens at the address of `host`, or at all addresses if this machine does not have that one.
+
+    Raises:
+      PortError: this process cannot listen there, for example because the port is taken.
+    """
+    chosen = own_address(host)
+    try:
+        if chosen:
+            try:
+                return socket.create_server((chosen, port), family=_family(chosen))
+            except OSError as error:
+                if error.errno != errno.EADDRNOTAVAIL:  # a router may translate the address
+                    raise
+        if socket.has_dualstack_ipv6():
+            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+        return socket.create_server(("", port))
+    except OSError as error:
+        reason = os.strerror(error.errno)  # without what Python adds
+        raise PortError(f"cannot listen at {host}:{port}: {reason}") from None
+
+
+def listen_at_any_port(address: str, backlog: int) -> socket.socket:
+    """Listens at a port that the system chooses, of an address or, for "::", of all addresses.
+
+    Raises:
+      OSError: this is not possible.
+    """
+    if address == "::" and not socket.has_dualstack_ipv6():
+        address = ""
+    is_any = address == "::"
+    family = _family(address)
+    return socket.create_server((address, 0), family=family, backlog=backlog, dualstack_ipv6=is_any)
+
+
+def listening_address(host: str, port: int, *, only_here: bool) -> str:
+    """Returns the "address:port" at which a ps listens.
+
+    Args:
+      host: name or address by which workers reach the ps.
+      port: port of the ps.
+      only_here: whether only this machine may connect; `host` is loopback.
+    """
+    address = sorted(_addresses(host))[0] if only_here else own_address(host) or "::"
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def own_address(host: str) -> str | None:
+    """Returns the address of a name; None if other machines may resolve it to another address.
+
+    Many machines resolve their own name to a loopback address, but other machines do not.
+    """
+    found = _addresses(host)
+    if host == "localhost":
+        return "127.0.0.1" if "127.0.0.1" in found else next(iter(found), None)
+    if len(found) != 1:
+        return None
+    (address,) = found
+    return None if _is_loopback(address) and not _is_literal(host) else address
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach all addresses of a host."""
+    found = _addresses(host)
+    return bool(found) and all(map(_is_loopback, found))
+
+
+def _addresses(host: str) -> set[str]:
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return set()
+    return {entry[4][0] for entry in found}
+
+
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
+def _is_literal(host: str) -> bool:
+    try:
+        return bool(ipaddress.ip_address(host))
+    except ValueError:
+        return False
+
+
+def _family(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
