@@ -194,7 +194,7 @@ _MESH_SIGNATURES = {  # of cc/net/meshes.cc
 
 
 @functools.cache
-def load_functions(folder: str = FOLDER) -> ctypes.CDLL:
+def load_functions() -> ctypes.CDLL:
     """Returns the functions of cc/lib/functions.cc and cc/net/meshes.cc, which need no tensors.
 
     Raises:
@@ -202,8 +202,8 @@ def load_functions(folder: str = FOLDER) -> ctypes.CDLL:
     """
     import tensorflow as tf  # not at the top: the build and setup.py run without it
 
-    load(folder)  # first: TensorFlow finds no ops in a library that is already loaded
-    functions = ctypes.CDLL(find(tf.version.VERSION, folder))
+    load()  # first: TensorFlow finds no ops in a library that is already loaded
+    functions = ctypes.CDLL(find(tf.version.VERSION))
     return _declared(functions, _SIGNATURES | _MESH_SIGNATURES)
 
 

@@ -1,5 +1,3 @@
-#include <algorithm>
-#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -9,6 +7,8 @@
 
 #include "absl/status/status.h"
 #include "terngrad/cc/kernels/common.h"
+#include "terngrad/cc/kernels/decoding.h"
+#include "terngrad/cc/kernels/encoding.h"
 #include "terngrad/cc/kernels/sources.h"
 #include "terngrad/cc/kernels/targets.h"
 #include "terngrad/cc/net/meshes.h"
@@ -26,17 +26,6 @@ using tensorflow::Tensor;
 using tensorflow::TensorShape;
 using tensorflow::thread::ThreadPool;
 using tsl::profiler::TraceMe;
-
-using Ending = std::function<void(const std::string& failure)>;
-
-constexpr int64_t kFewRows = 512;  // decoded sooner than a thread wakes
-
-// Keeps memory until all of it is sent. While somebody holds a tensor, no other
-// op writes to it.
-struct Held {
-  Tensor input;
-  Tensor output;
-};
 
 // What the ops of a mesh share.
 class MeshOp : public AsyncOpKernel {
@@ -152,152 +141,6 @@ class JoinOp : public MeshOp {
 
  private:
   TensorShape shape_;
-};
-
-// Decodes a sum piece by piece, as the pieces come, on the threads of a pool.
-class Decoding : public std::enable_shared_from_this<Decoding> {
- public:
-  // `held.output` has the sums. They and the targets live until `ending`.
-  Decoding(const Declaration& declaration, Held held,
-           std::vector<Target> targets, ThreadPool* threads)
-      : kernels_(*declaration.kernels),
-        held_(std::move(held)),
-        sums_{held_.output.flat<uint32_t>().data(), declaration.planes_out()},
-        targets_(std::move(targets)),
-        threads_(threads) {}
-
-  const Held& held() const { return held_; }
-  void set_ending(Ending ending) { ending_ = std::move(ending); }
-
-  // Decodes rows of the sum, soon.
-  void Begin(int64_t first, int64_t count) {
-    ++left_;
-    if (count <= kFewRows) return Decode(first, count);
-    threads_->Schedule([self = shared_from_this(), first, count] {
-      const tensorflow::port::ScopedFlushDenormal flush;
-      self->Decode(first, count);
-    });
-  }
-
-  // No more rows will come. Ends the op when those that came are decoded.
-  void Finish(const std::string& failure) {
-    failure_ = failure;
-    Leave();
-  }
-
- private:
-  void Decode(int64_t first, int64_t count) {
-    kernels_.decode(sums_, targets_.data(), targets_.size(), first,
-                    first + count);
-    Leave();
-  }
-
-  void Leave() {
-    if (--left_) return;
-    const Ending ending =
-        std::move(ending_);  // frames may be queued for longer
-    ending(failure_);
-  }
-
-  const Kernels& kernels_;
-  const Held held_;
-  const Planes sums_;
-  const std::vector<Target> targets_;
-  ThreadPool* const threads_;
-  Ending ending_;
-  std::string failure_;
-  std::atomic<int64_t> left_{1};  // pieces, and one for `Finish`
-};
-
-// What an op encodes: `gradients` hold what the sources point to. Codes go to
-// `codes`, its output and the input of the mesh's operation.
-struct Bucket {
-  Sources sources;
-  std::vector<Tensor> gradients;
-  Tensor codes;
-};
-
-absl::Status ReadBucket(OpKernelContext* context, const SourcesReader& reader,
-                        Bucket* bucket) {
-  TF_RETURN_IF_ERROR(reader.Read(context, &bucket->sources));
-  tensorflow::OpInputList inputs;
-  TF_RETURN_IF_ERROR(context->input_list("gradients", &inputs));
-  bucket->gradients.assign(inputs.begin(), inputs.end());
-  Tensor* output;
-  const int64_t rows = WordsOf(bucket->sources.elements);
-  TF_RETURN_IF_ERROR(
-      context->allocate_output("codes", TensorShape({rows, 2}), &output));
-  bucket->codes = *output;
-  return absl::OkStatus();
-}
-
-// Encodes a bucket part by part, on the threads of a pool, and offers each part
-// to the mesh, which sends it while the next one is encoded.
-class Encoding : public std::enable_shared_from_this<Encoding> {
- public:
-  Encoding(std::shared_ptr<Mesh> mesh, int operation, const Plan& plan,
-           Bucket bucket)
-      : mesh_(std::move(mesh)),
-        operation_(operation),
-        kernels_(plan.declaration().kernels),
-        bucket_(std::move(bucket)) {
-    const int rank = mesh_->rank();
-    for (const int to : plan.Receivers(rank)) {
-      const Range range = plan.Sent(0, rank, to);
-      for (uint32_t chunk = 0; chunk < range.chunks; ++chunk) {
-        const int64_t first = range.First(chunk);
-        parts_.push_back({to, chunk, first, first + range.Count(chunk)});
-      }
-    }
-  }
-
-  // Encodes the parts for this use of the operation, which adds codes.
-  void Begin(uint64_t use, ThreadPool* threads) {
-    use_ = use;
-    threads_ = threads;
-    const int parts = parts_.size();
-    const int count = std::min(threads->NumThreads(), parts);
-    for (int i = 0; i < count; ++i) Continue();
-  }
-
- private:
-  struct Part {
-    int to;
-    uint32_t chunk;
-    int64_t begin, end;  // groups of codes
-  };
-
-  // Each part is a task of its own: what else the pool has to do, such as
-  // decoding, comes in between.
-  void Continue() {
-    if (next_ >= parts_.size()) return;
-    threads_->Schedule([self = shared_from_this()] { self->EncodeNext(); });
-  }
-
-  void EncodeNext() {
-    const size_t i = next_++;
-    if (i >= parts_.size()) return;
-    const Part& part = parts_[i];
-    Encode(part.begin, part.end);
-    if (mesh_->Offer(use_, operation_, part.to, part.chunk)) Continue();
-  }
-
-  void Encode(int64_t begin, int64_t end) {
-    const TraceMe traced("mesh:TerngradEncode");
-    const tensorflow::port::ScopedFlushDenormal flush;
-    const Sources& sources = bucket_.sources;
-    kernels_->encode(sources.items.data(), sources.items.size(), sources.key,
-                     begin, end, bucket_.codes.flat<uint32_t>().data());
-  }
-
-  const std::shared_ptr<Mesh> mesh_;
-  const int operation_;
-  const Kernels* const kernels_;
-  Bucket bucket_;
-  std::vector<Part> parts_;
-  uint64_t use_ = 0;
-  ThreadPool* threads_ = nullptr;
-  std::atomic<size_t> next_{0};
 };
 
 class EncodeJoinOp : public MeshOp {
