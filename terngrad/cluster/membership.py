@@ -245,9 +245,9 @@ class Membership(contextlib.AbstractContextManager):
     def _behind(self) -> str:
         if self._rank:  # only the chief knows the progress of all
             return ""
-        self._standstill.note(0, self._pulse.batches, self._clock)
+        self._standstill.note(0, self._pulse.batches, self._clock, self._pulse.begun.count)
         for rank, peer in self._peers.items():
-            self._standstill.note(rank, peer.batches, self._clock)
+            self._standstill.note(rank, peer.batches, self._clock, peer.begun.count)
         if self._standstill.is_hopeless(self._clock):
             return f"no worker made a step for {self._standstill.hopeless_secs:g} s"
         if not (late := self._standstill.late(self._clock)):

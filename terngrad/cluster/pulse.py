@@ -113,7 +113,7 @@ class Standstill:
     """Finds the processes that are behind while no process makes progress.
 
     Attributes:
-      hopeless_secs: after this long without a step the training has failed, whatever the reason.
+      hopeless_secs: after this long without progress the training has failed, whatever the reason.
     """
 
     def __init__(self, timeout_secs: float) -> None:
@@ -121,6 +121,7 @@ class Standstill:
         self._timeout_secs = timeout_secs
         self.hopeless_secs = HOPELESS * timeout_secs
         self._batches: dict[int, int | None] = {}
+        self._begun: dict[int, int] = {}
         self._moved_at: dict[int, float] = {}
 
     @property
@@ -128,18 +129,27 @@ class Standstill:
         """Largest number of batches that a process within steps has taken."""
         return max((count for count in self._batches.values() if count is not None), default=0)
 
-    def note(self, rank: int, batches: int | None, now: float) -> None:
-        """Records the progress that a process reports; see `Pulse`."""
-        if rank not in self._batches or self._batches[rank] != batches:
-            self._batches[rank] = batches
+    def note(self, rank: int, batches: int | None, now: float, begun: int = 0) -> None:
+        """Records the progress that a process reports; see `Pulse`.
+
+        Args:
+          rank: index of the process.
+          batches: its batches. Keras may take several in one call, which count at its end.
+          now: when it reports.
+          begun: its operations with the others, which count within such a call, too.
+        """
+        moved = self._batches.get(rank, -1) != batches or self._begun.get(rank) != begun
+        self._batches[rank], self._begun[rank] = batches, begun
+        if moved:
             self._moved_at[rank] = now
 
     def forget(self, rank: int) -> None:
         """Forgets a process that is done: nobody waits for its steps."""
         self._batches.pop(rank, None)
+        self._begun.pop(rank, None)
 
     def is_hopeless(self, now: float) -> bool:
-        """Whether all are within steps and none has finished one for `hopeless_secs`."""
+        """Whether all are within steps and none has got on for `hopeless_secs`."""
         at_work = self._batches and None not in self._batches.values()
         return bool(at_work) and now - max(self._moved_at.values()) > self.hopeless_secs
 

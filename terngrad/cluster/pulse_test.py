@@ -47,6 +47,15 @@ def test_where_all_wait_for_very_long_there_is_no_hope(moments, expected):
     assert after(*moments).is_hopeless(now) == expected
 
 
+def test_operations_within_a_call_of_many_batches_are_progress():
+    standstill = after((0, [5, 5]))
+    for now in (500.0, 1000.0):
+        for rank in range(2):
+            standstill.note(rank, 5, now, begun=int(now))
+    assert not standstill.is_hopeless(1500.0)
+    assert standstill.is_hopeless(1601.0)
+
+
 @pytest.mark.parametrize(
     ("moments", "expected"),
     [

@@ -272,7 +272,7 @@ class Coordinator:
         batches = report.progress.batches if report.progress.is_stepping else None
         if batches is not None:
             self._roster[worker].lacks_state = False
-        self._of.standstill.note(worker, batches, self._of.clock())
+        self._of.standstill.note(worker, batches, self._of.clock(), report.progress.begun)
 
     def _note_lost_ps(self, worker: int, content: bytes) -> None:
         """Notes which ps a worker does without; no worker waits for these any more.

@@ -54,10 +54,11 @@ class Cluster:
         report.value.name, report.value.content, report.value.round = name, content, round_
         self.coordinator.hear(worker, report)
 
-    def progress(self, worker, batches):
+    def progress(self, worker, batches, begun=0):
         """Reports the number of batches taken; None = the worker makes no steps now."""
         report = Report()
         report.progress.is_stepping, report.progress.batches = batches is not None, batches or 0
+        report.progress.begun = begun
         self.coordinator.hear(worker, report)
 
     def begin_operation(self, worker, begun, last="a step"):
@@ -561,12 +562,21 @@ def test_a_worker_that_hangs_before_the_first_view_is_abandoned_but_not_the_chie
             assert cluster.outcome.startswith("worker 0 (host0:1) hangs")
 
 
-def stand_still(cluster, batches):
+def stand_still(cluster, batches, begun=(0, 0)):
     """Both workers of a cluster are in the same step for ten time-outs."""
-    for _ in range(2):
+    for operations in begun:
         for worker in (0, 1):
-            cluster.progress(worker, batches)
+            cluster.progress(worker, batches, operations)
         cluster.pass_secs(5 * SECS + 1)
+
+
+def test_workers_that_begin_operations_within_a_call_of_many_batches_do_not_stand_still():
+    cluster = Cluster(workers=2)
+    cluster.begin(0, 1)
+    stand_still(cluster, 5, begun=(7, 8))
+    assert (cluster.taken(), cluster.outcome) == ({}, None)
+    cluster.pass_secs(5 * SECS)
+    assert cluster.taken() == {0: ["freeze"], 1: ["freeze"]}
 
 
 @pytest.mark.parametrize("rules", [{"elastic": True}, {"needed": 1}, {}], ids=str)
