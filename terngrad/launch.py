@@ -11,7 +11,7 @@ listed, through ssh, in this folder and with this Python, which must be there to
 listed twice has two. ssh must not ask for a password.
 
 Each output line begins with the index of its worker. If a process fails, it is named; the others
-may end by themselves for 3 s, are then asked to end, and killed after 15 s. The exit status is
+may end by themselves for 3 s, are then asked to end, and killed after 90 s. The exit status is
 that of the first that failed by itself; a status other than 1 goes before 1, and both before 75,
 that of a process which ends because of another. Ctrl-C, SIGTERM and SIGHUP are passed on to all
 workers, with the same deadline; the exit status is then 128 + the signal's number. Parameter
@@ -39,7 +39,7 @@ from terngrad.cluster.local_run import LocalRun, Output, Process, Requests, Star
 from terngrad.cluster.managed import launch
 from terngrad.cluster.ports import free_ports
 
-_GRACE_SECS, _NOTICE_SECS = 15.0, 3.0
+_NOTICE_SECS = 3.0
 _PORT = 2222
 _CONTROL_PORT_ABOVE = 1000  # the port of the first host
 _CONNECT_SECS = 10
@@ -72,7 +72,6 @@ def main(argv: Sequence[str]) -> int:
         0,
         requests,
         Output(requests),
-        grace_secs=_GRACE_SECS,
         notice_secs=_NOTICE_SECS,
         relays=True,
         is_elastic=False,

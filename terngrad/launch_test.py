@@ -68,7 +68,7 @@ import sys
 from terngrad import launch
 from terngrad.cluster import local_run
 local_run._PS_GRACE_SECS = 0.1
-launch._NOTICE_SECS, launch._GRACE_SECS = 0.1, 2.0
+launch._NOTICE_SECS, local_run._GRACE_SECS = 0.1, 2.0
 sys.exit(launch.main(sys.argv[1:]))
 """
 

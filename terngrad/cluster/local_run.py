@@ -139,7 +139,6 @@ class LocalRun:
         requests: Requests,
         output: Output,
         *,
-        grace_secs: float | None = None,
         notice_secs: float | None = None,
         relays: bool = False,
         is_elastic: bool = True,
@@ -151,7 +150,6 @@ class LocalRun:
           restarts: how many processes that were killed are started again; only beside a ps.
           requests: to end.
           output: gets the lines of all processes.
-          grace_secs: how long processes may take to end before they are killed; None = 90.
           notice_secs: time after a failure in which the others may end by themselves before they
             are asked to; None = they are not asked.
           relays: whether workers get the signal that asks to end, and not always SIGTERM.
@@ -161,7 +159,6 @@ class LocalRun:
         self._requests = requests
         self._output = output
         self._members = members
-        self._grace_secs = _GRACE_SECS if grace_secs is None else grace_secs
         self._notice_secs = notice_secs
         self._relays = relays
         self._hurried_at = math.inf  # when a failure of another asked the workers to end
@@ -273,7 +270,7 @@ class LocalRun:
             self._hurry(first)
             self._end_servers()
             hurry = min(self._requests.events, default=None) if self._outlive_others else first
-            late = hurry and time.monotonic() > hurry.monotonic_secs + self._grace_secs
+            late = hurry and time.monotonic() > hurry.monotonic_secs + _GRACE_SECS
             if all_ended or late or self._requests.at_once():
                 return self._status(first) if first else self._status_of_silence()
             time.sleep(_LOOK_SECS)
