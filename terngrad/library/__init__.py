@@ -1,1 +1,1 @@
-"""The library: groups of processes, and reducers of gradients, for anyone's program."""
+"""The library: groups of processes, and reducers of gradients, for a program of your own."""

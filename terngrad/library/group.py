@@ -39,7 +39,7 @@ class Group(contextlib.AbstractContextManager):
       connection: the engine's connection to the others; None if there are none.
       pulse: counts what this process does together with the others.
       was_stopped: whether all were interrupted after the same step, so that none has failed.
-      step: that of the reducer, by which parameter servers know an operation; None = there is none.
+      step: the reducer's step; parameter servers match operations by it. None without a reducer.
     """
 
     def __init__(

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import keras
@@ -22,7 +22,8 @@ from terngrad.ops.kernels import Kernels
 Optimizer = TypeVar("Optimizer", bound=keras.optimizers.Optimizer)
 
 _STATE = "_terngrad"  # attribute of a distributed optimizer
-# Assigned past Keras, whose attributes Keras tracks, and past `Exchanging.__class__`.
+# Keras tracks what is assigned to its objects, and `Exchanging` has a `__class__` of its own. This
+# is the `__class__` below both.
 _CLASS = vars(object)["__class__"]
 
 
@@ -124,7 +125,7 @@ class GradientExchange:
       group: the processes.
       nodes: number of nodes of this process.
       is_within: whether another optimizer of Keras uses this one.
-      is_building: whether a train_step is traced only for the variables that it makes.
+      is_building: whether a train_step is being traced only to create its variables.
       build: builds the optimizer for the variables of the traced step.
       due: variables of the accumulated gradients that are about to be applied.
       reducers: by the keys of the variables that they serve.
@@ -249,7 +250,8 @@ class GradientExchange:
         if key not in self.reducers:
             with tf.init_scope():
                 reducer = Reducer(variables, self.group, **self._settings)
-                reducer.state.step.assign(step := updates_of(optimizer))
+                step = updates_of(optimizer)
+                reducer.state.step.assign(step)
                 folder = os.path.join(self.memory_folder, str(len(self.reducers)))
                 if self.memory_folder and (why := reducer.memory.restore(folder, step)):
                     warnings.warn(f"a codec's memory starts from zero: {why}", stacklevel=2)
@@ -257,9 +259,14 @@ class GradientExchange:
         return self.reducers[key]
 
     def align(self, optimizer: keras.optimizers.Optimizer) -> None:
-        """Lets random codes go on from the optimizer's step, which a backup may have restored."""
+        """Lets random codes go on from the optimizer's step, which a backup may have restored.
+
+        A step has more exchanges than updates where a LossScaleOptimizer skips an update. Then the
+        reducer is ahead, and must not go back: parameter servers know operations by its step.
+        """
         for reducer in self.reducers.values():
-            reducer.state.step.assign(updates_of(optimizer))
+            step = reducer.state.step
+            step.assign(tf.maximum(step, updates_of(optimizer)))
 
     def save_memories(self, optimizer: keras.optimizers.Optimizer) -> None:
         """Saves what codecs keep, if they do; the files of the last time stay, too."""
@@ -273,13 +280,6 @@ class GradientExchange:
         sent = sum(reducer.bytes_sent for reducer in self.reducers.values())
         return sent + (self._shared.bytes_sent if self._shared else 0)
 
-    @property
-    def bits_per_parameter(self) -> float:
-        """Bits that this process sends for each parameter in an update."""
-        sizes = [reducer.layout.size for reducer in self.reducers.values()]
-        bits = [reducer.bits_per_parameter for reducer in self.reducers.values()]
-        return sum(s * b for s, b in zip(sizes, bits, strict=True)) / max(sum(sizes), 1)
-
 
 class Exchanging:
     """The base, before the optimizer's own class, of the class of a distributed optimizer."""
@@ -288,6 +288,11 @@ class Exchanging:
     def __class__(self) -> type:
         """The optimizer's own class, by which Keras saves it: a loaded one is not distributed."""
         return type(self).__bases__[1]
+
+    @classmethod
+    def from_config(cls, *args: Any, **kwargs: Any) -> Any:
+        """Returns a new optimizer of the own class, which is not distributed."""
+        return cls.__bases__[1].from_config(*args, **kwargs)
 
     def __setattr__(self, name: str, value: Any) -> None:
         # Of all that sets it, only an optimizer around this one does so after `distribute`.
@@ -370,6 +375,13 @@ class Exchanging:
             exchange: GradientExchange = vars(self)[_STATE]
             grads = exchange.means(self, [grads], exchange.due)
         return super()._clip_gradients(grads)
+
+
+def bits_per_parameter(exchanges: Iterable[GradientExchange]) -> float:
+    """Returns the bits that this process sends for each parameter in an update."""
+    reducers = [reducer for exchange in exchanges for reducer in exchange.reducers.values()]
+    bits = sum(reducer.bits_per_parameter * reducer.layout.size for reducer in reducers)
+    return bits / max(sum(reducer.layout.size for reducer in reducers), 1)
 
 
 def updates_of(optimizer: keras.optimizers.Optimizer) -> int:

@@ -10,7 +10,7 @@ import tensorflow as tf
 import terngrad.keras
 from terngrad.library import keras_optimizer
 from terngrad.library.group import Group
-from terngrad.library.keras_optimizer import exchange_of
+from terngrad.library.keras_optimizer import bits_per_parameter, exchange_of
 from terngrad.library.reducer import Reduced
 
 ALONE = Group()
@@ -359,9 +359,28 @@ def test_a_saved_model_is_loaded_with_the_optimizer_alone(tmp_path):
     )
 
 
+def test_an_optimizer_made_from_the_settings_of_a_distributed_one_is_not_distributed():
+    optimizer = distributed(keras.optimizers.AdamW(0.02, clipnorm=1.0))
+    made = optimizer.from_config(optimizer.get_config())
+    assert type(made) is keras.optimizers.AdamW
+    assert made.get_config() == optimizer.get_config()
+    assert exchange_of(made) is None
+
+
+def test_the_codes_step_never_goes_back_though_updates_were_skipped():
+    optimizer = distributed(keras.optimizers.SGD(1.0))
+    trained(optimizer, steps=3)
+    (reducer,) = exchange_of(optimizer).reducers.values()
+    reducer.state.step.assign(3)
+    for updates, step in ((2, 3), (5, 5)):  # as after a skipped one, and after a backup
+        optimizer.iterations.assign(updates)
+        exchange_of(optimizer).align(optimizer)
+        assert int(reducer.state.step) == step
+
+
 def test_the_exchange_survives_ternary_codes_of_every_step():
     optimizer = terngrad.keras.distribute(keras.optimizers.SGD(1.0), ALONE, clip_factor=0.0)
     kernel, *_ = trained(optimizer, steps=1)
     moved = variables()[0].numpy() - kernel
     assert len(np.unique(np.abs(moved[np.abs(moved) > 1e-6]).round(5))) == 1
-    assert exchange_of(optimizer).bits_per_parameter > 2
+    assert bits_per_parameter([exchange_of(optimizer)]) > 2

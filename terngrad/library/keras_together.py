@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shutil
 import signal
+import string
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -16,7 +18,12 @@ import numpy as np
 
 from terngrad.library import keras_state
 from terngrad.library.group import Group, plain
-from terngrad.library.keras_optimizer import GradientExchange, exchange_of, lift
+from terngrad.library.keras_optimizer import (
+    GradientExchange,
+    bits_per_parameter,
+    exchange_of,
+    lift,
+)
 from terngrad.library.keras_signals import SIGNALS, Signals
 from terngrad.library.keras_step import SharedStep
 from terngrad.library.shared import gather
@@ -47,8 +54,9 @@ class Together(keras.callbacks.Callback):
     - At the end of an epoch, the other callbacks see the mean metrics of all processes, and
       `bytes_sent` (by this process so far) and `bits_per_parameter` (sent in an update).
     - When a callback stops the training of one process, all stop after the same step. So they do at
-      SIGINT (Ctrl-C), SIGTERM and SIGHUP: the chief's ModelCheckpoints save, and `fit` raises
-      KeyboardInterrupt or SystemExit on all. A backup of BackupAndRestore stays.
+      SIGINT (Ctrl-C), SIGTERM and SIGHUP: the chief's ModelCheckpoints save, except those of the
+      best, and `fit` raises KeyboardInterrupt or SystemExit on all. A backup of BackupAndRestore
+      stays.
     - Only the chief writes: the others go without ModelCheckpoint, BackupAndRestore, TensorBoard,
       CSVLogger, RemoteMonitor and the progress bar. But each process saves what its codecs keep
       between steps, beside the backup of a BackupAndRestore.
@@ -71,6 +79,7 @@ class Together(keras.callbacks.Callback):
         self._backup: keras.callbacks.BackupAndRestore | None = None
         self._step: SharedStep | None = None
         self._epoch = 0
+        self._batch = 0  # index in the epoch
         self._batches = 0  # made in this fit
         self._signals = Signals()
 
@@ -160,9 +169,10 @@ class Together(keras.callbacks.Callback):
         """Tells the others in the next step if this process is to stop; stops when all know."""
         if self._group.size == 1:
             return
+        self._batch = batch
         self._batches += 1
         stop, *signals = self._step.heard()
-        self._raise_if(signals, batch, logs)
+        self._raise_if(signals, logs)
         wants = self.model.stop_training
         self.model.stop_training = bool(stop)
         self._step.tell([float(wants), *self._signals.seen()])
@@ -191,7 +201,7 @@ class Together(keras.callbacks.Callback):
         told = [float(self.model.stop_training), *self._signals.seen()]
         told = [max(mine, said) for mine, said in zip(told, self._step.told(), strict=True)]
         stop, *signals = self._group.all_gather(np.array(told, np.float32), what=_END).max(axis=0)
-        self._raise_if(signals, None, logs)
+        self._raise_if(signals, logs, is_epoch_over=True)
         self._step.tell([0.0] * len(told))
         self.model.stop_training = bool(stop)
 
@@ -218,7 +228,7 @@ class Together(keras.callbacks.Callback):
         exchanges = [exchange for _, exchange in self._exchanges()]
         sent = sum(exchange.bytes_sent for exchange in exchanges)
         logs["bytes_sent"] = sent + (self._step.bytes_sent if self._step else 0)
-        logs["bits_per_parameter"] = max(e.bits_per_parameter for e in exchanges)
+        logs["bits_per_parameter"] = bits_per_parameter(exchanges)
         if self._group.size == 1:
             return
         own = {name: np.asarray(value).tolist() for name, value in logs.items()}
@@ -274,7 +284,9 @@ class Together(keras.callbacks.Callback):
         epochs = gather(self._group, getattr(self.model, "_initial_epoch", None))
         self.model._initial_epoch = epochs[0]
 
-    def _raise_if(self, signals: Sequence[float], batch: int | None, logs: dict | None) -> None:
+    def _raise_if(
+        self, signals: Sequence[float], logs: dict | None, *, is_epoch_over: bool = False
+    ) -> None:
         """Ends `fit` where a process was sent a signal, the same way on all."""
         if not any(signals):
             return
@@ -282,8 +294,10 @@ class Together(keras.callbacks.Callback):
         self._signals.leave(forget=True)
         self.pause()
         for callback in self._callbacks:
-            if isinstance(callback, keras.callbacks.ModelCheckpoint) and batch is not None:
-                callback._save_model(epoch=self._epoch, batch=batch, logs=logs or {})
+            if not isinstance(callback, keras.callbacks.ModelCheckpoint):
+                continue
+            if not (is_epoch_over and callback.save_freq == "epoch"):  # it has saved then
+                _save(callback, self._epoch, self._batch, logs or {})
         self._group.was_stopped = True
         if number == signal.SIGINT:
             raise KeyboardInterrupt("a worker was interrupted; all stopped after the same step")
@@ -305,9 +319,24 @@ class _Before(keras.callbacks.Callback):
         self._together.pause()
 
 
+def _save(
+    callback: keras.callbacks.ModelCheckpoint, epoch: int, batch: int, logs: dict[str, Any]
+) -> None:
+    """Saves amid an epoch, unless the callback wants the best, known only at an epoch's end.
+
+    Metrics of the whole epoch that the file's name may have, such as val_loss, are nan in it.
+    """
+    if callback.save_best_only:
+        return
+    fields = {field for _, field, _, _ in string.Formatter().parse(callback.filepath) if field}
+    unknown = dict.fromkeys(fields - {"epoch", "batch", *logs}, math.nan)
+    callback._save_model(epoch=epoch, batch=batch, logs=logs | unknown)
+
+
 def _turn_off_xla(model: keras.Model) -> None:
     if model.jit_compile:
-        warnings.warn("jit_compile is off: XLA cannot compile the exchange.", stacklevel=2)
+        if not model._resolve_auto_jit_compile():  # else it may be Keras' own choice
+            warnings.warn("jit_compile is off: XLA cannot compile the exchange.", stacklevel=2)
         model.jit_compile = False
         model.train_function = None
 

@@ -2,6 +2,7 @@
 
 import signal
 import sys
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import terngrad.keras
-from terngrad.library import keras_state
+from terngrad.library import keras_state, keras_together
 from terngrad.library.group import Group
 from terngrad.library.keras_signals import Signals
 from terngrad.library.keras_state import moving_statistics
@@ -93,6 +94,22 @@ def test_it_stands_around_the_others_wherever_it_is_put_and_leaves_writers_to_th
     assert stopping.model is model.history.model is model
     assert list(tmp_path.iterdir()) == []
     assert len(given) == 7, "the user's own list stays as it is"
+
+
+@pytest.mark.parametrize("name", ["a.keras", "{epoch}-{val_loss:.2f}-{loss:.1f}.keras"])
+def test_amid_an_epoch_a_checkpoint_is_saved_whatever_its_name_but_the_best_one_stays(
+    tmp_path, name
+):
+    model = compiled()
+    usual = keras.callbacks.ModelCheckpoint(tmp_path / "usual" / name, save_freq=100)
+    best = keras.callbacks.ModelCheckpoint(
+        tmp_path / "best" / name, monitor="val_loss", save_best_only=True
+    )
+    for callback in (usual, best):
+        callback.set_model(model)
+        keras_together._save(callback, 2, 4, {"loss": 0.5})
+    found = [path.relative_to(tmp_path) for path in tmp_path.rglob("*.keras")]
+    assert found == [Path("usual") / name.format(epoch=3, val_loss=float("nan"), loss=0.5)]
 
 
 def test_wrong_uses_are_named(tmp_path):

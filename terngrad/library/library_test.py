@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +56,18 @@ def environments(processes, servers=0):
     return [launch.variables(hosts, i, control, ps_hosts, job) for job, i in roles]
 
 
+def in_tf_config(processes):
+    """Returns environments; the chief's control port, 1000 above its own, may be used, too."""
+    ports = [0xFFFF]
+    while max(ports) > 31000:
+        ports = free_ports(processes, "127.0.0.1")
+    hosts = [f"127.0.0.1:{port}" for port in ports]
+    tasks = [{"type": "worker", "index": rank} for rank in range(processes)]
+    return [
+        {"TF_CONFIG": json.dumps({"cluster": {"worker": hosts}, "task": task})} for task in tasks
+    ]
+
+
 def succeed(tmp_path, processes, *options, name="x.npz"):
     for output, status in outcomes(tmp_path, processes, *options, name=name):
         assert status == 0, output
@@ -73,13 +86,21 @@ def assert_equal(first, second):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("gradients", "eager"), [("ternary", ()), ("float32", ()), ("ternary", ("--eager",))]
+    ("gradients", "options", "starter"),
+    [
+        ("ternary", (), "the launcher"),
+        ("float32", ("--by_arguments",), "the launcher"),
+        ("ternary", ("--eager",), "TF_CONFIG"),
+    ],
 )
 def test_law_4_two_processes_of_a_node_and_one_of_two_nodes_give_the_same_bits(
-    tmp_path, gradients, eager
+    tmp_path, monkeypatch, gradients, options, starter
 ):
-    options = (f"--gradients={gradients}", *eager)
-    succeed(tmp_path, 2, *options)
+    options = (f"--gradients={gradients}", *options)
+    with monkeypatch.context() as patch:
+        if starter == "TF_CONFIG":
+            patch.setattr(sys.modules[__name__], "environments", in_tf_config)
+        succeed(tmp_path, 2, *options)
     succeed(tmp_path, 1, *options, "--nodes=2", name="one.npz")
     one = written(tmp_path, name="one.npz")
     assert_equal(one, written(tmp_path))
@@ -397,6 +418,14 @@ def test_importing_the_library_loads_neither_tensorflow_nor_takes_long():
     assert {"tensorflow", "keras", "numpy", "grpc"}.isdisjoint(loaded.stdout.split())
 
 
+@pytest.mark.parametrize("name", ["join", "keras"])
+def test_without_tensorflow_a_name_says_what_to_install(name):
+    text = f"import sys; sys.modules['tensorflow'] = None; import terngrad; terngrad.{name}"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+    last = done.stderr.splitlines()[-1]
+    assert f"terngrad.{name} needs TensorFlow: pip install '.[cpu]'" in last
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
@@ -463,6 +492,17 @@ def test_a_process_alone_is_a_group_of_one():
         group.broadcast([variable])
         assert group.all_gather(np.float32(3)).tolist() == [3.0]
         assert group.shard([1, 2]) == [1, 2]
+
+
+def test_a_process_that_slurm_did_not_start_as_one_of_several_is_told_that_it_is_alone(monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_NTASKS", "4")
+    with pytest.warns(UserWarning, match="join: this process trains alone: .* with srun"):
+        assert join().size == 1
+    monkeypatch.setenv("SLURM_NTASKS", "1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert join().size == 1
 
 
 @pytest.mark.parametrize("unknown", [False, True])

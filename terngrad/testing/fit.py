@@ -19,9 +19,11 @@ import terngrad
 from terngrad.testing import nets
 
 _STEPS = 4  # of an epoch
+_CHECKPOINT = "{epoch}-{val_loss:.2f}.keras"
 _PAUSES = {
     "die": lambda model: os.kill(os.getpid(), signal.SIGKILL),
     "interrupt": lambda model: os.kill(os.getpid(), signal.SIGTERM),
+    "ctrl c": lambda model: os.kill(os.getpid(), signal.SIGINT),
     "hang up": lambda model: os.kill(os.getpid(), signal.SIGHUP),
     "stop": lambda model: setattr(model, "stop_training", True),
 }
@@ -100,6 +102,7 @@ def main() -> None:
     options.add_argument("--backup", default="", help="folder of BackupAndRestore")
     options.add_argument("--batch_norm", action="store_true")
     options.add_argument("--unbuilt", choices=_UNBUILT, help="a model without weights at first")
+    options.add_argument("--sgd", action="store_true", help="in the place of Adam")
     options.add_argument("--short", action="store_true", help="worker 1 has a batch less")
     given = options.parse_args()
 
@@ -114,7 +117,10 @@ def main() -> None:
         tf.concat(list(part), 0)
         for part in zip(*nets.make_batches().take(given.steps), strict=True)
     )
-    optimizer = keras.optimizers.Adam(0.01, clipnorm=1.0)
+    # Adam's first update hardly depends on the size of a gradient.
+    optimizer = (
+        keras.optimizers.SGD(0.1) if given.sgd else keras.optimizers.Adam(0.01, clipnorm=1.0)
+    )
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     path = os.path.join(given.folder, str(group.rank))
     if given.by_hand:
@@ -146,7 +152,7 @@ def main() -> None:
 def callbacks(group, path, given):
     """Returns callbacks that write, and one that stops worker 1."""
     writers = [
-        keras.callbacks.ModelCheckpoint(os.path.join(path, "a.keras"), save_freq=100),
+        keras.callbacks.ModelCheckpoint(os.path.join(path, _CHECKPOINT), save_freq=100),
         keras.callbacks.CSVLogger(f"{path}.csv"),
         terngrad.keras.Together(group),
         keras.callbacks.TensorBoard(os.path.join(path, "board")),
@@ -188,4 +194,7 @@ def by_hand(model, optimizer, loss, images, labels, given):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        main()
+    except KeyboardInterrupt:  # of Ctrl-C, by Together
+        sys.exit(128 + signal.SIGINT)

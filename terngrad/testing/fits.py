@@ -108,6 +108,8 @@ def overflowing(group, gradients):
     assert isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
     fit(group, model, factor=1e6 if group.rank else 1.0)  # beyond float16
     assert int(optimizer.inner_optimizer.iterations) == _BATCHES - 1
+    fit(group, model)  # parameter servers must not be asked for a step of before
+    assert int(optimizer.inner_optimizer.iterations) == 2 * _BATCHES - 1
     assert float(optimizer.dynamic_scale) == optimizer.initial_scale / 2
     assert all(np.isfinite(value).all() for value in model.get_weights())
     assert_together(group, model)

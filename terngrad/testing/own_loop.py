@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 import terngrad
+from terngrad.cluster.managed import launch
 from terngrad.testing import nets
 
 _ENDS = {
@@ -38,11 +39,13 @@ def main() -> None:
     options.add_argument("--engine", default="auto")
     options.add_argument("--tls", nargs=3)
     options.add_argument("--eager", action="store_true")
+    options.add_argument("--by_arguments", action="store_true", help="join takes what was launched")
     given = options.parse_args()
 
     terngrad.configure()
     tls = terngrad.Tls(*given.tls) if given.tls else None
-    group = terngrad.join(engine=given.engine, tls=tls, timeout_secs=20.0)
+    roles = launched() if given.by_arguments else {}
+    group = terngrad.join(engine=given.engine, tls=tls, timeout_secs=20.0, **roles)
     tf.keras.utils.set_random_seed(1 + group.rank)  # the chief's parameters count
     model = nets.make_model()
     if not group.is_chief:
@@ -74,6 +77,14 @@ def main() -> None:
         assert abs(octets * int(reducer.state.step) - reducer.bytes_sent) < 1.0
     print(f"{group.label}: {reducer.bytes_sent} bytes, {reducer.bits_per_parameter:.3g} bits")
     group.barrier()
+
+
+def launched():
+    """Returns what the launcher says as arguments of `join`, and lets it know no more."""
+    told = launch.role(os.environ)
+    del os.environ[launch.MARK]
+    hosts = list(told.worker_hosts)
+    return {"hosts": hosts, "rank": told.task_id, "control_port": told.control_port}
 
 
 def make_step(model, reducer, nodes):
