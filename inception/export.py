@@ -20,6 +20,7 @@ from absl.flags import FlagValues
 from inception import app
 from inception.flags import table
 from inception.flags.table import BOOLEAN, TEXT, flag, one_of
+from inception.training import refusals
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,6 +42,7 @@ def main(values: FlagValues) -> None:
     for name in ("checkpoint_dir", "output"):
         if not getattr(options, name):
             raise table.refuse(name, "", "must be given")
+    refusals.check_checkpoint(options.checkpoint_dir)
     if options.format == "keras" and not options.output.endswith(".keras"):
         raise table.refuse("output", options.output, "must end in .keras with --format=keras")
     if os.path.exists(options.output):

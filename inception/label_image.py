@@ -17,6 +17,7 @@ from absl.flags import FlagValues
 from inception import app
 from inception.flags import table
 from inception.flags.table import BOOLEAN, TEXT, at_least, flag
+from inception.training import refusals
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,6 +36,7 @@ def main(values: FlagValues) -> None:
     for name in ("checkpoint_dir", "image"):
         if not getattr(options, name):
             raise table.refuse(name, "", "must be given")
+    refusals.check_checkpoint(options.checkpoint_dir)
     if not os.path.isfile(options.image):
         raise table.refuse("image", options.image, "there is no such file")
     with app.quiet_import():

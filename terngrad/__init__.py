@@ -34,11 +34,19 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in _SUBMODULES:
-        return importlib.import_module(f"terngrad.{name}")
-    if name not in _MODULES:
+    if name not in _MODULES and name not in _SUBMODULES:
         raise AttributeError(f"module 'terngrad' has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULES[name]), name)
+    try:
+        if name in _SUBMODULES:
+            return importlib.import_module(f"terngrad.{name}")
+        return getattr(importlib.import_module(_MODULES[name]), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("tensorflow", "keras"):
+            raise
+        hint = (
+            f"terngrad.{name} needs TensorFlow: pip install '.[cpu]', or '.[gpu]' for NVIDIA GPUs"
+        )
+        raise ModuleNotFoundError(hint, name=error.name) from None
 
 
 def __dir__() -> list[str]:

@@ -94,7 +94,9 @@ class Trainer(Threads):
         "train only variables whose names begin with one of these; not set = all",
     )
 
-    grad_bits: int = flag("TernGrad", one_of(32, 16, 1), 32, "32 = float, 1 = TernGrad", "bits")
+    grad_bits: int = flag(
+        "TernGrad", one_of(32, 16, 1), 32, "32 = float, 16 = half precision, 1 = ternary", "bits"
+    )
     codec: str = flag(
         "TernGrad",
         _CODEC,

@@ -153,6 +153,7 @@ def _paths(config: EvalConfig) -> Iterator[str]:
 
 def _newest(location: str) -> str | None:
     """Returns the newest checkpoint of a folder, or the location itself if it is a checkpoint."""
+    location = location.removesuffix(".index")
     if not _exists(location):
         return checkpoints.latest_checkpoint(location)
     if not re.search(r"-\d+$", location):

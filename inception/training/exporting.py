@@ -10,6 +10,7 @@ import tensorflow as tf
 from inception.training import trained
 from slim.datasets import labels
 from slim.nets.layers import CoveringConv2D, LocalResponseNormalization
+from terngrad.training.file_errors import first_line
 
 
 def export(location: str, output: str, format_name: str, *, averages: bool) -> None:
@@ -52,7 +53,7 @@ def _write(model: keras.Model, path: str, format_name: str) -> None:
     try:
         model.save(path) if format_name == "keras" else model.export(path, verbose=False)
     except tf.errors.OpError as error:
-        raise OSError(f"{path} cannot be written: {error.message}") from error
+        raise OSError(f"{path} cannot be written: {first_line(error)}") from error
 
 
 def portable(model: keras.Model) -> keras.Model:

@@ -49,10 +49,16 @@ def check_evaluation(config: EvalConfig) -> None:
             raise refuse(name, "", _NO_FOLDER)
     problem.resolve(config)
     _check_records(config)
-    place = config.checkpoint_dir
-    if config.run_once and not os.path.isfile(f"{place}.index") and _last_step(place) < 0:
-        raise refuse("checkpoint_dir", place, "holds no checkpoint")
+    if config.run_once:
+        check_checkpoint(config.checkpoint_dir)
     _check_writable("eval_dir", config.eval_dir)
+
+
+def check_checkpoint(location: str) -> None:
+    """Raises ValueError if --checkpoint_dir names neither a checkpoint nor a folder with one."""
+    path = location.removesuffix(".index")
+    if not os.path.isfile(f"{path}.index") and _last_step(location) < 0:
+        raise refuse("checkpoint_dir", location, "holds no checkpoint")
 
 
 def _last_step(folder: str) -> int:

@@ -15,7 +15,9 @@ from terngrad.training import checkpoints
 
 _ALL = """
 import json, sys
-from inception import app, programs
+import functools
+from inception import app, export, label_image, programs
+from inception.flags import table
 from slim import train_image_classifier
 
 said = []
@@ -23,6 +25,10 @@ for program, arguments in json.loads(sys.argv[1]):
     if program == "slim":
         main, define = train_image_classifier.main, train_image_classifier.define
         run = lambda: app.run(main, define, ["program", *arguments])
+    elif program in ("export", "label_image"):
+        module = globals()[program]
+        define = functools.partial(table.define, module._Options)
+        run = lambda: app.run(module.main, define, ["program", *arguments])
     else:
         run = lambda: getattr(programs, program)("mnist", "", ["program", *arguments])
     try:
@@ -113,6 +119,11 @@ def test_what_flags_name_is_refused_before_tensorflow_is_loaded(tmp_path, record
             ],
             "--preprocessing_name=x: unknown preprocessing; allowed are cifarnet, inception,",
         ),
+    ]
+    none = f"--checkpoint_dir={tmp_path}"
+    calls += [
+        ("export", [none, "--output=a.keras"], f"{none}: holds no checkpoint"),
+        ("label_image", [none, f"--image={__file__}"], f"{none}: holds no checkpoint"),
     ]
     command = [sys.executable, "-c", _ALL, json.dumps([call[:2] for call in calls])]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

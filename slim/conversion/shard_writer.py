@@ -127,4 +127,6 @@ def _naming(path: str) -> Iterator[None]:
     try:
         yield
     except tf.errors.OpError as error:
-        raise OSError(f"{path}: cannot be written ({error.message})") from None
+        # After the name of a temporary file.
+        reason = error.message.partition("\n")[0].rpartition("; ")[2] or str(error.code)
+        raise OSError(f"{path}: cannot be written ({reason})") from None

@@ -100,11 +100,9 @@ class Scope:
         """Appends a fully connected layer without activation to [B, n]."""
         return keras.layers.Dense(units, **self._weights(f"{self.name}.{name}"))(net)
 
-    def batch_norm(
-        self, net: keras.KerasTensor, name: str, activation: str | None = "relu"
-    ) -> keras.KerasTensor:
-        """Appends batch normalization of its own, and an activation."""
-        return _normalize(net, self.style.batch_norm, f"{self.name}.{name}", activation)
+    def batch_norm(self, net: keras.KerasTensor, name: str) -> keras.KerasTensor:
+        """Appends batch normalization of its own, and ReLU."""
+        return _normalize(net, self.style.batch_norm, f"{self.name}.{name}", "relu")
 
     def max_pool(
         self,

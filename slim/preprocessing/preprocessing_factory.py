@@ -30,13 +30,11 @@ class Preprocessing(NamedTuple):
     window: Callable[[tf.Tensor, tf.Tensor, int, tf.Tensor], tf.Tensor]
     finish: Callable[[tf.Tensor, int, tf.Tensor], tf.Tensor]
 
-    def apply(
-        self, image: tf.Tensor, size: int, seed: tf.Tensor, boxes: tf.Tensor | None = None
-    ) -> tf.Tensor:
-        """Preprocesses a decoded image uint8 [H, W, C] to float32 [size, size, C]."""
+    def apply(self, image: tf.Tensor, size: int, seed: tf.Tensor) -> tf.Tensor:
+        """Preprocesses an image without boxes, uint8 [H, W, C], to float32 [size, size, C]."""
         if self.window is not whole_image:
-            boxes = tf.zeros([0, 4]) if boxes is None else boxes
-            image = decoding.crop(image, lambda shape: self.window(shape, boxes, size, seed))
+            none = tf.zeros([0, 4])
+            image = decoding.crop(image, lambda shape: self.window(shape, none, size, seed))
         return self.finish(image, size, seed)
 
 

@@ -1,4 +1,4 @@
-"""The exchange between CPUs over plain sockets, by the native mesh (terngrad/cc/net)."""
+"""The exchange between CPUs over sockets, also encrypted, by the native mesh (terngrad/cc/net)."""
 
 from __future__ import annotations
 

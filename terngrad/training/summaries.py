@@ -34,16 +34,14 @@ class SummaryWriter:
         directory: str,
         layout: Layout,
         traffic: Callable[[Sequence[Codec]], Sequence[Payload]],
-        tell: Callable[[str], None] = print,
         counted: Callable[[], Counted] | None = None,
     ) -> None:
-        """Writes to `directory` until an error, such as that of a full disk.
+        """Writes to `directory` until an error, such as that of a full disk, which it prints.
 
         Args:
           directory: folder of the event files.
           layout: the variables.
           traffic: returns the bytes of a step, by variable.
-          tell: called with a line about such an error.
           counted: returns what has been exchanged so far, if the bytes of a step differ from
             `traffic`.
 
@@ -56,7 +54,7 @@ class SummaryWriter:
             raise OSError(
                 f"{directory}: summaries cannot be written: {first_line(error)}"
             ) from error
-        self._layout, self._tell = layout, tell
+        self._layout = layout
         self._is_broken = False
         self._traffic = traffic
         self._count, self._counted = counted, counted() if counted else None
@@ -148,4 +146,4 @@ class SummaryWriter:
         except (tf.errors.OpError, OSError) as error:
             self._is_broken = True
             reason = first_line(error) if isinstance(error, tf.errors.OpError) else error
-            self._tell(f"No more summaries are written: {reason}")
+            print(f"No more summaries are written: {reason}")
