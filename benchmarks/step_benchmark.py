@@ -207,7 +207,7 @@ def _draw(cells: Sequence[dict], options: _Options) -> None:
         bars = axes.barh(list(medians), list(medians.values()))
         axes.bar_label(bars, fmt="%.0f", padding=2)
         axes.invert_yaxis()
-        axes.margins(x=0.15)
+        axes.margins(x=0.2)
         axes.set(title=f"{options.net}, {options.hosts} hosts, {rate}", xlabel="ms per step")
     pictures.save(figure, options.png)
 
