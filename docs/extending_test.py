@@ -28,13 +28,13 @@ _DIGITS = 128
 # A process of the engine: it adds the page's row, then runs the suite for itself and for all nodes.
 _ENGINE = """
 import sys
-from sockets import SocketTransport
+from tcp import TcpTransport
 from terngrad.testing import conformance
 
 conformance.CONNECTIONS |= {{ {row} }}
 conformance.POLICIES = {{"mixed": conformance.POLICIES["mixed"]}}
 rank, hosts, folder = sys.argv[1:]
-for kind in ("sockets", "local"):
+for kind in ("tcp", "local"):
     sys.argv[1:] = [kind, rank, hosts, "4", f"{{folder}}/{{kind}}{{rank}}.npz"]
     conformance.main()
 """
@@ -54,6 +54,23 @@ def module_of(path: str, folder: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def test_no_file_to_write_is_there_already():
+    paths = [
+        b.marker.removeprefix("file: ") for b in BLOCKS if (b.marker or "").startswith("file: ")
+    ]
+    assert len(paths) == 3
+    assert [path for path in paths if (markdown.REPO / path).exists()] == []
+
+
+def test_no_row_to_add_is_there_already():
+    rows = [b for b in BLOCKS if (b.marker or "").startswith("row: ")]
+    assert rows
+    for row in rows:
+        module, _, name = row.marker.removeprefix("row: ").rpartition(".")
+        keys = getattr(importlib.import_module(module), name)
+        assert row.text.strip().partition(":")[0].strip('"') not in keys
 
 
 def test_every_python_block_is_a_file_or_a_row_or_names_its_test():
@@ -136,7 +153,7 @@ def test_the_data_set_names_an_archive_that_it_cannot_read(tmp_path, content):
 
 @pytest.mark.slow
 def test_the_engine_delivers_what_one_process_does(tmp_path):
-    (tmp_path / "sockets.py").write_text(text_of("file: terngrad/exchange/sockets.py"))
+    (tmp_path / "tcp.py").write_text(text_of("file: terngrad/exchange/tcp.py"))
     row = text_of("row: terngrad.testing.conformance.CONNECTIONS").strip()
     (tmp_path / "engine.py").write_text(_ENGINE.format(row=row))
     hosts = ",".join(f"127.0.0.1:{port}" for port in free_ports(2))
@@ -153,7 +170,7 @@ def test_the_engine_delivers_what_one_process_does(tmp_path):
             process.wait()
     alone = np.load(tmp_path / "local0.npz")
     for rank in range(2):
-        together = np.load(tmp_path / f"sockets{rank}.npz")
+        together = np.load(tmp_path / f"tcp{rank}.npz")
         # Shares are whole groups of 32 values: padded for each process, of up to 3 and 4 planes.
         padding = 4 * 2 * (3 + 4) * together["mixed buckets"]
         assert 0 <= together["mixed bytes"] + 1 - together["mixed payload"] <= padding + 1
