@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from terngrad.library import keras_state
-from terngrad.library.keras_optimizer import GradientExchange
+from terngrad.library.keras_exchange import GradientExchange
 from terngrad.library.keras_signals import SIGNALS
 from terngrad.library.shared import Shared
 

@@ -18,12 +18,8 @@ import numpy as np
 
 from terngrad.library import keras_state
 from terngrad.library.group import Group, plain
-from terngrad.library.keras_optimizer import (
-    GradientExchange,
-    bits_per_parameter,
-    exchange_of,
-    lift,
-)
+from terngrad.library.keras_exchange import GradientExchange, bits_per_parameter
+from terngrad.library.keras_optimizer import exchange_of, lift
 from terngrad.library.keras_signals import SIGNALS, Signals
 from terngrad.library.keras_step import SharedStep
 from terngrad.library.shared import gather

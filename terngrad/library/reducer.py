@@ -6,8 +6,7 @@ import collections
 import functools
 import math
 import numbers
-import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -17,6 +16,7 @@ from terngrad.codecs.factory import make_codecs, payloads
 from terngrad.exchange.exchange import Exchange
 from terngrad.exchange.local import LocalExchange
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS, Layout, Policy, make_layout
+from terngrad.library.graphs import Calls, check_graph
 from terngrad.library.group import Group, plain
 from terngrad.ops.kernels import Kernels, Sums
 from terngrad.training import runtime
@@ -147,7 +147,7 @@ class Reducer:
         self._seed = seed_of_draws(seed)
         self._index = group.count("reducer")
         self._eager = tf.function(self._means_of_call, autograph=False)
-        self._calls = _Calls()
+        self._calls = Calls()
         self.state = ReducerState(self._step, self.memory.variables)
         group.step = self._step
         self._tell_apart(self._index)
@@ -204,12 +204,12 @@ class Reducer:
             raise ValueError(f"reducer: gradients of {len(by_node)} nodes; allowed: {self._nodes}")
         dense = [self._dense(node) for node in by_node]
         self._group.check_open()
-        _check_graph()
+        check_graph()
         if tf.executing_eagerly():
             found = Reduced(self._eager(dense), [])
         else:
             means = functools.partial(self._means, as_sums=as_sums)
-            found = self._calls.in_turn(means, dense)
+            found = self._calls.in_turn(means, dense, _ends)
         pairs = zip(found.means, by_node[0], strict=True)
         kind = lambda gradient: getattr(gradient, "dtype", tf.float32)  # a list has none
         means = [None if g is None else tf.cast(mean, kind(g)) for mean, g in pairs]
@@ -318,44 +318,11 @@ def check_settings(
         raise ValueError(f"seed is {seed}; allowed are 0 to 2^64 - 1")
 
 
-def _check_graph() -> None:
-    """Raises ValueError where the current graph is compiled by XLA."""
-    graph = tf.compat.v1.get_default_graph() if not tf.executing_eagerly() else None
-    while graph is not None:
-        if _is_for_xla(graph):
-            raise ValueError(
-                "jit_compile=True: XLA cannot compile the exchange between processes; allowed is "
-                "jit_compile=False, in model.compile or tf.function"
-            )
-        graph = getattr(graph, "outer_graph", None)
-
-
-def _is_for_xla(graph: tf.Graph) -> bool:
-    context = graph._get_control_flow_context()
-    while context is not None:
-        if context.IsXLAContext():
-            return True
-        context = context.outer_context
-    return False
-
-
-class _Calls:
-    """Calls within one graph, each of which waits for the one before: they share names."""
-
-    def __init__(self) -> None:
-        self._graph: weakref.ref | None = None
-        self._last: list[tf.Tensor] = []
-
-    def in_turn(self, function: Callable[..., Reduced], gradients: Any) -> Reduced:
-        """Calls a function after the last call within the same graph."""
-        graph = tf.compat.v1.get_default_graph()
-        before = self._last if self._graph and self._graph() is graph else []
-        with tf.control_dependencies(before):
-            found = function(tf.nest.map_structure(tf.identity, gradients) if before else gradients)
-        coded = {i for sums in found.sums for i in sums.variables}  # need not be decoded for this
-        others = [mean for i, mean in enumerate(found.means) if i not in coded]
-        self._graph, self._last = weakref.ref(graph), [*others, *(s.words for s in found.sums)]
-        return found
+def _ends(found: Reduced) -> list[tf.Tensor]:
+    """Returns what is there when an exchange is over; sums need not be decoded for this."""
+    coded = {i for sums in found.sums for i in sums.variables}
+    others = [mean for i, mean in enumerate(found.means) if i not in coded]
+    return [*others, *(sums.words for sums in found.sums)]
 
 
 def names_of(variables: Sequence[Any]) -> list[str]:
