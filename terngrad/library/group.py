@@ -266,8 +266,13 @@ class Group(contextlib.AbstractContextManager):
     ) -> None:
         """Shows the error that ends the program, unless another process is its reason.
 
-        Leaving the others then ends this process with one line, which names that process.
+        Leaving the others then ends this process with one line, which names that process. One line
+        is enough, too, where all were interrupted after the same step.
         """
+        if isinstance(error, KeyboardInterrupt) and self.was_stopped:
+            self._shown = error
+            print(f"{self.label}: {error}", file=sys.stderr, flush=True)
+            return
         said = ""
         is_loss = isinstance(error, OperationError) and self._membership and self._is_loss(error)
         if is_loss or isinstance(error, MembershipError):

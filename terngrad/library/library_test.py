@@ -418,6 +418,15 @@ def test_importing_the_library_loads_neither_tensorflow_nor_takes_long():
     assert {"tensorflow", "keras", "numpy", "grpc"}.isdisjoint(loaded.stdout.split())
 
 
+def test_a_program_that_ends_because_all_were_interrupted_says_so_in_a_line(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # the group takes it
+    with Group(0, 2, membership=contextlib.nullcontext()) as group:
+        for was_stopped in (True, False):
+            group.was_stopped, error = was_stopped, KeyboardInterrupt("all stopped")
+            sys.excepthook(KeyboardInterrupt, error, None)
+            assert capsys.readouterr().err.startswith("worker 0 of 2: all") == was_stopped
+
+
 @pytest.mark.parametrize("name", ["join", "keras"])
 def test_without_tensorflow_a_name_says_what_to_install(name):
     text = f"import sys; sys.modules['tensorflow'] = None; import terngrad; terngrad.{name}"
