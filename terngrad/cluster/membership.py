@@ -117,6 +117,7 @@ class Membership(contextlib.AbstractContextManager):
         self._lock = threading.Lock()
         self._over = False
         self._is_leaving = False
+        self._difference = ""  # because of which all have left
         for peer in peers.values():
             threading.Thread(target=self._listen, args=(peer,), daemon=True).start()
         threading.Thread(target=self._watch, daemon=True).start()
@@ -129,9 +130,11 @@ class Membership(contextlib.AbstractContextManager):
         Returns only after all have called it; waits for the others as long as they live.
 
         Raises:
-          DifferenceError: names the process, the fact, and both values.
-          MembershipError: names the process that left.
+          DifferenceError: names the process, the fact, and both values; all leave each other.
+          MembershipError: names the process that left, or why all have left before.
         """
+        if self._difference:
+            raise MembershipError(f"all have left each other: {self._difference}")
         if self._rank:
             chief = self._peers[0]
             chief.send({"facts": dict(facts)})
@@ -140,6 +143,7 @@ class Membership(contextlib.AbstractContextManager):
             verdict = self._compare(facts)
             self._tell({"verdict": verdict})
         if verdict:
+            self._difference = verdict
             self._leave(self._bye())
             raise DifferenceError(verdict)
 
@@ -168,6 +172,7 @@ class Membership(contextlib.AbstractContextManager):
 
     def _answer(self, peer: Peer) -> dict:
         if (answer := peer.answers.get()) is None:
+            peer.answers.put(None)  # the next call must not wait for ever
             raise MembershipError(f"{self._name(peer.rank)} left before all workers had agreed")
         return answer
 

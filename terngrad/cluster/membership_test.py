@@ -63,6 +63,17 @@ def test_law_10_a_difference_is_named_with_both_values():
     for error in errors:
         with pytest.raises(MembershipError, match=text):
             raise error
+    for member in members:  # which may go on after the error, and must not wait for the others
+        with pytest.raises(MembershipError, match=f"all have left each other: {text}"):
+            member.agree({})
+
+
+def test_who_waits_for_one_that_has_left_is_told_so_each_time():
+    members, _ = join_all(2)
+    members[1].__exit__(None, None, None)
+    for _ in range(2):
+        with pytest.raises(MembershipError, match="left before all workers had agreed"):
+            members[0].agree({})
 
 
 def test_a_fact_that_only_one_has_is_named():

@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -20,9 +20,7 @@ from terngrad.cluster.pulse import STEP, Pulse
 from terngrad.exchange.connection import Connection
 from terngrad.exchange.operation_errors import LOSSES, OperationError, reason
 from terngrad.exchange.two_shot import Transport
-from terngrad.library.shard import shard
-
-Data = TypeVar("Data")
+from terngrad.library.shard import Data, seeds_of, shard
 
 _SOON_SECS = 3.0  # in which a closed connection is noticed
 
@@ -38,6 +36,7 @@ class Group(contextlib.AbstractContextManager):
       size: number of processes.
       connection: the engine's connection to the others; None if there are none.
       pulse: counts what this process does together with the others.
+      seeds_of_shuffles: those before `shard`, which all processes must have in common.
       was_stopped: whether all were interrupted after the same step, so that none has failed.
       step: the reducer's step; parameter servers match operations by it. None without a reducer.
     """
@@ -68,6 +67,7 @@ class Group(contextlib.AbstractContextManager):
         self._agree = agree
         self._membership = membership
         self.was_stopped = False
+        self.seeds_of_shuffles: list[list[int]] = []
         self._counts = collections.Counter()
         self.step: tf.Variable | None = None
         self._stands = False  # whether parameter servers have let this process make steps
@@ -104,6 +104,8 @@ class Group(contextlib.AbstractContextManager):
           TypeError: the data is of another kind.
           ValueError: there is less than one element or row for each process.
         """
+        if isinstance(data, tf.data.Dataset):
+            self.seeds_of_shuffles += seeds_of(data)
         return shard(data, self.rank, self.size)
 
     def barrier(self) -> None:

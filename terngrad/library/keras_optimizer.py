@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -18,6 +19,7 @@ from terngrad.library.reducer import Gradient, check_settings
 Optimizer = TypeVar("Optimizer", bound=keras.optimizers.Optimizer)
 
 _STATE = "_terngrad"  # attribute of a distributed optimizer
+_LEAST_EPSILON = 1e-16  # of Adafactor: smaller products of a row's and a column's are 0
 # Keras tracks what is assigned to its objects, and `Exchanging` has a `__class__` of its own. This
 # is the `__class__` below both.
 _CLASS = vars(object)["__class__"]
@@ -80,6 +82,13 @@ def distribute(
         raise ValueError(
             f"distribute: nodes is {nodes}; an optimizer with gradient_accumulation_steps adds up "
             "the gradients of one node: allowed is 1"
+        )
+    is_faint = getattr(optimizer, "epsilon_1", 1.0) < _LEAST_EPSILON
+    if is_faint and isinstance(optimizer, keras.optimizers.Adafactor) and gradients == "ternary":
+        warnings.warn(
+            f"distribute: Adafactor(epsilon_1={optimizer.epsilon_1}) makes weights NaN where rows "
+            "and columns of a gradient are zero, as of ternary ones; take epsilon_1=1e-12",
+            stacklevel=2,
         )
     settings = {
         "gradients": gradients,

@@ -369,6 +369,18 @@ def test_an_optimizer_made_from_the_settings_of_a_distributed_one_is_not_distrib
     assert exchange_of(made) is None
 
 
+def test_an_adafactor_whose_products_vanish_is_told():
+    faint, usual = keras.optimizers.Adafactor(0.1), keras.optimizers.Adafactor(0.1, epsilon_1=1e-12)
+    with pytest.warns(UserWarning, match="Adafactor.epsilon_1=1e-30. makes weights NaN"):
+        terngrad.keras.distribute(faint, ALONE)
+    terngrad.keras.distribute(usual, ALONE)
+    gradient = tf.constant([[1.0, 0.0], [0.0, 0.0]])
+    for optimizer, is_sound in ((faint, False), (usual, True)):
+        weights = keras.Variable(tf.ones([2, 2]))
+        optimizer.from_config(optimizer.get_config()).apply([gradient], [weights])
+        assert np.isfinite(weights.numpy()).all() == is_sound, "Keras' own arithmetic"
+
+
 def test_the_codes_step_never_goes_back_though_updates_were_skipped():
     optimizer = distributed(keras.optimizers.SGD(1.0))
     trained(optimizer, steps=3)

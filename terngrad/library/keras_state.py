@@ -69,14 +69,17 @@ def learned(model: keras.Model) -> str:
     """
     layers = model._flatten_layers()
     within = {id(getattr(layer, "_lookup_layer", None)) for layer in layers}  # TextVectorization's
-    found = []
+    found: list[tuple[keras.Layer, list]] = []
     for layer in layers:
         if hasattr(layer, "get_vocabulary") and id(layer) not in within:
-            found.append([str(word) for word in layer.get_vocabulary()])
+            found.append((layer, [str(word) for word in layer.get_vocabulary()]))
         elif isinstance(layer, keras.layers.Discretization):
-            found.append([float(edge) for edge in layer.bin_boundaries or ()])
-    sizes = ", ".join(str(len(each)) for each in found) or "nothing"
-    return f"{sizes} ({zlib.crc32(repr(found).encode()):08x})"
+            found.append((layer, [float(edge) for edge in layer.bin_boundaries or ()]))
+    told = [
+        f"{type(layer).__name__} of {len(each)} ({zlib.crc32(repr(each).encode()):08x})"
+        for layer, each in found
+    ]
+    return ", ".join(told) or "nothing"
 
 
 def refresh(model: keras.Model) -> None:

@@ -99,6 +99,8 @@ class Together(keras.callbacks.Callback):
                 "model.compile(terngrad.keras.distribute(optimizer, group), ...), or an attribute "
                 "of the model that is such an optimizer"
             )
+        if self._group.size > 1:
+            self._warn_of_others()
         nodes = max(exchange.nodes for exchange in exchanges)
         if nodes > 1 and len(exchanges) > 1:
             raise ValueError(
@@ -108,6 +110,18 @@ class Together(keras.callbacks.Callback):
         self._arrange()
         if self._group.size > 1 or nodes > 1:
             self._step = SharedStep.of(model, exchanges)
+
+    def _warn_of_others(self) -> None:
+        """Warns of optimizers that each process would use alone."""
+        found = _optimizers(self.model)
+        inner = [getattr(optimizer, "inner_optimizer", None) for _, optimizer in found]
+        for name, optimizer in found:
+            if exchange_of(optimizer) is None and all(optimizer is not each for each in inner):
+                warnings.warn(
+                    f"Together: the model's {name} holds an optimizer that is not distributed: "
+                    "each worker updates with its own gradients, so their weights differ",
+                    stacklevel=2,
+                )
 
     def _arrange(self) -> None:
         """Surrounds the other callbacks, and leaves writers to the chief."""
@@ -249,9 +263,9 @@ class Together(keras.callbacks.Callback):
 
     def _exchanges(self) -> Iterator[tuple[keras.optimizers.Optimizer, GradientExchange]]:
         """Yields the distributed optimizers that the model holds."""
-        for value in list(vars(self.model).values()):
-            if (exchange := exchange_of(value)) is not None:
-                yield value, exchange
+        for _, optimizer in _optimizers(self.model):
+            if (exchange := exchange_of(optimizer)) is not None:
+                yield optimizer, exchange
 
     def _agree_on_model(self) -> None:
         """Lets the others build what the chief has built, then compares."""
@@ -267,9 +281,19 @@ class Together(keras.callbacks.Callback):
             "steps of an epoch (use group.shard)": str(self.params.get("steps")),
             "weights of the model": keras_state.described(self.model),
             "random layers of the model": str(len(keras_state.seed_states(self.model))),
-            "what layers of the model have learned": keras_state.learned(self.model),
+            "what layers have learned (adapt them to the same data)": keras_state.learned(
+                self.model
+            ),
         }
         self._group.agree(facts, "the start of fit")
+        seeds = gather(self._group, self._group.seeds_of_shuffles, "the start of fit")
+        if self._group.is_chief and _differ(seeds):
+            warnings.warn(
+                "data sets were shuffled before group.shard, with another seed on each worker, so "
+                "some elements are seen twice and others never: shuffle after shard, or give all "
+                "the same seed, as in image_dataset_from_directory(..., seed=1)",
+                stacklevel=2,
+            )
 
     def _copy_state(self) -> None:
         variables = [*self.model.weights]
@@ -313,6 +337,24 @@ class _Before(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         self._together.pause()
+
+
+def _optimizers(model: keras.Model) -> list[tuple[str, keras.optimizers.Optimizer]]:
+    """Returns the optimizers of a model, and the attributes in or behind which they are."""
+    found: dict[int, tuple[str, keras.optimizers.Optimizer]] = {}
+    for name, value in list(vars(model).items()):
+        if name.startswith("_self_"):  # TensorFlow's own notes of the other attributes
+            continue
+        parts = value.values() if isinstance(value, dict) else value
+        for part in parts if isinstance(value, (dict, list, tuple)) else [value]:
+            if isinstance(part, keras.optimizers.Optimizer):
+                found.setdefault(id(part), (name, part))
+    return list(found.values())
+
+
+def _differ(seeds: Sequence[list]) -> bool:
+    """Returns whether processes that shuffled equally often did so with other seeds."""
+    return len({len(own) for own in seeds}) == 1 and any(own != seeds[0] for own in seeds)
 
 
 def _save(

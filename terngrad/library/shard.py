@@ -34,7 +34,7 @@ def shard(data: Data, rank: int, size: int) -> Data:
 
 
 def _elements(dataset: tf.data.Dataset, rank: int, size: int) -> tf.data.Dataset:
-    if rank == 0 and _is_shuffled_at_random(dataset):
+    if rank == 0 and [0, 0] in seeds_of(dataset):
         print(
             "shard: Warning: the data set is shuffled before it is dealt out, in another order on "
             "each worker, so some elements are seen twice and others never: call shard before "
@@ -55,17 +55,19 @@ def _elements(dataset: tf.data.Dataset, rank: int, size: int) -> tf.data.Dataset
     return dataset.shard(size, rank).take(each)
 
 
-def _is_shuffled_at_random(dataset: tf.data.Dataset) -> bool:
-    """Returns whether each process gets another order, as far as TensorFlow lets it be seen."""
-    waiting = [dataset]
+def seeds_of(dataset: tf.data.Dataset) -> list[list[int]]:
+    """Returns the seeds of a data set's shuffles, as far as TensorFlow lets them be seen.
+
+    With seeds of 0 each process gets another order.
+    """
+    seeds, waiting = [], [dataset]
     while waiting:
         found = waiting.pop()
         if "Shuffle" in type(found).__name__:
-            seeds = [getattr(found, name, None) for name in ("_seed", "_seed2")]
-            if all(seed is not None and int(seed) == 0 for seed in seeds):
-                return True
+            own = [getattr(found, name, None) for name in ("_seed", "_seed2")]
+            seeds.append([-1 if seed is None else int(seed) for seed in own])
         waiting += getattr(found, "_inputs", list)()
-    return False
+    return seeds
 
 
 def _map(data: Any, change: Callable[[Any], Any], *, within_list: bool = False) -> Any:
