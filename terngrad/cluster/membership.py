@@ -117,7 +117,6 @@ class Membership(contextlib.AbstractContextManager):
         self._lock = threading.Lock()
         self._over = False
         self._is_leaving = False
-        self._difference = ""  # because of which all have left
         for peer in peers.values():
             threading.Thread(target=self._listen, args=(peer,), daemon=True).start()
         threading.Thread(target=self._watch, daemon=True).start()
@@ -131,10 +130,8 @@ class Membership(contextlib.AbstractContextManager):
 
         Raises:
           DifferenceError: names the process, the fact, and both values; all leave each other.
-          MembershipError: names the process that left, or why all have left before.
+          MembershipError: names the process that left.
         """
-        if self._difference:
-            raise MembershipError(f"all have left each other: {self._difference}")
         if self._rank:
             chief = self._peers[0]
             chief.send({"facts": dict(facts)})
@@ -143,7 +140,6 @@ class Membership(contextlib.AbstractContextManager):
             verdict = self._compare(facts)
             self._tell({"verdict": verdict})
         if verdict:
-            self._difference = verdict
             self._leave(self._bye())
             raise DifferenceError(verdict)
 

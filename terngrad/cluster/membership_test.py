@@ -64,8 +64,9 @@ def test_law_10_a_difference_is_named_with_both_values():
         with pytest.raises(MembershipError, match=text):
             raise error
     for member in members:  # which may go on after the error, and must not wait for the others
-        with pytest.raises(MembershipError, match=f"all have left each other: {text}"):
-            member.agree({})
+        for _ in range(2):
+            with pytest.raises(MembershipError, match="left before all workers had agreed"):
+                member.agree({})
 
 
 def test_who_waits_for_one_that_has_left_is_told_so_each_time():

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from terngrad.cluster.channel import MembershipError
+from terngrad.cluster.channel import DifferenceError, MembershipError
 from terngrad.cluster.membership import note_shown, speaking, was_shown
 from terngrad.cluster.pulse import STEP, Pulse
 from terngrad.exchange.connection import Connection
@@ -37,7 +37,8 @@ class Group(contextlib.AbstractContextManager):
       connection: the engine's connection to the others; None if there are none.
       pulse: counts what this process does together with the others.
       seeds_of_shuffles: those before `shard`, which all processes must have in common.
-      was_stopped: whether all were interrupted after the same step, so that none has failed.
+      stopped_by: the error that ended `fit` where all were interrupted after the same step, so that
+        none has failed.
       step: the reducer's step; parameter servers match operations by it. None without a reducer.
     """
 
@@ -66,7 +67,8 @@ class Group(contextlib.AbstractContextManager):
         self.pulse = pulse or Pulse()
         self._agree = agree
         self._membership = membership
-        self.was_stopped = False
+        self.stopped_by: BaseException | None = None
+        self._difference = ""  # because of which all have left each other
         self.seeds_of_shuffles: list[list[int]] = []
         self._counts = collections.Counter()
         self.step: tf.Variable | None = None
@@ -104,7 +106,7 @@ class Group(contextlib.AbstractContextManager):
           TypeError: the data is of another kind.
           ValueError: there is less than one element or row for each process.
         """
-        if isinstance(data, tf.data.Dataset):
+        if self.size > 1 and isinstance(data, tf.data.Dataset):
             self.seeds_of_shuffles += seeds_of(data)
         return shard(data, self.rank, self.size)
 
@@ -125,7 +127,12 @@ class Group(contextlib.AbstractContextManager):
         return self._counts[kind] - 1
 
     def begin_step(self, what: str = STEP) -> None:
-        """Counts a part of a step that is made with the others; see `Pulse.begin`."""
+        """Counts a part of a step that is made with the others; see `Pulse.begin`.
+
+        Raises:
+          MembershipError: see `check_open`; also in a graph that was made before.
+        """
+        self._check_alike()
         self.pulse.begin(what)
 
     def agree(self, facts: Mapping[str, str], what: str) -> None:
@@ -140,7 +147,11 @@ class Group(contextlib.AbstractContextManager):
         """
         self.check_open()
         self.pulse.begin(what)
-        self._agree(facts)
+        try:
+            self._agree(facts)
+        except DifferenceError as error:
+            self._difference = str(error)
+            raise
 
     def broadcast(self, variables: Sequence[Any]) -> None:
         """Gives variables of all processes the chief's values.
@@ -228,7 +239,7 @@ class Group(contextlib.AbstractContextManager):
             atexit.unregister(self._end)
             if isinstance(error, OperationError) and not self._is_loss(error):
                 kind, error = RuntimeError, _own(error)
-            if isinstance(error, KeyboardInterrupt) and self.was_stopped:
+            if error and error is self.stopped_by:
                 kind, error = SystemExit, SystemExit()  # the others may still save
             self.connection = None
             self._agree = _is_closed
@@ -260,8 +271,13 @@ class Group(contextlib.AbstractContextManager):
 
     def check_open(self) -> None:
         """Raises MembershipError if this process has left the others."""
+        self._check_alike()
         if self.size > 1 and self._membership is None:
             _is_closed({})
+
+    def _check_alike(self) -> None:
+        if self._difference:
+            raise MembershipError(f"all have left each other: {self._difference}")
 
     def _show_error(
         self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None
@@ -271,7 +287,7 @@ class Group(contextlib.AbstractContextManager):
         Leaving the others then ends this process with one line, which names that process. One line
         is enough, too, where all were interrupted after the same step.
         """
-        if isinstance(error, KeyboardInterrupt) and self.was_stopped:
+        if error is self.stopped_by:
             self._shown = error
             print(f"{self.label}: {error}", file=sys.stderr, flush=True)
             return

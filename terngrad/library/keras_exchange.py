@@ -181,6 +181,13 @@ class GradientExchange:
         return sent + (self._shared.bytes_sent if self._shared else 0)
 
 
+def parts_of(optimizer: keras.optimizers.Optimizer) -> list[keras.optimizers.Optimizer]:
+    """Returns an optimizer and those that it is made of, such as that of a LossScaleOptimizer."""
+    inner = [getattr(optimizer, "inner_optimizer", None)]
+    inner += getattr(optimizer, "_inner_optimizers", [])
+    return [optimizer, *(part for each in inner if each is not None for part in parts_of(each))]
+
+
 def bits_per_parameter(exchanges: Iterable[GradientExchange]) -> float:
     """Returns the bits that this process sends for each parameter in an update."""
     reducers = [reducer for exchange in exchanges for reducer in exchange.reducers.values()]

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS
 from terngrad.library.group import Group, plain
-from terngrad.library.keras_exchange import GradientExchange, is_float_on_cpu, kinds_of
+from terngrad.library.keras_exchange import GradientExchange, is_float_on_cpu, kinds_of, parts_of
 from terngrad.library.keras_updates import has_momentum, is_fused
 from terngrad.library.reducer import Gradient, check_settings
 
@@ -83,11 +83,12 @@ def distribute(
             f"distribute: nodes is {nodes}; an optimizer with gradient_accumulation_steps adds up "
             "the gradients of one node: allowed is 1"
         )
-    is_faint = getattr(optimizer, "epsilon_1", 1.0) < _LEAST_EPSILON
-    if is_faint and isinstance(optimizer, keras.optimizers.Adafactor) and gradients == "ternary":
+    kinds = [type(part).__name__ for part in parts_of(optimizer) if _is_faint(part)]
+    if kinds and gradients == "ternary" and group.is_chief:
         warnings.warn(
-            f"distribute: Adafactor(epsilon_1={optimizer.epsilon_1}) makes weights NaN where rows "
-            "and columns of a gradient are zero, as of ternary ones; take epsilon_1=1e-12",
+            f"distribute: {kinds[0]} with an epsilon_1 below {_LEAST_EPSILON} makes weights NaN "
+            "where a row and a column of a gradient are all zero, as often in ternary ones; take "
+            "epsilon_1=1e-12",
             stacklevel=2,
         )
     settings = {
@@ -225,6 +226,11 @@ def _attach(optimizer: keras.optimizers.Optimizer, state: GradientExchange) -> N
     made = type(name, (Exchanging, own), {"__module__": module, "__doc__": own.__doc__})
     vars(optimizer)[_STATE] = state
     _CLASS.__set__(optimizer, made)
+
+
+def _is_faint(optimizer: keras.optimizers.Optimizer) -> bool:
+    is_adafactor = isinstance(optimizer, keras.optimizers.Adafactor)
+    return is_adafactor and optimizer.epsilon_1 < _LEAST_EPSILON
 
 
 def _check_outermost(exchange: GradientExchange) -> None:

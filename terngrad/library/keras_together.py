@@ -18,7 +18,12 @@ import numpy as np
 
 from terngrad.library import keras_state
 from terngrad.library.group import Group, plain
-from terngrad.library.keras_exchange import GradientExchange, bits_per_parameter
+from terngrad.library.keras_exchange import (
+    GradientExchange,
+    bits_per_parameter,
+    parts_of,
+    updates_of,
+)
 from terngrad.library.keras_optimizer import exchange_of, lift
 from terngrad.library.keras_signals import SIGNALS, Signals
 from terngrad.library.keras_step import SharedStep
@@ -99,8 +104,6 @@ class Together(keras.callbacks.Callback):
                 "model.compile(terngrad.keras.distribute(optimizer, group), ...), or an attribute "
                 "of the model that is such an optimizer"
             )
-        if self._group.size > 1:
-            self._warn_of_others()
         nodes = max(exchange.nodes for exchange in exchanges)
         if nodes > 1 and len(exchanges) > 1:
             raise ValueError(
@@ -110,18 +113,6 @@ class Together(keras.callbacks.Callback):
         self._arrange()
         if self._group.size > 1 or nodes > 1:
             self._step = SharedStep.of(model, exchanges)
-
-    def _warn_of_others(self) -> None:
-        """Warns of optimizers that each process would use alone."""
-        found = _optimizers(self.model)
-        inner = [getattr(optimizer, "inner_optimizer", None) for _, optimizer in found]
-        for name, optimizer in found:
-            if exchange_of(optimizer) is None and all(optimizer is not each for each in inner):
-                warnings.warn(
-                    f"Together: the model's {name} holds an optimizer that is not distributed: "
-                    "each worker updates with its own gradients, so their weights differ",
-                    stacklevel=2,
-                )
 
     def _arrange(self) -> None:
         """Surrounds the other callbacks, and leaves writers to the chief."""
@@ -164,7 +155,7 @@ class Together(keras.callbacks.Callback):
         """
         del logs
         self._batches = 0
-        self._group.was_stopped = False
+        self._group.stopped_by = None
         self.pause()
         if self._group.size > 1:
             self._agree_on_model()
@@ -254,9 +245,11 @@ class Together(keras.callbacks.Callback):
         if len(digests) < 2:
             return
         if self._group.is_chief:
+            plain = _undistributed(self.model)
+            what = f"the plain optimizer in {' and '.join(plain)}" if plain else "something"
             warnings.warn(
-                f"the workers' weights differ {when}: something changes them on each worker "
-                "alone; all take the chief's",
+                f"the workers' weights differ {when}: {what} changes them on each worker alone; "
+                "all take the chief's",
                 stacklevel=2,
             )
         self._copy_state()
@@ -287,11 +280,13 @@ class Together(keras.callbacks.Callback):
         }
         self._group.agree(facts, "the start of fit")
         seeds = gather(self._group, self._group.seeds_of_shuffles, "the start of fit")
+        self._group.seeds_of_shuffles.clear()  # a later fit has data of its own
         if self._group.is_chief and _differ(seeds):
             warnings.warn(
                 "data sets were shuffled before group.shard, with another seed on each worker, so "
                 "some elements are seen twice and others never: shuffle after shard, or give all "
-                "the same seed, as in image_dataset_from_directory(..., seed=1)",
+                "the same seeds, of tf.random.set_seed and of shuffle (or, for example, "
+                "image_dataset_from_directory(..., seed=1))",
                 stacklevel=2,
             )
 
@@ -318,10 +313,11 @@ class Together(keras.callbacks.Callback):
                 continue
             if not (is_epoch_over and callback.save_freq == "epoch"):  # it has saved then
                 _save(callback, self._epoch, self._batch, logs or {})
-        self._group.was_stopped = True
+        error: BaseException = SystemExit(128 + number)
         if number == signal.SIGINT:
-            raise KeyboardInterrupt("a worker was interrupted; all stopped after the same step")
-        raise SystemExit(128 + number)
+            error = KeyboardInterrupt("a worker was interrupted; all stopped after the same step")
+            self._group.stopped_by = error
+        raise error
 
 
 class _Before(keras.callbacks.Callback):
@@ -340,7 +336,7 @@ class _Before(keras.callbacks.Callback):
 
 
 def _optimizers(model: keras.Model) -> list[tuple[str, keras.optimizers.Optimizer]]:
-    """Returns the optimizers of a model, and the attributes in or behind which they are."""
+    """Returns a model's optimizers and the attribute that holds each, perhaps in a list or dict."""
     found: dict[int, tuple[str, keras.optimizers.Optimizer]] = {}
     for name, value in list(vars(model).items()):
         if name.startswith("_self_"):  # TensorFlow's own notes of the other attributes
@@ -350,6 +346,17 @@ def _optimizers(model: keras.Model) -> list[tuple[str, keras.optimizers.Optimize
             if isinstance(part, keras.optimizers.Optimizer):
                 found.setdefault(id(part), (name, part))
     return list(found.values())
+
+
+def _undistributed(model: keras.Model) -> list[str]:
+    """Returns the attributes with optimizers that have made updates on this process alone."""
+    found = _optimizers(model)
+    inner = {id(part) for _, optimizer in found for part in parts_of(optimizer)[1:]}
+    return [
+        name
+        for name, optimizer in found
+        if exchange_of(optimizer) is None and id(optimizer) not in inner and updates_of(optimizer)
+    ]
 
 
 def _differ(seeds: Sequence[list]) -> bool:

@@ -119,22 +119,33 @@ def test_optimizers_in_lists_and_dicts_are_found_and_plain_ones_are_named():
 
         def __init__(self, first, *others):
             super().__init__()
-            self.first, self.others, self.by_name = first, list(others), {"a": first}
+            self.first, self.others, self.by_name = first, others[:1], {"a": others[1]}
+            self.scaled, self.within = others[2:]
 
-    group = AsRankOne()
-    distributed, plain = (keras.optimizers.SGD(0.1) for _ in range(2))
-    model = Several(plain, terngrad.keras.distribute(distributed, group))
-    found = keras_together._optimizers(model)
-    assert found == [("first", plain), ("others", distributed)]
-    together = terngrad.keras.Together(group)
-    with pytest.warns(UserWarning, match="the model's first holds an optimizer that is not distr"):
-        keras.callbacks.CallbackList([together], model=model)
+    plain = [keras.optimizers.SGD(0.1) for _ in range(4)]
+    outer = keras.optimizers.LossScaleOptimizer(plain[3])
+    used = terngrad.keras.distribute(plain[1], AsRankOne())
+    terngrad.keras.distribute(outer, AsRankOne())
+    model = Several(plain[0], used, plain[2], outer, plain[3])
+    model.compile()  # with an optimizer that it does not use
+    found = {name: each for name, each in keras_together._optimizers(model) if name != "optimizer"}
+    assert found == {
+        "first": plain[0],
+        "others": used,
+        "by_name": plain[2],
+        "scaled": outer,
+        "within": plain[3],
+    }
+    assert keras_together._undistributed(model) == []
+    for each in plain:
+        each.iterations.assign(1)
+    assert keras_together._undistributed(model) == ["first", "by_name"]
 
 
 def test_other_seeds_of_as_many_shuffles_differ():
     seeds = []
     for seed in (1, 2):
-        group = Group()
+        group = Group(0, 2)
         group.shard(tf.data.Dataset.range(4).shuffle(4, seed=seed).map(lambda i: i))
         seeds.append(group.seeds_of_shuffles)
     assert keras_together._differ(seeds)

@@ -421,10 +421,13 @@ def test_importing_the_library_loads_neither_tensorflow_nor_takes_long():
 def test_a_program_that_ends_because_all_were_interrupted_says_so_in_a_line(monkeypatch, capsys):
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # the group takes it
     with Group(0, 2, membership=contextlib.nullcontext()) as group:
-        for was_stopped in (True, False):
-            group.was_stopped, error = was_stopped, KeyboardInterrupt("all stopped")
+        for is_of_all in (True, False):  # a later Ctrl-C is an error of this process
+            error = KeyboardInterrupt("all stopped")
+            if is_of_all:
+                group.stopped_by = error
             sys.excepthook(KeyboardInterrupt, error, None)
-            assert capsys.readouterr().err.startswith("worker 0 of 2: all") == was_stopped
+            told = capsys.readouterr().err
+            assert (told == "worker 0 of 2: all stopped\n") == is_of_all
 
 
 @pytest.mark.parametrize("name", ["join", "keras"])
@@ -755,10 +758,10 @@ def test_an_error_counts_as_shown_only_where_a_hook_has_surely_shown_it(shown, m
 
 
 def test_a_process_that_stopped_with_all_others_is_no_failure(shown):
-    for was_stopped, kind in ((False, KeyboardInterrupt), (True, SystemExit)):
-        group = Group(0, 2, membership=(membership := Membership()))
-        group.was_stopped = was_stopped
-        group.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    for of_all, kind in ((False, KeyboardInterrupt), (True, SystemExit)):
+        group, error = Group(0, 2, membership=(membership := Membership())), KeyboardInterrupt()
+        group.stopped_by = error if of_all else KeyboardInterrupt()
+        group.__exit__(KeyboardInterrupt, error, None)
         assert isinstance(membership.left_with, kind)
 
 
