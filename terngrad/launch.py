@@ -12,10 +12,10 @@ listed twice has two. ssh must not ask for a password.
 
 Each output line begins with the index of its worker. If a process fails, it is named; the others
 may end by themselves for 3 s, are then asked to end, and killed after 90 s. The exit status is
-that of the first that failed by itself; a status other than 1 goes before 1, and both before 75,
-that of a process which ends because of another. Ctrl-C, SIGTERM and SIGHUP are passed on to all
-workers, with the same deadline; the exit status is then 128 + the signal's number. Parameter
-servers end after them. A second Ctrl-C kills all at once.
+that of the first that failed by itself; among several, one with a status other than 1 counts. A
+process that ends because of another has status 75, and so has this one if all ended so. Ctrl-C,
+SIGTERM and SIGHUP are passed on to all workers, with the same deadline; the exit status is then
+128 + the signal's number. Parameter servers end after them. A second Ctrl-C kills all at once.
 """
 
 from __future__ import annotations

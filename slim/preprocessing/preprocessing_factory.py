@@ -33,8 +33,8 @@ class Preprocessing(NamedTuple):
     def apply(self, image: tf.Tensor, size: int, seed: tf.Tensor) -> tf.Tensor:
         """Preprocesses an image without boxes, uint8 [H, W, C], to float32 [size, size, C]."""
         if self.window is not whole_image:
-            none = tf.zeros([0, 4])
-            image = decoding.crop(image, lambda shape: self.window(shape, none, size, seed))
+            no_boxes = tf.zeros([0, 4])
+            image = decoding.crop(image, lambda shape: self.window(shape, no_boxes, size, seed))
         return self.finish(image, size, seed)
 
 

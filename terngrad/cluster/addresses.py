@@ -68,13 +68,18 @@ def own_address(host: str) -> str | None:
     if len(found) != 1:
         return None
     (address,) = found
-    return None if _is_loopback(address) and not _is_literal(host) else address
+    return None if is_loopback_address(address) and not _is_literal(host) else address
 
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach all addresses of a host."""
     found = _addresses(host)
-    return bool(found) and all(map(_is_loopback, found))
+    return bool(found) and all(map(is_loopback_address, found))
+
+
+def is_loopback_address(address: str) -> bool:
+    """Whether an address, not a name, means the own machine to all who have it."""
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
 def _addresses(host: str) -> set[str]:
@@ -83,10 +88,6 @@ def _addresses(host: str) -> set[str]:
     except OSError:
         return set()
     return {entry[4][0] for entry in found}
-
-
-def _is_loopback(address: str) -> bool:
-    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
 def _is_literal(host: str) -> bool:

@@ -130,7 +130,7 @@ class Group(contextlib.AbstractContextManager):
         """Counts a part of a step that is made with the others; see `Pulse.begin`.
 
         Raises:
-          MembershipError: see `check_open`; also in a graph that was made before.
+          MembershipError: all have left each other because of a difference.
         """
         self._check_alike()
         self.pulse.begin(what)

@@ -161,8 +161,8 @@ class GradientExchange:
     def align(self, optimizer: keras.optimizers.Optimizer) -> None:
         """Lets random codes go on from the optimizer's step, which a backup may have restored.
 
-        A step has more exchanges than updates where a LossScaleOptimizer skips an update. Then the
-        reducer is ahead, and must not go back: parameter servers know operations by its step.
+        There are fewer updates than exchanges where a LossScaleOptimizer skips some. The reducer is
+        ahead then, and must not go back: parameter servers know operations by its step.
         """
         for reducer in self.reducers.values():
             step = reducer.state.step

@@ -56,8 +56,8 @@ class Together(keras.callbacks.Callback):
       `bytes_sent` (by this process so far) and `bits_per_parameter` (sent in an update).
     - When a callback stops the training of one process, all stop after the same step. So they do at
       SIGINT (Ctrl-C), SIGTERM and SIGHUP: the chief's ModelCheckpoints save, except those of the
-      best, and `fit` raises KeyboardInterrupt or SystemExit on all. A backup of BackupAndRestore
-      stays.
+      best, which is known only at an epoch's end, and `fit` raises KeyboardInterrupt or SystemExit
+      on all. A backup of BackupAndRestore stays.
     - Only the chief writes: the others go without ModelCheckpoint, BackupAndRestore, TensorBoard,
       CSVLogger, RemoteMonitor and the progress bar. But each process saves what its codecs keep
       between steps, beside the backup of a BackupAndRestore.
@@ -245,8 +245,8 @@ class Together(keras.callbacks.Callback):
         if len(digests) < 2:
             return
         if self._group.is_chief:
-            plain = _undistributed(self.model)
-            what = f"the plain optimizer in {' and '.join(plain)}" if plain else "something"
+            names = " and ".join(_undistributed(self.model))
+            what = f"the plain optimizer in {names}" if names else "something"
             warnings.warn(
                 f"the workers' weights differ {when}: {what} changes them on each worker alone; "
                 "all take the chief's",
@@ -308,16 +308,16 @@ class Together(keras.callbacks.Callback):
         number = next(n for n, said in zip(SIGNALS, signals, strict=True) if said)
         self._signals.leave(forget=True)
         self.pause()
-        for callback in self._callbacks:
-            if not isinstance(callback, keras.callbacks.ModelCheckpoint):
-                continue
-            if not (is_epoch_over and callback.save_freq == "epoch"):  # it has saved then
-                _save(callback, self._epoch, self._batch, logs or {})
-        error: BaseException = SystemExit(128 + number)
-        if number == signal.SIGINT:
-            error = KeyboardInterrupt("a worker was interrupted; all stopped after the same step")
-            self._group.stopped_by = error
-        raise error
+        checkpoints = [c for c in self._callbacks if isinstance(c, keras.callbacks.ModelCheckpoint)]
+        for checkpoint in checkpoints:
+            has_saved = is_epoch_over and checkpoint.save_freq == "epoch"
+            if not (has_saved or checkpoint.save_best_only):
+                _save(checkpoint, self._epoch, self._batch, logs or {})
+        if number != signal.SIGINT:
+            raise SystemExit(128 + number)
+        why = "a worker was interrupted; all stopped after the same step"
+        self._group.stopped_by = KeyboardInterrupt(why)
+        raise self._group.stopped_by
 
 
 class _Before(keras.callbacks.Callback):
@@ -367,12 +367,7 @@ def _differ(seeds: Sequence[list]) -> bool:
 def _save(
     callback: keras.callbacks.ModelCheckpoint, epoch: int, batch: int, logs: dict[str, Any]
 ) -> None:
-    """Saves amid an epoch, unless the callback wants the best, known only at an epoch's end.
-
-    Metrics of the whole epoch that the file's name may have, such as val_loss, are nan in it.
-    """
-    if callback.save_best_only:
-        return
+    """Saves amid an epoch; metrics of its end, such as val_loss, are nan in the file's name."""
     fields = {field for _, field, _, _ in string.Formatter().parse(callback.filepath) if field}
     unknown = dict.fromkeys(fields - {"epoch", "batch", *logs}, math.nan)
     callback._save_model(epoch=epoch, batch=batch, logs=logs | unknown)

@@ -98,19 +98,25 @@ def test_it_stands_around_the_others_wherever_it_is_put_and_leaves_writers_to_th
 
 
 @pytest.mark.parametrize("name", ["a.keras", "{epoch}-{val_loss:.2f}-{loss:.1f}.keras"])
-def test_amid_an_epoch_a_checkpoint_is_saved_whatever_its_name_but_the_best_one_stays(
-    tmp_path, name
+@pytest.mark.parametrize("is_epoch_over", [False, True])
+def test_at_a_signal_a_checkpoint_is_saved_whatever_its_name_but_the_best_one_stays(
+    tmp_path, name, is_epoch_over
 ):
-    model = compiled()
-    usual = keras.callbacks.ModelCheckpoint(tmp_path / "usual" / name, save_freq=100)
-    best = keras.callbacks.ModelCheckpoint(
-        tmp_path / "best" / name, monitor="val_loss", save_best_only=True
-    )
-    for callback in (usual, best):
-        callback.set_model(model)
-        keras_together._save(callback, 2, 4, {"loss": 0.5})
-    found = [path.relative_to(tmp_path) for path in tmp_path.rglob("*.keras")]
-    assert found == [Path("usual") / name.format(epoch=3, val_loss=float("nan"), loss=0.5)]
+    make = keras.callbacks.ModelCheckpoint
+    checkpoints = [
+        make(tmp_path / "epoch" / name),
+        make(tmp_path / "often" / name, save_freq=100),
+        make(tmp_path / "best" / name, monitor="val_loss", save_best_only=True),
+    ]
+    model, together = compiled(), terngrad.keras.Together(ALONE)
+    keras.callbacks.CallbackList([together, *checkpoints], model=model)
+    together.on_epoch_begin(2)
+    with pytest.raises(SystemExit):
+        together._raise_if([0.0, 1.0, 0.0], {"loss": 0.5}, is_epoch_over=is_epoch_over)
+    found = {path.relative_to(tmp_path) for path in tmp_path.rglob("*.keras")}
+    file = name.format(epoch=3, val_loss=float("nan"), loss=0.5)
+    saved = ["often"] if is_epoch_over else ["epoch", "often"]  # at its end the first has saved
+    assert found == {Path(folder) / file for folder in saved}
 
 
 def test_optimizers_in_lists_and_dicts_are_found_and_plain_ones_are_named():

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 from collections.abc import Mapping
 
 from terngrad.cluster import admission
+from terngrad.cluster.addresses import is_loopback_address
 from terngrad.cluster.channel import MembershipError, Peer
 from terngrad.cluster.managed.role import ManagedError, Role, ranked, whole_number
 from terngrad.cluster.ports import free_ports
@@ -37,7 +37,10 @@ def role(environment: Mapping[str, str], ps_tasks: int, timeout_secs: float) -> 
         places = _gathered(rank, size, f"{_written(master)}:{meeting}", mine, timeout_secs)
     except MembershipError as error:
         raise ManagedError(f"{_SOURCE}: {error}") from None
-    hosts = [_written(master if _is_here(place["host"]) else place["host"]) for place in places]
+    hosts = [
+        _written(master if is_loopback_address(place["host"]) else place["host"])
+        for place in places
+    ]
     addresses = [f"{host}:{place['port']}" for host, place in zip(hosts, places, strict=True)]
     return ranked(_SOURCE, rank, addresses, ps_tasks, places[0]["control"])
 
@@ -74,11 +77,6 @@ def _own_host(master: str) -> str:
             return way.getsockname()[0]
     except OSError as error:
         raise ManagedError(f"{_SOURCE}: MASTER_ADDR {master!r}: {error.strerror}") from None
-
-
-def _is_here(host: str) -> bool:
-    """Whether an address means the master's own machine to all who have named it."""
-    return ipaddress.ip_address(host.partition("%")[0]).is_loopback
 
 
 def _written(host: str) -> str:
