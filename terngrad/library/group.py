@@ -20,7 +20,9 @@ from terngrad.cluster.pulse import STEP, Pulse
 from terngrad.exchange.connection import Connection
 from terngrad.exchange.operation_errors import LOSSES, OperationError, reason
 from terngrad.exchange.two_shot import Transport
+from terngrad.library import objects
 from terngrad.library.shard import Data, seeds_of, shard
+from terngrad.library.shared import AllReduce, Shared
 
 _SOON_SECS = 3.0  # in which a closed connection is noticed
 
@@ -74,6 +76,7 @@ class Group(contextlib.AbstractContextManager):
         self.step: tf.Variable | None = None
         self._stands = False  # whether parameter servers have let this process make steps
         self._shown: BaseException | None = None  # the last error that this group has shown
+        self._all_reduce: AllReduce | None = None
         if membership:
             atexit.register(self._end)
             self._show, sys.excepthook = sys.excepthook, self._show_error
@@ -117,6 +120,11 @@ class Group(contextlib.AbstractContextManager):
           MembershipError: a process left or called something else.
         """
         self.agree({f"barrier {self.count('barrier')}": "reached"}, "barrier")
+
+    def shared(self, name: str, nodes: int = 1) -> Shared:
+        """Returns means and maxima over all nodes of all processes; see `Shared`."""
+        self.check_open()
+        return Shared(self.connection, self.begin_step, name, nodes)
 
     def count(self, kind: str) -> int:
         """Returns how many of a kind this group has had before: all processes count alike.
@@ -189,10 +197,76 @@ class Group(contextlib.AbstractContextManager):
             packed = tf.Variable(content, trainable=False)
             connection.synchronize([self.step or tf.Variable(0, dtype=tf.int64), packed])
             return packed.numpy()
-        most = connection.largest_part // content.itemsize
-        parts = [content[i : i + most] for i in range(0, len(content), most)]
-        gather = lambda part: connection.all_gather(tf.constant(part), "copy")
-        return np.concatenate([gather(part).numpy()[0] for part in parts])
+        return self._gathered(content, "copy")[0]
+
+    def all_reduce(self, value: Any, op: str = "mean") -> Any:
+        """Returns the elementwise mean, sum or maximum over all processes, equal on all of them.
+
+        Within a tf.function it is an operation of the graph, after those before it. Floats up to
+        32 bits are added in float32, as gradients are. Integers and float64 are exact to their own
+        type, and meant for few values: each process gets those of all.
+
+        Args:
+          value: numbers: a tensor, an array, or a list, tuple or dict of these; of the same shapes
+            and types on all processes.
+          op: "mean" (of floats), "sum" (of numbers) or "max" (also of bools: whether any is true).
+
+        Returns:
+          Tensors in the same structure, of the same shapes and types.
+
+        Raises:
+          TypeError: the operation does not take this type.
+          ValueError: there is no such operation, or a shape is not fixed.
+          MembershipError: a process left or does something else.
+        """
+        self.check_open()
+        if self._all_reduce is None:
+            with tf.init_scope():
+                self._all_reduce = AllReduce(self.connection, self.begin_step)
+        return self._all_reduce(value, op)
+
+    def broadcast_object(self, value: Any = None) -> Any:
+        """Returns the chief's value on all processes.
+
+        Args:
+          value: of the chief: None, bools, numbers, texts, bytes, NumPy arrays, and lists, tuples
+            and dicts of these; up to 256 MiB. Those of the others do not count.
+
+        Raises:
+          TypeError: names the part of the value that is something else.
+          ValueError: it is larger.
+          MembershipError: a process left or does something else.
+        """
+        what = "broadcast_object"
+        content = objects.pack(value, what) if self.is_chief else b""
+        size = self._sizes(content, what)[0]
+        if self.connection is None:
+            return objects.unpack(content)
+        return objects.unpack(self._of_chief(_packed([_octets(content, size)])).tobytes()[:size])
+
+    def all_gather_object(self, value: Any, *, what: str = "all_gather_object") -> list[Any]:
+        """Returns the values of all processes, in the order of their ranks.
+
+        Args:
+          value: see `broadcast_object`.
+          what: see `all_gather`.
+
+        Raises:
+          TypeError: names the part of the value that is something else.
+          ValueError: a process' value is larger.
+          MembershipError: a process left or does something else.
+        """
+        content = objects.pack(value, what)
+        sizes = self._sizes(content, what)
+        rows = self.all_gather(_octets(content, max(sizes)), what=what)
+        return [objects.unpack(row.tobytes()[:size]) for row, size in zip(rows, sizes, strict=True)]
+
+    def _sizes(self, content: bytes, what: str) -> list[int]:
+        """Returns the bytes of each process' value, so that all make room for them."""
+        sizes = self.all_gather(np.array(len(content), np.int64), what=what).tolist()
+        for rank, size in enumerate(sizes):
+            objects.check_size(size, f"{what}: the value of worker {rank}")
+        return sizes
 
     def all_gather(self, array: np.ndarray, *, what: str = "all_gather") -> np.ndarray:
         """Returns the arrays of all processes, in the order of their ranks: [...] -> [size, ...].
@@ -211,13 +285,21 @@ class Group(contextlib.AbstractContextManager):
             return array[np.newaxis]
         self.agree({f"the array to {what}": f"{array.dtype.name}{list(array.shape)}"}, what)
         self.pulse.begin(what)
-        packed = tf.constant(_packed([array]))
-        # Transports tell shapes apart by names; a ps knows few names, and counts the calls.
-        is_transport = isinstance(self.connection, Transport)
-        name = f"gather/{packed.shape[0]}" if is_transport else "gather"
-        rows = self.connection.all_gather(packed, name).numpy()
+        rows = self._gathered(_packed([array]), "gather")
         kind = [(array.shape, array.dtype)]
         return np.stack([_unpacked(row, kind)[0] for row in rows])
+
+    def _gathered(self, content: np.ndarray, name: str) -> np.ndarray:
+        """Returns the contents of all processes, int32 [n] -> [size, n], in parts."""
+        most = self.connection.largest_part // content.itemsize
+        is_transport = isinstance(self.connection, Transport)
+        rows = []
+        for start in range(0, max(len(content), 1), most):
+            part = tf.constant(content[start : start + most])
+            # Transports tell shapes apart by names; a ps knows few names, and counts the calls.
+            called = f"{name}/{part.shape[0]}" if is_transport else name
+            rows.append(self.connection.all_gather(part, called).numpy())
+        return np.concatenate(rows, axis=1)
 
     def close(self) -> None:
         """Leaves the other processes; the chief waits for them to leave."""
@@ -348,6 +430,11 @@ def _check_numbers(name: str, dtype: Any) -> None:
 
 def _is_closed(facts: Mapping[str, str]) -> None:
     raise MembershipError("the group is closed: call terngrad.join once, and close at the end")
+
+
+def _octets(content: bytes, size: int) -> np.ndarray:
+    """Returns bytes, with zeros to a size, as an array."""
+    return np.frombuffer(content[:size].ljust(size, b"\0"), np.uint8)
 
 
 def _packed(arrays: Sequence[np.ndarray]) -> np.ndarray:

@@ -138,7 +138,7 @@ class GradientExchange:
         """Replaces the chosen values by the largest of all processes."""
         if chosen:
             with tf.init_scope():
-                self._shared = self._shared or Shared(self.group, f"optimizer {self._index}")
+                self._shared = self._shared or self.group.shared(f"optimizer {self._index}")
             found = self._shared.max([values[i] for i in chosen])
             for i, value in zip(chosen, found, strict=True):
                 values[i] = value

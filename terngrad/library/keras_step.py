@@ -12,7 +12,6 @@ from tensorflow.python.eager import context
 from terngrad.library import keras_state
 from terngrad.library.keras_exchange import GradientExchange
 from terngrad.library.keras_signals import SIGNALS
-from terngrad.library.shared import Shared
 
 
 class SharedStep:
@@ -24,7 +23,7 @@ class SharedStep:
         self._exchanges = exchanges
         self._model = model
         self._train_step: Callable = model.train_step
-        self._shared = Shared(exchange.group, f"fit {exchange.group.count('fit')}", exchange.nodes)
+        self._shared = exchange.group.shared(f"fit {exchange.group.count('fit')}", exchange.nodes)
         self._told = [0.0] * (1 + len(SIGNALS))  # the values of the next, without reading it
         self._wishes = tf.Variable(self._told, trainable=False)
         self._heard = tf.Variable(tf.zeros(1 + len(SIGNALS)), trainable=False)

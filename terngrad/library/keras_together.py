@@ -27,7 +27,6 @@ from terngrad.library.keras_exchange import (
 from terngrad.library.keras_optimizer import exchange_of, lift
 from terngrad.library.keras_signals import SIGNALS, Signals
 from terngrad.library.keras_step import SharedStep
-from terngrad.library.shared import gather
 
 _END = "the end of an epoch"
 _WRITERS = tuple(
@@ -214,7 +213,9 @@ class Together(keras.callbacks.Callback):
         del logs
         try:
             if self._group.size > 1:  # callbacks may have changed them after the last comparison
-                digests = gather(self._group, keras_state.digest(self.model), "the end of fit")
+                digests = self._group.all_gather_object(
+                    keras_state.digest(self.model), what="the end of fit"
+                )
                 self._mend(set(digests), "at the end of fit")
         finally:  # a signal that waits strikes now, when no other worker waits for this one
             self._signals.leave()
@@ -234,7 +235,9 @@ class Together(keras.callbacks.Callback):
             return
         own = {name: np.asarray(value).tolist() for name, value in logs.items()}
         self._group.pulse.batches = self._batches or None
-        rows = gather(self._group, {"logs": own, "weights": keras_state.digest(self.model)}, _END)
+        rows = self._group.all_gather_object(
+            {"logs": own, "weights": keras_state.digest(self.model)}, what=_END
+        )
         self.pause()
         for name in sorted({name for row in rows for name in row["logs"]}):
             logs[name] = _mean([row["logs"][name] for row in rows if name in row["logs"]])
@@ -263,7 +266,7 @@ class Together(keras.callbacks.Callback):
     def _agree_on_model(self) -> None:
         """Lets the others build what the chief has built, then compares."""
         optimizers = [optimizer for optimizer, _ in self._exchanges()]
-        chiefs = gather(self._group, [optimizer.built for optimizer in optimizers])[0]
+        chiefs = self._group.all_gather_object([optimizer.built for optimizer in optimizers])[0]
         for optimizer, built in zip(optimizers, chiefs, strict=False):
             if built and not optimizer.built and optimizer is self.model.optimizer:
                 optimizer.build(self.model.trainable_variables)
@@ -279,7 +282,9 @@ class Together(keras.callbacks.Callback):
             ),
         }
         self._group.agree(facts, "the start of fit")
-        seeds = gather(self._group, self._group.seeds_of_shuffles, "the start of fit")
+        seeds = self._group.all_gather_object(
+            self._group.seeds_of_shuffles, what="the start of fit"
+        )
         self._group.seeds_of_shuffles.clear()  # a later fit has data of its own
         if self._group.is_chief and _differ(seeds):
             warnings.warn(
@@ -296,7 +301,7 @@ class Together(keras.callbacks.Callback):
             variables += optimizer.variables if optimizer.built else []
         self._group.broadcast(list({id(plain(v)): v for v in variables}.values()))
         keras_state.refresh(self.model)
-        epochs = gather(self._group, getattr(self.model, "_initial_epoch", None))
+        epochs = self._group.all_gather_object(getattr(self.model, "_initial_epoch", None))
         self.model._initial_epoch = epochs[0]
 
     def _raise_if(

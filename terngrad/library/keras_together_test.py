@@ -15,7 +15,6 @@ from terngrad.library import keras_state, keras_together
 from terngrad.library.group import Group
 from terngrad.library.keras_signals import Signals
 from terngrad.library.keras_state import moving_statistics
-from terngrad.library.shared import Shared, gather
 
 ALONE = Group()
 DATA = np.ones((4, 3), "float32"), np.ones((4, 2), "float32")
@@ -249,8 +248,8 @@ def test_a_signal_is_left_to_the_program_after_an_error_has_ended_fit(capsys):
 
 
 def test_alone_what_is_shared_is_ones_own():
-    assert gather(ALONE, {"a": [1, None]}) == [{"a": [1, None]}]
-    shared = Shared(ALONE, "test")
+    assert ALONE.all_gather_object({"a": [1, None]}) == [{"a": [1, None]}]
+    shared = ALONE.shared("test")
     assert [v.numpy() for v in shared.mean([tf.constant(2.0)])] == [2.0]
     assert shared.max([]) == []
     assert shared.bytes_sent == 0
