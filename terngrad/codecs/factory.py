@@ -59,7 +59,7 @@ def make_codecs(layout: Layout, kernels: Kernels) -> list[Codec]:
     wire_type = tf.as_dtype(layout.policy.float_type)
     for i, variables in enumerate(layout.float_buckets):
         shapes = [layout.shapes[v] for v in variables]
-        name = f"{layout.fingerprint().hex()}/float{i}"
+        name = f"{layout.fingerprint().hex()}/float bucket {i}"
         codecs.append(FloatCodec(variables, shapes, name, wire_type))
     return codecs
 

@@ -42,7 +42,7 @@ class IntegerCodec(Codec):
             raise ValueError(f"{name}.max_code is {self.max_code}; allowed is 1 or more.")
         self._bucket = layout.buckets[bucket]
         self.variables = tuple(s.variable for s in self._bucket.segments)
-        self.name = f"{layout.fingerprint().hex()}/{bucket}"
+        self.name = f"{layout.fingerprint().hex()}/bucket {bucket}"
         self.shapes = [s.shape for s in self._bucket.segments]
         self.kernels = kernels
         self._sizes = [s.size for s in self._bucket.segments]

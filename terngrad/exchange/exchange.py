@@ -11,12 +11,15 @@ from __future__ import annotations
 import abc
 import contextlib
 import dataclasses
+import re
 from collections.abc import Sequence
 
 import tensorflow as tf
 
 from terngrad.limits import MAX_NODES, MAX_SUM
 from terngrad.ops.kernels import EncodeInputs, Kernels
+
+_FINGERPRINT = re.compile(r"^[0-9a-f]{32}/")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -234,6 +237,17 @@ class Exchange(abc.ABC):
                 f"allowed is up to {MAX_SUM}."
             )
         return largest
+
+
+def begin_span(name: str, kind: str) -> tf.profiler.experimental.Trace:
+    """Returns what TensorBoard's profiler shows from now on until its `__exit__`, in any thread.
+
+    Args:
+      name: of an operation. The fingerprint of a layout, with which those of gradients begin, is
+        left out.
+      kind: of operation, by which the profiler groups spans.
+    """
+    return tf.profiler.experimental.Trace(f"{_FINGERPRINT.sub('', name)}:{kind}")
 
 
 def tree_sum(values: Sequence[tf.Tensor]) -> tf.Tensor:

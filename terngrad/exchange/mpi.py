@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 from mpi4py import MPI
 
+from terngrad.exchange.exchange import begin_span
 from terngrad.exchange.two_shot import Transport
 
 
@@ -26,41 +27,44 @@ class MpiTransport(Transport):
 
     def all_to_all(self, parts: tf.Tensor, name: str) -> tf.Tensor:
         """See base class."""
-        del name
 
         def exchange(mine: np.ndarray) -> np.ndarray:
             received = np.empty_like(mine)
             self._communicator.Alltoall(mine, received)
             return received
 
-        return _call(exchange, parts, parts.shape)
+        return _call(exchange, name, parts, parts.shape)
 
     def all_gather(self, part: tf.Tensor, name: str) -> tf.Tensor:
         """See base class."""
-        del name
 
         def gather(mine: np.ndarray) -> np.ndarray:
             received = np.empty((self.size, *mine.shape), mine.dtype)
             self._communicator.Allgather(mine, received)
             return received
 
-        return _call(gather, part, [self.size, *part.shape])
+        return _call(gather, name, part, [self.size, *part.shape])
 
     def broadcast(self, value: tf.Tensor, name: str) -> tf.Tensor:
         """See base class."""
-        del name
 
         def receive(mine: np.ndarray) -> np.ndarray:
             received = np.array(mine)
             self._communicator.Bcast(received)
             return received
 
-        return _call(receive, value, value.shape)
+        return _call(receive, name, value, value.shape)
 
 
 def _call(
-    function: Callable[[np.ndarray], np.ndarray], tensor: tf.Tensor, shape: tf.TensorShape | list
+    function: Callable[[np.ndarray], np.ndarray],
+    name: str,
+    tensor: tf.Tensor,
+    shape: tf.TensorShape | list,
 ) -> tf.Tensor:
+    def traced(array: np.ndarray) -> np.ndarray:
+        with begin_span(name, "TerngradMpi"):
+            return function(np.asarray(array, order="C"))
+
     # numpy_function is stateful, so TensorFlow drops, merges or reorders no call.
-    contiguous = lambda array: function(np.asarray(array, order="C"))
-    return tf.ensure_shape(tf.numpy_function(contiguous, [tensor], tensor.dtype), shape)
+    return tf.ensure_shape(tf.numpy_function(traced, [tensor], tensor.dtype), shape)

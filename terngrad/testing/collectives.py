@@ -5,15 +5,21 @@ python -m terngrad.testing.collectives [ENGINE]
 
 from __future__ import annotations
 
+import glob
+import re
 import sys
+import tempfile
 from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 import terngrad
 
 _LARGE = (1 << 60) + 1  # no float holds it
+_LARGE_BUCKET = 5_000_000  # is sent while it is being encoded
+_SPAN = re.compile(r"bucket 0/.*codes:Terngrad(Join|PushPull|Mpi)")
 
 
 def main() -> None:
@@ -24,6 +30,7 @@ def main() -> None:
     for wrap in (lambda function: function, tf.function):
         tensors(group, wrap)
     beside_gradients(group)
+    timeline(group)
     print(f"{group.label} is done.")
 
 
@@ -90,6 +97,30 @@ def beside_gradients(group: terngrad.Group) -> None:
         mean, largest = step(tf.constant(float(i)))
         np.testing.assert_allclose(mean, [i * (group.size + 1) / 2] * 5, rtol=1e-6)
         assert float(largest) == i + group.size - 1
+
+
+def timeline(group: terngrad.Group) -> None:
+    """A profile has a span for each bucket's exchange, from its codes to the mean gradients."""
+    reducer = terngrad.Reducer([tf.Variable(tf.zeros([_LARGE_BUCKET]))], group)
+    step = tf.function(lambda: reducer([tf.ones([_LARGE_BUCKET])]), autograph=False)
+    step()
+    with tempfile.TemporaryDirectory() as folder:
+        tf.profiler.experimental.start(folder)
+        step()
+        tf.profiler.experimental.stop()
+        (path,) = glob.glob(f"{folder}/plugins/profile/*/*.xplane.pb")
+        space = xplane_pb2.XSpace()
+        with open(path, "rb") as file:
+            space.ParseFromString(file.read())
+    lengths = {}
+    for plane in space.planes:
+        for event in (event for line in plane.lines for event in line.events):
+            name = plane.event_metadata[event.metadata_id].name
+            lengths[name] = max(lengths.get(name, 0), event.duration_ps)
+    found = {name: ps for name, ps in lengths.items() if _SPAN.fullmatch(name)}
+    assert found, sorted(lengths)
+    assert all(found.values()), found
+    print(f"spans: {sorted(found)}")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "terngrad/cc/kernels/common.h"
+#include "terngrad/cc/kernels/spans.h"
 #include "terngrad/cc/kernels/targets.h"
 #include "terngrad/cc/net/mesh.h"
 
@@ -34,7 +35,8 @@ class Decoding : public std::enable_shared_from_this<Decoding> {
   // `held.output` has the sums. They and the targets live until `ending`.
   Decoding(const Declaration& declaration, Held held,
            std::vector<Target> targets, tensorflow::thread::ThreadPool* threads)
-      : kernels_(*declaration.kernels),
+      : name_(declaration.name),
+        kernels_(*declaration.kernels),
         held_(std::move(held)),
         sums_{held_.output.flat<uint32_t>().data(), declaration.planes_out()},
         targets_(std::move(targets)),
@@ -61,8 +63,12 @@ class Decoding : public std::enable_shared_from_this<Decoding> {
 
  private:
   void Decode(int64_t first, int64_t count) {
-    kernels_.decode(sums_, targets_.data(), targets_.size(), first,
-                    first + count);
+    {
+      const tsl::profiler::TraceMe traced(
+          [this] { return SpanName(name_, "TerngradDecode"); });
+      kernels_.decode(sums_, targets_.data(), targets_.size(), first,
+                      first + count);
+    }
     Leave();
   }
 
@@ -73,6 +79,7 @@ class Decoding : public std::enable_shared_from_this<Decoding> {
     ending(failure_);
   }
 
+  const std::string name_;  // of the operation
   const Kernels& kernels_;
   const Held held_;
   const Planes sums_;

@@ -6,13 +6,14 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "terngrad/cc/kernels/common.h"
 #include "terngrad/cc/kernels/sources.h"
+#include "terngrad/cc/kernels/spans.h"
 #include "terngrad/cc/net/mesh.h"
-#include "tsl/profiler/lib/traceme.h"
 
 namespace terngrad {
 
@@ -46,6 +47,7 @@ class Encoding : public std::enable_shared_from_this<Encoding> {
            Bucket bucket)
       : mesh_(std::move(mesh)),
         operation_(operation),
+        name_(plan.declaration().name),
         kernels_(plan.declaration().kernels),
         bucket_(std::move(bucket)) {
     const int rank = mesh_->rank();
@@ -90,7 +92,8 @@ class Encoding : public std::enable_shared_from_this<Encoding> {
   }
 
   void Encode(int64_t begin, int64_t end) {
-    const tsl::profiler::TraceMe traced("mesh:TerngradEncode");
+    const tsl::profiler::TraceMe traced(
+        [this] { return SpanName(name_, "TerngradEncode"); });
     const tensorflow::port::ScopedFlushDenormal flush;
     const Sources& sources = bucket_.sources;
     kernels_->encode(sources.items.data(), sources.items.size(), sources.key,
@@ -99,6 +102,7 @@ class Encoding : public std::enable_shared_from_this<Encoding> {
 
   const std::shared_ptr<Mesh> mesh_;
   const int operation_;
+  const std::string name_;  // of the operation
   const Kernels* const kernels_;
   Bucket bucket_;
   std::vector<Part> parts_;

@@ -10,9 +10,9 @@
 #include "terngrad/cc/kernels/decoding.h"
 #include "terngrad/cc/kernels/encoding.h"
 #include "terngrad/cc/kernels/sources.h"
+#include "terngrad/cc/kernels/spans.h"
 #include "terngrad/cc/kernels/targets.h"
 #include "terngrad/cc/net/meshes.h"
-#include "tsl/profiler/lib/traceme.h"
 
 namespace terngrad {
 namespace {
@@ -68,7 +68,7 @@ class MeshOp : public AsyncOpKernel {
 
   // Returns what ends the op; null if it has ended because the step has.
   static Ending MakeEnding(OpKernelContext* context,
-                           const std::shared_ptr<Mesh>& mesh,
+                           const std::shared_ptr<Mesh>& mesh, const Plan& plan,
                            DoneCallback done) {
     CancellationManager* const steps = context->cancellation_manager();
     CancellationToken token = {};
@@ -83,11 +83,14 @@ class MeshOp : public AsyncOpKernel {
         return nullptr;
       }
     }
-    // The executor's own trace of the op ends when the op is submitted.
-    const int64_t traced = TraceMe::ActivityStart("mesh:TerngradJoin");
-    return [context, steps, token, traced,
+    // The executor's own trace of the op ends when the op is submitted. Another
+    // thread stops this one: pairs of ActivityStart and ActivityEnd would be
+    // lost now and then.
+    auto traced = std::make_shared<TraceMe>(
+        [&plan] { return SpanName(plan.declaration().name, "TerngradJoin"); });
+    return [context, steps, token, traced = std::move(traced),
             done = std::move(done)](const std::string& failure) {
-      TraceMe::ActivityEnd(traced);
+      traced->Stop();
       if (steps) steps->DeregisterCallback(token);
       if (!failure.empty()) {
         context->SetStatus(absl::UnavailableError(failure));
@@ -135,7 +138,7 @@ class JoinOp : public MeshOp {
         MakeSubmission(operation(), {context->input(0), *output});
     OP_REQUIRES_OK_ASYNC(context, AllocateOctets(context, &submission.octets),
                          done);
-    submission.done = MakeEnding(context, mesh, std::move(done));
+    submission.done = MakeEnding(context, mesh, *plan, std::move(done));
     if (submission.done) mesh->Submit(std::move(submission));
   }
 
@@ -174,7 +177,7 @@ class EncodeJoinOp : public MeshOp {
     auto encoding =
         std::make_shared<Encoding>(mesh, operation(), *plan, std::move(bucket));
     submission.comes_in_parts = true;
-    submission.done = MakeEnding(context, mesh, std::move(done));
+    submission.done = MakeEnding(context, mesh, *plan, std::move(done));
     // From `Submit` on the op may have ended, with its context and all it owns.
     if (submission.done) {
       encoding->Begin(mesh->Submit(std::move(submission)), threads);
@@ -220,7 +223,7 @@ class MeansOp : public MeshOp {
     auto decoding = std::make_shared<Decoding>(
         plan.declaration(), std::move(held), std::move(targets),
         context->device()->tensorflow_cpu_worker_threads()->workers);
-    Ending ending = MakeEnding(context, mesh, std::move(done));
+    Ending ending = MakeEnding(context, mesh, plan, std::move(done));
     if (!ending) return std::nullopt;
     decoding->set_ending(std::move(ending));
     submission.operation = operation();

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from terngrad.exchange.connection import Connection, InterruptionError
+from terngrad.exchange.exchange import begin_span
 from terngrad.exchange.ordering import unordered
 from terngrad.exchange.parameter_server import groups
 from terngrad.exchange.parameter_server.operations import Kind, Operation, nodes_in_result
@@ -209,6 +210,7 @@ class _Operations:
         self._client, self._kernels = client, kernels
         self._count = count
         self._known: dict[str, tuple[int, tf.queue.FIFOQueue]] = {}
+        self._traces: dict[str, contextlib.AbstractContextManager] = {}  # of operations under way
 
     def run(
         self, operation: Operation, local: tf.Tensor, step: tf.Tensor
@@ -222,6 +224,7 @@ class _Operations:
         index, results = self._find(operation, local.dtype)
 
         def push(at: np.ndarray, content: np.ndarray) -> np.ndarray:
+            self._traces[operation.name] = begin_span(operation.name, "TerngradPushPull")
             self._client.push(index, int(at), content)
             return np.int32(0)
 
@@ -243,6 +246,8 @@ class _Operations:
             def deliver(
                 content: np.ndarray, workers: int, lacks_own: bool, octets: tuple[int, int]
             ) -> None:
+                if trace := self._traces.pop(name, None):
+                    trace.__exit__(None, None, None)
                 with contextlib.suppress(tf.errors.OpError):  # a ps was lost: the queue is closed
                     self._count(workers)
                     tf.raw_ops.QueueEnqueueV2(  # half the CPU time of results.enqueue
