@@ -21,7 +21,9 @@ from terngrad.exchange.connection import Connection
 from terngrad.exchange.operation_errors import LOSSES, OperationError, reason
 from terngrad.exchange.two_shot import Transport
 from terngrad.library import objects
-from terngrad.library.shard import Data, seeds_of, shard
+from terngrad.library.data_digest import digest
+from terngrad.library.reshuffle import EpochOrder
+from terngrad.library.shard import Data, seeds_of, shard, shard_anew
 from terngrad.library.shared import AllReduce, Shared
 
 _SOON_SECS = 3.0  # in which a closed connection is noticed
@@ -39,6 +41,7 @@ class Group(contextlib.AbstractContextManager):
       connection: the engine's connection to the others; None if there are none.
       pulse: counts what this process does together with the others.
       seeds_of_shuffles: those before `shard`, which all processes must have in common.
+      digests_of_data: of what `shard` was given, which all processes must have in common, too.
       stopped_by: the error that ended `fit` where all were interrupted after the same step, so that
         none has failed.
       step: the reducer's step; parameter servers match operations by it. None without a reducer.
@@ -72,6 +75,8 @@ class Group(contextlib.AbstractContextManager):
         self.stopped_by: BaseException | None = None
         self._difference = ""  # because of which all have left each other
         self.seeds_of_shuffles: list[list[int]] = []
+        self.digests_of_data: list[str] = []
+        self._orders: list[EpochOrder] = []  # of data that is shuffled anew in each epoch
         self._counts = collections.Counter()
         self.step: tf.Variable | None = None
         self._stands = False  # whether parameter servers have let this process make steps
@@ -91,7 +96,7 @@ class Group(contextlib.AbstractContextManager):
         """This process in messages, as "worker 1 of 4"."""
         return f"worker {self.rank} of {self.size}"
 
-    def shard(self, data: Data) -> Data:
+    def shard(self, data: Data, *, reshuffle: int | None = None) -> Data:
         """Returns this process' share of the data; all processes get equally many.
 
         Call it before `shuffle` and `batch`, so that the data is dealt out by record. A data set of
@@ -101,17 +106,38 @@ class Group(contextlib.AbstractContextManager):
           data: a tf.data.Dataset; or arrays [n, ...], data frames of n rows or lists of n strings
             or numbers, one or several in a tuple, list or dict, where None may stand, too. All
             processes must have the same, in the same order.
+          reshuffle: a seed, the same on all: in each epoch all rows are shuffled and dealt out
+            anew. The order depends on the seed and the epoch only, so a training that resumes goes
+            on with the order of its epoch. A tf.data.Dataset is read into memory for that.
 
         Returns:
           The same kind of data: elements or rows `rank`, `rank + size`, `rank + 2 size` and so on.
+          With `reshuffle` a tf.data.Dataset of rows, which is to be batched, but not shuffled.
 
         Raises:
           TypeError: the data is of another kind.
-          ValueError: there is less than one element or row for each process.
+          ValueError: there is less than one element or row for each process, or the data or seed
+            does not suit `reshuffle`.
         """
-        if self.size > 1 and isinstance(data, tf.data.Dataset):
-            self.seeds_of_shuffles += seeds_of(data)
-        return shard(data, self.rank, self.size)
+        if reshuffle is None:
+            share = shard(data, self.rank, self.size)
+        else:
+            share, order = shard_anew(data, self.rank, self.size, reshuffle)
+            self._orders.append(order)
+        if self.size > 1:
+            if isinstance(data, tf.data.Dataset):
+                self.seeds_of_shuffles += seeds_of(data)
+            self.digests_of_data.append(f"{digest(data)} {reshuffle}")
+        return share
+
+    def set_epoch(self, epoch: int) -> None:
+        """Lets data of `shard(..., reshuffle=seed)` go on with the order of an epoch.
+
+        Each pass over the data counts the epoch on by itself, and `Together` sets it in `fit`. So
+        only a loop of one's own that resumes calls it.
+        """
+        for order in self._orders:
+            order.epoch = epoch
 
     def barrier(self) -> None:
         """Waits until all processes have called it.

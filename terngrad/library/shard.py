@@ -9,6 +9,9 @@ from typing import Any, TypeVar
 import numpy as np
 import tensorflow as tf
 
+from terngrad.library.data_digest import chain
+from terngrad.library.reshuffle import EpochOrder, as_tensors, in_memory, reordered
+
 Data = TypeVar("Data")
 
 
@@ -23,17 +26,44 @@ def shard(data: Data, rank: int, size: int) -> Data:
     """
     if isinstance(data, tf.data.Dataset):
         return data if size == 1 else _elements(data, rank, size)
+    count = _rows(data)
+    if size == 1:
+        return data
+    each = _each(count, "rows", rank, size)
+    return _map(data, lambda array: array[rank : each * size : size])
+
+
+def shard_anew(data: Any, rank: int, size: int, seed: int) -> tuple[tf.data.Dataset, EpochOrder]:
+    """Returns a data set of every `size`-th row in an order that is new in each epoch.
+
+    Also returns the order, which knows the epoch. See `Group.shard`.
+
+    Raises:
+      TypeError: the data is of a kind that has no rows, or the seed is no integer.
+      ValueError: see `shard`; or the data set cannot be held in memory, or the seed is negative.
+    """
+    EpochOrder(0, seed)  # before anything is read
+    if isinstance(data, tf.data.Dataset):
+        _warn_of_seeds(data, rank)
+        arrays, what = in_memory(data), "elements"
+    else:
+        _rows(data)
+        arrays, what = as_tensors(data), "rows"
+    count = _rows(tf.nest.flatten(arrays))
+    order = EpochOrder(count, seed)
+    return reordered(arrays, order, _each(count, what, rank, size), rank, size), order
+
+
+def _rows(data: Any) -> int:
+    """Returns how many rows arrays have."""
     counts: list[int] = []
     _map(data, lambda array: counts.append(_length(array)))
     if len(found := sorted({*counts})) != 1:
         raise ValueError(f"shard: arrays must have equally many rows; they have {found}")
-    if size == 1:
-        return data
-    each = _each(found[0], "rows", rank, size)
-    return _map(data, lambda array: array[rank : each * size : size])
+    return found[0]
 
 
-def _elements(dataset: tf.data.Dataset, rank: int, size: int) -> tf.data.Dataset:
+def _warn_of_seeds(dataset: tf.data.Dataset, rank: int) -> None:
     if rank == 0 and [0, 0] in seeds_of(dataset):
         print(
             "shard: Warning: the data set is shuffled before it is dealt out, in another order on "
@@ -41,6 +71,10 @@ def _elements(dataset: tf.data.Dataset, rank: int, size: int) -> tf.data.Dataset
             "shuffle, or tf.keras.utils.set_random_seed with the same seed on all.",
             flush=True,
         )
+
+
+def _elements(dataset: tf.data.Dataset, rank: int, size: int) -> tf.data.Dataset:
+    _warn_of_seeds(dataset, rank)
     count = int(dataset.cardinality())
     if count == tf.data.INFINITE_CARDINALITY:
         return dataset.shard(size, rank)
@@ -60,14 +94,9 @@ def seeds_of(dataset: tf.data.Dataset) -> list[list[int]]:
 
     With seeds of 0 each process gets another order.
     """
-    seeds, waiting = [], [dataset]
-    while waiting:
-        found = waiting.pop()
-        if "Shuffle" in type(found).__name__:
-            own = [getattr(found, name, None) for name in ("_seed", "_seed2")]
-            seeds.append([-1 if seed is None else int(seed) for seed in own])
-        waiting += getattr(found, "_inputs", list)()
-    return seeds
+    shuffles = [found for found in chain(dataset) if "Shuffle" in type(found).__name__]
+    own = [[getattr(found, name, None) for name in ("_seed", "_seed2")] for found in shuffles]
+    return [[-1 if seed is None else int(seed) for seed in seeds] for seeds in own]
 
 
 def _map(data: Any, change: Callable[[Any], Any], *, within_list: bool = False) -> Any:
