@@ -10,14 +10,21 @@ import signal
 import string
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
-from terngrad.library import keras_state
+from terngrad.library import keras_settings, keras_state
 from terngrad.library.group import Group, plain
+from terngrad.library.keras_agreement import (
+    agree_on_callbacks,
+    agree_on_model,
+    agree_on_rates,
+)
+from terngrad.library.keras_backup import CallbackStates, Restoring, Saving
+from terngrad.library.keras_data import compare_data
 from terngrad.library.keras_exchange import (
     GradientExchange,
     bits_per_parameter,
@@ -77,8 +84,12 @@ class Together(keras.callbacks.Callback):
         self._writers = (*_WRITERS, *chief_only)
         self._callbacks: list[keras.callbacks.Callback] = []
         self._backup: keras.callbacks.BackupAndRestore | None = None
+        self._restoring: Restoring | None = None  # of the chief
+        self._states: CallbackStates | None = None
+        self._has_steps = False  # whether epochs end in the middle of the data
         self._step: SharedStep | None = None
         self._epoch = 0
+        self._is_first_epoch = True  # of this fit
         self._batch = 0  # index in the epoch
         self._batches = 0  # made in this fit
         self._signals = Signals()
@@ -130,7 +141,18 @@ class Together(keras.callbacks.Callback):
             # Keras goes through the list at this moment, so that its length counts.
             idle = keras.callbacks.Callback()
             self._callbacks = [idle if isinstance(c, self._writers) else c for c in self._callbacks]
-        caller.callbacks[:] = [_Before(self), *self._callbacks, self]
+        shared = [c for c in self._callbacks if c not in (self._backup, None)]
+        self._states = CallbackStates(shared, self._backup)
+        caller.callbacks[:] = [_Before(self), *self._with_backup_last(), self]
+
+    def _with_backup_last(self) -> list[keras.callbacks.Callback]:
+        """Lets the chief's backup have what the other callbacks change in the end of an epoch."""
+        self._restoring = None
+        if self._backup not in self._callbacks:
+            return self._callbacks
+        self._restoring = Restoring(self._backup)
+        others = [self._restoring if c is self._backup else c for c in self._callbacks]
+        return [*others, Saving(self._backup, self._states.save)]
 
     def _place_memories(self) -> None:
         """Chooses where codecs' memories are saved: beside a backup, which holds the step."""
@@ -153,17 +175,22 @@ class Together(keras.callbacks.Callback):
           MembershipError: names what differs.
         """
         del logs
+        fit = sys._getframe(2)
         self._batches = 0
+        self._is_first_epoch = True
         self._group.stopped_by = None
         self.pause()
         if self._group.size > 1:
-            self._agree_on_model()
+            self._agree(fit.f_locals)
             self._copy_state()
             keras_state.share_seeds(self.model, self._group, self._step.exchange.nodes)
             self._step.tell([0.0] * (1 + len(SIGNALS)))
-            self._signals.catch(sys._getframe(2).f_code)  # that of fit
+            self._signals.catch(fit.f_code)
         for optimizer, exchange in self._exchanges():
             exchange.align(optimizer)
+        self._states.restore(self._group, self._restoring.epoch if self._restoring else None)
+        self._has_steps = fit.f_locals.get("steps_per_epoch") is not None
+        self._group.set_epoch(self.model._initial_epoch or fit.f_locals.get("initial_epoch") or 0)
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         """Tells the others in the next step if this process is to stop; stops when all know."""
@@ -191,8 +218,13 @@ class Together(keras.callbacks.Callback):
         self._group.pulse.batches = None
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
-        """Notes the epoch."""
+        """Notes the epoch, and compares the learning rates of the first one."""
         self._epoch = epoch
+        if not self._has_steps:
+            self._group.set_epoch(epoch)
+        if self._group.size > 1 and self._is_first_epoch:
+            agree_on_rates(self._group, [optimizer for optimizer, _ in self._exchanges()])
+        self._is_first_epoch = False
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Stops all if one process is to stop."""
@@ -224,6 +256,8 @@ class Together(keras.callbacks.Callback):
             shutil.rmtree(f"{folder}/{self._group.rank}", ignore_errors=True)
             with contextlib.suppress(OSError):  # it holds those of others, or there is none
                 os.rmdir(folder)
+            if self._group.is_chief:
+                self._states.delete()
 
     def average(self, epoch: int, logs: dict[str, Any]) -> None:
         """Replaces an epoch's metrics by their means over the processes that have them."""
@@ -235,25 +269,26 @@ class Together(keras.callbacks.Callback):
             return
         own = {name: np.asarray(value).tolist() for name, value in logs.items()}
         self._group.pulse.batches = self._batches or None
-        rows = self._group.all_gather_object(
-            {"logs": own, "weights": keras_state.digest(self.model)}, what=_END
-        )
+        rates = keras_settings.rates(optimizer for optimizer, _ in self._exchanges())
+        digest = keras_state.digest(self.model)
+        told = {"logs": own, "weights": digest, "rates": rates}
+        rows = self._group.all_gather_object(told, what=_END)
         self.pause()
         for name in sorted({name for row in rows for name in row["logs"]}):
             logs[name] = _mean([row["logs"][name] for row in rows if name in row["logs"]])
-        self._mend({row["weights"] for row in rows}, f"after epoch {epoch + 1}")
+        cause = keras_settings.differing([row["rates"] for row in rows])
+        self._mend({row["weights"] for row in rows}, f"after epoch {epoch + 1}", cause)
 
-    def _mend(self, digests: set[int], when: str) -> None:
+    def _mend(self, digests: set[int], when: str, cause: str = "") -> None:
         """Gives all workers the chief's weights, if theirs differ."""
         if len(digests) < 2:
             return
         if self._group.is_chief:
             names = " and ".join(_undistributed(self.model))
             what = f"the plain optimizer in {names}" if names else "something"
+            cause = cause or f"{what} changes them on each worker alone"
             warnings.warn(
-                f"the workers' weights differ {when}: {what} changes them on each worker alone; "
-                "all take the chief's",
-                stacklevel=2,
+                f"the workers' weights differ {when}: {cause}; all take the chief's", stacklevel=2
             )
         self._copy_state()
 
@@ -263,37 +298,13 @@ class Together(keras.callbacks.Callback):
             if (exchange := exchange_of(optimizer)) is not None:
                 yield optimizer, exchange
 
-    def _agree_on_model(self) -> None:
-        """Lets the others build what the chief has built, then compares."""
+    def _agree(self, given: Mapping[str, Any]) -> None:
+        """Compares models, settings and the data that `fit` was given; see on_train_begin."""
         optimizers = [optimizer for optimizer, _ in self._exchanges()]
-        chiefs = self._group.all_gather_object([optimizer.built for optimizer in optimizers])[0]
-        for optimizer, built in zip(optimizers, chiefs, strict=False):
-            if built and not optimizer.built and optimizer is self.model.optimizer:
-                optimizer.build(self.model.trainable_variables)
-        facts = {
-            "optimizers": ", ".join(optimizer.__class__.__name__ for optimizer in optimizers),
-            "optimizers that are built": str([optimizer.built for optimizer in optimizers]),
-            "epochs": str(self.params.get("epochs")),
-            "steps of an epoch (use group.shard)": str(self.params.get("steps")),
-            "weights of the model": keras_state.described(self.model),
-            "random layers of the model": str(len(keras_state.seed_states(self.model))),
-            "what layers have learned (adapt them to the same data)": keras_state.learned(
-                self.model
-            ),
-        }
-        self._group.agree(facts, "the start of fit")
-        seeds = self._group.all_gather_object(
-            self._group.seeds_of_shuffles, what="the start of fit"
-        )
-        self._group.seeds_of_shuffles.clear()  # a later fit has data of its own
-        if self._group.is_chief and _differ(seeds):
-            warnings.warn(
-                "data sets were shuffled before group.shard, with another seed on each worker, so "
-                "some elements are seen twice and others never: shuffle after shard, or give all "
-                "the same seeds, of tf.random.set_seed and of shuffle (or, for example, "
-                "image_dataset_from_directory(..., seed=1))",
-                stacklevel=2,
-            )
+        agree_on_model(self._group, self.model, optimizers, self.params)
+        shared = [c for c in self._callbacks if not isinstance(c, self._writers)]
+        agree_on_callbacks(self._group, self.model, shared)
+        compare_data(self._group, given)
 
     def _copy_state(self) -> None:
         variables = [*self.model.weights]
@@ -362,11 +373,6 @@ def _undistributed(model: keras.Model) -> list[str]:
         for name, optimizer in found
         if exchange_of(optimizer) is None and id(optimizer) not in inner and updates_of(optimizer)
     ]
-
-
-def _differ(seeds: Sequence[list]) -> bool:
-    """Returns whether processes that shuffled equally often did so with other seeds."""
-    return len({len(own) for own in seeds}) == 1 and any(own != seeds[0] for own in seeds)
 
 
 def _save(

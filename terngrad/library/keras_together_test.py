@@ -147,17 +147,6 @@ def test_optimizers_in_lists_and_dicts_are_found_and_plain_ones_are_named():
     assert keras_together._undistributed(model) == ["first", "by_name"]
 
 
-def test_other_seeds_of_as_many_shuffles_differ():
-    seeds = []
-    for seed in (1, 2):
-        group = Group(0, 2)
-        group.shard(tf.data.Dataset.range(4).shuffle(4, seed=seed).map(lambda i: i))
-        seeds.append(group.seeds_of_shuffles)
-    assert keras_together._differ(seeds)
-    assert not keras_together._differ([seeds[0], seeds[0]])
-    assert not keras_together._differ([seeds[0], []]), "one may deal out more than the others"
-
-
 def test_wrong_uses_are_named(tmp_path):
     model = compiled()
     together = terngrad.keras.Together(ALONE)

@@ -1,0 +1,301 @@
+"""What callbacks remember between epochs, saved beside the backup of a BackupAndRestore."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import warnings
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from terngrad.library.group import Group
+
+# What Keras' own callbacks, and subclasses of them, remember.
+REMEMBERED = {
+    "EarlyStopping": ("best", "best_epoch", "best_weights", "stopped_epoch", "wait"),
+    "ModelCheckpoint": ("_batches_seen_since_last_saving", "_last_batch_seen", "best"),
+    "OrbaxCheckpoint": (
+        "_batches_seen_since_last_saving",
+        "_last_batch_seen",
+        "_total_batches_seen",
+        "best",
+    ),
+    "ReduceLROnPlateau": ("best", "cooldown_counter", "wait"),
+    "SwapEMAWeights": ("_ema_weights_in_model",),
+    "TensorBoard": ("_global_test_batch", "_global_train_batch"),
+}
+_ATTRIBUTE = "saved_attributes"  # of a callback's class: the names of what it remembers
+_OF_FIT = ("_model", "params", "min_delta")  # set by Keras; the last one changes its sign
+_HOOKS = [name for name in dir(keras.callbacks.Callback) if name.startswith("on_")]
+
+
+class CallbackStates:
+    """Saves what a worker's callbacks remember, and restores it when `fit` resumes."""
+
+    def __init__(
+        self,
+        callbacks: Sequence[keras.callbacks.Callback],
+        backup: keras.callbacks.BackupAndRestore | None,
+    ) -> None:
+        """Takes care of the callbacks of one `fit`; without a backup nothing is saved."""
+        self._callbacks = dict(_named(callbacks))
+        self._folder = f"{os.fspath(backup.backup_dir)}-callbacks" if backup else ""
+        self._at_start: dict[str, dict[str, Any]] = {}
+
+    def save(self, epoch: int) -> None:
+        """Writes what callbacks remember at the start of an epoch, before the backup is made."""
+        content = {"states": self._now(), "changed": self._changed()}
+        if not any(content.values()):
+            return
+        tf.io.gfile.makedirs(self._folder)
+        path = os.path.join(self._folder, f"{epoch}.npz")
+        with tf.io.gfile.GFile(f"{path}.new", "wb") as file:
+            file.write(_to_bytes(content))
+        tf.io.gfile.rename(f"{path}.new", path, overwrite=True)
+        kept = {f"{each}.npz" for each in (epoch - 1, epoch)}  # the backup may be the older one
+        for old in set(tf.io.gfile.listdir(self._folder)) - kept:
+            tf.io.gfile.remove(os.path.join(self._folder, old))
+
+    def restore(self, group: Group, epoch: int | None) -> None:
+        """Gives all workers what the chief's callbacks remembered; notes what may change.
+
+        Args:
+          group: the processes, which all call this.
+          epoch: the epoch at which the chief resumes; None = it has found no backup.
+
+        Raises:
+          AttributeError: a callback of one's own lacks what it names as saved.
+          TypeError: it is of a type that cannot be saved.
+        """
+        found = b""
+        if group.is_chief and epoch is not None:
+            path = os.path.join(self._folder, f"{epoch}.npz")
+            if tf.io.gfile.exists(path):
+                with tf.io.gfile.GFile(path, "rb") as file:
+                    found = file.read()
+        is_resumed, size = group.all_gather_object(
+            [epoch is not None, len(found)], what="the start of fit"
+        )[0]
+        if size:
+            content = tf.Variable(np.frombuffer(found.ljust(size), np.uint8), trainable=False)
+            group.broadcast([content])
+            self._assign(_from_bytes(content.numpy().tobytes()), group)
+        elif is_resumed:
+            self._warn_of_anew(self._callbacks)
+        self._at_start = {
+            name: dict(_fingerprints(each))
+            for name, each in self._callbacks.items()
+            if not is_of_keras(each)
+        }
+        if self._folder:
+            _to_bytes({"states": self._now(), "changed": {}})  # what is wrong shows here
+
+    def delete(self) -> None:
+        """Deletes all that was saved."""
+        if self._folder and tf.io.gfile.exists(self._folder):
+            tf.io.gfile.rmtree(self._folder)
+
+    def _assign(self, content: dict[str, Any], group: Group) -> None:
+        for name, state in content["states"].items():
+            for attribute, value in state.items():
+                if name in self._callbacks:
+                    setattr(self._callbacks[name], attribute, value)
+        missing = [name for name in self._callbacks if name not in content["states"]]
+        self._warn_of_anew(missing)
+        for name, attributes in content["changed"].items():
+            if group.is_chief:
+                names = "".join(f'"{each}", ' for each in attributes)
+                warnings.warn(
+                    f"callback {name} had changed {', '.join(attributes)} before the backup and "
+                    "begins anew, so this training may differ from an undisturbed one: with "
+                    f"{_ATTRIBUTE} = ({names.rstrip()}) in its class, the backup has them, too",
+                    stacklevel=2,
+                )
+
+    def _warn_of_anew(self, names: Sequence[str]) -> None:
+        anew = [name for name in names if _remembered(self._callbacks[name])]
+        if anew:
+            warnings.warn(
+                f"callbacks begin anew, so this training may differ from an undisturbed one: the "
+                f"chief's backup does not have what these remember: {', '.join(anew)}",
+                stacklevel=2,
+            )
+
+    def _now(self) -> dict[str, dict[str, Any]]:
+        """Returns what callbacks remember now, by their names."""
+        states = {name: _state(name, each) for name, each in self._callbacks.items()}
+        return {name: state for name, state in states.items() if state}
+
+    def _changed(self) -> dict[str, list[str]]:
+        """Returns attributes of callbacks that have changed in this fit and are not saved."""
+        found = {}
+        for name, before in self._at_start.items():
+            now = dict(_fingerprints(self._callbacks[name]))
+            differ = [field for field in now if now[field] != before.get(field)]
+            found |= {name: differ} if differ else {}
+        return found
+
+
+class Restoring(keras.callbacks.Callback):
+    """The part of a BackupAndRestore that stays at its place among the callbacks.
+
+    Attributes:
+      epoch: at which `fit` resumes; None if there was no backup.
+    """
+
+    def __init__(self, backup: keras.callbacks.BackupAndRestore) -> None:
+        super().__init__()
+        self._backup = backup
+        self.epoch: int | None = None
+
+    def on_train_begin(self, logs: dict | None = None) -> None:
+        self._backup.on_train_begin(logs)
+        is_found = tf.io.gfile.exists(self._backup._training_metadata_path)
+        self.epoch = int(self._backup.model._initial_epoch) if is_found else None
+
+
+class Saving(keras.callbacks.Callback):
+    """The other part, after all callbacks: what they change in an epoch's end is in the backup."""
+
+    def __init__(
+        self, backup: keras.callbacks.BackupAndRestore, save: Callable[[int], None]
+    ) -> None:
+        """Calls `save` with the number of the next epoch before a backup at the end of an epoch."""
+        super().__init__()
+        self._backup = backup
+        self._save = save
+        for hook in _HOOKS:
+            if hook not in ("on_train_begin", "on_epoch_end"):
+                setattr(self, hook, getattr(backup, hook))
+
+    def set_model(self, model: keras.Model) -> None:
+        super().set_model(model)
+        self._backup.set_model(model)
+
+    def set_params(self, params: dict[str, Any]) -> None:
+        super().set_params(params)
+        self._backup.set_params(params)
+
+    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+        self._save(epoch + 1)
+        self._backup.on_epoch_end(epoch, logs)
+
+
+def is_of_keras(callback: keras.callbacks.Callback) -> bool:
+    """Returns whether Keras defines a callback's class."""
+    return _is_module_of_keras(type(callback))
+
+
+def _is_module_of_keras(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] == "keras"
+
+
+def _named(
+    callbacks: Sequence[keras.callbacks.Callback],
+) -> Iterator[tuple[str, keras.callbacks.Callback]]:
+    """Yields names that a resumed program gives again, with a number from the second on."""
+    counts = Counter()
+    for each in callbacks:
+        name = type(each).__name__
+        counts[name] += 1
+        yield name + (f" {counts[name]}" if counts[name] > 1 else ""), each
+
+
+def _remembered(callback: keras.callbacks.Callback) -> list[str]:
+    """Returns the names of what a callback remembers, as far as it is known."""
+    classes = [each.__name__ for each in type(callback).__mro__ if _is_module_of_keras(each)]
+    names = [name for each in classes for name in REMEMBERED.get(each, ())]
+    return [*names, *getattr(callback, _ATTRIBUTE, ())]
+
+
+def _state(name: str, callback: keras.callbacks.Callback) -> dict[str, Any]:
+    found = {}
+    for attribute in _remembered(callback):
+        if not hasattr(callback, attribute):
+            if attribute in getattr(callback, _ATTRIBUTE, ()):
+                raise AttributeError(
+                    f"callback {name}: {_ATTRIBUTE} names {attribute}, which it does not have"
+                )
+            continue
+        found[attribute] = getattr(callback, attribute)
+    return found
+
+
+def _fingerprints(callback: keras.callbacks.Callback) -> Iterator[tuple[str, Any]]:
+    """Yields attributes that may change, with what tells whether they did."""
+    is_subclass = any(each.__name__ in REMEMBERED for each in type(callback).__mro__)
+    for field, value in vars(callback).items():
+        if field in (*_OF_FIT, *_remembered(callback)) or (is_subclass and field[0] == "_"):
+            continue
+        if value is None or isinstance(value, (bool, int, float, str, bytes, np.generic)):
+            yield field, value
+        elif isinstance(value, (list, tuple, dict, set, np.ndarray)):
+            try:
+                yield field, zlib.crc32(pickle.dumps(value))
+            except Exception:  # it holds a model or another thing that cannot be written
+                continue
+
+
+def _to_bytes(content: dict[str, Any]) -> bytes:
+    arrays: list[np.ndarray] = []
+    states = {
+        name: {field: _packed(f"{name}.{field}", value, arrays) for field, value in state.items()}
+        for name, state in content["states"].items()
+    }
+    text = json.dumps({**content, "states": states})
+    file = io.BytesIO()
+    np.savez(file, content=np.array(text), **{str(i): array for i, array in enumerate(arrays)})
+    return file.getvalue()
+
+
+def _from_bytes(held: bytes) -> dict[str, Any]:
+    with np.load(io.BytesIO(held), allow_pickle=False) as file:
+        content = json.loads(str(file["content"]))
+        states = content["states"].items()
+        content["states"] = {
+            name: {field: _unpacked(value, file) for field, value in state.items()}
+            for name, state in states
+        }
+    return content
+
+
+def _packed(name: str, value: Any, arrays: list[np.ndarray]) -> Any:
+    """Returns a value as JSON has it; arrays are appended to a list."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (list, tuple)):
+        kind = "list" if isinstance(value, list) else "tuple"
+        return {kind: [_packed(name, part, arrays) for part in value]}
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {"dict": {key: _packed(name, part, arrays) for key, part in value.items()}}
+    if isinstance(value, (np.ndarray, tf.Tensor, tf.Variable, keras.Variable)):
+        array = keras.ops.convert_to_numpy(value)
+        if array.dtype.kind not in "OSU":
+            arrays.append(array)
+            return {"array": len(arrays) - 1, "dtype": array.dtype.name}
+    raise TypeError(
+        f"the backup cannot save {name}, which is {type(value).__name__}; allowed are numbers, "
+        "strings, None, arrays of numbers, and lists, tuples and dicts of these"
+    )
+
+
+def _unpacked(value: Any, arrays: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    if "array" in value:
+        array, dtype = arrays[str(value["array"])], np.dtype(value["dtype"])
+        return array if array.dtype == dtype else array.view(dtype)  # NumPy's files lack bfloat16
+    ((kind, parts),) = value.items()
+    if kind == "dict":
+        return {key: _unpacked(part, arrays) for key, part in parts.items()}
+    return {"list": list, "tuple": tuple}[kind](_unpacked(part, arrays) for part in parts)

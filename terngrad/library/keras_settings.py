@@ -1,0 +1,160 @@
+"""The settings of a model and its callbacks, field by field, which workers compare before `fit`."""
+
+from __future__ import annotations
+
+import types
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from terngrad.library.keras_backup import REMEMBERED, is_of_keras
+
+# They change the training of the worker that has them, so that all must have them.
+_CHANGING = ("LearningRateScheduler", "ReduceLROnPlateau", "SwapEMAWeights")
+_OF_OUTPUT = ("name", "verbose")  # fields that do not change the training
+_OF_SAVED = ("class_name", "config", "module", "registered_name")  # keys of what Keras serializes
+
+
+def of_optimizers(optimizers: Iterable[keras.optimizers.Optimizer]) -> dict[str, str]:
+    """Returns the fields of optimizers, such as "optimizer Adam: beta_1"."""
+    found = {}
+    for name, optimizer in _named("optimizer", optimizers):
+        found |= _fields(name, optimizer)
+    return found
+
+
+def of_loss(model: keras.Model) -> dict[str, str]:
+    """Returns the fields of a compiled model's loss and their weights."""
+    weights = getattr(getattr(model, "_compile_loss", None), "_user_loss_weights", None)
+    found = dict(_flat("loss", getattr(model, "loss", None)))
+    return found | dict(_flat("loss_weights", weights))
+
+
+def of_metrics(model: keras.Model) -> dict[str, str]:
+    """Returns the fields of a compiled model's metrics."""
+    compiled = getattr(model, "_compile_metrics", None)
+    found = dict(_flat("metrics", getattr(compiled, "_user_metrics", None)))
+    weighted = getattr(compiled, "_user_weighted_metrics", None)
+    return found | dict(_flat("weighted_metrics", weighted))
+
+
+def of_callbacks(callbacks: Iterable[keras.callbacks.Callback]) -> dict[str, str]:
+    """Returns the fields of Keras' own callbacks, such as "callback EarlyStopping: patience"."""
+    own = (each for each in callbacks if is_of_keras(each))
+    found = {}
+    for name, callback in _named("callback", own):
+        found |= {f"{name}: {field}": value for field, value in _attributes(callback)}
+    return found
+
+
+def numbers_of_own_callbacks(callbacks: Iterable[keras.callbacks.Callback]) -> dict[str, float]:
+    """Returns the numbers in the attributes of callbacks that are not of Keras."""
+    own = (each for each in callbacks if not is_of_keras(each))
+    return {
+        f"{name}: {field}": value
+        for name, callback in _named("callback", own)
+        for field, value in vars(callback).items()
+        if isinstance(value, (bool, int, float)) and field not in _OF_OUTPUT
+    }
+
+
+def changing(callbacks: Iterable[keras.callbacks.Callback]) -> str:
+    """Returns the names of callbacks that all workers must have."""
+    names = sorted(type(each).__name__ for each in callbacks if is_of_keras(each))
+    return ", ".join(name for name in names if name in _CHANGING) or "none"
+
+
+def without_state(fields: Mapping[str, str]) -> dict[str, str]:
+    """Returns fields without learning rates, which a training may have changed."""
+    return {name: value for name, value in fields.items() if not name.endswith("learning_rate")}
+
+
+def rates(optimizers: Iterable[keras.optimizers.Optimizer]) -> dict[str, float]:
+    """Returns the learning rates of optimizers, as they are now."""
+    found = {}
+    for name, optimizer in _named("optimizer", optimizers):
+        rate = getattr(optimizer, "learning_rate", None)
+        if rate is not None:
+            found[f"{name}: learning_rate"] = float(keras.ops.convert_to_numpy(rate))
+    return found
+
+
+def differing(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Returns the first field that all rows have and that differs, with two values, or ""."""
+    common = set(rows[0]).intersection(*rows[1:])
+    for name in sorted(common):
+        for rank, row in enumerate(rows):
+            if row[name] != rows[0][name]:
+                return f"{name} is {row[name]} on worker {rank} and {rows[0][name]} on worker 0"
+    return ""
+
+
+def _named(kind: str, objects: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    """Yields names such as "callback EarlyStopping", with a number from the second on."""
+    counts = Counter()
+    for each in objects:
+        name = each.__class__.__name__
+        counts[name] += 1
+        yield f"{kind} {name}" + (f" {counts[name]}" if counts[name] > 1 else ""), each
+
+
+def _fields(name: str, thing: Any) -> dict[str, str]:
+    """Returns the class of an object of Keras and the fields of its configuration."""
+    found = {name: thing.__class__.__name__}
+    try:
+        config = thing.get_config()
+    except Exception:  # of the user's own code; Keras calls it only to save models
+        return found
+    for field, value in config.items():
+        if field not in _OF_OUTPUT:
+            found |= dict(_flat(f"{name}: {field}", value))
+    return found
+
+
+def _attributes(callback: keras.callbacks.Callback) -> Iterator[tuple[str, str]]:
+    left_out = {*_OF_OUTPUT, "params", *REMEMBERED.get(type(callback).__name__, ())}
+    for field, value in vars(callback).items():
+        is_setting = not field.startswith("_") and field not in left_out
+        if is_setting and isinstance(value, (bool, int, float, str, types.FunctionType)):
+            yield from _flat(field, value)
+
+
+def _flat(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Yields a value's fields; paths and the code of functions may differ between hosts."""
+    if isinstance(value, Mapping) and "class_name" in value:  # as Keras serializes objects
+        yield name, _class(value)
+        if isinstance(config := value.get("config"), Mapping) and _class(value) != "__lambda__":
+            yield from _flat(name, {k: v for k, v in config.items() if k not in _OF_SAVED})
+    elif isinstance(value, Mapping):
+        for key in sorted(value, key=str):
+            if key not in _OF_OUTPUT:
+                yield from _flat(f"{name}.{key}", value[key])
+    elif isinstance(value, (list, tuple)):
+        for i, part in enumerate(value):
+            yield from _flat(f"{name}[{i}]", part)
+    elif isinstance(value, (keras.losses.Loss, keras.metrics.Metric)):
+        yield from _fields(name, value).items()
+    elif value is None or isinstance(value, (bool, int, float, str, np.generic)):
+        yield name, _short(value.item() if isinstance(value, np.generic) else value)
+    elif isinstance(value, (np.ndarray, tf.Tensor, tf.Variable, keras.Variable)):
+        array = keras.ops.convert_to_numpy(value)
+        content = zlib.crc32(np.ascontiguousarray(array).tobytes())
+        yield name, _short(array.item()) if array.ndim == 0 else f"{array.shape} ({content:08x})"
+    else:
+        yield name, getattr(value, "__name__", type(value).__name__)
+
+
+def _class(saved: Mapping[str, Any]) -> str:
+    config = saved.get("config")
+    return config if saved["class_name"] == "function" else str(saved["class_name"])
+
+
+def _short(value: Any) -> str:
+    """Returns a number as the program has written it, not as float32 has rounded it."""
+    is_rounded = isinstance(value, float) and float(np.float32(value)) == value
+    return str(np.float32(value)) if is_rounded else repr(value)
