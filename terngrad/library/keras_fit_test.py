@@ -123,8 +123,8 @@ def test_law_6_the_first_float_step_is_that_of_one_process_with_the_whole_batch(
     [("ternary", 0), ("terngrad.testing.residual_codec:ResidualCodec", 0), ("ternary", 1)],
 )
 def test_law_8_killed_and_started_again_with_a_backup_equals_undisturbed(tmp_path, codec, servers):
-    """Also with a codec that has a memory, and over a parameter server."""
-    options = ("--batch_norm", f"--gradients={codec}")
+    """Also with a codec and a callback that have memories, and over a parameter server."""
+    options = ("--batch_norm", f"--gradients={codec}", "--plateau", "--epochs=3")
     chief, other = fitted(tmp_path / "whole", 2, *options, servers=servers)
     assert_same_weights(chief, other)  # also the moving statistics
     backup = f"--backup={tmp_path / 'backup'}"
@@ -138,9 +138,17 @@ def test_law_8_killed_and_started_again_with_a_backup_equals_undisturbed(tmp_pat
         assert "Traceback" not in text
     assert [status for _, status in served] == [LOST_STATUS] * servers
     resumed, _ = fitted(tmp_path / "part", 2, *options, backup, servers=servers)
-    assert len(resumed["loss"]) == 1, "the first epoch was made again"
+    assert len(resumed["loss"]) == 2, "the first epoch was made again"
     assert_same_weights(chief, resumed)
     assert [path.name for path in tmp_path.glob("backup*")] == [], "Keras deletes backups, too"
+
+
+def test_another_learning_rate_of_a_worker_is_named_before_the_first_step(tmp_path):
+    for output, status in outcomes(tmp_path, 2, "--other_rate"):
+        assert status in (1, LOST_STATUS), output
+        assert re.search(
+            r"Adam: learning_rate is 0\.02 on worker 1 \S+ and 0\.01 on worker 0 \S+", output
+        ), output
 
 
 @pytest.mark.parametrize("servers", [0, 1])

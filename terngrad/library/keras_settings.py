@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import types
 import zlib
 from collections import Counter
@@ -107,7 +109,7 @@ def _fields(name: str, thing: Any) -> dict[str, str]:
     """Returns the class of an object of Keras and the fields of its configuration."""
     found = {name: thing.__class__.__name__}
     try:
-        config = thing.get_config()
+        config = {**thing.get_config(), **getattr(thing, "_fn_kwargs", {})}  # as Huber's delta
     except Exception:  # of the user's own code; Keras calls it only to save models
         return found
     for field, value in config.items():
@@ -119,8 +121,8 @@ def _fields(name: str, thing: Any) -> dict[str, str]:
 def _attributes(callback: keras.callbacks.Callback) -> Iterator[tuple[str, str]]:
     left_out = {*_OF_OUTPUT, "params", *REMEMBERED.get(type(callback).__name__, ())}
     for field, value in vars(callback).items():
-        is_setting = not field.startswith("_") and field not in left_out
-        if is_setting and isinstance(value, (bool, int, float, str, types.FunctionType)):
+        is_setting = not field.startswith(("_", "on_")) and field not in left_out
+        if is_setting and (isinstance(value, (bool, int, float, str)) or callable(value)):
             yield from _flat(field, value)
 
 
@@ -147,6 +149,21 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, str]]:
         yield name, _short(array.item()) if array.ndim == 0 else f"{array.shape} ({content:08x})"
     else:
         yield name, getattr(value, "__name__", type(value).__name__)
+        yield from ((f"{name}.{key}", _short(part)) for key, part in _numbers_of_function(value))
+
+
+def _numbers_of_function(function: Any) -> Iterator[tuple[str, Any]]:
+    """Yields numbers that a function takes from where it was made."""
+    if isinstance(function, functools.partial):
+        found = function.keywords
+    elif isinstance(function, types.FunctionType):
+        found = inspect.getclosurevars(function).nonlocals | {
+            name: parameter.default
+            for name, parameter in inspect.signature(function).parameters.items()
+        }
+    else:
+        return
+    yield from ((key, part) for key, part in found.items() if isinstance(part, (bool, int, float)))
 
 
 def _class(saved: Mapping[str, Any]) -> str:

@@ -103,6 +103,8 @@ def main() -> None:
     options.add_argument("--batch_norm", action="store_true")
     options.add_argument("--unbuilt", choices=_UNBUILT, help="a model without weights at first")
     options.add_argument("--sgd", action="store_true", help="in the place of Adam")
+    options.add_argument("--plateau", action="store_true", help="lower the rate after an epoch")
+    options.add_argument("--other_rate", action="store_true", help="worker 1 has another rate")
     options.add_argument("--short", action="store_true", help="worker 1 has a batch less")
     given = options.parse_args()
 
@@ -118,8 +120,9 @@ def main() -> None:
         for part in zip(*nets.make_batches().take(given.steps), strict=True)
     )
     # Adam's first update hardly depends on the size of a gradient.
+    rate = 0.02 if given.other_rate and group.rank else 0.01
     optimizer = (
-        keras.optimizers.SGD(0.1) if given.sgd else keras.optimizers.Adam(0.01, clipnorm=1.0)
+        keras.optimizers.SGD(0.1) if given.sgd else keras.optimizers.Adam(rate, clipnorm=1.0)
     )
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     path = os.path.join(given.folder, str(group.rank))
@@ -157,6 +160,8 @@ def callbacks(group, path, given):
         terngrad.keras.Together(group),
         keras.callbacks.TensorBoard(os.path.join(path, "board")),
     ]
+    if given.plateau:
+        writers.append(keras.callbacks.ReduceLROnPlateau("loss", min_delta=99.0, patience=1))
     if given.backup:
         writers.append(keras.callbacks.BackupAndRestore(given.backup))
     if given.pause and group.rank == 1:
