@@ -4,9 +4,11 @@ group = terngrad.join()
 optimizer = terngrad.keras.distribute(keras.optimizers.Adam(1e-3), group)
 model.compile(optimizer, loss, metrics=metrics)
 model.fit(group.shard(dataset), callbacks=[terngrad.keras.Together(group)])
+terngrad.keras.evaluate(model, test, group)
 """
 
+from terngrad.library.keras_evaluation import evaluate, predict
 from terngrad.library.keras_optimizer import distribute
 from terngrad.library.keras_together import Together
 
-__all__ = ["Together", "distribute"]
+__all__ = ["Together", "distribute", "evaluate", "predict"]

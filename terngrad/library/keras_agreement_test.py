@@ -1,56 +1,22 @@
 """What workers compare at the start of fit: two workers in threads."""
 
-import concurrent.futures
-import threading
-
 import keras
 import pytest
 from keras.callbacks import EarlyStopping, LearningRateScheduler, ReduceLROnPlateau
 
 import terngrad.keras
 from terngrad.cluster.channel import MembershipError
-from terngrad.cluster.membership import difference
 from terngrad.library import keras_agreement, keras_settings
 from terngrad.library.group import Group
-
-
-class InThreads(Group):
-    """One of two workers that compare and gather in one process."""
-
-    def __init__(self, rank, barrier, held):
-        """Exchanges by a list with a place for each worker."""
-        super().__init__(rank, 2)
-        self._barrier, self._held = barrier, held
-
-    def all_gather_object(self, value, *, what=""):
-        """Returns both values."""
-        self._held[self.rank] = value
-        self._barrier.wait(timeout=60)
-        found = list(self._held)
-        self._barrier.wait(timeout=60)
-        return found
-
-    def agree(self, facts, what):
-        """Raises on both if facts differ."""
-        if text := difference(*self.all_gather_object(facts), "worker 0", "worker 1"):
-            raise MembershipError(text)
+from terngrad.testing.group_in_threads import on_all
 
 
 def compared(work, *sides):
     """Returns what the comparison raises on both workers; "" = nothing."""
-    barrier, held = threading.Barrier(2), [None, None]
-
-    def side(rank):
-        try:
-            work(InThreads(rank, barrier, held), sides[rank])
-        except MembershipError as error:
-            return str(error)
-        return ""
-
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        mine, others = pool.map(side, range(2))
-    assert mine == others
-    return mine
+    mine, others = on_all(2, lambda group: work(group, sides[group.rank]))
+    assert isinstance(mine, (MembershipError, type(None))), mine
+    assert str(mine) == str(others)
+    return str(mine or "")
 
 
 def compiled(optimizer=None, loss="mse", metrics=(), steps=0, **settings):

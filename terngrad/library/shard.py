@@ -26,11 +26,11 @@ def shard(data: Data, rank: int, size: int) -> Data:
     """
     if isinstance(data, tf.data.Dataset):
         return data if size == 1 else _elements(data, rank, size)
-    count = _rows(data)
+    count = row_count(data)
     if size == 1:
         return data
     each = _each(count, "rows", rank, size)
-    return _map(data, lambda array: array[rank : each * size : size])
+    return rows_of(data, slice(rank, each * size, size))
 
 
 def shard_anew(data: Any, rank: int, size: int, seed: int) -> tuple[tf.data.Dataset, EpochOrder]:
@@ -47,15 +47,25 @@ def shard_anew(data: Any, rank: int, size: int, seed: int) -> tuple[tf.data.Data
         _warn_of_seeds(data, rank)
         arrays, what = in_memory(data), "elements"
     else:
-        _rows(data)
+        row_count(data)
         arrays, what = as_tensors(data), "rows"
-    count = _rows(tf.nest.flatten(arrays))
+    count = row_count(tf.nest.flatten(arrays))
     order = EpochOrder(count, seed)
     return reordered(arrays, order, _each(count, what, rank, size), rank, size), order
 
 
-def _rows(data: Any) -> int:
-    """Returns how many rows arrays have."""
+def rows_of(data: Data, chosen: slice) -> Data:
+    """Returns some rows of arrays, data frames and lists, in their tuples, lists and dicts."""
+    return _map(data, lambda array: array[chosen])
+
+
+def row_count(data: Any) -> int:
+    """Returns how many rows arrays have.
+
+    Raises:
+      TypeError: the data is of a kind that has no rows.
+      ValueError: arrays differ in length.
+    """
     counts: list[int] = []
     _map(data, lambda array: counts.append(_length(array)))
     if len(found := sorted({*counts})) != 1:

@@ -38,6 +38,8 @@ def main() -> None:
     model = make_model(hidden=4 + group.rank)
     model.compile(distributed(group, keras.optimizers.SGD(0.1)), "mse")
     shuffled(group)
+    dealt_out_wrongly(group)
+    evaluated(group)
     try:
         fit(group, model)
     except terngrad.MembershipError as error:
@@ -133,6 +135,46 @@ def shuffled(group):
             model.fit(batches, verbose=0, callbacks=[terngrad.keras.Together(group)])
         found = any("with another seed on each worker" in str(each.message) for each in told)
         assert found == (is_told and group.is_chief), told
+
+
+def dealt_out_wrongly(group):
+    """Arrays in another order on each worker, and a forgotten shard, are told."""
+    whole = np.random.default_rng(7).normal(size=(2 * _BATCH, 5))
+    mixed = np.random.default_rng(group.rank).permutation(whole)
+    cases = [
+        (group.shard(mixed), "(call 1) other data, the same in another order"),
+        (whole, "all workers train on the same data, instead of a share each"),
+    ]
+    for rows, why in cases:
+        model = make_model()
+        model.compile(distributed(group, keras.optimizers.SGD(0.1)), "mse")
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            together = terngrad.keras.Together(group)
+            model.fit(rows[:, :3], rows[:, 3:], batch_size=_BATCH, verbose=0, callbacks=[together])
+        assert any(why in str(each.message) for each in told) == group.is_chief, why
+
+
+def evaluated(group):
+    """Evaluation and prediction of all workers are those of one, also where a worker has none."""
+    draw = np.random.default_rng(7)
+    x, y = draw.normal(size=(21, 3)), draw.integers(0, 2, (21, 1))
+    model = make_model(units=1)
+    model.compile(loss="mse", metrics=[keras.metrics.AUC(from_logits=True), "mae"])
+    group.broadcast(model.weights)
+    for rows in (21, 3):
+        given = x[:rows], y[:rows]
+        expected = model.evaluate(*given, batch_size=4, verbose=0)
+        found = terngrad.keras.evaluate(model, given, group, batch_size=4)
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+        batches = tf.data.Dataset.from_tensor_slices(given).batch(4)
+        np.testing.assert_allclose(
+            terngrad.keras.evaluate(model, batches, group), expected, rtol=1e-5
+        )
+        expected = model.predict(x[:rows], verbose=0)
+        for data in (x[:rows], batches):
+            found = terngrad.keras.predict(model, data, group, batch_size=4)
+            np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 class _Adversarial(keras.Model):
