@@ -91,7 +91,7 @@ def differing(rows: Sequence[Mapping[str, Any]]) -> str:
     common = set(rows[0]).intersection(*rows[1:])
     for name in sorted(common):
         for rank, row in enumerate(rows):
-            if row[name] != rows[0][name]:
+            if repr(row[name]) != repr(rows[0][name]):  # nan differs from itself
                 return f"{name} is {row[name]} on worker {rank} and {rows[0][name]} on worker 0"
     return ""
 

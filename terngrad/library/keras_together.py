@@ -54,7 +54,8 @@ _WRITERS = tuple(
 class Together(keras.callbacks.Callback):
     """Keeps the processes of `model.fit` together.
 
-    - At the start, also after a BackupAndRestore, all take the chief's weights and optimizer state.
+    - At the start, also after a BackupAndRestore, all take the chief's weights, optimizer state and
+      what its callbacks remember. Settings of the model and callbacks, and the data, are compared.
     - In each step, moving statistics, such as those of batch normalization, are averaged. Where the
       optimizer has several nodes, each one's train_step gets a part of the batch.
     - Random layers, such as dropout, draw for each node: its number is mixed into the chief's seed.
@@ -66,7 +67,9 @@ class Together(keras.callbacks.Callback):
       on all. A backup of BackupAndRestore stays.
     - Only the chief writes: the others go without ModelCheckpoint, BackupAndRestore, TensorBoard,
       CSVLogger, RemoteMonitor and the progress bar. But each process saves what its codecs keep
-      between steps, beside the backup of a BackupAndRestore.
+      between steps, beside the backup of a BackupAndRestore. The backup is made after all other
+      callbacks, and the chief saves what these remember beside it.
+    - Data of `group.shard(..., reshuffle=seed)` have the order of each epoch.
 
     Its place among the callbacks does not matter, but it must come before a TensorBoard, which
     begins to write at once.
@@ -86,7 +89,7 @@ class Together(keras.callbacks.Callback):
         self._backup: keras.callbacks.BackupAndRestore | None = None
         self._restoring: Restoring | None = None  # of the chief
         self._states: CallbackStates | None = None
-        self._has_steps = False  # whether epochs end in the middle of the data
+        self._has_steps = False  # whether fit has steps_per_epoch: epochs are no passes over data
         self._step: SharedStep | None = None
         self._epoch = 0
         self._is_first_epoch = True  # of this fit
