@@ -1,4 +1,4 @@
-"""What callbacks remember between epochs, saved beside the backup of a BackupAndRestore."""
+"""What BackupAndRestore leaves out, saved beside its backup: the memory of callbacks, and seeds."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from terngrad.library import keras_state
 from terngrad.library.group import Group
 
 # What Keras' own callbacks, and subclasses of them, remember.
@@ -37,22 +38,25 @@ _OF_FIT = ("_model", "params", "min_delta")  # set by Keras; the last one change
 _HOOKS = [name for name in dir(keras.callbacks.Callback) if name.startswith("on_")]
 
 
-class CallbackStates:
-    """Saves what a worker's callbacks remember, and restores it when `fit` resumes."""
+class FitState:
+    """What a worker's callbacks remember and its random layers have drawn, until `fit` resumes."""
 
     def __init__(
         self,
+        model: keras.Model,
         callbacks: Sequence[keras.callbacks.Callback],
         backup: keras.callbacks.BackupAndRestore | None,
     ) -> None:
-        """Takes care of the callbacks of one `fit`; without a backup nothing is saved."""
+        """Takes care of one `fit`; without a backup nothing is saved."""
+        self._model = model
         self._callbacks = dict(_named(callbacks))
-        self._folder = f"{os.fspath(backup.backup_dir)}-callbacks" if backup else ""
+        self._folder = f"{os.fspath(backup.backup_dir)}-state" if backup else ""
         self._at_start: dict[str, dict[str, Any]] = {}
 
     def save(self, epoch: int) -> None:
-        """Writes what callbacks remember at the start of an epoch, before the backup is made."""
-        content = {"states": self._now(), "changed": self._changed()}
+        """Writes the state at the start of an epoch, before the backup is made."""
+        seeds = [seed.numpy() for seed in keras_state.seed_states(self._model)]
+        content = {"states": self._now(), "changed": self._changed(), "seeds": seeds}
         if not any(content.values()):
             return
         tf.io.gfile.makedirs(self._folder)
@@ -65,7 +69,7 @@ class CallbackStates:
             tf.io.gfile.remove(os.path.join(self._folder, old))
 
     def restore(self, group: Group, epoch: int | None) -> None:
-        """Gives all workers what the chief's callbacks remembered; notes what may change.
+        """Gives all workers the chief's state, also its seeds; notes what may change.
 
         Args:
           group: the processes, which all call this.
@@ -96,7 +100,7 @@ class CallbackStates:
             if not is_of_keras(each)
         }
         if self._folder:
-            _to_bytes({"states": self._now(), "changed": {}})  # what is wrong shows here
+            _to_bytes({"states": self._now()})  # what is wrong shows here
 
     def delete(self) -> None:
         """Deletes all that was saved."""
@@ -104,6 +108,10 @@ class CallbackStates:
             tf.io.gfile.rmtree(self._folder)
 
     def _assign(self, content: dict[str, Any], group: Group) -> None:
+        for seed, value in zip(
+            keras_state.seed_states(self._model), content["seeds"], strict=False
+        ):
+            seed.assign(value)
         for name, state in content["states"].items():
             for attribute, value in state.items():
                 if name in self._callbacks:
@@ -250,7 +258,8 @@ def _to_bytes(content: dict[str, Any]) -> bytes:
         name: {field: _packed(f"{name}.{field}", value, arrays) for field, value in state.items()}
         for name, state in content["states"].items()
     }
-    text = json.dumps({**content, "states": states})
+    seeds = _packed("seeds", content.get("seeds", []), arrays)
+    text = json.dumps({**content, "states": states, "seeds": seeds})
     file = io.BytesIO()
     np.savez(file, content=np.array(text), **{str(i): array for i, array in enumerate(arrays)})
     return file.getvalue()
@@ -264,6 +273,7 @@ def _from_bytes(held: bytes) -> dict[str, Any]:
             name: {field: _unpacked(value, file) for field, value in state.items()}
             for name, state in states
         }
+        content["seeds"] = _unpacked(content["seeds"], file)
     return content
 
 

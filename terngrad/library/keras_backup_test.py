@@ -1,4 +1,4 @@
-"""What callbacks remember when fit resumes, in one process."""
+"""What callbacks remember and random layers draw when fit resumes, in one process."""
 
 import itertools
 import warnings
@@ -50,7 +50,8 @@ def trained(*callbacks, group=None):
     """Trains a new model; returns its weights and history."""
     group = group or Group()
     keras.utils.set_random_seed(1)
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    layers = [keras.layers.Dense(4), keras.layers.Dropout(0.5), keras.layers.Dense(1)]
+    model = keras.Sequential([keras.Input((3,)), *layers])
     model.compile(
         terngrad.keras.distribute(keras.optimizers.Adam(0.1), group), "mse", run_eagerly=True
     )
@@ -86,7 +87,7 @@ MAKERS = {
 
 @pytest.mark.parametrize("is_first", [True, False])
 @pytest.mark.parametrize("maker", MAKERS)
-def test_law_8_a_resumed_fit_equals_the_undisturbed_one_although_callbacks_remember(
+def test_law_8_a_resumed_fit_with_dropout_and_callbacks_that_remember_equals_the_undisturbed_one(
     tmp_path, maker, is_first
 ):
     make = MAKERS[maker]
@@ -118,7 +119,7 @@ def test_a_backup_without_states_is_told(tmp_path):
     make = MAKERS["plateau"]
 
     def resume():
-        for path in (tmp_path / "backup-callbacks").glob("*"):
+        for path in (tmp_path / "backup-state").glob("*"):
             path.unlink()  # as an older version has left it
         return backup_in(tmp_path)()
 
@@ -153,9 +154,11 @@ def test_all_types_of_values_come_back():
         "n": [1, 2.5, float("inf"), None, True, "a"],
         "t": (np.float32(0.1), {"a": [np.arange(3), np.ones((2,), ml_dtypes.bfloat16)]}),
     }
-    content = {"states": {"Own": values}, "changed": {"Own 2": ["a"]}}
+    seeds = [np.array([3, 4], np.uint32)]
+    content = {"states": {"Own": values}, "changed": {"Own 2": ["a"]}, "seeds": seeds}
     found = keras_backup._from_bytes(keras_backup._to_bytes(content))
     assert found["changed"] == content["changed"]
+    np.testing.assert_array_equal(found["seeds"], seeds)
     own = found["states"]["Own"]
     assert own["n"] == values["n"]
     assert own["t"][0] == np.float32(0.1)

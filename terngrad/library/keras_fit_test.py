@@ -123,8 +123,8 @@ def test_law_6_the_first_float_step_is_that_of_one_process_with_the_whole_batch(
     [("ternary", 0), ("terngrad.testing.residual_codec:ResidualCodec", 0), ("ternary", 1)],
 )
 def test_law_8_killed_and_started_again_with_a_backup_equals_undisturbed(tmp_path, codec, servers):
-    """Also with a codec and a callback that have memories, and over a parameter server."""
-    options = ("--batch_norm", f"--gradients={codec}", "--plateau", "--epochs=3")
+    """Also with dropout, with a codec and a callback that remember, and over a ps."""
+    options = ("--batch_norm", "--dropout", f"--gradients={codec}", "--plateau", "--epochs=3")
     chief, other = fitted(tmp_path / "whole", 2, *options, servers=servers)
     assert_same_weights(chief, other)  # also the moving statistics
     backup = f"--backup={tmp_path / 'backup'}"

@@ -23,7 +23,7 @@ from terngrad.library.keras_agreement import (
     agree_on_model,
     agree_on_rates,
 )
-from terngrad.library.keras_backup import CallbackStates, Restoring, Saving
+from terngrad.library.keras_backup import FitState, Restoring, Saving
 from terngrad.library.keras_data import compare_data
 from terngrad.library.keras_exchange import (
     GradientExchange,
@@ -68,7 +68,7 @@ class Together(keras.callbacks.Callback):
     - Only the chief writes: the others go without ModelCheckpoint, BackupAndRestore, TensorBoard,
       CSVLogger, RemoteMonitor and the progress bar. But each process saves what its codecs keep
       between steps, beside the backup of a BackupAndRestore. The backup is made after all other
-      callbacks, and the chief saves what these remember beside it.
+      callbacks, and the chief saves beside it what these remember and random layers have drawn.
     - Data of `group.shard(..., reshuffle=seed)` have the order of each epoch.
 
     Its place among the callbacks does not matter, but it must come before a TensorBoard, which
@@ -88,7 +88,7 @@ class Together(keras.callbacks.Callback):
         self._callbacks: list[keras.callbacks.Callback] = []
         self._backup: keras.callbacks.BackupAndRestore | None = None
         self._restoring: Restoring | None = None  # of the chief
-        self._states: CallbackStates | None = None
+        self._state: FitState | None = None
         self._has_steps = False  # whether fit has steps_per_epoch: epochs are no passes over data
         self._step: SharedStep | None = None
         self._epoch = 0
@@ -144,8 +144,8 @@ class Together(keras.callbacks.Callback):
             # Keras goes through the list at this moment, so that its length counts.
             idle = keras.callbacks.Callback()
             self._callbacks = [idle if isinstance(c, self._writers) else c for c in self._callbacks]
-        shared = [c for c in self._callbacks if c not in (self._backup, None)]
-        self._states = CallbackStates(shared, self._backup)
+        others = [c for c in self._callbacks if c is not self._backup]
+        self._state = FitState(self.model, others, self._backup)
         caller.callbacks[:] = [_Before(self), *self._with_backup_last(), self]
 
     def _with_backup_last(self) -> list[keras.callbacks.Callback]:
@@ -155,7 +155,7 @@ class Together(keras.callbacks.Callback):
             return self._callbacks
         self._restoring = Restoring(self._backup)
         others = [self._restoring if c is self._backup else c for c in self._callbacks]
-        return [*others, Saving(self._backup, self._states.save)]
+        return [*others, Saving(self._backup, self._state.save)]
 
     def _place_memories(self) -> None:
         """Chooses where codecs' memories are saved: beside a backup, which holds the step."""
@@ -186,12 +186,13 @@ class Together(keras.callbacks.Callback):
         if self._group.size > 1:
             self._agree(fit.f_locals)
             self._copy_state()
+        self._state.restore(self._group, self._restoring.epoch if self._restoring else None)
+        if self._group.size > 1:
             keras_state.share_seeds(self.model, self._group, self._step.exchange.nodes)
             self._step.tell([0.0] * (1 + len(SIGNALS)))
             self._signals.catch(fit.f_code)
         for optimizer, exchange in self._exchanges():
             exchange.align(optimizer)
-        self._states.restore(self._group, self._restoring.epoch if self._restoring else None)
         self._has_steps = fit.f_locals.get("steps_per_epoch") is not None
         self._group.set_epoch(self.model._initial_epoch or fit.f_locals.get("initial_epoch") or 0)
 
@@ -260,7 +261,7 @@ class Together(keras.callbacks.Callback):
             with contextlib.suppress(OSError):  # it holds those of others, or there is none
                 os.rmdir(folder)
             if self._group.is_chief:
-                self._states.delete()
+                self._state.delete()
 
     def average(self, epoch: int, logs: dict[str, Any]) -> None:
         """Replaces an epoch's metrics by their means over the processes that have them."""

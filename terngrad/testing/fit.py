@@ -101,6 +101,7 @@ def main() -> None:
     options.add_argument("--pause", choices=_PAUSES, help="what worker 1 does after six batches")
     options.add_argument("--backup", default="", help="folder of BackupAndRestore")
     options.add_argument("--batch_norm", action="store_true")
+    options.add_argument("--dropout", action="store_true")
     options.add_argument("--unbuilt", choices=_UNBUILT, help="a model without weights at first")
     options.add_argument("--sgd", action="store_true", help="in the place of Adam")
     options.add_argument("--plateau", action="store_true", help="lower the rate after an epoch")
@@ -113,6 +114,9 @@ def main() -> None:
     keras.utils.set_random_seed(1 + group.rank)  # the chief's weights count
     make = _UNBUILT.get(given.unbuilt)
     model = make() if make else nets.make_model(given.batch_norm)
+    if given.dropout:
+        layers = [keras.Input(model.input_shape[1:]), keras.layers.Dropout(0.2), model]
+        model = keras.Sequential(layers)
     if not group.is_chief and not given.unbuilt:
         model.set_weights([w + 1 for w in model.get_weights()])
     images, labels = (
