@@ -45,8 +45,8 @@ def evaluate(
       verbose: see `model.evaluate`; for the chief.
 
     Raises:
-      ValueError: there is no data; a metric is none of Keras and may be no sum over examples; or
-        the model's own test_step returns values that are no metrics.
+      ValueError: there is no data; the model has no weights yet; a metric is none of Keras and may
+        be no sum over examples; or the model's own test_step returns values that are no metrics.
       MembershipError: models, weights or the amounts of data differ.
     """
     if group.size > 1:
@@ -86,7 +86,7 @@ def predict(
 
     Raises:
       TypeError: outputs are ragged or sparse.
-      ValueError: there is no data.
+      ValueError: there is no data, or the model has no weights yet.
       MembershipError: models, weights or the amounts of data differ.
     """
     if group.size > 1:
@@ -163,6 +163,10 @@ def _is_empty(dataset: tf.data.Dataset) -> bool:
 
 def _agree(group: Group, model: keras.Model, data: Any, what: str) -> None:
     """Compares models, weights and amounts of data; warns of other data."""
+    if not model.built:  # each worker would draw weights of its own
+        raise ValueError(
+            f"{what}: the model has no weights yet; allowed are models after fit or build"
+        )
     if isinstance(data, tf.data.Dataset):
         amount = f"{int(data.cardinality())} batches"
     elif isinstance(data, keras.utils.PyDataset):

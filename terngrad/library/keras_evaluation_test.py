@@ -205,6 +205,9 @@ def test_other_weights_and_other_amounts_are_named_and_other_data_are_told():
         assert "checksum of the weights (after fit they are equal" in str(found)
     for found in on_all(2, lambda group: evaluate(group, rows=36)):
         assert "data (give all workers all of it) is 35 rows on worker 1" in str(found)
+    unbuilt = keras.Sequential([keras.layers.Dense(1)])
+    for found in on_all(2, lambda group: terngrad.keras.predict(unbuilt, X, group)):
+        assert "predict: the model has no weights yet" in str(found)
     with pytest.warns(UserWarning, match="evaluate: the workers have other data, or the same in"):
         on_all(2, lambda group: evaluate(group, order=-1))
 
