@@ -29,8 +29,8 @@ def find(environment: Mapping[str, str], ps_tasks: int, timeout_secs: float) -> 
     """
     if launch.MARK in environment:
         return _without_ps_tasks(launch.role(environment), ps_tasks)
-    if text := environment.get("TF_CONFIG"):
-        return _without_ps_tasks(tf_config.role(text), ps_tasks)
+    if (text := environment.get("TF_CONFIG")) and (role := tf_config.role(text)):
+        return _without_ps_tasks(role, ps_tasks)
     if environment.keys() >= torchrun.MARKS:
         return torchrun.role(environment, ps_tasks, timeout_secs)
     if _OPEN_MPI[1] in environment:
@@ -45,6 +45,7 @@ def find(environment: Mapping[str, str], ps_tasks: int, timeout_secs: float) -> 
         return _without_ps_tasks(_connected("PMIx", environment, *_PMIX), ps_tasks)
     batch = "SLURM_JOB_ID" in environment
     hint = "; within a Slurm job start the program with srun" if batch else ""
+    hint += "; TF_CONFIG names no cluster" if environment.get("TF_CONFIG") else ""
     raise NothingFoundError(f"found none of TF_CONFIG, Slurm, MPI, PMIx and torchrun{hint}")
 
 

@@ -35,6 +35,7 @@ TF_CONFIG = {
         ({"PMIX_RANK": "2", "PMIX_NAMESPACE": "x"}, "PMIx: worker 2"),
         (SLURM | TF_CONFIG, "TF_CONFIG: worker 0 of 1"),
         (SLURM | {"TF_CONFIG": ""}, "Slurm step 4.0: worker 1 of 3"),
+        (SLURM | {"TF_CONFIG": "{}"}, "Slurm step 4.0: worker 1 of 3"),
     ],
 )
 def test_the_launcher_that_is_nearest_counts(environment, text):
@@ -49,6 +50,7 @@ def test_an_mpi_launcher_names_its_engine_only():
     ("environment", "ps_tasks", "why"),
     [
         ({}, 0, "found none of TF_CONFIG, Slurm, MPI, PMIx and torchrun$"),
+        ({"TF_CONFIG": "{}"}, 0, "found none of .*; TF_CONFIG names no cluster"),
         (BATCH_SCRIPT, 0, "found none of .*; within a Slurm job start the program with srun"),
         (OPEN_MPI, 1, "Open MPI says which tasks are ps: leave out --num_ps_tasks"),
         (TF_CONFIG, 1, "TF_CONFIG says which tasks are ps"),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from terngrad.cluster.channel import MembershipError, split_address
-from terngrad.cluster.managed.role import ManagedError, Role, whole_number
+from terngrad.cluster.managed.role import ManagedError, Role, check_hosts, whole_number
 
 MARK = "TERNGRAD_HOSTS"
 INSECURE = "TERNGRAD_ALLOW_INSECURE_NETWORK"  # "1": the user trusts the network between the hosts
@@ -60,9 +59,5 @@ def role(environment: Mapping[str, str]) -> Role:
 
 def _hosts(environment: Mapping[str, str], name: str) -> tuple[str, ...]:
     hosts = tuple(environment[name].split(",")) if name in environment else ()
-    for host in hosts:
-        try:
-            split_address(host)
-        except MembershipError as error:
-            raise ManagedError(f"{name}: {error}") from None
+    check_hosts(name, hosts)
     return hosts

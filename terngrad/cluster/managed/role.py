@@ -5,6 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from terngrad.cluster.channel import MembershipError, split_address
+
+_MAX_DIGITS = 18  # int() refuses more than 4,300
+
 
 class ManagedError(ValueError):
     """Says why the environment does not tell which process this is."""
@@ -98,7 +102,26 @@ def whole_number(source: str, name: str, text: str | None) -> int:
     Raises:
       ManagedError: it is missing or no whole number.
     """
-    if text is None or not text.isdecimal():
-        found = "is missing" if text is None else f"is {text!r}, not a whole number"
-        raise ManagedError(f"{source}: the variable {name} {found}")
+    if text is None:
+        raise ManagedError(f"{source}: the variable {name} is missing")
+    return parsed_number(text, f"{source}: the variable {name}")
+
+
+def parsed_number(text: str, what: str) -> int:
+    """Returns a whole number; raises ManagedError, which names `what` it should have been."""
+    if not text.isdecimal() or len(text) > _MAX_DIGITS:
+        raise ManagedError(
+            f"{what} is {text!r:.60}, not a whole number of 1 to {_MAX_DIGITS} digits"
+        )
     return int(text)
+
+
+def check_hosts(source: str, hosts: Sequence[str]) -> None:
+    """Raises ManagedError, which names `source`, unless each of `hosts` is another "host:port"."""
+    for host in hosts:
+        try:
+            split_address(host)
+        except MembershipError as error:
+            raise ManagedError(f"{source}: {error}") from None
+    if len(set(hosts)) < len(hosts):
+        raise ManagedError(f"{source}: each host:port must be listed once: {', '.join(hosts)}")

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from terngrad.cluster.managed.role import ManagedError, Role, ranked, whole_number
 
 MARK = "SLURM_STEP_NODELIST"  # is set by srun only, not in a batch script itself
 _FIRST_PORT, _BLOCKS, _BLOCK = 10000, 300, 64  # below the usual range of outgoing connections
-_PART = re.compile(r"\[([^\[\]]*)\]|([^\[\],\s]+)")  # of a node's name
-_NAME = re.compile(rf"(?:{_PART.pattern})+")
+_BRACKET = re.compile(r"([^\[\],\s]*)\[([^\[\]]*)\]")  # of a node's name, with the text before it
+_NAME = re.compile(rf"(?:{_BRACKET.pattern})+|[^\[\],\s]+")
+_LIST = re.compile(rf"[,\s]*(?:{_NAME.pattern})(?:[,\s]+(?:{_NAME.pattern}))*[,\s]*")
+_MOST_NAMES = 1 << 16  # of a range, as Slurm allows
 
 
 def role(environment: Mapping[str, str], ps_tasks: int) -> Role:
@@ -46,26 +48,37 @@ def host_names(text: str) -> list[str]:
     Raises:
       ManagedError: the text is no such list.
     """
-    names = []
-    if not re.fullmatch(rf"{_NAME.pattern}(?:,{_NAME.pattern})*", text):
+    if not _LIST.fullmatch(text):
         raise ManagedError(f"Slurm: {text!r} is not a list of nodes")
-    for each in _NAME.finditer(text):
-        parts = [_values(*part) for part in _PART.findall(each[0])]
-        names += ["".join(chosen) for chosen in itertools.product(*parts)]
-    return names
+    return [name for each in _NAME.finditer(text) for name in _expanded(each[0])]
 
 
-def _values(ranges: str, plain: str) -> list[str]:
-    """Texts of a part of a name: those of "1-3,05" between brackets, or the part itself."""
-    if plain:
-        return [plain]
+def _expanded(name: str) -> Iterator[str]:
+    """The names that one with brackets stands for, in scontrol's order.
+
+    The last bracket changes fastest; the others follow from the first to the last but one.
+    """
+    parts = [
+        [before + value for value in _values(ranges)] for before, ranges in _BRACKET.findall(name)
+    ]
+    if not parts:
+        yield name
+        return
+    *others, last = parts
+    for *chosen, end in itertools.product(*reversed(others), last):
+        yield "".join(reversed(chosen)) + end
+
+
+def _values(ranges: str) -> list[str]:
+    """The numbers between brackets, such as "1-3,05", each with the width of its range's first."""
     values = []
     for each in ranges.split(","):
-        found = re.fullmatch(r"(\d+)(?:-(\d+))?", each)
+        found = re.fullmatch(r"(\d{1,18})(?:-(\d{1,18}))?", each)
         first, last = (found[1], found[2] or found[1]) if found else ("1", "0")
-        if int(first) > int(last):
+        numbers = range(int(first), int(last) + 1)
+        if not 0 < len(numbers) <= _MOST_NAMES:
             raise ManagedError(f"Slurm: {each!r} is not a range of nodes")
-        values += [f"{value:0{len(first)}}" for value in range(int(first), int(last) + 1)]
+        values += [f"{value:0{len(first)}}" for value in numbers]
     return values
 
 
@@ -86,7 +99,7 @@ def _nodes_of_tasks(environment: Mapping[str, str], nodes: int) -> list[int]:
 
 def _counts(text: str) -> list[int]:
     """Numbers of a text such as "2(x3),1", which stands for 2, 2, 2, 1."""
-    found = [re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part) for part in text.split(",")]
+    found = [re.fullmatch(r"(\d{1,5})(?:\(x(\d{1,5})\))?", part) for part in text.split(",")]
     return [int(part[1]) for part in found if part for _ in range(int(part[2] or 1))]
 
 

@@ -5,42 +5,56 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from terngrad.cluster.managed.role import ManagedError, Role
+from terngrad.cluster.managed.role import ManagedError, Role, check_hosts, parsed_number
 
 _SOURCE = "TF_CONFIG"
-_FIRST = ("chief", "master")  # the worker that writes the checkpoints; one at most is listed
+_CHIEFS = ("chief", "master")  # two names of the worker that writes the checkpoints
+_JOBS = (*_CHIEFS, "worker", "ps")
 
 
-def role(text: str) -> Role:
+def role(text: str) -> Role | None:
     """Reads TF_CONFIG. A chief counts as worker 0, before the others.
+
+    Returns:
+      The role of this process; None where the text is {} or its cluster is: not distributed.
 
     Raises:
       ManagedError: the text does not name a worker or ps and where all are.
     """
-    try:
-        found = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ManagedError(f"{_SOURCE} is not JSON: {error}") from None
+    found = _parsed(text)
+    if found == {} or (isinstance(found, dict) and found.get("cluster") == {}):
+        return None
     cluster, task = _part(found, "cluster"), _part(found, "task")
-    chiefs = [host for job in _FIRST for host in _hosts(cluster, job)]
-    workers = (*chiefs, *_hosts(cluster, "worker"))
-    servers = _hosts(cluster, "ps")
+    hosts = {job: _hosts(cluster, job) for job in _JOBS}
+    chiefs = [host for job in _CHIEFS for host in hosts[job]]
+    if len(chiefs) > 1:
+        raise ManagedError(f"{_SOURCE}: {' and '.join(chiefs)} are chiefs; allowed is one")
+    workers = (*chiefs, *hosts["worker"])
+    check_hosts(_SOURCE, (*workers, *hosts["ps"]))
     kind = task.get("type")
-    own = {"worker": workers, "ps": servers} | dict.fromkeys(_FIRST, chiefs)
-    if kind not in own:
+    if not isinstance(kind, str) or kind not in hosts:
         why = "evaluate with a program of its own" if kind == "evaluator" else "it is not known"
-        raise ManagedError(f"{_SOURCE}: task type {kind!r} does not train: {why}")
-    index = _index(task) + (len(chiefs) if kind == "worker" else 0)
-    if index >= len(own[kind]):
-        raise ManagedError(f"{_SOURCE}: task {kind} {_index(task)} is not in its cluster")
+        raise ManagedError(f"{_SOURCE}: task type {kind!r:.60} does not train: {why}")
+    index = _index(task)
+    if index >= len(hosts[kind]):
+        raise ManagedError(f"{_SOURCE}: task {kind} {index} is not in its cluster")
     return Role(
         source=_SOURCE,
         job_name="ps" if kind == "ps" else "worker",
-        task_id=index,
+        task_id=index + (len(chiefs) if kind == "worker" else 0),
         size=len(workers),
         worker_hosts=workers,
-        ps_hosts=servers,
+        ps_hosts=hosts["ps"],
     )
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ManagedError(f"{_SOURCE} is too deeply nested") from None
+    except ValueError as error:  # not JSON, or a number of over 4,300 digits
+        raise ManagedError(f"{_SOURCE} is not JSON: {error}") from None
 
 
 def _part(found: Any, name: str) -> dict[str, Any]:
@@ -59,6 +73,5 @@ def _hosts(cluster: dict[str, Any], job: str) -> tuple[str, ...]:
 
 def _index(task: dict[str, Any]) -> int:
     index = task.get("index")
-    if str(index).isdecimal():  # some write it as text
-        return int(index)
-    raise ManagedError(f"{_SOURCE}: task index is {index!r}, not a whole number")
+    text = str(index) if isinstance(index, int | str) else repr(index)  # some write it as text
+    return parsed_number(text, f"{_SOURCE}: task index")
