@@ -21,21 +21,20 @@ from __future__ import annotations
 import builtins
 import functools
 import math
-import numbers
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from terngrad.limits import MAX_NODES, MAX_VARIABLES
+from terngrad.ops import array_checks as check
 from terngrad.ops import library
 from terngrad.ops.library import UnavailableError
 
 __all__ = ["Stats", "UnavailableError", "decode", "encode", "stats", "sum"]
 
 _GROUP = 32  # values in a word
-_MAX_PLANES = 18
 _SMALLEST_SCALE = np.float32(2.0**-100)
 
 
@@ -57,12 +56,15 @@ def stats(gradients: Sequence[NDArray[np.float32]]) -> Stats:
     """Returns the statistics of arrays.
 
     Args:
-      gradients: float32 arrays of any shape.
+      gradients: list of float32 arrays of any shape.
 
     Raises:
-      ValueError: an array is not float32.
+      ValueError: gradients is a single array, or one of them is not float32.
     """
-    arrays = [_floats(values, f"gradients[{i}]") for i, values in enumerate(gradients)]
+    return _stats(check.gradients(gradients))
+
+
+def _stats(arrays: Sequence[NDArray[np.float32]]) -> Stats:
     found = np.empty((len(arrays), 3), np.float32)
     for values, row in zip(arrays, found, strict=True):
         _call("stats", values.ctypes.data, values.size, row.ctypes.data)
@@ -86,9 +88,9 @@ def encode(
     depends only on seed, step, node, variable and the value's index in the variable.
 
     Args:
-      gradients: float32 arrays of any shape, the v variables of the bucket: M values.
-      scales: float32 [v], value of the code 1, at least the largest clipped magnitude. All codes
-        are 0 where it is below 2^-100 or not finite.
+      gradients: list of float32 arrays of any shape, the v variables of the bucket: M values.
+      scales: float32 [v], value of the code 1, at least the largest magnitude after clipping. All
+        codes are 0 where it is below 2^-100 or not finite.
       seed: seed of the training, in [0, 2^64).
       step: step of the training, 0 or more; the low 32 bits count.
       node: index of the node, in [0, 65536).
@@ -100,20 +102,23 @@ def encode(
       uint32 [ceil(M / 32), 2].
 
     Raises:
-      ValueError: a shape, a dtype or a number is not as above.
+      ValueError: a shape, a dtype or a number is not as above, or two arrays have the same values
+        of a variable.
     """
-    arrays = [_floats(values, f"gradients[{i}]") for i, values in enumerate(gradients)]
+    arrays = check.gradients(gradients)
     count = len(arrays)
-    scale = _vector(scales, count, "scales")
-    bound = _vector(np.full(count, np.inf) if bounds is None else bounds, count, "bounds")
-    index = _integers(
+    scale = check.vector(scales, count, "scales")
+    bound = check.vector(np.full(count, np.inf) if bounds is None else bounds, count, "bounds")
+    index = check.integers(
         range(count) if variables is None else variables, count, MAX_VARIABLES, "variables"
     )
-    first = _integers([0] * count if firsts is None else firsts, count, 1 << 63, "firsts")
-    _check_range([seed], 1 << 64, "seed")
-    _check_range([step], 1 << 63, "step")
-    _check_range([node], MAX_NODES, "node")
-    rows = _rows(values.size for values in arrays)
+    first = check.integers([0] * count if firsts is None else firsts, count, 1 << 63, "firsts")
+    check.integer(seed, 1 << 64, "seed")
+    check.integer(step, 1 << 63, "step")
+    check.integer(node, MAX_NODES, "node")
+    check.values_are_distinct(arrays, index, first)
+    check.scales_cover(scale, bound, _stats(arrays).max_abs)
+    rows = _rows(builtins.sum(values.size for values in arrays))
     words = np.empty((rows, 2), np.uint32)
     sources = (library.Source * count)(
         *(
@@ -127,30 +132,39 @@ def encode(
 
 
 def sum(words: Sequence[NDArray[np.uint32]], planes: int) -> NDArray[np.uint32]:
-    """Returns the sum of buckets, modulo 2^planes.
+    """Returns the sum of buckets.
 
     Args:
-      words: one or more arrays uint32 [G, k] with the same G; k, 1 to 18, may differ.
-      planes: planes of the sum, 1 to 18.
+      words: one or more arrays uint32 [G, k] with the same G, codes or sums; k, 2 to 18, may
+        differ.
+      planes: planes of the sum, 2 to 18, enough for all its values: `(2 * N).bit_length()` are for
+        N nodes, and each array is of one node at least.
 
     Returns:
       uint32 [G, planes].
 
     Raises:
-      ValueError: a shape, a dtype or a number is not as above.
+      ValueError: a shape, a dtype or a number is not as above, or the sum needs more planes.
     """
-    if not len(words):
+    arrays = [check.planes(array, f"words[{i}]") for i, array in enumerate(words)]
+    if not arrays:
         raise ValueError("words has no arrays; must have one or more")
-    arrays = [_planes(array, f"words[{i}]") for i, array in enumerate(words)]
-    _check_range([planes], _MAX_PLANES + 1, "planes", low=1)
+    check.integer(planes, check.MAX_PLANES + 1, "planes", low=2)
     rows = len(arrays[0])
     for i, array in enumerate(arrays):
         if len(array) != rows:
             raise ValueError(f"words[{i}] has {len(array)} rows; must have {rows}, as words[0]")
+    if planes < (least := _planes_of(len(arrays))):
+        nodes = "1 node" if len(arrays) == 1 else f"{len(arrays)} nodes"
+        raise ValueError(f"planes is {planes}; must be {least} or more for {nodes}")
+    most = builtins.sum(check.largest_in(array.shape[1]) for array in arrays)
+    width = max(planes, min(_planes_of(most), check.MAX_PLANES))
     inputs = (library.Planes * len(arrays))(*((a.ctypes.data, a.shape[1]) for a in arrays))
-    total = np.empty((rows, planes), np.uint32)
-    _call("sum", inputs, len(arrays), planes, rows, total.ctypes.data)
-    return total
+    total = np.empty((rows, width), np.uint32)
+    _call("sum", inputs, len(arrays), width, rows, total.ctypes.data)
+    if most > (limit := check.largest_in(planes)) and check.exceed(total, limit):
+        raise ValueError(f"planes is {planes}; must be more: the sum has a value beyond {limit}")
+    return np.ascontiguousarray(total[:, :planes])
 
 
 def decode(
@@ -162,7 +176,8 @@ def decode(
     """Returns the means of a bucket's variables: fl(fl(scale / nodes) * sum).
 
     Args:
-      words: uint32 [ceil(M / 32), k], the sums; k is 1 to 18.
+      words: uint32 [ceil(M / 32), k], the sums, each in [-nodes, nodes]; k is
+        `(2 * nodes).bit_length()` to 18.
       scales: float32 [v]; NaN and those below 2^-100 count as 0. Give infinity where a gradient is
         not finite: its variable's means are then infinite or NaN.
       nodes: number of nodes in the sums, 1 or more.
@@ -172,17 +187,23 @@ def decode(
       float32 arrays of these shapes.
 
     Raises:
-      ValueError: a shape, a dtype or a number is not as above.
+      ValueError: a shape, a dtype or a number is not as above, or the sums are of more nodes.
     """
-    array = _planes(words, "words")
-    scale = _vector(scales, len(shapes), "scales")
-    _check_range([nodes], MAX_NODES + 1, "nodes", low=1)
-    for i, shape in enumerate(shapes):
-        _check_range(shape, 1 << 63, f"shapes[{i}]")
-    means = [np.empty(shape, np.float32) for shape in shapes]
-    rows = _rows(mean.size for mean in means)
+    array = check.planes(words, "words")
+    scale = check.vector(scales, len(shapes), "scales")
+    check.integer(nodes, MAX_NODES + 1, "nodes", low=1)
+    shapes = [check.shape(shape, f"shapes[{i}]") for i, shape in enumerate(shapes)]
+    values = builtins.sum(math.prod(shape) for shape in shapes)
+    rows = _rows(values)
     if len(array) != rows:
         raise ValueError(f"words has {len(array)} rows; must have {rows} for these shapes")
+    if values % _GROUP and np.any(array[-1] >> np.uint32(values % _GROUP)):
+        raise ValueError(f"words has more values than the {values} of these shapes")
+    if array.shape[1] < (least := _planes_of(nodes)):
+        raise ValueError(f"words has {array.shape[1]} planes; sums of {nodes} nodes have {least}")
+    if check.exceed(array, nodes):
+        raise ValueError(f"words has a value beyond {nodes}; sums of {nodes} nodes have none")
+    means = [np.empty(shape, np.float32) for shape in shapes]
     usable = np.where(scale >= _SMALLEST_SCALE, scale, np.float32(0))
     units = usable / np.float32(nodes)
     targets = (library.Target * len(means))(
@@ -203,42 +224,9 @@ def _call(name: str, *arguments: object) -> None:
     assert done, name  # the arguments were checked
 
 
-def _floats(values: NDArray[np.float32], name: str) -> NDArray[np.float32]:
-    array = np.asarray(values)
-    if array.dtype != np.float32:
-        raise ValueError(f"{name} is {array.dtype}; must be float32")
-    return np.ascontiguousarray(array)
+def _planes_of(nodes: int) -> int:
+    return (2 * nodes).bit_length()
 
 
-def _planes(words: NDArray[np.uint32], name: str) -> NDArray[np.uint32]:
-    array = np.asarray(words)
-    if array.dtype != np.uint32 or array.ndim != 2 or not 1 <= array.shape[1] <= _MAX_PLANES:
-        what = f"{array.dtype} {list(array.shape)}"
-        raise ValueError(f"{name} is {what}; must be uint32 [G, 1 to {_MAX_PLANES}]")
-    return np.ascontiguousarray(array)
-
-
-def _vector(values: ArrayLike, count: int, name: str) -> NDArray[np.float32]:
-    array = np.asarray(values, np.float32)
-    if array.shape != (count,):
-        raise ValueError(f"{name} has shape {array.shape}; must have {(count,)}")
-    return array
-
-
-def _integers(values: Sequence[int], count: int, end: int, name: str) -> list[int]:
-    if len(values) != count:
-        raise ValueError(f"{name} has {len(values)} entries; must have {count}, as gradients has")
-    _check_range(values, end, name)
-    return [int(value) for value in values]
-
-
-def _check_range(values: Sequence[int], end: int, name: str, low: int = 0) -> None:
-    for value in values:
-        if not isinstance(value, numbers.Integral):
-            raise ValueError(f"{name} is {value!r}; must be an integer")
-        if not low <= value < end:
-            raise ValueError(f"{name} is {value}; must be {low} to {end - 1}")
-
-
-def _rows(sizes: Iterable[int]) -> int:
-    return math.ceil(builtins.sum(sizes) / _GROUP)
+def _rows(values: int) -> int:
+    return -(-values // _GROUP)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import terngrad.numpy as arrays
 from terngrad.draws import DrawKey
-from terngrad.ops import library
+from terngrad.ops import array_checks, library
 from terngrad.ops.native import NativeKernels
 
 try:
@@ -32,6 +32,7 @@ def _gradients(data, chosen):
     for gradient in gradients:
         if gradient.size > 1 and data.draw(st.booleans()):
             gradient.reshape(-1)[-1] = data.draw(edges)
+        gradient *= np.float32(data.draw(st.sampled_from([1, 0, 1e-31])))
     return gradients
 
 
@@ -55,9 +56,15 @@ def _of_both(path, data):
     for ours, theirs in zip(arrays.stats(gradients), expected, strict=True):
         yield ours, theirs.numpy()
 
-    scales = np.float32([data.draw(st.sampled_from([0, 1e-31, 0.5, 3, np.inf])) for _ in chosen])
-    bounds = np.float32([data.draw(st.sampled_from([np.inf, 0.3])) for _ in chosen])
-    variables = [data.draw(st.integers(0, 2**16 - 1)) for _ in chosen]
+    bounds = np.float32([data.draw(st.sampled_from([np.inf, 0.3, 0])) for _ in chosen])
+    factors = np.float32([data.draw(st.sampled_from([1, 1.5, 9, np.inf])) for _ in chosen])
+    scales = (
+        np.fmax(np.minimum(arrays.stats(gradients).max_abs, bounds), np.float32(1e-31)) * factors
+    )
+    distinct = st.lists(
+        st.integers(0, 2**16 - 1), unique=True, min_size=len(chosen), max_size=len(chosen)
+    )
+    variables = data.draw(distinct)
     firsts = [data.draw(st.integers(0, 1000)) for _ in chosen]
     seed, step = data.draw(st.integers(0, 2**64 - 1)), data.draw(st.integers(0, 2**40))
     codes = []
@@ -93,28 +100,86 @@ def test_views_are_taken_as_what_they_show():
     assert ours == whole[::2, ::3].sum()
 
 
+def codes_of(*values, planes=2):
+    """Codes, or sums, of a bucket of 40 values: first these, then zeros."""
+    padded = np.zeros(64, np.int64)
+    padded[: len(values)] = values
+    bits = [padded.reshape(2, 32) >> plane & 1 for plane in range(planes)]
+    words = [(each << np.arange(32)).sum(1) for each in bits]
+    return np.stack(words, 1).astype(np.uint32)
+
+
 ONE = [np.ones(40, np.float32)]
 KEY = {"seed": 1, "step": 0, "node": 0}
-WORDS = np.zeros((2, 2), np.uint32)
+PLUS, MINUS = codes_of(1), codes_of(-1)
+
+
+def test_sums_take_the_planes_that_their_values_need():
+    assert arrays.sum([PLUS, PLUS, PLUS], 3).tolist() == codes_of(3, planes=3).tolist()
+    wide = codes_of(5, -4, planes=8)
+    assert arrays.sum([wide, PLUS, MINUS], 4).tolist() == codes_of(5, -4, planes=4).tolist()
+    assert arrays.sum(np.stack([PLUS, PLUS]), 3).tolist() == codes_of(2, planes=3).tolist()
+
+
+@pytest.mark.parametrize(
+    ("planes", "limit"), [(2, 1), (3, 1), (3, 2), (3, 3), (8, 1), (8, 6), (8, 127)]
+)
+def test_a_value_beyond_a_limit_is_seen_at_either_sign(planes, limit):
+    beyond = [v for v in (limit + 1, -limit - 1, -(1 << (planes - 1))) if v < 1 << (planes - 1)]
+    assert not array_checks.exceed(codes_of(limit, -limit, 0, planes=planes), limit)
+    for value in beyond:
+        assert array_checks.exceed(codes_of(0, limit, value, planes=planes), limit)
+
+
+def decode(words, nodes, shapes=((40,),), scales=(1,)):
+    return arrays.decode(words, scales, nodes, shapes)
 
 
 @pytest.mark.parametrize(
     ("call", "text"),
     [
         (lambda: arrays.stats([np.ones(3)]), r"gradients\[0\] is float64; must be float32"),
+        (lambda: arrays.stats(ONE[0]), "gradients is an array; must be a list of float32 arrays"),
+        (lambda: arrays.encode(ONE[0], [1] * 40, **KEY), "gradients is an array; must be a list"),
         (lambda: arrays.encode(ONE, [1, 2], **KEY), r"scales has shape \(2,\); must have \(1,\)"),
+        (lambda: arrays.encode(ONE, [-1], **KEY), r"scales\[0\] is -1.0; must not be negative"),
+        (
+            lambda: arrays.encode(ONE, [1], **KEY, bounds=[-2]),
+            r"bounds\[0\] is -2.0; must not be n",
+        ),
+        (
+            lambda: arrays.encode(ONE, [0.5], **KEY),
+            r"scales\[0\] is 0.5; must be 1.0 or more, the largest magnitude in gradients\[0\]",
+        ),
+        (lambda: arrays.encode(ONE, [0], **KEY, bounds=[0.25]), "is 0.0; must be 0.25 or more"),
         (lambda: arrays.encode(ONE, [1], **KEY | {"node": 65536}), "node is 65536; must be 0 to 6"),
         (lambda: arrays.encode(ONE, [1], **KEY | {"seed": -1}), "seed is -1; must be 0 to 1844"),
         (lambda: arrays.encode(ONE, [1], **KEY, variables=[]), "variables has 0 entries; must"),
-        (lambda: arrays.sum([], 2), "words has no arrays"),
-        (lambda: arrays.sum([WORDS], 19), "planes is 19; must be 1 to 18"),
-        (lambda: arrays.sum([WORDS, WORDS[:1]], 2), r"words\[1\] has 1 rows; must have 2"),
         (
-            lambda: arrays.sum([WORDS[0]], 2),
-            r"words\[0\] is uint32 \[2\]; must be uint32 \[G, 1",
+            lambda: arrays.encode(ONE * 3, [1] * 3, **KEY, variables=[7, 6, 7], firsts=[0, 9, 39]),
+            r"gradients\[0\] and gradients\[2\] both have value 39 of variable 7; allowed is one",
         ),
-        (lambda: arrays.decode(WORDS, [1], 1, [(99,)]), "words has 2 rows; must have 4 for these"),
-        (lambda: arrays.decode(WORDS, [1], 0, [(64,)]), "nodes is 0; must be 1 to 65536"),
+        (lambda: arrays.sum([], 2), "words has no arrays"),
+        (lambda: arrays.sum([PLUS], 19), "planes is 19; must be 2 to 18"),
+        (lambda: arrays.sum([PLUS, PLUS[:1]], 3), r"words\[1\] has 1 rows; must have 2"),
+        (lambda: arrays.sum([PLUS[0]], 2), r"words\[0\] is uint32 \[2\]; must be uint32 \[G, 2"),
+        (lambda: arrays.sum([PLUS] * 3, 2), "planes is 2; must be 3 or more for 3 nodes"),
+        (lambda: arrays.sum([PLUS, MINUS], 2), "planes is 2; must be 3 or more for 2 nodes"),
+        (
+            lambda: arrays.sum([codes_of(3, planes=3)] * 2, 3),
+            "planes is 3; must be more: the sum has a value beyond 3",
+        ),
+        (lambda: arrays.sum([codes_of(-2)], 2), r"words\[0\] has a value beyond 1; codes and"),
+        (lambda: decode(PLUS, 1, [(99,)]), "words has 2 rows; must have 4 for these"),
+        (lambda: decode(codes_of(*[1] * 40), 1, [(39,)]), "words has more values than the 39"),
+        (lambda: decode(PLUS, 1, (40,)), r"shapes\[0\] is 40; must be a tuple of integers"),
+        (lambda: decode(PLUS, 0), "nodes is 0; must be 1 to 65536"),
+        (lambda: decode(codes_of(3, planes=3), 30), "words has 3 planes; sums of 30 nodes have 6"),
+        (
+            lambda: decode(codes_of(-3, planes=3), 2),
+            "has a value beyond 2; sums of 2 nodes have no",
+        ),
+        (lambda: decode(PLUS, 1, scales=[-1]), r"scales\[0\] is -1.0; must not be negative"),
     ],
 )
 def test_law_10_what_is_not_allowed_is_named(call, text):

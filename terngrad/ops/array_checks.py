@@ -1,0 +1,128 @@
+"""What `terngrad.numpy` is given: each check returns the argument as the native code takes it.
+
+All raise ValueError, which names the argument, what it is and what it must be.
+"""
+
+from __future__ import annotations
+
+import itertools
+import numbers
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from terngrad.limits import MAX_NODES
+
+MAX_PLANES = 18
+
+
+def gradients(given: Sequence[NDArray[np.float32]]) -> list[NDArray[np.float32]]:
+    """Checks float32 arrays of any shape."""
+    if hasattr(given, "dtype"):  # its rows would pass for variables
+        raise ValueError("gradients is an array; must be a list of float32 arrays")
+    return [_floats(values, f"gradients[{i}]") for i, values in enumerate(given)]
+
+
+def vector(values: ArrayLike, count: int, name: str) -> NDArray[np.float32]:
+    """Checks float32 [count] without negative values; NaN passes."""
+    array = np.asarray(values, np.float32)
+    if array.shape != (count,):
+        raise ValueError(f"{name} has shape {array.shape}; must have {(count,)}")
+    for i in np.flatnonzero(array < 0):
+        raise ValueError(f"{name}[{i}] is {array[i]}; must not be negative")
+    return array
+
+
+def scales_cover(
+    scales: NDArray[np.float32], bounds: NDArray[np.float32], largest: NDArray[np.float32]
+) -> None:
+    """Checks that no scale is below its array's largest magnitude after clipping."""
+    clipped = np.minimum(largest, bounds)
+    for i in np.flatnonzero(scales < clipped):
+        what = f"the largest magnitude in gradients[{i}] after clipping"
+        raise ValueError(f"scales[{i}] is {scales[i]}; must be {clipped[i]} or more, {what}")
+
+
+def integers(values: Sequence[int], count: int, end: int, name: str) -> list[int]:
+    """Checks as many integers in [0, end) as there are gradients."""
+    if len(values) != count:
+        raise ValueError(f"{name} has {len(values)} entries; must have {count}, as gradients has")
+    return [integer(value, end, name) for value in values]
+
+
+def integer(value: int, end: int, name: str, low: int = 0) -> int:
+    """Checks an integer in [low, end)."""
+    if not isinstance(value, numbers.Integral):
+        raise ValueError(f"{name} is {value!r}; must be an integer")
+    if not low <= value < end:
+        raise ValueError(f"{name} is {value}; must be {low} to {end - 1}")
+    return int(value)
+
+
+def values_are_distinct(
+    arrays: Sequence[NDArray[np.float32]], variables: Sequence[int], firsts: Sequence[int]
+) -> None:
+    """Checks that no two arrays are the same values of a variable, which get the same draws."""
+    spans = sorted(
+        (variable, first, first + values.size, i)
+        for i, (values, variable, first) in enumerate(zip(arrays, variables, firsts, strict=True))
+        if values.size
+    )
+    for (variable, _, end, i), (other, first, _, j) in itertools.pairwise(spans):
+        if variable == other and first < end:
+            both = " and ".join(f"gradients[{k}]" for k in sorted((i, j)))
+            raise ValueError(
+                f"{both} both have value {first} of variable {variable}; allowed is one"
+            )
+
+
+def shape(given: Sequence[int], name: str) -> tuple[int, ...]:
+    """Checks a shape."""
+    if not isinstance(given, Iterable):
+        raise ValueError(f"{name} is {given!r}; must be a tuple of integers")
+    return tuple(integer(size, 1 << 63, name) for size in given)
+
+
+def planes(words: NDArray[np.uint32], name: str) -> NDArray[np.uint32]:
+    """Checks the planes of codes or sums: uint32 [G, 2 to MAX_PLANES]."""
+    array = np.asarray(words)
+    if array.dtype != np.uint32 or array.ndim != 2 or not 2 <= array.shape[1] <= MAX_PLANES:
+        what = f"{array.dtype} {list(array.shape)}"
+        raise ValueError(f"{name} is {what}; must be uint32 [G, 2 to {MAX_PLANES}]")
+    if exceed(array, limit := largest_in(array.shape[1])):
+        raise ValueError(f"{name} has a value beyond {limit}; codes and their sums have none")
+    return np.ascontiguousarray(array)
+
+
+def largest_in(count: int) -> int:
+    """Returns the largest magnitude of a sum in `count` planes, which is its number of nodes."""
+    return min((1 << (count - 1)) - 1, MAX_NODES)
+
+
+def exceed(words: NDArray[np.uint32], limit: int) -> bool:
+    """Returns whether a value is beyond [-limit, limit].
+
+    Args:
+      words: planes uint32 [G, k].
+      limit: 0 or more.
+    """
+    *lower, negative = words.T
+    if limit >> len(lower):
+        return False
+    more, equal = np.zeros_like(negative), ~np.zeros_like(negative)
+    for j in reversed(range(len(lower))):
+        bits = lower[j] ^ negative  # of |value|, or where it is negative of |value| - 1
+        if limit >> j & 1:
+            equal &= bits
+        else:
+            more |= equal & bits
+            equal &= ~bits
+    return bool(np.any(more | (equal & negative)))
+
+
+def _floats(values: NDArray[np.float32], name: str) -> NDArray[np.float32]:
+    array = np.asarray(values)
+    if array.dtype != np.float32:
+        raise ValueError(f"{name} is {array.dtype}; must be float32")
+    return np.ascontiguousarray(array)
