@@ -14,8 +14,9 @@ import pytest
 from docs import markdown
 from docs.markdown import REPO
 from inception import app
-from inception.flags import defined
-from inception.sweeping.settings import split
+from inception.flags import defined, table
+from inception.sweeping import program, sweeping
+from inception.sweeping.settings import SweepFlags, split
 
 _ADDED = "the data set above"  # whose name the flags learn on the page
 NEEDS = {
@@ -105,6 +106,22 @@ def test_a_command_names_programs_and_flags_that_exist(block):
                 app.parse(values, own, defined.positional_of(module))
                 if trainings:
                     app.parse(defined.flags_of(values["program"].value), trainings)
+
+
+def _sweeps() -> list[tuple[Sequence[str], Sequence[str]]]:
+    """The flags of each sweep, and those of its trainings."""
+    commands = (_program(words) for block in _blocks() for words in block.commands())
+    return [split(found[1]) for found in commands if found and found[0] == "inception.sweep"]
+
+
+@pytest.mark.parametrize(("own", "trainings"), _sweeps(), ids=str)
+def test_each_flag_that_a_sweep_tries_has_an_effect(own, trainings, capsys, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 0)  # one sets a bandwidth
+    values = defined.flags_of("inception.sweep")
+    app.parse(values, own)
+    settings = table.read(SweepFlags, values)
+    sweeping.make_plan(settings, program.of(settings.program, ""), trainings)
+    assert "has no effect" not in capsys.readouterr().out
 
 
 @every_block

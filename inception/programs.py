@@ -55,10 +55,7 @@ def train_distributed(
             serve(config, cluster)
             return
         large_batches = table.read(LargeBatch, values)
-        inert = large_batch.inert_flags(large_batches)
-        if config.benchmark_mode:
-            inert["split_data"] = "--benchmark_mode"
-        checks.tell_inert(inert, values)
+        checks.tell_inert(large_batch.inert_flags(large_batches), values)
         run = run_worker if cluster.cross_replica_sync else run_asynchronous_worker
         run(config, large_batches, cluster)
 

@@ -1,8 +1,8 @@
 r"""Trains a program many times with different flags, and finds the best ones.
 
 python -m inception.sweep --program=inception.mnist_train --jobs=2 \
-    --grid "initial_learning_rate=0.1,0.01 dropout_keep_prob=0.5,0.7" \
-    -- --data_dir=DIR --max_steps=500
+    --grid "initial_learning_rate=0.1,0.01 clip_factor=0,2.5" \
+    -- --data_dir=DIR --grad_bits=1 --max_steps=500
 
 The flags after -- are those of all trainings. A sweep that was ended, also by a crash, goes on when
 the same command is given again; two sweeps with one study share its trials.

@@ -63,7 +63,7 @@ def test_a_grid_ends_with_a_table_pictures_and_the_best_command(digits, tmp_path
     assert {row["step"] for row in found} == {"20"}
     sent = {row["grad_bits"]: int(row["bytes_sent"]) for row in found}
     assert sent["32"] > 9 * sent["1"]
-    for name in ("parallel_coordinates.png", "importance.png"):
+    for name in ("heat_map.png", "importance.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
     (line,) = [line for line in output.splitlines() if line.startswith("Repeat the best trial: ")]
     _, *again = shlex.split(line.partition(": ")[2])
@@ -134,6 +134,32 @@ def test_a_trial_may_have_several_workers_and_a_failed_one_is_told(digits, tmp_p
         ([MNIST, "--random=2"], [], "flag --space=: must name a flag and its values"),
         ([MNIST, "--grid=seed=1..5"], [], "seed has a range; a grid needs its values"),
         ([MNIST, "--grid=batch_size=30 num_nodes=4"], [], "must be a multiple of the 4 nodes"),
+        (
+            [MNIST, "--grid=dropout_keep_prob=0.5,0.7 batch_size=32,64"],
+            [],
+            "flag --grid=dropout_keep_prob=0.5,0.7: has no effect in any trial, with a --net wit",
+        ),
+        (
+            [MNIST, "--random=3", "--space=clip_factor=1..4"],
+            [],
+            "flag --space=clip_factor=1.0..4.0: has no effect in any trial, with --grad_bits other",
+        ),
+        (
+            ["--program=slim.train_image_classifier", "--grid=num_epochs_per_decay=1,2"],
+            [
+                *("--dataset_dir=/nowhere", "--dataset_name=mnist", "--model_name=mlp"),
+                "--learning_rate_decay_type=fixed",
+            ],
+            "flag --grid=num_epochs_per_decay=1,2: has no effect in any trial, with a decay type",
+        ),
+        (
+            [
+                *("--program=inception.mnist_distributed_train", "--workers=2"),
+                "--grid=max_staleness=1,2",
+            ],
+            [],
+            "flag --grid=max_staleness=1,2: has no effect in any trial, with --cross_replica_sync",
+        ),
         ([MNIST, "--grid=seed=1"], ["--no=1"], "Unknown command line flag 'no'"),
         ([MNIST, "--grid=seed=1"], ["--train_dir=/x"], "each trial has its own in --sweep_dir"),
         ([MNIST, "--grid=bandwidth=1gbit"], [], "the program has no flag --bandwidth"),

@@ -1,12 +1,12 @@
 """Flags that have no effect beside others, or cannot be honoured; checked without TensorFlow."""
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 
 from absl.flags import FlagValues
 
 from inception.flags.configs import TrainConfig
 from inception.flags.table import refuse
+from slim.nets import catalog
 
 # When flags have no effect, which flags, and what the user is told to be the reason.
 _INERT: tuple[tuple[Callable[[TrainConfig], bool], tuple[str, ...], str], ...] = (
@@ -39,8 +39,16 @@ _INERT: tuple[tuple[Callable[[TrainConfig], bool], tuple[str, ...], str], ...] =
     ),
     (
         lambda c: c.benchmark_mode,
-        ("data_dir", "num_readers", "num_preprocess_threads", "input_queue_memory_factor"),
+        (
+            *("data_dir", "split_data"),
+            *("num_readers", "num_preprocess_threads", "input_queue_memory_factor"),
+        ),
         "--benchmark_mode",
+    ),
+    (
+        lambda c: c.net in catalog.NETS and not catalog.NETS[c.net].has_dropout,
+        ("dropout_keep_prob",),
+        "a --net without dropout",
     ),
 )
 
@@ -50,20 +58,14 @@ def inert_flags(config: TrainConfig) -> dict[str, str]:
     return {name: why for holds, names, why in _INERT if holds(config) for name in names}
 
 
-def tell_inert(
-    inert: Mapping[str, str],
-    values: FlagValues,
-    renamed: Mapping[str, str] = MappingProxyType({}),
-) -> None:
+def tell_inert(inert: Mapping[str, str], values: FlagValues) -> None:
     """Prints a line for each flag that was set to another value than its default, in vain.
 
     Args:
       inert: see `inert_flags`.
       values: the parsed flags.
-      renamed: the program's names of flags that it calls otherwise than `inert` does.
     """
-    for field, why in inert.items():
-        name = renamed.get(field, field)
+    for name, why in inert.items():
         if name in values and values[name].present and values[name].value != values[name].default:
             print(f"--{name}: has no effect with {why}.")
 

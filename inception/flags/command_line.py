@@ -54,15 +54,20 @@ def train_config(values: FlagValues, dataset_name: str) -> TrainConfig:
     config = table.read(TrainConfig, values)
     if config.save_tower != -1:
         print(f"--save_tower={config.save_tower}: {_ONE_COPY}")
-    if config.optimizer == "adam":
-        decay = values["learning_rate_decay_type"]
-        if decay.present and decay.value not in ("fixed", decay.default):
-            print(
-                "--learning_rate_decay_type: with --optimizer=adam the learning rate stays fixed."
-            )
-        config = dataclasses.replace(config, learning_rate_decay_type="fixed")
-    tell_inert(inert_flags(config), values)
-    return config
+    tell_inert(inert_in_training(config), values)
+    return _with_the_rate_of_adam(config)
+
+
+def inert_in_training(config: TrainConfig) -> dict[str, str]:
+    """Flags that have no effect in a program of the suite, with what makes them so."""
+    effective = _with_the_rate_of_adam(config)
+    decay = {"learning_rate_decay_type": "--optimizer=adam: its learning rate stays fixed"}
+    return (decay if effective != config else {}) | inert_flags(effective)
+
+
+def _with_the_rate_of_adam(config: TrainConfig) -> TrainConfig:
+    is_adam = config.optimizer == "adam"
+    return dataclasses.replace(config, learning_rate_decay_type="fixed") if is_adam else config
 
 
 def eval_config(values: FlagValues, dataset_name: str) -> EvalConfig:

@@ -117,7 +117,9 @@ def test_adam_keeps_the_learning_rate_fixed_and_says_so_if_asked_otherwise(capsy
     assert not capsys.readouterr().out
     config = train("--optimizer=adam", "--learning_rate_decay_type=polynomial")
     assert config.learning_rate_decay_type == "fixed"
-    assert "with --optimizer=adam the learning rate stays fixed" in capsys.readouterr().out
+    assert (
+        "no effect with --optimizer=adam: its learning rate stays fixed" in capsys.readouterr().out
+    )
 
 
 def test_the_choice_of_a_tower_is_one_line(capsys):
@@ -228,6 +230,14 @@ def test_every_flag_has_a_help_and_a_default_that_is_allowed(config_class):
         ),
         (["--end_learning_rate=0.1"], ["end_learning_rate"]),
         (["--benchmark_mode", "--data_dir=/nowhere"], ["data_dir"]),
+        (["--net=lenet", "--dropout_keep_prob=0.7"], ["dropout_keep_prob"]),
+        (["--net=lenet", "--dropout_keep_prob=0.5"], []),
+        (["--net=lenet_slim", "--dropout_keep_prob=0.7"], []),
+        (
+            ["--optimizer=adam", "--learning_rate_decay_type=polynomial"],
+            ["learning_rate_decay_type"],
+        ),
+        (["--optimizer=adam", "--learning_rate_decay_type=fixed"], []),
         # Scripts pass all flags; one at its default is no wish that is not granted.
         (["--optimizer=gd", "--momentum=0.9", "--clip_factor=0"], []),
         (["--optimizer=adam", "--learning_rate_decay_type=exponential"], []),

@@ -330,5 +330,10 @@ def cluster_config(values: FlagValues, save_interval_secs: float) -> ClusterConf
 def train_config(values: FlagValues) -> configs.TrainConfig:
     """Returns the config of the program that trains; names flags without effect."""
     config = table.read(TrainFlags, values).config()
-    tell_inert(inert_flags(config), values, _RENAMED)
+    tell_inert(inert_in_training(config), values)
     return config
+
+
+def inert_in_training(config: configs.TrainConfig) -> dict[str, str]:
+    """Flags of TF-Slim's program that have no effect, with what makes them so."""
+    return {_RENAMED.get(name, name): why for name, why in inert_flags(config).items()}

@@ -11,9 +11,11 @@ from absl import flags
 from absl.flags import FlagValues
 
 from inception import app
-from inception.flags import slim, table
+from inception.flags import command_line, large_batch, slim, table
+from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import TrainConfig
 from inception.flags.defined import flags_of
+from inception.flags.large_batch import LargeBatch
 from inception.flags.table import refuse
 
 TRAIN_DIR = "train_dir"
@@ -50,11 +52,38 @@ class Program:
         """
         values = flags_of(self.module)
         app.parse(values, arguments)
-        if "model_name" in values:
-            table.read(slim.TrainFlags, values).config()
-        elif all(name in values for name in table.table(TrainConfig)):
-            table.read(TrainConfig, values)
+        self._config(values)
         return values
+
+    def inert(self, arguments: Sequence[str], launched: Sequence[str] = ()) -> dict[str, str]:
+        """Returns the flags that have no effect beside the others, with what makes them so.
+
+        Args:
+          arguments: of the training.
+          launched: flags that its launcher adds.
+
+        Raises:
+          ValueError: the program would refuse them.
+        """
+        values = flags_of(self.module)
+        app.parse(values, [*arguments, *launched])
+        config = self._config(values)
+        if config is None:
+            return {}
+        if _is_slims(values):
+            return slim.inert_in_training(config)
+        found = command_line.inert_in_training(config)
+        if _has(LargeBatch, values):
+            found |= large_batch.inert_flags(table.read(LargeBatch, values))
+        if _has(ClusterConfig, values):
+            found |= table.read(ClusterConfig, values).inert_flags
+        return found
+
+    def _config(self, values: FlagValues) -> TrainConfig | None:
+        """The config of the training; None for a program with flags of its own."""
+        if _is_slims(values):
+            return table.read(slim.TrainFlags, values).config()
+        return table.read(TrainConfig, values) if _has(TrainConfig, values) else None
 
     def train(self, arguments: Sequence[str], folder: Path) -> list[str]:
         """Returns module and arguments of a training in a folder."""
@@ -91,6 +120,14 @@ class Program:
         except (ValueError, flags.Error) as error:
             raise refuse("eval_flags", extra, f"{self.evaluator}: {error}") from None
         return [self.evaluator, *words]
+
+
+def _is_slims(values: FlagValues) -> bool:
+    return "model_name" in values
+
+
+def _has(config: type, values: FlagValues) -> bool:
+    return all(name in values for name in table.table(config))
 
 
 def of(module: str, evaluator: str) -> Program:

@@ -154,6 +154,11 @@ class SweepFlags(Checked):
             raise refuse("ps", self.ps, "needs --workers")
 
     @property
+    def space_flag(self) -> str:
+        """The flag that holds the values to try."""
+        return "grid" if self.grid else "space"
+
+    @property
     def method(self) -> str:
         """grid, random or tpe."""
         return next(name for name in ("grid", "random", "tpe") if getattr(self, name))

@@ -12,7 +12,7 @@ from inception.flags import table
 from inception.flags.table import Flag, refuse
 from inception.sweeping import places, program, space, spark
 from inception.sweeping.places import Place
-from inception.sweeping.plan import BANDWIDTH, Plan
+from inception.sweeping.plan import BANDWIDTH, Plan, point_of
 from inception.sweeping.program import TRAIN_DIR, Program
 from inception.sweeping.report import Report
 from inception.sweeping.settings import SweepFlags
@@ -62,7 +62,7 @@ def make_plan(settings: SweepFlags, trained: Program, given: Sequence[str]) -> P
         given = [*given, *program.checkpoints_at(trained, values, settings.evaluations)]
     if settings.workers:
         table.define_one(BANDWIDTH, _BANDWIDTH, None, values)
-    name = "grid" if settings.grid else "space"
+    name = settings.space_flag
     chosen = space.read(getattr(settings, name), values, name)
     if settings.grid and (ranges := space.ranges(chosen)):
         raise refuse("grid", settings.grid, f"{ranges[0]} has a range; a grid needs its values")
@@ -84,7 +84,29 @@ def make_plan(settings: SweepFlags, trained: Program, given: Sequence[str]) -> P
     for point in points:
         trained.check(plan.training(point)[1])
     trained.evaluate(given, Path(), settings.eval_flags, follow=bool(settings.pruner))
+    _check_effects(settings, trained, plan)
     return plan
+
+
+def _check_effects(settings: SweepFlags, trained: Program, plan: Plan) -> None:
+    """Refuses a name that has no effect in any trial; tells one that has none in some of them."""
+    hosts = ["--worker_hosts=127.0.0.1:1"] if settings.workers else []
+    hosts += ["--ps_hosts=127.0.0.1:2"] if settings.ps else []
+    found = []
+    for values in plan.queued():
+        with contextlib.suppress(ValueError):  # the trial will fail, and name the reason
+            found.append(trained.inert(plan.training(point_of(values))[1], hosts))
+    for name, values in plan.space.items():
+        reasons = [inert[name] for inert in found if name in inert]
+        if not reasons:
+            continue
+        why = f"with {', or '.join(dict.fromkeys(reasons))}"
+        if len(reasons) == len(found) == plan.total:
+            raise refuse(
+                settings.space_flag, f"{name}={values}", f"has no effect in any trial, {why}"
+            )
+        first = "the first " if len(found) < plan.total else ""
+        print(f"--{name}: has no effect in {len(reasons)} of {first}{len(found)} trials, {why}.")
 
 
 def _launcher(settings: SweepFlags) -> list[str]:

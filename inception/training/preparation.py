@@ -96,7 +96,6 @@ def prepare(
         return None
     devices = _set_up(config)
     goal = problem.resolve(config)
-    problem.tell_inert_dropout(config)
     if config.codec:
         find_codec(config.codec)  # an unknown codec fails before other processes wait for this one
     data = None if config.benchmark_mode else open_dataset(config)

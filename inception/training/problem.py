@@ -45,13 +45,6 @@ def net_settings(config: configs.TrainConfig) -> NetSettings:
     return NetSettings(**{k: getattr(spec, k) if v is None else v for k, v in named.items()})
 
 
-def tell_inert_dropout(config: configs.TrainConfig) -> None:
-    """Prints a line if a share of kept values was chosen for a net without dropout."""
-    is_chosen = config.dropout_keep_prob not in (None, configs.TrainConfig.dropout_keep_prob)
-    if is_chosen and not catalog.get_spec(config.net).has_dropout:
-        print(f"--dropout_keep_prob: has no effect with --net={config.net}.")
-
-
 def resolve(config: configs.TrainConfig | configs.EvalConfig) -> Problem:
     """Returns the problem; reads labels.txt if only that names the classes.
 

@@ -30,13 +30,6 @@ def test_a_net_brings_its_dropout_and_label_smoothing_where_the_config_leaves_th
     assert problem.net_settings(dataclasses.replace(config, net="alexnet")) == (0.5, 0.0)
 
 
-def test_dropout_of_a_net_without_any_is_told(capsys):
-    for net, keep in (("lenet", 0.7), ("lenet", None), ("lenet", 0.5), ("lenet_slim", 0.7)):
-        config = configs.TrainConfig(dataset_name="mnist", net=net, dropout_keep_prob=keep)
-        problem.tell_inert_dropout(config)
-    assert capsys.readouterr().out == "--dropout_keep_prob: has no effect with --net=lenet.\n"
-
-
 def test_a_net_for_other_images_is_named_with_those_that_fit():
     with pytest.raises(
         ValueError, match=r"^flag --net=cifarnet: takes 3-channel images, those of mnist have 1; "
