@@ -2,7 +2,9 @@
 
 import importlib
 import importlib.util
-import shlex
+import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,11 +15,9 @@ import pytest
 import tensorflow as tf
 
 from docs import markdown
-from inception import programs
 from slim import input_pipeline
 from slim.conversion import convert
 from slim.datasets import catalog, dataset_factory, finding, mnist
-from slim.nets import catalog as nets
 from slim.preprocessing import preprocessing_factory
 from terngrad.cluster.ports import free_ports
 
@@ -38,6 +38,12 @@ for kind in ("tcp", "local"):
     sys.argv[1:] = [kind, rank, hosts, "4", f"{{folder}}/{{kind}}{{rank}}.npz"]
     conformance.main()
 """
+
+
+def block_of(marker: str) -> markdown.Block:
+    """The block of commands below a comment."""
+    (found,) = (b for b in BLOCKS if b.marker == marker and b.language == "bash")
+    return found
 
 
 def text_of(marker: str) -> str:
@@ -77,7 +83,7 @@ def test_every_python_block_is_a_file_or_a_row_or_names_its_test():
     for block in BLOCKS:
         kind, _, rest = block.marker.partition(": ")
         if block.language == "python":
-            assert kind in ("file", "row") or (markdown.REPO / rest).is_file(), block.place
+            assert kind in ("file", "row", "lines") or (markdown.REPO / rest).is_file(), block.place
 
 
 @pytest.fixture
@@ -91,38 +97,93 @@ def digits(tmp_path):
     return Path(path).parent
 
 
-@pytest.mark.slow
-def test_the_net_is_trained_by_the_command_of_the_page(tmp_path, digits, monkeypatch, capsys):
-    narrow = module_of("slim/nets/narrow.py", tmp_path)
-    row = text_of("row: slim.nets.catalog.NETS")
-    monkeypatch.setitem(sys.modules, "slim.nets.narrow", narrow)
-    for name, spec in eval(f"{{{row}}}", vars(nets)).items():
-        monkeypatch.setitem(nets.NETS, name, spec)
+@pytest.fixture
+def edited(tmp_path):
+    """A copy of the repository's packages, edited as the page says."""
+    copy, leave_out = tmp_path / "repository", shutil.ignore_patterns("*_test.py", "__pycache__")
+    for package in ("slim", "terngrad", "inception"):
+        shutil.copytree(markdown.REPO / package, copy / package, ignore=leave_out)
+    for block in BLOCKS:
+        kind, _, where = block.marker.partition(": ")
+        if kind == "file":
+            (copy / where).write_text(block.text)
+        elif kind == "row":
+            module, _, name = where.rpartition(".")
+            file = copy / f"{module.replace('.', '/')}.py"
+            head, opening, rest = re.split(rf"(^{name}\b.* = {{\n)", file.read_text(), flags=re.M)
+            file.write_text(head + opening + block.text + rest)
+        elif kind == "lines":
+            replace_lines(copy / where, block.text.splitlines())
+    return copy
 
-    command = shlex.split(text_of("tested: docs/extending_test.py"))
-    changed = {
-        "--data_dir": digits,
-        "--train_dir": tmp_path / "run",
-        "--max_steps": 2,
-        "--num_gpus": 2,
-    }
-    flags = [f for f in command[3:] if f.partition("=")[0] not in changed]
-    flags += [f"{name}={value}" for name, value in changed.items()]
-    programs.train("mnist", "", ["mnist_train", *flags])
-    told = capsys.readouterr().out
+
+def replace_lines(file, lines):
+    """Replaces each line of a file that begins as one of these does."""
+    text = file.read_text()
+    for line in lines:
+        beginning = re.escape(re.match(r".*?(?: import|\()", line)[0])
+        text, count = re.subn(rf"^{beginning}.*$", line, text, flags=re.M)
+        assert count == 1, line
+    file.write_text(text)
+
+
+def run(words, folder, **flags):
+    """Runs a command of the page in a folder, with other values of some flags."""
+    kept = [word for word in words[1:] if word.partition("=")[0].strip("-") not in flags]
+    changed = [f"--{name}={value}" for name, value in flags.items()]
+    command = [sys.executable, *kept, *changed]
+    environment = os.environ | {"PYTHONPATH": str(folder)}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_rows_and_lines_of_the_page_add_the_net_and_the_data_set(edited):
+    told = run(
+        [
+            *("python", "-c"),
+            "from slim.datasets import catalog; from slim.nets import catalog as nets; "
+            "print(catalog.MODULES['bars'].INFO.splits, nets.NETS['narrow'].build)",
+        ],
+        edited,
+    )
+    assert told.startswith("('train', 'test') ")
+
+
+@pytest.mark.slow
+def test_the_net_is_trained_by_the_command_of_the_page(edited, digits, tmp_path):
+    (words,) = block_of("tested: docs/extending_test.py").commands()
+    assert "inception.mnist_train" in words
+    changed = {"data_dir": digits, "train_dir": tmp_path / "run", "max_steps": 2, "num_gpus": 2}
+    told = run(words, edited, **changed)
     assert "narrow: " in told and "Finished training at step 2" in told
+
+
+@pytest.mark.slow
+def test_the_data_set_is_converted_and_trained_by_the_commands_of_the_page(edited, tmp_path):
+    write_bars(tmp_path)
+    convert_words, train_words = block_of("needs: the data set above").commands()
+    run(convert_words, edited, dataset_dir=tmp_path / "records", source_dir=tmp_path)
+    records, folder = tmp_path / "records", tmp_path / "run"
+    changed = {"dataset_dir": records, "train_dir": folder, "max_number_of_steps": 2}
+    assert "Finished training at step 2" in run(train_words, edited, **changed)
+
+
+def write_bars(folder):
+    """Writes both archives, of six images; returns these and their labels."""
+    images = np.zeros([6, 28, 28, 1], np.uint8)
+    images[0::2, 14], images[1::2, :, 14] = 255, 255
+    labels = np.arange(6) % 2
+    for split in ("train", "test"):
+        np.savez(folder / f"{split}.npz", images=images, labels=labels)
+    return images, labels
 
 
 def test_the_data_set_is_converted_and_read(tmp_path, monkeypatch):
     bars = module_of("slim/datasets/bars.py", tmp_path)
     monkeypatch.setitem(finding.DATASETS, "bars", bars.INFO)
     monkeypatch.setitem(catalog.MODULES, "bars", bars)
-    images = np.zeros([6, 28, 28, 1], np.uint8)
-    images[0::2, 14], images[1::2, :, 14] = 255, 255
-    labels = np.arange(6) % 2
-    for split in bars.INFO.splits:
-        np.savez(tmp_path / f"{split}.npz", images=images, labels=labels)
-
+    images, labels = write_bars(tmp_path)
     convert.convert("bars", str(tmp_path / "records"), source_dir=str(tmp_path))
     found = dataset_factory.get_dataset("bars", "test", str(tmp_path / "records"))
     unit = preprocessing_factory.get_preprocessing("unit", is_training=False)
@@ -132,14 +193,6 @@ def test_the_data_set_is_converted_and_read(tmp_path, monkeypatch):
         read, unit.finish(tf.constant(images), 28, tf.zeros([2], tf.int64))
     )
     np.testing.assert_array_equal(read_labels, labels)
-
-
-def test_the_line_that_lists_the_data_sets_is_where_the_page_says():
-    page = (markdown.REPO / "docs" / "extending.md").read_text(encoding="utf-8")
-    assert "`slim/datasets/catalog.py`" in page
-    line = page[page.index("`for module in (mnist") :].split("`")[1]
-    source = (markdown.REPO / "slim/datasets/catalog.py").read_text(encoding="utf-8")
-    assert line.replace(", bars)", ")") in source
 
 
 @pytest.mark.parametrize("content", [None, b"no archive"])
