@@ -1,9 +1,10 @@
 """Measurements: each program answers one question; results/ holds dated answers.
 
-oneDNN computes, as in the training programs, unless the environment says otherwise. TensorFlow
-reads this when it is loaded, and benchmarks load it before they run.
+TensorFlow is loaded here, since most of them need it before they read their flags: else its lines
+on stderr would precede the help. oneDNN computes, as in the training programs.
 """
 
-import os
+from inception import app
 
-os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+with app.quiet_import():
+    pass

@@ -5,8 +5,8 @@ Joins several runs into OUTPUT.json and OUTPUT.png; a later run replaces cells o
 python -m benchmarks.exchange_report OUTPUT JSON...
 """
 
+import argparse
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,8 +32,14 @@ _OF_SERVERS = ("MB sent", "MB received", "to formula", "CPU ms", "busy", "ns per
 
 def main() -> None:
     """Joins, prints and draws the figures of files."""
-    output, *paths = sys.argv[1:]
-    runs = [json.loads(Path(path).read_text(encoding="utf-8")) for path in paths]
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("output", metavar="OUTPUT")
+    parser.add_argument("paths", metavar="JSON", nargs="+")
+    given = parser.parse_args()
+    output = given.output
+    runs = [json.loads(Path(path).read_text(encoding="utf-8")) for path in given.paths]
     cells = {
         tuple(cell[name] for name in (*_PLACE, "servers")): cell
         for run in runs

@@ -3,6 +3,7 @@
 python -m docs.draw_augmentation    # writes docs/augmentation.png
 """
 
+import argparse
 from pathlib import Path
 
 import matplotlib.figure
@@ -82,4 +83,5 @@ def _visible(kind: str, values: np.ndarray) -> np.ndarray:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()  # there is nothing to choose
     draw(str(PATH))

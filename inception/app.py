@@ -19,7 +19,10 @@ from absl import flags
 
 from terngrad import allocator, starting
 
-_NOISE = r"^I[0-9]{4} |^WARNING: All log messages before absl::InitializeLog"
+_NOISE = (  # the last is the second line of a message
+    r"^I[0-9]{4} |^WARNING: All log messages before absl::InitializeLog"
+    "|^To enable the following instructions: "
+)
 _STOP_TEXTS: list[str] = []  # of the open blocks of `telling_stop`
 _HELP = ("--help", "-help", "-h", "--helpfull", "--helpshort")
 

@@ -1,0 +1,26 @@
+"""The help of a benchmark is all that it prints."""
+
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", ["codec_benchmark", "exchange_report"])
+def test_help_is_printed_without_lines_of_tensorflow(program, tmp_path):
+    command = [sys.executable, "-m", f"benchmarks.{program}", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    assert "TensorFlow binary" not in done.stdout and f"benchmarks.{program}" in done.stdout
+
+
+def test_tensorflow_is_loaded_quietly_before_any_module_of_a_benchmark():
+    code = (
+        "from inception import app; import contextlib, sys\n"
+        "@contextlib.contextmanager\n"
+        "def quiet(): sys.modules['tensorflow'] = app; yield\n"
+        "app.quiet_import = quiet; import benchmarks; print(sys.modules['tensorflow'] is app)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
