@@ -3,6 +3,7 @@
 import ast
 import functools
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -44,14 +45,19 @@ class Target(NamedTuple):
 @pytest.fixture(scope="module")
 def targets() -> dict[str, Target]:
     """All targets by label, as Bazel reads the BUILD files."""
-    command = ["bazel", "query", "kind(rule, //...)", "--output=xml"]
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # Bazel's python3
+    found = ET.fromstring(_bazel("query", "kind(rule, //...)", "--output=xml"))
+    return {rule.get("name"): _target(rule) for rule in found.iter("rule")}
+
+
+def _bazel(*words: str) -> str:
+    """What a command of Bazel's prints; its python3 is that of this process."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = os.environ | {"PATH": path}
     done = subprocess.run(
-        command, cwd=_REPO, env=environment, capture_output=True, text=True, check=False
+        ["bazel", *words], cwd=_REPO, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    return {rule.get("name"): _target(rule) for rule in ET.fromstring(done.stdout).iter("rule")}
+    return done.stdout
 
 
 def _target(rule: ET.Element) -> Target:
@@ -159,6 +165,13 @@ def test_every_import_is_a_dependency(targets):
 
 def _runs_in_the_tree(label: str) -> bool:
     return label.partition(":")[0] in ("//", "//docs", "//scripts", "//bazel")
+
+
+def test_what_is_compiled_does_not_depend_on_the_path_of_the_caller():
+    actions = _bazel("aquery", "deps(//terngrad/ops:kernels.so + //terngrad/ops:sealed_kernels)")
+    paths = set(re.findall(r"Environment: \[.*\bPATH=([^,\]]*)", actions))
+    assert paths == {"/bin:/usr/bin:/usr/local/bin"}
+    assert "CppCompile" in actions and "Genrule" in actions
 
 
 def test_bazel_compiles_the_kernels_with_the_flags_of_the_set_up():

@@ -76,6 +76,7 @@ def py_tests(deps = [], data = [], whole_tree = [], tags = []):
         py_test(
             name = source[:-len(".py")],
             size = "large",
+            timeout = "eternal",  # only ends what hangs
             srcs = [source, "//bazel:pytest_main.py"],
             main = "//bazel:pytest_main.py",
             args = ["$(location %s)" % source] + (["--whole_tree"] if in_tree else []),

@@ -33,8 +33,8 @@ def _tensorflow_impl(context):
         if path.basename.startswith("libtensorflow_framework.so."):
             context.symlink(path, "lib/" + path.basename)
     context.file("BUILD", _BUILD.format(workspace = "terngrad_suite"))
-    context.file("tensorflow.bzl", "VERSION = %r\nCOPTS = %r\n" %
-                                   (version, asked.stdout.strip().split("\n")[3:]))
+    context.file("tensorflow.bzl", "VERSION = %r\nCOPTS = %r\nPYTHON_FOLDER = %r\n" %
+                                   (version, asked.stdout.strip().split("\n")[3:], str(python.dirname)))
 
 tensorflow = repository_rule(
     implementation = _tensorflow_impl,

@@ -9,7 +9,11 @@ import pytest
 
 _SCRIPTS = pathlib.Path(__file__).parent
 _TOOLS = ("bash", "dirname", "basename", "cat", "chmod", "mv")
-_BAZEL = '#!/bin/bash\necho "bazel $* with $(type -P python3)" >> "${HOME}/asked"\n'
+_BAZEL = """\
+#!/bin/bash
+echo "bazel $* with $(type -P python3)" >> "${HOME}/asked"
+echo "${PATH}" > "${HOME}/path"
+"""
 # Installing puts Bazel on PATH.
 _APT_GET = """\
 #!/bin/bash
@@ -33,13 +37,13 @@ def run(tmp_path):
     _write(python, "#!/bin/sh\n")
     _write(tmp_path / "bazel", _BAZEL)
 
-    def run(script, *arguments, present):
+    def run(script, *arguments, present, path=str(tools)):
         for name in present:
             _write(tools / name, {"bazel": _BAZEL, "apt-get": _APT_GET}[name])
         done = subprocess.run(
             ["bash", tmp_path / "scripts" / script, *arguments],
             env={
-                "PATH": str(tools),
+                "PATH": path,
                 "HOME": str(tmp_path),
                 "TERNGRAD_VENV": str(tmp_path / "venv"),
             },
@@ -64,6 +68,13 @@ def test_all_is_built_with_the_python_of_the_environment(run):
     done, asked = run("build_all.sh", "--config=x", present=["bazel"])
     assert done.returncode == 0, done.stderr
     assert asked == ["bazel build --config=x //..." + run.python]
+
+
+def test_an_active_environment_stands_on_the_path_once(run, tmp_path):
+    path = f"{tmp_path}/venv/bin:{tmp_path}/tools"
+    done, asked = run("build_all.sh", present=["bazel"], path=path)
+    assert (done.returncode, asked) == (0, [_BUILD + run.python])
+    assert (tmp_path / "path").read_text() == f"{path}\n"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")

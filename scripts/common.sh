@@ -26,5 +26,7 @@ apt_install() {
 # programs and rules use the first python3 on PATH.
 prepare_bazel() {
   command -v bazel > /dev/null || apt_install bazel-bootstrap
-  if [[ -x "${VENV}/bin/python3" ]]; then export PATH="${VENV}/bin:${PATH}"; fi
+  if [[ -x "${VENV}/bin/python3" && "$(command -v python3)" != "${VENV}/bin/python3" ]]; then
+    export PATH="${VENV}/bin:${PATH}"
+  fi
 }
