@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from inception import app
 
@@ -21,6 +22,11 @@ with app.quiet_import():  # before the conftests of the folders, which need Tens
 
 def pytest_configure() -> None:
     """Makes two logical CPU devices and the settings under which the numerics' laws hold."""
+    for profile in ("default", "ci"):  # no test depends on how fast the machine is
+        known = settings.get_profile(profile)
+        settings.register_profile(
+            profile, known, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+        )
     # Background jobs of a shell ignore SIGINT, and their children inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     runtime.configure(intra_threads=0, inter_threads=0, deterministic=True, log_placement=False)

@@ -10,7 +10,6 @@ from benchmarks.asynchronous_benchmark import training_secs
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_runs_are_trained_evaluated_and_reported(run, digits, tmp_path):
     picture = tmp_path / "picture.png"
     figures = run(

@@ -18,7 +18,6 @@ def _certs(folder: Path) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_faults_of_all_kinds_change_no_bit_and_all_is_told(run, digits, tmp_path):
     picture = tmp_path / "figure.png"
     can_cut = os.geteuid() == 0 and shutil.which("ss")

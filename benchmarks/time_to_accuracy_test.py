@@ -6,7 +6,6 @@ STEPS = 10
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_trainings_are_timed_to_the_first_checkpoint_that_is_good_enough(
     has_networks, run, digits, tmp_path
 ):

@@ -17,6 +17,7 @@ from inception import app
 from inception.flags import defined, table
 from inception.sweeping import program, sweeping
 from inception.sweeping.settings import SweepFlags, split
+from terngrad.testing.limits import HANG_SECS
 
 _ADDED = "the data set above"  # whose name the flags learn on the page
 NEEDS = {
@@ -38,7 +39,6 @@ _ALSO = {  # what makes the processes of a command quick
     "inception.mnist_eval": ["--num_examples=64"],
     "inception.mnist_distributed_train": ["--net=mlp"],
 }
-_TIMEOUT_SECS = 240
 _OF_OPEN_MPI = {"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"}
 _ASSIGNMENT = re.compile(r"([A-Z_]+)=")
 _OWN_PARSERS = (
@@ -173,7 +173,6 @@ def _shortened(words: Sequence[str], folder: Path) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", _pages_that_run(), ids=lambda page: page.name)
 def test_the_commands_of_a_page_run_in_their_order(page, tmp_path):
     environment = os.environ | {
@@ -188,6 +187,6 @@ def test_the_commands_of_a_page_run_in_their_order(page, tmp_path):
                 env=environment,
                 capture_output=True,
                 text=True,
-                timeout=_TIMEOUT_SECS,
+                timeout=HANG_SECS,
             )
             assert done.returncode == 0, f"{block.place}: {done.stdout}{done.stderr}"

@@ -18,13 +18,14 @@ from terngrad.exchange.parameter_server.server.reduction import Reduction
 from terngrad.exchange.parameter_server.server.server import Server
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.testing.conformance import SHAPES, STEPS, gradients_of
+from terngrad.testing.limits import HANG_SECS
 from terngrad.training import checkpoints
 
 REPO = Path(__file__).parents[1]
 FIVE_LEVELS = "five_levels:FiveLevelCodec"
 ERROR_FEEDBACK = "error_feedback:ErrorFeedbackCodec"
 CODECS = [FIVE_LEVELS, ERROR_FEEDBACK]
-NODES, PROCESSES, TIMEOUT_SECS = 4, 2, 240
+NODES, PROCESSES, TIMEOUT_SECS = 4, 2, HANG_SECS
 
 
 @pytest.fixture(scope="module", name="page")

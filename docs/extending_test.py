@@ -20,9 +20,9 @@ from slim.conversion import convert
 from slim.datasets import catalog, dataset_factory, finding, mnist
 from slim.preprocessing import preprocessing_factory
 from terngrad.cluster.ports import free_ports
+from terngrad.testing.limits import HANG_SECS
 
 BLOCKS = list(markdown.blocks(markdown.REPO / "docs" / "extending.md"))
-_TIMEOUT_SECS = 240
 _DIGITS = 128
 
 # A process of the engine: it adds the page's row, then runs the suite for itself and for all nodes.
@@ -216,7 +216,7 @@ def test_the_engine_delivers_what_one_process_does(tmp_path):
         for rank in range(2)
     ]
     try:
-        assert [process.wait(_TIMEOUT_SECS) for process in processes] == [0, 0]
+        assert [process.wait(HANG_SECS) for process in processes] == [0, 0]
     finally:
         for process in processes:
             process.kill()

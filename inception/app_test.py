@@ -15,6 +15,7 @@ from absl import flags
 from inception import app
 from inception.flags import table
 from inception.flags.table import BOOLEAN, TEXT, at_least
+from terngrad.testing.limits import HANG_SECS
 
 
 def define(values: flags.FlagValues) -> None:
@@ -217,7 +218,7 @@ def test_a_signal_while_modules_are_imported_ends_the_program_with_its_line(numb
         [sys.executable, program],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG_SECS,
         env=os.environ | {"PYTHONPATH": f"{os.getcwd()}{os.pathsep}{tmp_path}"},
     )
     expected = f"begins\n{number.name}: nothing is lost.\n"
@@ -269,7 +270,7 @@ def test_a_closed_pipe_ends_a_program_without_a_traceback():
         cwd=Path(__file__).parents[1],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_SECS,
         check=False,
     )
     assert not done.stderr

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from terngrad.testing.processes import TIMEOUT_SECS, Started
+from terngrad.testing.limits import HANG_SECS
+from terngrad.testing.processes import Started
 
 SIZE = 32  # side of the net's input
 NET = ("--dataset_name=images", "--net=cifarnet")
@@ -172,7 +173,7 @@ print(*np.asarray(tf.nn.softmax(model(pixels[None])))[0])
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=TIMEOUT_SECS,
+        timeout=HANG_SECS,
         check=False,
     )
     assert done.returncode == 0, done.stderr

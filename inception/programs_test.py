@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from inception import programs
 from inception.training import preparation
+from terngrad.testing.limits import HANG_SECS
 from terngrad.training import checkpoints
 
 
@@ -62,6 +63,6 @@ def test_a_ps_tells_grpc_to_wait_for_frames_before_it_imports_grpc():
     environment = {name: os.environ[name] for name in os.environ if name != "GRPC_EXPERIMENTS"}
     command = [sys.executable, "-c", _FIRST_IMPORT_OF_GRPC]
     done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=120, check=True
+        command, env=environment, capture_output=True, text=True, timeout=HANG_SECS, check=True
     )
     assert "tcp_rcv_lowat" in done.stdout, done.stdout + done.stderr

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from terngrad.testing.limits import HANG_SECS
+
 # A checkpoint takes seconds to evaluate; at its end the program evaluates 10 of each run.
 WITH_TWO_CHECKPOINTS = """
 import functools
@@ -18,7 +20,7 @@ app.run(quickstart.main, functools.partial(table.define, quickstart._Options))
 
 def quickstart(*flags, program=("-m", "inception.quickstart")):
     command = [sys.executable, *program, *map(str, flags)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=HANG_SECS, check=False)
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ import pytest
 from inception.sweeping import settings
 from slim.conversion import convert
 from terngrad.testing import forked
+from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.processes import Started
 
 REPO = Path(__file__).parents[1]
@@ -90,7 +91,7 @@ def test_a_sweep_that_was_ended_goes_on_from_its_trials_checkpoints(digits, tmp_
 
 
 def wait_for(file, text):
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + HANG_SECS
     while not file.exists() or text not in file.read_text():
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -11,6 +11,8 @@ from collections.abc import Callable
 
 import pytest
 
+from terngrad.testing.limits import HANG_SECS
+
 
 @pytest.fixture
 def run(tmp_path, working_copy) -> Callable[..., subprocess.CompletedProcess]:
@@ -32,7 +34,7 @@ def run(tmp_path, working_copy) -> Callable[..., subprocess.CompletedProcess]:
             env=own | {key: str(value) for key, value in settings.items()},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=HANG_SECS,
             check=False,
         )
 
@@ -40,7 +42,7 @@ def run(tmp_path, working_copy) -> Callable[..., subprocess.CompletedProcess]:
 
 
 def _await(*paths: pathlib.Path) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + HANG_SECS
     while not all(path.exists() for path in paths):
         assert time.monotonic() < deadline, f"waited in vain for {paths}"
         time.sleep(0.1)
@@ -107,7 +109,7 @@ def _runs(folder: pathlib.Path, name: str) -> int:
 
 
 def _await_that(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + HANG_SECS
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain: {what}"
         time.sleep(0.1)
@@ -166,7 +168,7 @@ def test_a_process_that_starts_during_a_stop_ends_even_if_it_has_no_group_yet(tm
     script = pathlib.Path(__file__).with_name("dist_host.sh")
     env = {"HOME": str(tmp_path), "PATH": f"{slow.parent}:{os.environ['PATH']}"}
     command = f"source {script}; supervise one {tmp_path}/log 0 sleep 60"
-    subprocess.run(["bash", "-c", command], env=env, timeout=30, check=True)
+    subprocess.run(["bash", "-c", command], env=env, timeout=HANG_SECS, check=True)
     assert (state / "one.status").read_text() == "143\n"
 
 

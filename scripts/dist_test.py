@@ -20,12 +20,12 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from terngrad.cluster.ports import free_ports
+from terngrad.testing.limits import HANG_SECS
 
 _REPO = pathlib.Path(__file__).parents[1]
 _COPY = "my tern,grad 'x' $HOME"  # the folder of a working copy in its home
 _HOSTS = {"host-a": "127.0.0.1", "host-b": "127.0.0.2"}
 _SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
-_TIMEOUT_SECS = 120
 
 Noted = Callable[[pathlib.Path, str], dict]
 pytestmark = pytest.mark.slow
@@ -47,7 +47,7 @@ class _Cluster:
             env=self.environment(**settings),
             capture_output=True,
             text=True,
-            timeout=_TIMEOUT_SECS,
+            timeout=HANG_SECS,
             check=False,
         )
 
@@ -125,7 +125,7 @@ def _sshd(
         command = [_SSHD, "-D", "-e", "-f", folder / "sshd_config"]
         server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=output)
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + HANG_SECS
         while log.read_text().count("Server listening on") < len(_HOSTS):
             if server.poll() is not None or time.monotonic() > deadline:
                 pytest.skip(f"sshd does not start here: {log.read_text()}")
@@ -160,7 +160,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def _await(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + HANG_SECS
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain: {what}"
         time.sleep(0.1)
@@ -444,7 +444,7 @@ def test_an_interrupted_start_leaves_nothing_running(cluster):
         _await((cluster.homes["host-b"] / "worker_1.json").exists, "the worker")
         os.killpg(process.pid, signal.SIGINT)
         go.touch()
-        shown, told = process.communicate(timeout=_TIMEOUT_SECS)
+        shown, told = process.communicate(timeout=HANG_SECS)
     assert (process.returncode, told) == (
         1,
         "run_dist.sh: all processes were stopped again: interrupted\n",

@@ -7,6 +7,8 @@ import subprocess
 
 import pytest
 
+from terngrad.testing.limits import HANG_SECS
+
 _REPO = pathlib.Path(__file__).parents[1]
 # A fake Python of an environment: records its commands and pretends to run them.
 _PYTHON = r"""#!/bin/bash
@@ -53,7 +55,7 @@ def _install(venv: pathlib.Path, path: str = "") -> subprocess.CompletedProcess:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_SECS,
         check=False,
     )
 

@@ -6,6 +6,8 @@ import subprocess
 
 import pytest
 
+from terngrad.testing.limits import HANG_SECS
+
 _SCRIPT = pathlib.Path(__file__).with_name("install_test_tools.sh")
 
 
@@ -26,7 +28,7 @@ def run(tmp_path):
             env={"PATH": str(tmp_path), "SYSTEMD": str(systemd or tmp_path / "none")},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=HANG_SECS,
         )
 
     return run

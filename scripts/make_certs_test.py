@@ -13,6 +13,7 @@ import grpc
 import pytest
 
 from terngrad.service.security import Withdrawn, serial_of
+from terngrad.testing.limits import HANG_SECS
 
 _SCRIPT = pathlib.Path(__file__).with_name("make_certs.sh")
 
@@ -58,7 +59,7 @@ def _call(server: tuple[pathlib.Path, str], client: tuple[pathlib.Path, str] | N
     credentials = grpc.ssl_channel_credentials(*(read(*client) if client else (authority,)))
     try:
         with grpc.secure_channel(f"127.0.0.1:{port}", credentials) as channel:
-            return channel.unary_unary("/Test/Echo")(b"hello", timeout=20)
+            return channel.unary_unary("/Test/Echo")(b"hello", timeout=HANG_SECS)
     finally:
         serving.stop(None)
 

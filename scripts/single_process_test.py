@@ -10,6 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
+from terngrad.testing.limits import HANG_SECS
+
 _WORKER = "run_single_worker_cifarnet.sh"
 _SERVER = "run_single_ps_cifar10.sh"
 
@@ -37,7 +39,7 @@ def start(tmp_path, working_copy) -> Callable[..., subprocess.Popen]:
 
 
 def _await(*paths: pathlib.Path) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + HANG_SECS
     while not all(path.exists() for path in paths):
         assert time.monotonic() < deadline, f"waited in vain for {paths}"
         time.sleep(0.1)
@@ -120,7 +122,7 @@ def test_a_server_becomes_the_program_on_the_cpu_with_its_certificates(start, tm
 )
 def test_a_bad_argument_is_named_in_one_line(start, script, arguments, message):
     process = start(script, *arguments)
-    told = process.communicate(timeout=60)
+    told = process.communicate(timeout=HANG_SECS)
     assert (process.returncode, *told) == (1, "", f"{script}: {message}\n")
 
 
@@ -139,7 +141,7 @@ def _await_all(home: pathlib.Path) -> None:
 @pytest.mark.slow
 def test_the_toy_ends_the_server_when_both_workers_are_done(toy, tmp_path, noted):
     process = toy(WORKER_FLAGS="--worker_0=finishes --worker_1=finishes", GRAD_BITS="16")
-    output, errors = process.communicate(timeout=120)
+    output, errors = process.communicate(timeout=HANG_SECS)
     assert process.returncode == 0, errors
     for name in ("ps 0", "worker 0", "worker 1"):
         assert f"[{name}] {name.replace(' ', '_')}: step 10\n" in output
@@ -159,7 +161,7 @@ def test_a_signal_lets_all_processes_of_the_toy_save_and_end(toy, tmp_path, numb
         os.killpg(process.pid, number)
     else:
         process.send_signal(number)
-    output, errors = process.communicate(timeout=120)
+    output, errors = process.communicate(timeout=HANG_SECS)
     assert process.returncode == status, errors
     for name in ("ps 0", "worker 0", "worker 1"):
         assert f"[{name}] saving\n" in output
@@ -169,14 +171,14 @@ def test_a_signal_lets_all_processes_of_the_toy_save_and_end(toy, tmp_path, numb
 @pytest.mark.slow
 def test_a_worker_that_fails_ends_the_toy_with_its_status(toy, tmp_path, noted):
     process = toy(WORKER_FLAGS="--worker_1=fails")
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=HANG_SECS)
     assert process.returncode == 1
     assert "[worker 1] worker_1: --net is 'x'; allowed are others\n" in output
 
 
 def test_the_toy_names_missing_records_with_the_command_that_makes_them(toy, tmp_path):
     process = toy(DATA_DIR=f"{tmp_path}/none")
-    _, told = process.communicate(timeout=60)
+    _, told = process.communicate(timeout=HANG_SECS)
     assert process.returncode == 1
     assert told == (
         f"run_dist_cifar10.sh: no records in {tmp_path}/none; make them with: "

@@ -10,6 +10,7 @@ from slim.conversion import convert
 from slim.datasets import mnist
 from slim.nets import nets_factory
 from terngrad.testing import forked
+from terngrad.testing.limits import HANG_SECS
 from terngrad.training import checkpoints
 
 
@@ -68,7 +69,7 @@ def test_it_trains_under_mpirun(data_dir, tmp_path):
         [mpirun, "-np", "2", *program, *problem, *length],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=HANG_SECS,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from terngrad import allocator
+from terngrad.testing.limits import HANG_SECS
 
 needs_glibc = pytest.mark.skipif(
     platform.libc_ver()[0] != "glibc", reason="other libraries stay as they are"
@@ -33,7 +34,7 @@ def faults(how):
     plain = {name: value for name, value in os.environ.items() if "MALLOC" not in name}
     plain.pop("GLIBC_TUNABLES", None)
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=60, check=True, env=plain
+        command, capture_output=True, text=True, timeout=HANG_SECS, check=True, env=plain
     )
     return int(done.stdout)
 
@@ -93,7 +94,7 @@ def lines_of(program, pages, executable=sys.executable, **more):
     environment = {k: v for k, v in os.environ.items() if k != "GLIBC_TUNABLES"}
     return subprocess.run(
         [sys.executable, str(program), pages, str(executable), "--flag=1"],
-        capture_output=True, text=True, timeout=60, check=True,
+        capture_output=True, text=True, timeout=HANG_SECS, check=True,
         env=environment | {"PYTHONPATH": os.pathsep.join(sys.path)}, **more,
     ).stdout.splitlines()  # fmt: skip
 

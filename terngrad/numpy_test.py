@@ -38,7 +38,7 @@ def _gradients(data, chosen):
 
 @pytest.mark.parametrize("path", PATHS)
 @given(st.data())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_law_3_arrays_get_the_bits_of_the_ops(path, data):
     with mock.patch.object(arrays, "_path", path.encode):
         for ours, theirs in _of_both(path, data):

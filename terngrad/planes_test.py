@@ -36,7 +36,7 @@ def test_pack_puts_element_i_into_bit_i():
 
 
 @given(st.integers(1, 17), st.integers(0, 2**32 - 1))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_unpack_reads_twos_complement(count, seed):
     limit = 1 << (count - 1)
     values = np.random.default_rng(seed).integers(-limit, max(limit, 1), 96)
@@ -45,7 +45,7 @@ def test_unpack_reads_twos_complement(count, seed):
 
 
 @given(st.integers(1, 70), st.integers(0, 2**32 - 1))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_law_5_the_sum_of_codes_is_the_exact_integer_sum(kernels, nodes, seed):
     rng = np.random.default_rng(seed)
     codes = [random_codes(rng, 3) for _ in range(nodes)]

@@ -41,7 +41,7 @@ def test_law_1_the_mean_of_many_encodings_is_the_clipped_gradient():
 
 
 @given(st.lists(finite_floats, min_size=1, max_size=40), st.integers(0, (1 << 24) - 1))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_codes_are_signs_of_values_and_zeros_stay_zero(values, draw):
     values = np.array(values, np.float32)
     scale = np.abs(values).max()
@@ -51,7 +51,7 @@ def test_codes_are_signs_of_values_and_zeros_stay_zero(values, draw):
 
 
 @given(st.lists(finite_floats, min_size=1, max_size=40))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_largest_value_is_kept_by_almost_every_draw(values):
     values = np.array(values, np.float32)
     scale = np.abs(values).max()
@@ -75,7 +75,7 @@ def test_a_gradient_that_is_not_finite_has_an_infinite_scale(bad, clip_factor):
 
 
 @given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=2, max_size=200))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_stats_are_those_of_numpy_to_1e_6(values):
     values = np.array(values, np.float32)
     got = ternary.stats(tf.constant(values))
@@ -116,7 +116,7 @@ def test_no_bound_without_clipping_or_a_known_spread(values, clip_factor):
 
 
 @given(st.integers(-17, 17), st.integers(0, 2**32 - 1))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_the_bound_follows_the_unit_of_the_gradient(exponent, seed):
     values = np.random.default_rng(seed).normal(size=1000).astype(np.float32)
     scaled = values * np.float32(10.0**exponent)

@@ -25,7 +25,6 @@ from terngrad.training import checkpoints
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_law_4_encrypted_workers_have_the_bits_of_one_process(tmp_path, four_nodes):
     tls = make_certificates(tmp_path, "ours", "all")
     program, flags = flags_of(tmp_path / "train", batch_size=4, nodes=2)
@@ -70,7 +69,7 @@ def test_law_10_a_worker_without_the_right_certificate_is_refused(tmp_path, kind
     own = {"elsewhere": tls_flags(elsewhere), "none": []}[kind]
     program, flags = flags_of(tmp_path / "train", batch_size=2)
     both = zip(members.worker_flags(2), (tls_flags(tls), own), strict=True)
-    each = [[*flags, *more, "--worker_timeout_secs=4"] for flags, more in both]
+    each = [[*flags, *more, "--worker_timeout_secs=30"] for flags, more in both]
     for output, status in finished(commands_of(program, flags, each)):
         assert status == 1
         assert re.search(why, output), output
@@ -103,7 +102,6 @@ def test_law_10_transports_that_differ_between_workers_are_named(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("to", ["launcher", "worker"])
 def test_ctrl_c_saves_and_ends_all(tmp_path, to):
     tls = make_certificates(tmp_path, "ours", "all")

@@ -30,6 +30,7 @@ from terngrad.asynchronous.chief import Chief
 from terngrad.asynchronous.pulled import Pulled
 from terngrad.asynchronous.run_file import RunFile
 from terngrad.asynchronous.status import RunStatus
+from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.plans import PLAN
 from terngrad.training import checkpoints
 from terngrad.training.loop import StopRequest
@@ -70,7 +71,7 @@ def steps_of(run):
 def wait_for_step(run, step):
     """Waits for a line of a step that is at least `step`."""
     run.wait_for(r"Worker \d: .* step")
-    deadline = time.monotonic() + 200
+    deadline = time.monotonic() + HANG_SECS
     while max(steps_of(run)) < step:
         assert time.monotonic() < deadline, run.output
         assert run.process.poll() is None, run.output
@@ -93,7 +94,6 @@ def end(runs):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_workers_train_without_waiting_until_the_run_has_its_updates(tmp_path):
     servers = 2
     program, flags = flags_of(tmp_path, net="mlp", steps=600, summary_secs=1)
@@ -152,13 +152,11 @@ def _restarted(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_the_others_go_on_without_a_worker_that_was_killed_until_it_is_back(restarted):
     assert max(steps_of(restarted.worker)) >= restarted.before_worker + 20
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_law_10_workers_with_other_flags_are_named_and_the_others_go_on(restarted):
     why = r"refused this worker: .*pull_bits is 16 on worker 1 .* and 32 on worker 0"
     assert re.search(why, restarted.wrong.output)
@@ -166,14 +164,12 @@ def test_law_10_workers_with_other_flags_are_named_and_the_others_go_on(restarte
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_chief_that_was_killed_takes_up_what_the_ps_hold(restarted):
     line = restarted.chief.wait_for("The run continues with the state of the ps at step")
     assert int(re.search(r"step (\d+)", line)[1]) >= restarted.before_chief
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_ps_that_was_killed_is_found_again_and_has_lost_no_more_than_a_snapshot(restarted):
     held = restarted.ps.wait_for(r"Loaded .*snapshot-\d+; waits for the workers of its run")
     # A worker's last line may be of some steps before.
@@ -186,7 +182,6 @@ def test_a_ps_that_was_killed_is_found_again_and_has_lost_no_more_than_a_snapsho
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_worker_that_stands_still_is_not_missed_and_a_ps_that_does_is_found_again(tmp_path):
     timeout_secs = 14
     with cluster(tmp_path, 2, timeout_secs=timeout_secs) as (runs, _):
@@ -209,7 +204,6 @@ def test_a_worker_that_stands_still_is_not_missed_and_a_ps_that_does_is_found_ag
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_ps_that_cannot_write_snapshots_makes_workers_wait_and_loses_no_more_than_promised(
     tmp_path,
 ):
@@ -245,7 +239,6 @@ def test_a_ps_that_cannot_write_snapshots_makes_workers_wait_and_loses_no_more_t
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_stopped_run_goes_on_from_the_chiefs_checkpoint(tmp_path):
     with cluster(tmp_path, 1) as (runs, _):
         runs[0].wait_for(r": step 40,")
@@ -260,7 +253,6 @@ def test_a_stopped_run_goes_on_from_the_chiefs_checkpoint(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_workers_wait_for_a_ps_that_starts_later_and_a_signal_ends_it(tmp_path):
     program, flags = asynchronous(tmp_path)
     worker, ps = members.members(1, 1)
@@ -280,7 +272,6 @@ def test_workers_wait_for_a_ps_that_starts_later_and_a_signal_ends_it(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("asynchronous_ps", [True, False])
 def test_law_10_a_ps_of_the_other_kind_is_named(tmp_path, asynchronous_ps):
     worker, ps = members.members(1, 1)
@@ -292,9 +283,8 @@ def test_law_10_a_ps_of_the_other_kind_is_named(tmp_path, asynchronous_ps):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_signal_is_heard_while_a_ps_is_away_and_two_ps_share_no_folder(tmp_path):
-    program, flags = asynchronous(tmp_path)
+    program, flags = asynchronous(tmp_path, timeout_secs=2 * HANG_SECS)
     worker, ps = members.members(1, 1)
     other = members.members(1, 1)[1]
     with processes(program, flags, [worker, ps]) as runs:
@@ -306,11 +296,9 @@ def test_a_signal_is_heard_while_a_ps_is_away_and_two_ps_share_no_folder(tmp_pat
             assert re.search(rf"{folder}: another ps, process {runs[1].process.pid} on ", said)
             assert "Traceback" not in said
         kill(runs[1])
-        runs[0].wait_for("trying to reach it again for 90 s")
-        began = time.monotonic()
+        runs[0].wait_for(f"trying to reach it again for {2 * HANG_SECS:g} s")
         runs[0].process.send_signal(signal.SIGTERM)
-        assert runs[0].finish() == 128 + signal.SIGTERM
-        assert time.monotonic() - began < 60
+        assert runs[0].finish() == 128 + signal.SIGTERM  # within HANG_SECS
         runs[0].wait_for("SIGTERM: ps 0 .* did not come back before .*; nothing is saved")
 
 

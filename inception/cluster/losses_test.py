@@ -22,18 +22,19 @@ from terngrad.exchange.parameter_server.coordination.situation import Rules
 from terngrad.service.calls import AwayError, open_channel, try_stream
 from terngrad.service.messages import Report, Standing
 from terngrad.service.streams import hello
+from terngrad.testing.limits import HANG_SECS
 from terngrad.training import checkpoints
 
 LOST_PS_STEPS = 600
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 
 
 def test_a_killed_chief_that_does_not_come_back_is_named_and_ends_all(tmp_path):
-    with Cluster(2, 1, *paced_flags_of(tmp_path, "--worker_timeout_secs=6")) as cluster:
+    with Cluster(2, 1, *paced_flags_of(tmp_path, "--worker_timeout_secs=15")) as cluster:
         cluster.wait_for("0", r"Worker 0: .* step 10,")
         cluster.kill("0")
-        lost = r"worker 0 \(.*\) died: its stream ended, and did not come back within 6 s"
+        lost = r"worker 0 \(.*\) died: its stream ended, and did not come back within 15 s"
         saved = r"; saved .*/model.ckpt-\d+$"  # in the chief's place
         cluster.wait_for("1", rf"^worker 1 \(.*\) ends: {lost}{saved}")
         cluster.wait_for("ps 0", rf"ps 0 \(.*\) ends: {lost}")
@@ -42,7 +43,7 @@ def test_a_killed_chief_that_does_not_come_back_is_named_and_ends_all(tmp_path):
 
 
 def test_a_worker_that_hangs_is_named_and_ends_all(tmp_path):
-    with Cluster(2, 1, *paced_flags_of(tmp_path, "--worker_timeout_secs=6")) as cluster:
+    with Cluster(2, 1, *paced_flags_of(tmp_path, "--worker_timeout_secs=15")) as cluster:
         cluster.wait_for("0", r"Worker 0: .* step 10,")
         cluster.kill("0", signal.SIGSTOP)
         cluster.wait_for("1", r"^worker 1 .* ends: worker 0 \(.*\)(:| died)")
@@ -52,7 +53,7 @@ def test_a_worker_that_hangs_is_named_and_ends_all(tmp_path):
 
 @pytest.mark.parametrize(("victim", "how"), [("ps 0", signal.SIGKILL), ("ps 1", signal.SIGSTOP)])
 def test_a_ps_that_does_not_come_back_is_named_and_ends_all(tmp_path, victim, how):
-    with Cluster(2, 2, *paced_flags_of(tmp_path, "--worker_timeout_secs=8")) as cluster:
+    with Cluster(2, 2, *paced_flags_of(tmp_path, "--worker_timeout_secs=15")) as cluster:
         cluster.wait_for("0", r"Worker 0: .* step 10,")
         cluster.kill(victim, how)
         for worker in ("0", "1"):
@@ -187,7 +188,7 @@ def test_who_is_given_the_state_of_a_run_that_was_stopped_ends_too(tmp_path):
         step = cluster.freeze_outside_the_steps("1", "0")
         cluster.wait_for("0", rf"Worker 0: .* step {step + 100},")  # a ps keeps fewer results
         cluster.kill("0", signal.SIGTERM)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + HANG_SECS
         while not checkpoints.latest_checkpoint(str(tmp_path)) and time.monotonic() < deadline:
             time.sleep(0.05)
         cluster.kill("1", signal.SIGCONT)

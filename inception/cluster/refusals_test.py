@@ -29,7 +29,7 @@ from slim.datasets import mnist
 from terngrad.testing.certificates import make_certificates
 from terngrad.testing.processes import Started
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module", name="alone")

@@ -22,7 +22,7 @@ from inception.testing.runs import (
 from slim.conversion import convert
 from slim.datasets import mnist
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.slow
 
 
 def served(folder, *more):
@@ -59,7 +59,7 @@ def test_the_launcher_brings_back_what_is_killed_and_no_bit_changes(tmp_path, un
 
 
 def test_the_launcher_lets_an_elastic_training_go_on(tmp_path):
-    program, flags = served(tmp_path, "--worker_timeout_secs=4", "--elastic=True")
+    program, flags = served(tmp_path, "--worker_timeout_secs=15", "--elastic=True")
     with Run(2, program, flags, ["--ps=1"]) as run:
         run.wait_for(r"Worker 1: .* step 40,")
         os.kill(worker_pids(tmp_path)[1], signal.SIGKILL)
@@ -145,19 +145,19 @@ def test_law_8_workers_that_are_all_killed_at_once_go_on_from_the_checkpoint(tmp
 def test_law_8_where_a_worker_is_lost_for_good_the_chief_saves_the_steps_made(
     tmp_path, undisturbed
 ):
-    with Cluster(3, 1, *served(tmp_path, "--worker_timeout_secs=6")) as cluster:
+    with Cluster(3, 1, *served(tmp_path, "--worker_timeout_secs=15")) as cluster:
         cluster.wait_for("0", r"Worker 0: .* step 30,")
         cluster.kill("2")
         saved = r"^worker 0 \(.*\) ends: worker 2 \(.*\) died.*; saved .*/model.ckpt-(\d+)$"
         assert re.search(saved, cluster.wait_for("0", saved))
-        cluster.wait_for("1", r"^worker 1 \(.*\) ends: worker 2 \(.*\) died.* within 6 s$")
+        cluster.wait_for("1", r"^worker 1 \(.*\) ends: worker 2 \(.*\) died.* within 15 s$")
         assert [cluster.status(label) for label in ("0", "1", "ps 0")] == [1] * 3
     settings = {"net": "mlp", "batch_size": 6, "nodes": 3, "steps": LONGER}
     assert_equal_parameters(undisturbed, train(1, tmp_path, **settings))
 
 
 def test_elastic_training_goes_on_without_a_worker_and_takes_it_in_again(tmp_path):
-    flags = paced_flags_of(tmp_path, "--worker_timeout_secs=5", "--elastic=True")
+    flags = paced_flags_of(tmp_path, "--worker_timeout_secs=15", "--elastic=True")
     with Cluster(3, 1, *flags) as cluster:
         cluster.wait_for("2", r"Worker 2: .* step 10,")
         for victim, others in (("1", "0 and 2"), ("0", "1 and 2")):

@@ -13,7 +13,7 @@ from slim.conversion import convert as convert_module
 from slim.datasets import images
 from terngrad.testing import spark as sparks
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

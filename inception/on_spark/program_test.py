@@ -20,7 +20,7 @@ from slim.datasets import mnist
 from terngrad.spark.cluster import InputMode, run
 from terngrad.testing import spark as sparks
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 SLOW_STEPS = 60
 
 

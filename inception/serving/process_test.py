@@ -5,6 +5,7 @@ import signal
 import threading
 
 from inception.serving.process import stopped_by_signals
+from terngrad.testing.limits import HANG_SECS
 
 
 def test_a_signal_ends_a_ps_unless_it_is_ignored():
@@ -15,7 +16,7 @@ def test_a_signal_ends_a_ps_unless_it_is_ignored():
             os.kill(os.getpid(), signal.SIGINT)
             assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
             os.kill(os.getpid(), signal.SIGTERM)
-            assert ended.wait(10)
+            assert ended.wait(HANG_SECS)
     finally:
         signal.signal(signal.SIGINT, before)
     assert came == [signal.SIGTERM]

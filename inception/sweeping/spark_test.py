@@ -13,6 +13,7 @@ import pytest
 
 from inception.sweeping import spark
 from inception.sweeping.messages import Evaluation, Order, Outcome
+from terngrad.testing.limits import HANG_SECS
 
 pytestmark = pytest.mark.slow
 REPO = Path(__file__).parents[2]
@@ -66,7 +67,7 @@ def run(session, workspace, secs, act=lambda channel, folder: None):
 
 
 def wait_for(folder):
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + HANG_SECS
     while not (folder / "ready").exists() or not (folder / "ready").read_text():
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -13,8 +13,8 @@ import pytest
 
 from inception.sweeping import messages, places, trial
 from inception.sweeping.messages import End, Evaluation, Order, Outcome
+from terngrad.testing.limits import HANG_SECS
 
-TIMEOUT_SECS = 30
 TRAIN = """
     import os, pathlib, signal, sys, time
     folder = pathlib.Path(sys.argv[1])
@@ -73,7 +73,7 @@ def run(order, act=lambda channel: None):
 
 def when_ready(order, action):
     def act(channel):
-        deadline = time.monotonic() + TIMEOUT_SECS
+        deadline = time.monotonic() + HANG_SECS
         while not os.path.exists(f"{order.folder}/ready"):
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -89,7 +89,7 @@ def test_a_trial_trains_evaluates_and_tells_seconds_and_bytes(order, follow):
     assert events.end.outcome is Outcome.DONE
     assert events.end.last == Evaluation(25, 0.25, 0.9)
     assert events.end.bytes_sent == 123
-    assert 0 < events.end.seconds < TIMEOUT_SECS
+    assert 0 < events.end.seconds < HANG_SECS
 
 
 def test_a_trial_uses_its_share_of_cores_and_gpus(order, monkeypatch, tmp_path):
@@ -123,7 +123,7 @@ def test_a_training_saves_when_its_sweep_is_killed(order, tmp_path):
     sweep.stdin.write(messages.write(given).encode())
     sweep.stdin.flush()
     when_ready(given, lambda _: sweep.stdin.close())(None)  # as the pipe of a dead process is
-    assert sweep.wait(TIMEOUT_SECS) == 0
+    assert sweep.wait(HANG_SECS) == 0
     assert (tmp_path / "trial" / "saved").exists()
 
 

@@ -12,7 +12,6 @@ from inception import programs
 from terngrad.testing import forked
 from terngrad.training import checkpoints, runtime
 
-TIMEOUT_SECS = 200
 FLAGS = {
     "codec": "terngrad.testing.residual_codec:ResidualCodec",
     "clip_factor": 2.5,

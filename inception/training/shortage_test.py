@@ -51,7 +51,6 @@ def forbid_more_memory(pid):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_a_worker_without_memory_ends_all_by_name_and_the_chief_saves(tmp_path):
     # A worker keeps what it frees, so that its steps need no more memory. This one does not.
     wasteful = ["env", "MALLOC_MMAP_MAX_=65536", "MALLOC_MMAP_THRESHOLD_=65536"]

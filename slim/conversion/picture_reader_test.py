@@ -184,7 +184,7 @@ def test_a_broken_picture_is_refused_with_a_reason(content, message, raw_pixel):
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL")
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.sampled_from(sorted(_KINDS)), st.data())
 def test_damage_is_refused_or_leaves_a_picture_that_training_can_decode(kind, data):
     content = bytearray(_KINDS[kind][0])

@@ -26,7 +26,7 @@ def _encoded(image, image_format):
     return decoding.EncodedImage(tf.constant(content), tf.constant(image_format), *sides)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.sampled_from(["RAW", "png", "jpeg"]), st.sampled_from([1, 3]), st.data())
 def test_a_window_is_that_part_of_the_whole_image(image_format, channels, data):
     height, width = data.draw(st.tuples(st.integers(1, 70), st.integers(1, 70)))

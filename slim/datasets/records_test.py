@@ -32,7 +32,7 @@ def _write(path, num_records=5):
     return str(path)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(_SHAPES, st.integers(0, 2**31 - 1), st.sampled_from(["png", "RAW"]), st.integers(0, 99))
 def test_image_and_label_survive_the_round_trip(shape, label, image_format, seed):
     image = _image(shape, seed)
@@ -93,7 +93,7 @@ def test_stopped_writing_leaves_what_was_there_before(tmp_path, error):
     assert (tmp_path / "train-mnist.tfrecord").read_bytes() == before
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.integers(0, 20))
 def test_records_are_counted_without_a_stored_count(tmp_path_factory, num_records):
     path = _write(tmp_path_factory.mktemp("counted") / "some.tfrecord", num_records)
@@ -119,7 +119,7 @@ def test_counts_of_other_files_stay(tmp_path):
 
 
 @pytest.mark.slow
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(st.data())
 def test_damage_is_named_with_file_record_and_offset(tmp_path_factory, data):
     path = _write(tmp_path_factory.mktemp("damaged") / "train-mnist.tfrecord")
@@ -136,7 +136,7 @@ def test_damage_is_named_with_file_record_and_offset(tmp_path_factory, data):
 
 
 @pytest.mark.slow
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.data())
 def test_truncated_file_is_named_when_counted(tmp_path_factory, data):
     path = _write(tmp_path_factory.mktemp("truncated") / "train-mnist.tfrecord")

@@ -24,7 +24,7 @@ def _seed(value):
 
 @pytest.mark.parametrize("is_training", [False, True])
 @pytest.mark.parametrize("name", _NAMES)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.integers(9, 40), st.integers(9, 40), st.sampled_from([1, 3]), st.integers(8, 48))
 def test_any_image_becomes_one_of_the_size_asked_for(
     name, is_training, height, width, channels, size

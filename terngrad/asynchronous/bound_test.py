@@ -3,6 +3,7 @@
 import threading
 
 from terngrad.asynchronous.bound import Bound
+from terngrad.testing.limits import HANG_SECS
 
 SECS = 30.0
 
@@ -20,7 +21,7 @@ def assert_is_held(thread):
 
 
 def assert_goes_on(thread):
-    thread.join(SECS)
+    thread.join(HANG_SECS)
     assert not thread.is_alive()
 
 

@@ -26,11 +26,12 @@ from terngrad.ops.reference import ReferenceKernels
 from terngrad.service.messages import HELLO_KEY, SERVICE, Call, join_frame
 from terngrad.service.streams import WELCOME, Outbox, identity
 from terngrad.testing.addresses import free_addresses
+from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.plans import FACTS, PLAN, gradient
 from terngrad.testing.strangers import WORKERS, hello_of, stranger
 from terngrad.training import schedules
 
-SECS = 60.0
+SECS = HANG_SECS
 
 
 @pytest.fixture
@@ -212,7 +213,7 @@ def test_a_worker_whose_messages_a_ps_cannot_take_ends_with_one_line(served):
         ),
     ):
         ps.call(Call(act=PUSH, sequence=1), bytes(4 * PIECE_BYTES))
-    assert secs <= time.monotonic() - began < SECS
+    assert time.monotonic() - began >= secs
     assert len(said) == 1 and "trying to reach it again for 2 s" in said[0]
     ps.close()
 

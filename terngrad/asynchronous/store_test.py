@@ -19,11 +19,12 @@ from terngrad.asynchronous.proposal import CallError
 from terngrad.asynchronous.store import OtherRunError, Pushed, Store, UnkeptError
 from terngrad.asynchronous.updates import Updates
 from terngrad.ops.reference import ReferenceKernels
+from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.plans import FACTS, PLAN, gradient
 from terngrad.training import schedules
 
 WORKERS = ["one:1", "two:2"]
-SECS = 60.0
+SECS = HANG_SECS
 
 
 def store_in(folder, steps=4, ps=0, count=1, tell=print, chosen=-1):

@@ -29,6 +29,7 @@ from terngrad.ops.reference import ReferenceKernels
 from terngrad.service.security import Tls
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.certificates import make_certificates
+from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.nets import make_batches, make_model
 from terngrad.testing.proxy import Kind, Proxy, plan
 from terngrad.testing.threads import in_threads
@@ -38,7 +39,7 @@ from terngrad.training.classifier import Classifier
 from terngrad.training.optimizers import make_optimizer
 from terngrad.training.step import TrainStep
 
-SECS, RATE, DECAY = 60.0, 0.05, 0.99
+SECS, RATE, DECAY = HANG_SECS, 0.05, 0.99
 KERNELS = ReferenceKernels()
 TERNARY = Policy(grad_bits=1, clip_factor=2.5, float_layers=("logits",))
 
@@ -438,12 +439,12 @@ def test_a_worker_that_says_done_too_soon_ends_the_run_for_nobody_else(tmp_path)
 
 @pytest.mark.slow
 def test_a_run_that_has_ended_waits_for_a_worker_no_longer_than_the_time_out(tmp_path):
-    with serving(tmp_path, workers=2, secs=1.0) as (servers, hosts):
+    with serving(tmp_path, workers=2, secs=5.0) as (servers, hosts):
         chief, other = Worker(hosts, 0, 2), Worker(hosts, 1, 2)
         chief.begin()
         other.client.await_run()
         chief.client.bye(stop=True)
-        assert servers[0].wait(20.0)
+        assert servers[0].wait(SECS)
         assert servers[0].seats.present == [1]
 
 
@@ -457,7 +458,7 @@ def test_who_looks_for_a_ps_while_the_run_ends_still_finds_it(tmp_path):
         other.client.await_run()
         assert other.client.pull().finished
         other.client.bye(done=True)
-        assert servers[0].wait(2.0)
+        assert servers[0].wait(SECS)
 
 
 @pytest.mark.slow
@@ -525,7 +526,7 @@ def test_a_worker_leaves_a_ps_that_is_gone_without_looking_for_it(tmp_path):
     with serving(tmp_path, 2) as (_, hosts):
         worker = Worker(hosts)
         worker.begin()
-    assert in_time(lambda: worker.client.bye(stop=True) or True, 5.0)
+    assert in_time(lambda: worker.client.bye(stop=True) or True, SECS / 2)
 
 
 @pytest.mark.slow
@@ -541,10 +542,10 @@ def test_a_search_for_a_ps_ends_when_the_worker_is_to_end_or_has_ended(tmp_path,
         with pytest.raises(
             MembershipError, match="did not come back before this worker had to end"
         ):
-            searches[0].result(20.0)
+            searches[0].result(SECS)
         closed.client.close()
         with pytest.raises(MembershipError, match="is not called any more"):
-            searches[1].result(20.0)
+            searches[1].result(SECS)
 
 
 @pytest.mark.slow

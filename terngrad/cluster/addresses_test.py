@@ -5,13 +5,12 @@ import socket
 import pytest
 
 from terngrad.cluster.addresses import is_loopback, listen, listen_at_any_port, listening_address
-
-TIMEOUT = 20.0
+from terngrad.testing.limits import HANG_SECS
 
 
 def is_reached(address, port):
     try:
-        with socket.create_connection((address, port), timeout=TIMEOUT):
+        with socket.create_connection((address, port), timeout=HANG_SECS):
             return True
     except OSError:
         return False

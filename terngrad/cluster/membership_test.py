@@ -19,6 +19,10 @@ from terngrad.testing.addresses import free_address
 from terngrad.testing.meeting import TIMEOUT, hosts_of
 from terngrad.testing.threads import in_threads
 
+# Seconds after which a silent process counts as lost, in tests that wait for that; its threads must
+# get a turn of the processor in that time.
+SHORT = 4.0
+
 
 def join_all(count, timeout_secs=TIMEOUT, pulses=None, doors=None):
     """Returns the members and a queue of the losses they report: (rank, text)."""
@@ -89,7 +93,7 @@ def test_a_process_that_dies_is_named_to_all_others(lost):
     for peer in members[lost]._peers.values():  # the kernel closes them so after kill -9
         peer.left = True
         peer._connection.shutdown(socket.SHUT_RDWR)
-    told = dict(losses.get(timeout=20.0) for _ in range(2))
+    told = dict(losses.get(timeout=TIMEOUT) for _ in range(2))
     assert told.keys() == {0, 1, 2} - {lost}
     for text in told.values():
         assert f"worker {lost} (host{lost}:2222) died" in text
@@ -101,13 +105,13 @@ def test_a_process_that_another_than_the_chief_cannot_reach_is_named_to_all():
     with socket.create_server(("127.0.0.1", 0)) as open_door:
         reached = "{}:{}".format(*open_door.getsockname())
         doors = [{1: reached, 2: reached}, {0: reached, 2: closed}, {0: reached, 1: reached}]
-        _, losses = join_all(3, timeout_secs=1.0, pulses=pulses, doors=doors)
-        time.sleep(2.5)
+        _, losses = join_all(3, timeout_secs=SHORT, pulses=pulses, doors=doors)
+        time.sleep(1.5 * SHORT)
         assert losses.empty()  # nobody makes steps yet
         with contextlib.ExitStack() as stack:
             for pulse in pulses:
                 stack.enter_context(pulse.steps(0))
-            told = dict(losses.get(timeout=20.0) for _ in range(3))
+            told = dict(losses.get(timeout=TIMEOUT) for _ in range(3))
     assert told.keys() == {0, 1, 2}
     for text in told.values():
         assert "worker 2 (host2:2222) cannot be reached from worker 1 (host1:2222)" in text
@@ -117,7 +121,7 @@ def test_a_process_that_hangs_is_named(monkeypatch):
     members, losses = join_all(2, timeout_secs=1.5)
     for peer in members[1]._peers.values():
         monkeypatch.setattr(peer, "send", lambda message: None)
-    found = dict(losses.get(timeout=20.0) for _ in members)  # either may report first
+    found = dict(losses.get(timeout=TIMEOUT) for _ in members)  # either may report first
     assert "worker 1 (host1:2222) hangs: it sent nothing for" in found[0]
 
 
@@ -125,7 +129,7 @@ def test_the_others_learn_why_a_process_fails():
     members, losses = join_all(2)
     error = ValueError("train-00001: record 7 is damaged")
     members[1].__exit__(type(error), error, None)
-    rank, text = losses.get(timeout=20.0)
+    rank, text = losses.get(timeout=TIMEOUT)
     assert rank == 0
     assert "worker 1 (host1:2222) failed: train-00001: record 7 is damaged" in text
 
@@ -135,28 +139,29 @@ def test_the_others_blame_nobody_for_an_error_that_all_have():
     error = SharedError("step 7: entropy_loss is nan")
     members[1].__exit__(type(error), error, None)
     text = "worker 0 (host0:2222) ends: step 7: entropy_loss is nan"
-    assert losses.get(timeout=20.0) == (0, text)
+    assert losses.get(timeout=TIMEOUT) == (0, text)
 
 
 def test_the_others_learn_which_signal_stopped_a_process():
     members, losses = join_all(2)
     members[0].__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
-    assert "worker 0 (host0:2222) failed: stopped by SIGINT" in losses.get(timeout=20.0)[1]
+    assert "worker 0 (host0:2222) failed: stopped by SIGINT" in losses.get(timeout=TIMEOUT)[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slow", [0, 1, 2])
 def test_all_wait_for_one_that_comes_late_to_agree_as_long_as_it_lives(slow):
-    members, losses = join_all(3, timeout_secs=0.5)
+    members, losses = join_all(3, timeout_secs=SHORT)
 
     def agree(rank):
         if rank == slow:
-            time.sleep(2.0)
+            time.sleep(1.5 * SHORT)
         members[rank].agree({})
         return time.monotonic()
 
     start = time.monotonic()
     ends = in_threads(*(lambda rank=rank: agree(rank) for rank in range(3)))
-    assert min(ends) - start >= 2.0
+    assert min(ends) - start >= 1.5 * SHORT
     end(members)
     assert losses.empty()
 
@@ -180,7 +185,7 @@ def test_a_chief_that_leaves_early_is_named_at_once_and_keeps_its_exit_status():
     members, losses = join_all(2, pulses=pulses)
     pulses[1].begin("barrier")
     end(members[:1])
-    rank, text = losses.get(timeout=20.0)
+    rank, text = losses.get(timeout=TIMEOUT)
     assert (rank, text[:42]) == (1, "worker 1 (host1:2222) ends: worker 0 (host")
     assert "left after 0 operations with the others" in text
     end(members[1:])
@@ -195,7 +200,7 @@ def test_members_in_different_operations_are_named_by_all():
     for pulse, what in zip(pulses[1:], ("all_gather", "a step"), strict=True):
         pulse.begin(what)  # while the chief computes
     pulses[0].begin("a step")
-    found = dict(losses.get(timeout=20.0) for _ in members)
+    found = dict(losses.get(timeout=TIMEOUT) for _ in members)
     where = "all_gather on worker 1 (host1:2222)"
     assert sorted(found) == [0, 1, 2]
     for text in found.values():
@@ -206,21 +211,22 @@ def test_members_in_different_operations_are_named_by_all():
 
 @pytest.mark.slow
 def test_a_short_time_out_loses_nobody():
-    members, losses = join_all(2, timeout_secs=0.4)
-    time.sleep(2.0)
+    members, losses = join_all(2, timeout_secs=SHORT)
+    time.sleep(1.5 * SHORT)
     assert losses.empty()
     end(members)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("late", [0, 1, 2])
 def test_one_that_gets_no_batch_while_the_others_wait_is_named(late):
     pulses = [Pulse() for _ in range(3)]
-    members, losses = join_all(3, timeout_secs=1.0, pulses=pulses)
+    members, losses = join_all(3, timeout_secs=SHORT, pulses=pulses)
     for pulse in pulses:
         pulse.batches = 7
     pulses[late].batches = 6
-    told = dict(losses.get(timeout=20.0) for _ in members)
-    text = f"worker {late} (host{late}:2222): no next batch for 1 s while the others wait"
+    told = dict(losses.get(timeout=TIMEOUT) for _ in members)
+    text = f"worker {late} (host{late}:2222): no next batch for {SHORT:g} s while the others wait"
     assert {rank: message.endswith(text) for rank, message in told.items()} == dict.fromkeys(
         range(3), True
     )
@@ -230,10 +236,10 @@ def test_one_that_gets_no_batch_while_the_others_wait_is_named(late):
 @pytest.mark.parametrize("batches", [(7, 7, 7), (None, 7, 7), (7, None, 6 + 1)])
 def test_one_that_computes_or_saves_for_long_is_not_behind(batches):
     pulses = [Pulse() for _ in range(3)]
-    members, losses = join_all(3, timeout_secs=0.5, pulses=pulses)
+    members, losses = join_all(3, timeout_secs=SHORT, pulses=pulses)
     for pulse, count in zip(pulses, batches, strict=True):
         pulse.batches = count
-    time.sleep(2.0)
+    time.sleep(1.5 * SHORT)
     assert losses.empty()
     end(members)
 
@@ -296,7 +302,7 @@ def test_a_process_ends_even_if_nobody_reads_its_last_words(stderr):
             while True:
                 os.write(writer, b"x")
         os.set_blocking(writer, True)
-    assert subprocess.run([sys.executable, "-c", code], stderr=writer, timeout=20.0).returncode
+    assert subprocess.run([sys.executable, "-c", code], stderr=writer, timeout=TIMEOUT).returncode
     os.close(writer)
     if stderr != "broken":
         os.close(reader)

@@ -153,7 +153,7 @@ SHAPES_OF_VARIABLES = st.lists(st.lists(st.integers(0, 40), max_size=2), min_siz
 
 @pytest.mark.slow
 @given(SHAPES_OF_VARIABLES, st.integers(1, 6), st.data(), st.integers(0, 2**64 - 1))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_law_5_holds_for_all_shapes_values_and_numbers_of_nodes(kernels, shapes, nodes, data, seed):
     names = [f"v{i}/kernel" for i in range(len(shapes))]
     codecs = make_codecs(make_layout(names, shapes, Policy(grad_bits=1)), kernels)

@@ -8,9 +8,10 @@ import tensorflow as tf
 
 from terngrad.exchange.operation_errors import reason
 from terngrad.testing.addresses import free_address
+from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.processes import Started
 
-TIMEOUT_SECS = 100.0
+TIMEOUT_SECS = HANG_SECS
 HOSTS = ["one:1", "two:2"]
 
 STARTER = """

@@ -13,11 +13,12 @@ from terngrad.exchange.sockets import SocketTransport
 from terngrad.ops import tls
 from terngrad.ops.mesh import Mesh
 from terngrad.testing.certificates import make_certificates
+from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.proxy import Fault, Kind, Proxy, plan
 from terngrad.testing.threads import in_threads
 
 NAMES = ["worker 0 (one:1)", "worker 1 (two:2)"]
-TIMEOUT_SECS = 20.0
+TIMEOUT_SECS = HANG_SECS
 ROUNDS = 3
 HARMLESS = (Kind.DELAY, Kind.THROTTLE)
 

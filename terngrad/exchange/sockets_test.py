@@ -14,8 +14,9 @@ from terngrad.ops.mesh import Kind
 from terngrad.service.members import Members
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.certificates import make_certificates
+from terngrad.testing.limits import HANG_SECS
 
-TIMEOUT_SECS = 60.0
+TIMEOUT_SECS = HANG_SECS
 
 
 pytestmark = pytest.mark.usefixtures("native_library")

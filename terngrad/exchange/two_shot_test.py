@@ -14,7 +14,8 @@ from terngrad.ops.reference import ReferenceKernels
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.certificates import make_certificates
 from terngrad.testing.conformance import POLICIES, SHAPES, STEPS, gradients_of
-from terngrad.testing.processes import TIMEOUT_SECS, finished, mpirun
+from terngrad.testing.limits import HANG_SECS
+from terngrad.testing.processes import finished, mpirun
 
 _PROGRAM = "terngrad.testing.conformance"
 _PLANES_UP, _PLANES_DOWN = 5, 5  # most planes of sums over a process' nodes and over all 4
@@ -48,7 +49,7 @@ def run_by(launcher, kind, count, nodes, folder):
 def run_by_parameter_servers(servers, count, nodes, folder):
     """Returns the results of each worker of parameter servers that run in this process."""
     ps_hosts, worker_hosts = free_addresses(servers), [f"worker{i}:1" for i in range(count)]
-    rules = Rules(count, False, TIMEOUT_SECS)
+    rules = Rules(count, False, HANG_SECS)
     with contextlib.ExitStack() as stack:
         for i, host in enumerate(ps_hosts):
             reduction = Reduction(ReferenceKernels())

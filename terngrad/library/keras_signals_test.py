@@ -5,6 +5,8 @@ import signal
 import subprocess
 import sys
 
+from terngrad.testing.limits import HANG_SECS
+
 PROGRAM = """
 import sys, time
 from terngrad.library.keras_signals import Signals
@@ -36,5 +38,5 @@ def test_a_hangup_is_noted_and_prints_to_the_closed_terminal_do_no_harm(tmp_path
     assert b"ready" in os.read(terminal, 100)
     os.close(terminal)
     process.send_signal(signal.SIGHUP)
-    assert process.wait(timeout=20) == 0
+    assert process.wait(timeout=HANG_SECS) == 0
     assert saved.read_text() == "saved"

@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from terngrad.ops import build, library
+from terngrad.testing.limits import HANG_SECS
 
 pytest.importorskip("setuptools")
 
@@ -42,7 +43,7 @@ def wheel_of(tmp_path, **environment):
         env=dict(os.environ, **environment),
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=HANG_SECS,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -51,4 +51,4 @@ def test_a_ps_that_hangs_but_answers_pings_is_lost_after_the_timeout():
     finally:
         ends.set()
         server.stop(0)
-    assert 1.0 <= time.monotonic() - began < 30.0
+    assert time.monotonic() - began >= 1.0

@@ -16,8 +16,9 @@ from terngrad.service.messages import MOVE, FrameError, Header, OperationMessage
 from terngrad.service.moved_stream import move
 from terngrad.service.streams import LONGEST_PUSH, Outbox, read_offer
 from terngrad.testing.certificates import make_certificates
+from terngrad.testing.limits import HANG_SECS
 
-SECS = 60.0
+SECS = HANG_SECS
 DECLARATION = join_frame(Header(declared=OperationMessage(name="sum")))
 SIZES = (0, 1, 5, (1 << 16) - 1, 1 << 16, LONGEST_PUSH)
 

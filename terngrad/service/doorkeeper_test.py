@@ -11,6 +11,7 @@ import pytest
 from terngrad.service import doorkeeper
 from terngrad.service.doorkeeper import Doorkeeper
 from terngrad.service.log_limiter import LogLimiter
+from terngrad.testing.limits import HANG_SECS
 
 
 class _Door:
@@ -30,7 +31,7 @@ class _Door:
             socket.create_connection(("127.0.0.1", self.port), source_address=(host, 0))
         )
         self._stack.enter_context(self.listener.accept()[0])
-        caller.settimeout(5.0)
+        caller.settimeout(HANG_SECS)
         return caller
 
     def look(self):

@@ -9,6 +9,7 @@ from terngrad.service import link
 from terngrad.service.calls import RefusedError
 from terngrad.service.network import LinkEvents
 from terngrad.service.streams import Outbox, hello
+from terngrad.testing.limits import HANG_SECS
 
 
 class Call(list):
@@ -50,7 +51,7 @@ def test_a_link_goes_on_after_a_refusal_if_its_user_says_so(begin):
         refusals.append(why)
         return len(refusals) < 3
 
-    begin(refuse, on_refusal=on_refusal).join(60)
+    begin(refuse, on_refusal=on_refusal).join(HANG_SECS)
     assert refusals == ["other flags 1", "other flags 2", "other flags 3"]
 
 
@@ -60,13 +61,13 @@ def test_a_stream_that_opens_while_its_link_ends_gets_the_last_message(begin):
 
     def open_stream():
         opening.set()
-        assert ended.wait(60)
+        assert ended.wait(HANG_SECS)
         return Call(), outbox
 
     begun = begin(open_stream)
-    assert opening.wait(60)
+    assert opening.wait(HANG_SECS)
     begun.end(b"goodbye")
     ended.set()
-    begun.join(60)
+    begun.join(HANG_SECS)
     outbox.close()
     assert list(outbox) == [b"goodbye"]

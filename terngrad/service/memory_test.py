@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from terngrad.service import memory
+from terngrad.testing.limits import HANG_SECS
 
 # Megabytes that stay in memory after 200 have been freed, and the last block is still in use.
 LEFT = """
@@ -31,7 +32,7 @@ print(before, resident())
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other libraries stay as they are")
 def test_kept_memory_is_given_back_when_a_worker_has_left():
     command = [sys.executable, "-c", LEFT]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_SECS, check=True)
     before, after = map(int, done.stdout.split())
     assert before > 200 and after < before - 150
 

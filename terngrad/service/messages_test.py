@@ -69,7 +69,7 @@ def test_a_truncated_frame_is_invalid_or_has_no_payload():
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_law_10_protobuf_reads_each_accepted_frame_alike(data):
     try:
         header, payload = split_frame(b"\x0a" + data)

@@ -257,7 +257,7 @@ def aggregator_with_codes(workers):
     st.integers(2, 3),
     st.lists(st.tuples(st.integers(0, 39), st.integers(1, 255)), min_size=1, max_size=6),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_law_10_a_changed_push_is_refused_or_fits_the_operations_size(workers, changes):
     aggregator, frame = aggregator_with_codes(workers)
     data = bytearray(frame)

@@ -7,7 +7,7 @@ import pytest
 
 from terngrad.spark.cluster import ClusterError, InputMode, run
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 
 
 class Shown(list):

@@ -9,6 +9,7 @@ import pytest
 
 from terngrad.spark.certificates import make_certificates
 from terngrad.spark.driver import Driver, Line, Placement, Seat
+from terngrad.testing.limits import HANG_SECS
 
 HOST = "127.0.0.1"
 HOSTS = ("a", "b", "c", "z")
@@ -118,7 +119,7 @@ def test_a_refused_process_learns_why(driver, certificates):
 def test_strangers_are_not_answered_and_do_no_harm(driver, certificates):
     with socket.create_connection((HOST, driver.port)) as plain:
         plain.sendall(b'{"job": "worker", "index": 0, "address": "x:1", "tells": false}\n')
-        plain.settimeout(20)
+        plain.settimeout(HANG_SECS)
         with contextlib.suppress(ConnectionResetError):
             assert b"worker" not in plain.recv(1000)
     others = make_certificates([HOST])

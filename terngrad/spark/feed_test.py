@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from terngrad.spark.feed import Feed, write_rows
+from terngrad.testing.limits import HANG_SECS
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '.[spark]'")
 
@@ -71,7 +72,7 @@ def test_a_reader_may_stop_early():
     writing.start()
     next(Feed(rows).batches(1))
     rows.close()
-    writing.join(30)
+    writing.join(HANG_SECS)
     assert not writing.is_alive()
 
 

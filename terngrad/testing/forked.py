@@ -22,6 +22,8 @@ from typing import TextIO
 
 import setproctitle
 
+from terngrad.testing.limits import HANG_SECS
+
 
 class ForkedProgram:
     """`python -u -m MODULE ARGUMENT...`, with the part of Popen's interface that tests use.
@@ -117,7 +119,7 @@ def run(
     *,
     env: Mapping[str, str] | None = None,
     cwd: str | os.PathLike = ".",
-    timeout: float = 280,
+    timeout: float = HANG_SECS,
 ) -> subprocess.CompletedProcess[str]:
     """Runs `python -m MODULE ARGUMENT...` to its end; like subprocess.run with captured output."""
     _, option, module, *arguments = map(str, command)

@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-TIMEOUT = 20.0  # seconds
+from terngrad.testing.limits import HANG_SECS
+
+TIMEOUT = HANG_SECS
 
 
 def hosts_of(count: int) -> list[str]:

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from terngrad.testing.forked import ForkedProgram
-
-TIMEOUT_SECS = 280.0
+from terngrad.testing.limits import HANG_SECS
 
 
 class Started(contextlib.AbstractContextManager):
@@ -59,7 +58,7 @@ class Started(contextlib.AbstractContextManager):
 
     def wait_for(self, pattern: str) -> str:
         """Waits for a line that matches a regular expression; returns the line."""
-        deadline = time.monotonic() + TIMEOUT_SECS
+        deadline = time.monotonic() + HANG_SECS
         while time.monotonic() < deadline:
             for line in list(self.lines):
                 if re.search(pattern, line):
@@ -73,8 +72,8 @@ class Started(contextlib.AbstractContextManager):
     def finish(self) -> int:
         """Waits for the program to exit; returns its exit status."""
         try:
-            status = self.process.wait(TIMEOUT_SECS)
-            self.reader.join(10)
+            status = self.process.wait(HANG_SECS)
+            self.reader.join(HANG_SECS)
             return status
         except subprocess.TimeoutExpired:
             self.end()
@@ -86,7 +85,7 @@ class Started(contextlib.AbstractContextManager):
         assert status == 0, self.output
         return self.output
 
-    def outlived(self, secs: float = 10.0) -> bool:
+    def outlived(self, secs: float = HANG_SECS) -> bool:
         """Waits for the program's group to end; returns whether a process of it still runs."""
         deadline = time.monotonic() + secs
         while time.monotonic() < deadline:
@@ -108,7 +107,7 @@ class Started(contextlib.AbstractContextManager):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        self.reader.join(10)
+        self.reader.join(HANG_SECS)
 
     def __exit__(self, *exception: object) -> None:
         self.end()

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from terngrad.cluster.channel import split_address
+from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.proxy import Fault, Kind, Proxy, plan
 
 SENT = bytes(range(200))
@@ -31,14 +32,14 @@ def transferred(fault, *, twice=False):
             for _ in range(2 if twice else 1):
                 with socket.create_connection(split_address(proxy.address)) as client:
                     answer = exchanged(client, SENT, ends=True)
-            thread.join(10)
+            thread.join(HANG_SECS)
             assert proxy.connections == (2 if twice else 1)
     return arrived[-1], answer
 
 
 def exchanged(connection, sent, *, ends=False):
     """Sends, then returns all that arrives until the end; None = the connection was cut."""
-    connection.settimeout(10)
+    connection.settimeout(HANG_SECS)
     found = b""
     try:
         connection.sendall(sent)

@@ -7,9 +7,9 @@ import grpc
 
 from terngrad.service.messages import HELLO_KEY, SERVICE, VERSION, Hello
 from terngrad.service.streams import Outbox, identity
+from terngrad.testing.limits import HANG_SECS
 
 WORKERS = ("one:1", "two:2")
-_TIMEOUT_SECS = 60.0
 
 
 def hello_of(host: str, worker: int = 1, **other: object) -> bytes:
@@ -37,7 +37,7 @@ def stranger(
             outbox.put(message)
         metadata = [(HELLO_KEY, hello)] if hello is not None else []
         stream = channel.stream_stream(f"/{SERVICE}/{method}", identity, identity)
-        call = stream(iter(outbox), metadata=metadata, timeout=_TIMEOUT_SECS)
+        call = stream(iter(outbox), metadata=metadata, timeout=HANG_SECS)
         with contextlib.suppress(grpc.RpcError):
             for _ in call:
                 pass

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 
-_TIMEOUT_SECS = 60.0
+from terngrad.testing.limits import HANG_SECS
 
 
 def in_threads(*calls: Callable[[], object]) -> list[object]:
@@ -20,6 +20,6 @@ def in_threads(*calls: Callable[[], object]) -> list[object]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(_TIMEOUT_SECS)
-        assert not thread.is_alive(), f"a call has not returned within {_TIMEOUT_SECS:g} s"
+        thread.join(HANG_SECS)
+        assert not thread.is_alive(), f"a call has not returned within {HANG_SECS:g} s"
     return results

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from terngrad.layout import Policy, make_layout
+from terngrad.testing.limits import HANG_SECS
 from terngrad.training.cadence import Cadence
 from terngrad.training.classifier import Losses
 from terngrad.training.divergence import DivergedError
@@ -135,7 +136,7 @@ def test_a_signal_before_the_first_step_ends_the_process_in_a_thread_and_later_o
 
     with StopRequest(end) as stop:
         os.kill(os.getpid(), signal.SIGINT)
-        assert ended.wait(60)
+        assert ended.wait(HANG_SECS)
         stop.first_step_is_made()
         stop.signal = None
         os.kill(os.getpid(), signal.SIGTERM)

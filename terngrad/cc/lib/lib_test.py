@@ -11,6 +11,7 @@ import pytest
 
 from terngrad.ops import build
 from terngrad.ops.library import PATHS
+from terngrad.testing.limits import HANG_SECS
 
 LIBRARY = build.sources("lib", "*.cc")
 LAWS = os.path.join("terngrad", "cc", "lib", "kernels_test.cc")
@@ -37,7 +38,7 @@ WARNINGS = [
 ]
 
 
-def run(command, timeout=240):
+def run(command, timeout=HANG_SECS):
     return subprocess.run(
         command, cwd=build.ROOT, capture_output=True, text=True, timeout=timeout, check=False
     )

@@ -8,6 +8,7 @@ import pytest
 
 from terngrad.ops import build
 from terngrad.testing.certificates import make_certificates
+from terngrad.testing.limits import HANG_SECS
 
 SOURCES = [*build.sources("lib", "*.cc"), *build.sources("net", "*.cc")]
 LAWS = os.path.join("terngrad", "cc", "net", "mesh_test.cc")
@@ -15,7 +16,7 @@ FLAGS = [flag for flag in build.FLAGS if flag not in ("-w", "-O3")]
 SANITIZERS = {"users": [], "memory": ["address,undefined"], "threads": ["thread"]}
 
 
-def run(command, timeout=850):
+def run(command, timeout=HANG_SECS):
     return subprocess.run(
         command, cwd=build.ROOT, capture_output=True, text=True, timeout=timeout, check=False
     )
@@ -28,7 +29,6 @@ def run_well(command):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("sanitizer", sorted(SANITIZERS))
 def test_laws_hold_also_with_tls(sanitizer, tmp_path):
     cxx = build.compiler() or pytest.skip("needs a C++ compiler")

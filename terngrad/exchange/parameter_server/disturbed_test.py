@@ -21,11 +21,12 @@ from terngrad.service import data_listener
 from terngrad.service.streams import offer_metadata
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.certificates import make_certificates
+from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.proxy import Kind, Proxy, plan
 from terngrad.testing.strangers import WORKERS
 from terngrad.testing.threads import in_threads
 
-SECS = 60.0
+SECS = HANG_SECS
 STEPS, ITEMS = 6, 3000
 DISTURBED = 5  # connections
 PLAINTEXT = tuple(kind for kind in Kind if kind is not Kind.CORRUPT)  # TCP notices no more

@@ -124,7 +124,6 @@ TestCluster.settings = settings(
     max_examples=HISTORIES,
     derandomize=not CHOSEN,
     stateful_step_count=20,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.generate, Phase.shrink],
     database=None,

@@ -15,6 +15,7 @@ from terngrad.exchange.parameter_server.server.reduction import Reduction
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.planes import plane_count
 from terngrad.service.messages import Header, split_frame
+from terngrad.testing.limits import HANG_SECS
 
 
 class Served:
@@ -423,17 +424,17 @@ def test_a_push_repeated_while_its_result_is_computed_changes_nothing():
     def slow(operation, parts):
         del operation
         entered.set()
-        assert go_on.wait(60)
+        assert go_on.wait(HANG_SECS)
         return parts[1]
 
     served = Served(reduce=slow)
     served.push(0, 3, floats(0, 0, 0, 0))
     last = threading.Thread(target=served.push, args=(1, 3, floats(1, 2, 3, 4)))
     last.start()
-    assert entered.wait(60)
+    assert entered.wait(HANG_SECS)
     served.push(0, 3, floats(0, 0, 0, 0))
     go_on.set()
-    last.join(60)
+    last.join(HANG_SECS)
     assert [len(served.delivered[worker]) for worker in (0, 1)] == [1, 1]
 
 
@@ -590,7 +591,7 @@ def test_a_view_forgotten_while_a_result_is_computed_leaves_nothing_behind():
 
     def reduce(operation, parts):
         reducing.set()
-        assert go_on.wait(60)
+        assert go_on.wait(HANG_SECS)
         return Reduction(ReferenceKernels()).reduce(operation, parts)
 
     served = Served(reduce=reduce)
@@ -599,10 +600,10 @@ def test_a_view_forgotten_while_a_result_is_computed_leaves_nothing_behind():
         target=served.push, args=(1, 0, floats(1, 2, 3, 4)), kwargs={"view": 1}
     )
     pushing.start()
-    assert reducing.wait(60)
+    assert reducing.wait(HANG_SECS)
     served.aggregator.leave(1)
     served.enter(2, 0, members=(0,))
     assert served.aggregator.held_bytes == 0
     go_on.set()
-    pushing.join(60)
+    pushing.join(HANG_SECS)
     assert served.aggregator.held_bytes == 0
