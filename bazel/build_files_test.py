@@ -31,7 +31,10 @@ _ROOTS = (
 _COMPILED = "terngrad/service/service_descriptor.py"  # by the set-up; Bazel has its own
 _MAIN = '\nif __name__ == "__main__":'
 
-pytestmark = pytest.mark.skipif(not shutil.which("bazel"), reason="Bazel is not installed")
+pytestmark = [
+    pytest.mark.skipif(not shutil.which("bazel"), reason="Bazel is not installed"),
+    pytest.mark.slow,
+]
 
 
 class Target(NamedTuple):

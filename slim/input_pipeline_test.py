@@ -68,12 +68,14 @@ def test_order_is_a_function_of_seed_and_epoch(dataset):
     assert _numbers(_train(dataset, start_step=9), 72) == three_epochs[36:]
 
 
+@pytest.mark.slow
 def test_a_pool_of_any_size_is_allocated_for_the_share_only_and_gives_its_order(dataset):
     of_share = _numbers(_train(dataset, shuffle_pool=36), 72)
     assert _numbers(_train(dataset, shuffle_pool=10**14), 72) == of_share
     assert _numbers(_train(dataset, shuffle_pool=40), 72) == of_share
 
 
+@pytest.mark.slow
 def test_order_is_independent_of_the_global_seed(dataset):
     numbers = _numbers(_train(dataset), 36)
     tf.random.set_seed(0)
@@ -92,6 +94,7 @@ def test_image_and_label_stay_together(dataset):
     np.testing.assert_array_equal(images[:, 0, 0, 0].numpy() % 10, labels)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start_step", [1, 7, 8, 40])
 def test_resuming_at_any_step_gives_the_remaining_batches_bit_for_bit(dataset, start_step):
     options = {"preprocessing": get_preprocessing("cifarnet", is_training=True), "batch_size": 5}
@@ -282,6 +285,7 @@ def test_evaluation_ends_after_the_examples_asked_for(tmp_path):
     assert [len(labels) for _, labels in batches] == [4, 2]
 
 
+@pytest.mark.slow
 def test_resuming_among_many_shards_opens_few_and_decodes_nothing_that_it_skips(tmp_path):
     """The rest of the epoch needs few shards; in these, all that comes before is broken."""
     whole = _write_photographs(tmp_path, [5] * 40)

@@ -150,13 +150,18 @@ _FUSED_NAMES = ["momentum", "nesterov", "adam", "adam of other settings", "adamw
     ("settings", "how", "fused"),
     [
         ({}, {}, 1),
-        ({"weight_decay": 0.01}, {}, 1),
-        ({"use_ema": True, "ema_momentum": 0.9}, {}, 1),
-        ({"gradient_accumulation_steps": 2}, {}, 1),
-        ({}, {"bucket_elements": 4}, 2),
-        ({}, {"size_to_binarize": 5}, 1),  # the vector stays float
-        ({"clipnorm": 0.3}, {}, 0),
-        ({"loss_scale_factor": 4.0}, {}, 0),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in (
+                ({"weight_decay": 0.01}, {}, 1),
+                ({"use_ema": True, "ema_momentum": 0.9}, {}, 1),
+                ({"gradient_accumulation_steps": 2}, {}, 1),
+                ({}, {"bucket_elements": 4}, 2),
+                ({}, {"size_to_binarize": 5}, 1),  # the vector stays float
+                ({"clipnorm": 0.3}, {}, 0),
+                ({"loss_scale_factor": 4.0}, {}, 0),
+            )
+        ),
     ],
     ids=str,
 )

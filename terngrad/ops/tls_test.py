@@ -118,6 +118,7 @@ except ConnectionError as error:
 """
 
 
+@pytest.mark.slow
 def test_law_10_a_missing_openssl_is_named(files):
     command = [sys.executable, "-c", _WITHOUT]  # a process that has not found one yet
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG_SECS)

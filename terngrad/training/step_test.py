@@ -82,7 +82,7 @@ def assert_same_bits(left, right):
         np.testing.assert_array_equal(a.view(np.uint32), b.view(np.uint32))
 
 
-@pytest.mark.parametrize("nodes", [2, 4, 8])
+@pytest.mark.parametrize("nodes", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (4, 8))])
 def test_law_6_float_gradients_of_n_nodes_equal_those_of_the_whole_batch(nodes):
     one, many = (mean_gradients(Training(Policy(), n)) for n in (1, nodes))
     for whole, split in zip(one, many, strict=True):
