@@ -146,6 +146,8 @@ def _paths(config: EvalConfig) -> Iterator[str]:
     if not config.run_once and not _exists(config.checkpoint_dir):
         yield from follow(newest, config.eval_interval_secs, config.max_steps, time.sleep)
     elif path := newest():
+        for line in checkpoints.left_out(config.checkpoint_dir):
+            print(line)
         yield path
     else:
         raise refuse("checkpoint_dir", config.checkpoint_dir, "holds no checkpoint")

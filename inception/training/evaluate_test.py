@@ -205,6 +205,14 @@ def test_a_folder_without_a_checkpoint_is_named(data_dir, train_dir):
     assert line == f"mnist_eval: flag --checkpoint_dir={train_dir}: holds no checkpoint"
 
 
+def test_a_newer_checkpoint_that_lost_its_index_is_named(data_dir, train_dir, capsys):
+    save(train_dir, 10)
+    path = save(train_dir, 20)
+    os.remove(f"{path}.index")
+    run_mnist_eval(*mnist_arguments(data_dir, train_dir, "--run_once"))
+    assert f"{path} is left out: model.ckpt-20.index is missing.\n" in capsys.readouterr().out
+
+
 def test_a_checkpoint_of_another_net_is_named_with_what_it_lacks(data_dir, train_dir):
     path = save(train_dir, 10)
     line = error_line(*mnist_arguments(data_dir, train_dir, "--run_once", "--net=lenet"))

@@ -65,7 +65,7 @@ def _file(given: str) -> str:
     flag = "pretrained_model_checkpoint_path"
     given = given.removesuffix(".index")
     if os.path.isdir(given):
-        newest = checkpoints.latest_checkpoint(given) or tf.train.latest_checkpoint(given)
+        newest = checkpoints.find(given, print) or tf.train.latest_checkpoint(given)
         if not newest:
             raise refuse(flag, given, "the folder holds no checkpoint")
         return newest

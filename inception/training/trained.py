@@ -5,6 +5,7 @@ import os
 
 import keras
 import numpy as np
+from absl import logging
 
 from inception.flags.table import refuse
 from inception.training import settings
@@ -67,7 +68,7 @@ def load(location: str, *, averages: bool) -> Trained:
     Raises:
       ValueError: there is no checkpoint, it is damaged, or it does not say what it was trained for.
     """
-    path = checkpoints.find(location)
+    path = checkpoints.find(location, lambda line: logging.warning("%s", line))
     if not path:
         raise refuse("checkpoint_dir", location, "holds no checkpoint")
     noted = settings.noted(path)

@@ -81,14 +81,28 @@ def all_checkpoints(directory: str) -> list[str]:
     """Returns the paths of the folder's complete checkpoints, oldest first."""
     indices = glob.glob(os.path.join(glob.escape(directory), f"{_NAME}-*.index"))
     paths = [index.removesuffix(".index") for index in indices]
-    whole = [p for p in paths if re.fullmatch(rf"{_NAME}-\d+", os.path.basename(p))]
-    return sorted(whole, key=step_of)
+    return sorted(filter(_is_path, paths), key=step_of)
 
 
 def latest_checkpoint(directory: str) -> str | None:
     """Returns the path of the folder's newest complete checkpoint; None if there is none."""
     paths = all_checkpoints(directory)
     return paths[-1] if paths else None
+
+
+def left_out(directory: str) -> list[str]:
+    """Returns a line for each checkpoint without an index that is newer than the newest whole one.
+
+    It cannot be read: its save was interrupted or is under way, or its index was lost.
+    """
+    newest = latest_checkpoint(directory)
+    others = glob.glob(os.path.join(glob.escape(directory), f"{_NAME}-*.data-*"))
+    paths = {path.rpartition(".data-")[0] for path in others}
+    unread = [p for p in paths if _is_path(p) and (not newest or step_of(p) > step_of(newest))]
+    return [
+        f"{path} is left out: {os.path.basename(path)}.index is missing."
+        for path in sorted(unread, key=step_of)
+    ]
 
 
 def was_interrupted(directory: str) -> bool:
@@ -100,12 +114,14 @@ def latest_undamaged(directory: str, tell: Callable[[str], None]) -> str | None:
     """Returns the path of the newest checkpoint that `damage` finds nothing in; None if none is.
 
     Damaged ones that are newer are then set aside under other names, and `tell` is called with a
-    line about each.
+    line about each, and about newer ones without an index.
 
     Raises:
       ValueError: all checkpoints of the folder are damaged; nothing has changed.
       OSError: a file cannot be read or renamed, though it may be undamaged.
     """
+    for line in left_out(directory):
+        tell(line)
     damaged: dict[str, str] = {}
     for path in reversed(all_checkpoints(directory)):
         if not (reason := damage(path)):
@@ -126,15 +142,15 @@ def latest_undamaged(directory: str, tell: Callable[[str], None]) -> str | None:
 def damage(path: str) -> str:
     """Returns why a checkpoint is not what was written, or "".
 
-    It is compared with its digests. One of an earlier version has none: then all its values are
-    read, which checks TensorFlow's checksums.
+    Its files are compared with their digests, which must be those of all. A checkpoint of an
+    earlier version has none: then all its values are read, which checks TensorFlow's checksums.
 
     Raises:
       OSError: a file cannot be read, though it may be undamaged.
     """
     digest = f"{path}{digests.ENDING}"
     if os.path.isfile(digest):
-        return digests.difference(digest)
+        return digests.difference(digest, _content(path))
     try:
         for _ in _tensors(path, _shapes(path)):
             pass
@@ -143,13 +159,17 @@ def damage(path: str) -> str:
     return ""
 
 
-def find(location: str) -> str | None:
+def find(location: str, tell: Callable[[str], None]) -> str | None:
     """Returns a checkpoint given by its path, or the newest one of a folder; None if none is.
 
-    A path may have the ending of the checkpoint's index.
+    A path may have the ending of the checkpoint's index. `tell` is called with each of `left_out`.
     """
     location = location.removesuffix(".index")
-    return location if os.path.isfile(f"{location}.index") else latest_checkpoint(location)
+    if os.path.isfile(f"{location}.index"):
+        return location
+    for line in left_out(location):
+        tell(line)
+    return latest_checkpoint(location)
 
 
 def at_step(directory: str, step: int) -> str | None:
@@ -315,6 +335,17 @@ def _rotate(directory: str, keep: int, written: int) -> None:
         for file in _files(path):
             os.remove(file)
     _write_state_file(directory)
+
+
+def _is_path(path: str) -> bool:
+    """Returns whether the name is one that `save` gives."""
+    return bool(re.fullmatch(rf"{_NAME}-\d+", os.path.basename(path)))
+
+
+def _content(path: str) -> list[str]:
+    """Returns the names of the files that hold a checkpoint's values."""
+    data = glob.glob(glob.escape(path) + ".data-*") or [f"{path}.data-00000-of-00001"]
+    return [os.path.basename(file) for file in (f"{path}.index", *data)]
 
 
 def _files(path: str) -> list[str]:

@@ -52,9 +52,14 @@ def test_the_newest_is_found_by_step_not_by_name(tmp_path):
 def test_a_checkpoint_is_found_by_its_path_or_by_its_folder(tmp_path):
     first = checkpoints.save(str(tmp_path), make_state(), 1)
     second = checkpoints.save(str(tmp_path), make_state(), 2)
-    assert checkpoints.find(first) == first
-    assert checkpoints.find(str(tmp_path)) == second
-    assert checkpoints.find(str(tmp_path / "absent")) is None
+    said = []
+    assert checkpoints.find(first, said.append) == first
+    assert checkpoints.find(str(tmp_path), said.append) == second
+    assert checkpoints.find(str(tmp_path / "absent"), said.append) is None
+    assert not said
+    os.remove(f"{second}.index")
+    assert checkpoints.find(str(tmp_path), said.append) == first
+    assert said == [f"{second} is left out: model.ckpt-2.index is missing."]
 
 
 def test_the_oldest_are_removed(tmp_path):
@@ -169,6 +174,35 @@ def test_damaged_checkpoints_are_set_aside_and_the_newest_undamaged_one_is_found
     assert tf.train.latest_checkpoint(folder) == paths[0]
     assert (tmp_path / f"damaged.model.ckpt-3.{ending}").exists()
     assert checkpoints.latest_undamaged(folder, said.append) == paths[0] and len(said) == 2
+
+
+@pytest.mark.parametrize("ending", ["data-00000-of-00001", "index"])
+def test_digests_that_are_not_of_every_file_are_named(tmp_path, ending):
+    paths = [checkpoints.save(str(tmp_path), make_state(), step) for step in (1, 2)]
+    digests = tmp_path / "model.ckpt-2.sha256"
+    lines = digests.read_text().splitlines(keepends=True)
+    digests.write_text("".join(line for line in lines if not line.endswith(f"{ending}\n")))
+    flip(tmp_path / f"model.ckpt-2.{ending}")
+    assert checkpoints.damage(paths[1]) == f"{digests.name} does not list model.ckpt-2.{ending}"
+    digests.write_text((tmp_path / "model.ckpt-1.sha256").read_text())
+    of_another = (
+        f"{digests.name} does not list model.ckpt-2.data-00000-of-00001, model.ckpt-2.index"
+    )
+    assert checkpoints.damage(paths[1]) == of_another
+    assert checkpoints.latest_undamaged(str(tmp_path), print) == paths[0]
+
+
+def test_a_newer_checkpoint_without_an_index_is_named(tmp_path):
+    paths = [checkpoints.save(str(tmp_path), make_state(), step) for step in (1, 2, 3)]
+    said = []
+    for path, found in ((paths[0], paths[2]), (paths[2], paths[1]), (paths[1], None)):
+        os.remove(f"{path}.index")
+        said.clear()
+        assert checkpoints.latest_undamaged(str(tmp_path), said.append) == found
+    assert said == [
+        f"{path} is left out: model.ckpt-{step}.index is missing."
+        for step, path in enumerate(paths, 1)
+    ]
 
 
 def test_a_file_that_is_missing_is_named_and_one_that_may_not_be_read_is_no_damage(

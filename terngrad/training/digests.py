@@ -1,8 +1,11 @@
 """SHA-256 digests of files, in a file that `sha256sum --check` also reads."""
 
+from __future__ import annotations
+
 import errno
 import hashlib
 import os
+from collections.abc import Collection
 
 ENDING = ".sha256"
 
@@ -14,8 +17,13 @@ def write(directory: str, name: str) -> None:
         file.writelines(lines)
 
 
-def difference(path: str) -> str:
+def difference(path: str, names: Collection[str]) -> str:
     """Compares the files that the digests in the file `path` are of; returns what differs, or "".
+
+    Args:
+      path: the file of digests; the others are in its folder.
+      names: files that it must list. A list that was cut off, or that is of other files, would
+        otherwise pass without having looked at them.
 
     Raises:
       OSError: a file cannot be read, though it may be as it was.
@@ -24,6 +32,8 @@ def difference(path: str) -> str:
         entries = [line.decode(errors="replace").split() for line in file]
     if not entries or any(len(entry) != 2 or len(entry[0]) != 64 for entry in entries):
         return f"{os.path.basename(path)} holds no SHA-256 digests"
+    if missing := sorted(set(names).difference(name for _, name in entries)):
+        return f"{os.path.basename(path)} does not list {', '.join(missing)}"
     for digest, name in entries:
         try:
             if _digest(os.path.join(os.path.dirname(path), name)) != digest:
