@@ -13,7 +13,7 @@ from slim.preprocessing.preprocessing_factory import Preprocessing
 _PREFETCHED_BATCHES = 4
 _PREFETCHED_BIG_BATCHES = 2  # where images differ in size: then they are photographs
 
-# (string, int64), both [] or both [B] -> (float32 [size, size, C], int32 []) or batches of these.
+# (string, int64), both [] or both [B] -> (float32 [size, size, C], int64 []) or batches of these.
 _Map = Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
 
@@ -47,7 +47,7 @@ def preprocessed_batches(
       deterministic: False lets a finished element overtake the one before it.
 
     Returns:
-      Dataset of (float32 [B, image_size, image_size, C], int32 [B]).
+      Dataset of (float32 [B, image_size, image_size, C], int64 [B]).
     """
     by_batch = None not in image_shape
     if by_batch:

@@ -56,8 +56,8 @@ def training_batches(
       deterministic: False lets a finished batch overtake the one before it.
 
     Returns:
-      Dataset of (images float32 [batch_size, image_size, image_size, C], labels int32
-      [batch_size]).
+      Dataset of (images float32 [batch_size, image_size, image_size, C], labels int64
+      [batch_size], as stored).
 
     Raises:
       ValueError: `worker_index` is out of range, or the worker's share is empty.

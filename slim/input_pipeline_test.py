@@ -90,7 +90,7 @@ def test_every_epoch_holds_each_image_once(dataset):
 
 def test_image_and_label_stay_together(dataset):
     images, labels = next(iter(_train(dataset, batch_size=36)))
-    assert images.dtype == tf.float32 and labels.dtype == tf.int32
+    assert images.dtype == tf.float32 and labels.dtype == tf.int64
     np.testing.assert_array_equal(images[:, 0, 0, 0].numpy() % 10, labels)
 
 
@@ -251,7 +251,7 @@ def test_photographs_of_all_sizes_are_a_function_of_seed_epoch_and_image(tmp_pat
     assert set(itertools.chain(*shares)) < set(two_epochs[:24])
     images, labels = next(iter(read()))
     assert images.shape == (4, 12, 12, 3) and images.dtype == tf.float32
-    assert labels.shape == (4,) and labels.dtype == tf.int32
+    assert labels.shape == (4,) and labels.dtype == tf.int64
 
 
 def test_png_raw_and_grey_images_are_read_beside_jpegs(tmp_path):

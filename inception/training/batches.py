@@ -88,12 +88,15 @@ def naming_bad_records(
 
 
 def _shift_labels(batches: tf.data.Dataset, offset: int, num_classes: int) -> tf.data.Dataset:
-    """Subtracts labels_offset from the labels. A result that is no class is an error."""
+    """Subtracts labels_offset from the labels, which become int32.
+
+    A result that is no class is an error, which is found before the cast could hide it.
+    """
 
     def shift(images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         shifted = labels - offset
         # Some losses and all metrics would accept it. `naming_bad_records` words the error.
         tf.debugging.Assert(tf.reduce_all((shifted >= 0) & (shifted < num_classes)), [labels])
-        return images, shifted
+        return images, tf.cast(shifted, tf.int32)
 
     return batches.map(shift)

@@ -55,6 +55,21 @@ def test_an_offset_above_a_label_is_named_with_the_record(dataset, config_class)
         labels_of(config, dataset, 1)
 
 
+@pytest.mark.parametrize("label", [-1, 10, 2**31, 2**32 + 1, 2**63 - 1, -(2**63)])
+@pytest.mark.parametrize("config_class", [EvalConfig, TrainConfig])
+def test_a_stored_label_is_checked_as_it_is_stored(tmp_path, label, config_class):
+    path = str(tmp_path / "train-mnist.tfrecord")
+    with records.record_writer(path) as writer:
+        for stored in (1, label):
+            record = records.ImageRecord(bytes(28 * 28), "RAW", 28, 28, 1, stored)
+            writer.write(record.serialize())
+    found = dataset_factory.get_dataset("mnist", "train", str(tmp_path))
+    config = config_class(dataset_name="mnist", net="mlp", batch_size=2, data_dir=str(tmp_path))
+    message = f"record 1 at byte .* has label {label}; with labels_offset 0 it must be 0 to 9$"
+    with pytest.raises(ValueError, match=message):
+        labels_of(config, found, 1)
+
+
 @pytest.mark.slow
 def test_a_label_outside_the_classes_is_named_with_the_record(tmp_path):
     path = str(tmp_path / "train-00000-of-00001")

@@ -128,13 +128,22 @@ def _parse_batch(content: bytes, path: str) -> tuple[np.ndarray, np.ndarray]:
         batch = _ArrayUnpickler(io.BytesIO(content), encoding="bytes").load()
         # Python 2 wrote the keys as bytes, later tools write strings.
         batch = {key if isinstance(key, bytes) else key.encode(): batch[key] for key in batch}
-        planes = np.asarray(batch[b"data"], np.uint8).reshape(-1, channels, height, width)
-        labels = np.asarray(batch[b"labels"], np.int64)
+        planes = _exact(batch[b"data"], np.uint8).reshape(-1, channels, height, width)
+        labels = _exact(batch[b"labels"], np.int64)
     except Exception as error:  # a damaged pickle can fail in any way
         raise ValueError(f"{path}: not a batch of CIFAR-10 ({error})") from None
     images = planes.transpose(0, 2, 3, 1)
     check_split(INFO, path, images, labels)
     return images, labels
+
+
+def _exact(values: Any, dtype: type[np.integer]) -> np.ndarray:
+    """Returns an array of integers as `dtype`; ValueError if that would change a value."""
+    array = np.asarray(values)
+    cast = array.astype(dtype)
+    if array.dtype.kind not in "iu" or not np.array_equal(cast, array):
+        raise ValueError(f"its {array.dtype} values are not all {np.dtype(dtype)}")
+    return cast
 
 
 class _ArrayUnpickler(pickle.Unpickler):

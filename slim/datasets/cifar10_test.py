@@ -103,6 +103,14 @@ def test_truncated_archive_and_batch_are_named(tmp_path):
         ({"data": np.zeros((2, 3072), np.uint8), "labels": [0]}, "2 images with 1 labels"),
         ({"data": np.zeros((2, 3072), np.uint8), "labels": [0, 10]}, r"labels lie in \[0, 10\]"),
         ({"labels": [0]}, "not a batch of CIFAR-10"),
+        (
+            {"data": np.zeros((2, 3072), np.uint8), "labels": [0, 1.5]},
+            r"not a batch of CIFAR-10 \(its float64 values are not all int64",
+        ),
+        (
+            {"data": np.full((2, 3072), 256, np.int16), "labels": [0, 1]},
+            r"not a batch of CIFAR-10 \(its int16 values are not all uint8",
+        ),
         ([1, 2], "not a batch of CIFAR-10"),
     ],
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -11,6 +11,20 @@ from google.protobuf import message
 ImageShape = tuple[int | None, int | None, int | None]  # H, W, C
 ANY_SHAPE: ImageShape = (None, None, None)
 BOX_SIDES = ("xmin", "ymin", "xmax", "ymax")  # image/object/bbox/...
+
+Features = MutableMapping[str, tf.train.Feature]  # of a tf.train.Example, by key
+
+_RAW = b"raw"  # image/format of pixels, in lower case
+_BYTES, _FLOATS, _INTS = "bytes_list", "float_list", "int64_list"  # of tf.train.Feature
+_TYPES = {_BYTES: "bytes", _FLOATS: "float", _INTS: "int64"}
+_KEYS = {  # with one value each
+    "image/class/label": _INTS,
+    "image/encoded": _BYTES,
+    "image/format": _BYTES,
+    "image/height": _INTS,
+    "image/width": _INTS,
+}
+_REQUIRED = ("image/class/label", "image/encoded")
 
 
 class EncodedImage(NamedTuple):
@@ -31,7 +45,7 @@ def decode_image(image: EncodedImage, channels: int = 0) -> tf.Tensor:
         return tf.reshape(tf.io.decode_raw(image.encoded, tf.uint8), shape)
 
     # decode_png recognises JPEG too, and animations, which have a dimension more.
-    decoded = tf.cond(image.format == "RAW", raw, lambda: tf.io.decode_png(image.encoded, channels))
+    decoded = tf.cond(_is_raw(image), raw, lambda: tf.io.decode_png(image.encoded, channels))
     return tf.ensure_shape(decoded, (None, None, channels or None))
 
 
@@ -62,7 +76,7 @@ def decode_window(
         return crop(decode_image(image, channels), window)
 
     # Raw pixels could begin as a JPEG does.
-    is_jpeg = tf.io.is_jpeg(image.encoded) & (image.format != "RAW")
+    is_jpeg = tf.io.is_jpeg(image.encoded) & ~_is_raw(image)
     return tf.cond(is_jpeg, jpeg, other)
 
 
@@ -78,18 +92,48 @@ def find_fault(serialized: bytes, image_shape: ImageShape) -> str:
     Args:
       serialized: the Example.
       image_shape: the shape that its image must have; None allows all.
+
+    Returns:
+      The first fault: of the keys, then of the image; "" if none is found.
     """
-    channels = image_shape[-1]
     try:
         feature = tf.train.Example.FromString(serialized).features.feature
     except message.DecodeError:
         return "it is no tf.train.Example"
-    if not feature["image/class/label"].int64_list.value:
-        return "image/class/label is missing"
-    if len({len(feature[f"image/object/bbox/{side}"].float_list.value) for side in BOX_SIDES}) > 1:
+    return _fault_of_keys(feature) or _fault_of_image(feature, image_shape)
+
+
+def _is_raw(image: EncodedImage) -> tf.Tensor:
+    return tf.strings.lower(image.format) == _RAW  # TF-Slim also writes and reads "raw"
+
+
+def _fault_of_keys(feature: Features) -> str:
+    """Returns which key is missing, or holds values of another type or number."""
+    for key, wanted in _KEYS.items():
+        found = feature[key].WhichOneof("kind")
+        if not found and key in _REQUIRED:
+            return f"{key} is missing"
+        if found and found != wanted:
+            return f"{key} is of type {_TYPES[found]}, must be {_TYPES[wanted]}"
+        count = len(getattr(feature[key], wanted).value)
+        if found and count != 1:
+            return f"{key} has {count} values, must have one"
+    sides = {key: feature[key] for key in (f"image/object/bbox/{side}" for side in BOX_SIDES)}
+    for key, values in sides.items():
+        if (found := values.WhichOneof("kind")) not in (None, _FLOATS):
+            return f"{key} is of type {_TYPES[found]}, must be {_TYPES[_FLOATS]}"
+    if len({len(values.float_list.value) for values in sides.values()}) > 1:
         return "its bounding boxes have unequal numbers of sides"
-    encoded = b"".join(feature["image/encoded"].bytes_list.value)
-    if list(feature["image/format"].bytes_list.value) == [b"RAW"]:
+    return ""
+
+
+def _fault_of_image(feature: Features, image_shape: ImageShape) -> str:
+    """Returns why an image, whose keys are whole, cannot be decoded or is of a wrong shape."""
+    channels = image_shape[-1]
+    encoded = feature["image/encoded"].bytes_list.value[0]
+    if not encoded:
+        return "image/encoded is empty"
+    if b"".join(feature["image/format"].bytes_list.value).lower() == _RAW:
         sides = [sum(feature[f"image/{side}"].int64_list.value) for side in ("height", "width")]
         size = " x ".join(map(str, sides)) + " pixels"
         if min(sides) <= 0:
@@ -100,10 +144,11 @@ def find_fault(serialized: bytes, image_shape: ImageShape) -> str:
         found = (*sides, channels)
     else:
         try:
-            found = decode_image(EncodedImage(encoded, "", 0, 0), channels or 0).shape
+            found = tuple(decode_image(EncodedImage(encoded, "", 0, 0), channels or 0).shape)
         except tf.errors.InvalidArgumentError:
-            why = "is neither a JPEG nor a PNG that can be decoded" if encoded else "is missing"
-            return f"image/encoded {why}"
+            return "image/encoded is neither a JPEG nor a PNG that can be decoded"
+    if all(wanted in (None, side) for side, wanted in zip(found, image_shape, strict=True)):
+        return ""
     there, wanted = (
         " x ".join("any" if side is None else str(side) for side in shape)
         for shape in (found, image_shape)

@@ -11,7 +11,9 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import operator
 import os
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 
 import tensorflow as tf
@@ -21,6 +23,7 @@ from slim.datasets.decoding import ANY_SHAPE, BOX_SIDES, EncodedImage, ImageShap
 
 _COUNTS_FILE = "counts.json"
 _SAMPLED_FILES, _SAMPLED_BYTES = 64, 4096
+_ANY_HEADER = 32  # added to the window size: zlib then reads its own format and gzip's
 _FRAME_BYTES = 16  # of a record besides its data: length (8), checksums of length and data (4, 4)
 _COLORSPACES = {1: "Grayscale", 3: "RGB"}
 
@@ -31,7 +34,7 @@ class ImageRecord:
 
     Attributes:
       encoded: a file of `format`; for RAW the uint8 pixels, row by row, channels last.
-      format: "png", "jpeg" or "RAW".
+      format: "png", "jpeg" or "RAW"; "raw" is read, too.
       height: height of the decoded image in pixels.
       width: width of the decoded image in pixels.
       channels: channels of the decoded image.
@@ -153,10 +156,12 @@ def find_damage(
                 )
             number += 1
     except tf.errors.DataLossError:
+        if number == 0 and (kind := _compression(path)):
+            return f"{path} is compressed ({kind}); write it again without compression"
         return f"{_place(path, number)} is damaged (checksum or length is wrong)"
-    except tf.errors.InvalidArgumentError:
+    except tf.errors.InvalidArgumentError as error:
         (serialized,) = tf.data.TFRecordDataset(path).skip(number).take(1).as_numpy_iterator()
-        reason = decoding.find_fault(serialized, image_shape)
+        reason = decoding.find_fault(serialized, image_shape) or error.message.splitlines()[0]
         return f"{_place(path, number)} is damaged (content is wrong: {reason})"
     return None
 
@@ -190,7 +195,7 @@ def parse_examples(serialized: tf.Tensor) -> tuple[EncodedImage, tf.Tensor]:
       serialized: string [B] or [].
 
     Returns:
-      The images, still encoded, and their labels, int32 [B] or [].
+      The images, still encoded, and their labels, int64 [B] or [], as they are stored.
     """
     parse = tf.io.parse_example if serialized.shape.rank else tf.io.parse_single_example
     parsed = parse(
@@ -204,7 +209,7 @@ def parse_examples(serialized: tf.Tensor) -> tuple[EncodedImage, tf.Tensor]:
         },
     )
     image = EncodedImage(*(parsed[f"image/{field}"] for field in EncodedImage._fields))
-    return image, tf.cast(parsed["image/class/label"], tf.int32)
+    return image, parsed["image/class/label"]
 
 
 def parse_boxes(serialized: tf.Tensor) -> tf.Tensor:
@@ -224,7 +229,7 @@ def parse_boxes(serialized: tf.Tensor) -> tf.Tensor:
 
 
 def parse_example(serialized: tf.Tensor, channels: int = 0) -> tuple[tf.Tensor, tf.Tensor]:
-    """Parses and decodes one Example: string [] to (image uint8 [H, W, C], label int32 [])."""
+    """Parses and decodes one Example: string [] to (image uint8 [H, W, C], label int64 [])."""
     image, label = parse_examples(serialized)
     return decoding.decode_image(image, channels), label
 
@@ -243,6 +248,17 @@ def _count(path: str, stored: Mapping[str, int] | None) -> int:
     except ValueError as error:
         # After a wrong length, the offset is useless; reading with checksums finds the record.
         raise ValueError(find_damage(path) or str(error)) from None
+
+
+def _compression(path: str) -> str:
+    """Returns "GZIP" or "ZLIB" if a file that holds no records is compressed so, else ""."""
+    with open(path, "rb") as file:
+        start = file.read(_SAMPLED_BYTES)
+    try:
+        zlib.decompressobj(zlib.MAX_WBITS | _ANY_HEADER).decompress(start)
+    except zlib.error:
+        return ""
+    return "GZIP" if start.startswith(b"\x1f") else "ZLIB"
 
 
 def _place(path: str, number: int) -> str:
@@ -269,7 +285,7 @@ def _stored_counts(folder: str) -> dict[str, dict[str, int]]:
         with open(path, encoding="utf-8") as file:
             stored = json.load(file)
         for entry in stored.values():
-            entry["records"] + entry["bytes"]
+            operator.index(entry["records"]), operator.index(entry["bytes"])
     except FileNotFoundError:
         return {}
     except (ValueError, AttributeError, KeyError, TypeError):

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 
 import numpy as np
 import PIL.Image
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from slim.datasets import records
 
+_FORMATS = ("png", "RAW", "raw")
 _SHAPES = st.tuples(st.integers(1, 9), st.integers(1, 9), st.sampled_from([1, 3]))
 
 
@@ -21,7 +23,7 @@ def _image(shape, seed=0):
 
 
 def _record(image, image_format="png", **fields):
-    encoded = image.tobytes() if image_format == "RAW" else tf.io.encode_png(image).numpy()
+    encoded = image.tobytes() if image_format in ("RAW", "raw") else tf.io.encode_png(image).numpy()
     return records.ImageRecord(encoded, image_format, *image.shape, **({"label": 3} | fields))
 
 
@@ -33,13 +35,13 @@ def _write(path, num_records=5):
 
 
 @settings(max_examples=30)
-@given(_SHAPES, st.integers(0, 2**31 - 1), st.sampled_from(["png", "RAW"]), st.integers(0, 99))
+@given(_SHAPES, st.integers(-(2**63), 2**63 - 1), st.sampled_from(_FORMATS), st.integers(0, 99))
 def test_image_and_label_survive_the_round_trip(shape, label, image_format, seed):
     image = _image(shape, seed)
     serialized = _record(image, image_format, label=label).serialize()
     parsed_image, parsed_label = records.parse_example(tf.constant(serialized))
     np.testing.assert_array_equal(parsed_image, image)
-    assert parsed_label.dtype == tf.int32 and parsed_label == label
+    assert parsed_label.dtype == tf.int64 and parsed_label == label
 
 
 def test_jpeg_is_decoded_and_grey_becomes_colour_when_asked():
@@ -150,6 +152,19 @@ def test_truncated_file_is_named_when_counted(tmp_path_factory, data):
         records.count_records([path])
 
 
+@pytest.mark.parametrize("kind", ["GZIP", "ZLIB"])
+def test_a_compressed_file_is_named_when_counted_and_when_read(tmp_path, kind):
+    path = str(tmp_path / "train-00000-of-00001")
+    with tf.io.TFRecordWriter(path, kind) as writer:
+        writer.write(_record(_image((4, 5, 3))).serialize())
+    message = f"{path} is compressed ({kind}); write it again without compression"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        records.count_records([path])
+    records.store_counts({path: 1})
+    with pytest.raises(ValueError, match=re.escape(message)), records.naming_damage([path]):
+        list(tf.data.TFRecordDataset(records.count_records([path]) and [path]))
+
+
 def test_whole_file_has_no_damage(tmp_path):
     assert records.find_damage(_write(tmp_path / "train-mnist.tfrecord")) is None
 
@@ -157,6 +172,16 @@ def test_whole_file_has_no_damage(tmp_path):
 def _without(key):
     example = tf.train.Example.FromString(_record(_image((4, 5, 3))).serialize())
     del example.features.feature[key]
+    return example.SerializeToString()
+
+
+def _with(key, **values):
+    """A record whose `key` has values of another type or number, e.g. float_list=[1.0]."""
+    example = tf.train.Example.FromString(_record(_image((4, 5, 3))).serialize())
+    feature = example.features.feature[key]
+    feature.Clear()
+    for kind, content in values.items():
+        getattr(feature, kind).value.extend(content)
     return example.SerializeToString()
 
 
@@ -172,12 +197,34 @@ _BAD_RECORDS = {
     "it is no tf.train.Example": lambda: b"record",
     "image/class/label is missing": lambda: _without("image/class/label"),
     "image/encoded is missing": lambda: _without("image/encoded"),
+    "image/class/label has 2 values, must have one": (
+        lambda: _with("image/class/label", int64_list=[1, 1])
+    ),
+    "image/class/label is of type float, must be int64": (
+        lambda: _with("image/class/label", float_list=[1.0])
+    ),
+    "image/class/label is of type bytes, must be int64": (
+        lambda: _with("image/class/label", bytes_list=[b"1"])
+    ),
+    "image/encoded has 2 values, must have one": (
+        lambda: _with("image/encoded", bytes_list=[b"a", b"b"])
+    ),
+    "image/encoded is of type int64, must be bytes": (
+        lambda: _with("image/encoded", int64_list=[1])
+    ),
+    "image/format is of type int64, must be bytes": lambda: _with("image/format", int64_list=[1]),
+    "image/height is of type float, must be int64": lambda: _with("image/height", float_list=[4.0]),
+    "image/width has 2 values, must have one": lambda: _with("image/width", int64_list=[4, 5]),
+    "image/object/bbox/xmin is of type int64, must be float": (
+        lambda: _with("image/object/bbox/xmin", int64_list=[0])
+    ),
     "its bounding boxes have unequal numbers of sides": lambda: _with_sides(xmin=2, ymin=1),
     "image/encoded is neither a JPEG nor a PNG that can be decoded": (
         lambda: records.ImageRecord(b"no image", "png", 4, 5, 3, 0).serialize()
     ),
-    "the image is 0 x 0 pixels": lambda: records.ImageRecord(b"", "RAW", 0, 0, 3, 0).serialize(),
-    "the image is 0 x 5 pixels": lambda: records.ImageRecord(b"", "RAW", 0, 5, 3, 0).serialize(),
+    "image/encoded is empty": lambda: records.ImageRecord(b"", "png", 4, 5, 3, 0).serialize(),
+    "the image is 0 x 0 pixels": lambda: records.ImageRecord(b"0", "RAW", 0, 0, 3, 0).serialize(),
+    "the image is 0 x 5 pixels": lambda: records.ImageRecord(b"0", "RAW", 0, 5, 3, 0).serialize(),
     "image/encoded is RAW with 59 bytes, but the image has 4 x 5 pixels of 3 channels": (
         lambda: records.ImageRecord(bytes(59), "RAW", 4, 5, 3, 0).serialize()
     ),
@@ -218,7 +265,16 @@ def test_a_file_that_has_become_shorter_is_named(tmp_path):
         records.count_records([path])
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"train": 3}', '{"train": {"records": 3}}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        '{"train": 3}',
+        '{"train": {"records": 3}}',
+        '{"train": {"records": 2.5, "bytes": 9}}',
+    ],
+)
 def test_counts_that_are_none_are_named(tmp_path, content):
     path = _write(tmp_path / "train")
     (tmp_path / "counts.json").write_text(content)
