@@ -14,12 +14,14 @@ from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from slim.batching import preprocessed_batches, without_tuning
 from slim.datasets.dataset_factory import Dataset
 from slim.preprocessing.preprocessing_factory import Preprocessing
 
 _NUMBERS_AT_ONCE = 1 << 16
+_UNEVEN = 2  # largest share of files over the smallest, up to which workers share files
 
 
 def training_batches(
@@ -48,7 +50,8 @@ def training_batches(
       start_step: number of batches to skip, because an earlier run has used them. They are not
         decoded, and files with no other records for the epoch are not read.
       worker_index: index of the worker's share, in [0, num_workers).
-      num_workers: number of shares. Workers share files if there are enough, else records.
+      num_workers: number of shares. Workers share files if there are enough of like size, else
+        records.
       num_readers: files read at once.
       num_preprocess_threads: batches decoded and augmented at once; images where they differ in
         size.
@@ -151,7 +154,7 @@ class _Share:
 def _share(dataset: Dataset, worker_index: int, num_workers: int) -> _Share:
     if not 0 <= worker_index < num_workers:
         raise ValueError(f"worker {worker_index} of {num_workers}: must lie in [0, {num_workers})")
-    by_file = len(dataset.files) >= num_workers
+    by_file = _shares_files(dataset, num_workers)
     mine = slice(worker_index, None, num_workers) if by_file else slice(None)
     stride = 1 if by_file else num_workers
     ends = list(itertools.accumulate(dataset.counts))[mine]
@@ -165,6 +168,26 @@ def _share(dataset: Dataset, worker_index: int, num_workers: int) -> _Share:
             f"{dataset.name} {dataset.split} has {dataset.num_examples} records"
         )
     return share
+
+
+def _shares_files(dataset: Dataset, num_workers: int) -> bool:
+    """Returns whether workers share whole files, rather than take every n-th record of all.
+
+    A worker with a small share would repeat its images while the others have new ones.
+    """
+    if len(dataset.files) < num_workers:
+        return False
+    sizes = [sum(dataset.counts[worker::num_workers]) for worker in range(num_workers)]
+    if max(sizes) <= _UNEVEN * min(sizes):
+        return True
+    logging.warning(
+        "%s %s: by file the workers would have %s records; each takes one record in %d instead.",
+        dataset.name,
+        dataset.split,
+        ", ".join(map(str, sizes)),
+        num_workers,
+    )
+    return False
 
 
 def _read_file(

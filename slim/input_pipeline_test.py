@@ -119,30 +119,42 @@ def test_resuming_opens_only_files_that_the_rest_of_the_epoch_needs(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_workers", [1, 2, 6, 7])
-def test_shares_of_workers_are_disjoint_and_complete(dataset, num_workers):
+@pytest.mark.parametrize(
+    ("counts", "sizes"),
+    [
+        ([9, 3, 11, 0, 8, 5], [36]),
+        ([9, 3, 11, 0, 8, 5], [18, 18]),  # by file: 28, 8
+        ([9, 3, 11, 0, 8, 5], [6] * 6),  # one file is empty
+        ([9, 3, 11, 0, 8, 5], [6, 5, 5, 5, 5, 5, 5]),
+        ([7, 100, 1], [36, 36, 36]),
+        ([6, 12, 9, 3], [15, 15]),
+        ([4, 8, 6], [4, 8, 6]),  # by file, up to twice as many
+        ([4, 9, 6], [7, 6, 6]),
+    ],
+)
+def test_shares_of_workers_are_disjoint_complete_and_of_like_size(tmp_path, counts, sizes):
+    dataset = _make_dataset(tmp_path, counts)
     shares = []
-    for worker in range(num_workers):
-        options = {"worker_index": worker, "num_workers": num_workers, "batch_size": 1}
-        if num_workers == 6 and not dataset.counts[worker]:
-            with pytest.raises(ValueError, match="no record for worker 3 of 6"):
-                _train(dataset, **options)
-            continue
-        size = _share_size(dataset, worker, num_workers)
+    for worker, size in enumerate(sizes):
+        options = {"worker_index": worker, "num_workers": len(sizes), "batch_size": 1}
         first, second = np.split(np.array(_numbers(_train(dataset, **options), 2 * size)), 2)
         assert sorted(first) == sorted(second)
         shares.extend(first)
-    assert sorted(shares) == list(range(36))
+    assert sorted(shares) == list(range(sum(counts)))
 
 
-def _share_size(dataset, worker, num_workers):
-    if num_workers <= len(dataset.files):
-        return sum(dataset.counts[worker::num_workers])
-    return len(range(worker, dataset.num_examples, num_workers))
+def test_uneven_shares_of_files_are_told(tmp_path, caplog):
+    _train(_make_dataset(tmp_path, [7, 100, 1]), num_workers=3, worker_index=2)
+    told = "by file the workers would have 7, 100, 1 records; each takes one record in 3 instead."
+    assert caplog.messages == [f"mnist train: {told}"]
+    caplog.clear()
+    _train(_make_dataset(tmp_path, [4, 8, 6]), num_workers=3)
+    assert not caplog.messages
 
 
-def test_a_worker_among_many_resumes_too(dataset):
-    options = {"worker_index": 5, "num_workers": 8, "batch_size": 2}
+@pytest.mark.parametrize("num_workers", [6, 8])
+def test_a_worker_among_many_resumes_too(dataset, num_workers):
+    options = {"worker_index": 5, "num_workers": num_workers, "batch_size": 2}
     assert (
         _numbers(_train(dataset, **options, start_step=3), 6)
         == _numbers(_train(dataset, **options), 12)[6:]
