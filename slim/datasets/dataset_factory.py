@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+
+from absl import logging
 
 from slim.datasets import records
 from slim.datasets.finding import find_files, get_class_names, get_info
+from slim.datasets.pictures import listed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,11 +51,15 @@ def get_dataset(name: str, split: str, data_dir: str) -> Dataset:
     """
     info = get_info(name)
     files = find_files(name, split, data_dir)
+    counts = records.count_records(files)
+    empty = [os.path.basename(f) for f, count in zip(files, counts, strict=True) if not count]
+    if empty:
+        logging.warning("%s: there are no records in %s", data_dir, listed(empty))
     return Dataset(
         name=name,
         split=split,
         files=files,
-        counts=records.count_records(files),
+        counts=counts,
         class_names=get_class_names(name, data_dir),
         image_shape=info.image_shape,
     )

@@ -1,6 +1,7 @@
 """Laws of finding data sets: both layouts are found, and errors name missing files."""
 
 import os
+import re
 
 import pytest
 
@@ -32,14 +33,73 @@ def test_single_file_and_shards_are_found(tmp_path):
 def test_part_of_the_shards_is_a_data_set_with_a_warning(tmp_path, caplog):
     _write(tmp_path / "train-00001-of-00002", 2)
     assert get_dataset("mnist", "train", str(tmp_path)).num_examples == 2
-    assert "holds 1 of 00002 train shards" in caplog.text
+    assert "holds 1 of 2 train shards" in caplog.text
 
 
 def test_shards_of_two_conversions_are_refused(tmp_path):
-    _write(tmp_path / "train-00000-of-00001", 1)
-    _write(tmp_path / "train-00001-of-00002", 1)
-    with pytest.raises(ValueError, match="shards of 00001 and of 00002; keep one set"):
+    names = ["train-00001-of-00002", "train-00000-of-00001", "train-mnist.tfrecord"]
+    names += ["mnist_train.tfrecord", "mnist_train_00000-of-00002.tfrecord"]
+    patterns = "mnist_train.tfrecord", "mnist_train_?????-of-00002.tfrecord"
+    patterns += "train-?????-of-00001", "train-?????-of-00002", "train-mnist.tfrecord"
+    for name in names:
+        _write(tmp_path / name, 1)
+    message = re.escape(f"{tmp_path} holds {' and '.join(patterns)}; keep one set")
+    with pytest.raises(ValueError, match=f"^{message}$"):
         get_dataset("mnist", "train", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "split", "names"),
+    [
+        ("mnist", "test", ["mnist_test.tfrecord"]),
+        ("cifar10", "train", ["cifar10_train.tfrecord"]),
+        ("flowers", "train", [f"flowers_train_{i:05d}-of-00003.tfrecord" for i in range(3)]),
+        ("flowers", "validation", ["flowers_validation_00000-of-00001.tfrecord"]),
+    ],
+)
+def test_files_with_tf_slims_names_are_found(tmp_path, dataset, split, names):
+    (tmp_path / "labels.txt").write_text("0:rose\n1:tulip\n")
+    other = {"train": "validation", "validation": "train", "test": "train"}[split]
+    for name in [*names, *(name.replace(split, other) for name in names)]:
+        _write(tmp_path / name, 2)
+    found = get_dataset(dataset, split, str(tmp_path))
+    assert [os.path.basename(path) for path in found.files] == names
+    assert found.num_examples == 2 * len(names)
+
+
+@pytest.mark.parametrize(
+    ("present", "hint"),
+    [
+        (
+            "flowers_train_00000-of-00005.tfrecord",
+            "; it holds those of flowers: for these add --dataset_name=flowers",
+        ),
+        (
+            "cars_train_00000-of-00005.tfrecord",
+            "; if cars_train_00000-of-00005.tfrecord holds them, rename: "
+            "cars_train_00000-of-00005.tfrecord to train-00000-of-00005",
+        ),
+        (
+            "cars-train.tfrecords",
+            "; if cars-train.tfrecords holds them, rename: "
+            "cars-train.tfrecords to train-images.tfrecord",
+        ),
+        ("train.csv", ""),
+    ],
+)
+def test_record_files_with_other_names_are_named(tmp_path, present, hint):
+    (tmp_path / "labels.txt").write_text("0:rose\n1:tulip\n")
+    _write(tmp_path / present, 2)
+    with pytest.raises(ValueError, match=re.escape(f"{tmp_path}{hint}") + "$"):
+        get_dataset("images", "train", str(tmp_path))
+
+
+def test_files_without_records_are_named(tmp_path, caplog):
+    for shard, count in enumerate([2, 0, 3, 0]):
+        _write(tmp_path / f"train-{shard:05d}-of-00004", count)
+    assert get_dataset("mnist", "train", str(tmp_path)).counts == (2, 0, 3, 0)
+    names = "train-00001-of-00004, train-00003-of-00004"
+    assert caplog.messages == [f"{tmp_path}: there are no records in {names}"]
 
 
 @pytest.mark.parametrize("folder", [".", "missing"])

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import collections
 import os
 import re
+from collections.abc import Iterable, Sequence
 
 from absl import logging
 
 from slim.datasets import catalog, labels, mnist
 from slim.datasets.dataset_info import DatasetInfo
+from slim.datasets.pictures import listed
+
+_SHARD = r"\d{5}-of-\d{5}"
 
 DATASETS: dict[str, DatasetInfo] = {name: module.INFO for name, module in catalog.MODULES.items()}
 
@@ -46,37 +51,56 @@ def find_files(name: str, split: str, data_dir: str) -> tuple[str, ...]:
     if split not in info.splits:
         allowed = ", ".join(info.splits)
         raise ValueError(f"data set {name} has no split {split!r}; allowed: {allowed}")
-    single = os.path.join(data_dir, f"{split}-{info.name}.tfrecord")
-    if os.path.isfile(single):
-        return (single,)
     present = sorted(os.listdir(data_dir)) if os.path.isdir(data_dir) else []
-    pattern = re.compile(rf"{split}-\d{{5}}-of-(\d{{5}})")
-    shards = [match for match in map(pattern.fullmatch, present) if match]
-    totals = sorted({match[1] for match in shards})
-    if not totals:
+    found = _sets(info.name, split, present)
+    if not found:
         raise ValueError(
             f"{data_dir} holds neither {split}-{info.name}.tfrecord nor {split}-?????-of-?????; "
-            f"make them with {info.command(data_dir)}{_hint(info, split, data_dir)}"
+            f"make them with {info.command(data_dir)}{_hint(info, split, data_dir, present)}"
         )
-    if len(totals) > 1:
-        raise ValueError(
-            f"{data_dir} holds {split} shards of {' and of '.join(totals)}; keep one set"
-        )
-    if len(shards) < int(totals[0]):
-        logging.warning("%s holds %d of %s %s shards", data_dir, len(shards), totals[0], split)
-    return tuple(os.path.join(data_dir, match[0]) for match in shards)
+    if len(found) > 1:
+        raise ValueError(f"{data_dir} holds {' and '.join(sorted(found))}; keep one set")
+    ((total, shards),) = found.items()
+    if len(shards) < (expected := _num_shards(total)):
+        logging.warning("%s holds %d of %d %s shards", data_dir, len(shards), expected, split)
+    return tuple(os.path.join(data_dir, name) for name in shards)
 
 
-def _hint(info: DatasetInfo, split: str, folder: str) -> str:
-    """Says which flags fit a folder that holds another data set of the same kind; "" if none."""
+def _sets(name: str, split: str, present: Iterable[str]) -> dict[str, list[str]]:
+    """Returns the record files of a split among files: by their common pattern, each set's names.
+
+    Besides our names it knows those of TF-Slim's converters.
+    """
+    pattern = re.compile(
+        rf"({split}-(?:{_SHARD}|{name}\.tfrecord)|{name}_{split}(?:_{_SHARD})?\.tfrecord)"
+    )
+    found = collections.defaultdict(list)
+    for file in filter(pattern.fullmatch, present):
+        found[re.sub(r"\d{5}-of-", "?????-of-", file)].append(file)
+    return dict(found)
+
+
+def _num_shards(pattern: str) -> int:
+    """Returns how many files a set should have, given its pattern."""
+    total = re.search(r"-of-(\d{5})", pattern)
+    return int(total[1]) if total else 1
+
+
+def _hint(info: DatasetInfo, split: str, folder: str, present: Sequence[str]) -> str:
+    """Says how the files that a folder holds instead can be used; "" if it holds no such."""
     alike = [o.name for o in DATASETS.values() if o.image_shape == info.image_shape]
     for other in alike:
-        if os.path.isfile(os.path.join(folder, f"{split}-{other}.tfrecord")):
+        if _sets(other, split, present):
             return f"; it holds those of {other}: for these add --dataset_name={other}"
     original = mnist.find_published(folder) if info.name in mnist.NAMES else ""
-    if original in ("", info.name):
+    if original not in ("", info.name):
+        return (
+            f"; it holds the original files of {original}: for these add --source_dir={folder}, "
+            f"and --dataset_name={original} in all programs"
+        )
+    similar = [n for n in present if split in n and re.search(rf"{_SHARD}|\.tfrecords?$", n)]
+    if not similar:
         return ""
-    return (
-        f"; it holds the original files of {original}: for these add --source_dir={folder}, "
-        f"and --dataset_name={original} in all programs"
-    )
+    shard = re.search(_SHARD, similar[0])
+    wanted = f"{split}-{shard[0]}" if shard else f"{split}-{info.name}.tfrecord"
+    return f"; if {listed(similar)} holds them, rename: {similar[0]} to {wanted}"
