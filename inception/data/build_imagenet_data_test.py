@@ -58,3 +58,13 @@ def test_1024_and_128_shards_are_the_default(source, tmp_path):
 def test_a_missing_flag_is_named(flags, message):
     with pytest.raises(SystemExit, match=message):
         run_program(_PROGRAM, *flags)
+
+
+def test_the_flag_that_says_the_classes_of_flat_pictures_is_named(source, tmp_path):
+    hint = "classes of .* are unknown; name what says them with --validation_labels_file$"
+    with pytest.raises(SystemExit, match=hint):
+        run_program(
+            _PROGRAM,
+            f"--validation_directory={source / 'validation'}",
+            f"--output_directory={tmp_path / 'out'}",
+        )

@@ -2,9 +2,10 @@
 
 python -m inception.data.preprocess_imagenet_validation_data DIR LABELS_FILE
 
-LABELS_FILE has the synset of a picture in each line, in the order of the pictures' names. A run
-that was stopped can be started again. build_imagenet_data needs no folders: it also takes the
-flat pictures with --validation_labels_file.
+LABELS_FILE has the synset of a picture in each line, in the order of the pictures' names; it must
+be one of the challenge's 1000. A run that was stopped can be started again. build_imagenet_data
+needs no folders: it also takes flat pictures, and those of other synsets, with
+--validation_labels_file.
 """
 
 if __name__ == "__main__":  # before the imports, which take a while
@@ -20,7 +21,7 @@ from absl.flags import FlagValues
 from inception import app
 from inception.flags import table
 from inception.flags.table import TEXT, flag, refuse
-from slim.datasets import imagenet_files, picture_files
+from slim.datasets import imagenet, imagenet_files, picture_files
 
 POSITIONAL = ("directory", "labels_file")
 
@@ -43,7 +44,9 @@ def main(values: FlagValues) -> None:
     """Moves the pictures and says how many."""
     config = table.read(_Config, values)
     synsets = picture_files.read_lines(config.labels_file)
-    moved = imagenet_files.sort_into_folders(config.directory, synsets, config.labels_file)
+    moved = imagenet_files.sort_into_folders(
+        config.directory, synsets, config.labels_file, known=imagenet.synsets()
+    )
     print(f"Moved {moved} of {len(synsets)} pictures into the folders of their synsets.")
 
 

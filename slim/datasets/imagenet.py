@@ -100,6 +100,7 @@ def load(folder: str) -> dict[str, Pictures]:
         validation,
         boxes=[csv] if csv else [path for path in archives if path],
         validation_labels=_first(folder, VALIDATION_LABELS_FILE, VALIDATION_BOXES_ARCHIVE),
+        labels_hint=f"put {VALIDATION_LABELS_FILE} or {VALIDATION_BOXES_ARCHIVE} into {folder}",
     )
 
 
@@ -110,6 +111,7 @@ def find(
     classes: Mapping[str, str] | None = None,
     boxes: Iterable[str] = (),
     validation_labels: str | None = None,
+    labels_hint: str = "say them with validation_labels",
 ) -> dict[str, Pictures]:
     """Finds pictures; they stay as they are stored, whatever their EXIF orientation says.
 
@@ -119,6 +121,7 @@ def find(
       classes: name of each class by synset, in the order of the labels; None = `synsets()`.
       boxes: CSV files, and folders or archives of annotations.
       validation_labels: what says the synsets of flat pictures, see `imagenet_files.flat`.
+      labels_hint: how the user can give it, for the error where it is missing.
 
     Returns:
       The pictures of each split, in random order.
@@ -132,7 +135,7 @@ def find(
     if train:
         found["train"] = imagenet_files.by_synset(train, list(classes))
     if validation:
-        found["validation"] = _validation(validation, list(classes), validation_labels)
+        found["validation"] = _validation(validation, list(classes), validation_labels, labels_hint)
     box_of: dict[str, tuple[Box, ...]] = {}
     for source in boxes:
         is_csv = source.endswith(".csv")
@@ -169,7 +172,9 @@ def read_classes(synsets_file: str | None, metadata_file: str | None) -> dict[st
     return {synset: names[synset] for synset in chosen}
 
 
-def _validation(place: str, classes: Sequence[str], labels: str | None) -> list[Picture]:
+def _validation(
+    place: str, classes: Sequence[str], labels: str | None, labels_hint: str
+) -> list[Picture]:
     if os.path.isdir(place) and picture_files.class_folders(place):
         if beside := picture_files.pictures_beside(place):
             raise ValueError(
@@ -179,8 +184,7 @@ def _validation(place: str, classes: Sequence[str], labels: str | None) -> list[
         return imagenet_files.by_synset(place, classes)
     if labels is None:
         raise ValueError(
-            f"{place}: the classes of the validation pictures are unknown; put "
-            f"{VALIDATION_LABELS_FILE} or {VALIDATION_BOXES_ARCHIVE} beside them"
+            f"{place}: the classes of the validation pictures are unknown; {labels_hint}"
         )
     return imagenet_files.flat(place, classes, labels)
 

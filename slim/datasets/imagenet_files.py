@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import tarfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from slim.datasets import bounding_boxes, files, picture_files
 from slim.datasets.pictures import Box, Picture, listed, printable
@@ -67,21 +67,31 @@ def flat(place: str, synsets: Sequence[str], labels: str) -> list[Picture]:
     ]
 
 
-def sort_into_folders(folder: str, synsets: Sequence[str], labels: str) -> int:
+def sort_into_folders(
+    folder: str, synsets: Sequence[str], labels: str, known: Container[str]
+) -> int:
     """Moves the pictures of a flat folder into a folder for each synset.
 
     Args:
       folder: has the pictures; those that an earlier run moved count too.
       synsets: of each picture, in the order of their names.
       labels: where the synsets are from, for errors.
+      known: the synsets that there are.
 
     Returns:
       The number of moved pictures.
 
     Raises:
-      ValueError: there are more or fewer pictures than synsets, or one lies in a wrong folder.
+      ValueError: a synset is unknown, there are more or fewer pictures than synsets, or one lies in
+        a wrong folder.
       OSError: a picture cannot be moved.
     """
+    for number, synset in enumerate(synsets, 1):
+        if synset not in known:
+            raise ValueError(
+                f"{labels}: line {number} is {synset!r}, which is no synset of the challenge; "
+                "nothing was moved"
+            )
     where = {
         name: place
         for place in ("", *picture_files.class_folders(folder))

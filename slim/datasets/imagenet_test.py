@@ -1,6 +1,7 @@
 """Laws of ImageNet's pictures: archives equal folders, labels and boxes are right, faults named."""
 
 import collections
+import functools
 import io
 import os
 import pathlib
@@ -134,13 +135,18 @@ def test_faults_of_the_archives_are_named(archives, tmp_path):
     whole = labels.read_text()
     for text, message in (
         (f"{_SYNSETS[0]}\n", "1 lines for 4 pictures"),
+        (
+            f"{_SYNSETS[0]}\n{_SYNSETS[1]}\n \n{_SYNSETS[2]}\n{_SYNSETS[0]}\n",
+            "labels.txt: line 3 is blank; remove it",
+        ),
         ("n99999999\n" * 4, r"00000001.JPEG: .*labels.txt says n99999999, which is not a class"),
     ):
         labels.write_text(text)
         with pytest.raises(ValueError, match=message):
             imagenet.load(str(folder))
     labels.unlink()
-    with pytest.raises(ValueError, match="classes of the validation pictures are unknown"):
+    hint = f"put {imagenet.VALIDATION_LABELS_FILE} or ILSVRC2012_bbox_val_v3.tgz into {folder}"
+    with pytest.raises(ValueError, match=f"of the validation pictures are unknown; {hint}$"):
         imagenet.load(str(folder))
     labels.write_text(whole)
     _cut(folder / imagenet.TRAIN_ARCHIVE, 0.6)
@@ -199,14 +205,19 @@ def test_sorting_moves_each_picture_once_and_can_be_started_again(archives):
             validation_labels=str(archives[0] / imagenet.VALIDATION_LABELS_FILE),
         )
     )
-    assert imagenet_files.sort_into_folders(str(folder), synsets, "labels") == 3
-    assert imagenet_files.sort_into_folders(str(folder), synsets, "labels") == 0
+    sort = functools.partial(
+        imagenet_files.sort_into_folders, str(folder), labels="labels", known=_SYNSETS
+    )
+    with pytest.raises(ValueError, match="labels: line 4 is 'n99999999', which is no synset of"):
+        sort([*synsets[:3], "n99999999"])
+    assert sort(synsets) == 3
+    assert sort(synsets) == 0
     found = _summary(imagenet.find(None, str(folder)))
     assert sorted(found["validation"]) == sorted(expected["validation"])
     with pytest.raises(ValueError, match="labels: 3 lines for 4 pictures"):
-        imagenet_files.sort_into_folders(str(folder), synsets[:3], "labels")
+        sort(synsets[:3])
     with pytest.raises(ValueError, match=f"must lie in the folder {synsets[1]}, not in"):
-        imagenet_files.sort_into_folders(str(folder), synsets[1:2] * 4, "labels")
+        sort(synsets[1:2] * 4)
 
 
 @pytest.mark.slow

@@ -34,7 +34,7 @@ def test_labels_count_from_1_and_0_is_the_background(folder):
 
 
 def test_the_labels_file_orders_and_chooses_the_classes(folder, tmp_path, capsys):
-    (tmp_path / "labels").write_text("owls\n\ncats\n")
+    (tmp_path / "labels").write_text("owls\ncats\n\n")
     found = images.find(str(folder), None, str(tmp_path / "labels"), 0)
     assert found["train"].class_names == ("background", "owls", "cats")
     assert _by_label(found["train"]) == {1: 3, 2: 20}
@@ -83,6 +83,7 @@ def test_faults_of_the_folders_are_named(folder, tmp_path):
         ("cats\nbirds\nbees\n", r"labels names bees, birds: no such folder in .*pictures"),
         ("cats\ncats\n", "labels: names cats more than once"),
         ("\n", "labels: is empty"),
+        ("cats\n\ndogs\n", "labels: line 2 is blank; remove it"),
     ):
         labels.write_text(text)
         with pytest.raises(ValueError, match=message):

@@ -27,15 +27,16 @@ def read_labels(folder: str) -> tuple[str, ...]:
     path = os.path.join(folder, _FILE)
     try:
         with open(path, encoding="utf-8-sig") as file:
-            lines = [line for line in file.read().splitlines() if line.strip()]
+            numbered = enumerate(file.read().splitlines(), 1)
+            lines = [(number, line) for number, line in numbered if line.strip()]
     except FileNotFoundError:
         raise ValueError(f"{path} is missing; it has a line id:name for each class") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: cannot be read ({error})") from None
     if not lines:
         raise ValueError(f"{path} is empty; it must have a line id:name for each class")
-    names = [] if lines[0].partition(":")[0].strip() == "0" else [BACKGROUND]
-    for number, line in enumerate(lines, 1):
+    names = [] if lines[0][1].partition(":")[0].strip() == "0" else [BACKGROUND]
+    for number, line in lines:
         label, _, name = (part.strip() for part in line.partition(":"))
         if label != str(len(names)) or not name:
             raise ValueError(f"{path}: line {number} is {line!r}, must be {len(names)}:name")

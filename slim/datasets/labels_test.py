@@ -21,6 +21,7 @@ def test_ids_count_from_0_or_from_1_with_the_background_before(tmp_path):
     ("content", "message"),
     [
         ("0:rose\n2:tulip\n", r"line 2 is '2:tulip', must be 1:name"),
+        ("0:rose\n\n2:tulip\n", r"line 3 is '2:tulip', must be 1:name"),
         ("1:rose\n1:tulip\n", r"line 2 is '1:tulip', must be 2:name"),
         ("rose\ntulip\n", r"line 1 is 'rose', must be 1:name"),
         ("0:rose\n1:\n", r"line 2 is '1:', must be 1:name"),

@@ -154,19 +154,23 @@ def contents(path: str, suffixes: tuple[str, ...]) -> Iterator[tuple[str, bytes]
 
 
 def read_lines(path: str) -> list[str]:
-    """Returns the lines of a text file without the spaces around them, and without empty ones.
+    """Returns the lines of a text file without the spaces around them.
+
+    Blank lines are allowed at the end only: elsewhere one would shift what the others stand for.
 
     Raises:
-      ValueError: the file is not UTF-8 or has no lines.
+      ValueError: the file is not UTF-8, has no lines, or a blank one before others.
       OSError: it is missing or cannot be read.
     """
     with open(path, encoding="utf-8-sig") as file:
         try:
-            lines = [line.strip() for line in file if line.strip()]
+            lines = [line.strip() for line in file.read().rstrip().split("\n")]
         except UnicodeDecodeError as error:
             raise ValueError(f"{path}: is not text in UTF-8 ({error})") from None
-    if not lines:
+    if lines == [""]:
         raise ValueError(f"{path}: is empty, must have a name in each line")
+    if "" in lines:
+        raise ValueError(f"{path}: line {lines.index('') + 1} is blank; remove it")
     return lines
 
 
