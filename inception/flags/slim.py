@@ -2,7 +2,8 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from absl.flags import FlagValues
@@ -305,13 +306,24 @@ class EvalFlags(_Shared, configs.Threads):
 
 @contextlib.contextmanager
 def own_names(image_size: str) -> Iterator[None]:
-    """Lets refused flags of the block have TF-Slim's names; `image_size` is that of the size."""
+    """Lets the block's errors name flags as TF-Slim does; `image_size` is that of the size."""
+    names = _NAMES | {"image_size": image_size}
     try:
         yield
     except RefusedError as error:
-        name = (_NAMES | {"image_size": image_size}).get(error.name, error.name)
+        name = names.get(error.name, error.name)
         value = _SUITE_NETS.get(error.value, error.value) if name == "model_name" else error.value
-        raise refuse(name, value, error.why) from None
+        raise refuse(name, value, _renamed(error.why, names)) from None
+    except ValueError as error:
+        if type(error) is not ValueError:  # others are told apart by their type
+            raise
+        raise ValueError(_renamed(str(error), names)) from error
+
+
+def _renamed(text: str, names: Mapping[str, str]) -> str:
+    """Returns a text with TF-Slim's names of the flags in it, and what stands for a setting."""
+    text = text.replace("--restore_avg_var=False", "without --moving_average_decay")
+    return re.sub(r"--(\w+)", lambda found: f"--{names.get(found[1], found[1])}", text)
 
 
 def cluster_config(values: FlagValues, save_interval_secs: float) -> ClusterConfig | None:

@@ -118,6 +118,26 @@ def test_what_does_not_exist_here_is_refused_at_the_start(arguments, message):
 
 
 @pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (
+            ValueError("a holds no averages; use the weights instead (--restore_avg_var=False)."),
+            "a holds no averages; use the weights instead (without --moving_average_decay).",
+        ),
+        (ValueError("--data_dir=d: empty; see --net"), "--dataset_dir=d: empty; see --model_name"),
+        (
+            table.refuse("image_size", 9, "too small for --net=lenet"),
+            "flag --eval_image_size=9: too small for --model_name=lenet",
+        ),
+    ],
+)
+def test_errors_name_flags_as_tf_slim_does(error, told):
+    with pytest.raises(ValueError) as error_info, slim.own_names(image_size="eval_image_size"):
+        raise error
+    assert str(error_info.value) == told
+
+
+@pytest.mark.parametrize(
     ("arguments", "inert"),
     [
         (["--learning_rate_decay_type=polynomial", "--power=2", "--num_epochs_per_decay=3"], []),
