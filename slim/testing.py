@@ -53,6 +53,11 @@ def write_pictures(folder: Path, counts: Mapping[str, int], suffix: str = ".jpg"
             image.save(folder / name / f"{name}_{index}{suffix}")
 
 
+def with_extraneous_bytes(jpeg: bytes, count: int = 20) -> bytes:
+    """Returns a JPEG with bytes before its end that libjpeg warns of; the picture is the same."""
+    return jpeg[:-2] + bytes([0x12]) * count + jpeg[-2:]
+
+
 def write_imagenet(folder: Path, counts: Mapping[str, int], num_validation: int) -> None:
     """Writes ImageNet's archives of training and validation pictures, and the list of labels.
 

@@ -6,9 +6,9 @@ import io
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 from PIL import Image, ImageOps
 
+from slim.conversion import jpeg_warnings
 from slim.conversion.options import JPEG, Form
 
 # A closed list: some of Pillow's other formats start programs.
@@ -28,15 +28,17 @@ class Stored(NamedTuple):
     format: str  # "jpeg" or "RAW"
     height: int
     width: int
+    warning: str = ""  # of libjpeg about the file, which is therefore encoded anew
 
 
 def read(content: bytes, form: Form = JPEG, *, is_upright: bool = True) -> Stored:
     """Turns a picture file into what is stored.
 
-    An RGB JPEG that TensorFlow can decode stays as it is, byte for byte. Other kinds become an RGB
-    JPEG of quality 95 with full colour resolution: grey, CMYK, palette and 16-bit pictures (of
-    which the high byte is kept), other formats whatever the file's name ends with, and pictures
-    that EXIF turns. Transparent parts become white. Of an animation the first picture is taken.
+    An RGB JPEG that TensorFlow decodes without a warning stays as it is, byte for byte. Other kinds
+    become an RGB JPEG of quality 95 with full colour resolution: grey, CMYK, palette and 16-bit
+    pictures (of which the high byte is kept), other formats whatever the file's name ends with, and
+    pictures that EXIF turns. Transparent parts become white. Of an animation the first picture is
+    taken.
 
     Args:
       content: a JPEG, PNG, BMP, GIF, WebP or TIFF file.
@@ -52,24 +54,18 @@ def read(content: bytes, form: Form = JPEG, *, is_upright: bool = True) -> Store
         with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
             is_turned = is_upright and image.getexif().get(_ORIENTATION) not in _UPRIGHT
             is_rgb_jpeg = image.format in _JPEG_FORMATS and image.mode == "RGB" and not is_turned
-            if is_rgb_jpeg and not form.raw_pixel and _is_decodable(content):
-                return Stored(content, "jpeg", image.height, image.width)
+            warning = None
+            if is_rgb_jpeg and not form.raw_pixel:
+                warning = jpeg_warnings.find(content)
+                if warning == "":
+                    return Stored(content, "jpeg", image.height, image.width)
             rgb = _to_rgb(ImageOps.exif_transpose(image) if is_turned else image)
     except Image.UnidentifiedImageError:
         kind = "an empty file" if not content else "no picture of a known format"
         raise ValueError(f"{kind}; allowed are {', '.join(_FORMATS)}") from None
     except Exception as error:  # a damaged file can fail in any way
         raise ValueError(" ".join(str(error).split()) or type(error).__name__) from None
-    return _store(rgb, form)
-
-
-def _is_decodable(content: bytes) -> bool:
-    """Whether TensorFlow, which the training reads with, decodes the whole JPEG."""
-    try:
-        tf.io.decode_jpeg(content, ratio=8)  # reads all of the file, but computes few pixels
-    except tf.errors.InvalidArgumentError:
-        return False
-    return True
+    return _store(rgb, form)._replace(warning=warning or "")
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:

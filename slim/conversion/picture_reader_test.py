@@ -11,6 +11,7 @@ from PIL import Image
 
 from slim.conversion import picture_reader
 from slim.conversion.options import Form
+from slim.testing import with_extraneous_bytes
 
 _SIZE = (40, 24)  # width, height
 _RED, _WHITE = (200, 30, 40), (255, 255, 255)
@@ -135,7 +136,7 @@ def test_detail_survives_the_change_of_format():
 def test_raw_pixels_are_the_picture():
     pixels = np.asarray(_gradient())
     stored = picture_reader.read(_encode(_gradient(), "PNG"), Form(raw_pixel=True))
-    assert stored[1:] == ("RAW", 24, 40)
+    assert stored[1:] == ("RAW", 24, 40, "")
     np.testing.assert_array_equal(
         np.frombuffer(stored.encoded, np.uint8).reshape(24, 40, 3), pixels
     )
@@ -144,7 +145,7 @@ def test_raw_pixels_are_the_picture():
 def test_raw_pixels_are_resized_to_a_square_as_means_of_what_they_cover():
     content = _encode(_gradient(), "PNG")
     stored = picture_reader.read(content, Form(raw_pixel=True, resize_dimen=8))
-    assert stored[1:] == ("RAW", 8, 8)
+    assert stored[1:] == ("RAW", 8, 8, "")
     small = np.frombuffer(stored.encoded, np.uint8).reshape(8, 8, 3).astype(int)
     means = np.asarray(_gradient()).reshape(8, 3, 8, 5, 3).mean((1, 3))
     inner = (slice(1, -1), slice(1, -1))  # at the rim less is covered
@@ -206,7 +207,17 @@ def test_a_picture_larger_than_the_limit_is_refused(monkeypatch):
 
 
 def test_a_jpeg_that_only_pillow_decodes_is_encoded_anew(monkeypatch):
-    monkeypatch.setattr(picture_reader, "_is_decodable", lambda content: False)
+    monkeypatch.setattr(picture_reader.jpeg_warnings, "find", lambda content: None)
     stored = picture_reader.read(_JPEG)
     assert stored.encoded != _JPEG
     assert np.abs(_decode(stored) - np.asarray(_gradient())).mean() < 6
+
+
+def test_a_jpeg_with_a_warning_is_encoded_anew_so_that_the_training_does_not_repeat_it(capfd):
+    content = with_extraneous_bytes(_JPEG)
+    stored = picture_reader.read(content)
+    assert "extraneous bytes before marker 0xd9" in stored.warning
+    assert stored.encoded != content
+    assert np.abs(_decode(stored) - np.asarray(_gradient())).mean() < 6
+    assert capfd.readouterr().err == ""
+    assert picture_reader.read(_JPEG).warning == ""

@@ -95,7 +95,7 @@ def _read(source: Source, skip_broken: bool, places: Sequence[int]) -> list[byte
         return [record.serialize() for record in source.records(places)]
     except ValueError as error:
         if not skip_broken:
-            raise
+            raise ValueError(f"{error}; --skip_broken leaves such pictures out") from None
         if len(places) == 1:
             return [str(error)]
     return [_read(source, skip_broken, [place])[0] for place in places]

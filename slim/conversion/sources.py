@@ -108,8 +108,13 @@ class PictureSource:
                 )
             except (OSError, ValueError) as error:
                 raise ValueError(f"{picture.place}: {error}") from None
+            if stored.warning:
+                print(f"{picture.place}: {stored.warning}; encoded anew", flush=True)
             yield ImageRecord(
-                *stored,
+                stored.encoded,
+                stored.format,
+                stored.height,
+                stored.width,
                 channels=3,
                 label=picture.label,
                 text=self._pictures.class_names[picture.label],

@@ -11,7 +11,7 @@ from slim.conversion import convert
 from slim.conversion.options import Form, Options
 from slim.datasets import images, picture_files, records
 from slim.datasets.dataset_factory import get_dataset
-from slim.testing import write_pictures
+from slim.testing import with_extraneous_bytes, write_pictures
 
 
 @pytest.fixture(name="folder")
@@ -146,7 +146,8 @@ def test_a_broken_picture_is_named_or_left_out_and_counted(folder, tmp_path, cap
     out = tmp_path / "out"
     (folder / "cats" / "cats_3.jpg").write_bytes(b"no picture")
     os.truncate(folder / "dogs" / "dogs_1.jpg", 400)
-    with pytest.raises(ValueError, match=r"(cats_3|dogs_1)\.jpg: "):
+    message = r"(cats_3|dogs_1)\.jpg: .*; --skip_broken leaves such pictures out$"
+    with pytest.raises(ValueError, match=message):
         _convert(folder, out)
     capsys.readouterr()
     _convert(folder, out, skip_broken=True)
@@ -160,6 +161,19 @@ def test_a_broken_picture_is_named_or_left_out_and_counted(folder, tmp_path, cap
     assert sum(dataset.num_examples for dataset in datasets) == 31
     for dataset in datasets:
         assert dataset.num_examples == sum(1 for _ in _examples(dataset))
+
+
+def test_a_jpeg_with_a_warning_is_named_once_and_not_again_when_read(folder, tmp_path, capfd):
+    path = folder / "cats" / "cats_3.jpg"
+    path.write_bytes(with_extraneous_bytes(path.read_bytes()))
+    out = tmp_path / "out"
+    _convert(folder, out)
+    told, errors = capfd.readouterr()
+    (line,) = [line for line in told.splitlines() if "extraneous" in line]
+    assert line.startswith(f"{path}: Corrupt JPEG data: ") and line.endswith("; encoded anew")
+    for split in ("train", "validation"):
+        assert sum(1 for _ in _examples(get_dataset("images", split, str(out))))
+    assert errors == capfd.readouterr().err == ""
 
 
 def test_broken_pictures_stay_known_when_a_stopped_conversion_goes_on(folder, tmp_path, capsys):
