@@ -2,8 +2,9 @@
 
 python -m inception.export --checkpoint_dir=/tmp/flowers_train --format=keras --output=flowers.keras
 
-The model maps float32 images [B, H, W, C] to logits [B, classes]. flowers.labels.txt names the
-classes; a SavedModel has labels.txt in its folder.
+The model maps preprocessed images, float32 [B, H, W, C], to logits [B, classes]. With
+--with_preprocessing it takes pixels, uint8 [B, H, W, C] of any height and width. flowers.labels.txt
+names the classes; a SavedModel has labels.txt in its folder.
 """
 
 if __name__ == "__main__":  # before the imports, which take a while
@@ -33,6 +34,12 @@ class _Options(table.Checked):
     )
     format: str = flag("Data", one_of("keras", "savedmodel"), "keras", "keras or savedmodel")
     restore_avg_var: bool = flag("Data", BOOLEAN, True, "export the moving averages of the weights")
+    with_preprocessing: bool = flag(
+        "Data",
+        BOOLEAN,
+        False,
+        "the model takes uint8 pixels of images of any size, and preprocesses them itself",
+    )
     overwrite: bool = flag("Data", BOOLEAN, False, "replace an output that exists")
 
 
@@ -50,7 +57,11 @@ def main(values: FlagValues) -> None:
     with app.quiet_import():
         from inception.training import exporting
     exporting.export(
-        options.checkpoint_dir, options.output, options.format, averages=options.restore_avg_var
+        options.checkpoint_dir,
+        options.output,
+        options.format,
+        averages=options.restore_avg_var,
+        with_preprocessing=options.with_preprocessing,
     )
 
 

@@ -104,6 +104,15 @@ def test_a_picture_file_is_labelled(red_or_green):
         assert len(told.splitlines()) == 3  # with the background
 
 
+def test_a_picture_much_larger_than_the_crop_is_labelled_with_a_warning(red_or_green, tmp_path):
+    _, train_dir = red_or_green
+    image = tmp_path / "red.jpg"
+    Image.new("RGB", (400, 300), "red").save(image)
+    told = run("inception.label_image", f"--checkpoint_dir={train_dir}", f"--image={image}")
+    crop = "preprocessing cifarnet cuts 32 x 32 pixels out of images of 300 x 400, 0.85 % of their"
+    assert f"{image}: {crop}" in told
+
+
 def test_the_net_is_fine_tuned_on_other_classes(red_or_green, tmp_path):
     _, train_dir = red_or_green
     records = converted(tmp_path, {"blue": 2, "green": 1, "red": 0})
@@ -139,9 +148,10 @@ def test_an_export_replaces_nothing_but_an_export(red_or_green, tmp_path, format
     assert (output / "rose.jpg").exists()
 
 
+@pytest.mark.parametrize("with_preprocessing", [False, True])
 @pytest.mark.parametrize("format_name", ["keras", "savedmodel"])
 def test_plain_keras_and_tensorflow_compute_what_the_suite_does(
-    red_or_green, tmp_path, format_name
+    red_or_green, tmp_path, format_name, with_preprocessing
 ):
     folder, train_dir = red_or_green
     output = tmp_path / ("net.keras" if format_name == "keras" else "net")
@@ -150,6 +160,7 @@ def test_plain_keras_and_tensorflow_compute_what_the_suite_does(
         f"--checkpoint_dir={train_dir}",
         f"--format={format_name}",
         f"--output={output}",
+        f"--with_preprocessing={with_preprocessing}",
     )
     labels = output / "labels.txt" if output.is_dir() else tmp_path / "net.labels.txt"
     assert labels.read_text() == "0:background\n1:green\n2:red\n"
@@ -165,7 +176,9 @@ path = r"{output}"
 {loaded}
 import tensorflow as tf
 pixels = tf.io.decode_jpeg(tf.io.read_file(r"{image}"))
-pixels = tf.image.per_image_standardization(tf.image.resize_with_crop_or_pad(pixels, 32, 32))
+if not {with_preprocessing}:
+    pixels = tf.image.resize_with_crop_or_pad(pixels, 32, 32)
+    pixels = tf.image.per_image_standardization(pixels)
 print(*np.asarray(tf.nn.softmax(model(pixels[None])))[0])
 """
     done = subprocess.run(

@@ -10,10 +10,13 @@ import tensorflow as tf
 from inception.training import trained
 from slim.datasets import labels
 from slim.nets.layers import CoveringConv2D, LocalResponseNormalization
+from slim.preprocessing import portable as preprocessing
 from terngrad.training.file_errors import first_line
 
 
-def export(location: str, output: str, format_name: str, *, averages: bool) -> None:
+def export(
+    location: str, output: str, format_name: str, *, averages: bool, with_preprocessing: bool
+) -> None:
     """Writes the net of a checkpoint and the names of its classes; replaces an earlier export.
 
     The names stand in NAME.labels.txt beside NAME.keras, or in labels.txt in a SavedModel's folder.
@@ -23,6 +26,7 @@ def export(location: str, output: str, format_name: str, *, averages: bool) -> N
       output: a .keras file, or the folder of a SavedModel.
       format_name: "keras" or "savedmodel".
       averages: export the moving averages of the weights.
+      with_preprocessing: the model takes uint8 pixels of images of any size, and preprocesses them.
 
     Raises:
       ValueError: there is no checkpoint, or it does not say what it was trained for.
@@ -30,6 +34,8 @@ def export(location: str, output: str, format_name: str, *, averages: bool) -> N
     """
     found = trained.load(location, averages=averages)
     model = portable(found.model())
+    if with_preprocessing:
+        model = preprocessing.with_preprocessing(model, found.preprocessing)
     folder, name = os.path.split(os.path.abspath(output))
     os.makedirs(folder, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".export", dir=folder) as scratch:
@@ -43,9 +49,11 @@ def export(location: str, output: str, format_name: str, *, averages: bool) -> N
         if os.path.isdir(output):
             os.rename(output, os.path.join(scratch, "replaced"))
         os.replace(written, output)
+    takes = "uint8 pixels of any size" if with_preprocessing else f"{found.image_size} pixels"
+    contained = "contained " if with_preprocessing else ""
     print(
-        f"{found.path} is exported to {output}: {found.net}, {found.image_size} pixels, "
-        f"{len(found.class_names)} classes, preprocessing {found.preprocessing}."
+        f"{found.path} is exported to {output}: {found.net}, {takes}, "
+        f"{len(found.class_names)} classes, {contained}preprocessing {found.preprocessing}."
     )
 
 

@@ -20,7 +20,8 @@ _ATTEMPTS = 100  # to find such a window; then the window is the whole image
 _MAX_BRIGHTNESS = 32.0  # on the scale of pixels
 _SATURATION = (0.5, 1.5)
 _LUMA = (0.299, 0.587, 0.114)  # ITU-R 601
-_SCALE = 1.0 / 127.5  # from [0, 255] to [0, 2]
+MARGIN = 16  # evaluation leaves out one part in 16 of height and width on each side
+SCALE = 1.0 / 127.5  # from [0, 255] to [0, 2]
 
 
 def training_window(shape: tf.Tensor, boxes: tf.Tensor, size: int, seed: tf.Tensor) -> tf.Tensor:
@@ -65,7 +66,7 @@ def _distort_colours(
 ) -> tf.Tensor:
     """Scales pixels to [-1, 1] and changes brightness and saturation, clipping after each."""
     image = _scale(pixels)
-    brighten = lambda image: _clip(image + added * _SCALE)
+    brighten = lambda image: _clip(image + added * SCALE)
     if image.shape[-1] == 1:  # grey has no saturation
         return brighten(image)
     grey = tf.constant(_LUMA, shape=[3, 1])  # the same for each of the new channels
@@ -86,7 +87,7 @@ def _clip(image: tf.Tensor) -> tf.Tensor:
 def evaluation_window(shape: tf.Tensor, boxes: tf.Tensor, size: int, seed: tf.Tensor) -> tf.Tensor:
     """Returns the central 0.875 of height and width."""
     del boxes, size, seed
-    margin = shape // 16
+    margin = shape // MARGIN
     return tf.concat([margin, shape - 2 * margin], axis=0)
 
 
@@ -97,4 +98,4 @@ def finish_for_evaluation(crop: tf.Tensor, size: int, seed: tf.Tensor) -> tf.Ten
 
 
 def _scale(pixels: tf.Tensor) -> tf.Tensor:
-    return pixels * _SCALE - 1.0
+    return pixels * SCALE - 1.0

@@ -16,15 +16,15 @@ import tensorflow as tf
 from slim.preprocessing.resizing import flip, resize
 
 _MEANS = (123.68, 116.78, 103.94)  # of ImageNet's pixels: red, green, blue
-_CROP = 224
-_SHORTER_SIDE = (256, 512)  # when _CROP x _CROP are cut out; evaluation takes the first
+CROP = 224
+SHORTER_SIDE = (256, 512)  # when CROP x CROP are cut out; evaluation takes the first
 
 
 def training_window(shape: tf.Tensor, boxes: tf.Tensor, size: int, seed: tf.Tensor) -> tf.Tensor:
     """Draws the shorter side and the place of a square; see `Preprocessing`."""
     del boxes, size
     side, row, column = tf.unstack(tf.random.stateless_uniform([3], seed))
-    low, high = _SHORTER_SIDE
+    low, high = SHORTER_SIDE
     extent = _extent(shape, low + tf.floor(side * (high - low + 1)))
     room = tf.cast(shape - extent + 1, tf.float32)
     return tf.concat([tf.cast(tf.stack([row, column]) * room, tf.int32), extent], axis=0)
@@ -41,7 +41,7 @@ def finish_for_training(crop: tf.Tensor, size: int, seed: tf.Tensor) -> tf.Tenso
 def evaluation_window(shape: tf.Tensor, boxes: tf.Tensor, size: int, seed: tf.Tensor) -> tf.Tensor:
     """Returns the central square."""
     del boxes, size, seed
-    extent = _extent(shape, tf.constant(float(_SHORTER_SIDE[0])))
+    extent = _extent(shape, tf.constant(float(SHORTER_SIDE[0])))
     return tf.concat([(shape - extent) // 2, extent], axis=0)
 
 
@@ -52,13 +52,17 @@ def finish_for_evaluation(crop: tf.Tensor, size: int, seed: tf.Tensor) -> tf.Ten
 
 
 def _extent(shape: tf.Tensor, shorter_side: tf.Tensor) -> tf.Tensor:
-    """Height and width, int32 [2], of _CROP x _CROP pixels before the image is resized."""
-    extent = _CROP / shorter_side * tf.cast(tf.reduce_min(shape), tf.float32)
+    """Height and width, int32 [2], of CROP x CROP pixels before the image is resized."""
+    extent = CROP / shorter_side * tf.cast(tf.reduce_min(shape), tf.float32)
     return tf.repeat(tf.maximum(tf.cast(tf.round(extent), tf.int32), 1), 2)
+
+
+def means(channels: int) -> tuple[float, ...]:
+    """Returns what is subtracted from the pixels of each channel."""
+    return (sum(_MEANS) / len(_MEANS),) if channels == 1 else _MEANS
 
 
 def _subtract_means(image: tf.Tensor) -> tf.Tensor:
     _, size, channels = image.shape
-    means = (sum(_MEANS) / len(_MEANS),) if channels == 1 else _MEANS
     # A whole row, because adding three values to each of many pixels takes as long as decoding.
-    return image - tf.constant(means * size, shape=[size, channels])
+    return image - tf.constant(means(channels) * size, shape=[size, channels])
