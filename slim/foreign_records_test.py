@@ -11,7 +11,7 @@ from slim.datasets import records
 from slim.datasets.dataset_factory import get_dataset
 from slim.preprocessing.preprocessing_factory import get_preprocessing
 
-_FOLDER = pathlib.Path(__file__).parents[3] / "shared" / "data" / "foreign_records"
+_FOLDER = pathlib.Path(__file__).parents[2] / "shared" / "data" / "foreign_records"
 
 pytestmark = pytest.mark.skipif(not _FOLDER.is_dir(), reason=f"no records in {_FOLDER}")
 

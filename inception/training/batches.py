@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Iterator
 
 import tensorflow as tf
+from absl import logging
 
 from inception.flags.configs import EvalConfig, TrainConfig
 from inception.training.problem import Problem
@@ -35,6 +36,7 @@ def training_batches(
         )
         mine = slice(worker_index * config.batch_size, (worker_index + 1) * config.batch_size)
         return whole.take(1).map(lambda images, labels: (images[mine], labels[mine])).repeat()
+    _warn_of_crop(goal, dataset)
     batches = input_pipeline.training_batches(
         dataset,
         preprocessing_factory.get_preprocessing(goal.preprocessing, is_training=True),
@@ -54,6 +56,7 @@ def training_batches(
 
 def evaluation_batches(config: EvalConfig, goal: Problem, dataset: Dataset) -> tf.data.Dataset:
     """Returns batches (images, labels) in one pass over `num_evaluated` examples."""
+    _warn_of_crop(goal, dataset)
     batches = input_pipeline.evaluation_batches(
         dataset,
         preprocessing_factory.get_preprocessing(goal.preprocessing, is_training=False),
@@ -85,6 +88,22 @@ def naming_bad_records(
     files, shape = (dataset.files, dataset.image_shape) if dataset else ((), records.ANY_SHAPE)
     with records.naming_damage(files, labels, shape):
         yield
+
+
+def _warn_of_crop(goal: Problem, dataset: Dataset) -> None:
+    """Warns if the preprocessing cuts a small part out of the images."""
+    *shape, _ = dataset.image_shape
+    are_alike = None not in shape
+    if not are_alike:
+        shape = records.typical_shape(dataset.files)
+    if not shape:
+        return
+    crop = preprocessing_factory.describe_crop(goal.preprocessing, *shape, goal.image_size)
+    remedy = "give a larger image size"
+    if not are_alike:
+        remedy = f"convert them with --raw_pixel=True --resize_dimen={goal.image_size}"
+    if crop:
+        logging.warning("%s: %s; to see all of them, %s", dataset.name, crop, remedy)
 
 
 def _shift_labels(batches: tf.data.Dataset, offset: int, num_classes: int) -> tf.data.Dataset:

@@ -86,6 +86,43 @@ def test_a_label_outside_the_classes_is_named_with_the_record(tmp_path):
         labels_of(config, found, 1)
 
 
+def _pictures(folder, size):
+    """Records of five pictures, of sizes around `size`."""
+    height, width = size
+    with records.record_writer(str(folder / "train-00000-of-00001")) as writer:
+        for more in range(-2, 3):
+            shape = height + more, width + more, 3
+            pixels = bytes(shape[0] * shape[1] * shape[2])
+            writer.write(records.ImageRecord(pixels, "raw", *shape, 1).serialize())
+    (folder / "labels.txt").write_text("1:rose\n2:tulip\n")
+    return dataset_factory.get_dataset("images", "train", str(folder))
+
+
+@pytest.mark.parametrize("config_class", [EvalConfig, TrainConfig])
+def test_a_crop_of_less_than_a_quarter_of_the_area_is_warned_of(tmp_path, caplog, config_class):
+    options = {"dataset_name": "images", "batch_size": 2, "data_dir": str(tmp_path)}
+    config = config_class(net="cifarnet", **options)
+    labels_of(config, _pictures(tmp_path, (128, 96)), 1)
+    assert caplog.messages == [
+        "images: preprocessing cifarnet cuts 32 x 32 pixels out of images of 128 x 96, "
+        "8.3 % of their area; to see all of them, convert them with --raw_pixel=True "
+        "--resize_dimen=32"
+    ]
+    caplog.clear()
+    labels_of(config, _pictures(tmp_path, (64, 64)), 1)  # a quarter
+    config = config_class(net="inception_v1", image_size=32, **options)
+    labels_of(config, _pictures(tmp_path, (128, 96)), 1)  # it resizes
+    assert not caplog.messages
+
+
+def test_a_crop_of_images_of_one_size_is_warned_of(dataset, caplog):
+    labels_of(EvalConfig(dataset_name="mnist", net="lenet", image_size=12), dataset, 1)
+    assert caplog.messages == [
+        "mnist: preprocessing lenet cuts 12 x 12 pixels out of images of 28 x 28, "
+        "18 % of their area; to see all of them, give a larger image size"
+    ]
+
+
 def test_synthetic_batches_need_no_records():
     config = TrainConfig(dataset_name="mnist", net="mlp", batch_size=4)
     made = batches.training_batches(config, problem.resolve(config), None, 0)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from inception.training import trained
 from slim.conversion import picture_reader
@@ -24,6 +25,10 @@ def label(location: str, image: str, top_k: int, *, averages: bool) -> list[tupl
     """
     found = trained.load(location, averages=averages)
     pixels = _pixels(image, catalog.get_spec(found.net).channels)
+    height, width, _ = pixels.shape
+    crop = preprocessing_factory.describe_crop(found.preprocessing, height, width, found.image_size)
+    if crop:
+        logging.warning("%s: %s; resize it if the net was trained on resized ones", image, crop)
     preprocessing = preprocessing_factory.get_preprocessing(found.preprocessing, is_training=False)
     batch = preprocessing.apply(pixels, found.image_size, seed=tf.zeros([2], tf.int64))[tf.newaxis]
     probabilities = tf.nn.softmax(found.model()(batch))[0].numpy()

@@ -23,6 +23,7 @@ from slim.datasets.decoding import ANY_SHAPE, BOX_SIDES, EncodedImage, ImageShap
 
 _COUNTS_FILE = "counts.json"
 _SAMPLED_FILES, _SAMPLED_BYTES = 64, 4096
+_SAMPLED_IMAGES = 9
 _ANY_HEADER = 32  # added to the window size: zlib then reads its own format and gzip's
 _FRAME_BYTES = 16  # of a record besides its data: length (8), checksums of length and data (4, 4)
 _COLORSPACES = {1: "Grayscale", 3: "RGB"}
@@ -121,6 +122,19 @@ def sample_digest(paths: Sequence[str]) -> str:
             file.seek(max(0, os.path.getsize(path) - _SAMPLED_BYTES))
             digest.update(file.read(_SAMPLED_BYTES))
     return digest.hexdigest()[:16]
+
+
+def typical_shape(paths: Sequence[str]) -> tuple[int, int] | None:
+    """Returns the median height and width of the first images; None if they cannot be read."""
+    first = tf.data.TFRecordDataset(paths).take(_SAMPLED_IMAGES)
+    try:
+        shapes = [parse_example(record)[0].shape[:2] for record in first]
+    except (tf.errors.DataLossError, tf.errors.InvalidArgumentError):
+        return None  # whoever reads the records names the fault
+    if not shapes:
+        return None
+    height, width = (sorted(sides)[len(sides) // 2] for sides in zip(*shapes, strict=True))
+    return height, width
 
 
 def find_damage(

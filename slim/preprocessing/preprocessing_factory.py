@@ -56,6 +56,31 @@ _PREPROCESSING: dict[str, tuple[Preprocessing, Preprocessing]] = {  # for traini
 }
 
 
+_CROPPING = ("cifarnet", "lenet", "unit")  # cut pixels out of the image and never resize
+_LITTLE = 0.25  # of an image's area
+
+
+def describe_crop(name: str, height: int, width: int, size: int) -> str:
+    """Says what a preprocessing cuts out of an image if that is less than a quarter of its area.
+
+    Args:
+      name: of the preprocessing.
+      height: of the image in pixels.
+      width: of the image in pixels.
+      size: side of the preprocessed image in pixels.
+
+    Returns:
+      The beginning of a warning, or "".
+    """
+    share = min(size, height) * min(size, width) / (height * width)
+    if name not in _CROPPING or share >= _LITTLE:
+        return ""
+    return (
+        f"preprocessing {name} cuts {size} x {size} pixels out of images of "
+        f"{height} x {width}, {100 * share:.2g} % of their area"
+    )
+
+
 def get_preprocessing(name: str, is_training: bool) -> Preprocessing:
     """Returns the preprocessing of a name; ValueError lists the allowed names."""
     if name not in _PREPROCESSING:
