@@ -160,6 +160,7 @@ def _collect(
         raise ValueError(reason) from error
     for shard in written:
         set_broken(os.path.basename(shard.path), shard.broken)
+        local.tell_warnings(shard)
     records.store_counts({shard.path: shard.count for shard in written})
     bar.advance(task, len(written))
 

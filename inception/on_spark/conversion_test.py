@@ -11,6 +11,7 @@ from inception.on_spark import conversion
 from inception.testing.programs import run_program
 from slim.conversion import convert as convert_module
 from slim.datasets import images
+from slim.testing import with_extraneous_bytes
 from terngrad.testing import spark as sparks
 
 pytestmark = pytest.mark.slow
@@ -40,11 +41,18 @@ def convert(pictures, folder, *flags):
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
-def test_the_files_are_equal_and_a_missing_one_is_written_again(pictures, tmp_path, monkeypatch):
+def test_the_files_are_equal_and_a_missing_one_is_written_again(
+    pictures, tmp_path, monkeypatch, capsys
+):
     sparks.skip_without_spark()
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    path = pictures / "cats" / "3.jpg"
+    path.write_bytes(with_extraneous_bytes(path.read_bytes()))
     here = convert(pictures, tmp_path / "here")
+    warning = f"{path}: Corrupt JPEG data: "
+    assert capsys.readouterr().out.count(warning) == 1
     there = convert(pictures, tmp_path / "there", f"--spark={sparks.LOCAL_CLUSTER}")
+    assert capsys.readouterr().out.count(warning) == 1
     assert here == there
     (tmp_path / "there" / "train-00001-of-00003").unlink()
     assert convert(pictures, tmp_path / "there", f"--spark={sparks.LOCAL_CLUSTER}") == here

@@ -44,6 +44,7 @@ def write_shards(
     for shard in written_shards(shares, source, options, lambda done: bar.advance(task, done)):
         set_broken(os.path.basename(shard.path), shard.broken)
         records.store_counts({shard.path: shard.count})
+        tell_warnings(shard)
 
 
 class Shard(NamedTuple):
@@ -53,11 +54,19 @@ class Shard(NamedTuple):
       path: its path.
       count: number of its records.
       broken: a line for each image that it is without.
+      warnings: lines about images that were read ahead or are in it.
     """
 
     path: str
     count: int
     broken: list[str]
+    warnings: list[str]
+
+
+def tell_warnings(shard: Shard) -> None:
+    """Prints the lines about images that are not as they should be."""
+    for line in shard.warnings:
+        print(line, flush=True)
 
 
 def written_shards(
@@ -70,7 +79,8 @@ def written_shards(
 
     `tell_done` takes how many images more are written.
     """
-    read = functools.partial(_read, source, options.skip_broken)
+    warnings: list[str] = []
+    read = functools.partial(_read, source, options.skip_broken, warnings.append)
     num_threads = options.num_threads or len(os.sched_getaffinity(0))
     with concurrent.futures.ThreadPoolExecutor(num_threads) as pool:
         calls = (call for share in shares.values() for call in _calls(share, source.at_once))
@@ -86,19 +96,23 @@ def written_shards(
                             writer.write(record)
                             count += 1
                     tell_done(len(call))
-            yield Shard(path, count, broken)
+            told = list(warnings)
+            del warnings[: len(told)]  # threads may have added others
+            yield Shard(path, count, broken, told)
 
 
-def _read(source: Source, skip_broken: bool, places: Sequence[int]) -> list[bytes | str]:
+def _read(
+    source: Source, skip_broken: bool, warn: Callable[[str], None], places: Sequence[int]
+) -> list[bytes | str]:
     """Returns the serialized records of some images, or why an image is broken."""
     try:
-        return [record.serialize() for record in source.records(places)]
+        return [record.serialize() for record in source.records(places, warn)]
     except ValueError as error:
         if not skip_broken:
             raise ValueError(f"{error}; --skip_broken leaves such pictures out") from None
         if len(places) == 1:
             return [str(error)]
-    return [_read(source, skip_broken, [place])[0] for place in places]
+    return [_read(source, skip_broken, warn, [place])[0] for place in places]
 
 
 def _calls(share: Sequence[int], at_once: int) -> Iterator[Sequence[int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -34,8 +34,12 @@ class Source(Protocol):
     def part(self, places: Sequence[int]) -> Source:
         """Returns some of the images, in this order, as another process needs them."""
 
-    def records(self, places: Sequence[int]) -> Iterator[ImageRecord]:
+    def records(self, places: Sequence[int], warn: Callable[[str], None]) -> Iterator[ImageRecord]:
         """Yields the records of some images; several threads call it at once.
+
+        Args:
+          places: the images.
+          warn: is called with a line about an image that is not as it should be.
 
         Raises:
           ValueError: an image is broken; the text says which one and why.
@@ -65,8 +69,9 @@ class ArraySource:
         """See base class."""
         return ArraySource(self._images[places], self._labels[places], self._info)
 
-    def records(self, places: Sequence[int]) -> Iterator[ImageRecord]:
+    def records(self, places: Sequence[int], warn: Callable[[str], None]) -> Iterator[ImageRecord]:
         """See base class."""
+        del warn
         encoded = tf.io.encode_png(self._images[places], self._info.png_compression).numpy()
         for place, png in zip(places, encoded, strict=True):
             label = int(self._labels[place])
@@ -98,7 +103,7 @@ class PictureSource:
         items = [self._pictures.items[place] for place in places]
         return PictureSource(dataclasses.replace(self._pictures, items=items), self._form)
 
-    def records(self, places: Sequence[int]) -> Iterator[ImageRecord]:
+    def records(self, places: Sequence[int], warn: Callable[[str], None]) -> Iterator[ImageRecord]:
         """See base class."""
         for place in places:
             picture = self._pictures.items[place]
@@ -109,7 +114,7 @@ class PictureSource:
             except (OSError, ValueError) as error:
                 raise ValueError(f"{picture.place}: {error}") from None
             if stored.warning:
-                print(f"{picture.place}: {stored.warning}; encoded anew", flush=True)
+                warn(f"{picture.place}: {stored.warning}; encoded anew")
             yield ImageRecord(
                 stored.encoded,
                 stored.format,
