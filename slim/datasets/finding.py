@@ -60,8 +60,8 @@ def find_files(name: str, split: str, data_dir: str) -> tuple[str, ...]:
         )
     if len(found) > 1:
         raise ValueError(f"{data_dir} holds {' and '.join(sorted(found))}; keep one set")
-    ((total, shards),) = found.items()
-    if len(shards) < (expected := _num_shards(total)):
+    ((pattern, shards),) = found.items()
+    if len(shards) < (expected := _num_shards(pattern)):
         logging.warning("%s holds %d of %d %s shards", data_dir, len(shards), expected, split)
     return tuple(os.path.join(data_dir, name) for name in shards)
 
