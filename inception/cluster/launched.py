@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from inception.cluster.watch import watching
 from inception.cluster.workers import Workers
@@ -52,6 +52,7 @@ def _meeting_late(
     """Workers that meet when they connect, because Horovod talks through TensorFlow operations."""
     rank, pulse = transport.rank, Pulse()
     unsaid: dict[str, str] = {}
+    at_loss: list[Callable[[], str]] = []
     met: list[Workers] = []
 
     def agree(facts: Mapping[str, str]) -> None:
@@ -62,12 +63,15 @@ def _meeting_late(
 
     def connect() -> Connection:
         hosts, peers = _meet(rank, gather, cluster)
-        joining = watching(cluster, hosts, rank, peers, lambda: transport, pulse=pulse)
+        joining = watching(
+            cluster, hosts, rank, peers, lambda: transport, pulse=pulse, at_loss=at_loss
+        )
         met.append(stack.enter_context(joining))
         agree(unsaid)
         return transport
 
-    return Workers(rank, transport.size, cluster.split_data, connect, agree, pulse)
+    size, split = transport.size, cluster.split_data
+    return Workers(rank, size, split, connect, agree, pulse, at_loss=at_loss)
 
 
 def _meet(

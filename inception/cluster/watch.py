@@ -9,6 +9,7 @@ from types import MappingProxyType
 from inception.cluster.workers import Workers
 from inception.flags.cluster import ClusterConfig
 from terngrad.cluster.channel import Peer
+from terngrad.cluster.membership import end_process
 from terngrad.cluster.pulse import Pulse
 from terngrad.exchange import watching as exchange_watching
 from terngrad.exchange.connection import Connection
@@ -25,13 +26,19 @@ def watching(
     pulse: Pulse | None = None,
     doors: Mapping[int, str] = MappingProxyType({}),
     facts: Mapping[str, str] = MappingProxyType({}),
+    at_loss: list[Callable[[], str]] | None = None,
 ) -> Iterator[Workers]:
     """Watches the other workers until the end of the block.
 
-    For `doors` see `Membership`. The workers compare `facts` whenever they compare others.
+    For `doors` see `Membership`, for `at_loss` see `Workers`. The workers compare `facts` whenever
+    they compare others.
     """
     pulse, secs = pulse or Pulse(), cluster.worker_timeout_secs
-    watched = exchange_watching.watching(hosts, rank, peers, secs, pulse=pulse, doors=doors)
+    acts = [] if at_loss is None else at_loss
+    end = lambda message: end_process("; ".join([message, *filter(None, (act() for act in acts))]))
+    watched = exchange_watching.watching(
+        hosts, rank, peers, secs, pulse=pulse, doors=doors, on_loss=end
+    )
     with watched as membership:
         agree = lambda more: membership.agree({**facts, **more})
-        yield Workers(rank, len(hosts), cluster.split_data, connect, agree, pulse)
+        yield Workers(rank, len(hosts), cluster.split_data, connect, agree, pulse, at_loss=acts)

@@ -26,6 +26,8 @@ class Workers:
         InterruptionError: one of them came or went.
       pulse: how far this one is, for the others to see.
       aggregated: of how many of them the gradients make a step; 0 = of all.
+      at_loss: called in turn where the loss of another one ends this one at once, without its main
+        thread; each returns what the last line shall say of it.
     """
 
     rank: int = 0
@@ -35,6 +37,7 @@ class Workers:
     agree: Callable[[Mapping[str, str]], None] = lambda facts: None
     pulse: Pulse = dataclasses.field(default_factory=Pulse)
     aggregated: int = 0
+    at_loss: list[Callable[[], str]] = dataclasses.field(default_factory=list)
 
     @property
     def batches_per_step(self) -> int:

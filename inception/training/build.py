@@ -28,6 +28,7 @@ from terngrad.training.last_batch import LastBatch
 from terngrad.training.memory import Memory
 from terngrad.training.optimizers import Optimizer, make_optimizer
 from terngrad.training.runner import Runner
+from terngrad.training.sequence_lock import SequenceLock
 from terngrad.training.step import TrainStep
 
 
@@ -46,6 +47,7 @@ class Training:
       kernel_choice: kernels that write and read codes.
       memory: the codecs' memory of this process' nodes.
       last_batch: the batch of the last step; None if no step is repeated.
+      sequence: allows copies of the state while steps wait for other processes.
     """
 
     classifier: Classifier
@@ -58,6 +60,7 @@ class Training:
     kernel_choice: Choice
     memory: Memory
     last_batch: LastBatch | None
+    sequence: SequenceLock
 
     def traffic(self, codecs: Sequence[Codec]) -> list[Payload]:
         """Returns the bytes that this process exchanges in a step, by variable.
@@ -105,15 +108,18 @@ def build_training(
     save_request = tf.Variable(0.0, trainable=False) if memory.variables else None
     last_batch = LastBatch(step) if connection and connection.repeats_steps else None
     take = last_batch.take if last_batch else next
+    sequence = SequenceLock()
+    noted = sequence if connection else None
 
     def make_runner(codecs: Sequence[Codec], held: Memory | None = None) -> Runner:
         parts = (codecs, exchange, optimizer, schedule, averages, step, config.seed, devices, held)
-        make_step = functools.partial(TrainStep, save_request=save_request)
+        make_step = functools.partial(TrainStep, save_request=save_request, sequence=noted)
+        make = functools.partial(Runner, take=take, sequence=noted)
         follower = None
         if connection:
             bystander = make_step(Bystander(classifier), *parts)
-            follower = Runner(bystander, codecs, on_batch, is_observable=False, take=take)
-        return Runner(make_step(classifier, *parts), codecs, on_batch, follower, take=take)
+            follower = make(bystander, codecs, on_batch, is_observable=False)
+        return make(make_step(classifier, *parts), codecs, on_batch, follower)
 
     runner = float_runner = make_runner(codecs, memory)
     if config.has_float_epochs:
@@ -131,6 +137,7 @@ def build_training(
         choice,
         memory,
         last_batch,
+        sequence,
     )
 
 

@@ -1,13 +1,11 @@
 """One run of a training program, alone or as one of several workers."""
 
-import contextlib
 import dataclasses
 import os
 import signal
 import sys
 from collections.abc import Iterator
 
-import numpy as np
 import tensorflow as tf
 
 from inception import app
@@ -17,9 +15,10 @@ from inception.training.batches import training_batches
 from inception.training.looping import ENDLESS, run_loop, say
 from inception.training.preparation import Ready, synchronize
 from inception.training.problem import Problem
-from inception.training.restoring import memory_folder, tell_cleared
+from inception.training.restoring import tell_cleared
+from inception.training.saving import Saver
 from slim.datasets.dataset_factory import Dataset
-from terngrad.cluster.channel import DifferenceError, FinishedError, MembershipError
+from terngrad.cluster.channel import DifferenceError
 from terngrad.exchange.connection import InterruptionError
 from terngrad.training import checkpoints
 from terngrad.training.loop import StopRequest
@@ -42,12 +41,14 @@ def train(ready: Ready, unbegun: str = "") -> None:
     """
     training = ready.training
     # Handles signals to the end, so that a stop while others save does not make them fail.
-    end = lambda stop: app.end_at_once(stop, unbegun)
-    with StopRequest(end if ready.connection is None else None) as stop, _saving_at_a_loss(ready):
-        checkpoint, stopped = _run(ready, stop)
+    end, saver = (lambda stop: app.end_at_once(stop, unbegun)), Saver(ready)
+    ready.workers.at_loss.append(saver.save_copy)
+    stop = StopRequest(stuck=saver.save_while_stuck) if ready.connection else StopRequest(end)
+    with stop, saver.at_a_loss(stop):
+        checkpoint, stopped = _run(ready, stop, saver)
         ready.stopped.assign(int(stopped))
         _compare_copies(ready)
-        checkpoint = checkpoint or _save(ready, step=int(training.step))
+        checkpoint = checkpoint or saver.save(int(training.step))
     if stopped:
         asked = stop.signal.name if stop.signal else "another worker was asked to stop"
         say(f"{asked}: {how_to_go_on(checkpoint) if checkpoint else _CHIEF_SAVED}.")
@@ -58,7 +59,7 @@ def train(ready: Ready, unbegun: str = "") -> None:
         ready.lock.close()
 
 
-def _run(ready: Ready, stop: StopRequest) -> tuple[str | None, bool]:
+def _run(ready: Ready, stop: StopRequest, saver: Saver) -> tuple[str | None, bool]:
     """See `Loop.run`."""
     config, training, step = ready.config, ready.training, int(ready.training.step)
     stepper = SynchronousStepper(
@@ -71,30 +72,7 @@ def _run(ready: Ready, stop: StopRequest) -> tuple[str | None, bool]:
         regain=lambda: _regained(ready),
         is_stopped=lambda: bool(ready.stopped.numpy()),
     )
-    return run_loop(ready, stepper, lambda step: _save(ready, step), training.traffic, stop)
-
-
-@contextlib.contextmanager
-def _saving_at_a_loss(ready: Ready) -> Iterator[None]:
-    """Saves the steps made so far if a worker or ps is lost for good within the block."""
-    try:
-        yield
-    except FinishedError:
-        raise
-    except MembershipError as error:
-        try:
-            saved = _save(ready, int(ready.training.step)) if _is_finite(ready) else None
-        except OSError as second:
-            raise MembershipError(f"{error}; nothing is saved: {second}") from error
-        if saved is None:
-            raise
-        raise MembershipError(f"{error}; saved {saved}") from error
-
-
-def _is_finite(ready: Ready) -> bool:
-    """Returns whether the state is finite: a worker may be lost because the training diverged."""
-    values = (v.numpy() for v in ready.training.state.values() if v.dtype.is_floating)
-    return all(np.isfinite(value).all() for value in values)
+    return run_loop(ready, stepper, saver.save, training.traffic, stop)
 
 
 def how_to_go_on(saved: str) -> str:
@@ -155,22 +133,6 @@ def _compare_copies(ready: Ready) -> None:
             return
         except InterruptionError:  # a worker that is behind needs the state of the others
             synchronize(ready)
-
-
-def _save(ready: Ready, step: int) -> str | None:
-    """Saves, if this is the chief or, after its loss, the first worker that is left.
-
-    Every worker saves the memory of its own codecs.
-    """
-    config = ready.config
-    folder = memory_folder(config, ready.workers.rank)
-    ready.training.memory.save(folder, step, config.keep_checkpoints)
-    if ready.connection and not ready.connection.leads:
-        return None
-    os.makedirs(config.train_dir, exist_ok=True)
-    return checkpoints.save(
-        config.train_dir, ready.training.state, step, config.keep_checkpoints, ready.settings
-    )
 
 
 def _runner_at(ready: Ready, step: int) -> tuple[Runner, int]:

@@ -75,6 +75,18 @@ class Connection(abc.ABC):
         """Whether the failed step can be repeated after `synchronize`."""
         return False
 
+    @property
+    def version(self) -> int:
+        """Changes before `synchronize` changes the state."""
+        return 0
+
+    def give_up(self, why: str) -> None:
+        """Ends the training of all processes if its steps wait for a lost one.
+
+        This process was asked to end meanwhile, and has saved what it has.
+        """
+        del why
+
     def follows(self, step: int) -> bool:
         """Whether the others make a step without this process, which then skips its batch."""
         del step

@@ -6,8 +6,8 @@ import tensorflow as tf
 from tensorflow.python.framework import ops  # only this module knows the current function
 
 
-def unordered(result: tf.Tensor) -> tf.Tensor:
-    """Lets the operation that yields `result` start as soon as its input is ready.
+def unordered(result: tf.Tensor | tf.Operation) -> tf.Tensor | tf.Operation:
+    """Lets an operation, or that which yields a tensor, start as soon as its input is ready.
 
     tf.function would run such operations one after the other, in the order in which they were
     traced, so that none could run while another waits for its gradients.
@@ -17,5 +17,5 @@ def unordered(result: tf.Tensor) -> tf.Tensor:
     graph = ops.get_default_graph()
     dependencies = getattr(graph, "experimental_acd_manager", None)
     if dependencies is not None:
-        dependencies.run_independently(result.op)
+        dependencies.run_independently(getattr(result, "op", result))
     return result

@@ -23,6 +23,7 @@ from terngrad.training.stepper import Stepper
 from terngrad.training.summaries import SummaryWriter
 
 _LONGEST_CALL_SECS = 1.0  # so that a signal is answered soon
+_STUCK_SECS = 2.0  # after a signal; then the steps under way may wait for a lost process
 
 
 class StopRequest(contextlib.AbstractContextManager):
@@ -32,36 +33,54 @@ class StopRequest(contextlib.AbstractContextManager):
       signal: the signal of the request; None if there is none.
     """
 
-    def __init__(self, end: Callable[[signal.Signals], NoReturn] | None = None) -> None:
+    def __init__(
+        self,
+        end: Callable[[signal.Signals], NoReturn] | None = None,
+        stuck: Callable[[signal.Signals, threading.Event], None] | None = None,
+    ) -> None:
         """Starts without a request.
 
         Args:
           end: ends the process at a signal before its first step, when there is nothing to save and
             nobody to tell. It is called in a thread of its own: compiling may keep the main thread
             in TensorFlow for long. None = a request then, too.
+          stuck: called in that thread if the block of this object has not ended 2 s after the first
+            request; gets the signal, and an event that is set when the block ends. The process is
+            perhaps killed soon, while its steps wait for another one.
         """
         self.signal: signal.Signals | None = None
         self._before: dict = {}
-        self._end = end
-        self._watched: int | None = None  # writes to the thread that calls `end`
+        self._end, self._stuck = end, stuck
+        self._has_stepped = False
+        self._is_over = threading.Event()
+        self._watched: int | None = None  # writes to the thread that calls `end` and `stuck`
 
     def __enter__(self) -> StopRequest:
         """Installs the signal handlers."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
                 self._before[number] = signal.signal(number, self._request)
-        if self._end:
+        if self._end or self._stuck:
             self._watch()
         return self
 
     def __exit__(self, *exception) -> None:
         """Restores the previous signal handlers."""
-        self.first_step_is_made()
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        self._is_over.set()
+        self._restore()
 
     def first_step_is_made(self) -> None:
         """Lets later signals be requests, also where there is an `end`."""
+        self._has_stepped = True
+        if not self._stuck:
+            self._unwatch()
+
+    def _restore(self) -> None:
+        self._unwatch()
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _unwatch(self) -> None:
         if self._watched is not None:
             signal.set_wakeup_fd(-1)
             os.close(self._watched)
@@ -77,13 +96,18 @@ class StopRequest(contextlib.AbstractContextManager):
     def _await_signal(self, signals: int) -> None:
         with open(signals, "rb", buffering=0) as file:
             while number := file.read(1):
-                if number[0] in self._before:
+                if number[0] not in self._before:
+                    continue
+                if self._end and not self._has_stepped:
                     self._end(signal.Signals(number[0]))
+                if self._stuck and not self._is_over.wait(_STUCK_SECS):
+                    self._stuck(signal.Signals(number[0]), self._is_over)
+                    return
 
     def _request(self, number: int, frame) -> None:
         del frame
         if self.signal:  # the second signal restores the handlers, so that a third ends at once
-            self.__exit__()
+            self._restore()
         self.signal = signal.Signals(number)
 
 

@@ -63,16 +63,20 @@ class Memory:
         for variable in self.variables.values():
             variable.assign(tf.zeros_like(variable))
 
-    def save(self, directory: str, step: int, keep: int) -> None:
+    def save(
+        self, directory: str, step: int, keep: int, values: checkpoints.State | None = None
+    ) -> None:
         """Writes a checkpoint of the memory, if there is any; see `checkpoints.save`.
 
         Call this before writing the training's own checkpoint of the step. It keeps one more than
         `keep`: a process that is killed between the two calls still has the memory that belongs to
-        the training's newest checkpoint.
+        the training's newest checkpoint. It writes the `values` of the variables' names; None =
+        their own.
         """
         if self.variables and step:
             os.makedirs(directory, exist_ok=True)
-            checkpoints.save(directory, self.variables, step, keep + 1 if keep else 0)
+            saved = {name: (values or self.variables)[name] for name in self.variables}
+            checkpoints.save(directory, saved, step, keep + 1 if keep else 0)
 
     def restore(self, directory: str, step: int) -> str:
         """Loads the memory of a step, or clears it; returns why it was cleared, or ""."""

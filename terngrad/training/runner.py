@@ -8,6 +8,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from terngrad.codecs.codec import Codec
+from terngrad.training.sequence_lock import SequenceLock
 from terngrad.training.step import Losses, StepResult, TrainStep
 
 
@@ -59,13 +60,14 @@ class Runner:
         *,
         is_observable: bool = True,
         take: Callable[[Iterator], tuple[tf.Tensor, ...]] = next,
+        sequence: SequenceLock | None = None,
     ) -> None:
         """Compiles `step`, which exchanges its gradients with `codecs`.
 
-        Takes each batch with `take`, and then calls `on_batch` from any thread. For the other
-        arguments see class.
+        Takes each batch with `take`, and then calls `on_batch` from any thread. `sequence` learns
+        when a step is done. For the other arguments see class.
         """
-        self._step = step
+        self._step, self._sequence = step, sequence
         self._on_batch, self._take_batch = on_batch, take
         self.is_observable = is_observable
         self.follower = follower
@@ -117,7 +119,11 @@ class Runner:
     def _make(self, batches) -> StepResult:
         batch = self._next(batches)
         with tf.control_dependencies(batch):  # a follower ignores its batch, but must take it
-            return self._take(*batch)
+            result = self._take(*batch)
+        if self._sequence:
+            with tf.control_dependencies([result.stop]):  # a function ends after all its updates
+                self._sequence.end()
+        return result
 
     def _next(self, batches) -> tuple[tf.Tensor, tf.Tensor]:
         batch = self._take_batch(batches)

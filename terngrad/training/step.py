@@ -18,6 +18,7 @@ from terngrad.training.memory import Memories, Memory, no_memories
 from terngrad.training.nodes import compute_nodes, draw_keys, exchange_nodes, seed_of_draws, spread
 from terngrad.training.optimizers import Optimizer
 from terngrad.training.schedules import Schedule
+from terngrad.training.sequence_lock import SequenceLock
 
 
 class Aggregate(NamedTuple):
@@ -68,6 +69,7 @@ class TrainStep:
         memory: Memory | None = None,
         *,
         save_request: tf.Variable | None = None,
+        sequence: SequenceLock | None = None,
     ) -> None:
         """Combines the parts.
 
@@ -85,6 +87,8 @@ class TrainStep:
           save_request: float32 scalar that all steps of a process share. It is 1 from
             `request_save` until all processes save, after the same step, each its own memory.
             None = the processes do not save together.
+          sequence: learns when the updates of a step begin; None = nobody copies the state
+            meanwhile.
         """
         self._classifier = classifier
         self._codecs = codecs
@@ -98,6 +102,7 @@ class TrainStep:
         self._memory = memory or Memory(codecs, exchange.first_node, exchange.local_nodes)
         self._stop = tf.Variable(0.0, trainable=False)
         self._save = save_request
+        self._sequence = sequence
 
     def request_stop(self) -> None:
         """Tells all processes in the next step that this one was asked to stop."""
@@ -135,15 +140,35 @@ class TrainStep:
         rate = self._schedule(step)
         awaited = self._exchange.awaited(gradients)
         with self._exchange.settled(), tf.control_dependencies(awaited):
+            if self._sequence:
+                aggregate = self._begin_updates(aggregate, step)
+                statistics = self._sequence.begin(statistics, step)
             self._update(aggregate, rate, step)
             for variable, value in zip(self._classifier.state.values(), statistics, strict=True):
                 variable.assign(value)
             self._memory.assign(self._remembered(aggregate))
             if self.saves_together:
                 self._save.assign(tf.where(save, 0.0, self._save))
-            self._step.assign_add(1)
+            with tf.control_dependencies(_results(aggregate)):  # part of the updates, see `begin`
+                self._step.assign_add(1)
             self._exchange.count_step()
         return StepResult(shared, stop, save, rate, gradients[0], aggregate)
+
+    def _begin_updates(self, aggregate: Aggregate, step: tf.Tensor) -> Aggregate:
+        """Returns the aggregate; what is computed from a bucket's part comes after `begin`."""
+        means, kept = list(aggregate.means), list(aggregate.kept)
+        sums = {bucket.variables: bucket for bucket in aggregate.sums}
+        for i, codec in enumerate(self._codecs):
+            bucket = sums.get(codec.variables)
+            results = [bucket.words] if bucket else [means[v] for v in codec.variables]
+            noted = iter(self._sequence.begin([*results, *tf.nest.flatten(kept[i])], step))
+            if bucket:
+                sums[codec.variables] = bucket._replace(words=next(noted))
+            else:
+                for variable in codec.variables:
+                    means[variable] = next(noted)
+            kept[i] = tf.nest.pack_sequence_as(kept[i], list(noted))
+        return aggregate._replace(means=means, sums=list(sums.values()), kept=kept)
 
     def _update(self, aggregate: Aggregate, rate: tf.Tensor, step: tf.Tensor) -> None:
         """Updates the variables and their moving averages."""
@@ -182,6 +207,12 @@ class TrainStep:
         if not self._classifier.state:
             return []
         return self._exchange.mean(states, "moving statistics")
+
+
+def _results(aggregate: Aggregate) -> list[tf.Tensor]:
+    """Returns all that variables are updated with."""
+    means = [mean for mean in aggregate.means if mean is not None]
+    return [*means, *(bucket.words for bucket in aggregate.sums)]
 
 
 def exchange_gradients(

@@ -83,6 +83,16 @@ class ParameterServerConnection(Connection):
         """See base class."""
         return self._client.interrupted
 
+    @property
+    def version(self) -> int:
+        """See base class."""
+        return self._client.steps.view.number
+
+    def give_up(self, why: str) -> None:
+        """See base class."""
+        if self.was_interrupted():
+            self._client.give_up(why)
+
     def follows(self, step: int) -> bool:
         """See base class."""
         return self._client.follows(step)

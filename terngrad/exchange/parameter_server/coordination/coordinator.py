@@ -301,7 +301,7 @@ class Coordinator:
         """Ends the training because a worker failed, unless the worker was only joining."""
         if self._of.view is None or worker in self._roster.those(JOINED):
             blame = "" if is_shared else f"{self._roster.name(worker)} failed: "
-            self._end(patience.End(f"{blame}{why}", [worker]))
+            self._end(patience.End(f"{blame}{why}", [] if is_shared else [worker]))
         else:
             self._all_gather.forget(worker)
 

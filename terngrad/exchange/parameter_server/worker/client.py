@@ -24,6 +24,7 @@ END_SECS = 5.0  # in which a worker tells all ps that it ends, and waits for the
 _LONGEST_BEAT_SECS = 1.0
 _BEATS = 4  # fewest heartbeats in the time-out
 _LOOK_SECS = 0.2
+_GIVE_UP_SECS = 2.0  # for the answer of ps 0
 
 
 class Client:
@@ -165,6 +166,14 @@ class Client:
         """Makes the next steps wait for this worker, if steps are made without some workers."""
         if self.spares:
             self.meeting.insist()
+
+    def give_up(self, why: str) -> None:
+        """Ends the training of all workers; without ps 0, if that is lost, of this one."""
+        self.meeting.fail(why, is_shared=True)
+        deadline = time.monotonic() + _GIVE_UP_SECS
+        while not self.failure and time.monotonic() < deadline:
+            time.sleep(_LOOK_SECS)
+        self._lose(why)
 
     def close(self, *, is_done: bool, why: str = "") -> None:
         """Ends all streams.

@@ -1,0 +1,144 @@
+"""Saves a training: between steps, at a loss, and while its steps wait for another worker."""
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from inception.training.looping import say
+from inception.training.preparation import Ready
+from inception.training.restoring import memory_folder
+from terngrad.cluster.channel import FinishedError, MembershipError
+from terngrad.training import checkpoints
+from terngrad.training.divergence import NotFiniteError
+from terngrad.training.loop import StopRequest
+
+_LOOK_SECS = 1.0
+_LONGEST_SAVE_SECS = 60.0  # of the main thread, which may save when a loss ends this process
+
+
+class Saver:
+    """Saves the training of this process; any thread may call.
+
+    The chief writes its checkpoints, or after its loss the first worker that is left. Every worker
+    saves the memory of its own codecs.
+    """
+
+    def __init__(self, ready: Ready) -> None:
+        """Saves nothing yet."""
+        self._ready = ready
+        self._saving = threading.Lock()
+        self._last: tuple[int, str | None] | None = None  # step and result of the last save
+        if ready.checkpoint:
+            self._last = checkpoints.step_of(ready.checkpoint), ready.checkpoint
+
+    def save(self, step: int) -> str | None:
+        """Saves the present state, of this step; returns the checkpoint's path if this one saves.
+
+        Raises:
+          NotFiniteError, OSError: see `checkpoints.save`.
+        """
+        with self._saving:
+            return self._save(step, self._ready.training.state)
+
+    def save_copy(self) -> str:
+        """Saves the state from beside the thread that trains; returns what to say of it.
+
+        That is "" if another worker writes the checkpoint.
+        """
+        if not self._saving.acquire(timeout=_LONGEST_SAVE_SECS):
+            return self._unsaved("another save takes too long")
+        try:
+            return self._copy()
+        except (NotFiniteError, OSError) as error:
+            return self._unsaved(str(error))
+        finally:
+            self._saving.release()
+
+    def save_while_stuck(self, number: signal.Signals, is_over: threading.Event) -> None:
+        """Saves and says so while the steps wait for another worker, until the training is over.
+
+        Where that worker is known to be lost, the training of all then ends.
+
+        Args:
+          number: the signal because of which this process must end.
+          is_over: whether the main thread has saved.
+        """
+        ready, said = self._ready, None
+        why = f"worker {ready.workers.rank} was asked to end by {number.name}, and another is lost"
+        while not is_over.is_set():
+            text = self.save_copy()
+            if text != said and not is_over.is_set():
+                rest = "; waits for the other workers"
+                say(f"{number.name}: {text}{rest}." if text else f"{number.name}{rest}.")
+                said = text
+            ready.connection.give_up(why)
+            is_over.wait(_LOOK_SECS)
+
+    @contextlib.contextmanager
+    def at_a_loss(self, stop: StopRequest) -> Iterator[None]:
+        """Saves the steps made so far if a worker or ps is lost for good within the block.
+
+        Raises:
+          MembershipError: the loss, and what was saved.
+          SystemExit: with the signal's status, if this process was asked to end, too.
+        """
+        try:
+            yield
+        except FinishedError:
+            raise
+        except MembershipError as error:
+            try:
+                saved = self.save(int(self._ready.training.step)) if self._is_finite() else None
+            except OSError as second:
+                raise MembershipError(f"{error}; nothing is saved: {second}") from error
+            text = f"{error}; saved {saved}" if saved else str(error)
+            if stop.signal:
+                say(f"{stop.signal.name}: {text}.")
+                sys.exit(128 + stop.signal)
+            raise MembershipError(text) from error
+
+    def _copy(self) -> str:
+        ready = self._ready
+        connection, training = ready.connection, ready.training
+        variables = {**training.state, **training.memory.variables}
+        copied = training.sequence.copy(variables, lambda: connection.version if connection else 0)
+        if copied is None:
+            return self._unsaved("the updates of a step are under way")
+        if (step := int(copied["step"])) == 0:
+            return ""
+        path = self._save(step, copied)
+        return f"saved {path}" if path else ""
+
+    def _save(self, step: int, values: Mapping[str, tf.Variable]) -> str | None:
+        """Saves, unless the last save was of this step; `values` may hold those of the memory."""
+        ready, config = self._ready, self._ready.config
+        leads = not ready.connection or ready.connection.leads
+        if self._last and self._last[0] == step and (self._last[1] or not leads):
+            return self._last[1]
+        memory, training = ready.training.memory, ready.training
+        held = values if values is not training.state else None
+        memory.save(memory_folder(config, ready.workers.rank), step, config.keep_checkpoints, held)
+        path = None
+        if leads:
+            os.makedirs(config.train_dir, exist_ok=True)
+            state = {name: values[name] for name in training.state}
+            path = checkpoints.save(
+                config.train_dir, state, step, config.keep_checkpoints, ready.settings
+            )
+        self._last = step, path
+        return path
+
+    def _unsaved(self, why: str) -> str:
+        newest = checkpoints.latest_checkpoint(self._ready.config.train_dir)
+        return f"not saved since step {checkpoints.step_of(newest) if newest else 0}: {why}"
+
+    def _is_finite(self) -> bool:
+        """Whether the state is finite: a worker may be lost because the training diverged."""
+        values = (v.numpy() for v in self._ready.training.state.values() if v.dtype.is_floating)
+        return all(np.isfinite(value).all() for value in values)

@@ -1,0 +1,74 @@
+"""Copies of a training's state between two steps, made by another thread than the one that trains.
+
+While a step waits for another process, the thread that trains is within TensorFlow and cannot save.
+Another thread copies the variables, and finds out by two counters whether a step changed one of
+them meanwhile (a seqlock): a step counts `begun` before its first update, and `done` after its last
+one. So the steps wait for nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from terngrad.exchange.ordering import unordered
+
+
+class SequenceLock:
+    """Tells whether the variables that steps update are those of a whole step."""
+
+    def __init__(self) -> None:
+        """Starts outside the updates of a step."""
+        with tf.device("/CPU:0"):
+            self._begun, self._done = (
+                tf.Variable(0, dtype=tf.int64, trainable=False) for _ in range(2)
+            )
+
+    def begin(self, results: Sequence[tf.Tensor], step: tf.Tensor) -> list[tf.Tensor]:
+        """Notes that the updates of a step begin, when some results of its exchange are there.
+
+        Args:
+          results: what variables are updated with.
+          step: int64 scalar, number of steps before this one.
+
+        Returns:
+          The results. What is computed from them comes after the note.
+        """
+        if not results:
+            return []
+        with tf.control_dependencies(results), tf.device("/CPU:0"):
+            noted = self._begun.assign(step + 1, read_value=False)
+        if noted is not None:  # within a graph: parts of a step do not wait for each other
+            unordered(noted)
+        with tf.control_dependencies([] if noted is None else [noted]):
+            return [tf.identity(result) for result in results]
+
+    def end(self) -> None:
+        """Notes that the step is done; call it in a graph after the function that makes a step."""
+        with tf.device("/CPU:0"):
+            self._done.assign(self._begun.read_value())
+
+    def copy(
+        self, variables: Mapping[str, tf.Variable], version: Callable[[], int] = lambda: 0
+    ) -> dict[str, tf.Variable] | None:
+        """Returns copies of variables; None if they are within the updates of a step.
+
+        Args:
+          variables: by name.
+          version: changes before anything else than a step changes them.
+        """
+        before = self._at(), version()
+        if before[0] is None:
+            return None
+        copies = {name: np.array(variable.numpy()) for name, variable in variables.items()}
+        if before != (self._at(), version()):
+            return None
+        with tf.device("/CPU:0"):
+            return {name: tf.Variable(each, trainable=False) for name, each in copies.items()}
+
+    def _at(self) -> int | None:
+        """Returns the step between whose updates and the next ones' no other counter is."""
+        begun = int(self._begun)
+        return begun if begun == int(self._done) else None

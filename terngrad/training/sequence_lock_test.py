@@ -1,0 +1,123 @@
+"""Copies of the state while a step waits: whole ones, or none."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from terngrad.codecs.factory import make_codecs
+from terngrad.exchange.local import LocalExchange
+from terngrad.layout import Policy, make_layout
+from terngrad.ops.reference import ReferenceKernels
+from terngrad.testing.nets import make_batches, make_model
+from terngrad.training import schedules
+from terngrad.training.averages import MovingAverages
+from terngrad.training.classifier import Classifier
+from terngrad.training.memory import Memory
+from terngrad.training.optimizers import make_optimizer
+from terngrad.training.runner import Runner
+from terngrad.training.sequence_lock import SequenceLock
+from terngrad.training.step import TrainStep
+
+RESIDUAL = Policy(codec="terngrad.testing.residual_codec:ResidualCodec", float_layers=("logits",))
+SECS = 60
+
+
+class StalledExchange(LocalExchange):
+    """Waits for another process, in codes or in floats of a bucket, at the chosen step."""
+
+    stalls = ()
+
+    def __init__(self, nodes, kernels):
+        super().__init__(nodes, kernels)
+        self.reached, self.go_on = threading.Event(), threading.Event()
+
+    def sum(self, codes, name, max_code):
+        return self._after("codes", super().sum(codes, name, max_code))
+
+    def mean(self, values, name):
+        means = super().mean(values, name)
+        return [self._after("floats", means[0]), *means[1:]] if "float" in name else means
+
+    def _after(self, kind, result):
+        def wait(value):
+            if kind in self.stalls:
+                self.reached.set()
+                assert self.go_on.wait(SECS)
+            return value
+
+        return tf.ensure_shape(
+            tf.numpy_function(wait, [result], result.dtype, stateful=False), result.shape
+        )
+
+
+class Stalled:
+    """A training whose second step stalls, in a thread."""
+
+    def __init__(self, *stalls):
+        kernels, classifier = ReferenceKernels(), Classifier(make_model())
+        variables = classifier.variables
+        layout = make_layout(classifier.names, [v.shape for v in variables], RESIDUAL)
+        codecs = make_codecs(layout, kernels)
+        self.exchange, self.sequence = StalledExchange(2, kernels), SequenceLock()
+        memory, averages = Memory(codecs, 0, 2), MovingAverages(variables, 0.99)
+        optimizer = make_optimizer("momentum", variables, 0.9, kernels)
+        step = tf.Variable(0, dtype=tf.int64)
+        parts = (optimizer, schedules.fixed(0.05), averages, step, 3, ("/CPU:0",), memory)
+        made = TrainStep(classifier, codecs, self.exchange, *parts, sequence=self.sequence)
+        self.runner, batches = Runner(made, codecs, sequence=self.sequence), iter(make_batches())
+        held = [*variables, *averages.shadows, *optimizer.slots["momentum"], step]
+        self.variables = dict(enumerate([*held, *memory.variables.values()]))
+        self.runner.many(batches, 1)
+        self.before = self.values()
+        self.exchange.stalls = stalls
+        self._thread = threading.Thread(target=self.runner.many, args=(batches, 2))
+
+    def values(self):
+        return {name: np.array(v.numpy()) for name, v in self.variables.items()}
+
+    def __enter__(self):
+        self._thread.start()
+        assert self.exchange.reached.wait(SECS)
+        return self
+
+    def __exit__(self, *exception):
+        self.exchange.go_on.set()
+        self.exchange.stalls = ()
+        self._thread.join(SECS)
+        assert not self._thread.is_alive()
+
+
+def assert_equal(left, right):
+    assert left.keys() == right.keys()
+    for name in left:
+        np.testing.assert_array_equal(left[name], right[name])
+
+
+def copy_of(training):
+    copied = training.sequence.copy(training.variables)
+    return copied and {name: variable.numpy() for name, variable in copied.items()}
+
+
+def test_law_8_what_is_copied_while_a_step_waits_is_the_state_before_it():
+    with Stalled("codes", "floats") as training:
+        assert_equal(copy_of(training), training.before)
+    assert_equal(copy_of(training), training.values())
+    assert not np.array_equal(training.values()[0], training.before[0])
+
+
+@pytest.mark.parametrize("kind", ["codes", "floats"])
+def test_nothing_is_copied_after_a_part_of_a_step_has_changed_variables(kind):
+    with Stalled(kind) as training:
+        deadline = time.monotonic() + SECS
+        while (copied := copy_of(training)) is not None:  # the other kind is about to be there
+            assert_equal(copied, training.before)
+            assert time.monotonic() < deadline
+    assert_equal(copy_of(training), training.values())
+
+
+def test_nothing_is_copied_that_something_else_changes_meanwhile():
+    sequence, versions = SequenceLock(), iter(range(2))
+    assert sequence.copy({"x": tf.Variable(1.0)}, lambda: next(versions)) is None
