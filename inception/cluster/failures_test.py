@@ -14,9 +14,11 @@ from inception.testing.runs import (
     ENDLESS,
     MpiRun,
     Run,
+    assert_equal_parameters,
     commands_of,
     flags_of,
     paced_flags_of,
+    parameters,
     worker_pids,
 )
 from terngrad.testing.processes import finished
@@ -82,6 +84,29 @@ def test_a_worker_whose_input_blocks_is_named(tmp_path, monkeypatch, victim):
             who = rf"worker {i} .* ends: {found}worker {victim} \(127.0.0.1:\d+\)"
             run.wait_for(rf"\[{i}\] {who}: no next batch for 15 s")
         assert run.finish() == 1
+
+
+@pytest.mark.slow
+def test_law_8_who_is_asked_to_end_while_another_hangs_saves_at_once(tmp_path, monkeypatch):
+    module = module_in(tmp_path, monkeypatch, BLOCKED.format(index=1))
+    _, flags = flags_of(tmp_path / "train", net="mlp", batch_size=2, steps=40)
+    with Run(2, module, [*flags, "--worker_timeout_secs=200"]) as run:
+        run.wait_for(r"Worker 1: .* step 30,")
+        chief, other = (worker_pids(tmp_path / "train")[rank] for rank in (0, 1))
+        os.kill(chief, signal.SIGTERM)
+        saved = rf"saved {re.escape(str(tmp_path))}/train/model.ckpt-30"
+        run.wait_for(rf"\[0\] SIGTERM: {saved}; waits for the other workers\.$")
+        os.kill(other, signal.SIGKILL)
+        run.wait_for(rf"\[0\] worker 0 .* ends: worker 1 \(.*\) died.*; {saved}$")
+        assert run.finish() == 1
+    program = "inception.mnist_distributed_train"
+    with Run(2, program, flags) as run:
+        assert "Finished training at step 40" in run.succeed()
+    flags = flags_of(tmp_path / "undisturbed", net="mlp", batch_size=2, steps=40)
+    with Run(2, *flags) as run:
+        run.succeed()
+    undisturbed = parameters(tmp_path / "undisturbed", 40)
+    assert_equal_parameters(parameters(tmp_path / "train", 40), undisturbed)
 
 
 SLOW_SAVES = """

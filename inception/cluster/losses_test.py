@@ -66,6 +66,27 @@ def test_a_ps_that_does_not_come_back_is_named_and_ends_all(tmp_path, victim, ho
         assert "Traceback" not in cluster.lines()
 
 
+def test_law_8_who_is_asked_to_end_while_another_is_lost_saves_at_once_and_ends(tmp_path):
+    steps = LONGER
+    flags = paced_flags_of(tmp_path / "cut", "--worker_timeout_secs=200", steps=steps)
+    with Cluster(2, 1, *flags) as cluster:
+        cluster.wait_for("0", r"Worker 0: .* step 10,")
+        cluster.kill("1")
+        cluster.wait_for("ps 0", r"^worker 1 .* died")
+        cluster.kill("0", signal.SIGTERM)
+        saved = r"saved \S+/model.ckpt-[1-9]\d*"
+        first = cluster.wait_for("0", rf"^SIGTERM: {saved}; waits for the other workers\.$")
+        why = "worker 0 was asked to end by SIGTERM, and another is lost"
+        last = cluster.wait_for("0", rf"^SIGTERM: {why}; {saved}\.$")
+        assert re.search(saved, first)[0] == re.search(saved, last)[0]
+        assert cluster.status("0") == 128 + signal.SIGTERM
+        cluster.wait_for("ps 0", rf"ps 0 .* ends: {why}")
+        assert "Traceback" not in cluster.lines()
+    resumed = train(2, tmp_path / "cut", net="mlp", batch_size=2, steps=steps)
+    undisturbed = train(2, tmp_path / "undisturbed", net="mlp", batch_size=2, steps=steps)
+    assert_equal_parameters(resumed, undisturbed)
+
+
 def test_an_elastic_training_loses_no_bit_when_a_ps_is_lost_comes_back_and_is_lost_again(tmp_path):
     flags = paced_flags_of(
         tmp_path / "disturbed", "--worker_timeout_secs=4", "--elastic", steps=LOST_PS_STEPS

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from terngrad.cluster import admission, launched
 from terngrad.cluster.channel import MembershipError, name_of
 from terngrad.cluster.managed.role import Role
-from terngrad.cluster.membership import end_because_of_another
+from terngrad.cluster.membership import end_because_of_another, end_process
 from terngrad.cluster.pulse import Pulse
 from terngrad.exchange import all_reduce, launchers
 from terngrad.exchange.operation_errors import OperationError
@@ -41,7 +43,7 @@ class Meeting(NamedTuple):
 def _by_collective(meeting: Meeting) -> Group:
     """Meets the others at the chief's control port."""
     role, timeout_secs, tls = meeting
-    hosts, rank, pulse = role.worker_hosts, role.task_id, Pulse()
+    hosts, rank, pulse, at_loss = role.worker_hosts, role.task_id, Pulse(), []
     try:
         transport = all_reduce.choose_transport(encrypts=tls is not None)
     except ValueError as error:
@@ -58,14 +60,19 @@ def _by_collective(meeting: Meeting) -> Group:
             timeout_secs,
             pulse=pulse,
             doors=doors,
-            on_loss=end_because_of_another,
+            on_loss=functools.partial(_end, end_because_of_another, at_loss),
         )
         membership = stack.enter_context(watched)
         connection = all_reduce.connect(transport, hosts, rank, token, timeout_secs, members)
         stack.callback(connection.close)
         kept = stack.pop_all()
     same = lambda facts: membership.agree({all_reduce.VARIABLE: transport, **facts})
-    return Group(rank, len(hosts), connection, same, pulse, kept)
+    return Group(rank, len(hosts), connection, same, pulse, kept, at_loss)
+
+
+def _end(end: Callable[[str], None], at_loss: Sequence[Callable[[], str]], message: str) -> None:
+    """Ends this process because of another, after it has saved what it has."""
+    end("; ".join([message, *filter(None, (act() for act in at_loss))]))
 
 
 def _control_address(role: Role) -> str:
@@ -88,27 +95,29 @@ def _by_launcher(
         transport, gather = start(meeting.timeout_secs)
     except ValueError as error:
         raise ValueError(f"join: engine {meeting.role.variable_update}: {error}") from None
-    rank, pulse = transport.rank, Pulse()
+    rank, pulse, at_loss = transport.rank, Pulse(), []
     with contextlib.ExitStack() as stack:
         stack.enter_context(launchers.ending_at_once(f"worker {rank}"))
         hosts, peers = launched.join(rank, gather, meeting.timeout_secs)
-        watched = watching(hosts, rank, peers, meeting.timeout_secs, pulse=pulse)
+        end = functools.partial(_end, end_process, at_loss)
+        watched = watching(hosts, rank, peers, meeting.timeout_secs, pulse=pulse, on_loss=end)
         membership = stack.enter_context(watched)
         kept = stack.pop_all()
-    return Group(rank, transport.size, transport, membership.agree, pulse, kept)
+    return Group(rank, transport.size, transport, membership.agree, pulse, kept, at_loss)
 
 
 def _by_parameter_servers(meeting: Meeting) -> Group:
     """Meets the others at the parameter servers."""
     role, timeout_secs, tls = meeting
-    hosts, rank, pulse = role.worker_hosts, role.task_id, Pulse()
+    hosts, rank, pulse, at_loss = role.worker_hosts, role.task_id, Pulse(), []
     rules = rules_of(role, timeout_secs)
     client = Client(role.ps_hosts, hosts, rank, timeout_secs, tls, pulse, str(rules))
     name = name_of(rank, hosts)
-    ending = Ending(client, name, pulse, timeout_secs, end_because_of_another)
+    end = functools.partial(_end, end_because_of_another, at_loss)
+    ending = Ending(client, name, pulse, timeout_secs, end)
     with contextlib.ExitStack() as stack:
         stack.enter_context(ending.at_the_end_of_the_block())
-        stack.enter_context(_naming_losses(client, timeout_secs))
+        stack.enter_context(_naming_losses(client, name, timeout_secs, at_loss))
         connection = ParameterServerConnection(client)
         kept = stack.pop_all()
     rounds = itertools.count()
@@ -116,7 +125,7 @@ def _by_parameter_servers(meeting: Meeting) -> Group:
     def same(facts: Mapping[str, str]) -> None:
         agree(client, facts, hosts, next(rounds))
 
-    return Group(rank, len(hosts), connection, same, pulse, kept)
+    return Group(rank, len(hosts), connection, same, pulse, kept, at_loss)
 
 
 def rules_of(role: Role, timeout_secs: float) -> Rules:
@@ -125,11 +134,15 @@ def rules_of(role: Role, timeout_secs: float) -> Rules:
 
 
 @contextlib.contextmanager
-def _naming_losses(client: Client, timeout_secs: float) -> Iterator[None]:
+def _naming_losses(
+    client: Client, name: str, timeout_secs: float, at_loss: Sequence[Callable[[], str]]
+) -> Iterator[None]:
     """Turns the error of an abandoned step into one that names the lost process."""
     try:
         yield
     except OperationError as error:
+        for said in filter(None, (act() for act in at_loss)):
+            print(f"{name}: a step was abandoned; {said}.", file=sys.stderr, flush=True)
         deadline = time.monotonic() + 2 * timeout_secs
         while not client.failure and time.monotonic() < deadline:
             time.sleep(_LOOK_SECS)

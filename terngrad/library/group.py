@@ -25,6 +25,7 @@ from terngrad.library.data_digest import digest
 from terngrad.library.reshuffle import EpochOrder
 from terngrad.library.shard import Data, seeds_of, shard, shard_anew
 from terngrad.library.shared import AllReduce, Shared
+from terngrad.training.sequence_lock import SequenceLock
 
 _SOON_SECS = 3.0  # in which a closed connection is noticed
 
@@ -45,6 +46,9 @@ class Group(contextlib.AbstractContextManager):
       stopped_by: the error that ended `fit` where all were interrupted after the same step, so that
         none has failed.
       step: the reducer's step; parameter servers match operations by it. None without a reducer.
+      sequence: tells in `fit` whether the variables are those of a whole step; None without `fit`.
+      at_loss: called in turn where the loss of another process is about to end this one; each
+        returns what the last line shall say of it.
     """
 
     def __init__(
@@ -55,6 +59,7 @@ class Group(contextlib.AbstractContextManager):
         agree: Callable[[Mapping[str, str]], None] = lambda facts: None,
         pulse: Pulse | None = None,
         membership: contextlib.AbstractContextManager | None = None,
+        at_loss: list[Callable[[], str]] | None = None,
     ) -> None:
         """Groups are made by `terngrad.join`; without arguments this process is alone.
 
@@ -65,6 +70,7 @@ class Group(contextlib.AbstractContextManager):
           agree: compares facts with the others.
           pulse: see class.
           membership: leaves the others when it is left; it was entered.
+          at_loss: see class.
         """
         self.rank = rank
         self.size = size
@@ -79,6 +85,8 @@ class Group(contextlib.AbstractContextManager):
         self._orders: list[EpochOrder] = []  # of data that is shuffled anew in each epoch
         self._counts = collections.Counter()
         self.step: tf.Variable | None = None
+        self.sequence: SequenceLock | None = None
+        self.at_loss = [] if at_loss is None else at_loss
         self._stands = False  # whether parameter servers have let this process make steps
         self._shown: BaseException | None = None  # the last error that this group has shown
         self._all_reduce: AllReduce | None = None

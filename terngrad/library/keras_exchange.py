@@ -46,6 +46,7 @@ class GradientExchange:
         self._node: int | None = None  # whose train_step is being called
         self._given: list[list[Gradient]] = []  # by the nodes of this step so far
         self._reduced: tuple[Kernels, Reduced] | None = None  # of the update under way
+        self.first: list[tf.Tensor] = []  # what comes first of its results
         self._index = group.count("optimizer")
         self._shared: Shared | None = None
 
@@ -88,6 +89,7 @@ class GradientExchange:
         """
         results = list(by_node[0])
         coded, copied = kinds_of(results, variables)
+        self.first = []
         if coded:
             reducer = self.reducer(optimizer, [variables[i] for i in coded])
             given = [[node[i] for i in coded] for node in by_node]
@@ -96,6 +98,8 @@ class GradientExchange:
             for i, mean in zip(coded, found.means, strict=True):
                 results[i] = mean
             self._reduced = (reducer.kernels, found) if fused else None
+            # Not a mean that nobody may need to be decoded.
+            self.first = [found.sums[0].words] if found.sums else found.means[:1]
         for i in copied:
             results[i] = tf.reduce_max(tf.stack([node[i] for node in by_node]), axis=0)
         return self.largest(results, copied)

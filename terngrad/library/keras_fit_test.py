@@ -1,17 +1,19 @@
 """model.fit on two processes, started as users' programs are."""
 
+import contextlib
 import csv
 import re
 import signal
 import sys
 
+import keras
 import numpy as np
 import pytest
 
 from terngrad.cluster.managed import launch
 from terngrad.cluster.membership import LOST_STATUS
 from terngrad.cluster.ports import free_ports
-from terngrad.testing.processes import finished
+from terngrad.testing.processes import Started, finished
 
 pytestmark = pytest.mark.slow
 
@@ -189,3 +191,18 @@ def test_all_stop_after_the_same_step_and_the_chief_saves_when_one_gets_a_signal
         assert status == 0, output
     assert [path.name for path in tmp_path.glob("0/*.keras")] == ["2-nan.keras"]
     assert not (tmp_path / "1").exists()
+
+
+@pytest.mark.parametrize("servers", [0, 1])
+def test_the_chief_saves_at_once_when_it_is_asked_to_end_while_another_hangs(tmp_path, servers):
+    program = [sys.executable, "-m", "terngrad.testing.fit", str(tmp_path), "--pause=hang"]
+    with contextlib.ExitStack() as stack:
+        runs = [stack.enter_context(Started(program, env)) for env in roles(2, servers)]
+        runs[1].wait_for("^hangs$")
+        runs[0].process.send_signal(signal.SIGTERM)
+        saved = rf"saved {re.escape(str(tmp_path))}/0/2-nan.keras"
+        runs[0].wait_for(rf"^SIGTERM: {saved}; waits for the other workers\.$")
+        assert keras.saving.load_model(tmp_path / "0/2-nan.keras").optimizer.iterations == 6
+        runs[1].process.kill()
+        assert runs[0].finish() == LOST_STATUS, runs[0].output
+        assert re.search(rf"worker 0 .*; {saved}$", runs[0].output, re.M), runs[0].output

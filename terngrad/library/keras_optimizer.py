@@ -165,7 +165,11 @@ class Exchanging:
         if self.gradient_accumulation_steps:
             self._apply_accumulated(exchange, grads, variables)
         elif (by_node := exchange.of_all_nodes(grads)) is not None:
-            super().apply(exchange.means(self, by_node, variables), variables)
+            means = exchange.means(self, by_node, variables)
+            # Also what needs no mean, such as the count of updates and the decay of weights, comes
+            # after the note that updates begin.
+            with tf.control_dependencies(exchange.first):
+                super().apply(means, variables)
 
     def _apply_accumulated(
         self, exchange: GradientExchange, grads: list[Gradient], variables: list[Any]

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import shutil
 import signal
-import string
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from types import CodeType
 from typing import Any
 
 import keras
 import numpy as np
 
-from terngrad.library import keras_settings, keras_state
+from terngrad.library import keras_saving, keras_settings, keras_state
 from terngrad.library.group import Group, plain
 from terngrad.library.keras_agreement import (
     agree_on_callbacks,
@@ -34,6 +33,7 @@ from terngrad.library.keras_exchange import (
 from terngrad.library.keras_optimizer import exchange_of, lift
 from terngrad.library.keras_signals import SIGNALS, Signals
 from terngrad.library.keras_step import SharedStep
+from terngrad.training.sequence_lock import SequenceLock
 
 _END = "the end of an epoch"
 _WRITERS = tuple(
@@ -96,6 +96,8 @@ class Together(keras.callbacks.Callback):
         self._batch = 0  # index in the epoch
         self._batches = 0  # made in this fit
         self._signals = Signals()
+        self._saver: keras_saving.StuckSaver | None = None
+        self._logs: dict[str, Any] = {}  # of the last batch
 
     def set_model(self, model: keras.Model) -> None:
         """Prepares a model for `fit`, and puts this callback after the others.
@@ -190,17 +192,30 @@ class Together(keras.callbacks.Callback):
         if self._group.size > 1:
             keras_state.share_seeds(self.model, self._group, self._step.exchange.nodes)
             self._step.tell([0.0] * (1 + len(SIGNALS)))
-            self._signals.catch(fit.f_code)
+            self._guard(fit.f_code)
         for optimizer, exchange in self._exchanges():
             exchange.align(optimizer)
         self._has_steps = fit.f_locals.get("steps_per_epoch") is not None
         self._group.set_epoch(self.model._initial_epoch or fit.f_locals.get("initial_epoch") or 0)
 
+    def _guard(self, fit: CodeType) -> None:
+        """Saves what there is if the steps of `fit` wait for a lost process."""
+        group = self._group
+        group.sequence = group.sequence or SequenceLock()
+        self._saver = saver = keras_saving.StuckSaver(group.sequence, self._save)
+        saver.end_step()
+        group.at_loss[:] = [saver.save] if group.is_chief else []
+        self._signals.catch(fit, saver.save_while_stuck if group.is_chief else None)
+
+    def _save(self) -> list[str]:
+        """Lets the ModelCheckpoints save, after the last whole step."""
+        return keras_saving.save(self._callbacks, self._epoch, self._batch, self._logs)
+
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         """Tells the others in the next step if this process is to stop; stops when all know."""
         if self._group.size == 1:
             return
-        self._batch = batch
+        self._batch, self._logs = batch, logs or {}
         self._batches += 1
         stop, *signals = self._step.heard()
         self._raise_if(signals, logs)
@@ -212,10 +227,17 @@ class Together(keras.callbacks.Callback):
         """Tells the others how far this process is, so that one that has no batch is named."""
         if self._batches:  # the first one compiles, which may take any time
             self._group.pulse.batches = self._batches + 1
+            if self._saver:
+                self._saver.begin_step()
 
     def on_test_begin(self, logs: dict | None = None) -> None:
         """Lets a validation take any time."""
         self.pause()
+
+    def end_step(self) -> None:
+        """Notes that a step, or several of one call, are done."""
+        if self._saver:
+            self._saver.end_step()
 
     def pause(self) -> None:
         """Lets what comes before the next batch, such as other callbacks, take any time."""
@@ -247,6 +269,7 @@ class Together(keras.callbacks.Callback):
         It deletes them where Keras deletes backups.
         """
         del logs
+        self._group.at_loss.clear()
         try:
             if self._group.size > 1:  # callbacks may have changed them after the last comparison
                 digests = self._group.all_gather_object(
@@ -328,11 +351,9 @@ class Together(keras.callbacks.Callback):
         number = next(n for n, said in zip(SIGNALS, signals, strict=True) if said)
         self._signals.leave(forget=True)
         self.pause()
-        checkpoints = [c for c in self._callbacks if isinstance(c, keras.callbacks.ModelCheckpoint)]
-        for checkpoint in checkpoints:
-            has_saved = is_epoch_over and checkpoint.save_freq == "epoch"
-            if not (has_saved or checkpoint.save_best_only):
-                _save(checkpoint, self._epoch, self._batch, logs or {})
+        keras_saving.save(
+            self._callbacks, self._epoch, self._batch, logs or {}, is_epoch_over=is_epoch_over
+        )
         if number != signal.SIGINT:
             raise SystemExit(128 + number)
         why = "a worker was interrupted; all stopped after the same step"
@@ -353,6 +374,7 @@ class _Before(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         self._together.pause()
+        self._together.end_step()
 
 
 def _optimizers(model: keras.Model) -> list[tuple[str, keras.optimizers.Optimizer]]:
@@ -377,15 +399,6 @@ def _undistributed(model: keras.Model) -> list[str]:
         for name, optimizer in found
         if exchange_of(optimizer) is None and id(optimizer) not in inner and updates_of(optimizer)
     ]
-
-
-def _save(
-    callback: keras.callbacks.ModelCheckpoint, epoch: int, batch: int, logs: dict[str, Any]
-) -> None:
-    """Saves amid an epoch; metrics of its end, such as val_loss, are nan in the file's name."""
-    fields = {field for _, field, _, _ in string.Formatter().parse(callback.filepath) if field}
-    unknown = dict.fromkeys(fields - {"epoch", "batch", *logs}, math.nan)
-    callback._save_model(epoch=epoch, batch=batch, logs=logs | unknown)
 
 
 def _turn_off_xla(model: keras.Model) -> None:

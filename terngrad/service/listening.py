@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 
 from terngrad.cluster.addresses import listening_address
@@ -28,8 +27,12 @@ def listen(start: Callable[[str], int], address: str, tls: Tls | None, *, is_ope
     if only_here:
         start(chosen)
         return "on this machine"
-    with contextlib.suppress(PortError):
-        start(chosen)
-        return "who have certificates" if tls else "anywhere"
-    start(f"[::]:{port}")  # a router may know this machine by another address
+    try:
+        try:
+            start(chosen)
+        except PortError:
+            start(f"[::]:{port}")  # a router may know this machine by another address
+    except PortError as error:
+        why = str(error).rpartition(": ")[2]
+        raise PortError(f"cannot listen at {address}: {why}") from None
     return "who have certificates" if tls else "anywhere"

@@ -25,6 +25,7 @@ _PAUSES = {
     "interrupt": lambda model: os.kill(os.getpid(), signal.SIGTERM),
     "ctrl c": lambda model: os.kill(os.getpid(), signal.SIGINT),
     "hang up": lambda model: os.kill(os.getpid(), signal.SIGHUP),
+    "hang": lambda model: print("hangs", flush=True) or os.kill(os.getpid(), signal.SIGSTOP),
     "stop": lambda model: setattr(model, "stop_training", True),
 }
 

@@ -26,27 +26,22 @@ class SequenceLock:
                 tf.Variable(0, dtype=tf.int64, trainable=False) for _ in range(2)
             )
 
-    def begin(self, results: Sequence[tf.Tensor], step: tf.Tensor) -> list[tf.Tensor]:
-        """Notes that the updates of a step begin, when some results of its exchange are there.
+    def begin(self, results: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Notes that updates of a step begin, when some results of its exchange are there.
 
-        Args:
-          results: what variables are updated with.
-          step: int64 scalar, number of steps before this one.
-
-        Returns:
-          The results. What is computed from them comes after the note.
+        Returns the results, with which variables are updated: that comes after the note.
         """
         if not results:
             return []
         with tf.control_dependencies(results), tf.device("/CPU:0"):
-            noted = self._begun.assign(step + 1, read_value=False)
+            noted = self._begun.assign_add(1, read_value=False)
         if noted is not None:  # within a graph: parts of a step do not wait for each other
             unordered(noted)
         with tf.control_dependencies([] if noted is None else [noted]):
             return [tf.identity(result) for result in results]
 
     def end(self) -> None:
-        """Notes that the step is done; call it in a graph after the function that makes a step."""
+        """Notes that the step is done; call it after the function that makes a step."""
         with tf.device("/CPU:0"):
             self._done.assign(self._begun.read_value())
 
@@ -59,16 +54,16 @@ class SequenceLock:
           variables: by name.
           version: changes before anything else than a step changes them.
         """
-        before = self._at(), version()
+        before = self.position(), version()
         if before[0] is None:
             return None
         copies = {name: np.array(variable.numpy()) for name, variable in variables.items()}
-        if before != (self._at(), version()):
+        if before != (self.position(), version()):
             return None
         with tf.device("/CPU:0"):
             return {name: tf.Variable(each, trainable=False) for name, each in copies.items()}
 
-    def _at(self) -> int | None:
-        """Returns the step between whose updates and the next ones' no other counter is."""
+    def position(self) -> int | None:
+        """Returns a number that differs after later updates; None within those of a step."""
         begun = int(self._begun)
         return begun if begun == int(self._done) else None

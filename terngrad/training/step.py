@@ -141,8 +141,8 @@ class TrainStep:
         awaited = self._exchange.awaited(gradients)
         with self._exchange.settled(), tf.control_dependencies(awaited):
             if self._sequence:
-                aggregate = self._begin_updates(aggregate, step)
-                statistics = self._sequence.begin(statistics, step)
+                aggregate = begin_updates(aggregate, self._codecs, self._sequence)
+                statistics = self._sequence.begin(statistics)
             self._update(aggregate, rate, step)
             for variable, value in zip(self._classifier.state.values(), statistics, strict=True):
                 variable.assign(value)
@@ -153,22 +153,6 @@ class TrainStep:
                 self._step.assign_add(1)
             self._exchange.count_step()
         return StepResult(shared, stop, save, rate, gradients[0], aggregate)
-
-    def _begin_updates(self, aggregate: Aggregate, step: tf.Tensor) -> Aggregate:
-        """Returns the aggregate; what is computed from a bucket's part comes after `begin`."""
-        means, kept = list(aggregate.means), list(aggregate.kept)
-        sums = {bucket.variables: bucket for bucket in aggregate.sums}
-        for i, codec in enumerate(self._codecs):
-            bucket = sums.get(codec.variables)
-            results = [bucket.words] if bucket else [means[v] for v in codec.variables]
-            noted = iter(self._sequence.begin([*results, *tf.nest.flatten(kept[i])], step))
-            if bucket:
-                sums[codec.variables] = bucket._replace(words=next(noted))
-            else:
-                for variable in codec.variables:
-                    means[variable] = next(noted)
-            kept[i] = tf.nest.pack_sequence_as(kept[i], list(noted))
-        return aggregate._replace(means=means, sums=list(sums.values()), kept=kept)
 
     def _update(self, aggregate: Aggregate, rate: tf.Tensor, step: tf.Tensor) -> None:
         """Updates the variables and their moving averages."""
@@ -207,6 +191,25 @@ class TrainStep:
         if not self._classifier.state:
             return []
         return self._exchange.mean(states, "moving statistics")
+
+
+def begin_updates(
+    aggregate: Aggregate, codecs: Sequence[Codec], sequence: SequenceLock
+) -> Aggregate:
+    """Returns the aggregate; what is computed from a bucket's part comes after `begin`."""
+    means, kept = list(aggregate.means), list(aggregate.kept)
+    sums = {bucket.variables: bucket for bucket in aggregate.sums}
+    for i, codec in enumerate(codecs):
+        bucket = sums.get(codec.variables)
+        results = [bucket.words] if bucket else [means[v] for v in codec.variables]
+        noted = iter(sequence.begin([*results, *tf.nest.flatten(kept[i])]))
+        if bucket:
+            sums[codec.variables] = bucket._replace(words=next(noted))
+        else:
+            for variable in codec.variables:
+                means[variable] = next(noted)
+        kept[i] = tf.nest.pack_sequence_as(kept[i], list(noted))
+    return aggregate._replace(means=means, sums=list(sums.values()), kept=kept)
 
 
 def _results(aggregate: Aggregate) -> list[tf.Tensor]:

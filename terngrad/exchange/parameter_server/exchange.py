@@ -90,8 +90,7 @@ class ParameterServerConnection(Connection):
 
     def give_up(self, why: str) -> None:
         """See base class."""
-        if self.was_interrupted():
-            self._client.give_up(why)
+        self._client.give_up(why)
 
     def follows(self, step: int) -> bool:
         """See base class."""

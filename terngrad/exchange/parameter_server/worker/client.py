@@ -24,6 +24,7 @@ END_SECS = 5.0  # in which a worker tells all ps that it ends, and waits for the
 _LONGEST_BEAT_SECS = 1.0
 _BEATS = 4  # fewest heartbeats in the time-out
 _LOOK_SECS = 0.2
+_WAIT_SECS = 3.0  # for others, after which a worker that is to end does not wait any longer
 _GIVE_UP_SECS = 2.0  # for the answer of ps 0
 
 
@@ -168,7 +169,9 @@ class Client:
             self.meeting.insist()
 
     def give_up(self, why: str) -> None:
-        """Ends the training of all workers; without ps 0, if that is lost, of this one."""
+        """Ends the training of all workers if this one waits; of this one alone without ps 0."""
+        if not self.steps.waits(_WAIT_SECS):
+            return
         self.meeting.fail(why, is_shared=True)
         deadline = time.monotonic() + _GIVE_UP_SECS
         while not self.failure and time.monotonic() < deadline:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+import time
 from collections.abc import Callable, Collection
 
 import numpy as np
@@ -66,12 +67,19 @@ class Steps:
         self._met: dict[int, frozenset[int]] = {}  # by ps: workers that are in the view there
         self._unmet: list[tuple[_Push, bytes]] = []  # wait for all contributors to be there
         self._interrupted = True
+        self._moved_at = time.monotonic()  # of the last push or result
 
     @property
     def interrupted(self) -> bool:
         """Whether steps must wait for a new view."""
         with self.lock:
             return self._interrupted
+
+    def waits(self, secs: float) -> bool:
+        """Whether this worker waits for a view, or for so many seconds already for results."""
+        with self.lock:
+            is_open = any(declared.missing for declared in self._awaited)
+            return self._interrupted or (is_open and time.monotonic() > self._moved_at + secs)
 
     @property
     def spares(self) -> bool:
@@ -125,6 +133,7 @@ class Steps:
         if is_forgotten:
             self.interrupt()  # this worker is too far behind: it needs another's state
         with self.lock:
+            self._moved_at = time.monotonic()
             is_given_up = self._interrupted
             if not is_given_up:
                 push = _Push(declared, step, self.view.number, octets)
@@ -199,6 +208,7 @@ class Steps:
             if not declared.awaits(header):
                 return
             declared.missing.discard(header.piece)
+            self._moved_at = time.monotonic()
             declared.received += payload.nbytes
             is_whole, octets = not declared.missing, (declared.sent, declared.received)
         if is_whole:

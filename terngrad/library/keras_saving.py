@@ -1,0 +1,104 @@
+"""Saves a model at a signal or a loss: after a step, or while one waits for another process."""
+
+from __future__ import annotations
+
+import math
+import signal
+import string
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import keras
+
+from terngrad.training.sequence_lock import SequenceLock
+
+_LOOK_SECS = 1.0
+
+
+def save(
+    callbacks: Sequence[keras.callbacks.Callback],
+    epoch: int,
+    batch: int,
+    logs: Mapping[str, Any],
+    *,
+    is_epoch_over: bool = False,
+) -> list[str]:
+    """Lets the ModelCheckpoints save amid an epoch; returns what they save to.
+
+    Those of the best do not: it is known only at an epoch's end. Metrics of that end, such as
+    val_loss, are nan in the file's name.
+
+    Args:
+      callbacks: those of `fit`.
+      epoch: index of the epoch.
+      batch: index of the last batch in it.
+      logs: metrics so far.
+      is_epoch_over: whether those that save at its end have done so.
+    """
+    saved = []
+    for callback in callbacks:
+        if not isinstance(callback, keras.callbacks.ModelCheckpoint) or callback.save_best_only:
+            continue
+        if not (is_epoch_over and callback.save_freq == "epoch"):
+            names = {name for _, name, _, _ in string.Formatter().parse(callback.filepath) if name}
+            unknown = dict.fromkeys(names - {"epoch", "batch", *logs}, math.nan)
+            at = {"epoch": epoch, "batch": batch, "logs": {**logs, **unknown}}
+            callback._save_model(**at)
+            saved.append(callback._get_file_path(**at))
+    return saved
+
+
+class StuckSaver:
+    """Saves a model from beside the main thread, which waits in a step for another process."""
+
+    def __init__(self, sequence: SequenceLock, save: Callable[[], list[str]]) -> None:
+        """Saves nothing yet.
+
+        Args:
+          sequence: tells whether the model is that of a whole step.
+          save: saves it; returns what to.
+        """
+        self._sequence, self._save = sequence, save
+        self._saving = threading.Lock()
+        self._is_stepping = False
+        self._last: tuple[int, str] | None = None  # position of the last save, and its text
+
+    def begin_step(self) -> None:
+        """Notes that the main thread goes into a step."""
+        self._is_stepping = True
+
+    def end_step(self) -> None:
+        """Notes that it is back, with the model of a whole step; waits until nobody else saves."""
+        with self._saving:
+            self._is_stepping = False
+            self._sequence.end()
+
+    def save(self) -> str:
+        """Saves, unless that is done or the main thread may save; returns what to say of it."""
+        with self._saving:
+            if not self._is_stepping:
+                return ""
+            position = self._sequence.position()
+            if position is None:
+                return "not saved since the last checkpoint: the updates of a step are under way"
+            if self._last is None or self._last[0] != position:
+                try:
+                    paths = self._save()
+                except Exception as error:  # of a callback, which may be the program's own
+                    return f"not saved since the last checkpoint: {' '.join(str(error).split())}"
+                self._last = position, f"saved {' and '.join(paths)}" if paths else ""
+            return self._last[1]
+
+    def save_while_stuck(self, number: signal.Signals, is_over: threading.Event) -> None:
+        """Saves and says so until the main thread has ended the steps."""
+        said = None
+        while not is_over.is_set():
+            text = self.save()
+            if text != said and not is_over.is_set():
+                rest = "waits for the other workers"
+                told = f"{text}; {rest}" if text else rest
+                print(f"{number.name}: {told}.", file=sys.stderr, flush=True)
+                said = text
+            is_over.wait(_LOOK_SECS)
