@@ -36,6 +36,9 @@ def end(number, frame):
     sys.exit(143)
 
 
+if mode == "loads":
+    time.sleep(4)
+    sys.exit(f"{name}: cannot load")
 signal.signal(signal.SIGTERM, signal.SIG_IGN if mode == "deaf" else end)
 print(f"{name}: step 10\\r{name}: step 20", flush=True)
 if mode == "fails":

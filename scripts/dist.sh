@@ -185,6 +185,16 @@ stop_all() {
   [[ "${problems[*]}" == "${PROBLEMS[*]}" ]] || PROBLEMS=("${problems[@]}" "${PROBLEMS[@]}")
 }
 
+# Prints the problems of `stop_all` after which processes may still run, or the others.
+stop_problems() { # may_still_run | ended
+  local problem kind
+  for problem in "${PROBLEMS[@]}"; do
+    kind=may_still_run
+    [[ "${problem}" != *": killed because "* && "${problem}" != *": not started" ]] || kind=ended
+    [[ "$1" != "${kind}" ]] || echo "${problem}"
+  done
+}
+
 for name in PS_HOSTS WORKER_HOSTS WORKER_DEVICES DATA_DIR; do split "${name}"; done
 add_processes ps PS_HOSTS
 add_processes worker WORKER_HOSTS

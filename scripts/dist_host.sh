@@ -2,7 +2,8 @@
 # dist.sh sends this file to a plain bash on each host, followed by calls of its functions. A process
 # has a LABEL for messages and a NAME for its files. A line that begins with ! is a problem.
 
-# NAME: the process; NAME.status: how it ended; NAME.stopping: it must not be started again
+# NAME: the process; NAME.status: how it ended; NAME.stopping: it must not be started again;
+# NAME.begun: size of its log before its first line
 STATE="${HOME}/tmp/terngrad_dist"
 CERTS="${HOME}/.terngrad/certs"
 MOST_IN_A_ROW=5 # runs of less than SHORT_SECS after which a process is left out
@@ -119,6 +120,7 @@ supervise() { # NAME LOG MAX_RESTARTS COMMAND...
   trap '' HUP INT
   while true; do
     began="${SECONDS}"
+    [[ "${is_first}" ]] || tell_start "${log}" again
     setsid "$@" < /dev/null >> "${log}" 2>&1 &
     pid=$!
     if note "${name}" "${log}" "${pid}" 2>&1; then
@@ -136,6 +138,7 @@ supervise() { # NAME LOG MAX_RESTARTS COMMAND...
     is_first=
     wait "${pid}"
     status=$?
+    [[ ! -e "${STATE}/${name}.stopping" ]] || break # also if that killed it
     was_killed "${status}" && ((left > 0)) || break
     ((SECONDS - began >= SHORT_SECS)) && short=0 || short=$((short + 1))
     if ((short >= MOST_IN_A_ROW)); then
@@ -153,6 +156,11 @@ supervise() { # NAME LOG MAX_RESTARTS COMMAND...
   note_status "${name}" "${status}"
 }
 
+# Writes a line that parts a run in the log from the one before.
+tell_start() { # LOG [again]
+  echo "Started${2:+ $2} at $(date '+%Y-%m-%d %H:%M:%S')." >> "$1"
+}
+
 start() { # LABEL NAME EXPERIMENT_ID MAX_RESTARTS WORKSPACE SCRIPT [VARIABLE=VALUE...] -- ARGUMENT...
   local label="$1" name="$2" log="${STATE}/$3_$2.log" restarts="$4" script="$6"
   local variables=() arguments=() workspace said pid=
@@ -167,8 +175,9 @@ start() { # LABEL NAME EXPERIMENT_ID MAX_RESTARTS WORKSPACE SCRIPT [VARIABLE=VAL
     arguments+=("$(expand "$1")")
     shift
   done
-  (umask 077 && mkdir -p "${STATE}" && : >> "${log}") 2> /dev/null \
+  (umask 077 && mkdir -p "${STATE}" && tell_start "${log}") 2> /dev/null \
     || { problem "${label}: cannot write ${log}"; return; }
+  stat -c %s "${log}" > "${STATE}/${name}.begun"
   rm -f "${STATE}/${name}"{,.status,.stopping} # left by an earlier run
   cd "${workspace}" || return
   exec {said}< <(supervise "${name}" "${log}" "${restarts}" env "${variables[@]}" bash "${script}" "${arguments[@]}")
@@ -177,12 +186,36 @@ start() { # LABEL NAME EXPERIMENT_ID MAX_RESTARTS WORKSPACE SCRIPT [VARIABLE=VAL
   echo "${label}: process ${pid}, ${log}"
 }
 
+# Waits until a process has loaded its modules, which its first line tells, or has ended.
+await_first_line() { # LABEL NAME SECS
+  local pid born boot log begun deadline=$((SECONDS + $3))
+  recall "$2" && { read -r begun < "${STATE}/$2.begun"; } 2> /dev/null || return
+  while runs "$2" && (($(stat -c %s "${log}") <= begun)); do
+    if ((SECONDS >= deadline)); then
+      echo "$1: has said nothing for $3 s; see status_dist.sh"
+      return
+    fi
+    sleep 0.1
+  done
+}
+
 # Reports a process that failed right after its start.
 settle() { # LABEL NAME
   local pid born boot log text
   recall "$2" && ! runs "$2" || return
   text="$(how "$2")"
   [[ "${text}" != !* ]] || problem "$1 ${text#!}: $(tail -n 1 "${log}")"
+}
+
+# Prints after which step a process that is killed has saved nothing; nothing for one that has no
+# checkpoints and is not the chief.
+unsaved_since() { # LABEL PID
+  local folder newest
+  folder="$(tr '\0' '\n' 2> /dev/null < "/proc/$2/cmdline" \
+    | sed -n '/^--train_dir$/{n;p}; s/^--train_dir=//p' | tail -n 1)"
+  newest="$(cd "${folder:-/}" 2> /dev/null && ls \
+    | sed -n 's/^model\.ckpt-\([0-9]*\)\.index$/\1/p' | sort -n | tail -n 1)"
+  [[ ! "${newest}" && "$1" != "worker 0 "* ]] || echo "; not saved since step ${newest:-0}"
 }
 
 show() { # LABEL NAME LINES
@@ -219,11 +252,14 @@ stop() { # SECS [LABEL NAME]...
         problem "${processes[i]} ${text}"
         break
       elif ((SECONDS >= deadline)); then
-        text="killed because it did not end within ${secs} s"
+        [[ "${text}" ]] || text="killed because it did not end within ${secs} s$(
+          unsaved_since "${processes[i]}" "${groups[i]}")"
         kill -KILL -- "-${groups[i]}"
       fi
       sleep 0.1
     done
-    echo "${processes[i]}: ${text:-$(how "${processes[i + 1]}" | tr -d '!')}"
+    text="${text:-$(how "${processes[i + 1]}" | tr -d '!')}"
+    [[ "${text}" != "killed because "* && "${text}" != "not started" ]] || printf '!'
+    echo "${processes[i]}: ${text}"
   done
 }

@@ -85,6 +85,18 @@ def test_a_file_of_settings_may_hold_arrays_and_the_environment_may_hold_lists(
 
 
 @pytest.mark.slow
+def test_what_fails_while_it_loads_is_reported_and_a_second_run_parts_the_log(run, tmp_path):
+    result = run("run_dist.sh", EXPERIMENT_ID="a", WORKER_FLAGS="--worker_1=loads")
+    assert (result.returncode, "Experiment a runs" in result.stdout) == (1, False)
+    failed = "worker 1 (127.0.0.1:2226) failed with status 1: worker_1: cannot load"
+    assert failed in result.stderr
+    assert run("run_dist.sh", EXPERIMENT_ID="a").returncode == 0
+    shown = run("status_dist.sh", "--lines=1000").stdout
+    assert shown.count("    Started at 2") == 6
+    assert run("stop_dist.sh").returncode == 0
+
+
+@pytest.mark.slow
 def test_a_process_that_nobody_watches_any_more_is_still_shown_and_ended(run, tmp_path, noted):
     assert run("run_dist.sh").returncode == 0
     names = ("ps_0", "worker_0", "worker_1")
@@ -252,9 +264,19 @@ def test_a_bad_argument_is_named_in_one_line(run, script, argument, message):
     assert line.startswith(f"{script}: {message}")
 
 
-def test_before_anything_was_started_the_status_says_so(run):
+def test_before_anything_was_started_status_and_stop_say_so(run):
+    stop = run("stop_dist.sh")
+    assert stop.returncode == 1
+    assert stop.stderr == (
+        "stop_dist.sh: nothing was started of PS_HOSTS=127.0.0.1:2222 and WORKER_HOSTS="
+        "127.0.0.1:2224,127.0.0.1:2226: set these, or DIST_CONFIG, as for run_dist.sh\n"
+    )
     result = run("status_dist.sh")
     assert result.returncode == 1
+    assert stop.stdout.splitlines() == [
+        *result.stdout.splitlines()[1:],
+        result.stdout.splitlines()[0],
+    ]
     assert result.stdout == (
         "ps 0 (127.0.0.1:2222): not started\n"
         "worker 0 (127.0.0.1:2224): not started\n"

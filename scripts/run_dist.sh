@@ -7,7 +7,8 @@
 # times, after pauses that grow; one that runs for less than 30 s five times in a row is left out.
 source "$(dirname "${BASH_SOURCE[0]}")/dist.sh"
 
-SETTLE_SECS=2 # a process that fails within this time is reported
+LOAD_SECS=120 # in which the processes load their modules
+SETTLE_SECS=2  # after that; a process that fails within this time is reported
 
 declare -A SCRIPTS=([ps]="${PS_SCRIPT}" [worker]="${WORKER_SCRIPT}")
 
@@ -62,6 +63,18 @@ start_lines() { # HOST
     quoted start "$(label_of "${i}")" "$(name_of "${i}")" "${EXPERIMENT_ID}" "${MAX_RESTARTS}" \
       "${WORKSPACE}" "${SCRIPTS[${job}]}" "${settings[@]}" -- "${arguments[@]}" "${EXPERIMENT_ID}"
   done
+}
+
+# Waits for the first line of each process.
+load_lines() { # HOST
+  local i
+  for i in $(processes_of "$1"); do
+    quoted await_first_line "$(label_of "${i}")" "$(name_of "${i}")" "${LOAD_SECS}"
+  done
+}
+
+settle_lines() { # HOST
+  local i
   echo "sleep ${SETTLE_SECS}"
   for i in $(processes_of "$1"); do
     quoted settle "$(label_of "${i}")" "$(name_of "${i}")"
@@ -94,13 +107,18 @@ on_all_hosts check_lines
 
 interrupted=
 trap 'interrupted=yes' INT TERM
-on_all_hosts start_lines
+for lines in start_lines load_lines settle_lines; do
+  on_all_hosts "${lines}"
+  answers >> "${WORK}/told"
+  ((${#PROBLEMS[@]} == 0)) && [[ ! "${interrupted}" ]] || break
+done
 [[ ! "${interrupted}" ]] || PROBLEMS+=("interrupted")
 if ((${#PROBLEMS[@]})); then
   failures="$(join "; " "${PROBLEMS[@]}")"
   stop_all
-  remaining="$(join "; " "${PROBLEMS[@]}")"
+  mapfile -t running < <(stop_problems may_still_run)
+  remaining="$(join "; " "${running[@]}")"
   die "all processes were stopped again${remaining:+, except where ${remaining}}: ${failures}"
 fi
-answers
+cat "${WORK}/told"
 echo "Experiment ${EXPERIMENT_ID} runs. Watch: bash scripts/status_dist.sh  Stop: bash scripts/stop_dist.sh"

@@ -58,6 +58,7 @@ reap() {
     kill -0 "${running[${label}]}" 2> /dev/null && continue
     wait "${running[${label}]}" && status=0 || status=$?
     unset "running[${label}]"
+    ((status != 137)) || echo "$(basename "$0"): ${label} was killed" >&3
     ((status == 0)) || [[ "${deadline}" ]] || end "${status}"
   done
 }
@@ -72,6 +73,7 @@ for i in "${!workers[@]}"; do
   launch "worker ${i}" run_single_worker_cifarnet.sh "${PS_HOSTS}" "${WORKER_HOSTS}" worker "${i}" \
     "${devices[i]}" "${DATA_DIR}" "${EXPERIMENT_ID}"
 done
+exec 3>&2 2> /dev/null # bash would print a line of its own about a process that is killed
 while ((${#running[@]})); do
   if [[ ! "${servers_asked}" && "${!running[*]}" != *worker* ]]; then
     servers_asked=yes

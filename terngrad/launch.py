@@ -10,12 +10,17 @@ In each process terngrad.join() finds the others. With --hosts a process starts 
 listed, through ssh, in this folder and with this Python, which must be there too; a host that is
 listed twice has two. ssh must not ask for a password.
 
-Each output line begins with the index of its worker. If a process fails, it is named; the others
-may end by themselves for 3 s, are then asked to end, and killed after 90 s. The exit status is
-that of the first that failed by itself; among several, one with a status other than 1 counts. A
+Each output line begins with the index of its worker. All are printed, since a launcher cannot know
+which lines matter. --show 0 prints those of worker 0, and of the others only what they write to
+standard error, as tracebacks and warnings are. --log_dir adds the lines of each process to a file.
+
+If a process fails, it is named; the others may end by themselves for 3 s, are then asked to end,
+and killed after 90 s. The exit status is that of the first that failed by itself, also if it has
+shown a traceback and takes longer to end; among several, one with a status other than 1 counts. A
 process that ends because of another has status 75, and so has this one if all ended so. Ctrl-C,
 SIGTERM and SIGHUP are passed on to all workers, with the same deadline; the exit status is then
-128 + the signal's number. Parameter servers end after them. A second Ctrl-C kills all at once.
+128 + the signal's number. Parameter servers end after them. A second Ctrl-C kills all at once. A
+worker that is killed is named, with the step of its last checkpoint where it has told that.
 """
 
 from __future__ import annotations
@@ -27,6 +32,7 @@ if __name__ == "__main__":  # before the imports, which take a while
 
 import argparse
 import collections
+import dataclasses
 import os
 import shlex
 import sys
@@ -67,6 +73,7 @@ def main(argv: Sequence[str]) -> int:
         members = _on_hosts(places, arguments.port, command, arguments.ssh or "ssh", more)
     else:
         members = _on_this_machine(arguments.n, arguments.ps, command)
+    members = [_with_lines(arguments, member) for member in members]
     run = LocalRun(
         members,
         0,
@@ -121,6 +128,18 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         help="with --hosts: gradients travel between the hosts without encryption; not needed if "
         "the program gives join certificates for parameter servers",
     )
+    parser.add_argument(
+        "--log_dir",
+        metavar="DIR",
+        help="add all lines of each process to a file in DIR: worker_0.log, ps_0.log, ...",
+    )
+    parser.add_argument(
+        "--show",
+        type=_whole,
+        metavar="N",
+        help="print all lines of worker N only, and of the others their standard error "
+        "(default: all lines of all)",
+    )
     rest = argparse.REMAINDER
     parser.add_argument("-m", dest="module", nargs=rest, help="module and its arguments")
     parser.add_argument("command", nargs=rest, metavar="PROGRAM", help="program and its arguments")
@@ -153,6 +172,16 @@ def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> No
         arguments.port = _PORT if arguments.port is None else arguments.port
         if not 0 < arguments.port < (1 << 16) - _CONTROL_PORT_ABOVE:
             parser.error(f"--port is {arguments.port}; allowed are 1 to 64535")
+    workers = len(arguments.hosts or []) or arguments.n
+    if arguments.show is not None and not 0 <= arguments.show < workers:
+        parser.error(f"--show is {arguments.show}; allowed are 0 to {workers - 1}, a worker")
+    if arguments.log_dir:
+        try:
+            os.makedirs(arguments.log_dir, exist_ok=True)
+        except OSError as error:
+            parser.error(f"--log_dir: cannot make {arguments.log_dir}: {error.strerror}")
+        if not os.access(arguments.log_dir, os.W_OK):
+            parser.error(f"--log_dir: {arguments.log_dir} is not writable")
     try:
         shlex.split(arguments.ssh or "")
     except ValueError as error:
@@ -183,6 +212,16 @@ class _Place(NamedTuple):
         """First words of its output lines."""
         own = self.rank if self.job == "worker" else f"ps {self.rank}"
         return f"{own} {self.name}".strip()
+
+
+def _with_lines(arguments: argparse.Namespace, process: Process) -> Process:
+    """Returns a process with what becomes of its lines."""
+    workers = len(arguments.hosts or []) or arguments.n
+    rank = process.index - workers if process.is_ps else process.index
+    name = f"{'ps' if process.is_ps else 'worker'}_{rank}.log"
+    log = os.path.join(arguments.log_dir, name) if arguments.log_dir else ""
+    is_shown = arguments.show is None or process.index == arguments.show
+    return dataclasses.replace(process, is_shown=is_shown, log=log)
 
 
 def _on_this_machine(count: int, servers: int, command: Sequence[str]) -> list[Process]:

@@ -19,7 +19,7 @@ print("worker", rank, *sys.argv[1:], os.environ["TERNGRAD_HOSTS"], os.getcwd(), 
 if sys.argv[1].startswith("fail") and rank == "1":
     sys.exit(5)
 if sys.argv[1] == "stubborn":
-    signal.signal(signal.SIGTERM, lambda *_: print("not yet", flush=True))
+    signal.signal(signal.SIGTERM, lambda *_: print("not yet: saved model.ckpt-271", flush=True))
 if sys.argv[1] not in ("ok", "fail alone"):
     time.sleep(60)
     time.sleep(60)
@@ -118,6 +118,39 @@ def test_a_process_that_ends_because_of_another_is_not_blamed(tmp_path, count, h
         assert re.search(rf"^1 ended with 1{how}", run.output, re.M), run.output
 
 
+@pytest.mark.slow
+def test_a_process_that_shows_an_error_and_takes_long_to_end_is_blamed_for_it(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import atexit, os, sys, time; rank = int(os.environ['TERNGRAD_RANK'])\n"
+        "if rank == 1: atexit.register(time.sleep, 1.5); raise ValueError('a mistake')\n"
+        "time.sleep([0.5, 0.0, 60.0][rank]); sys.exit(os.EX_TEMPFAIL)"
+    )
+    with launched("-n", "3", str(program)) as run:
+        assert run.finish() == 1, run.output
+        said = "1 has shown an error: the others are asked to end."
+        assert run.lines[-1] == said, run.output
+
+
+@pytest.mark.slow
+def test_lines_may_be_those_of_one_worker_and_of_each_in_a_file(tmp_path, places):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os, sys; rank = os.environ['TERNGRAD_RANK']\n"
+        "print('out', rank); print('error', rank, file=sys.stderr)"
+    )
+    logs = tmp_path / "new" / "logs"
+    for _ in range(2):
+        with launched("--show=0", "--log_dir", str(logs), *places, str(program)) as run:
+            lines = run.succeed().splitlines()
+        shown = sorted(re.sub(r"^\[(\d).*?\]", r"\1", line) for line in lines)
+        assert shown == ["0 error 0", "0 out 0", "1 error 1"]
+    assert sorted(path.name for path in logs.iterdir()) == ["worker_0.log", "worker_1.log"]
+    for rank in "01":  # a second run adds to them
+        found = (logs / f"worker_{rank}.log").read_text().splitlines()
+        assert sorted(found) == [f"error {rank}"] * 2 + [f"out {rank}"] * 2
+
+
 def test_many_logins_on_a_host_come_one_after_the_other():
     places = launch._places(["one", "me@one"] * 5 + ["two"], 0, 2222)
     pauses = [process.pause_secs for process in launch._on_hosts(places, 2222, ["python"], "ssh")]
@@ -184,6 +217,9 @@ def test_a_process_that_does_not_end_is_killed(program):
         run.process.send_signal(signal.SIGTERM)
         assert run.finish() == 128 + signal.SIGTERM
         assert run.output.count("not yet") == 2
+        killed = "is killed because it did not end within 2 s; not saved since step 271."
+        for rank in "01":
+            assert f"{rank} {killed}" in run.lines, run.output
 
 
 @pytest.mark.parametrize(
@@ -203,6 +239,8 @@ def test_a_process_that_does_not_end_is_killed(program):
         (["-n", "2", "--port=0", "x.py"], "--port needs --hosts"),
         (["-n", "2", "--certificates=certs", "x.py"], "--certificates needs --hosts"),
         (["-n", "2", "--ps=-1", "x.py"], "--ps is -1; allowed are 0 and more"),
+        (["-n", "2", "--show=2", "x.py"], "--show is 2; allowed are 0 to 1, a worker"),
+        (["-n", "2", "--log_dir=/proc/x", "x.py"], "--log_dir: cannot make /proc/x: "),
     ],
 )
 def test_wrong_arguments_end_in_one_line(arguments, why):

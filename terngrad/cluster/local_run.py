@@ -10,12 +10,14 @@ import contextlib
 import dataclasses
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from typing import IO
 
 import rich.console
 import rich.text
@@ -31,6 +33,8 @@ _LOOK_SECS = 0.1
 _DOUBTS = {1: 1, LOST_STATUS: 2}
 _GRACE_SECS = 90.0  # for the others to notice a failure, or to save, before they are killed
 _PS_GRACE_SECS = 5.0  # for a ps to end by itself after the workers
+_ERROR = "Traceback (most recent call last):"
+_SAVED = re.compile(r"(?:model\.ckpt-|not saved since step )(\d+)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +49,8 @@ class Process:
       is_ps: whether it is a parameter server.
       is_remote: whether signals for it are lines of its standard input, see `attended`.
       pause_secs: before it is started.
+      is_shown: whether all its lines are shown, and not only those of its standard error.
+      log: file to which all its lines are added; "" = none.
     """
 
     index: int
@@ -54,6 +60,8 @@ class Process:
     is_ps: bool = False
     is_remote: bool = False
     pause_secs: float = 0.0
+    is_shown: bool = True
+    log: str = ""
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -64,6 +72,7 @@ class _Event:
     status: int
     text: str = ""
     doubt: int = 0
+    label: str = dataclasses.field(default="", compare=False)
 
 
 class Requests:
@@ -166,6 +175,9 @@ class LocalRun:
         self._restarts = Restarts(restarts)
         self._killed: list[tuple[float, Process]] = []  # waiting for the moment of their restart
         self._processes: list[subprocess.Popen] = []
+        self._labels: dict[subprocess.Popen, str] = {}
+        self._faulty: list[str] = []  # processes that have shown an error, the first one first
+        self._saved: dict[str, str] = {}  # by label: step of the last save that the process told
         self._servers: list[subprocess.Popen] = []
         self._are_told = False  # whether the parameter servers were asked to end
         self._threads: list[threading.Thread] = []
@@ -200,12 +212,16 @@ class LocalRun:
             return
         self._restarts.begun(member.label)
         try:
+            log = open(member.log or os.devnull, "a", 1, encoding="utf-8")  # noqa: SIM115
+        except OSError as error:
+            raise StartError(f"cannot write {member.log}: {error.strerror}") from None
+        try:
             process = subprocess.Popen(
                 member.command,
                 env=allocator.with_huge_pages(os.environ) | dict(member.environment),
                 stdin=subprocess.PIPE if member.is_remote else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
+                stderr=subprocess.STDOUT if member.is_shown else subprocess.PIPE,
                 encoding="utf-8",
                 errors="replace",
                 start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on
@@ -213,18 +229,31 @@ class LocalRun:
         except OSError as error:
             raise StartError(f"cannot start {member.command[0]}: {error.strerror}") from None
         self._processes.append(process)
+        self._labels[process] = member.label
         if member.is_ps:
             self._servers.append(process)
-        colour = _COLOURS[member.index % len(_COLOURS)]
-        shown = (member.label, colour, process)
-        for target, args in ((self._show, shown), (self._note_end, (process, member))):
+        tasks = [(self._show, (member, process.stdout, log, member.is_shown))]
+        if process.stderr:
+            tasks.append((self._show, (member, process.stderr, log, True)))
+        for target, args in [*tasks, (self._note_end, (process, member))]:
             thread = threading.Thread(target=target, args=args, daemon=True)
             thread.start()
             self._threads.append(thread)
 
-    def _show(self, label: str, colour: str, process: subprocess.Popen) -> None:
-        for line in without_stopped_imports(process.stdout, self._requests.has_ctrl_c, self._hush):
-            self._output.show(rich.text.Text(f"[{label}] ", style=colour) + line.rstrip("\n"))
+    def _show(self, member: Process, stream: IO[str], log: IO[str], is_shown: bool) -> None:
+        label, colour = member.label, _COLOURS[member.index % len(_COLOURS)]
+        for line in without_stopped_imports(stream, self._requests.has_ctrl_c, self._hush):
+            self._note_line(label, line)
+            with contextlib.suppress(OSError):  # a full disk: the process must not wait for this
+                log.write(line)
+            if is_shown:
+                self._output.show(rich.text.Text(f"[{label}] ", style=colour) + line.rstrip("\n"))
+
+    def _note_line(self, label: str, line: str) -> None:
+        if line.startswith(_ERROR) and label not in self._faulty:
+            self._faulty.append(label)
+        if found := _SAVED.search(line):
+            self._saved[label] = found[1]
 
     def _hush(self) -> None:
         self._is_hushed = True
@@ -241,7 +270,8 @@ class LocalRun:
         if code == LOST_STATUS:
             how = "ended because of another"
         doubt = _DOUBTS.get(code, 0)
-        self._ends.append(_Event(time.monotonic(), status, f"{member.label} {how}", doubt))
+        text, now = f"{member.label} {how}", time.monotonic()
+        self._ends.append(_Event(now, status, text, doubt, member.label))
 
     def _note_killed(self, member: Process) -> None:
         name = member.label
@@ -271,6 +301,8 @@ class LocalRun:
             self._end_servers()
             hurry = min(self._requests.events, default=None) if self._outlive_others else first
             late = hurry and time.monotonic() > hurry.monotonic_secs + _GRACE_SECS
+            if late and not all_ended:
+                self._tell_killed()
             if all_ended or late or self._requests.at_once():
                 return self._status(first) if first else self._status_of_silence()
             time.sleep(_LOOK_SECS)
@@ -285,7 +317,28 @@ class LocalRun:
             return first
         limits = [event.monotonic_secs for event in self._requests.events] + [self._hurried_at]
         own = [end for end in self._ends if end.status and end.monotonic_secs < min(limits)]
-        return min(own, key=lambda end: (end.doubt, end), default=first)
+        blamed = min(own, key=lambda end: (end.doubt, end), default=first)
+        return self._faulty_end() or blamed if blamed.doubt == _DOUBTS[LOST_STATUS] else blamed
+
+    def _faulty_end(self) -> _Event | None:
+        """Returns the end, perhaps to come, of the first process that has shown its own error."""
+        ends = {end.label: end for end in self._ends}
+        for label in self._faulty:
+            if label not in ends:
+                return _Event(time.monotonic(), 1, f"{label} has shown an error", label=label)
+            if ends[label].status and ends[label].doubt < _DOUBTS[LOST_STATUS]:
+                return ends[label]
+        return None
+
+    def _tell_killed(self) -> None:
+        """Names the workers that did not end in time."""
+        for process in self._workers():
+            if process.poll() is None:
+                label = self._labels[process]
+                step = self._saved.get(label)
+                unsaved = f"; not saved since step {step}" if step else ""
+                why = f"did not end within {_GRACE_SECS:g} s"
+                self._output.show(f"{label} is killed because it {why}{unsaved}.")
 
     def _status_of_silence(self) -> int:
         """Returns 0, unless all workers were killed and none reported a failure."""
@@ -307,7 +360,9 @@ class LocalRun:
         if time.monotonic() > failure.monotonic_secs + self._notice_secs:
             blamed = self._blamed(failure)
             self._hurried_at = time.monotonic()
-            if left := [process for process in self._workers() if process.poll() is None]:
+            running = [process for process in self._workers() if process.poll() is None]
+            # Who has shown an error ends by itself.
+            if left := [each for each in running if self._labels[each] != blamed.label]:
                 self._output.show(f"{blamed.text}: the others are asked to end.")
                 self._has_named = True
             for process in left:

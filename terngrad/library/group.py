@@ -362,12 +362,19 @@ class Group(contextlib.AbstractContextManager):
             membership.__exit__(kind, error, traceback)
 
     @contextlib.contextmanager
-    def _showing_soon(self, error: BaseException) -> Iterator[None]:
-        """Shows an error while this process still waits to learn which process was lost, if any."""
+    def _showing_soon(self, error: BaseException, *, is_known: bool) -> Iterator[None]:
+        """Shows an error while this process still waits to learn which process was lost, if any.
+
+        If it `is_known` that one was, a line says so.
+        """
 
         def show() -> None:
             with speaking:
-                self._show(type(error), error, error.__traceback__)
+                if is_known:
+                    away = "a worker or parameter server is away"
+                    print(f"{self.label}: a step was abandoned: {away}.", file=sys.stderr)
+                else:
+                    self._show(type(error), error, error.__traceback__)
             self._shown = error
             why = "to learn whether another process was lost"
             print(f"{self.label} waits for its time-out {why}.", file=sys.stderr, flush=True)
@@ -409,13 +416,16 @@ class Group(contextlib.AbstractContextManager):
             return
         said = ""
         is_loss = isinstance(error, OperationError) and self._membership and self._is_loss(error)
+        is_plain = self._show is sys.__excepthook__  # the program has no hook of its own
+        is_known = is_plain and is_loss and self.connection.was_interrupted()
         if is_loss or isinstance(error, MembershipError):
             try:
-                with self._showing_soon(error) if is_loss else contextlib.nullcontext():
+                soon = self._showing_soon(error, is_known=is_known) if is_loss else None
+                with soon or contextlib.nullcontext():
                     self.__exit__(kind, error, traceback)
             except ValueError as why:
                 said = "" if why is error else str(why)
-        if error is not self._shown:
+        if error is not self._shown and not (is_known and said):
             with speaking:
                 self._show(kind, error, traceback)
             self._shown = error

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import numbers
 import os
+import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import ParamSpec, TypeVar
 
 from terngrad.cluster.addresses import is_loopback
 from terngrad.cluster.channel import MembershipError, split_address
@@ -22,9 +25,33 @@ from terngrad.service.security import Tls
 _NUMBERING = ("Slurm", "torchrun")  # launchers that know which tasks share a host
 _HOROVOD = "HOROVOD_SIZE"  # set by horovodrun, unless it calls mpirun
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
 _joined: list[Group] = []
 
 
+def _failing_in_a_line(join: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Lets an error that nobody catches be a line, not a traceback, where a launcher caused it."""
+
+    @functools.wraps(join)
+    def joined(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        try:
+            return join(*args, **kwargs)
+        except ValueError as error:
+            if launch.MARK in os.environ and sys.excepthook is sys.__excepthook__:
+                own = error  # `error` ends with this block
+                sys.excepthook = lambda kind, shown, traceback: (
+                    print(shown, file=sys.stderr, flush=True)
+                    if shown is own
+                    else sys.__excepthook__(kind, shown, traceback)
+                )
+            raise
+
+    return joined
+
+
+@_failing_in_a_line
 def join(
     hosts: Sequence[str] | None = None,
     *,

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import time
+import types
 import warnings
 from pathlib import Path
 
@@ -743,6 +744,42 @@ def test_an_error_of_an_operation_is_shown_while_the_group_still_waits(shown, mo
     own = tf.errors.InternalError(None, None, "own")
     sys.excepthook(type(own), own, None)
     assert shown == [own]
+
+
+def test_a_step_that_was_abandoned_is_told_in_a_line_where_a_loss_is_known(
+    shown, monkeypatch, capsys
+):
+    class Waiting(Membership):
+        def __exit__(self, kind, error, traceback):
+            while group._shown is None and time.monotonic() < deadline:
+                time.sleep(0.01)
+            super().__exit__(kind, error, traceback)
+
+    deadline = time.monotonic() + 20.0
+    monkeypatch.setattr("terngrad.library.group._SOON_SECS", 0.01)
+    monkeypatch.setattr(sys, "__excepthook__", sys.excepthook)
+    connection = types.SimpleNamespace(was_interrupted=lambda: True)
+    group = Group(0, 2, connection, membership=Waiting())
+    lost = tf.errors.CancelledError(None, None, "many lines")
+    sys.excepthook(type(lost), lost, None)
+    assert shown == []
+    told, waits, said = capsys.readouterr().err.splitlines()
+    assert told == ("worker 0 of 2: a step was abandoned: a worker or parameter server is away.")
+    assert waits.startswith("worker 0 of 2 waits for its time-out")
+    assert said == "an operation failed"
+
+
+def test_an_error_of_join_is_a_line_where_a_launcher_gave_its_arguments(monkeypatch, capsys):
+    for name, value in launch.variables(["10.0.0.1:1"] * 2, 0, 3, ["10.0.0.1:2"]).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    with pytest.raises(ValueError, match="is not on this machine") as error:
+        join()
+    sys.excepthook(ValueError, error.value, error.value.__traceback__)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("join: 10.0.0.1:2 is not on this machine: needs tls")
+    sys.excepthook(ValueError, other := ValueError("other"), None)
+    assert capsys.readouterr().err.splitlines() == [f"ValueError: {other}"]
 
 
 @pytest.mark.parametrize("hook", ["the group's", "the group's, not called", "the program's"])
