@@ -283,7 +283,10 @@ def test_law_10_a_ps_of_the_other_kind_is_named(tmp_path, asynchronous_ps):
 
 
 @pytest.mark.slow
-def test_a_signal_is_heard_while_a_ps_is_away_and_two_ps_share_no_folder(tmp_path):
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_a_signal_is_heard_while_a_ps_is_away_or_hangs_and_two_ps_share_no_folder(
+    tmp_path, is_killed
+):
     program, flags = asynchronous(tmp_path, timeout_secs=2 * HANG_SECS)
     worker, ps = members.members(1, 1)
     other = members.members(1, 1)[1]
@@ -295,11 +298,15 @@ def test_a_signal_is_heard_while_a_ps_is_away_and_two_ps_share_no_folder(tmp_pat
             folder = re.escape(str(tmp_path / "ps_0"))
             assert re.search(rf"{folder}: another ps, process {runs[1].process.pid} on ", said)
             assert "Traceback" not in said
-        kill(runs[1])
-        runs[0].wait_for(f"trying to reach it again for {2 * HANG_SECS:g} s")
+        if is_killed:
+            kill(runs[1])
+            runs[0].wait_for(f"trying to reach it again for {2 * HANG_SECS:g} s")
+        else:
+            runs[1].process.send_signal(signal.SIGSTOP)
         runs[0].process.send_signal(signal.SIGTERM)
         assert runs[0].finish() == 128 + signal.SIGTERM  # within HANG_SECS
-        runs[0].wait_for("SIGTERM: ps 0 .* did not come back before .*; nothing is saved")
+        unsaved = "not saved since step 0; the same command continues from the snapshots of the ps"
+        runs[0].wait_for(rf"^SIGTERM: ps 0 .* did not come back before .*; {unsaved}\.$")
 
 
 def pulled(**said):

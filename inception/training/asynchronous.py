@@ -3,6 +3,7 @@
 import contextlib
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 
 from inception.cluster.network import security, tell_hosts
@@ -27,6 +28,8 @@ from terngrad.service.security import Tls
 from terngrad.training import checkpoints
 from terngrad.training.loop import StopRequest
 
+_LOOK_SECS = 1.0
+
 
 def train(config: TrainConfig, cluster: ClusterConfig) -> None:
     """Trains as one worker until the run has `max_steps` updates.
@@ -39,7 +42,8 @@ def train(config: TrainConfig, cluster: ClusterConfig) -> None:
     tls = security(cluster)
     hosts = cluster.worker_hosts
     workers = Workers(cluster.task_id, len(hosts), cluster.split_data, aggregated=1)
-    ready, stop = prepare(config, workers, cluster), StopRequest()
+    ready = prepare(config, workers, cluster)
+    stop = StopRequest(stuck=lambda number, is_over: _hurry(client, is_over))
     with contextlib.ExitStack() as stack:
         if ready.lock:
             stack.callback(ready.lock.close)
@@ -57,11 +61,25 @@ def train(config: TrainConfig, cluster: ClusterConfig) -> None:
         except (ValueError, OSError) as error:
             client.bye(stop=workers.is_chief)
             if stop.signal and isinstance(error, MembershipError):  # a ps is away
-                unsaved = "; nothing is saved" if workers.is_chief else ""
+                unsaved = _unsaved(ready, cluster) if workers.is_chief else ""
                 say(f"{stop.signal.name}: {error}{unsaved}.")
                 sys.exit(128 + stop.signal)
             raise
         _tell_end(where, workers.is_chief, pulled, stop)
+
+
+def _hurry(client: Client, is_over: threading.Event) -> None:
+    """Lets this worker, which was asked to end, not wait for a ps that hangs."""
+    while not is_over.wait(_LOOK_SECS):
+        client.hurry()
+
+
+def _unsaved(ready: Ready, cluster: ClusterConfig) -> str:
+    """Returns what to say where the chief cannot get the state of the ps."""
+    newest = checkpoints.latest_checkpoint(ready.config.train_dir)
+    step = checkpoints.step_of(newest) if newest else 0
+    held = "; the same command continues from the snapshots of the ps"
+    return f"; not saved since step {step}{held if cluster.ps_snapshot_steps else ''}"
 
 
 def _client(ready: Ready, cluster: ClusterConfig, tls: Tls | None, stop: StopRequest) -> Client:

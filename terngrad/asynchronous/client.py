@@ -185,6 +185,11 @@ class Client:
             self._on_all(lambda ps: self._servers[ps].bye(call))
         return False
 
+    def hurry(self) -> None:
+        """Gives up calls in which a ps is silent, because this worker was asked to end."""
+        for server in self._servers:
+            server.hurry()
+
     def close(self) -> None:
         """Ends all streams."""
         for server in self._servers:

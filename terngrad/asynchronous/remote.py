@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import grpc
 
-from terngrad.asynchronous.acts import ENTER, PULL
+from terngrad.asynchronous.acts import ENTER, PULL, PUSH
 from terngrad.asynchronous.framing import collect, frames
 from terngrad.cluster.channel import MembershipError
 from terngrad.service.calls import (
@@ -78,6 +79,7 @@ class RemotePs:
         self._stream: tuple[grpc.Call, Outbox] | None = None
         self._stream_was_open = self._was_there = False
         self._unkept = ""  # the last such reason that was told
+        self._heard_at: float | None = None  # last sign of the ps in a call; None between calls
         self._using, self._closed = threading.Lock(), threading.Event()
 
     def call(
@@ -119,6 +121,12 @@ class RemotePs:
             pass  # this worker ends anyway
         finally:
             self._using.release()
+
+    def hurry(self) -> None:
+        """Gives up a call in which a ps has been silent for 5 s, as this worker must end."""
+        heard_at, stream = self._heard_at, self._stream
+        if stream and heard_at is not None and time.monotonic() > heard_at + _STOP_SECS:
+            stream[0].cancel()
 
     def close(self) -> None:
         """Ends the stream, and any search by another thread."""
@@ -164,6 +172,8 @@ class RemotePs:
                 search = search or self._begin_search(error)
                 if self._stopped():
                     search.hurry(_STOP_SECS)
+                    if call.act == PUSH:
+                        call, content = Call(act=PULL), b""
                 pause_secs = search.pause_secs(error)
             is_repeated = True
             if self._closed.wait(pause_secs):
@@ -194,10 +204,12 @@ class RemotePs:
         self, call: Call, content: bytes | memoryview, size: int
     ) -> tuple[Reply, bytearray]:
         stream, outbox = self._stream
+        self._heard_at = time.monotonic()
         for frame in frames(call, content):
             outbox.put(frame)
         try:
-            message = next(stream, None)
+            messages = self._noting(stream)
+            message = next(messages, None)
             if message is None:
                 raise self._lost()
             reply, first = split_frame(message, Reply)
@@ -205,9 +217,16 @@ class RemotePs:
                 self._drop()
                 text = f"{self._name} sent {reply.size} bytes; allowed are {size}"
                 raise MembershipError(text)
-            return reply, collect(reply, first, stream)
+            return reply, collect(reply, first, messages)
         except grpc.RpcError:
             raise self._lost() from None
+        finally:
+            self._heard_at = None
+
+    def _noting(self, stream: Iterator[bytes]) -> Iterator[bytes]:
+        for message in stream:
+            self._heard_at = time.monotonic()
+            yield message
 
     def _lost(self) -> Exception:
         """Returns the error of a stream that has ended; the next call opens another."""

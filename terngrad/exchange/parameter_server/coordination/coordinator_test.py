@@ -443,6 +443,15 @@ def test_nobody_is_blamed_for_an_error_that_all_have():
     assert cluster.outcome == "step 7: entropy_loss is nan"
 
 
+def test_a_worker_that_ends_all_without_a_failure_of_its_own_may_save():
+    cluster = Cluster()
+    cluster.begin(0, 1, 2)
+    cluster.coordinator.disconnect(2, "died")
+    cluster.tell(0, failed="worker 0 was asked to end", shared=True)
+    assert cluster.outcome == "worker 0 was asked to end"
+    assert end_of(cluster, 1).saver == 0
+
+
 def test_a_training_is_over_when_all_connected_workers_are_done():
     cluster = Cluster(elastic=True)
     cluster.begin(0, 1, 2)
