@@ -55,8 +55,8 @@ class Saver:
             return self._unsaved("another save takes too long")
         try:
             return self._copy()
-        except (NotFiniteError, OSError) as error:
-            return self._unsaved(str(error))
+        except (NotFiniteError, OSError, tf.errors.OpError) as error:
+            return self._unsaved(" ".join(str(error).split()))
         finally:
             self._saving.release()
 

@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from terngrad.cluster.channel import (
@@ -60,6 +60,17 @@ def end_because_of_another(message: str) -> None:
     """
     own, _, why = message.partition(" ends: ")
     end_process(message, 1 if own and own in why else LOST_STATUS)
+
+
+def with_last_acts(message: str, acts: Iterable[Callable[[], str]]) -> str:
+    """Returns a last message and what each act says, such as what it saved; "" = nothing."""
+    parts = [message]
+    for act in acts:
+        try:
+            parts.append(act())
+        except Exception as error:  # the process must end, whatever it is
+            parts.append(f"not saved: {reason_of(error)}")
+    return "; ".join(filter(None, parts))
 
 
 def _say(message: str) -> None:

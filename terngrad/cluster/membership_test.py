@@ -13,7 +13,7 @@ import pytest
 
 from terngrad.cluster.admission import join
 from terngrad.cluster.channel import MembershipError, SharedError
-from terngrad.cluster.membership import Membership
+from terngrad.cluster.membership import Membership, with_last_acts
 from terngrad.cluster.pulse import Pulse
 from terngrad.testing.addresses import free_address
 from terngrad.testing.meeting import TIMEOUT, hosts_of
@@ -306,3 +306,11 @@ def test_a_process_ends_even_if_nobody_reads_its_last_words(stderr):
     os.close(writer)
     if stderr != "broken":
         os.close(reader)
+
+
+def test_an_act_that_fails_does_not_keep_a_process_from_its_last_words():
+    def broken():
+        raise RuntimeError("no more threads")
+
+    said = with_last_acts("worker 0 ends", [lambda: "saved x", lambda: "", broken])
+    assert said == "worker 0 ends; saved x; not saved: no more threads"

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from terngrad.cluster import admission, launched
 from terngrad.cluster.channel import MembershipError, name_of
 from terngrad.cluster.managed.role import Role
-from terngrad.cluster.membership import end_because_of_another, end_process
+from terngrad.cluster.membership import end_because_of_another, end_process, with_last_acts
 from terngrad.cluster.pulse import Pulse
 from terngrad.exchange import all_reduce, launchers
 from terngrad.exchange.operation_errors import OperationError
@@ -72,7 +72,7 @@ def _by_collective(meeting: Meeting) -> Group:
 
 def _end(end: Callable[[str], None], at_loss: Sequence[Callable[[], str]], message: str) -> None:
     """Ends this process because of another, after it has saved what it has."""
-    end("; ".join([message, *filter(None, (act() for act in at_loss))]))
+    end(with_last_acts(message, at_loss))
 
 
 def _control_address(role: Role) -> str:
@@ -141,8 +141,9 @@ def _naming_losses(
     try:
         yield
     except OperationError as error:
-        for said in filter(None, (act() for act in at_loss)):
-            print(f"{name}: a step was abandoned; {said}.", file=sys.stderr, flush=True)
+        if at_loss:
+            said = with_last_acts(f"{name}: a step was abandoned", at_loss)
+            print(f"{said}.", file=sys.stderr, flush=True)
         deadline = time.monotonic() + 2 * timeout_secs
         while not client.failure and time.monotonic() < deadline:
             time.sleep(_LOOK_SECS)
