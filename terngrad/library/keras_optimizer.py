@@ -168,7 +168,8 @@ class Exchanging:
             means = exchange.means(self, by_node, variables)
             # Also what needs no mean, such as the count of updates and the decay of weights, comes
             # after the note that updates begin.
-            with tf.control_dependencies(exchange.first):
+            first, exchange.first = exchange.first, []
+            with tf.control_dependencies(first):
                 super().apply(means, variables)
 
     def _apply_accumulated(
