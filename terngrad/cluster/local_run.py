@@ -335,8 +335,9 @@ class LocalRun:
         for process in self._workers():
             if process.poll() is None:
                 label = self._labels[process]
-                step = self._saved.get(label)
-                unsaved = f"; not saved since step {step}" if step else ""
+                step, is_chief = self._saved.get(label), process is self._processes[0]
+                last = f"step {step}" if step else "its last checkpoint"
+                unsaved = f"; not saved since {last}" if step or is_chief else ""
                 why = f"did not end within {_GRACE_SECS:g} s"
                 self._output.show(f"{label} is killed because it {why}{unsaved}.")
 
