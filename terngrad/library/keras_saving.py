@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import signal
 import string
@@ -99,6 +100,7 @@ class StuckSaver:
             if text != said and not is_over.is_set():
                 rest = "waits for the other workers"
                 told = f"{text}; {rest}" if text else rest
-                print(f"{number.name}: {told}.", file=sys.stderr, flush=True)
+                with contextlib.suppress(OSError):  # the terminal is gone
+                    print(f"{number.name}: {told}.", file=sys.stderr, flush=True)
                 said = text
             is_over.wait(_LOOK_SECS)

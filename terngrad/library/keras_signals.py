@@ -43,8 +43,10 @@ class Signals:
             for number in SIGNALS:
                 if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
                     self._before[number] = signal.signal(number, self._note)
-            if stuck and signal.set_wakeup_fd(-1) == -1:
+            if stuck and (own := signal.set_wakeup_fd(-1)) == -1:
                 self._watch(stuck)
+            elif stuck:  # the program learns of signals in that way itself
+                signal.set_wakeup_fd(own)
 
     def seen(self) -> list[float]:
         return [float(number in self._seen) for number in SIGNALS]

@@ -144,6 +144,35 @@ def test_a_signal_before_the_first_step_ends_the_process_in_a_thread_and_later_o
     assert signals == [signal.SIGINT]
 
 
+def test_a_thread_acts_where_the_steps_under_way_take_long_after_a_signal(monkeypatch):
+    monkeypatch.setattr("terngrad.training.loop._STUCK_SECS", 0.01)
+    began, ended, seen = threading.Event(), threading.Event(), []
+
+    def save(number, is_over):
+        seen.append((number, is_over.is_set()))
+        began.set()
+        assert is_over.wait(60)
+        ended.set()
+
+    with StopRequest(stuck=save) as stop:
+        stop.first_step_is_made()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert began.wait(60)
+        assert stop.signal == signal.SIGTERM
+    assert ended.wait(60)
+    assert seen == [(signal.SIGTERM, False)]
+
+
+def test_no_thread_acts_where_they_end_soon(monkeypatch):
+    monkeypatch.setattr("terngrad.training.loop._STUCK_SECS", 60.0)
+    before, seen = set(threading.enumerate()), []
+    with StopRequest(stuck=lambda *told: seen.append(told)):
+        (watching,) = set(threading.enumerate()) - before
+        os.kill(os.getpid(), signal.SIGTERM)
+    watching.join(30)
+    assert (seen, watching.is_alive()) == ([], False)
+
+
 @pytest.mark.parametrize("stopped", [False, True])
 def test_a_failed_step_goes_on_from_the_state_it_is_given_unless_that_run_was_stopped(stopped):
     class FailingOnce(PretendedRunner):
