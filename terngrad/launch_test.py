@@ -37,6 +37,30 @@ print(job, "waits", flush=True)
 time.sleep(60)
 """
 
+# Worker 1 shows an error, and ends after worker 0, which ends because of it, and worker 2, which is
+# asked to.
+SLOW_TO_END = """
+import atexit, os, pathlib, signal, sys, time
+rank, folder = os.environ["TERNGRAD_RANK"], pathlib.Path(__file__).parent
+def wait_for(name):
+    while not (folder / name).exists():
+        time.sleep(0.01)
+if rank == "1":
+    wait_for("ready")
+    atexit.register(wait_for, "asked")
+    atexit.register((folder / "shown").touch)
+    raise ValueError("a mistake")
+if rank == "2":
+    def end(*_):
+        (folder / "asked").touch()
+        sys.exit(0)
+    signal.signal(signal.SIGTERM, end)
+    (folder / "ready").touch()
+    time.sleep(900)
+wait_for("shown")
+sys.exit(os.EX_TEMPFAIL)
+"""
+
 # Takes the place of ssh: runs the last word of its command line on this machine.
 SSH = 'import os, sys; assert sys.argv[-3] == "--"; os.execvp("sh", ["sh", "-c", sys.argv[-1]])'
 
@@ -122,15 +146,11 @@ def test_a_process_that_ends_because_of_another_is_not_blamed(tmp_path, count, h
 @pytest.mark.slow
 def test_a_process_that_shows_an_error_and_takes_long_to_end_is_blamed_for_it(tmp_path):
     program = tmp_path / "program.py"
-    program.write_text(
-        "import atexit, os, sys, time; rank = int(os.environ['TERNGRAD_RANK'])\n"
-        "if rank == 1: atexit.register(time.sleep, 1.5); raise ValueError('a mistake')\n"
-        "time.sleep([0.5, 0.0, 60.0][rank]); sys.exit(os.EX_TEMPFAIL)"
-    )
-    with launched("-n", "3", str(program)) as run:
+    program.write_text(textwrap.dedent(SLOW_TO_END))
+    patient = LAUNCH.replace("_SECS = 0.1, 2.0", "_SECS = 4.0, 900.0")
+    with Started([sys.executable, "-c", patient, "-n", "3", str(program)]) as run:
         assert run.finish() == 1, run.output
-        said = "1 has shown an error: the others are asked to end."
-        assert run.lines[-1] == said, run.output
+        assert "1 has shown an error: the others are asked to end." in run.lines, run.output
 
 
 @pytest.mark.slow

@@ -151,25 +151,25 @@ def test_a_thread_acts_where_the_steps_under_way_take_long_after_a_signal(monkey
     def save(number, is_over):
         seen.append((number, is_over.is_set()))
         began.set()
-        assert is_over.wait(60)
+        assert is_over.wait(HANG_SECS)
         ended.set()
 
     with StopRequest(stuck=save) as stop:
         stop.first_step_is_made()
         os.kill(os.getpid(), signal.SIGTERM)
-        assert began.wait(60)
+        assert began.wait(HANG_SECS)
         assert stop.signal == signal.SIGTERM
-    assert ended.wait(60)
+    assert ended.wait(HANG_SECS)
     assert seen == [(signal.SIGTERM, False)]
 
 
 def test_no_thread_acts_where_they_end_soon(monkeypatch):
-    monkeypatch.setattr("terngrad.training.loop._STUCK_SECS", 60.0)
+    monkeypatch.setattr("terngrad.training.loop._STUCK_SECS", HANG_SECS)
     before, seen = set(threading.enumerate()), []
     with StopRequest(stuck=lambda *told: seen.append(told)):
         (watching,) = set(threading.enumerate()) - before
         os.kill(os.getpid(), signal.SIGTERM)
-    watching.join(30)
+    watching.join(HANG_SECS)
     assert (seen, watching.is_alive()) == ([], False)
 
 

@@ -11,6 +11,7 @@ from terngrad.codecs.factory import make_codecs
 from terngrad.exchange.local import LocalExchange
 from terngrad.layout import Policy, make_layout
 from terngrad.ops.reference import ReferenceKernels
+from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.nets import make_batches, make_model
 from terngrad.training import schedules
 from terngrad.training.averages import MovingAverages
@@ -22,7 +23,6 @@ from terngrad.training.sequence_lock import SequenceLock
 from terngrad.training.step import TrainStep
 
 RESIDUAL = Policy(codec="terngrad.testing.residual_codec:ResidualCodec", float_layers=("logits",))
-SECS = 60
 
 
 class StalledExchange(LocalExchange):
@@ -45,7 +45,7 @@ class StalledExchange(LocalExchange):
         def wait(value):
             if kind in self.stalls:
                 self.reached.set()
-                assert self.go_on.wait(SECS)
+                assert self.go_on.wait(HANG_SECS)
             return value
 
         return tf.ensure_shape(
@@ -80,13 +80,13 @@ class Stalled:
 
     def __enter__(self):
         self._thread.start()
-        assert self.exchange.reached.wait(SECS)
+        assert self.exchange.reached.wait(HANG_SECS)
         return self
 
     def __exit__(self, *exception):
         self.exchange.go_on.set()
         self.exchange.stalls = ()
-        self._thread.join(SECS)
+        self._thread.join(HANG_SECS)
         assert not self._thread.is_alive()
 
 
@@ -111,7 +111,7 @@ def test_law_8_what_is_copied_while_a_step_waits_is_the_state_before_it():
 @pytest.mark.parametrize("kind", ["codes", "floats"])
 def test_nothing_is_copied_after_a_part_of_a_step_has_changed_variables(kind):
     with Stalled(kind) as training:
-        deadline = time.monotonic() + SECS
+        deadline = time.monotonic() + HANG_SECS
         while (copied := copy_of(training)) is not None:  # the other kind is about to be there
             assert_equal(copied, training.before)
             assert time.monotonic() < deadline
