@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from inception.on_spark import session
 from inception.sweeping import messages
 from inception.sweeping.messages import End, Evaluation, Order, Outcome
+from terngrad.cluster.acceptor import Acceptor
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _REPO = Path(__file__).parents[2]
 _LOOK_SECS = 0.5
 _HELLO_SECS = 10.0
+_MOST_PENDING = 64  # connections at a time that have not shown the secret
 _SETTINGS = {"spark.task.maxFailures": "1"}  # the sweep itself tries lost trials again, elsewhere
 
 
@@ -53,15 +55,15 @@ class SparkPlace:
         """Starts a trial, which ends with the block."""
         secret = secrets.token_hex()
         host = self._context.getConf().get("spark.driver.host")
-        with socket.create_server(("", 0)) as server:
-            task = _Task(host, server.getsockname()[1], secret, self._workspace)
-            job = _Job(self._context, task)
-            channel = _SocketChannel(server, secret, job, order, self.label)
-            try:
-                yield channel
-            finally:
-                channel.stop()
-                job.join()
+        server = socket.create_server(("", 0))
+        task = _Task(host, server.getsockname()[1], secret, self._workspace)
+        job = _Job(self._context, task)
+        channel = _SocketChannel(server, secret, job, order, self.label)
+        try:
+            yield channel
+        finally:
+            channel.stop()
+            job.join()
 
 
 class _Task:
@@ -74,7 +76,7 @@ class _Task:
         list(items)
         environment = os.environ | {"PYTHONPATH": self._workspace}
         with socket.create_connection(self._address) as connection:
-            connection.sendall(f"{self._secret}\n".encode())
+            connection.sendall(self._secret.encode())
             done = subprocess.run(
                 [sys.executable, "-m", "inception.sweeping.trial"],
                 stdin=connection,
@@ -118,14 +120,20 @@ class _SocketChannel:
     def __init__(
         self, server: socket.socket, secret: str, job: _Job, order: Order, label: str
     ) -> None:
-        self._server, self._secret, self._job = server, secret, job
+        self._secret, self._job = secret.encode(), job
         self._order, self._label = order, label
-        self._stopped = threading.Event()
+        self._stopped, self._connected = threading.Event(), threading.Event()
         self._lock = threading.Lock()
         self._connection: socket.socket | None = None
+        self._acceptor = Acceptor(
+            server, len(secret), self._take, print, most=_MOST_PENDING, timeout_secs=_HELLO_SECS
+        )
+        self._acceptor.start()
 
     def events(self) -> Iterator[Evaluation | End]:
-        if connection := self._accept():
+        connection = self._accept()
+        self._acceptor.close()
+        if connection:
             with connection, connection.makefile() as lines, contextlib.suppress(OSError):
                 connection.sendall(messages.write(self._order).encode())
                 for line in lines:
@@ -141,38 +149,29 @@ class _SocketChannel:
 
     def _accept(self) -> socket.socket | None:
         """Waits for the connection of the task, which may have to wait for a free core."""
-        self._server.settimeout(_LOOK_SECS)
         while self._job.is_alive() and not self._stopped.is_set():
-            with contextlib.suppress(TimeoutError):
-                connection, _ = self._server.accept()
-                if _is_ours(connection, self._secret):
-                    _notice_loss(connection)
-                    with self._lock:
-                        self._connection = connection
-                    return connection
-                connection.close()
+            if self._connected.wait(_LOOK_SECS):
+                return self._connection
         return None
+
+    def _take(self, connection: socket.socket, secret: bytes) -> bool:
+        """Notes the connection that begins with the secret, which is the task's."""
+        with self._lock:
+            if self._connection or not hmac.compare_digest(secret, self._secret):
+                return False
+            self._connection = connection
+        connection.setblocking(True)
+        _notice_loss(connection)
+        self._connected.set()
+        return True
 
     def stop(self) -> None:
         self._stopped.set()
+        self._acceptor.close()
         with self._lock:
             if self._connection:
                 with contextlib.suppress(OSError):
                     self._connection.shutdown(socket.SHUT_WR)
-
-
-def _is_ours(connection: socket.socket, secret: str) -> bool:
-    """Whether a connection begins with the secret."""
-    expected, received = f"{secret}\n".encode(), b""
-    connection.settimeout(_HELLO_SECS)
-    with contextlib.suppress(OSError):
-        while len(received) < len(expected):
-            part = connection.recv(len(expected) - len(received))
-            if not part:
-                break
-            received += part
-    connection.settimeout(None)
-    return hmac.compare_digest(expected, received)
 
 
 def _notice_loss(connection: socket.socket) -> None:

@@ -1,5 +1,6 @@
 """Trials as tasks of Spark, with small programs in place of training and evaluation."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from inception.sweeping import spark
+from inception.sweeping import messages, spark
 from inception.sweeping.messages import Evaluation, Order, Outcome
 from terngrad.testing.limits import HANG_SECS
 
@@ -111,15 +112,34 @@ def test_a_trial_outlives_the_executor_that_started_it(session, workspace):
     assert run(session, workspace, 0)[1].outcome is Outcome.DONE
 
 
-def test_a_connection_without_the_secret_is_not_the_trial():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        for sent, ours in ((b"secret\n", True), (b"Secret\n", False), (b"", False)):
-            with socket.create_connection(server.getsockname()) as client:
-                client.sendall(sent)
-                client.shutdown(socket.SHUT_WR)
-                connection, _ = server.accept()
-                with connection:
-                    assert spark._is_ours(connection, "secret") is ours
+class _Idle:
+    """The job of a task that a test plays."""
+
+    error = "ended"
+    is_alive = staticmethod(lambda: True)
+    join = staticmethod(lambda: None)
+
+
+def test_connections_without_the_secret_are_not_the_trial_and_do_not_keep_it_out(tmp_path):
+    server = socket.create_server(("127.0.0.1", 0))
+    call = lambda: socket.create_connection(server.getsockname(), 60)
+    order = Order(str(tmp_path), [], [], False)
+    channel = spark._SocketChannel(server, "secret", _Idle(), order, "a task")
+    with call(), call() as wrong, call() as task, call() as second:
+        wrong.sendall(b"Secret")
+        assert wrong.recv(1) == b""
+        task.sendall(b"secret")
+        events = []
+        reading = threading.Thread(target=lambda: events.extend(channel.events()))
+        reading.start()
+        assert task.makefile().readline() == messages.write(order)
+        with contextlib.suppress(OSError):  # the port is closed
+            second.sendall(b"secret")
+            assert second.recv(1) == b""
+        task.shutdown(socket.SHUT_RDWR)
+        reading.join(60)
+    assert [(each.outcome, each.reason) for each in events] == [(Outcome.LOST, "a task: ended")]
+    channel.stop()
 
 
 def test_law_10_a_master_that_is_none_is_told():

@@ -226,13 +226,16 @@ class _Reception:
         for key, _ in self._selector.select(timeout_secs):
             if key.fileobj is self._listener:
                 self._accept()
-            elif key.fileobj.fileno() in self._selector.get_map():  # not sent away in this turn
-                self._hear(key.fileobj)
+            elif key.fileobj in self._waiting or key.fileobj in self.peers.values():
+                self._hear(key.fileobj)  # it was not sent away in this turn
 
     def _accept(self) -> None:
         try:
             peer = Peer(self._listener.accept()[0])
-        except OSError:  # it has gone, or there are too many open files
+        except (BlockingIOError, ConnectionAbortedError):  # it has gone
+            return
+        except OSError:  # most likely there is no descriptor left
+            self._free_descriptors()
             return
         if len(self._waiting) >= len(self._hosts) + _MOST_STRANGERS:
             self._send_away(next(iter(self._waiting)))
@@ -302,6 +305,15 @@ class _Reception:
             return ""
         self._refused[rank] = f"{name_of(rank, self._hosts)} was refused: {why}"
         return self._refused[rank]
+
+    def _free_descriptors(self) -> None:
+        """Ends the oldest connection that is not admitted; waits a little if there is none."""
+        if self._waiting:
+            self._send_away(next(iter(self._waiting)))
+        if not self._gone:
+            time.sleep(_RETRY_SECS)
+        while self._gone:
+            self._gone.popleft().close()
 
     def _send_away(self, peer: Peer) -> None:
         """Ends a connection. It is closed later, so that the last message to it is not lost."""

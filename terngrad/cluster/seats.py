@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import selectors
 import socket
 import struct
 import sys
@@ -17,6 +16,7 @@ import threading
 import time
 from collections.abc import Sequence
 
+from terngrad.cluster.acceptor import Acceptor
 from terngrad.cluster.addresses import listen
 from terngrad.cluster.channel import MembershipError, name_of, split_address
 from terngrad.cluster.silence import end_if_silent
@@ -26,8 +26,8 @@ _HELLO = struct.Struct("<16sI32s")  # magic, rank, proof
 _PROOF_BYTES = 32
 _CALL_SECS = 2.0
 _RETRY_SECS = 0.1
-_STRANGER_SECS = 5.0  # for a whole introduction
-_MOST_STRANGERS = 64  # besides one for each process
+_HELLO_SECS = 5.0  # for a whole hello
+_MORE_PENDING = 64  # callers at a time without one, besides one for each process
 
 
 class Seats:
@@ -47,14 +47,20 @@ class Seats:
         self._hosts = hosts
         self._rank = rank
         self._token = token
-        self._listener = listen(*split_address(hosts[rank]))
-        self._listener.setblocking(False)
         self._taken: dict[int, socket.socket] = {}
         self._news = threading.Condition()
-        self._over = False
-        self._has_told = False
-        self._waiting: dict[socket.socket, _Guest] = {}
-        threading.Thread(target=self._serve, daemon=True).start()
+        self._has_warned = False
+        self._acceptor = Acceptor(
+            listen(*split_address(hosts[rank])),
+            _HELLO.size,
+            self._take,
+            self._tell,
+            most=len(hosts) + _MORE_PENDING,
+            timeout_secs=_HELLO_SECS,
+            may_begin=_may_begin,
+            on_rejected=self._reject,
+        )
+        self._acceptor.start()
 
     def fill(self, timeout_secs: float) -> dict[int, socket.socket]:
         """Returns a socket to each other process, by rank.
@@ -78,7 +84,7 @@ class Seats:
 
     def close(self) -> None:
         """Closes the port."""
-        self._over = True
+        self._acceptor.close()
 
     # ---- Calling the processes of lower rank --------------------------------
 
@@ -112,81 +118,34 @@ class Seats:
 
     # ---- Receiving the processes of higher rank -----------------------------
 
-    def _serve(self) -> None:
-        with self._listener, selectors.DefaultSelector() as selector:
-            selector.register(self._listener, selectors.EVENT_READ)
-            while not self._over:
-                for key, _ in selector.select(_RETRY_SECS if self._waiting else 1.0):
-                    if key.fileobj is self._listener:
-                        self._accept(selector)
-                    else:
-                        self._hear(selector, key.fileobj)
-                now = time.monotonic()
-                for guest in [g for g in self._waiting.values() if g.until < now]:
-                    self._send_away(selector, guest)
-            for guest in self._waiting.values():
-                guest.socket.close()
-
-    def _accept(self, selector: selectors.BaseSelector) -> None:
-        try:
-            caller, _ = self._listener.accept()
-        except OSError:  # it has gone, or there are too many open files
-            return
-        caller.setblocking(False)
-        if len(self._waiting) >= len(self._hosts) + _MOST_STRANGERS:
-            self._send_away(selector, next(iter(self._waiting.values())))
-        self._waiting[caller] = _Guest(caller, time.monotonic() + _STRANGER_SECS)
-        selector.register(caller, selectors.EVENT_READ)
-
-    def _hear(self, selector: selectors.BaseSelector, caller: socket.socket) -> None:
-        guest = self._waiting.get(caller)
-        if guest is None:  # it was sent away in this turn
-            return
-        try:
-            data = caller.recv(_HELLO.size - len(guest.said))
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        guest.said += data
-        if not data or not _MAGIC.startswith(guest.said[: len(_MAGIC)]):
-            self._send_away(selector, guest)
-        elif len(guest.said) == _HELLO.size:
-            self._seat(selector, guest)
-
-    def _seat(self, selector: selectors.BaseSelector, guest: _Guest) -> None:
-        _, rank, proof = _HELLO.unpack(guest.said)
+    def _take(self, caller: socket.socket, hello: bytes) -> bool:
+        _, rank, proof = _HELLO.unpack(hello)
         is_expected = self._rank < rank < len(self._hosts) and rank not in self._taken
         if not is_expected or not hmac.compare_digest(proof, self._proof(rank, self._rank)):
-            self._send_away(selector, guest)
-            return
-        selector.unregister(guest.socket)
-        del self._waiting[guest.socket]
-        guest.socket.setblocking(True)
+            self._warn()
+            return False
+        caller.setblocking(True)
         try:
-            guest.socket.sendall(self._proof(self._rank, rank))
+            caller.sendall(self._proof(self._rank, rank))
         except OSError:
-            guest.socket.close()
-            return
+            return False
         with self._news:
-            self._taken[rank] = guest.socket
+            self._taken[rank] = caller
             self._news.notify_all()
+        return True
 
-    def _send_away(self, selector: selectors.BaseSelector, guest: _Guest) -> None:
-        selector.unregister(guest.socket)
-        del self._waiting[guest.socket]
-        is_silent = not guest.said and time.monotonic() < guest.until
-        if not is_silent and not self._has_told:  # another worker that looks says nothing
-            self._has_told = True
-            host = self._hosts[self._rank]
-            print(f"{host}: another program connects; it is ignored.", file=sys.stderr, flush=True)
-        guest.socket.close()
+    def _reject(self, is_silent: bool) -> None:
+        if not is_silent:  # another worker that looks says nothing
+            self._warn()
+
+    def _warn(self) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            self._tell("another program connects; it is ignored.")
+
+    def _tell(self, text: str) -> None:
+        print(f"{self._hosts[self._rank]}: {text}", file=sys.stderr, flush=True)
 
 
-class _Guest:
-    """A connection without a seat."""
-
-    def __init__(self, caller: socket.socket, until: float) -> None:
-        self.socket = caller
-        self.until = until
-        self.said = b""
+def _may_begin(received: bytes) -> bool:
+    return _MAGIC.startswith(received[: len(_MAGIC)])

@@ -7,9 +7,9 @@ import math
 import secrets
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 
+from terngrad.cluster.acceptor import Acceptor, Connection
 from terngrad.cluster.addresses import listen_at_any_port
 from terngrad.cluster.encrypted import EncryptedSocket
 from terngrad.service.data_connection import ACCEPTED, TOKEN_BYTES, DataConnection
@@ -18,10 +18,8 @@ from terngrad.service.messages import FrameError, split_frame
 from terngrad.service.security import Tls
 from terngrad.service.streams import LONGEST_PUSH, Outbox, offer_metadata
 
-_MORE_STRANGERS = 32  # callers at a time who have shown no token, besides as many as workers
+_MORE_PENDING = 32  # callers at a time who have shown no token, besides as many as workers
 _TOKEN_SECS = 5.0  # in which they must
-_SHORTEST_SECS = 0.01
-_PAUSE_SECS = 0.1  # after an error, such as a lack of descriptors
 
 
 class Offer:
@@ -50,7 +48,7 @@ class Offer:
         self._moved = self._over = False
         self._lock = threading.Lock()
 
-    def take(self, connected: socket.socket | EncryptedSocket) -> bool:
+    def take(self, connected: Connection) -> bool:
         """Uses a connection whose caller knows the token; False if it comes too late."""
         self._withdraw()
         with self._lock:
@@ -121,31 +119,38 @@ class DataListener:
         """
         self._members = Members(tls) if tls else None
         self._timeout_secs, self._tell = timeout_secs, tell
-        self._most_strangers = workers + _MORE_STRANGERS
-        self.most_connections = 2 * workers + self._most_strangers  # an old one may still be there
+        self._most_pending = workers + _MORE_PENDING
+        # An old one of a worker may still be there, and one may be there that is about to be ended.
+        self.most_connections = 2 * workers + self._most_pending + 1
         self._offers: dict[bytes, Offer] = {}
-        self._strangers: dict[socket.socket, None] = {}  # the oldest first
-        self._lock = threading.Lock()
-        self._listening: socket.socket | None = None
+        self._acceptor: Acceptor | None = None
         self._port: int | None = None  # None: this offers nothing
 
     def start(self, host: str) -> None:
         """Listens at a host's address; offers nothing if this is not possible."""
         try:
-            self._listening = listen_at_any_port(host, self._most_strangers)
-        except OSError as error:
+            listening = listen_at_any_port(host, self._most_pending)
+            port = listening.getsockname()[1]
+            self._acceptor = Acceptor(
+                listening,
+                TOKEN_BYTES,
+                self._take,
+                self._tell,
+                most=self._most_pending,
+                timeout_secs=_TOKEN_SECS,
+                wrap=self._encrypted if self._members else lambda plain: plain,
+            )
+            self._acceptor.start()
+        except (OSError, RuntimeError) as error:  # no address, descriptor or thread
             self._tell(f"Gradients travel over gRPC, which takes longer: {error}")
             return
-        self._port = self._listening.getsockname()[1]
-        threading.Thread(target=self._accept, args=(self._listening,), daemon=True).start()
+        self._port = port
 
     def close(self) -> None:
         """Listens no longer; open connections stay."""
         self._port = None
-        if self._listening:
-            with contextlib.suppress(OSError):
-                self._listening.shutdown(socket.SHUT_RDWR)  # ends `accept`
-            self._listening.close()
+        if self._acceptor:
+            self._acceptor.close()
 
     def offer(self) -> Offer:
         """Returns an offer for one stream."""
@@ -157,52 +162,13 @@ class DataListener:
         self._offers[token] = offer
         return offer
 
-    def _accept(self, listening: socket.socket) -> None:
-        while listening.fileno() >= 0:
-            try:
-                connected, _ = listening.accept()
-            except OSError:
-                time.sleep(_PAUSE_SECS)
-                continue
-            with self._lock:
-                if len(self._strangers) >= self._most_strangers:
-                    oldest = next(iter(self._strangers))
-                    del self._strangers[oldest]
-                    with contextlib.suppress(OSError):  # it may have ended by itself
-                        socket.socket.shutdown(oldest, socket.SHUT_RDWR)
-                self._strangers[connected] = None
-            threading.Thread(target=self._meet, args=(connected,), daemon=True).start()
+    def _encrypted(self, plain: socket.socket) -> EncryptedSocket:
+        return EncryptedSocket(plain, self._members.server, server_side=True)
 
-    def _meet(self, connected: socket.socket) -> None:
-        """Gives a connection to the offer whose token its caller shows, or ends it."""
-        end: socket.socket | EncryptedSocket = connected
-        try:
-            if self._members:
-                end = EncryptedSocket(connected, self._members.server, server_side=True)
-            offer = self._offers.get(_read_token(end))
-            with self._lock:
-                self._strangers.pop(connected, None)
-            if offer and offer.take(end):
-                end.sendall(ACCEPTED)
-            else:
-                end.close()
-        except OSError:
-            end.close()
-        finally:
-            with self._lock:
-                self._strangers.pop(connected, None)
-
-
-def _read_token(end: socket.socket | EncryptedSocket) -> bytes:
-    """Returns what a caller sends first; waits for it as long as it may take.
-
-    Raises:
-      OSError: it does not come in time.
-    """
-    token, deadline = b"", time.monotonic() + _TOKEN_SECS
-    while len(token) < TOKEN_BYTES:
-        end.settimeout(max(_SHORTEST_SECS, deadline - time.monotonic()))
-        if not (more := end.recv(TOKEN_BYTES - len(token))):
-            break
-        token += more
-    return token
+    def _take(self, connected: Connection, token: bytes) -> bool:
+        """Gives a connection to the offer whose token its caller shows."""
+        if not (offer := self._offers.get(token)) or not offer.take(connected):
+            return False
+        with contextlib.suppress(OSError):  # who uses the connection notices it, too
+            connected.sendall(ACCEPTED)
+        return True

@@ -78,8 +78,9 @@ class Doorkeeper:
 
     def _run(self, port: int, look: Callable[[], None]) -> None:
         while not self._closed.wait(_LOOK_SECS):
-            self._look(port)
-            look()
+            with contextlib.suppress(Exception):  # such as a log on a full disk: it looks again
+                self._look(port)
+                look()
 
     def _look(self, port: int) -> None:
         """Ends the connections that are too old or too many."""

@@ -181,7 +181,8 @@ class Listener:
           others: most connections that the ps holds besides those of gRPC.
 
         Raises:
-          ValueError: this process may not open as many files as the workers need.
+          ValueError: this process may not open as many files, or start as many threads, as the
+            workers need.
         """
         self._gate, self._tls = gate, tls
         # A worker that comes back may do so before its old connection is known to be lost.
@@ -190,7 +191,7 @@ class Listener:
         )
         streams = 2 * workers + _SPARE_STREAMS
         self._server = grpc.server(
-            futures.ThreadPoolExecutor(streams),
+            _started_pool(streams),
             options=server_options(timeout_secs, connections),
             maximum_concurrent_rpcs=streams,
         )
@@ -224,3 +225,22 @@ class Listener:
         """Ends all streams."""
         self._gate.close()
         self._server.stop(_END_SECS).wait()
+
+
+def _started_pool(threads: int) -> futures.ThreadPoolExecutor:
+    """Returns a pool that starts no thread later: if that failed, gRPC would accept no more calls.
+
+    Raises:
+      ValueError: this process may not start so many.
+    """
+    pool = futures.ThreadPoolExecutor(threads)
+    all_run = threading.Barrier(threads)
+    try:
+        for _ in range(threads):  # each waits, so that the next needs another thread
+            pool.submit(all_run.wait)
+    except RuntimeError as error:
+        all_run.abort()
+        pool.shutdown()
+        why = f"{error} (ulimit -u, or pids.max of a container)"
+        raise ValueError(f"a ps needs {threads} threads for its workers' streams: {why}") from None
+    return pool

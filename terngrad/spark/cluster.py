@@ -108,7 +108,7 @@ class Cluster:
         self._hosts = _hosts(spark, host, _LOOKS * (num_workers + num_ps))
         certificates = make_certificates(self._hosts)
         self._show = print if show is None else show
-        self._driver = Driver(certificates, start_secs, self._show)
+        self._driver = Driver(certificates, num_workers + num_ps, start_secs, self._show)
         work = cloudpickle.dumps(main) + cloudpickle.dumps(arguments)
         self._member = Member(work, "worker", (host, self._driver.port), certificates)
         self._running: threading.Thread | None = None

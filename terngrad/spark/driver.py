@@ -10,9 +10,12 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple
 
+from terngrad.cluster.acceptor import Acceptor
 from terngrad.spark.certificates import Certificates
 
+_HELLO_BYTES = 1024  # of JSON and blanks
 _HELLO_SECS = 10.0
+_MORE_PENDING = 64  # callers at a time without a hello, besides the processes
 _LAST_LINES_SECS = 5.0
 
 
@@ -84,12 +87,13 @@ class Driver:
     """
 
     def __init__(
-        self, certificates: Certificates, secs: float, show: Callable[[str], None]
+        self, certificates: Certificates, processes: int, secs: float, show: Callable[[str], None]
     ) -> None:
         """Listens at all addresses of this machine, to those who have the run's certificate.
 
         Args:
           certificates: of the run.
+          processes: number of processes, which may all come at once.
           secs: how long a process may wait for the others.
           show: takes the lines of the processes.
         """
@@ -101,9 +105,18 @@ class Driver:
         self._asked: set[ssl.SSLSocket] = set()  # take requests
         self._stopped = False
         self._changed = threading.Condition()
-        self._server = socket.create_server(("", 0))
-        self.port = self._server.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
+        server = socket.create_server(("", 0))
+        self.port = server.getsockname()[1]
+        self._acceptor = Acceptor(
+            server,
+            _HELLO_BYTES,
+            self._serve,
+            show,
+            most=2 * processes + _MORE_PENDING,
+            timeout_secs=_HELLO_SECS,
+            wrap=self._encrypted,
+        )
+        self._acceptor.start()
 
     def expect(self, placement: Placement) -> None:
         """Lets the processes of the next attempt meet."""
@@ -123,43 +136,37 @@ class Driver:
 
     def close(self) -> None:
         """Listens no longer."""
-        self._server.close()
+        self._acceptor.close()
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._server.accept()
-            except OSError:  # closed
-                return
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+    def _encrypted(self, plain: socket.socket) -> ssl.SSLSocket:
+        return self._context.wrap_socket(plain, server_side=True, do_handshake_on_connect=False)
 
-    def _serve(self, plain: socket.socket) -> None:
-        plain.settimeout(_HELLO_SECS)
-        # Whoever has no certificate, or goes away, is not answered.
-        with (
-            contextlib.suppress(OSError, ValueError, KeyError, TypeError),
-            plain,
-            self._context.wrap_socket(plain, server_side=True) as connection,
-        ):
-            self._talk(connection)
+    def _serve(self, connection: ssl.SSLSocket, hello: bytes) -> bool:
+        """Serves a process in a thread; whoever has no certificate never comes so far."""
+        connection.setblocking(True)
+        threading.Thread(target=self._talk, args=(connection, hello), daemon=True).start()
+        return True
 
-    def _talk(self, connection: ssl.SSLSocket) -> None:
+    def _talk(self, connection: ssl.SSLSocket, said: bytes) -> None:
         """Serves one of the two connections of a process: its lines, or the driver's requests."""
-        lines = connection.makefile("r", encoding="utf-8", errors="replace")
-        hello = json.loads(lines.readline())
-        connection.settimeout(None)
-        seat = Seat(hello["job"], hello["index"])
-        if hello["tells"]:
-            with self._known(connection, self._told):
-                for line in lines:
-                    self._show(f"[{seat.label}] {line.rstrip()}")
-            return
-        if hello["address"]:
-            _send(connection, json.dumps(self._answer(seat, hello["address"])))
-        with self._known(connection, self._asked):
-            if self._stopped:
-                _ask_to_stop(connection)
-            lines.readline()  # the process says nothing more; this waits for its end
+        with (
+            contextlib.suppress(OSError, ValueError, KeyError, TypeError),  # it is not answered
+            connection,
+            connection.makefile("r", encoding="utf-8", errors="replace") as lines,
+        ):
+            hello = json.loads(said)
+            seat = Seat(hello["job"], hello["index"])
+            if hello["tells"]:
+                with self._known(connection, self._told):
+                    for line in lines:
+                        self._show(f"[{seat.label}] {line.rstrip()}")
+                return
+            if hello["address"]:
+                _send(connection, json.dumps(self._answer(seat, hello["address"])))
+            with self._known(connection, self._asked):
+                if self._stopped:
+                    _ask_to_stop(connection)
+                lines.readline()  # the process says nothing more; this waits for its end
 
     def _answer(self, seat: Seat, address: str) -> Mapping[str, object]:
         try:
@@ -192,7 +199,7 @@ class Line:
             plain = socket.create_connection(address)
             connection = context.wrap_socket(plain, server_hostname=address[0])
             hello = {"job": seat.job, "index": seat.index, "address": own, "tells": tells}
-            _send(connection, json.dumps(hello))
+            connection.sendall(json.dumps(hello).encode().ljust(_HELLO_BYTES))
             return connection
 
         self._up, self._down = connect(tells=True), connect(tells=False)

@@ -25,7 +25,7 @@ def certificates():
 @pytest.fixture
 def driver(certificates):
     shown = []
-    made = Driver(certificates, 30.0, shown.append)
+    made = Driver(certificates, 2, 30.0, shown.append)
     made.shown = shown
     yield made
     made.close()

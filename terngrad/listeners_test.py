@@ -1,0 +1,311 @@
+"""No port of a training is lost to a flood of callers, or to a lack of descriptors or threads."""
+
+import contextlib
+import dataclasses
+import os
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent import futures
+
+import pytest
+
+from terngrad.asynchronous import server as asynchronous
+from terngrad.asynchronous.keeping import Keeping
+from terngrad.asynchronous.store import Store
+from terngrad.cluster import admission
+from terngrad.cluster.addresses import listen
+from terngrad.cluster.channel import split_address
+from terngrad.exchange import sockets
+from terngrad.exchange.parameter_server.coordination.situation import Rules
+from terngrad.exchange.parameter_server.server.reduction import Reduction
+from terngrad.exchange.parameter_server.server.server import Server
+from terngrad.exchange.parameter_server.worker.client import Client
+from terngrad.ops.reference import ReferenceKernels
+from terngrad.service.calls import open_channel, open_stream
+from terngrad.service.data_connection import dial
+from terngrad.service.data_listener import DataListener
+from terngrad.service.members import Members
+from terngrad.service.streams import LONGEST_PUSH, hello, read_offer
+from terngrad.spark.certificates import make_certificates as make_spark_certificates
+from terngrad.spark.driver import Driver, Line, Placement, Seat
+from terngrad.testing.addresses import free_addresses
+from terngrad.testing.certificates import make_certificates
+from terngrad.testing.strangers import WORKERS, stranger
+from terngrad.training import schedules
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("native_library")]
+
+SECS = 60.0
+HOST = "127.0.0.1"
+LIMIT = 256  # descriptors
+OWN = 16  # that must be left at any time
+CALLERS, FEW = 300, 50
+
+# Opens connections, keeps the newest, and sends nothing, the beginning of TLS, or something else.
+FLOOD = """
+import collections, contextlib, resource, socket, sys, time
+resource.setrlimit(resource.RLIMIT_NOFILE, (1024, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+port, callers = map(int, sys.argv[1:])
+held = collections.deque(maxlen=callers)
+def call(i):
+    with contextlib.suppress(OSError):
+        held.append(socket.create_connection(("127.0.0.1", port), 0.1))
+        held[-1].sendall((b"", b"\\x16\\x03\\x01", b"GET / HTTP/1.0")[i % 3])
+for line in sys.stdin:
+    for i in range(callers):
+        call(i)
+    print("flooded", flush=True)
+    if line == "go on\\n":
+        while True:
+            call(i := i + 1)
+            time.sleep(0.002)
+"""
+
+
+@dataclasses.dataclass
+class Served:
+    """A listener of this process.
+
+    Attributes:
+      port: where it listens.
+      join: lets a worker join, and fails if it cannot.
+      bother: makes a call that is refused.
+    """
+
+    port: int
+    join: object
+    bother: object = lambda: None
+
+
+@contextlib.contextmanager
+def data_port(tls, folder):
+    """The port for gradients alone."""
+    listener = DataListener(tls, SECS, 2, print)
+    listener.start(HOST)
+
+    def join():
+        offer = listener.offer()
+        port, token = read_offer(offer.metadata)
+        members = Members(tls) if tls else None
+        dial((HOST, port), token, members, LONGEST_PUSH, SECS).send(b"gradient")
+        assert bytes(next(iter(offer.connection))) == b"gradient"
+        offer.close()
+
+    yield Served(read_offer(listener.offer().metadata)[0], join)
+    listener.close()
+
+
+@contextlib.contextmanager
+def ps(tls, folder, *, floods_data=False):
+    """A ps of synchronous training; its workers must get to both of its ports."""
+    (host,) = free_addresses(1)
+    rules = Rules(2, False, SECS)
+    server = Server(0, [host], WORKERS, Reduction(ReferenceKernels()), rules, tls)
+    server.start(host)
+
+    def join():
+        clients = [Client([host], WORKERS, rank, SECS, tls) for rank in range(2)]
+        with futures.ThreadPoolExecutor(2) as pool:
+            for view in [pool.submit(c.meeting.stand, 0, is_live=False) for c in clients]:
+                view.result(SECS)
+        for client in clients:
+            client.close(is_done=False)
+
+    def bother():
+        credentials = tls.channel_credentials() if tls else None
+        stranger(host, credentials=credentials)
+
+    port = server._data._port if floods_data else split_address(host)[1]
+    yield Served(port, join, bother)
+    server.close()
+
+
+def data_port_of_a_ps(tls, folder):
+    """The same, flooded at the port for gradients."""
+    return ps(tls, folder, floods_data=True)
+
+
+@contextlib.contextmanager
+def asynchronous_ps(tls, folder):
+    """A ps of asynchronous training."""
+    (host,) = free_addresses(1)
+    make = lambda text: schedules.fixed(0.1)
+    store = Store(0, 1, WORKERS, ReferenceKernels(), make, Keeping(str(folder), 10), print)
+    server = asynchronous.Server(0, [host], WORKERS, store, SECS, tls)
+    server.start(host)
+    credentials = tls.channel_credentials() if tls else None
+
+    def join():
+        with open_channel(host, tls, SECS) as channel:
+            call, outbox = open_stream(channel, "Update", hello(1, 0, [host], WORKERS), SECS)
+            outbox.close()
+            call.cancel()
+
+    bother = lambda: stranger(host, method="Update", credentials=credentials)
+    yield Served(split_address(host)[1], join, bother)
+    server.close()
+
+
+@contextlib.contextmanager
+def chief(tls, folder):
+    """The chief of an all-reduce."""
+    hosts = free_addresses(2)
+    members = Members(tls) if tls else None
+    listener = listen(*split_address(hosts[0]))
+    with futures.ThreadPoolExecutor(1) as pool:
+        met = pool.submit(admission.receive_all, listener, hosts, SECS, members)
+
+        def join():
+            (peer,) = admission.reach_chief([hosts[0]], hosts, 1, SECS, members).values()
+            (other,) = met.result(SECS).values()
+            peer.close()
+            other.close()
+
+        yield Served(split_address(hosts[0])[1], join)
+
+
+@contextlib.contextmanager
+def mesh(tls, folder):
+    """A worker of an all-reduce."""
+    hosts = free_addresses(2)
+    members = Members(tls) if tls else None
+    start = lambda rank: sockets.start(hosts, rank, b"secret", SECS, members)
+    with futures.ThreadPoolExecutor(1) as pool:
+        started = pool.submit(start, 0)
+        await_refusal(split_address(hosts[0]))
+
+        def join():
+            other = start(1)
+            started.result(SECS).close()
+            other.close()
+
+        yield Served(split_address(hosts[0])[1], join)
+
+
+def await_refusal(address):
+    """Waits until a listener refuses a byte that is no hello."""
+    deadline = time.monotonic() + SECS
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError), socket.create_connection(address, SECS) as caller:
+            caller.sendall(b"?")
+            with contextlib.suppress(ConnectionResetError):
+                assert caller.recv(1) == b""
+            return
+        time.sleep(0.01)
+    raise AssertionError("nothing listens")
+
+
+@contextlib.contextmanager
+def spark_driver(tls, folder):
+    """The driver of a cluster on Spark, which has certificates of its own."""
+    certificates = make_spark_certificates([HOST])
+    driver = Driver(certificates, 1, SECS, print)
+    driver.expect(Placement(1, 0, [HOST]))
+
+    def join():
+        line = Line((HOST, driver.port), certificates, Seat("worker", 0), "a:1")
+        assert line.addresses()["worker"] == ["a:1"]
+        line.close()
+
+    yield Served(driver.port, join)
+    driver.close()
+
+
+LISTENERS = (data_port, data_port_of_a_ps, ps, asynchronous_ps, chief, mesh, spark_driver)
+ROWS = [
+    pytest.param((listener, encrypts), id=f"{listener.__name__}-{'tls' if encrypts else 'plain'}")
+    for listener in LISTENERS
+    for encrypts in (False, True)
+    if encrypts or listener is not spark_driver
+]
+
+
+@pytest.fixture(scope="module", name="certificates")
+def _certificates(tmp_path_factory):
+    if not shutil.which("openssl"):
+        pytest.skip("there is no openssl")
+    hosts = ("IP:127.0.0.1", "DNS:one", "DNS:two")
+    return make_certificates(tmp_path_factory.mktemp("certificates"), "authority", "all", hosts)
+
+
+@pytest.fixture(name="served", params=ROWS)
+def _served(request, certificates, tmp_path, few_descriptors):
+    listener, encrypts = request.param
+    with listener(certificates if encrypts else None, tmp_path) as served:
+        yield served
+
+
+@pytest.fixture(name="few_descriptors")
+def _few_descriptors():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    own = len(os.listdir("/proc/self/fd"))  # more than a training has, after other tests
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(LIMIT, own + LIMIT - 64), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@contextlib.contextmanager
+def flood(port, callers=CALLERS):
+    """Yields what floods a port, and goes on with it until the block ends if it is asked so."""
+    command = [sys.executable, "-c", FLOOD, str(port), str(callers)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1) as flooding:
+
+        def act(how="once"):
+            flooding.stdin.write(f"{how}\n")
+            assert flooding.stdout.readline() == "flooded\n"
+
+        try:
+            yield act
+        finally:
+            flooding.kill()
+
+
+def assert_some_are_left():
+    """Some descriptors are free."""
+    with contextlib.ExitStack() as opened:
+        for _ in range(OWN):
+            opened.enter_context(open(os.devnull))
+
+
+def test_a_flood_takes_neither_all_descriptors_nor_threads_and_keeps_no_worker_out(served, capfd):
+    threads = threading.active_count()
+    with flood(served.port) as flooded:
+        flooded("go on")
+        assert_some_are_left()
+        assert threading.active_count() <= threads + 4  # of gRPC
+        served.join()
+        assert_some_are_left()
+    assert "travel over gRPC" not in capfd.readouterr().out
+
+
+def test_a_worker_joins_after_a_lack_of_descriptors(served):
+    with flood(served.port, FEW) as flooded:
+        with contextlib.ExitStack() as opened:
+            with contextlib.suppress(OSError):
+                while True:
+                    opened.enter_context(open(os.devnull))
+            flooded()
+        served.join()
+
+
+def test_a_worker_joins_after_a_lack_of_threads(served, monkeypatch):
+    """As where a container's pids.max is reached: only this test's own threads start."""
+    start, own = threading.Thread.start, threading.current_thread()
+
+    def start_of_own(thread):
+        if threading.current_thread() is not own:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", start_of_own)
+        with flood(served.port, FEW) as flooded:
+            flooded()
+            served.bother()
+    served.join()
