@@ -13,7 +13,7 @@ from terngrad.service.data_connection import TOKEN_BYTES, dial
 from terngrad.service.data_listener import DataListener
 from terngrad.service.members import Members
 from terngrad.service.messages import MOVE, FrameError, Header, OperationMessage, join_frame
-from terngrad.service.moved_stream import move
+from terngrad.service.moved_stream import MovableCall
 from terngrad.service.streams import LONGEST_PUSH, Outbox, read_offer
 from terngrad.testing.certificates import make_certificates
 from terngrad.testing.limits import HANG_SECS
@@ -118,15 +118,14 @@ def test_a_message_that_is_too_long_is_refused():
             next(iter(offer.connection))
 
 
-def test_a_token_serves_once_and_no_longer_than_its_stream():
+def test_a_token_serves_no_longer_than_its_stream():
     with listening() as listener:
         offer, other = listener.offer(), listener.offer()
-        connect(offer)
         other.close()
-        for refused, token in [(offer, None), (other, None), (offer, bytes(TOKEN_BYTES))]:
+        for refused, token in [(other, None), (offer, bytes(TOKEN_BYTES))]:
             with pytest.raises(OSError, match=r"did not accept|reset"):
                 connect(refused, token=token)
-        assert not other.connection
+        offer.close()
         assert not listener._offers
 
 
@@ -161,15 +160,15 @@ def test_strangers_are_few_and_never_keep_a_worker_out(monkeypatch):
 
 def test_a_worker_that_moves_without_a_connection_is_refused():
     with listening() as listener:
-        messages = listener.offer().received([MOVE, DECLARATION])
+        messages = listener.offer().received([MOVE, DECLARATION], Outbox())
         with pytest.raises(FrameError, match="moves to a data connection that it has not opened"):
             next(messages)
 
 
 def test_a_stream_that_does_not_move_is_read_to_its_end():
     with connected() as (_, offer):
-        assert [*offer.received([DECLARATION, DECLARATION])] == [DECLARATION, DECLARATION]
-        assert [*offer.received([])] == []
+        assert [*offer.received([DECLARATION] * 2, Outbox())] == [DECLARATION] * 2
+        assert [*offer.received([], Outbox())] == []
 
 
 def test_the_end_of_the_connection_ends_what_is_received_while_the_stream_is_open():
@@ -180,22 +179,24 @@ def test_the_end_of_the_connection_ends_what_is_received_while_the_stream_is_ope
     with connected() as (worker, offer):
         worker.send(b"last")
         worker.cut()
-        assert [*offer.received(stream())] == [b"last"]
+        assert [*offer.received(stream(), Outbox())] == [b"last"]
 
 
-def test_messages_take_the_connection_only_after_the_worker_has_moved():
+def test_both_sides_move_at_any_time_and_lose_no_message():
     with connected() as (worker, offer):
         outbox = Outbox()
-        sent = offer.sent(outbox)
+        sent = iter(outbox)
         outbox.put(b"over the stream")
         assert next(sent) == b"over the stream"
-        received = offer.received([MOVE])
+        received = offer.received([DECLARATION, MOVE], outbox)
+        assert next(received) == DECLARATION
         worker.send(b"up")
         assert next(received) == b"up"
         outbox.put(b"down")
+        assert next(sent) == MOVE
         outbox.close()
         assert not [*sent]
-        assert next(iter(worker)) == b"down"
+        assert [*worker] == [b"down"]
 
 
 def test_nothing_is_offered_where_nothing_listens():
@@ -221,12 +222,13 @@ def test_a_machine_without_ipv6_listens_at_all_its_addresses(monkeypatch):
 class Call:
     """A stream of gRPC that a test ends."""
 
-    def __init__(self):
+    def __init__(self, *messages):
         self.over, self.cancelled, self.callbacks = threading.Event(), False, []
+        self.messages = messages
 
     def __iter__(self):
+        yield from self.messages
         self.over.wait(SECS)
-        return iter([b"sent before the stream moved"])
 
     def add_callback(self, callback):
         self.callbacks.append(callback)
@@ -247,29 +249,31 @@ class Call:
 
 
 @contextlib.contextmanager
-def moved():
+def moved(*messages):
     """Yields a moved stream of a worker, and what its ps has of it."""
     with connected() as (worker, offer):
-        stream, outbox = Call(), Outbox()
-        call, to_ps = move(stream, outbox, worker)
-        assert next(iter(outbox)) == MOVE
-        yield stream, call, to_ps, offer.connection
+        stream, outbox = Call(*messages), Outbox()
+        call = MovableCall(stream, outbox)
+        call.move(worker)
+        yield stream, call, outbox, offer.connection
 
 
 def test_the_goodbye_is_the_last_that_a_ps_reads_before_it_ends_the_stream():
-    with moved() as (stream, call, to_ps, of_ps):
-        to_ps.put(b"goodbye")
-        to_ps.close()
+    with moved(b"before", MOVE) as (stream, call, outbox, of_ps):
+        outbox.put(b"goodbye")
+        outbox.close()
+        assert [*outbox] == [MOVE]
         assert [*of_ps] == [b"goodbye"]
         of_ps.send(b"last result")
         of_ps.cut()
         stream.end()
-        assert [*call] == [b"last result"]
+        assert [*call] == [b"before", b"last result"]
         assert not stream.cancelled
 
 
-def test_the_end_of_a_stream_ends_its_connection():
-    with moved() as (stream, call, _, of_ps), futures.ThreadPoolExecutor() as pool:
+@pytest.mark.parametrize("messages", [(), (MOVE,)], ids=["before its ps moves", "after"])
+def test_the_end_of_a_stream_ends_its_connection(messages):
+    with moved(*messages) as (stream, call, _, of_ps), futures.ThreadPoolExecutor() as pool:
         reading = pool.submit(list, call)
         stream.end()
         assert reading.result(SECS) == []
@@ -278,8 +282,28 @@ def test_the_end_of_a_stream_ends_its_connection():
 
 def test_a_stream_whose_connection_alone_breaks_is_cancelled(monkeypatch):
     monkeypatch.setattr(moved_stream, "_END_SECS", 0.1)
-    with moved() as (stream, call, _, of_ps):
+    with moved(MOVE) as (stream, call, _, of_ps):
         of_ps.end()
         assert [*call] == []
         assert stream.cancelled
-        assert [*of_ps] == []
+
+
+def test_a_connection_that_breaks_while_a_worker_sends_ends_what_it_sends():
+    with moved() as (_, _, outbox, of_ps):
+        of_ps.cut()
+        while outbox.waiting_bytes < 1 << 22:
+            outbox.put(bytes(1 << 20))
+        outbox.close()
+        assert [*outbox] == [MOVE]
+
+
+def test_a_worker_that_heard_nothing_in_time_may_connect_again_until_it_moves():
+    with listening() as listener:
+        offer = listener.offer()
+        first, second = connect(offer), connect(offer)
+        assert [*first] == []
+        second.send(b"gradient")
+        assert next(offer.received([MOVE], Outbox())) == b"gradient"
+        with pytest.raises(OSError, match=r"did not accept|reset"):
+            connect(offer)
+        assert not listener._offers

@@ -14,7 +14,7 @@ from terngrad.cluster.addresses import listen_at_any_port
 from terngrad.cluster.encrypted import EncryptedSocket
 from terngrad.service.data_connection import ACCEPTED, TOKEN_BYTES, DataConnection
 from terngrad.service.members import Members
-from terngrad.service.messages import FrameError, split_frame
+from terngrad.service.messages import MOVE, FrameError
 from terngrad.service.security import Tls
 from terngrad.service.streams import LONGEST_PUSH, Outbox, offer_metadata
 
@@ -45,55 +45,55 @@ class Offer:
         """
         self.metadata, self._withdraw, self._timeout_secs = metadata, withdraw, timeout_secs
         self.connection: DataConnection | None = None
-        self._moved = self._over = False
+        self._is_decided = False
         self._lock = threading.Lock()
 
     def take(self, connected: Connection) -> bool:
-        """Uses a connection whose caller knows the token; False if it comes too late."""
-        self._withdraw()
+        """Uses a connection whose caller knows the token; False if it comes too late.
+
+        It replaces one from which the worker has heard nothing in time, and so did not move to it.
+        """
         with self._lock:
-            if self._over or self.connection:
+            if self._is_decided:
                 return False
+            before = self.connection
             self.connection = DataConnection(connected, LONGEST_PUSH, self._timeout_secs)
-            return True
+        if before:
+            before.cut()
+        return True
 
     def close(self) -> None:
         """Ends the connection, and accepts none any more; any thread may call."""
-        self._withdraw()
-        with self._lock:
-            self._over = True
+        self._decide()
         if self.connection:
             self.connection.cut()
 
-    def received(self, stream: Iterable[bytes]) -> Iterator[bytes | memoryview]:
-        """Yields the messages of a stream, or of the connection if the first one says so.
+    def received(self, stream: Iterable[bytes], outbox: Outbox) -> Iterator[bytes | memoryview]:
+        """Yields the messages of a stream and, after a MOVE, those of the connection.
+
+        Args:
+          stream: the messages from a worker.
+          outbox: those to it, which move, too.
 
         Raises:
-          FrameError: the first message is no frame, or a message of the connection is too long, or
-            the worker has not opened the connection.
+          FrameError: a message of the connection is too long, or the worker has not opened the
+            connection.
         """
-        messages = iter(stream)
-        if (first := next(messages, None)) is None:
-            return
-        if not split_frame(first)[0].moves:
-            yield first
-            yield from messages
-        elif self.connection:
-            self._moved = True
+        for message in stream:
+            if message != MOVE:
+                yield message
+                continue
+            self._decide()
+            if not self.connection:
+                raise FrameError("a worker moves to a data connection that it has not opened")
+            outbox.move(self.connection)
             yield from self.connection
-        else:
-            raise FrameError("a worker moves to a data connection that it has not opened")
+            return
 
-    def sent(self, outbox: Outbox) -> Iterator[bytes]:
-        """Sends what is in an outbox over the connection; yields what goes over the stream."""
-        try:
-            for message in outbox:
-                if self._moved:
-                    self.connection.send(message)
-                else:
-                    yield message
-        except OSError:  # the connection has ended, and with it the stream
-            pass
+    def _decide(self) -> None:
+        self._withdraw()
+        with self._lock:
+            self._is_decided = True
 
 
 class DataListener:
@@ -101,6 +101,7 @@ class DataListener:
 
     Attributes:
       most_connections: that a ps may have here.
+      port: where it listens; None: it offers nothing.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class DataListener:
         self.most_connections = 2 * workers + self._most_pending + 1
         self._offers: dict[bytes, Offer] = {}
         self._acceptor: Acceptor | None = None
-        self._port: int | None = None  # None: this offers nothing
+        self.port: int | None = None
 
     def start(self, host: str) -> None:
         """Listens at a host's address; offers nothing if this is not possible."""
@@ -144,17 +145,17 @@ class DataListener:
         except (OSError, RuntimeError) as error:  # no address, descriptor or thread
             self._tell(f"Gradients travel over gRPC, which takes longer: {error}")
             return
-        self._port = port
+        self.port = port
 
     def close(self) -> None:
         """Listens no longer; open connections stay."""
-        self._port = None
+        self.port = None
         if self._acceptor:
             self._acceptor.close()
 
     def offer(self) -> Offer:
         """Returns an offer for one stream."""
-        if not (port := self._port):
+        if not (port := self.port):
             return Offer()
         token = secrets.token_bytes(TOKEN_BYTES)
         withdraw = lambda: self._offers.pop(token, None)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import threading
 from collections.abc import Callable, Sequence
 
-import grpc
-
 from terngrad.cluster.channel import split_address
 from terngrad.service.calls import open_channel, ps_name
-from terngrad.service.data_connection import DataConnection, dial
+from terngrad.service.data_connection import dial
 from terngrad.service.link import GrpcLink
 from terngrad.service.members import Members
+from terngrad.service.moved_stream import MovableCall
 from terngrad.service.network import LinkEvents
 from terngrad.service.security import Tls
 from terngrad.service.streams import LONGEST_RESULT, hello, read_offer
+
+_AGAIN_SECS = 10.0  # between attempts to leave gRPC, which takes longer
 
 
 class GrpcNetwork:
@@ -35,7 +37,7 @@ class GrpcNetwork:
         self._timeout_secs, self._ps_hosts = timeout_secs, ps_hosts
         # Whether a certificate is withdrawn, the ps alone looks, as for the streams.
         self._members = Members(dataclasses.replace(tls, deny="")) if tls else None
-        self._closed_ports: set[tuple[int, int]] = set()  # of ps, that could not be reached
+        self._closed_ports: set[tuple[int, int]] = set()  # of ps, that cannot be reached now
         self._channels = [open_channel(host, tls, timeout_secs) for host in ps_hosts]
         self._introductions = [
             hello(rank, ps, ps_hosts, worker_hosts, rules) for ps in range(len(ps_hosts))
@@ -49,26 +51,42 @@ class GrpcNetwork:
             channel, method, introduction, self._timeout_secs, events, connect, waits=waits
         )
 
-    def _connect(self, ps: int, call: grpc.Call) -> DataConnection | None:
-        """Opens the data connection that a ps has offered; None if there is none."""
+    def _connect(self, ps: int, call: MovableCall) -> None:
+        """Moves a stream to the data connection that its ps has offered, now or later."""
         if not (offer := read_offer(call.initial_metadata())):
-            return None
-        port, token = offer
-        if (ps, port) in self._closed_ports:
-            return None
+            return
+        is_closed = (ps, offer[0]) in self._closed_ports  # whose attempt may take a while
+        if not is_closed and self._move(ps, call, *offer):
+            return
+        over = threading.Event()
+
+        def try_again() -> None:
+            while not over.wait(_AGAIN_SECS) and not self._move(ps, call, *offer):
+                pass
+
+        if call.add_callback(over.set):
+            with contextlib.suppress(RuntimeError):  # no thread is left: the next stream tries
+                threading.Thread(target=try_again, daemon=True).start()
+
+    def _move(self, ps: int, call: MovableCall, port: int, token: bytes) -> bool:
+        """Returns whether a stream has moved."""
         host, _ = split_address(self._ps_hosts[ps])
+        name, place = ps_name(ps, self._ps_hosts), (ps, port)
         try:
-            return dial((host, port), token, self._members, LONGEST_RESULT, self._timeout_secs)
+            call.move(dial((host, port), token, self._members, LONGEST_RESULT, self._timeout_secs))
         except OSError as error:
-            if not call.is_active():  # the ps has ended, or this worker does
-                return None
-            self._closed_ports.add((ps, port))
-            print(
-                f"{ps_name(ps, self._ps_hosts)}: gradients travel over gRPC, which takes longer: "
-                f"no connection to port {port}: {error}",
-                flush=True,
-            )
-            return None
+            if call.is_active() and place not in self._closed_ports:
+                self._closed_ports.add(place)
+                print(
+                    f"{name}: gradients travel over gRPC, which takes longer: no connection to "
+                    f"port {port}: {error}",
+                    flush=True,
+                )
+            return False
+        if place in self._closed_ports:
+            self._closed_ports.remove(place)
+            print(f"{name}: gradients take the connection to port {port} now.", flush=True)
+        return True
 
     def repeat(self, secs: float, call: Callable[[], None]) -> Callable[[], None]:
         """See `Network`."""

@@ -10,9 +10,8 @@ import grpc
 
 from terngrad.cluster.channel import MembershipError
 from terngrad.service.calls import RefusedError, open_stream, ps_name, why_ended
-from terngrad.service.data_connection import DataConnection
 from terngrad.service.messages import Hello
-from terngrad.service.moved_stream import MovedCall, move
+from terngrad.service.moved_stream import MovableCall
 from terngrad.service.network import LinkEvents
 from terngrad.service.streams import Outbox
 
@@ -29,7 +28,7 @@ class GrpcLink:
         introduction: Hello,
         timeout_secs: float,
         events: LinkEvents,
-        connect: Callable[[grpc.Call], DataConnection | None] = lambda call: None,
+        connect: Callable[[MovableCall], None] = lambda call: None,
         *,
         waits: bool = True,
     ) -> None:
@@ -41,7 +40,7 @@ class GrpcLink:
           introduction: hello of this worker.
           timeout_secs: time limit for opening a stream.
           events: calls to the user of this link.
-          connect: returns the data connection that a stream's ps has offered, if it can be opened.
+          connect: moves a new stream to the data connection that its ps has offered, if it can.
           waits: see `Network.open`.
 
         Raises:
@@ -92,10 +91,11 @@ class GrpcLink:
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout_secs)
 
-    def _open(self) -> tuple[grpc.Call | MovedCall, Outbox]:
+    def _open(self) -> tuple[MovableCall, Outbox]:
         call, outbox = self._open_stream()
-        connection = self._connect(call)
-        return move(call, outbox, connection) if connection else (call, outbox)
+        movable = MovableCall(call, outbox)
+        self._connect(movable)
+        return movable, outbox
 
     def _end(self, outbox: Outbox) -> None:
         if self._last_message is not None:
@@ -130,7 +130,7 @@ class GrpcLink:
             self._events.on_break()
             call = None
 
-    def _open_another(self, why: str) -> grpc.Call | MovedCall | None:
+    def _open_another(self, why: str) -> MovableCall | None:
         """Opens a stream; None if the link ends. `why` tells how the last one ended, if any."""
         while not self._over:
             try:

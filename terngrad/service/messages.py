@@ -17,7 +17,7 @@ _HEADER_TAG, _PADDING_TAG, _PAYLOAD_TAG = b"\x0a", b"\x12", b"\x1a"  # of Frame'
 _ALIGNMENT = 4  # bytes of the largest numbers in payloads
 _LONGEST_HEADER = 1 << 14  # bytes; the contributors alone can take half of it
 
-VERSION = 6
+VERSION = 7
 PIECE_BYTES = 1 << 20  # of a push: smaller ones cost more time a byte, larger ones delay results
 SERVICE = "terngrad.ParameterServer"
 HELLO_KEY = "terngrad-hello-bin"
@@ -136,4 +136,4 @@ def _read_varint(data: bytes | memoryview, start: int) -> tuple[int, int]:
     raise FrameError("a frame ends within a number")
 
 
-MOVE = join_frame(Header(moves=True))  # a whole message: what follows takes the data connection
+MOVE = join_frame(Header(moves=True))  # a whole message: the next one takes the data connection

@@ -1,10 +1,9 @@
-"""A worker's stream whose messages travel over a data connection."""
+"""A worker's stream whose messages may move to a data connection, at once or later."""
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import grpc
 
@@ -15,18 +14,33 @@ from terngrad.service.streams import Outbox
 _END_SECS = 5.0  # in which a ps ends the stream after the connection
 
 
-class MovedCall:
-    """A stream and the messages that travel over a data connection instead."""
+class MovableCall:
+    """A stream, and the messages that travel over a data connection instead.
 
-    def __init__(self, call: grpc.Call, connection: DataConnection) -> None:
-        """When the stream ends, the connection ends, too."""
-        self._call, self._connection = call, connection
-        threading.Thread(target=self._drain, daemon=True).start()
-        if not call.add_callback(connection.cut):
+    Each side says MOVE over the stream, as the last there, before it uses the connection. So no
+    message overtakes another.
+    """
+
+    def __init__(self, call: grpc.Call, outbox: Outbox) -> None:
+        """Takes a new stream, and the messages that it sends."""
+        self._call, self._outbox = call, outbox
+        self._connection: DataConnection | None = None
+
+    def move(self, connection: DataConnection) -> None:
+        """Moves to a connection that the ps has accepted; when the stream ends, it ends, too."""
+        self._connection = connection
+        if not self._call.add_callback(connection.cut):
             connection.cut()
+        self._outbox.move(connection)
 
-    def __iter__(self) -> Iterator[memoryview]:
+    def __iter__(self) -> Iterator[bytes | memoryview]:
         """Yields the messages from the ps until both have ended."""
+        for message in self._call:
+            if message == MOVE:
+                break
+            yield message
+        else:
+            return
         yield from self._connection
         self._connection.cut()
         timer = threading.Timer(_END_SECS, self._call.cancel)  # if only the connection broke
@@ -35,11 +49,17 @@ class MovedCall:
         self._call.code()
         timer.cancel()
 
-    def _drain(self) -> None:
-        """Reads what the ps sent over the stream before it moved: unread, it would hide the end."""
-        with contextlib.suppress(grpc.RpcError):
-            for _ in self._call:
-                pass
+    def is_active(self) -> bool:
+        """Returns whether the stream is open."""
+        return self._call.is_active()
+
+    def add_callback(self, callback: Callable[[], None]) -> bool:
+        """Calls back when the stream ends; returns False if it has ended."""
+        return self._call.add_callback(callback)
+
+    def initial_metadata(self) -> tuple:
+        """Returns what the ps said when it opened the stream."""
+        return self._call.initial_metadata()
 
     def code(self) -> grpc.StatusCode:
         """Waits for the end of the stream; returns why it ended."""
@@ -48,26 +68,3 @@ class MovedCall:
     def details(self) -> str:
         """Waits for the end of the stream; returns what its ps said."""
         return self._call.details()
-
-
-def move(call: grpc.Call, outbox: Outbox, connection: DataConnection) -> tuple[MovedCall, Outbox]:
-    """Moves a new stream, over which nothing was sent, to a connection that its ps has accepted.
-
-    Returns:
-      The messages from the ps, and the outbox for messages to it.
-    """
-    outbox.put(MOVE)
-    moved = Outbox()
-
-    def send() -> None:
-        try:
-            for message in moved:
-                connection.send(message)
-            connection.end()
-        except OSError:  # who reads notices it, too
-            connection.cut()
-        finally:
-            outbox.close()
-
-    threading.Thread(target=send, daemon=True).start()
-    return MovedCall(call, connection), moved

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import grpc
 
-from terngrad.service.messages import HELLO_KEY, PIECE_BYTES, VERSION, Hello
+from terngrad.service.data_connection import DataConnection
+from terngrad.service.messages import HELLO_KEY, MOVE, PIECE_BYTES, VERSION, Hello
 
 LONGEST_REPORT = 1 << 20  # bytes
 _LONGEST_HELLO = 1 << 16
@@ -105,7 +106,7 @@ def read_offer(said: Iterable[tuple[str, str | bytes]]) -> tuple[int, bytes] | N
 
 
 class Outbox:
-    """A queue of messages that a stream sends; any thread may put.
+    """A queue of messages that a stream sends, or a data connection; any thread may put.
 
     Attributes:
       waiting_bytes: bytes of the waiting messages.
@@ -116,6 +117,7 @@ class Outbox:
         self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._cancel = cancel
+        self._connection: DataConnection | None = None
         self.waiting_bytes = 0
 
     def put(self, message: bytes) -> None:
@@ -136,11 +138,30 @@ class Outbox:
         """Number of waiting messages."""
         return self._queue.qsize()
 
+    def move(self, connection: DataConnection) -> None:
+        """Lets a connection take the messages that wait, and those that follow."""
+        self._connection = connection
+
     def __iter__(self) -> Iterator[bytes]:
-        """Yields messages until the outbox is closed."""
+        """Yields what goes over the stream until the outbox is closed, and sends the rest.
+
+        The last that goes over the stream before the connection is used is MOVE.
+        """
+        moved = None
         for message in iter(self._queue.get, None):
             self._count(-len(message))
-            yield message
+            if not moved and (moved := self._connection):
+                yield MOVE
+            if not moved:
+                yield message
+                continue
+            try:
+                moved.send(message)
+            except OSError:  # who reads notices it, too
+                moved.cut()
+                return
+        if moved:
+            moved.end()
 
     def _count(self, octets: int) -> None:
         with self._lock:

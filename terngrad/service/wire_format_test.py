@@ -30,6 +30,7 @@ from terngrad.ops.reference import ReferenceKernels
 from terngrad.planes import pack_integers
 from terngrad.service import streams
 from terngrad.service.messages import (
+    MOVE,
     PIECE_BYTES,
     Call,
     FrameError,
@@ -193,12 +194,16 @@ def test_golden_bytes_of_scales_and_floats(traveled):
     assert f"0a 0e 08 0c 10 02 {VIEW} 12 00 1a 0c {FLOAT_SUMS}" in traveled
 
 
+def test_golden_bytes_of_a_move():
+    assert MOVE.hex(" ") == "0a 02 58 01 12 00 1a 00"
+
+
 def test_golden_bytes_of_an_introduction():
     hello = streams.hello(1, 0, ["p:1"], ["a:1", "b:2"], "r")
     assert streams.metadata(hello) == [
         (
             "terngrad-hello-bin",
-            bytes.fromhex("08 06 10 01 22 03 70 3a 31 2a 03 61 3a 31 2a 03 62 3a 32 32 01 72"),
+            bytes.fromhex("08 07 10 01 22 03 70 3a 31 2a 03 61 3a 31 2a 03 62 3a 32 32 01 72"),
         )
     ]
 

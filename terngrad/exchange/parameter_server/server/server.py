@@ -162,8 +162,8 @@ class Server:
             context.add_callback(offer.close)
             context.send_initial_metadata((*WELCOME, *offer.metadata))
             take = functools.partial(self._service.take, worker, outbox)
-            stream.start(offer.received(requests), take)
-            yield from offer.sent(outbox)
+            stream.start(offer.received(requests, outbox), take)
+            yield from outbox
         finally:
             offer.close()
             if stream.error:  # logged here: a stream that was cut does not carry it to the worker

@@ -29,7 +29,7 @@ from terngrad.exchange.parameter_server.server.server import Server
 from terngrad.exchange.parameter_server.server.service import Service
 from terngrad.exchange.parameter_server.worker.client import Client
 from terngrad.ops.reference import ReferenceKernels
-from terngrad.service import data_listener
+from terngrad.service import data_listener, grpc_network
 from terngrad.service.data_connection import DataConnection
 from terngrad.service.messages import (
     HELLO_KEY,
@@ -160,6 +160,42 @@ def test_frames_take_the_data_connections_where_workers_reach_them(reachable, mo
         assert not sent
         assert f"({hosts[0]}): gradients travel over gRPC, which takes longer: no" in told
         assert f"to port {port}: [Errno 111] Connection refused" in told
+
+
+def test_a_worker_that_fell_back_to_grpc_moves_as_soon_as_it_reaches_the_port(monkeypatch, capsys):
+    sent, send = [], DataConnection.send
+    monkeypatch.setattr(DataConnection, "send", lambda s, m: (sent.append(len(m)), send(s, m)))
+    dialling, is_open = grpc_network.dial, threading.Event()
+
+    def dial(*arguments):
+        if not is_open.is_set():
+            raise ConnectionRefusedError("a flood")
+        return dialling(*arguments)
+
+    monkeypatch.setattr(grpc_network, "dial", dial)
+    monkeypatch.setattr(grpc_network, "_AGAIN_SECS", 0.01)
+    content = np.ones(100, "<f4")
+    with serving() as (_, hosts), joined(hosts) as clients:
+        operations = Operations(clients, "sum", Kind.FLOATS, 100)
+
+        def exchange(step):
+            for worker in range(2):
+                operations.push(worker, step, content)
+            for worker in range(2):
+                np.testing.assert_array_equal(operations.take(worker).view("<f4"), 2 * content)
+
+        exchange(0)
+        assert not sent
+        is_open.set()
+        deadline, step = time.monotonic() + SECS, 1
+        while sum(size > 400 for size in sent) < 20 and time.monotonic() < deadline:
+            exchange(step)
+            step += 1
+        assert sum(size > 400 for size in sent) >= 20  # pushes and results of both
+    told = capsys.readouterr().out
+    port = re.search(r"gradients travel over gRPC.* to port (\d+): a flood", told)[1]
+    assert told.count("gradients travel over gRPC") == 2  # once for each worker
+    assert told.count(f"gradients take the connection to port {port} now.") == 2
 
 
 @pytest.mark.parametrize("density", [0.0, 0.1, 1.0])
@@ -530,7 +566,7 @@ def test_law_10_a_port_that_is_taken_is_named():
     [
         (lambda host: None, "it did not introduce itself"),
         (lambda host: os.urandom(200), "it did not introduce itself|its version|its ps hosts"),
-        (lambda host: hello_of(host, version=9), "its version is 9; allowed is 6"),
+        (lambda host: hello_of(host, version=9), "its version is 9; allowed is 7"),
         (lambda host: hello_of(host, worker=2), "its worker index is 2; allowed are 0 to 1"),
         (lambda host: hello_of(host, worker=1 << 31), "its worker index is 2147483648; allowed"),
         (lambda host: hello_of(host, ps=1), "it wants to join ps 1; this is ps 0"),
