@@ -21,7 +21,7 @@ from terngrad.cluster.addresses import listen
 from terngrad.cluster.channel import MembershipError, name_of, split_address
 from terngrad.cluster.silence import end_if_silent
 
-_MAGIC = b"terngrad mesh 3\n"
+_MAGIC = b"terngrad mesh 4\n"
 _HELLO = struct.Struct("<16sI32s")  # magic, rank, proof
 _PROOF_BYTES = 32
 _CALL_SECS = 2.0
@@ -81,6 +81,10 @@ class Seats:
             each.settimeout(None)
             end_if_silent(each, 2 * timeout_secs)  # a last resort: the processes watch each other
         return mine
+
+    def name(self, rank: int) -> str:
+        """Returns a name for the socket to a process, which both know and no other run has."""
+        return self._proof(max(rank, self._rank), min(rank, self._rank)).hex()
 
     def close(self) -> None:
         """Closes the port."""

@@ -53,7 +53,7 @@ def start(
     try:
         sockets = seats.fill(timeout_secs)
         if members:
-            sockets = _encrypted(sockets, hosts, rank, members, deadline)
+            sockets = _encrypted(sockets, seats, hosts, rank, members, deadline)
         mesh = Mesh(rank, [name_of(i, hosts) for i in range(len(hosts))], sockets)
     except BaseException:
         seats.close()
@@ -63,6 +63,7 @@ def start(
 
 def _encrypted(
     sockets: Mapping[int, socket.socket],
+    seats: Seats,
     hosts: Sequence[str],
     rank: int,
     members: Members,
@@ -75,9 +76,9 @@ def _encrypted(
             secs = max(1.0, deadline - time.monotonic())
             host = split_address(hosts[peer])[0]
             try:
-                plain, is_server = left.pop(peer), rank < peer
+                plain, is_server, name = left.pop(peer), rank < peer, seats.name(peer)
                 found[peer] = encrypt(
-                    plain, members.files, host, is_server=is_server, timeout_secs=secs
+                    plain, members.files, host, is_server=is_server, timeout_secs=secs, name=name
                 )
                 why = members.withdrawal(found[peer].certificate)
             except ConnectionError as error:

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from terngrad.cluster.channel import MembershipError
+from terngrad.cluster.seats import Seats
 from terngrad.draws import DrawKey
 from terngrad.exchange import sockets
 from terngrad.ops.kernels import EncodeInputs
@@ -15,6 +17,7 @@ from terngrad.service.members import Members
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.certificates import make_certificates
 from terngrad.testing.limits import HANG_SECS
+from terngrad.testing.threads import in_threads
 
 TIMEOUT_SECS = HANG_SECS
 
@@ -79,6 +82,22 @@ def test_operations_move_tensors_of_every_type(size, encrypted, tls):
         np.testing.assert_array_equal(found[2], mine)
         assert found[3] == 5.5
         np.testing.assert_array_equal(found[4], size * np.arange(20.0) + sum(everybody))
+
+
+def test_connections_that_somebody_between_has_exchanged_are_refused(tls, monkeypatch):
+    """The workers have one host, and so certificates that are as good for each other."""
+    hosts, fill, members = free_addresses(3), Seats.fill, Members(tls)
+
+    def exchanged(seats, timeout_secs):
+        found = fill(seats, timeout_secs)
+        return {1: found[2], 2: found[1]} if 1 in found and 2 in found else found
+
+    monkeypatch.setattr(Seats, "fill", exchanged)
+    start = lambda rank: lambda: sockets.start(hosts, rank, b"secret", TIMEOUT_SECS, members)
+    errors = in_threads(*map(start, range(3)))
+    assert all(isinstance(error, MembershipError) for error in errors), errors
+    why = "it is at the end of another one's connection"
+    assert str(errors[0]) == f"worker 1 ({hosts[1]}): {why}"
 
 
 @pytest.mark.slow

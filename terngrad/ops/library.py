@@ -186,7 +186,7 @@ _MESH_SIGNATURES = {  # of cc/net/meshes.cc
     "terngrad_mesh_bytes": (None, _COUNT, ctypes.POINTER(_COUNT)),
     "terngrad_mesh_close": (None, _COUNT, ctypes.c_double),
     "terngrad_tls_open": (
-        *(_COUNT, ctypes.c_int, _TEXT, _TEXT, _TEXT, ctypes.c_int, ctypes.c_double),
+        *(_COUNT, ctypes.c_int, _TEXT, _TEXT, _TEXT, _TEXT, ctypes.c_int, ctypes.c_double),
         *(ctypes.POINTER(_POINTER), _POINTER, _COUNT, _TEXT, _COUNT),
     ),
     "terngrad_tls_close": (None, _POINTER),

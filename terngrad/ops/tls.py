@@ -51,7 +51,13 @@ class Channel:
 
 
 def encrypt(
-    plain: socket.socket, files: Files, host: str, *, is_server: bool, timeout_secs: float
+    plain: socket.socket,
+    files: Files,
+    host: str,
+    *,
+    is_server: bool,
+    timeout_secs: float,
+    name: str = "",
 ) -> Channel:
     """Makes the handshake of TLS 1.3, in which both sides show a certificate.
 
@@ -61,6 +67,8 @@ def encrypt(
       host: that the other side's certificate must name.
       is_server: whether this is the server's side; the other one has the client's.
       timeout_secs: how long it may take.
+      name: of the connection, at most 255 bytes; the server's side fails if the other one has
+        another name for it.
 
     Raises:
       ConnectionError: says why it failed.
@@ -69,11 +77,11 @@ def encrypt(
     handle, error = ctypes.c_void_p(), ctypes.create_string_buffer(_ERROR_BYTES)
     certificate = ctypes.create_string_buffer(_CERTIFICATE_BYTES)
     shake = library.load_functions().terngrad_tls_open
-    texts = ["\n".join(each).encode() for each in (_libraries(), files)]
+    texts = ["\n".join(each).encode() for each in (_libraries(), files, [host], [name])]
     # In its own thread: this one hears signals, such as Ctrl-C, while it waits.
     with futures.ThreadPoolExecutor(1) as thread, plain.dup() as same:
         shaken = thread.submit(
-            *(shake, plain.detach(), *texts, host.encode(), is_server, timeout_secs),
+            *(shake, plain.detach(), *texts, is_server, timeout_secs),
             *(ctypes.byref(handle), certificate, _CERTIFICATE_BYTES, error, _ERROR_BYTES),
         )
         try:

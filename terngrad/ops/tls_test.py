@@ -30,13 +30,16 @@ def _files(tmp_path_factory, native_library):
     }
 
 
-def shake(files, client, server="ours", host="127.0.0.1"):
+def shake(files, client, server="ours", host="127.0.0.1", names=("a", "a")):
     """What both sides of a handshake return or raise; the client's first."""
     ends = socket.socketpair()
 
     def of(side, is_server):
         own = tls.encrypt(
-            *(ends[is_server], files[side], host), is_server=is_server, timeout_secs=TIMEOUT_SECS
+            *(ends[is_server], files[side], host),
+            is_server=is_server,
+            timeout_secs=TIMEOUT_SECS,
+            name=names[is_server],
         )
         certificate = own.certificate
         own.close()
@@ -64,6 +67,17 @@ def test_law_10_a_certificate_that_does_not_fit_is_named(files, client, host, wh
     both = shake(files, client, host=host)
     assert isinstance(both[1], ConnectionError)
     assert why.lower() in "; ".join(map(str, both)).lower()
+
+
+@pytest.mark.parametrize("names", [("a", "b"), ("a", ""), ("", "b"), ("a" * 255, "a" * 254)])
+def test_a_connection_that_its_ends_know_by_other_names_is_refused(files, names):
+    _, server = shake(files, "ours", names=names)
+    assert str(server) == "it is at the end of another one's connection"
+
+
+def test_a_long_name_is_compared_whole(files):
+    client, server = shake(files, "ours", names=("a" * 255,) * 2)
+    assert client == server
 
 
 def test_law_10_files_that_are_wrong_are_named(files):

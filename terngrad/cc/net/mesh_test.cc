@@ -64,8 +64,10 @@ std::array<std::unique_ptr<Channel>, 2> Pair() {
   auto one = std::make_unique<TlsChannel>(pair[0]);
   auto two = std::make_unique<TlsChannel>(pair[1]);
   const auto shake = [](TlsChannel* channel, bool is_server) {
-    CHECK(channel->Handshake(files, "127.0.0.1", is_server, kPatienceSecs)
-              .empty());
+    CHECK(
+        channel
+            ->Handshake(files, "127.0.0.1", "a to b", is_server, kPatienceSecs)
+            .empty());
   };
   std::thread server(shake, one.get(), true);
   shake(two.get(), false);

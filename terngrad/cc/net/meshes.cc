@@ -76,7 +76,7 @@ EXPORTED void terngrad_mesh_add(int64_t mesh, int peer, int socket) {
 // and returns its size, -1 and a text if the handshake failed.
 EXPORTED int64_t terngrad_tls_open(int socket, const char* libraries,
                                    const char* files, const char* host,
-                                   int is_server, double secs,
+                                   const char* name, int is_server, double secs,
                                    terngrad::TlsChannel** channel,
                                    uint8_t* certificate,
                                    int64_t certificate_size, char* error,
@@ -90,7 +90,8 @@ EXPORTED int64_t terngrad_tls_open(int socket, const char* libraries,
   }
   auto made = std::make_unique<terngrad::TlsChannel>(socket);
   const auto lines = terngrad::Lines(files);
-  text = made->Handshake({lines[0], lines[1], lines[2]}, host, is_server, secs);
+  text = made->Handshake({lines[0], lines[1], lines[2]}, host, name, is_server,
+                         secs);
   const auto found =
       text.empty() ? made->Certificate() : std::vector<uint8_t>();
   if (text.empty() && found.size() > static_cast<size_t>(certificate_size)) {

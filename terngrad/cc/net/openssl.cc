@@ -36,6 +36,8 @@ const char* Missing(void* library, OpenSsl* found) {
   FIND(SSL_set_bio);
   FIND(SSL_set_accept_state);
   FIND(SSL_set_connect_state);
+  FIND(SSL_ctrl);
+  FIND(SSL_get_servername);
   FIND(SSL_do_handshake);
   FIND(SSL_read);
   FIND(SSL_write);

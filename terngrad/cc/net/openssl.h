@@ -33,6 +33,8 @@ struct OpenSsl {
   void (*SSL_set_bio)(void* session, void* reads, void* writes);
   void (*SSL_set_accept_state)(void* session);
   void (*SSL_set_connect_state)(void* session);
+  long (*SSL_ctrl)(void* session, int command, long number, void* pointer);
+  const char* (*SSL_get_servername)(const void* session, int type);
   int (*SSL_do_handshake)(void* session);
   int (*SSL_read)(void* session, void* data, int size);
   int (*SSL_write)(void* session, const void* data, int size);

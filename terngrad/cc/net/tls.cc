@@ -18,6 +18,7 @@ using Clock = std::chrono::steady_clock;
 // Constants of OpenSSL.
 constexpr int kSetReadAhead = 41;
 constexpr int kSetSessionCacheMode = 44;
+constexpr int kSetServerName = 55;
 constexpr int kSetMinVersion = 123;
 constexpr int kTls13 = 0x0304;
 constexpr uint64_t kNoCompression = 1ull << 17;
@@ -51,7 +52,8 @@ TlsChannel::~TlsChannel() {
 // ---- Handshake --------------------------------------------------------------
 
 std::string TlsChannel::Handshake(const TlsFiles& files,
-                                  const std::string& host, bool is_server,
+                                  const std::string& host,
+                                  const std::string& name, bool is_server,
                                   double secs) {
   ssl_.ERR_clear_error();
   void* const context = NewContext(files);
@@ -83,7 +85,16 @@ std::string TlsChannel::Handshake(const TlsFiles& files,
   ssl_.SSL_set_bio(session_, bio, bio);
   (is_server ? ssl_.SSL_set_accept_state
              : ssl_.SSL_set_connect_state)(session_);
-  return Shake(secs);
+  if (!is_server && !name.empty()) {
+    ssl_.SSL_ctrl(session_, kSetServerName, 0, const_cast<char*>(name.c_str()));
+  }
+  const std::string reason = Shake(secs);
+  if (!reason.empty() || !is_server) return reason;
+  // What the client said is part of what both have signed.
+  const char* const said = ssl_.SSL_get_servername(session_, 0);
+  return name == (said ? said : "")
+             ? ""
+             : "it is at the end of another one's connection";
 }
 
 // Returns null, and leaves the reason with OpenSSL, if a file is not right.

@@ -29,9 +29,11 @@ class TlsChannel : public Channel {
 
   // Waits, for at most `secs`, until both sides know each other. The other one
   // must have a certificate of the authority for `host`, a name or an address.
-  // One side is the server. Returns why it failed; empty if it did not.
+  // One side is the server. It must know the connection by the same `name`, at
+  // most 255 bytes, as the other one. Returns why it failed; empty if it did
+  // not.
   std::string Handshake(const TlsFiles& files, const std::string& host,
-                        bool is_server, double secs);
+                        const std::string& name, bool is_server, double secs);
 
   // The certificate of the other side, in DER.
   std::vector<uint8_t> Certificate() const;
