@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import errno
 import http.server
 import re
 import socket
@@ -12,7 +13,7 @@ import pytest
 
 from terngrad.cluster import admission
 from terngrad.cluster.channel import MembershipError, split_address
-from terngrad.testing.addresses import free_address
+from terngrad.testing.addresses import free_address, free_addresses
 from terngrad.testing.meeting import TIMEOUT, assert_met, hosts_of
 from terngrad.testing.proxy import Kind, Proxy, plan
 from terngrad.testing.threads import in_threads
@@ -155,6 +156,53 @@ def test_a_crowd_of_strangers_is_bounded_and_keeps_nobody_out():
         results.append(joining(1, address)())
         chief.join(TIMEOUT)
     assert_met(sorted(results, key=lambda peers: min(peers), reverse=True))
+
+
+def test_a_caller_that_was_ended_in_the_same_turn_is_not_heard(monkeypatch):
+    """The chief closes connections while others of the same list of events wait to be read."""
+    (address,) = free_addresses(1)
+    monkeypatch.setattr(admission, "_MOST_STRANGERS", 0)
+    monkeypatch.setattr(admission, "_MOST_GONE", 0)
+    with (
+        admission.listen(*split_address(address)) as listener,
+        admission._Reception(listener, hosts_of(2), None) as reception,
+        contextlib.ExitStack() as stack,
+    ):
+        callers = []
+        for _ in range(2):
+            callers.append(stack.enter_context(connected(address)))
+            reception.serve(TIMEOUT)
+        stack.enter_context(connected(address))  # makes the oldest go
+        callers[0].sendall(b"x\n")
+        reception.serve(TIMEOUT)
+        with contextlib.suppress(ConnectionResetError):
+            assert callers[0].recv(1) == b""
+
+
+def test_a_chief_without_descriptors_makes_room(monkeypatch):
+    (address,) = free_addresses(1)
+
+    class Listener(socket.socket):
+        has_room = False
+
+        def accept(self):
+            if not self.has_room:
+                raise OSError(errno.EMFILE, "Too many open files")
+            return super().accept()
+
+    with (
+        admission.listen(*split_address(address)) as listening,
+        Listener(fileno=listening.detach()) as listener,
+        admission._Reception(listener, hosts_of(2), None) as reception,
+        connected(address) as first,
+        connected(address),
+    ):
+        listener.has_room = True
+        reception.serve(TIMEOUT)
+        listener.has_room = False
+        reception.serve(TIMEOUT)
+        first.settimeout(TIMEOUT)
+        assert first.recv(1) == b""
 
 
 @pytest.mark.slow
