@@ -39,7 +39,7 @@ from terngrad.testing.certificates import make_certificates
 from terngrad.testing.strangers import WORKERS, stranger
 from terngrad.training import schedules
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("native_library")]
+pytestmark = pytest.mark.slow
 
 SECS = 60.0
 HOST = "127.0.0.1"
@@ -253,6 +253,8 @@ def _certificates(tmp_path_factory):
 def _served(request, certificates, tmp_path, few_descriptors, monkeypatch):
     monkeypatch.setattr(grpc_network, "_AGAIN_SECS", 0.05)
     listener, encrypts = request.param
+    if listener is mesh:
+        request.getfixturevalue("native_library")
     with listener(certificates if encrypts else None, tmp_path) as served:
         yield served
 
