@@ -122,7 +122,7 @@ class _Idle:
 
 def test_connections_without_the_secret_are_not_the_trial_and_do_not_keep_it_out(tmp_path):
     server = socket.create_server(("127.0.0.1", 0))
-    call = lambda: socket.create_connection(server.getsockname(), 60)
+    call = lambda: socket.create_connection(server.getsockname(), HANG_SECS)
     order = Order(str(tmp_path), [], [], False)
     channel = spark._SocketChannel(server, "secret", _Idle(), order, "a task")
     with call(), call() as wrong, call() as task, call() as second:
@@ -137,7 +137,7 @@ def test_connections_without_the_secret_are_not_the_trial_and_do_not_keep_it_out
             second.sendall(b"secret")
             assert second.recv(1) == b""
         task.shutdown(socket.SHUT_RDWR)
-        reading.join(60)
+        reading.join(HANG_SECS)
     assert [(each.outcome, each.reason) for each in events] == [(Outcome.LOST, "a task: ended")]
     channel.stop()
 

@@ -144,7 +144,7 @@ def test_a_certificate_for_another_host_or_of_another_authority_is_refused(tmp_p
 
 
 def test_strangers_are_few_and_never_keep_a_worker_out(monkeypatch):
-    monkeypatch.setattr(data_listener, "_TOKEN_SECS", 1.0)
+    monkeypatch.setattr(data_listener, "_TOKEN_SECS", SECS)
     with listening() as listener, contextlib.ExitStack() as held:
         offer = listener.offer()
         port, _ = read_offer(offer.metadata)
@@ -152,9 +152,14 @@ def test_strangers_are_few_and_never_keep_a_worker_out(monkeypatch):
         silent = [call() for _ in range(2 + 32)]
         connect(offer)
         assert silent[0].recv(1) == b""  # the oldest one made room
-        late = call()
-        with contextlib.suppress(OSError):  # the ps may have ended it before it sends
-            late.sendall(b"1")
+
+
+def test_a_caller_without_a_token_is_ended_in_time(monkeypatch):
+    monkeypatch.setattr(data_listener, "_TOKEN_SECS", 0.2)
+    with listening() as listener:
+        address = ("127.0.0.1", listener.port)
+        with socket.create_connection(address, SECS) as late, contextlib.suppress(OSError):
+            late.sendall(b"1")  # the ps may have ended it before
             assert late.recv(1) == b""
 
 

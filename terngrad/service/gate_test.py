@@ -5,13 +5,14 @@ import threading
 import pytest
 
 from terngrad.service import gate
+from terngrad.testing.limits import HANG_SECS
 
 
 def test_a_pool_starts_no_thread_after_it_was_made(monkeypatch):
     with gate._started_pool(5) as pool:
         monkeypatch.setattr(threading.Thread, "start", _refuse)
         together = threading.Barrier(5)
-        assert sorted(pool.map(lambda i: together.wait(60) * 0 + i, range(5))) == [*range(5)]
+        assert sorted(pool.map(lambda i: together.wait(HANG_SECS) * 0 + i, range(5))) == [*range(5)]
 
 
 def test_law_10_a_ps_without_the_threads_that_it_needs_says_so(monkeypatch):
@@ -28,7 +29,7 @@ def test_law_10_a_ps_without_the_threads_that_it_needs_says_so(monkeypatch):
     with pytest.raises(ValueError, match=text):
         gate._started_pool(5)
     for thread in started:
-        thread.join(60)
+        thread.join(HANG_SECS)
         assert not thread.is_alive()
 
 
