@@ -24,6 +24,7 @@ _NOISE = (  # the last is the second line of a message
     "|^To enable the following instructions: "
 )
 _STOP_TEXTS: list[str] = []  # of the open blocks of `telling_stop`
+_END_OF_SPINNER = "\r\x1b[K\x1b[?25h"  # clears the line and shows the cursor
 _HELP = ("--help", "-help", "-h", "--helpfull", "--helpshort")
 
 
@@ -136,10 +137,13 @@ def end_at_once(stop: signal.Signals, *texts: str) -> NoReturn:
 
     For where an exception does not reach: no `finally` runs.
     """
+    output = getattr(sys.stdout, "rich_proxied_file", sys.stdout)  # beneath a spinner's
     with contextlib.suppress(OSError, RuntimeError):  # the reader has gone, or print was running
+        if output.isatty():  # a spinner may be running, which hides the cursor
+            output.write(_END_OF_SPINNER)
         for text in texts:
-            print(f"{stop.name}: {text}")
-        sys.stdout.flush()
+            print(f"{stop.name}: {text}", file=output)
+        output.flush()
     os._exit(128 + stop)
 
 

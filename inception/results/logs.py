@@ -28,6 +28,31 @@ def step_line(
     )
 
 
+class Spinner:
+    """A spinner with the elapsed time, until `stop`. Without a terminal it shows nothing."""
+
+    def __init__(self) -> None:
+        self._spinner = None
+        if _is_terminal():
+            columns = rich_progress.SpinnerColumn(), rich_progress.TimeElapsedColumn()
+            self._spinner = rich_progress.Progress(*columns, transient=True)
+            self._spinner.add_task("", total=None)
+
+    def __enter__(self) -> "Spinner":
+        if self._spinner:
+            self._spinner.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Removes the spinner; later calls do nothing."""
+        if self._spinner:
+            self._spinner.stop()
+            self._spinner = None
+
+
 class ProgressBar:
     """A bar below the lines, with figures and the time left. Without a terminal it shows nothing.
 
@@ -35,9 +60,6 @@ class ProgressBar:
             bar.update(progress)
 
     It fits the terminal. If `max_steps` is None, the run has no end and the bar only moves.
-
-    Open MPI's mpirun gives each worker a terminal of its own, even where its output goes to a file,
-    and mixes what they write: there it shows nothing either.
     """
 
     def __init__(self, first_step: int, max_steps: int | None):
@@ -48,7 +70,7 @@ class ProgressBar:
             rich_progress.MofNCompleteColumn(table_column=whole(2 * len(f"{max_steps}") + 1)),
             rich_progress.TimeRemainingColumn(table_column=whole(len("0:00:00"))),
             rich_progress.TextColumn("{task.description}", table_column=Column(no_wrap=True)),
-            disable=launched.OPEN_MPI in os.environ or not sys.stdout.isatty(),
+            disable=not _is_terminal(),
             transient=True,
         )
         self._task = self._bar.add_task("", total=max_steps, completed=first_step)
@@ -69,3 +91,12 @@ class ProgressBar:
 
 def _speed(progress: Progress) -> str:
     return f"({progress.examples_per_sec:.1f} examples/sec; {progress.sec_per_batch:.3f} sec/batch)"
+
+
+def _is_terminal() -> bool:
+    """Returns whether moving text can be shown.
+
+    Open MPI's mpirun gives each worker a terminal of its own, even where its output goes to a file,
+    and mixes what they write: there it cannot.
+    """
+    return sys.stdout.isatty() and launched.OPEN_MPI not in os.environ

@@ -22,11 +22,13 @@ FIGURES = Progress(
 )
 
 
-def on_a_terminal(command: list[str], columns: int = 120, **variables: str) -> str:
+def on_a_terminal(
+    command: list[str], columns: int = 120, *, check: bool = True, **variables: str
+) -> str:
     """What a command writes to a terminal."""
     terminal, stdout = pty.openpty()
     env = os.environ | {"TERM": "xterm", "COLUMNS": str(columns)} | variables
-    subprocess.run(command, stdout=stdout, env=env, check=True)
+    subprocess.run(command, stdout=stdout, env=env, check=check)
     os.close(stdout)
     return os.read(terminal, 10_000).decode()
 
@@ -54,6 +56,33 @@ def test_the_bar_is_silent_where_stdout_is_no_terminal(monkeypatch):
     with logs.ProgressBar(0, 200) as bar:
         bar.update(FIGURES)
     assert file.getvalue() == ""
+
+
+def test_the_spinner_is_silent_where_stdout_is_no_terminal(monkeypatch):
+    file = io.StringIO()
+    monkeypatch.setattr("sys.stdout", file)
+    with logs.Spinner() as spinner:
+        spinner.stop()
+    assert file.getvalue() == ""
+
+
+_SPINNER = "from inception.results import logs\nwith logs.Spinner() as spinner:\n"
+
+
+def test_the_spinner_shows_the_time_and_leaves_a_terminal_as_it_was():
+    shown = on_a_terminal(
+        [sys.executable, "-c", f"{_SPINNER}    spinner.stop()\n    print('step')"]
+    )
+    before, _, after = shown.partition("\x1b[?25h")  # shows the cursor again
+    assert "0:00:00" in before and after.rpartition("\x1b[2K")[2].strip() == "step", shown
+
+
+def test_a_process_that_ends_at_once_shows_the_cursor_that_a_spinner_hides():
+    end = "    app.end_at_once(signal.SIGINT, 'over')"
+    program = f"import signal\nfrom inception import app\n{_SPINNER}{end}"
+    shown = on_a_terminal([sys.executable, "-c", program], check=False)
+    assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")
+    assert "SIGINT: over" in shown.rpartition("\x1b[?25h")[2]
 
 
 _BAR = (

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable, Sequence
 
 from inception import app
-from inception.results.logs import ProgressBar, step_line
+from inception.results.logs import ProgressBar, Spinner, step_line
 from inception.training.batches import naming_bad_records
 from inception.training.learning_rate import learning_rate
 from inception.training.preparation import Ready
@@ -36,7 +36,10 @@ def run_loop(
       ValueError: a record is bad, or the training diverged.
     """
     config, is_chief = ready.config, ready.workers.is_chief
-    with ProgressBar(stepper.step, config.max_steps) as bar:
+    nodes = "1 node" if config.nodes == 1 else f"{config.nodes} nodes"
+    # A large net takes minutes until its first step.
+    print(f"Building the training step of {config.net} for {nodes} ...", flush=True)
+    with ProgressBar(stepper.step, config.max_steps) as bar, Spinner() as spinner:
 
         def report(progress: Progress) -> None:
             print(step_line(progress, worker=ready.workers.label), flush=True)
@@ -51,6 +54,7 @@ def run_loop(
             saves_soon=ready.saves_soon,
             writer=_writer(ready, stepper.step, traffic),
             profile_dir=config.train_dir,
+            first_step_made=spinner.stop,
             unsaved=_newest_or_none(config.train_dir) if is_chief else "see the chief's log",
         )
         before = _counted(ready)

@@ -253,7 +253,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(digits, tmp_path):
 @pytest.mark.slow
 def test_a_signal_while_the_first_step_is_compiled_ends_at_once(digits, tmp_path):
     with start(digits, tmp_path, max_steps=100_000) as run:
-        run.wait_for("parameters in")
+        run.wait_for("Building the training step of")
         run.process.send_signal(signal.SIGINT)
         assert run.finish() == 128 + signal.SIGINT
     assert "SIGINT: stopped before the first step of this run; nothing is lost." in run.output

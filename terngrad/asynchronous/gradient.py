@@ -121,12 +121,10 @@ class GradientStep:
         nodes = self._exchange.local_nodes
         devices = spread(self._devices, nodes)
         keys = draw_keys(self._seed, version, self._first_node, nodes)
-        gradients, losses, states = [], [], []
-        for node in compute_nodes(self._classifier, images, labels, keys, devices):
-            gradients.append(node.gradients)
-            losses.append([tf.stack(node.losses)])
-            states.append(node.state)
-        (mean_losses,) = self._exchange.mean(losses, "losses")
+        computed = compute_nodes(self._classifier, images, labels, keys, devices)
+        gradients, losses, states = zip(*computed, strict=True)
+        (mean_losses,) = self._exchange.mean([[tf.stack(loss)] for loss in losses], "losses")
+        (statistics,) = self._exchange.mean([[state] for state in states], "moving statistics")
         scales, units, words, floats, encoded = self._encode(gradients, keys, devices)
         no_words = tf.zeros([0, plane_count(nodes * largest_code(self._codecs))], tf.uint32)
         return Computed(
@@ -135,7 +133,7 @@ class GradientStep:
             tf.concat(units, 0) if units else tf.zeros([0]),
             tf.concat(words, 0) if words else no_words,
             self._padded(floats),
-            self._statistics(states),
+            statistics,
             gradients[0],
             encoded,
         )
@@ -176,14 +174,6 @@ class GradientStep:
         total = sum(part.shape[0] for part in floats)
         padding = tf.zeros([self._space.size - self._space.coded - total])
         return tf.cast(tf.concat([*floats, padding], 0), self._layout.policy.float_type)
-
-    def _statistics(self, states: Sequence[Sequence[tf.Tensor]]) -> tf.Tensor:
-        if not states[0]:
-            return tf.zeros([0])
-        means = self._exchange.mean(
-            [[tf.cast(v, tf.float32) for v in node] for node in states], "moving statistics"
-        )
-        return tf.concat([tf.reshape(mean, [-1]) for mean in means], 0)
 
 
 def broken_floats(computed: Computed, layout: Layout) -> list[str]:

@@ -124,6 +124,7 @@ class Loop:
       saves_soon: save after the first steps, as an earlier process was killed while it saved.
       writer: writer of summaries, or None.
       profile_dir: folder for a profile.
+      first_step_made: called after the first step, and again after later ones.
       unsaved: text for messages while there is no checkpoint.
     """
 
@@ -135,6 +136,7 @@ class Loop:
     saves_soon: bool = False
     writer: SummaryWriter | None = None
     profile_dir: str = ""
+    first_step_made: Callable[[], None] = lambda: None
     unsaved: str = "none was written yet"
 
     def run(self, checkpoint: str | None, stop: StopRequest) -> tuple[str | None, bool]:
@@ -164,7 +166,6 @@ class Loop:
             most = stepper.select()
             if stop.signal and not stepper.request_stop():
                 break
-            # At a request there is no time to compile what also shows gradients.
             observes = summary_due and stepper.is_observable and not stop.signal
             try:
                 if observes:
@@ -179,6 +180,7 @@ class Loop:
                     raise
                 continue
             stop.first_step_is_made()
+            self.first_step_made()
             if observes:
                 summarized_at = time.monotonic()
             if cadence.reports(own_before, stepper.own_step):

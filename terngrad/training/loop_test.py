@@ -104,6 +104,15 @@ def test_law_10_the_variable_of_a_gradient_that_is_not_finite_is_named():
     assert saved == [25]
 
 
+def test_the_first_step_is_told_before_it_is_reported():
+    found = []
+    loop = loop_of(PretendedRunner(), [], max_steps=10)
+    loop.first_step_made = lambda: found.append("made")
+    loop.report = lambda progress: found.append("reported")
+    loop.run(None, StopRequest())
+    assert found[0] == "made" and "reported" in found
+
+
 def test_law_10_a_loss_that_is_not_finite_is_named():
     bad = {"losses": Losses(tf.constant(np.nan), tf.constant(0.5))}
     with pytest.raises(DivergedError, match=r"entropy_loss is nan; .* none was written yet"):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -13,14 +14,21 @@ from terngrad.exchange.exchange import Exchange
 from terngrad.ops.kernels import EncodeInputs, Sums
 from terngrad.training.bystander import Bystander
 from terngrad.training.classifier import Classifier, Losses
+from terngrad.training.node_loop import for_each_node
 
 
 class NodeGradients(NamedTuple):
-    """A node's results for its part of a batch; see `Classifier.gradients`."""
+    """A node's results for its part of a batch; see `Classifier.gradients`.
+
+    Attributes:
+      gradients: in the order of the classifier's variables.
+      losses: of its part.
+      state: float32, all values of the classifier's state in one row; see `state_of_row`.
+    """
 
     gradients: list[tf.Tensor]
     losses: Losses
-    state: list[tf.Tensor]
+    state: tf.Tensor
 
 
 class NodeCodes(NamedTuple):
@@ -60,21 +68,64 @@ def compute_nodes(
     labels: tf.Tensor,
     keys: Sequence[DrawKey],
     devices: Sequence[str],
-) -> Iterator[NodeGradients]:
-    """Yields each node's results for its part of the process' batch.
+    groups: Sequence[Sequence[int]] | None = None,
+) -> list[NodeGradients]:
+    """Returns each node's results for its part of the process' batch.
+
+    Nodes of the same device share one graph, so that building and optimizing it takes no longer for
+    many nodes than for one.
 
     Args:
       classifier: net, loss, parameters.
       images: float32 [B, H, W, C], split over the nodes.
       labels: int32 [B].
       keys: key of each node's draws.
-      devices: device of each node.
+      devices: device of each node; equal devices are neighbours.
+      groups: indices of variables whose gradients are used together; a group's are there as soon
+        as all nodes of the device have computed them. None = all together.
     """
-    parts = zip(tf.split(images, len(keys)), tf.split(labels, len(keys)), strict=True)
-    for (x, y), key, device in zip(parts, keys, devices, strict=True):
+    nodes = len(keys)
+    images = tf.reshape(images, [nodes, -1, *images.shape[1:]])
+    labels = tf.reshape(labels, [nodes, -1])
+    seeds = tf.stack([dropout_seed(key) for key in keys])
+    found: list[NodeGradients] = []
+    for device, same in itertools.groupby(devices):
+        own = slice(len(found), len(found) + len(list(same)))
+        batch = images[own], labels[own], seeds[own]  # outside the block: devices get their parts
         with tf.device(device):
-            found = NodeGradients(*classifier.gradients(x, y, dropout_seed(key)))
-        yield found  # outside the block: the caller's operations do not belong to this device
+            found += _compute_on_one_device(classifier, *batch, own.stop - own.start, groups)
+    return found
+
+
+def _compute_on_one_device(
+    classifier: Classifier | Bystander, images, labels, seeds, nodes: int, groups
+) -> list[NodeGradients]:
+    def compute(node: tf.Tensor | int) -> list[tf.Tensor]:
+        gradients, losses, state = classifier.gradients(images[node], labels[node], seeds[node])
+        return [*gradients, *losses, _row(state)]
+
+    count, variables, state = len(classifier.variables), classifier.variables, classifier.state
+    specs = [tf.TensorSpec(v.shape, v.dtype) for v in variables]
+    specs += [tf.TensorSpec([], tf.float32)] * len(Losses._fields)
+    specs.append(tf.TensorSpec([sum(v.shape.num_elements() for v in state.values())], tf.float32))
+    groups = [*(groups or [range(count)]), range(count, len(specs))]
+    found = [compute(0)] if nodes == 1 else for_each_node(nodes, compute, specs, groups)
+    return [NodeGradients(each[:count], Losses(*each[count:-1]), each[-1]) for each in found]
+
+
+def _row(values: Sequence[tf.Tensor]) -> tf.Tensor:
+    flat = (v if v.shape.rank == 1 else tf.reshape(v, [-1]) for v in values)
+    return tf.concat([tf.zeros([0]), *(tf.cast(v, tf.float32) for v in flat)], 0)
+
+
+def state_of_row(row: tf.Tensor, variables: Iterable[tf.Variable]) -> list[tf.Tensor]:
+    """Returns the values of a row like `NodeGradients.state`, for each of its variables."""
+    variables = list(variables)
+    parts = tf.split(row, [v.shape.num_elements() for v in variables]) if variables else []
+    return [
+        tf.cast(part if v.shape.rank == 1 else tf.reshape(part, v.shape), v.dtype)
+        for part, v in zip(parts, variables, strict=True)
+    ]
 
 
 def encode_nodes(

@@ -10,6 +10,7 @@ import tensorflow as tf
 from terngrad.codecs.codec import Codec
 from terngrad.training.sequence_lock import SequenceLock
 from terngrad.training.step import Losses, StepResult, TrainStep
+from terngrad.training.tensor_lists import make_list, read_all
 
 
 class Outcome(NamedTuple):
@@ -73,16 +74,19 @@ class Runner:
         self.follower = follower
         # TensorFlow's collectives distinguish the iterations of a loop, but processes make
         # different numbers of steps per call. In its own function, a step is always the same.
-        self._take = tf.function(step, autograph=False, experimental_attributes={"_noinline": True})
+        self._make = tf.function(
+            self._make_step, autograph=False, experimental_attributes={"_noinline": True}
+        )
         self._scale_count = sum(codec.scale_count for codec in codecs)
+        self._coded = [i for codec in codecs if codec.scale_count for i in codec.variables]
         self.codecs = codecs
-        # Only one call into TensorFlow for many steps, so that Python does not slow them down.
-        self._many = tf.function(self._run_many, autograph=False)
-        self._one = tf.function(self._observe, autograph=False)
+        # Only one call into TensorFlow for many steps, so that Python does not slow them down. The
+        # same function shows gradients: large nets take long to compile.
+        self._run = tf.function(self._run_steps, autograph=False)
 
     def many(self, batches: Iterator, count: int) -> Outcome:
         """Runs `count` steps, or fewer: see `Outcome`."""
-        return self._many(batches, tf.constant(count, tf.int32))
+        return self._run(batches, tf.constant(count, tf.int32), tf.constant(False))[0]
 
     @property
     def saves_together(self) -> bool:
@@ -103,27 +107,47 @@ class Runner:
 
     def one(self, batches: Iterator) -> Observation:
         """Runs one step and returns it with its gradients."""
-        return self._one(batches)
+        outcome, shown = self._run(batches, tf.constant(1), tf.constant(True))
+        *gradients, zeros = read_all(shown)
+        return Observation(outcome, gradients, dict(zip(self._coded, zeros, strict=True)))
 
-    def _run_many(self, batches, count: tf.Tensor) -> Outcome:
-        def body(last: Outcome) -> tuple[Outcome]:
-            return (_outcome(self._make(batches), last.done + 1),)
+    def _run_steps(self, batches, count: tf.Tensor, shows: tf.Tensor) -> tuple[Outcome, tf.Tensor]:
+        """Returns the last outcome and, if `shows`, its gradients: see `_show`."""
+
+        def body(last: Outcome, shown: tf.Tensor) -> tuple[Outcome, tf.Tensor]:
+            del shown
+            batch = self._next(batches)
+            with tf.control_dependencies(batch):  # a follower ignores its batch, but must take it
+                outcome, shown = self._make(*batch, last.done, shows)
+            if self._sequence:
+                with tf.control_dependencies([outcome.stop]):  # a function ends after its updates
+                    self._sequence.end()
+            return outcome, shown
 
         return tf.while_loop(
-            lambda last: (last.done < count) & _is_finite(last) & ~last.stop & ~last.save,
+            lambda last, _: (last.done < count) & _is_finite(last) & ~last.stop & ~last.save,
             body,
-            (self._nothing(),),
+            (self._nothing(), make_list()),
             parallel_iterations=1,
-        )[0]
+        )
 
-    def _make(self, batches) -> StepResult:
-        batch = self._next(batches)
-        with tf.control_dependencies(batch):  # a follower ignores its batch, but must take it
-            result = self._take(*batch)
-        if self._sequence:
-            with tf.control_dependencies([result.stop]):  # a function ends after all its updates
-                self._sequence.end()
-        return result
+    def _make_step(
+        self, images, labels, done: tf.Tensor, shows: tf.Tensor
+    ) -> tuple[Outcome, tf.Tensor]:
+        result = self._step(images, labels)
+        # Without `shows` each gradient is given up where it was used, as if nobody asked for it.
+        shown = tf.cond(shows, lambda: self._show(result), lambda: make_list())
+        rate, scales = result.learning_rate, result.aggregate.scales
+        outcome = Outcome(done + 1, result.losses, result.stop, rate, scales, result.save)
+        return outcome, shown
+
+    def _show(self, result: StepResult) -> tf.Tensor:
+        """Returns a list of the gradients, and last the shares of zeros."""
+        zeros = {}
+        for codec, encoded in zip(self.codecs, result.aggregate.encoded, strict=True):
+            zeros.update(codec.share_of_zeros(encoded))
+        shares = tf.stack([zeros[i] for i in self._coded]) if self._coded else tf.zeros([0])
+        return make_list([*result.gradients, shares])
 
     def _next(self, batches) -> tuple[tf.Tensor, tf.Tensor]:
         batch = self._take_batch(batches)
@@ -132,37 +156,11 @@ class Runner:
                 tf.numpy_function(self._on_batch, [], [])
         return batch
 
-    def _observe(self, batches) -> Observation:
-        # Also in a loop: outside of loops, oneDNN uses other kernels on a second logical CPU, and
-        # the parameters would depend on when summaries are written.
-        start = Observation(self._nothing(), self._step.zeros_like_gradients(), self._no_zeros())
-        return tf.while_loop(
-            lambda last: last.outcome.done < 1,
-            lambda last: (self._observation(self._make(batches)),),
-            (start,),
-            parallel_iterations=1,
-        )[0]
-
-    def _observation(self, result: StepResult) -> Observation:
-        zeros = {}
-        for codec, encoded in zip(self.codecs, result.aggregate.encoded, strict=True):
-            zeros.update(codec.share_of_zeros(encoded))
-        return Observation(_outcome(result, tf.constant(1)), result.gradients, zeros)
-
     def _nothing(self) -> Outcome:
         zero = tf.zeros([])
         scales = tf.zeros([self._scale_count])
         no = tf.constant(False)
         return Outcome(tf.constant(0), Losses(zero, zero), no, zero, scales, no)
-
-    def _no_zeros(self) -> dict[int, tf.Tensor]:
-        coded = [i for codec in self.codecs if codec.scale_count for i in codec.variables]
-        return {variable: tf.zeros([]) for variable in coded}
-
-
-def _outcome(result: StepResult, done: tf.Tensor) -> Outcome:
-    rate, scales = result.learning_rate, result.aggregate.scales
-    return Outcome(done, result.losses, result.stop, rate, scales, result.save)
 
 
 def _is_finite(outcome: Outcome) -> tf.Tensor:

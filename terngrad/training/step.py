@@ -15,7 +15,14 @@ from terngrad.training.averages import MovingAverages
 from terngrad.training.bystander import Bystander
 from terngrad.training.classifier import Classifier, Losses
 from terngrad.training.memory import Memories, Memory, no_memories
-from terngrad.training.nodes import compute_nodes, draw_keys, exchange_nodes, seed_of_draws, spread
+from terngrad.training.nodes import (
+    compute_nodes,
+    draw_keys,
+    exchange_nodes,
+    seed_of_draws,
+    spread,
+    state_of_row,
+)
 from terngrad.training.optimizers import Optimizer
 from terngrad.training.schedules import Schedule
 from terngrad.training.sequence_lock import SequenceLock
@@ -124,7 +131,8 @@ class TrainStep:
         step = self._step.read_value()
         devices = spread(self._devices, nodes)
         keys = draw_keys(self._seed, step, self._exchange.first_node, nodes)
-        computed = compute_nodes(self._classifier, images, labels, keys, devices)
+        groups = [codec.variables for codec in self._codecs]  # each is exchanged when it exists
+        computed = compute_nodes(self._classifier, images, labels, keys, devices, groups)
         gradients, losses, states = zip(*computed, strict=True)
         shared, stop, save = self._share(losses)
         aggregate = exchange_gradients(
@@ -138,8 +146,9 @@ class TrainStep:
         )
         statistics = self._mean_statistics(states)
         rate = self._schedule(step)
-        awaited = self._exchange.awaited(gradients)
-        with self._exchange.settled(), tf.control_dependencies(awaited):
+        # One operation stands for all, so that the graph has no edge for each pair of them.
+        awaited = tf.group(*self._exchange.awaited(gradients))
+        with self._exchange.settled(), tf.control_dependencies([awaited]):
             if self._sequence:
                 aggregate = begin_updates(aggregate, self._codecs, self._sequence)
                 statistics = self._sequence.begin(statistics)
@@ -165,10 +174,6 @@ class TrainStep:
             averaged = averages.part(step, sums.variables) if averages else None
             self._optimizer.apply_sums(sums, rate, step, averaged)
 
-    def zeros_like_gradients(self) -> list[tf.Tensor]:
-        """Returns zeros in the shapes of the gradients."""
-        return [tf.zeros(v.shape) for v in self._classifier.variables]
-
     def _share(self, losses: Sequence[Losses]) -> tuple[Losses, tf.Tensor, tf.Tensor]:
         """Returns the mean losses over all nodes, and whether all nodes stop, and save."""
         told = [self._stop, self._save] if self.saves_together else [self._stop]
@@ -186,11 +191,13 @@ class TrainStep:
             lambda kept, unsent: tf.where(took_part, kept, unsent), aggregate.kept, aggregate.unsent
         )
 
-    def _mean_statistics(self, states: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
+    def _mean_statistics(self, states: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Returns the mean moving statistics, which is exact: they are linear in a node's batch."""
-        if not self._classifier.state:
+        variables = self._classifier.state.values()
+        if not variables:
             return []
-        return self._exchange.mean(states, "moving statistics")
+        (row,) = self._exchange.mean([[state] for state in states], "moving statistics")
+        return state_of_row(row, variables)
 
 
 def begin_updates(

@@ -110,18 +110,28 @@ def test_devices_do_not_matter_beyond_the_last_bits_where_onednn_chooses_kernels
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
 
 
+def operations(training):
+    """The operations of a step, those of loops included: kind, and device."""
+    compiled = tf.function(training.step, autograph=False)
+    graph = compiled.get_concrete_function(*next(iter(make_batches()))).graph.as_graph_def()
+    bodies = [function.node_def for function in graph.library.function]
+    return [(node.op, node.device[-5:]) for nodes in (graph.node, *bodies) for node in nodes]
+
+
 @pytest.mark.slow
 def test_nodes_are_spread_over_the_devices():
-    training = Training(TERNARY, 4, devices=DEVICES)
-    compiled = tf.function(training.step, autograph=False)
-    graph = compiled.get_concrete_function(*next(iter(make_batches()))).graph
-    convolutions = [op for op in graph.get_operations() if op.type == "Conv2D"]
-    devices = [op.device[-5:] for op in convolutions]
-    assert sorted(devices) == ["CPU:0", "CPU:0", "CPU:1", "CPU:1"]
-    drawn = [
-        op for op in graph.get_operations() if op.type.startswith("StatelessRandomUniformFull")
-    ]
-    assert {op.device[-5:] for op in drawn} == {"CPU:0", "CPU:1"}
+    found = operations(Training(TERNARY, 4, devices=DEVICES))
+    # The nodes of a device share one graph.
+    assert sorted(device for kind, device in found if kind == "Conv2D") == ["CPU:0", "CPU:1"]
+    drawn = {device for kind, device in found if kind.startswith("StatelessRandomUniformFull")}
+    assert drawn - {""} == {"CPU:0", "CPU:1"}  # "": the seeds of dropout
+
+
+def test_a_graph_of_many_nodes_holds_the_net_once():
+    one, many = (operations(Training(TERNARY, nodes)) for nodes in (1, 8))
+    for kind in ("Conv2D", "Conv2DBackpropFilter"):
+        alone, together = (sum(kind == each for each, _ in found) for found in (one, many))
+        assert alone == together > 0
 
 
 @pytest.mark.slow
