@@ -19,13 +19,13 @@ from absl.flags import FlagValues
 from benchmarks import timing
 from benchmarks.choices import some_of
 from benchmarks.host import HostOptions, counters, joined, write_cells
+from benchmarks.keras_net import build_keras_net
 from inception import app
 from inception.flags import table
 from inception.flags.configs import TrainConfig
 from inception.flags.table import TEXT, at_least, flag, one_of
 from inception.training.batches import training_batches
 from inception.training.problem import resolve
-from slim.nets import nets_factory
 from terngrad.exchange.connection import Connection
 from terngrad.keras import Together, distribute
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS
@@ -166,22 +166,6 @@ class _Turns(keras.callbacks.Callback):
         self._left = (self._left or self._turns.get()) - 1
 
 
-class _DropoutSeed(keras.layers.Layer):
-    """Gives dropout another seed at each step, as the suite does.
-
-    With the same seed at each step gradients are denser, and so are their codes.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._generator = keras.random.SeedGenerator(1)
-
-    def call(self, images: tf.Tensor) -> tf.Tensor:
-        """Returns int32 [2]."""
-        del images  # Keras calls no layer without an input
-        return tf.cast(self._generator.next(), tf.int32)
-
-
 def _keras_side(
     config: TrainConfig,
     num_classes: int,
@@ -192,9 +176,7 @@ def _keras_side(
     """Returns steps of one call of `model.fit`."""
     membership = contextlib.nullcontext()
     group = Group(connection.rank, connection.size, connection, membership=membership)
-    net = nets_factory.build_net(config.net, num_classes=num_classes, dropout_keep_prob=0.5)
-    images, *seed = net.inputs
-    model = keras.Model(images, net([images, _DropoutSeed()(images)] if seed else images))
+    model = build_keras_net(config.net, num_classes=num_classes, dropout_keep_prob=0.5)
     rate = config.initial_learning_rate
     adam = config.optimizer == "adam"
     optimizer = distribute(
