@@ -44,7 +44,7 @@ class SynchronousStepper(Stepper):
     wants_save: bool = dataclasses.field(default=False, init=False)
     _runner: Runner | None = dataclasses.field(default=None, init=False)
     _last: Outcome | None = dataclasses.field(default=None, init=False)
-    _called: set[Callable] = dataclasses.field(default_factory=set, init=False)
+    _called: set[Runner] = dataclasses.field(default_factory=set, init=False)
 
     @property
     def own_step(self) -> int:
@@ -74,14 +74,14 @@ class SynchronousStepper(Stepper):
 
     def make(self, count: int) -> None:
         """See base class."""
-        with self._pulsing(self._runner.many):
+        with self._pulsing():
             outcome = self._runner.many(self.batches, count)
             self.step += int(outcome.done)
         self._take(outcome)
 
     def observe(self) -> Shown:
         """See base class."""
-        with self._pulsing(self._runner.one):
+        with self._pulsing():
             observation = self._runner.one(self.batches)
             self.step += 1
         self._take(observation.outcome)
@@ -113,10 +113,10 @@ class SynchronousStepper(Stepper):
         self.is_over = self.is_stopped()
         return True
 
-    def _pulsing(self, call: Callable) -> contextlib.AbstractContextManager:
-        if call in self._called:
+    def _pulsing(self) -> contextlib.AbstractContextManager:
+        if self._runner in self._called:
             return self.pulse.steps(self.step)
-        self._called.add(call)  # the first call takes long: it compiles or fills the pipeline
+        self._called.add(self._runner)  # the first call takes long: it compiles, fills the pipeline
         return contextlib.nullcontext()
 
     def _take(self, outcome: Outcome) -> None:
