@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -19,12 +20,13 @@ from slim.conversion.shard_writer import Shard
 from slim.conversion.sources import PictureSource, Source
 from slim.datasets import records
 from slim.datasets.pictures import Picture, Pictures
+from terngrad.spark.failures import reason
 
 if TYPE_CHECKING:
     from pyspark import RDD
     from pyspark.sql import DataFrame, SparkSession
 
-_TOLD = ("ValueError: ", "OSError: ")  # errors that a user can mend
+_USERS = "^(ValueError|OSError): "  # errors that a user can mend
 
 
 @contextlib.contextmanager
@@ -154,10 +156,7 @@ def _collect(
     try:
         written = shards.collect()
     except Exception as error:  # of pyspark, with the whole traceback of the executor
-        lines = [line.strip() for line in str(error).splitlines()]
-        told = [line for line in lines if line.startswith(_TOLD)]
-        reason = told[0].partition(": ")[2] if told else next(filter(None, lines), "unknown")
-        raise ValueError(reason) from error
+        raise ValueError(re.sub(_USERS, "", reason(error))) from error
     for shard in written:
         set_broken(os.path.basename(shard.path), shard.broken)
         local.tell_warnings(shard)

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from inception.flags.table import Kind, refuse
+from terngrad.spark.failures import reason
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,9 +66,6 @@ def open_session(
     try:
         session = builder.getOrCreate()
     except Exception as error:  # of pyspark or Java
-        lines = [line.strip(": ") for line in str(error).splitlines() if line.strip(": ")]
-        # Py4J's first line says only that a call failed.
-        reason = lines[1] if len(lines) > 1 and lines[0].startswith("An error") else lines[0]
-        raise refuse("spark", master, reason) from error
+        raise refuse("spark", master, reason(error)) from error
     session.sparkContext.setLogLevel("OFF")  # the programs tell what was lost
     return session

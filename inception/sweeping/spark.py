@@ -23,6 +23,7 @@ from inception.on_spark import session
 from inception.sweeping import messages
 from inception.sweeping.messages import End, Evaluation, Order, Outcome
 from terngrad.cluster.acceptor import Acceptor
+from terngrad.spark.failures import reason
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -109,9 +110,7 @@ class _Job(threading.Thread):
         try:
             self._context.parallelize([0], 1).mapPartitions(self._task).collect()
         except Exception as error:  # of the task, or of Spark
-            lines = [line.strip() for line in str(error).splitlines()]
-            told = [line for line in lines if line.startswith(("RuntimeError: ", "Caused by: "))]
-            self.error = (told or [line for line in lines if line] or ["unknown"])[0]
+            self.error = reason(error)
 
 
 class _SocketChannel:
