@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import itertools
-import re
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from terngrad.spark.failures import python_traceback, reason
+from terngrad.spark.jobs import num_cores
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_ATTEMPTS = 4  # of a task, if spark.task.maxFailures does not say otherwise
+_LEAST_AT_ONCE = 64  # jobs, each with a thread here, for executors that come later
 
 Arguments = Mapping[str, Any]
 
@@ -28,14 +30,6 @@ class LaunchError(Exception):
         self.results = results
 
 
-class _Outcome(NamedTuple):
-    """A result, or the text of an error."""
-
-    index: int
-    result: Any
-    error: str | None = None
-
-
 def launch(
     spark: SparkSession,
     fn: Callable[..., Any],
@@ -48,7 +42,8 @@ def launch(
         launch(spark, train, {"learning_rate": [0.1, 0.01], "dropout": [0.5, 0.7]})
 
     calls train(learning_rate=0.1, dropout=0.5) and train(learning_rate=0.01, dropout=0.7). Spark
-    runs as many at once as it has cores (see spark.task.cpus), and tries one that failed again.
+    runs as many at once as it has cores (see spark.task.cpus). It tries one that failed again, also
+    where a process or executor was lost. One that fails for good leaves the others alone.
 
     Args:
       spark: the session.
@@ -63,21 +58,38 @@ def launch(
       ValueError: there is no argument or no value, or the lists differ in length.
       LaunchError: the last attempt failed with some combinations; they are named.
     """
+    from pyspark import cloudpickle, inheritable_thread_target
+
     chosen = combinations(values, product)
     context = spark.sparkContext
-    attempts = _attempts(context.master, context.getConf().get("spark.task.maxFailures"))
+    work = context.broadcast(cloudpickle.dumps(fn))  # once to each executor, not with each job
 
-    def run(items: Iterator[tuple[int, Arguments]]) -> Iterator[_Outcome]:
-        return (_call(fn, index, arguments, attempts) for index, arguments in items)
+    def call(items: Iterator[Arguments]) -> list[Any]:
+        return [cloudpickle.loads(work.value)(**arguments) for arguments in items]
 
-    tasks = context.parallelize(list(enumerate(chosen)), len(chosen))
-    outcomes = sorted(tasks.mapPartitions(run).collect())
-    failures = [(chosen[outcome.index], outcome.error) for outcome in outcomes if outcome.error]
-    results = [outcome.result for outcome in outcomes]
-    if failures:
-        named = "\n".join(f"{dict(arguments)}: {error}" for arguments, error in failures)
-        raise LaunchError(f"{len(failures)} of {len(chosen)} calls failed:\n{named}", results)
+    @inheritable_thread_target(spark)
+    def run(arguments: Arguments) -> Any:
+        try:
+            return context.runJob(context.parallelize([arguments], 1), call)[0]
+        except Exception as error:
+            return _Failure(python_traceback(error) or reason(error))
+
+    pool = ThreadPoolExecutor(min(len(chosen), max(_LEAST_AT_ONCE, num_cores(context))))
+    try:
+        results = list(pool.map(run, chosen))
+    finally:
+        pool.shutdown(cancel_futures=True)  # those that have not begun, after Ctrl-C
+        work.destroy()
+    failed = [(a, r) for a, r in zip(chosen, results, strict=True) if isinstance(r, _Failure)]
+    if failed:
+        named = "\n".join(f"{dict(arguments)}: {failure}" for arguments, failure in failed)
+        kept = [None if isinstance(result, _Failure) else result for result in results]
+        raise LaunchError(f"{len(failed)} of {len(chosen)} calls failed:\n{named}", kept)
     return results
+
+
+class _Failure(str):
+    """Why a call failed."""
 
 
 def combinations(values: Mapping[str, Sequence[Any]], product: bool) -> list[Arguments]:
@@ -92,22 +104,3 @@ def combinations(values: Mapping[str, Sequence[Any]], product: bool) -> list[Arg
             f"without product=True all arguments need as many values; the numbers are {lengths}"
         )
     return [dict(zip(values, one, strict=True)) for one in zip(*values.values(), strict=True)]
-
-
-def _attempts(master: str, max_failures: str | None) -> int:
-    """Returns how often Spark tries a task. In one process (local[4]) that is part of the URL."""
-    if local := re.fullmatch(r"local(?:\[[^,\]]+(?:,\s*(\d+))?\])?", master):
-        return int(local[1] or 1)
-    return int(max_failures or _ATTEMPTS)
-
-
-def _call(fn: Callable[..., Any], index: int, arguments: Arguments, attempts: int) -> _Outcome:
-    """Calls the function in a task. The last attempt returns its error, so that others go on."""
-    from pyspark import TaskContext
-
-    try:
-        return _Outcome(index, fn(**arguments))
-    except Exception:
-        if TaskContext.get().attemptNumber() + 1 < attempts:
-            raise
-        return _Outcome(index, None, traceback.format_exc())

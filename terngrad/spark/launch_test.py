@@ -1,6 +1,11 @@
 """A function runs once a combination, on executors, and failures are named."""
 
 import os
+import re
+import signal
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -49,6 +54,47 @@ def test_a_call_that_always_fails_is_named_and_the_others_results_are_kept(spark
     assert e.value.results == [6, None, 2]
 
 
+def exit_at_once():
+    os._exit(3)
+
+
+def exit_as_programs_do():
+    sys.exit("no luck")
+
+
+def run_out_of_memory():
+    os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does
+
+
+def lose_the_executor():
+    pid = os.getpid()
+    while b"CoarseGrainedExecutor" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(pid, signal.SIGKILL)
+    time.sleep(60)
+
+
+ENDS = {
+    exit_at_once: "the Python process ended: by os._exit",
+    exit_as_programs_do: "SystemExit: no luck",
+    run_out_of_memory: "the Python process ended: by os._exit, by a signal, or because memory",
+    lose_the_executor: r"executor \d+ was lost: ",
+}
+
+
+@pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__)
+def test_a_call_that_ends_its_process_is_named_and_the_others_results_are_kept(spark, end):
+    def fn(x):
+        if x == 0:
+            end()
+        return 6 // x
+
+    with pytest.raises(LaunchError, match=r"1 of 3 calls failed:\n\{'x': 0\}: ") as e:
+        launch.launch(spark, fn, {"x": [1, 0, 3]})
+    assert re.search(ENDS[end], str(e.value))
+    assert e.value.results == [6, None, 2]
+
+
 @pytest.mark.parametrize(
     ("values", "told"),
     [
@@ -60,17 +106,3 @@ def test_a_call_that_always_fails_is_named_and_the_others_results_are_kept(spark
 def test_law_10_values_that_do_not_fit_are_told(values, told):
     with pytest.raises(ValueError, match=told):
         combinations(values, product=False)
-
-
-@pytest.mark.parametrize(
-    ("master", "given", "attempts"),
-    [
-        ("local", "9", 1),
-        ("local[4]", "9", 1),
-        ("local[*,3]", None, 3),
-        ("local-cluster[2,1,1024]", None, 4),
-        ("spark://host:7077", "2", 2),
-    ],
-)
-def test_the_number_of_attempts_is_that_of_spark(master, given, attempts):
-    assert launch._attempts(master, given) == attempts

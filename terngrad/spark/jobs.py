@@ -1,0 +1,89 @@
+"""Jobs of Spark that run at the same time, and the cores that there are for them."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark import RDD, SparkContext
+
+
+class Jobs:
+    """Jobs in threads. The first one that fails ends the others.
+
+    Attributes:
+      results: the elements of the partitions, job after job; complete once all have ended.
+      failures: why jobs failed, the first one first.
+    """
+
+    def __init__(
+        self,
+        context: SparkContext,
+        jobs: Sequence[tuple[RDD, Sequence[int]]],
+        on_end: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Starts the jobs.
+
+        Args:
+          context: of Spark.
+          jobs: partitions of an RDD.
+          on_end: called once all have ended, and if one fails.
+        """
+        from pyspark import InheritableThread
+
+        self.failures: list[Exception] = []
+        self._context = context
+        self._group = f"terngrad {uuid.uuid4()}"
+        self._results: list[list[Any]] = [[] for _ in jobs]
+        self._num_running = len(jobs)
+        self._lock = threading.Lock()
+        self._on_end = on_end
+        self._threads = [
+            InheritableThread(target=self._run, args=(i, *job), daemon=True)
+            for i, job in enumerate(jobs)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def results(self) -> list[Any]:
+        return [element for part in self._results for element in part]
+
+    def wait(self, secs: float | None = None) -> bool:
+        """Waits until all have ended; returns whether that is so after so many seconds."""
+        deadline = None if secs is None else time.monotonic() + secs
+        for thread in self._threads:
+            thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def cancel(self) -> None:
+        """Ends all, also a barrier stage that still waits for enough cores."""
+        self._context._jsc.sc().cancelJobGroupAndFutureJobs(self._group)
+
+    def _run(self, index: int, rdd: RDD, partitions: Sequence[int]) -> None:
+        self._context.setJobGroup(self._group, "processes of terngrad.spark.cluster", True)
+        try:
+            self._results[index] = self._context.runJob(rdd, list, partitions)
+        except Exception as error:
+            self.failures.append(error)
+            self.cancel()
+        with self._lock:
+            self._num_running -= 1
+            is_end = bool(self.failures) or not self._num_running
+        if is_end:
+            self._on_end()
+
+
+def num_cores(context: SparkContext) -> int:
+    """Returns the number of cores of all executors that there are now."""
+    executors = context._jsc.sc().statusStore().executorList(True)
+    return sum(executors.apply(i).totalCores() for i in range(executors.size()))
+
+
+def cores_of_task(context: SparkContext) -> int:
+    """Returns how many cores a task takes."""
+    return int(context.getConf().get("spark.task.cpus", "1"))
