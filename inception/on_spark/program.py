@@ -40,7 +40,7 @@ def run_program(arguments: Sequence[str], context: Context) -> None:
     """
     module, *flags = arguments
     with contextlib.ExitStack() as stack:
-        if context.feed:
+        if context.feed and context.job_name == "worker":
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="terngrad_rows"))
             write_records(context.feed, folder)
             flags += [f"--data_dir={folder}", "--split_data=False"]

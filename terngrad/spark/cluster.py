@@ -12,13 +12,14 @@ from __future__ import annotations
 import dataclasses
 import enum
 import threading
-import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from terngrad.spark.certificates import make_certificates
 from terngrad.spark.context import Context
 from terngrad.spark.driver import Driver, Placement
+from terngrad.spark.failures import reason
+from terngrad.spark.jobs import Jobs, cores_of_task, num_cores
 from terngrad.spark.member import SCHEMA, Member, own_host
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class InputMode(enum.Enum):
 
 
 class ClusterError(Exception):
-    """The processes failed more often than they may."""
+    """The processes failed more often than they may, or executors have too few cores for them."""
 
 
 def run(
@@ -67,11 +68,12 @@ def run(
       num_workers: number of workers.
       num_ps: number of parameter servers.
       input_mode: where the workers' data comes from.
-      start_secs: how long a process may wait until the others have a core.
+      start_secs: how long the executors may take until all processes have a core.
       show: takes each line that a process prints, after its label; None prints it.
 
     Raises:
       ValueError: a number is too small, or openssl is missing.
+      ClusterError: there is no free core of an executor.
     """
     if num_workers < 1 or num_ps < 0:
         raise ValueError(f"num_workers={num_workers}, num_ps={num_ps}; allowed are 1 and 0 or more")
@@ -104,11 +106,12 @@ class Cluster:
         self._spark = spark
         self._num_workers, self._num_ps = num_workers, num_ps
         self._input_mode = input_mode
+        self._start_secs = start_secs
         host = spark.sparkContext.getConf().get("spark.driver.host")
-        self._hosts = _hosts(spark, host, _LOOKS * (num_workers + num_ps))
+        self._hosts = self._find_hosts(host)
         certificates = make_certificates(self._hosts)
         self._show = print if show is None else show
-        self._driver = Driver(certificates, num_workers + num_ps, start_secs, self._show)
+        self._driver = Driver(certificates, num_workers + num_ps, self._show)
         work = cloudpickle.dumps(main) + cloudpickle.dumps(arguments)
         self._member = Member(work, "worker", (host, self._driver.port), certificates)
         self._running: threading.Thread | None = None
@@ -167,8 +170,15 @@ class Cluster:
         Args:
           data: see `train`.
           schema: names and types of the results, such as "label int, probability float".
+
+        Raises:
+          ValueError: Spark cannot read the schema.
         """
-        member = dataclasses.replace(self._member, job="inference", epochs=1)
+        try:
+            wanted = self._spark.createDataFrame([], schema).toArrow().schema
+        except Exception as error:  # of pyspark
+            raise ValueError(f"schema {schema!r}: {reason(error)}") from error
+        member = dataclasses.replace(self._member, job="inference", epochs=1, schema=wanted)
         return self._frame(data).mapInArrow(member, schema)
 
     def stop(self) -> None:
@@ -194,69 +204,68 @@ class Cluster:
         """Runs all processes to their end, several times if they fail.
 
         Raises:
-          ClusterError: they failed too often.
+          ClusterError: they failed too often, or do not all get a core.
         """
         for attempt in range(1, _ATTEMPTS + 1):
             if (failure := self._try(data, member)) is None:
                 return
             error, may_go_on = failure
             if attempt == _ATTEMPTS or not may_go_on:
-                raise ClusterError(_reason(error)) from error
-            self._show(f"All processes start again, attempt {attempt + 1}: {_reason(error)}")
+                raise ClusterError(reason(error)) from error
+            self._show(f"All processes start again, attempt {attempt + 1}: {reason(error)}")
 
     def _try(self, data: DataFrame, member: Member) -> tuple[Exception, bool] | None:
         """Runs all processes; returns why one failed, and whether all may start again."""
         placement = Placement(self._num_workers, self._num_ps, self._hosts)
         self._driver.expect(placement)
-        try:
-            if self._num_ps:
-                failure = self._run_apart(data, member)
-                # Spark has started a failed process again as often as it may.
-                return (failure, bool(placement.moved)) if failure else None
-            data.mapInArrow(member, SCHEMA, barrier=True).collect()
-        except Exception as error:  # of pyspark; it does not repeat the last stage of a barrier job
-            return error, True
-        finally:
-            self._driver.show_rest()
-        return None
-
-    def _run_apart(self, data: DataFrame, member: Member) -> Exception | None:
-        """Runs each process as a job of its own; returns the first failure, which ends all."""
-        from pyspark import InheritableThread
-
+        rdds = self._rdds(data, member)
         context = self._spark.sparkContext
-        group = f"terngrad {uuid.uuid4()}"
+        jobs = Jobs(context, rdds, lambda: placement.end("the other processes have ended"))
+        if not placement.wait_for_start(self._start_secs):
+            too_few = self._too_few(placement.num_running)
+            placement.end(too_few)
+            jobs.cancel()
+            raise ClusterError(too_few)
+        jobs.wait()
+        self._driver.show_rest()
+        if not jobs.failures:
+            return None
+        # Spark does not repeat the last stage of a barrier job. Any other failed process it has
+        # started again as often as it may.
+        return jobs.failures[0], not self._num_ps or bool(placement.moved)
+
+    def _rdds(self, data: DataFrame, member: Member) -> list[tuple[RDD, Sequence[int]]]:
+        """Returns the jobs: all workers in one, or each process in its own. Deals out the rows."""
+        workers = data.mapInArrow(member, SCHEMA, barrier=not self._num_ps).rdd
+        if not self._num_ps:
+            return [(workers, range(self._num_workers))]
         numbers = self._spark.range(0, self._num_ps, 1, self._num_ps)
-        workers = data.mapInArrow(member, SCHEMA).rdd
         ps = numbers.mapInArrow(dataclasses.replace(member, job="ps", epochs=0), SCHEMA).rdd
-        failures: list[Exception] = []
+        each_ps = [(ps, [i]) for i in range(self._num_ps)]
+        return [*each_ps, *((workers, [i]) for i in range(self._num_workers))]
 
-        def run_one(rdd: RDD, index: int) -> None:
-            context.setJobGroup(group, "a process of terngrad.spark.cluster", True)
-            try:
-                context.runJob(rdd, list, [index])
-            except Exception as error:
-                failures.append(error)
-                context.cancelJobGroup(group)
+    def _find_hosts(self, driver: str) -> list[str]:
+        """Returns the addresses of the driver and of executors that can hold all processes.
 
-        seats = [(ps, i) for i in range(self._num_ps)]
-        seats += [(workers, i) for i in range(self._num_workers)]
-        threads = [InheritableThread(target=run_one, args=seat, daemon=True) for seat in seats]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return failures[0] if failures else None
+        Raises:
+          ClusterError: no executor has a free core.
+        """
+        context = self._spark.sparkContext
+        tasks = _LOOKS * (self._num_workers + self._num_ps)
+        hosts = context.parallelize(range(tasks), tasks).map(lambda _: own_host(driver))
+        jobs = Jobs(context, [(hosts, range(tasks))])
+        if not jobs.wait(self._start_secs):
+            jobs.cancel()
+            raise ClusterError(self._too_few(0))
+        if jobs.failures:
+            raise ClusterError(reason(jobs.failures[0])) from jobs.failures[0]
+        return sorted({driver, "127.0.0.1", *jobs.results})
 
-
-def _hosts(spark: SparkSession, driver: str, tasks: int) -> list[str]:
-    """Returns the addresses of the driver and of executors that can hold so many tasks."""
-    numbers = spark.sparkContext.parallelize(range(tasks), tasks)
-    return sorted({driver, "127.0.0.1", *numbers.map(lambda _: own_host(driver)).collect()})
-
-
-def _reason(error: Exception) -> str:
-    """Returns the line of an error of Spark that says what happened in Python."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if line.startswith(("RuntimeError: ", "ValueError: "))]
-    return (told or lines or [type(error).__name__])[0]
+    def _too_few(self, running: int) -> str:
+        context, total = self._spark.sparkContext, self._num_workers + self._num_ps
+        there, needed = num_cores(context), total * cores_of_task(context)
+        return (
+            f"only {running} of {total} processes run after {self._start_secs:.0f} s: they need "
+            f"{needed} free cores of executors at once, and there are {there}"
+            + (", which other jobs may use" if there >= needed else "")
+        )

@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from terngrad.spark.cluster import ClusterError, InputMode, run
+from terngrad.spark.jobs import num_cores
 
 pytestmark = pytest.mark.slow
 
@@ -74,19 +75,66 @@ def test_workers_get_all_rows_in_each_epoch_and_may_end_early(spark, shown, fram
     assert len(shown) == 1
 
 
-def test_an_inference_gives_each_row_its_result(spark, frame):
-    def main(lost, context):
-        import pyarrow as pa
+def test_a_ps_has_a_feed_without_rows(spark, shown, frame):
+    def main(_, context):
+        print(context.num_rows, sum(batch.num_rows for batch in context.feed.batches(4)))
 
+    cluster = run(spark, main, None, 1, 1, InputMode.SPARK, show=shown)
+    cluster.train(frame, epochs=2)
+    cluster.shutdown()
+    assert sorted(shown) == ["[0] 21 42", "[ps 0] 21 0"]
+
+
+def inferred(spark, frame, results, schema):
+    """What an inference gives of a function that returns the results of a batch."""
+
+    def main(_, context):
         for batch in context.feed.batches(4):
-            doubled = [2 * n for n in batch.column("n").to_pylist()]
-            context.feed.give(pa.RecordBatch.from_pydict({"twice": doubled[lost:]}))
+            context.feed.give(results(batch))
 
-    cluster = run(spark, main, 0, input_mode=InputMode.SPARK)
-    found = cluster.inference(frame, "twice long").collect()
-    assert sorted(row.twice for row in found) == [2 * n for n in range(21)]
+    return run(spark, main, input_mode=InputMode.SPARK).inference(frame, schema).collect()
+
+
+def test_an_inference_gives_each_row_its_result_in_columns_of_the_schema(spark, frame):
+    def results(batch):
+        numbers = batch.column("n").to_pylist()
+        return {"half": [n / 2 for n in numbers], "twice": [2 * n for n in numbers]}
+
+    found = inferred(spark, frame, results, "twice int, half float")
+    assert sorted((row.twice, row.half) for row in found) == [(2 * n, n / 2) for n in range(21)]
+
+
+def test_law_10_wrong_results_of_an_inference_are_told(spark, frame):
+    def lost(batch):
+        return {"n": batch.column("n").to_pylist()[1:]}
+
     with pytest.raises(Exception, match=r"rows gave .* results; each needs one"):
-        run(spark, main, 1, input_mode=InputMode.SPARK).inference(frame, "twice long").collect()
+        inferred(spark, frame, lost, "n long")
+    with pytest.raises(Exception, match=r"status 1: ValueError: the results lack m double"):
+        inferred(spark, frame, lost, "n long, m double")
+    with pytest.raises(ValueError, match=r"schema 'n lang': \[UNSUPPORTED_DATATYPE\]"):
+        inferred(spark, frame, lost, "n lang")
+
+
+@pytest.mark.parametrize(("workers", "ps"), [(3, 0), (2, 1)])
+def test_too_few_cores_end_the_cluster_with_one_error(spark, shown, workers, ps):
+    """There are two cores."""
+
+    def main(_, context):
+        print("started")
+
+    while num_cores(spark.sparkContext) < 2:  # the second executor registers
+        pass
+    with pytest.raises(ClusterError) as e:
+        run(spark, main, None, workers, ps, start_secs=8, show=shown).shutdown()
+    assert re.fullmatch(
+        r"only [012] of 3 processes run after 8 s: they need 3 free cores of executors at once, "
+        "and there are 2",
+        str(e.value),
+    )
+    assert shown == []
+    run(spark, main, None, 2, 0, show=shown).shutdown()
+    assert sorted(shown) == ["[0] started", "[1] started"]  # none of the first cluster
 
 
 @pytest.mark.parametrize(("workers", "ps"), [(2, 0), (1, 1)])

@@ -19,7 +19,7 @@ _MORE_PENDING = 64  # callers at a time without a hello, besides the processes
 _LAST_LINES_SECS = 5.0
 
 
-class Seat(NamedTuple):
+class ProcessId(NamedTuple):
     """A process of a cluster."""
 
     job: str
@@ -32,51 +32,89 @@ class Seat(NamedTuple):
 
 
 class Placement:
-    """Which address each seat has; safe for threads."""
+    """Which address each process has, once all run at the same time; safe for threads.
+
+    Attributes:
+      moved: why all must start anew.
+    """
 
     def __init__(self, workers: int, ps: int, hosts: Collection[str]) -> None:
-        """Starts with empty seats; the certificates are valid on the hosts."""
+        """Starts without processes; the certificates are valid on the hosts."""
+        self.moved = ""
         self._hosts = hosts
-        self.moved = ""  # why all must start anew
         self._sizes = {"worker": workers, "ps": ps}
-        self._taken: dict[Seat, str] = {}
+        self._running: dict[ProcessId, str] = {}
+        self._addresses: dict[ProcessId, str] = {}  # since all have started
+        self._end = ""
         self._changed = threading.Condition()
 
-    def take(self, seat: Seat, address: str, secs: float) -> dict[str, list[str]]:
-        """Gives a seat its address, and waits until all have one; returns them by job.
+    @property
+    def num_running(self) -> int:
+        """Number of processes that run now."""
+        return len(self._running)
+
+    def enter(self, process: ProcessId, address: str) -> None:
+        """Counts a process, unless it is refused."""
+        with self._changed:
+            if not self._refusal(process, address):
+                self._running[process] = address
+            if not self._addresses and len(self._running) == sum(self._sizes.values()):
+                self._addresses = dict(self._running)
+            self._changed.notify_all()
+
+    def leave(self, process: ProcessId, address: str) -> None:
+        """Counts a process no longer; one that Spark has started again in its place stays."""
+        with self._changed:
+            if self._running.get(process) == address:
+                del self._running[process]
+
+    def wait_for_addresses(self, process: ProcessId, address: str) -> dict[str, list[str]]:
+        """Returns the addresses of all processes, by job, once all have started.
 
         A worker that comes again keeps its address, which is only its name. So does a ps on the
         same host, as all others know it.
 
         Raises:
-          ValueError: the seat does not exist, a ps came again on another host, the host has no
-            certificate, or others are missing after `secs`.
+          ValueError: there is no such process, a ps came again on another host, the host has no
+            certificate, or the processes end.
         """
         with self._changed:
-            if seat.index not in range(self._sizes.get(seat.job, 0)):
-                raise ValueError(f"there is no {seat.label}")
-            before = self._taken.get(seat, address)
-            host = _host(before if seat.job == "worker" else address)
-            if self._sizes["ps"] and host not in self._hosts:  # a ps would refuse its certificate
-                raise ValueError(
-                    f"{seat.job} {seat.index} is on {host}, where there was no executor when the "
-                    "cluster was made"
-                )
-            self._taken[seat] = before
-            if seat.job == "ps" and _host(before) != _host(address):
-                self.moved = f"ps {seat.index} moved from {_host(before)} to {_host(address)}"
-                raise ValueError(self.moved)
-            self._changed.notify_all()
-            total = sum(self._sizes.values())
-            if not self._changed.wait_for(lambda: len(self._taken) == total, secs):
-                raise ValueError(
-                    f"only {len(self._taken)} of {total} processes have started after {secs:.0f} "
-                    "s: each needs a free core of an executor"
-                )
+            if refusal := self._refusal(process, address):
+                raise ValueError(refusal)
+            self._changed.wait_for(lambda: self._addresses or self._end)
+            if self._end:
+                raise ValueError(self._end)
             return {
-                job: [self._taken[Seat(job, i)] for i in range(size)]
+                job: [self._addresses[ProcessId(job, i)] for i in range(size)]
                 for job, size in self._sizes.items()
             }
+
+    def wait_for_start(self, secs: float) -> bool:
+        """Waits until all have started, or some have ended; returns whether that is so."""
+        with self._changed:
+            return self._changed.wait_for(lambda: bool(self._addresses or self._end), secs)
+
+    def end(self, why: str) -> None:
+        """Refuses processes from now on, also those that wait."""
+        with self._changed:
+            self._end = why
+            self._changed.notify_all()
+
+    def _refusal(self, process: ProcessId, address: str) -> str:
+        """Returns why a process may not take part, "" if it may."""
+        if process.index not in range(self._sizes.get(process.job, 0)):
+            return f"there is no {process.label}"
+        known = self._addresses.get(process, address)
+        host = _host(known if process.job == "worker" else address)
+        if self._sizes["ps"] and host not in self._hosts:  # a ps would refuse its certificate
+            return (
+                f"{process.job} {process.index} is on {host}, where there was no executor when the "
+                "cluster was made"
+            )
+        if process.job == "ps" and _host(known) != _host(address):
+            self.moved = f"ps {process.index} moved from {_host(known)} to {_host(address)}"
+            return self.moved
+        return ""
 
 
 class Driver:
@@ -87,22 +125,20 @@ class Driver:
     """
 
     def __init__(
-        self, certificates: Certificates, processes: int, secs: float, show: Callable[[str], None]
+        self, certificates: Certificates, processes: int, show: Callable[[str], None]
     ) -> None:
         """Listens at all addresses of this machine, to those who have the run's certificate.
 
         Args:
           certificates: of the run.
           processes: number of processes, which may all come at once.
-          secs: how long a process may wait for the others.
           show: takes the lines of the processes.
         """
         self._context = certificates.context(ssl.Purpose.CLIENT_AUTH)
-        self._secs = secs
         self._show = show
-        self._placement: Placement | None = None
-        self._told: set[ssl.SSLSocket] = set()  # bring lines
-        self._asked: set[ssl.SSLSocket] = set()  # take requests
+        self._placement = Placement(0, 0, ())
+        self._outputs: set[ssl.SSLSocket] = set()  # bring lines
+        self._controls: set[ssl.SSLSocket] = set()  # take requests
         self._stopped = False
         self._changed = threading.Condition()
         server = socket.create_server(("", 0))
@@ -126,13 +162,13 @@ class Driver:
         """Asks all processes, also those that come later, to save and end."""
         with self._changed:
             self._stopped = True
-            for connection in self._asked:
+            for connection in self._controls:
                 _ask_to_stop(connection)
 
     def show_rest(self) -> None:
         """Waits for the last lines of processes that have ended."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._told, _LAST_LINES_SECS)
+            self._changed.wait_for(lambda: not self._outputs, _LAST_LINES_SECS)
 
     def close(self) -> None:
         """Listens no longer."""
@@ -155,22 +191,25 @@ class Driver:
             connection.makefile("r", encoding="utf-8", errors="replace") as lines,
         ):
             hello = json.loads(said)
-            seat = Seat(hello["job"], hello["index"])
-            if hello["tells"]:
-                with self._known(connection, self._told):
+            process, address = ProcessId(hello["job"], hello["index"]), hello["address"]
+            if hello["is_output"]:
+                with (
+                    self._known(connection, self._outputs),
+                    _running(self._placement, process, address),
+                ):
                     for line in lines:
-                        self._show(f"[{seat.label}] {line.rstrip()}")
+                        self._show(f"[{process.label}] {line.rstrip()}")
                 return
-            if hello["address"]:
-                _send(connection, json.dumps(self._answer(seat, hello["address"])))
-            with self._known(connection, self._asked):
+            if hello["meets"]:
+                _send(connection, json.dumps(self._answer(process, address)))
+            with self._known(connection, self._controls):
                 if self._stopped:
                     _ask_to_stop(connection)
                 lines.readline()  # the process says nothing more; this waits for its end
 
-    def _answer(self, seat: Seat, address: str) -> Mapping[str, object]:
+    def _answer(self, process: ProcessId, address: str) -> Mapping[str, object]:
         try:
-            return self._placement.take(seat, address, self._secs)
+            return self._placement.wait_for_addresses(process, address)
         except ValueError as error:
             return {"refused": str(error)}
 
@@ -190,25 +229,40 @@ class Line:
     """A process' line to the driver: a connection for each direction, as TLS needs one thread."""
 
     def __init__(
-        self, address: tuple[str, int], certificates: Certificates, seat: Seat, own: str
+        self,
+        address: tuple[str, int],
+        certificates: Certificates,
+        process: ProcessId,
+        own: str = "",
+        *,
+        meets: bool = False,
     ) -> None:
-        """Connects; `own` is the HOST:PORT that it asks a seat for, or "" if it needs none."""
-        context = certificates.context(ssl.Purpose.SERVER_AUTH)
+        """Connects.
 
-        def connect(*, tells: bool) -> ssl.SSLSocket:
+        Args:
+          address: of the driver.
+          certificates: of the run.
+          process: this one.
+          own: its HOST:PORT, if others need it.
+          meets: whether it asks for the addresses of the others.
+        """
+        context = certificates.context(ssl.Purpose.SERVER_AUTH)
+        hello = {"job": process.job, "index": process.index, "address": own, "meets": meets}
+
+        def connect(*, is_output: bool) -> ssl.SSLSocket:
             plain = socket.create_connection(address)
             connection = context.wrap_socket(plain, server_hostname=address[0])
-            hello = {"job": seat.job, "index": seat.index, "address": own, "tells": tells}
-            connection.sendall(json.dumps(hello).encode().ljust(_HELLO_BYTES))
+            said = json.dumps({**hello, "is_output": is_output})
+            connection.sendall(said.encode().ljust(_HELLO_BYTES))
             return connection
 
-        self._up, self._down = connect(tells=True), connect(tells=False)
-        self._heard = self._down.makefile("r", encoding="utf-8")
+        self._output, self._control = connect(is_output=True), connect(is_output=False)
+        self._received = self._control.makefile("r", encoding="utf-8")
 
     def tell(self, line: str) -> None:
         """Sends a line to be shown; without a driver there is nobody to read it."""
         with contextlib.suppress(OSError):
-            _send(self._up, line)
+            _send(self._output, line)
 
     def addresses(self) -> dict[str, list[str]]:
         """Waits for the addresses of all processes, by job.
@@ -216,22 +270,31 @@ class Line:
         Raises:
           ValueError: the driver refused this one, and why.
         """
-        told = json.loads(self._heard.readline() or '{"refused": "the driver is gone"}')
-        if "refused" in told:
-            raise ValueError(told["refused"])
-        return told
+        answer = json.loads(self._received.readline() or '{"refused": "the driver is gone"}')
+        if "refused" in answer:
+            raise ValueError(answer["refused"])
+        return answer
 
     def requests(self) -> Iterator[str]:
         """Yields what the driver asks for."""
         with contextlib.suppress(OSError, ValueError):
-            yield from map(str.strip, self._heard)
+            yield from map(str.strip, self._received)
 
     def close(self) -> None:
         """Ends the connections, also for a thread that waits for requests."""
-        for connection in (self._up, self._down):
+        for connection in (self._output, self._control):
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
             connection.close()
+
+
+@contextlib.contextmanager
+def _running(placement: Placement, process: ProcessId, address: str) -> Iterator[None]:
+    placement.enter(process, address)
+    try:
+        yield
+    finally:
+        placement.leave(process, address)
 
 
 def _send(connection: ssl.SSLSocket, line: str) -> None:

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from terngrad.spark.certificates import make_certificates
-from terngrad.spark.driver import Driver, Line, Placement, Seat
+from terngrad.spark.driver import Driver, Line, Placement, ProcessId
 from terngrad.testing.limits import HANG_SECS
 
 HOST = "127.0.0.1"
@@ -25,23 +25,24 @@ def certificates():
 @pytest.fixture
 def driver(certificates):
     shown = []
-    made = Driver(certificates, 2, 30.0, shown.append)
+    made = Driver(certificates, 2, shown.append)
     made.shown = shown
     yield made
     made.close()
 
 
-def took(placement, *seats):
-    """What each seat learns, or why it was refused; all take their seats at once."""
+def run_all(placement, *processes):
+    """What each process receives, or why it was refused; all start at once."""
     found = {}
 
-    def take(seat, address):
+    def run(process, address):
+        placement.enter(process, address)
         try:
-            found[seat] = placement.take(seat, address, 0.2)
+            found[process] = placement.wait_for_addresses(process, address)
         except ValueError as error:
-            found[seat] = str(error)
+            found[process] = str(error)
 
-    threads = [threading.Thread(target=take, args=seat) for seat in seats]
+    threads = [threading.Thread(target=run, args=each) for each in processes]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -49,44 +50,67 @@ def took(placement, *seats):
     return found
 
 
-WORKERS = (Seat("worker", 0), "a:1"), (Seat("worker", 1), "b:2")
-PS = Seat("ps", 0), "c:3"
+WORKERS = (ProcessId("worker", 0), "a:1"), (ProcessId("worker", 1), "b:2")
+PS = ProcessId("ps", 0), "c:3"
 
 
 def test_all_learn_all_addresses():
     addresses = {"worker": ["a:1", "b:2"], "ps": ["c:3"]}
-    assert set(map(str, took(Placement(2, 1, HOSTS), *WORKERS, PS).values())) == {str(addresses)}
+    found = run_all(Placement(2, 1, HOSTS), *WORKERS, PS)
+    assert set(map(str, found.values())) == {str(addresses)}
 
 
-def test_who_waits_too_long_learns_how_many_are_missing():
-    found = took(Placement(2, 1, HOSTS), WORKERS[0], PS)
-    assert all("only 2 of 3 processes have started" in text for text in found.values())
+def test_a_process_that_has_ended_is_not_counted():
+    placement = Placement(2, 1, HOSTS)
+    for process in (*WORKERS, PS):  # one after the other, as if there were one core
+        placement.enter(*process)
+        assert placement.num_running == 1
+        placement.leave(*process)
+    assert not placement.wait_for_start(0)
+    placement.enter(WORKERS[0][0], "a:9")  # Spark has started it again
+    placement.leave(*WORKERS[0])  # the driver notices late that the first one has ended
+    assert placement.num_running == 1
+    placement.enter(*WORKERS[1])
+    placement.enter(*PS)
+    assert placement.wait_for_start(0)
+    assert placement.wait_for_addresses(*PS)["worker"] == ["a:9", "b:2"]
 
 
-def test_a_seat_that_does_not_exist_is_refused():
-    assert took(Placement(1, 0, HOSTS), WORKERS[1]) == {Seat("worker", 1): "there is no 1"}
+def test_the_end_refuses_those_who_wait():
+    placement = Placement(2, 1, HOSTS)
+    ending = threading.Timer(0.1, placement.end, ["too few cores"])
+    ending.start()
+    found = run_all(placement, WORKERS[0], PS)
+    assert set(found.values()) == {"too few cores"}
+    assert placement.wait_for_start(0)
+
+
+def test_a_process_that_does_not_exist_is_refused():
+    assert run_all(Placement(1, 0, HOSTS), WORKERS[1]) == {WORKERS[1][0]: "there is no 1"}
 
 
 def test_who_comes_again_keeps_the_address_but_a_ps_must_not_move():
     placement = Placement(2, 1, HOSTS)
-    took(placement, *WORKERS, PS)
-    again = Seat("worker", 0)
-    assert took(placement, (again, "z:9"))[again]["worker"] == ["a:1", "b:2"]
-    assert took(placement, (PS[0], "c:8"))[PS[0]]["ps"] == ["c:3"]
+    run_all(placement, *WORKERS, PS)
+    again = ProcessId("worker", 0)
+    assert run_all(placement, (again, "z:9"))[again]["worker"] == ["a:1", "b:2"]
+    assert run_all(placement, (PS[0], "c:8"))[PS[0]]["ps"] == ["c:3"]
     assert not placement.moved
-    assert took(placement, (PS[0], "z:9"))[PS[0]] == "ps 0 moved from c to z" == placement.moved
+    assert run_all(placement, (PS[0], "z:9"))[PS[0]] == "ps 0 moved from c to z" == placement.moved
 
 
 def test_a_ps_where_its_certificate_is_not_valid_is_refused():
-    found = took(Placement(0, 1, HOSTS), (PS[0], "late:3"))
+    placement = Placement(0, 1, HOSTS)
+    found = run_all(placement, (PS[0], "late:3"))
     assert "ps 0 is on late, where there was no executor" in found[PS[0]]
+    assert placement.num_running == 0
 
 
 def test_a_worker_that_a_ps_would_refuse_is_refused_before():
-    worker = Seat("worker", 0)
-    found = took(Placement(1, 1, HOSTS), (worker, "late:3"), PS)
+    worker = ProcessId("worker", 0)
+    found = run_all(Placement(1, 1, HOSTS), (worker, "late:3"))
     assert "worker 0 is on late, where there was no executor" in found[worker]
-    assert took(Placement(1, 0, HOSTS), (worker, "late:3"))[worker]["worker"] == ["late:3"]
+    assert run_all(Placement(1, 0, HOSTS), (worker, "late:3"))[worker]["worker"] == ["late:3"]
 
 
 def test_the_key_is_not_shown(certificates):
@@ -96,7 +120,7 @@ def test_the_key_is_not_shown(certificates):
 
 def test_lines_have_the_label_of_their_process_and_requests_reach_it(driver, certificates):
     driver.expect(Placement(0, 1, HOSTS))
-    line = Line((HOST, driver.port), certificates, Seat("ps", 0), "c:3")
+    line = Line((HOST, driver.port), certificates, ProcessId("ps", 0), "c:3", meets=True)
     assert line.addresses() == {"worker": [], "ps": ["c:3"]}
     driver.stop()
     assert next(line.requests()) == "stop"
@@ -108,9 +132,20 @@ def test_lines_have_the_label_of_their_process_and_requests_reach_it(driver, cer
     line.close()
 
 
+def test_a_process_runs_while_its_line_is_open(driver, certificates):
+    placement = Placement(2, 0, HOSTS)
+    driver.expect(placement)
+    line = Line((HOST, driver.port), certificates, *WORKERS[0])
+    while placement.num_running != 1:
+        pass
+    line.close()
+    while placement.num_running:
+        pass
+
+
 def test_a_refused_process_learns_why(driver, certificates):
     driver.expect(Placement(1, 0, HOSTS))
-    line = Line((HOST, driver.port), certificates, Seat("worker", 4), "c:3")
+    line = Line((HOST, driver.port), certificates, ProcessId("worker", 4), "c:3", meets=True)
     with pytest.raises(ValueError, match="there is no 4"):
         line.addresses()
     line.close()
@@ -118,14 +153,16 @@ def test_a_refused_process_learns_why(driver, certificates):
 
 def test_strangers_are_not_answered_and_do_no_harm(driver, certificates):
     with socket.create_connection((HOST, driver.port)) as plain:
-        plain.sendall(b'{"job": "worker", "index": 0, "address": "x:1", "tells": false}\n')
+        plain.sendall(
+            b'{"job": "worker", "index": 0, "address": "x:1", "meets": true, "is_output": false}\n'
+        )
         plain.settimeout(HANG_SECS)
         with contextlib.suppress(ConnectionResetError):
             assert b"worker" not in plain.recv(1000)
     others = make_certificates([HOST])
     with pytest.raises(OSError, match="certificate"):
-        Line((HOST, driver.port), others, Seat("worker", 0), "x:1")
+        Line((HOST, driver.port), others, ProcessId("worker", 0), "x:1")
     driver.expect(Placement(1, 0, HOSTS))
-    line = Line((HOST, driver.port), certificates, Seat("worker", 0), "a:1")
+    line = Line((HOST, driver.port), certificates, ProcessId("worker", 0), "a:1", meets=True)
     assert line.addresses()["worker"] == ["a:1"]
     line.close()

@@ -10,14 +10,19 @@ from typing import IO
 
 import pyarrow as pa
 
+from terngrad.spark.results import Results, to_batch
+
 
 class Feed:
     """The rows that Spark hands to a process."""
 
-    def __init__(self, rows: IO[bytes], results: IO[bytes] | None = None) -> None:
-        """Reads rows from a buffered pipe; writes results, if there are any, to another."""
+    def __init__(
+        self, rows: IO[bytes], results: IO[bytes] | None = None, schema: pa.Schema | None = None
+    ) -> None:
+        """Reads rows from a buffered pipe; writes results of a schema, if any, to another."""
         self._rows = rows
         self._results = results
+        self._schema = schema
         self._writer: pa.RecordBatchStreamWriter | None = None
 
     def batches(self, size: int) -> Iterator[pa.RecordBatch]:
@@ -29,17 +34,26 @@ class Feed:
             with pa.ipc.open_stream(self._rows) as epoch:
                 yield from _cut(epoch, size)
 
-    def give(self, results: pa.RecordBatch) -> None:
-        """Returns a batch of results of `Cluster.inference`, one for each row, in their order.
+    def give(self, results: Results) -> None:
+        """Returns results of `Cluster.inference`, one for each row, in the order of the rows.
+
+            feed.give({"label": labels, "probability": probabilities})
+
+        Columns are found by their names, and cast to the types of the schema.
+
+        Args:
+          results: the values of each column, in a list or an array, or an Arrow batch or table.
 
         Raises:
-          ValueError: nobody asked for results.
+          ValueError: a column is missing, is not in the schema or has values of another type, or
+            nobody asked for results.
         """
         if self._results is None:
             raise ValueError("only Cluster.inference takes results")
+        batch = to_batch(results, self._schema)
         if self._writer is None:
-            self._writer = pa.ipc.new_stream(self._results, results.schema)
-        self._writer.write_batch(results)
+            self._writer = pa.ipc.new_stream(self._results, self._schema)
+        self._writer.write_batch(batch)
 
     def close(self) -> None:
         """Ends the results."""

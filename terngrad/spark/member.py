@@ -6,7 +6,6 @@ prints.
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import json
@@ -18,12 +17,16 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from terngrad.cluster.ports import free_ports
 from terngrad.spark.certificates import Certificates
 from terngrad.spark.context import Context
-from terngrad.spark.driver import Line, Seat
+from terngrad.spark.driver import Line, ProcessId
 from terngrad.spark.feed import write_rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 SCHEMA = "ended boolean"  # of the rows that a member yields: none
 
@@ -40,7 +43,8 @@ class Member:
       meets_in_barrier: the processes tell each other their addresses in a barrier stage; otherwise
         at the driver.
       epochs: how often the process gets its rows; 0 = never.
-      num_rows: rows of all workers.
+      num_rows: rows of all workers in an epoch; None if Spark feeds none.
+      schema: of the results of an inference.
     """
 
     work: bytes
@@ -50,51 +54,45 @@ class Member:
     meets_in_barrier: bool = False
     epochs: int = 0
     num_rows: int | None = None
+    schema: pa.Schema | None = None
 
     def __call__(self, batches: Iterable) -> Iterator:
         """Runs the process to its end; yields the results of an inference."""
         from pyspark import TaskContext
 
-        seat = Seat(self.job, TaskContext.get().partitionId())
+        own = ProcessId(self.job, TaskContext.get().partitionId())
         with contextlib.ExitStack() as stack:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="terngrad"))
-            line, context = self._meet(seat)
+            line, context = self._meet(own)
             stack.callback(line.close)
             context = dataclasses.replace(context, tls=self.certificates.store(folder))
-            infers = self.job == "inference"
-            process = _Process(
-                self.work, context, line, with_rows=self.epochs > 0, with_results=infers
-            )
+            process = _Process(self.work, context, line, self.schema)
             stack.callback(process.kill)
-            yield from process.run(batches, self.epochs)
+            yield from process.run(batches if self.epochs else (), self.epochs)
 
-    def _meet(self, seat: Seat) -> tuple[Line, Context]:
+    def _meet(self, own: ProcessId) -> tuple[Line, Context]:
         """Connects to the driver; returns the connection, and this process' place."""
-        if seat.job == "inference":
-            return self._connect(seat, ""), Context(seat.job, seat.index)
+        if own.job == "inference":
+            return Line(self.driver, self.certificates, own), Context(*own)
         host = own_host(self.driver[0])
-        port, control = free_ports(2)
-        own, control_port = f"[{host}]:{port}" if ":" in host else f"{host}:{port}", control
+        port, control_port = free_ports(2)
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        meets = not self.meets_in_barrier
+        line = Line(self.driver, self.certificates, own, address, meets=meets)
         if self.meets_in_barrier:
-            line = self._connect(seat, "")
-            addresses, control_port = _gather(own, control)
+            addresses, control_port = _gather(address, control_port)
         else:
-            line = self._connect(seat, own)
             addresses = line.addresses()
         workers, ps = (tuple(addresses[job]) for job in ("worker", "ps"))
-        place = Context(seat.job, seat.index, workers, ps, control_port, num_rows=self.num_rows)
-        return line, place
-
-    def _connect(self, seat: Seat, own: str) -> Line:
-        return Line(self.driver, self.certificates, seat, own)
+        return line, Context(*own, workers, ps, control_port, num_rows=self.num_rows)
 
 
 def _gather(own: str, control: int) -> tuple[Mapping[str, list[str]], int]:
     """Returns the workers' addresses, and the control port of the first."""
     from pyspark import BarrierTaskContext
 
-    told = BarrierTaskContext.get().allGather(json.dumps([own, control]))
-    given = [json.loads(each) for each in told]
+    gathered = BarrierTaskContext.get().allGather(json.dumps([own, control]))
+    given = [json.loads(each) for each in gathered]
     return {"worker": [address for address, _ in given], "ps": []}, given[0][1]
 
 
@@ -109,17 +107,18 @@ def own_host(driver: str) -> str:
 class _Process:
     """The process of a user's function."""
 
-    def __init__(
-        self, work: bytes, context: Context, line: Line, *, with_rows: bool, with_results: bool
-    ) -> None:
+    def __init__(self, work: bytes, context: Context, line: Line, schema: pa.Schema | None) -> None:
+        """Starts it. One with a schema gets rows and gives results of that schema."""
         from pyspark import cloudpickle
 
         self._line = line
         self._last = ""
         self._is_asked = False  # to end
         life, self._life = os.pipe()  # the other end closes with this process, however that ends
-        rows, self._rows = os.pipe() if with_rows else (-1, -1)
-        self._results, results = os.pipe() if with_results else (-1, -1)
+        infers = schema is not None
+        has_feed = infers or context.num_rows is not None
+        rows, self._rows = os.pipe() if has_feed else (-1, -1)
+        self._results, results = os.pipe() if infers else (-1, -1)
         theirs = [end for end in (life, rows, results) if end >= 0]
         ends = map(str, (life, rows, results))
         self._process = subprocess.Popen(
@@ -133,11 +132,15 @@ class _Process:
         for end in theirs:
             os.close(end)
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(work + cloudpickle.dumps(context))
+            self._process.stdin.write(work + cloudpickle.dumps(context) + cloudpickle.dumps(schema))
             self._process.stdin.close()
 
     def run(self, batches: Iterable, epochs: int) -> Iterator:
         """Feeds the process and yields its results, until it has ended.
+
+        Args:
+          batches: rows.
+          epochs: how often it gets them.
 
         Raises:
           RuntimeError: it failed; with its last line.
@@ -149,12 +152,11 @@ class _Process:
             yield from self._inferred(batches)
         elif self._rows >= 0:
             write_rows(batches, os.fdopen(self._rows, "wb"), epochs)
-        else:
-            collections.deque(batches, maxlen=0)
         status = self._process.wait()
         telling.join()
         if status and not self._is_asked:
-            raise RuntimeError(f"status {status}: {self._last}")
+            how = f"killed by {signal.Signals(-status).name}" if status < 0 else f"status {status}"
+            raise RuntimeError(f"{how}: {self._last}")
 
     def _inferred(self, batches: Iterable) -> Iterator:
         """Yields the results; the rows are written meanwhile."""
@@ -165,7 +167,8 @@ class _Process:
         writing = threading.Thread(target=lambda: written.append(write_rows(batches, pipe, 1)))
         writing.start()
         rows = 0
-        with os.fdopen(self._results, "rb") as results:
+        # If the process ends within a batch, its status says more.
+        with os.fdopen(self._results, "rb") as results, contextlib.suppress(pa.ArrowException):
             if results.peek(1):
                 with pa.ipc.open_stream(results) as found:
                     for batch in found:

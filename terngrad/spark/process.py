@@ -16,7 +16,7 @@ from terngrad.spark.feed import Feed
 
 
 def main(life: int, rows: int, results: int) -> None:
-    """Calls the function that standard input holds.
+    """Calls the function that standard input holds, with its arguments, context and schema.
 
     Args:
       life: file descriptor of a pipe that closes when the task ends.
@@ -26,10 +26,10 @@ def main(life: int, rows: int, results: int) -> None:
     from pyspark import cloudpickle
 
     threading.Thread(target=_end_with_the_task, args=(life,), daemon=True).start()
-    function, arguments, context = (cloudpickle.load(sys.stdin.buffer) for _ in range(3))
+    function, arguments, context, schema = (cloudpickle.load(sys.stdin.buffer) for _ in range(4))
     if rows >= 0:
         given = os.fdopen(results, "wb") if results >= 0 else None
-        feed = Feed(os.fdopen(rows, "rb"), given)
+        feed = Feed(os.fdopen(rows, "rb"), given, schema)
         context = dataclasses.replace(context, feed=feed)
     function(arguments, context)
     if context.feed:
