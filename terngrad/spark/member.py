@@ -156,7 +156,7 @@ class _Process:
         telling.join()
         if status and not self._is_asked:
             how = f"killed by {signal.Signals(-status).name}" if status < 0 else f"status {status}"
-            raise RuntimeError(f"{how}: {self._last}")
+            raise RuntimeError(f"{how}: {self._last}" if self._last else how)
 
     def _inferred(self, batches: Iterable) -> Iterator:
         """Yields the results; the rows are written meanwhile."""
