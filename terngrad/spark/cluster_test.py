@@ -104,7 +104,7 @@ def test_an_inference_gives_each_row_its_result_in_columns_of_the_schema(spark, 
     assert sorted((row.twice, row.half) for row in found) == [(2 * n, n / 2) for n in range(21)]
 
 
-def test_law_10_wrong_results_of_an_inference_are_told(spark, frame):
+def test_law_10_wrong_results_of_an_inference_are_named(spark, frame):
     def lost(batch):
         return {"n": batch.column("n").to_pylist()[1:]}
 
@@ -182,7 +182,7 @@ def test_a_request_to_stop_reaches_the_processes(spark, shown):
     assert shown.of("0") == ["ready", "saved"]
 
 
-def test_wrong_numbers_are_told_before_anything_starts(spark):
+def test_wrong_numbers_are_refused_before_anything_starts(spark):
     with pytest.raises(ValueError, match="num_workers=0, num_ps=0; allowed are 1 and 0 or more"):
         run(spark, print, None, 0)
     cluster = run(spark, print, None, 1, 0, InputMode.SPARK)

@@ -1,4 +1,4 @@
-"""What a function that runs in a cluster inside Spark is told about its place."""
+"""The place of a process of a cluster inside Spark, which its function gets."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ luck"""
 @pytest.mark.parametrize(
     "after", ["\n SQLSTATE: 38000" + JAVA, "\n" + JAVA, "\n\nDriver stacktrace:" + JAVA]
 )
-def test_an_error_in_python_is_told_by_its_line(before, after):
+def test_an_error_in_python_gives_its_line(before, after):
     error = RuntimeError(f"{before}org.apache.spark.api.python.PythonException: {PYTHON}{after}")
     assert reason(error) == "OSError: no"
     assert python_traceback(error) == PYTHON
@@ -38,9 +38,9 @@ def test_an_error_in_python_is_told_by_its_line(before, after):
 @pytest.mark.parametrize("before", [TASK, BARRIER])
 def test_a_lost_executor_is_named_with_the_cause(before):
     lost = "executor 3 was lost: Command exited with code "
-    for code, told in ((1, f"{lost}1"), (137, f"{lost}137, as when memory runs out")):
+    for code, line in ((1, f"{lost}1"), (137, f"{lost}137, as when memory runs out")):
         error = RuntimeError(f"{ABORTED}{before}{LOST}Command exited with code {code}{JAVA}")
-        assert reason(error) == told
+        assert reason(error) == line
         assert python_traceback(error) == ""
 
 
@@ -57,5 +57,5 @@ def test_a_lost_executor_is_named_with_the_cause(before):
         ("", "RuntimeError"),
     ],
 )
-def test_any_other_error_is_told_without_the_names_of_java(text, line):
+def test_any_other_error_gives_its_line_without_the_names_of_java(text, line):
     assert reason(RuntimeError(text)) == line

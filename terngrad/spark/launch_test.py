@@ -96,13 +96,13 @@ def test_a_call_that_ends_its_process_is_named_and_the_others_results_are_kept(s
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "message"),
     [
         ({}, "each argument needs at least one value"),
         ({"a": []}, r"each argument needs at least one value; the numbers are \{'a': 0\}"),
         ({"a": [1], "b": [1, 2]}, "without product=True all arguments need as many values"),
     ],
 )
-def test_law_10_values_that_do_not_fit_are_told(values, told):
-    with pytest.raises(ValueError, match=told):
+def test_law_10_values_that_do_not_fit_are_refused(values, message):
+    with pytest.raises(ValueError, match=message):
         combinations(values, product=False)
