@@ -20,7 +20,6 @@ def text_of(marker):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_the_program_trains_alone_and_with_python_m_terngrad_launch(tmp_path):
     """It trains on few digits, which take the place of the download."""
     rng = np.random.default_rng(0)

@@ -6,7 +6,7 @@ import pytest
 from docs import markdown
 from terngrad.testing import spark as sparks
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.slow
 
 _PAGE = markdown.REPO / "docs" / "spark.md"
 
