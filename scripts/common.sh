@@ -12,6 +12,13 @@ die() {
   exit 1
 }
 
+# Lets the processes that this script starts share a secret, by which they know each other. Other
+# users can read neither the environment nor, as printf is bash's own, an argument.
+share_secret() {
+  : "${TERNGRAD_SECRET:=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')}"
+  export TERNGRAD_SECRET
+}
+
 # Installs packages of Debian or Ubuntu, or ends with the line to type where this script may not.
 apt_install() {
   command -v apt-get > /dev/null || die "needs $*; on Debian or Ubuntu: sudo apt-get install -y $*"

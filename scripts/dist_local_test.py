@@ -41,6 +41,9 @@ def run(tmp_path, working_copy) -> Callable[..., subprocess.CompletedProcess]:
     return call
 
 
+_NAMES = ("ps_0", "worker_0", "worker_1")
+
+
 def _await(*paths: pathlib.Path) -> None:
     deadline = time.monotonic() + HANG_SECS
     while not all(path.exists() for path in paths):
@@ -52,11 +55,13 @@ def _await(*paths: pathlib.Path) -> None:
 def test_without_settings_a_server_and_two_workers_run_on_this_machine(run, tmp_path, noted):
     result = run("run_dist.sh")
     assert result.returncode == 0, result.stderr
-    _await(*(tmp_path / f"{name}.json" for name in ("ps_0", "worker_0", "worker_1")))
-    for name in ("ps_0", "worker_0", "worker_1"):
+    _await(*(tmp_path / f"{name}.json" for name in _NAMES))
+    for name in _NAMES:
         flags = noted(tmp_path, name)["flags"]
         assert flags["--worker_hosts"] == "127.0.0.1:2224,127.0.0.1:2226"
         assert not {"--tls_ca", "--allow_insecure_network"} & flags.keys()
+    secrets = {noted(tmp_path, name)["environ"]["TERNGRAD_SECRET"] for name in _NAMES}
+    assert [len(secret) for secret in secrets] == [32]
     assert flags["--data_dir"] == f"{tmp_path}/dataset/cifar10-data"
     assert run("status_dist.sh").stdout.count("running (process") == 3
     stopped = run("stop_dist.sh")
@@ -81,6 +86,7 @@ def test_a_file_of_settings_may_hold_arrays_and_the_environment_may_hold_lists(
         assert note["flags"]["--data_dir"] == str(folders[task])
         assert note["flags"]["--grad_bits"] == "16"
         assert note["flags"]["--tls_cert"] == f"{tmp_path}/.terngrad/certs/127.0.0.1.crt"
+        assert "TERNGRAD_SECRET" not in note["environ"]
     assert noted(tmp_path, "ps_1")["flags"]["--tls_cert"].endswith("/localhost.crt")
 
 
@@ -136,7 +142,9 @@ def test_a_process_that_is_killed_is_started_again_until_it_runs_and_then_ends_a
     _await_that(lambda: _runs(tmp_path, "worker_0") == 3, "two restarts")
     shown = run("status_dist.sh", "--lines=20").stdout
     assert shown.count("running (process") == 3
-    assert f"running (process {noted(tmp_path, 'worker_0')['pid']})" in shown
+    again, other = (noted(tmp_path, name) for name in ("worker_0", "worker_1"))
+    assert f"running (process {again['pid']})" in shown
+    assert again["environ"]["TERNGRAD_SECRET"] == other["environ"]["TERNGRAD_SECRET"]
     for secs in (1, 2):
         assert f"Killed by SIGKILL, and started again in {secs} s." in shown
     stopped = run("stop_dist.sh")

@@ -191,6 +191,7 @@ def test_each_process_gets_its_part_on_its_host_and_settings_are_handed_on(clust
         assert flags["--variable_update"] == "parameter_server"
         assert "--allow_insecure_network" in flags
         assert not [flag for flag in flags if flag.startswith("--tls")]
+    assert len({note["environ"]["TERNGRAD_SECRET"] for note in notes.values()}) == 1
     for task, home in enumerate(cluster.homes.values()):
         flags = notes[f"worker_{task}"]["flags"]
         assert flags["--data_dir"] == f"{home}/data, $1"

@@ -49,6 +49,7 @@ check_lines() { # HOST
 
 start_lines() { # HOST
   local i job task file settings arguments
+  [[ ! "${TERNGRAD_SECRET:-}" ]] || quoted export "TERNGRAD_SECRET=${TERNGRAD_SECRET}"
   if [[ "${security}" == made ]]; then
     for file in ca.crt "$1.crt" "$1.key"; do
       quoted receive "${file}" "$(< "${CERTS_DIR}/${file}")"
@@ -100,6 +101,8 @@ elif [[ "${TLS}" == False ]]; then
 else
   security=made
 fi
+
+[[ "${security}" == made || "${security}" == given ]] || share_secret
 
 on_all_hosts check_lines
 ((${#PROBLEMS[@]} == 0)) || die "nothing was started: $(join "; " "${PROBLEMS[@]}")"

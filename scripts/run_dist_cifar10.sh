@@ -63,6 +63,7 @@ reap() {
   done
 }
 
+share_secret
 trap 'end 130; interrupts=$((interrupts + 1))' INT
 trap 'end 143' TERM
 trap 'end 129' HUP

@@ -6,11 +6,12 @@ import shlex
 import signal
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
 from terngrad import launch
-from terngrad.testing.processes import Started
+from terngrad.testing.processes import Started, descendants
 
 PROGRAM = """
 import os, signal, sys, time
@@ -106,6 +107,26 @@ def test_each_process_has_its_rank_and_arguments_and_a_label(program, places):
         assert re.search(
             rf"^\[{rank}.*\] worker {rank} ok --flag=1 2 \S+:\d+,\S+:\d+ /", output, re.M
         )
+
+
+@pytest.mark.slow
+def test_all_processes_share_a_secret_that_no_command_line_shows(program, places):
+    with launched(*places, program, "wait") as run:
+        for rank in "01":
+            run.wait_for(f"worker {rank}")
+        started = [Path("/proc", str(process)) for process in descendants(run.process.pid)]
+        commands = [(folder / "cmdline").read_bytes() for folder in started]
+        variables = [(folder / "environ").read_bytes().split(b"\0") for folder in started]
+    secrets = {
+        word.partition(b"=")[2]
+        for words in variables
+        for word in words
+        if b"TERNGRAD_RANK=" in b"".join(words) and word.startswith(b"TERNGRAD_SECRET=")
+    }
+    assert len(secrets) == 1
+    (secret,) = secrets
+    assert len(secret) == 32
+    assert commands and secret not in b"".join(commands)
 
 
 @pytest.mark.slow

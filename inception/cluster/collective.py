@@ -10,7 +10,7 @@ from inception.cluster.watch import watching
 from inception.cluster.workers import Workers
 from inception.flags.cluster import ClusterConfig
 from inception.flags.table import refuse
-from terngrad.cluster import admission
+from terngrad.cluster import admission, run_secret
 from terngrad.cluster.channel import PortError
 from terngrad.exchange import all_reduce
 from terngrad.exchange.connection import Connection
@@ -23,13 +23,13 @@ def joined(cluster: ClusterConfig) -> Iterator[Workers]:
     hosts, rank, timeout_secs = cluster.worker_hosts, cluster.task_id, cluster.worker_timeout_secs
     tls = security(cluster)
     transport = all_reduce.choose_transport(encrypts=tls is not None and len(hosts) > 1)
-    members = Members(tls) if tls else None
+    members, secret = Members(tls) if tls else None, run_secret.shared()
     print(f"Worker hosts are: {list(hosts)}", flush=True)
     try:
-        peers = admission.join(hosts, rank, cluster.control_address, timeout_secs, members)
+        peers = admission.join(hosts, rank, cluster.control_address, timeout_secs, members, secret)
     except PortError as error:
         raise refuse("control_port", cluster.control_port, str(error)) from None
-    token = admission.share_token(peers, rank, timeout_secs)
+    token = admission.share_token(peers, rank, timeout_secs, secret)
     with contextlib.ExitStack() as stack:
 
         def connect() -> Connection:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from inception.cluster.network import security, tell_hosts
 from inception.cluster.workers import Workers
 from inception.flags.cluster import ClusterConfig
+from terngrad.cluster import run_secret
 from terngrad.cluster.channel import name_of
 from terngrad.cluster.pulse import Pulse
 from terngrad.exchange.parameter_server.coordination.situation import Rules
@@ -32,6 +33,7 @@ def joined(cluster: ClusterConfig) -> Iterator[Workers]:
         pulse,
         str(rules),
         elastic=rules.elastic,
+        secret=run_secret.shared(),
     )
     ending = Ending(client, name_of(rank, hosts), pulse, rules.timeout_secs)
 

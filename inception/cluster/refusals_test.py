@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from inception.cluster import members
 from inception.testing.cluster import Cluster
 from inception.testing.runs import (
     LONGER,
@@ -47,7 +48,28 @@ def _alone(tmp_path_factory):
 
 def test_law_10_a_ps_with_other_rules_is_named(alone):
     rules = "its flags are num_replicas_to_aggregate=1, .*; this ps has num_replicas_t"
-    assert re.search(rules, alone.runs["1"].output)
+    assert re.search(rules, alone.runs["ps 0"].output)
+    short = "its flags differ from those of this ps, whose log says how"
+    assert short in alone.runs["1"].output
+
+
+@pytest.mark.parametrize("servers", [0, 1])
+def test_law_10_a_worker_started_by_hand_without_the_secret_learns_what_it_lacks(tmp_path, servers):
+    program, flags = paced_flags_of(tmp_path, "--worker_timeout_secs=20")
+    own = [member.flags for member in members.members(2, servers)]
+    with contextlib.ExitStack() as stack:
+        commands = commands_of(program, flags, own)
+        secret = {"TERNGRAD_SECRET": "a secret of many characters"}
+        runs = [
+            stack.enter_context(Started(command, secret if i != 1 else {}))
+            for i, command in enumerate(commands)
+        ]
+        assert runs[1].finish() == 1
+        text = "this training was started with a secret, which this process lacks: start it with"
+        assert text in runs[1].lines[-1]
+        if not servers:
+            why = r"a process was refused: it was started without the secret \(TERNGRAD_SECRET\)"
+            runs[0].wait_for(f"did not join within 20 s; {why}")
 
 
 def test_a_signal_ends_a_ps_without_workers_cleanly(alone):

@@ -23,14 +23,16 @@ class AddingPs(Ps):
 
     use_of_kernels = "added"
 
-    def __init__(self, cluster: ClusterConfig, kernels: Kernels, tls: Tls | None) -> None:
+    def __init__(
+        self, cluster: ClusterConfig, kernels: Kernels, tls: Tls | None, secret: bytes
+    ) -> None:
         """Does not listen yet."""
         rules = Rules(cluster.aggregated, cluster.elastic, cluster.worker_timeout_secs)
         ps, hosts, workers = cluster.task_id, cluster.ps_hosts, cluster.worker_hosts
         here = [host for host in hosts if split_address(host)[0] == split_address(hosts[ps])[0]]
         most_bytes = memory.most_held() // len(here)
         reduction = Reduction(kernels)
-        self._server = Server(ps, hosts, workers, reduction, rules, tls, say, most_bytes)
+        self._server = Server(ps, hosts, workers, reduction, rules, tls, say, most_bytes, secret)
         self._name, self._workers = ps_name(ps, hosts), workers
         self._outcome: str | None = None  # see `Server.wait`
         self._left = 0

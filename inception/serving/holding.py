@@ -30,7 +30,12 @@ class HoldingPs(Ps):
     use_of_kernels = "read"
 
     def __init__(
-        self, cluster: ClusterConfig, folder: str, kernels: Kernels, tls: Tls | None
+        self,
+        cluster: ClusterConfig,
+        folder: str,
+        kernels: Kernels,
+        tls: Tls | None,
+        secret: bytes,
     ) -> None:
         """Does not listen yet; writes snapshots to `folder`.
 
@@ -47,7 +52,9 @@ class HoldingPs(Ps):
             store = Store(ps, len(hosts), workers, kernels, read_schedule, keeping, tell)
         except (LookupError, OSError) as error:
             raise refuse("ps_snapshot", cluster.ps_snapshot, f"in {folder} {error}") from None
-        self._server = Server(ps, hosts, workers, store, cluster.worker_timeout_secs, tls, log)
+        self._server = Server(
+            ps, hosts, workers, store, cluster.worker_timeout_secs, tls, log, secret
+        )
         self._left = 0
         self.task = f"holds the parameters of {len(workers)} workers"
 

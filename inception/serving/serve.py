@@ -9,6 +9,7 @@ from inception.results.ps_report import PsReport
 from inception.serving.adding import AddingPs
 from inception.serving.holding import HoldingPs
 from inception.serving.process import say, stopped_by_signals
+from terngrad.cluster import run_secret
 from terngrad.service.calls import ps_name
 from terngrad.training import runtime
 
@@ -34,9 +35,9 @@ def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
     name = ps_name(cluster.task_id, cluster.ps_hosts)
     folder = os.path.join(config.train_dir, f"ps_{cluster.task_id}")
     if cluster.cross_replica_sync:
-        ps = AddingPs(cluster, chosen.kernels, tls)
+        ps = AddingPs(cluster, chosen.kernels, tls, run_secret.shared())
     else:
-        ps = HoldingPs(cluster, folder, chosen.kernels, tls)
+        ps = HoldingPs(cluster, folder, chosen.kernels, tls, run_secret.shared())
     directory = folder if config.save_summaries_secs else None
     with stopped_by_signals(ps.stop) as signals:
         who = listen(ps.start, cluster, tls)

@@ -1,8 +1,7 @@
 """inception.launch for tests: its processes are forked, as `Started` forks programs."""
 
-import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from inception import launch
 from terngrad.cluster import local_run
@@ -17,12 +16,12 @@ class _Forking:
     def __init__(self) -> None:
         self._started: list[ForkedProgram] = []
 
-    def Popen(self, command: Sequence[str], **_: object) -> ForkedProgram:  # noqa: N802
+    def Popen(  # noqa: N802
+        self, command: Sequence[str], env: Mapping[str, str], **_: object
+    ) -> ForkedProgram:
         """Starts `python -u -m MODULE ARGUMENT...` as a child of this process."""
         module, *arguments = command[command.index("-m") + 1 :]
-        started = ForkedProgram(
-            module, arguments, os.environ, in_own_group=True, siblings=self._started
-        )
+        started = ForkedProgram(module, arguments, env, in_own_group=True, siblings=self._started)
         self._started.append(started)
         return started
 

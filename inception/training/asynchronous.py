@@ -22,6 +22,7 @@ from terngrad.asynchronous.run_file import RunFile
 from terngrad.asynchronous.states import States
 from terngrad.asynchronous.stepper import AsynchronousStepper
 from terngrad.asynchronous.updates import state_groups
+from terngrad.cluster import run_secret
 from terngrad.cluster.channel import MembershipError
 from terngrad.codecs.codec import Codec, Payload
 from terngrad.service.security import Tls
@@ -94,6 +95,7 @@ def _client(ready: Ready, cluster: ClusterConfig, tls: Tls | None, stop: StopReq
         tls,
         _tell,
         lambda: bool(stop.signal),
+        run_secret.shared(),
     )
 
 

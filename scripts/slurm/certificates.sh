@@ -1,7 +1,12 @@
-# Sourced by the batch scripts: makes certificates of the job's nodes in TERNGRAD_CERTS, until its end.
+# Sourced by the batch scripts: makes certificates of the job's nodes in TERNGRAD_CERTS, until its end;
+# with TLS=False lets the tasks share a secret instead.
 case "${TLS:-True}" in
   True) ;;
-  False) return 0 ;;
+  False) # srun hands the environment to the tasks
+    source scripts/common.sh
+    share_secret
+    return 0
+    ;;
   *) echo "TLS=${TLS}: allowed are True and False" >&2; exit 1 ;;
 esac
 export TERNGRAD_CERTS="${CERTS:-${PWD}}/.certs-${SLURM_JOB_ID}" # a folder of this job: it is deleted

@@ -40,6 +40,7 @@ class Client:
         tls: Tls | None = None,
         tell: Callable[[str], None] = lambda line: None,
         stopped: Callable[[], bool] = lambda: False,
+        secret: bytes = b"",
     ) -> None:
         """Sends nothing yet.
 
@@ -54,6 +55,7 @@ class Client:
           tls: None = plain text.
           tell: called with a line when a ps is lost, and when it is back.
           stopped: whether this worker was asked to end; it then does not wait for a ps.
+          secret: that the ps must have, too; b"" = none.
         """
         self._staleness: collections.deque[int] = collections.deque(maxlen=_MOST_UNTAKEN)
         self._timeout_secs = timeout_secs
@@ -73,6 +75,7 @@ class Client:
                 facts,
                 tell,
                 stopped,
+                secret,
             )
             for ps in range(len(ps_hosts))
         ]

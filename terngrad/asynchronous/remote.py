@@ -54,6 +54,7 @@ class RemotePs:
         facts: Mapping[str, str],
         tell: Callable[[str], None],
         stopped: Callable[[], bool],
+        secret: bytes = b"",
     ) -> None:
         """Sends nothing yet.
 
@@ -68,13 +69,14 @@ class RemotePs:
           facts: settings that must be equal on all workers.
           tell: called with a line when the ps is lost, and when it is back.
           stopped: whether this worker was asked to end; it then soon gives up a ps that is away.
+          secret: that the ps must have, too; b"" = none.
         """
         self.run = ""
         self._name = ps_name(ps, ps_hosts)
         self._introduction = hello(rank, ps, ps_hosts, worker_hosts)
         self._channel = open_channel(ps_hosts[ps], tls, timeout_secs)
         self._incarnation, self._facts = incarnation, dict(facts)
-        self._timeout_secs = timeout_secs
+        self._timeout_secs, self._secret = timeout_secs, secret
         self._tell, self._stopped = tell, stopped
         self._stream: tuple[grpc.Call, Outbox] | None = None
         self._stream_was_open = self._was_there = False
@@ -186,7 +188,9 @@ class RemotePs:
 
     def _enter(self, timeout_secs: float) -> Reply:
         try:
-            self._stream = try_stream(self._channel, "Update", self._introduction, timeout_secs)
+            self._stream = try_stream(
+                self._channel, "Update", self._introduction, timeout_secs, self._secret
+            )
         except ValueError:
             if self._closed.is_set():  # another thread closed it meanwhile
                 raise self._unused() from None

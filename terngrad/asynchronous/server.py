@@ -41,6 +41,7 @@ class Server:
         timeout_secs: float,
         tls: Tls | None = None,
         log: LogLimiter | None = None,
+        secret: bytes = b"",
     ) -> None:
         """Does not listen yet.
 
@@ -52,12 +53,13 @@ class Server:
           timeout_secs: a connection counts as lost after this silence; see also `Seats`.
           tls: None = plain text, and any process may connect.
           log: gets lines for the log; None = they are printed.
+          secret: that workers must have, too; b"" = none.
         """
         self.store = store
         self.seats = Seats(store, len(worker_hosts), timeout_secs, holds_back=ps == 0)
         self._hosts = worker_hosts
         self._log = log or LogLimiter(print)
-        self._gate = Gate(ps, ps_hosts, worker_hosts, self._log, tls)
+        self._gate = Gate(ps, ps_hosts, worker_hosts, self._log, tls, secret=secret)
         self._asked_to_end = False
         methods = {"Update": self._update}
         self._listener = Listener(self._gate, len(worker_hosts), timeout_secs, tls, methods)

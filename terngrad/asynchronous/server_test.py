@@ -192,6 +192,17 @@ def test_who_is_no_worker_of_this_training_is_refused(served):
     assert "it did not introduce itself" in details
 
 
+def test_an_asynchronous_ps_demands_the_secret(served):
+    server, (host,) = served[0], free_addresses(1)
+    other = Server(0, [host], WORKERS, server.store, SECS, secret=b"a secret of many characters")
+    other.start(host)
+    try:
+        _, details = stranger(host, hello_of(host), "Update", messages=entry())
+        assert "this training was started with a secret, which this process lacks" in details
+    finally:
+        other.close()
+
+
 def test_a_message_longer_than_a_piece_is_not_even_read(served):
     message = join_frame(Call(act=PUSH, size=4 * PIECE_BYTES), bytes(4 * PIECE_BYTES))
     code, _ = stranger(

@@ -2,7 +2,8 @@
 
 Any program can connect to an open port. A connection that sends nothing, or garbage, does not delay
 the processes of the training. A process of another training gets an error message. With TLS a
-process is admitted if its certificate is for its host.
+process is admitted if its certificate is for its host. If the processes share a secret, each shows
+that it has it. A caller that has shown neither learns nothing of the training.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 
+from terngrad.cluster import run_secret
 from terngrad.cluster.addresses import listen
 from terngrad.cluster.channel import (
     ForeignError,
@@ -25,10 +27,11 @@ from terngrad.cluster.channel import (
     split_address,
 )
 from terngrad.cluster.encrypted import ALL_OR_NONE, EncryptedSocket, Encryption, EncryptionError
+from terngrad.cluster.introduction import Introductions, UnprovenError, introduce
 
 _RETRY_SECS = 0.2
 _CONNECT_SECS = 2.0
-_TOKEN_BYTES = 16
+_TOKEN, _TOKEN_BYTES = "token", 16
 _MOST_STRANGERS = 64  # connections that are not admitted, besides one for each process
 _MOST_GONE = 16  # refused connections that are not closed yet
 _GRACE_SECS = 2.0  # lets the chief's own time-out, which says more, arrive first
@@ -40,6 +43,7 @@ def join(
     address: str,
     timeout_secs: float,
     encryption: Encryption | None = None,
+    secret: bytes = b"",
 ) -> dict[int, Peer]:
     """Meets the other processes; returns when all have joined.
 
@@ -49,6 +53,7 @@ def join(
       address: "host:port" at which the chief listens.
       timeout_secs: how long to wait.
       encryption: of all connections; every process must have a certificate for its host.
+      secret: that all processes share; see `run_secret`.
 
     Returns:
       Connections by rank: the chief gets one to each other process, the others one to the chief.
@@ -57,8 +62,8 @@ def join(
       MembershipError: names the processes that did not join, were refused or cannot be reached.
     """
     if rank == 0:
-        return receive_all(listen(*split_address(address)), hosts, timeout_secs, encryption)
-    return reach_chief([address], hosts, rank, timeout_secs, encryption)
+        return receive_all(listen(*split_address(address)), hosts, timeout_secs, encryption, secret)
+    return reach_chief([address], hosts, rank, timeout_secs, encryption, secret)
 
 
 def receive_all(
@@ -66,9 +71,10 @@ def receive_all(
     hosts: Sequence[str],
     timeout_secs: float,
     encryption: Encryption | None = None,
+    secret: bytes = b"",
 ) -> dict[int, Peer]:
     """Does the chief's part of `join` and closes the listener."""
-    with listener, _Reception(listener, hosts, encryption) as reception:
+    with listener, _Reception(listener, hosts, encryption, secret) as reception:
         deadline = time.monotonic() + timeout_secs
         while reception.absent():
             reception.serve(max(0.0, deadline - time.monotonic()))
@@ -89,6 +95,7 @@ def reach_chief(
     rank: int,
     timeout_secs: float,
     encryption: Encryption | None = None,
+    secret: bytes = b"",
 ) -> dict[int, Peer]:
     """Does the others' part of `join`; tries several addresses of the chief."""
     deadline = time.monotonic() + timeout_secs
@@ -100,7 +107,7 @@ def reach_chief(
                 if encryption and (why := called.objection(encryption, hosts[0])):
                     called.close()
                     raise EncryptionError(why)
-                return {0: _introduce(called, address, hosts, rank, timeout_secs)}
+                return {0: _introduce(called, address, hosts, rank, timeout_secs, secret)}
             except EncryptionError as error:
                 raise MembershipError(f"{chief}: {error}") from None
             except OSError as error:
@@ -116,8 +123,12 @@ def reach_chief(
         time.sleep(_RETRY_SECS)
 
 
-def share_token(peers: Mapping[int, Peer], rank: int, timeout_secs: float) -> bytes:
-    """Returns a secret that the chief draws and hands to the others, right after `join`.
+def share_token(
+    peers: Mapping[int, Peer], rank: int, timeout_secs: float, secret: bytes = b""
+) -> bytes:
+    """Returns a token that the chief draws and hands to the others, right after `join`.
+
+    With a secret it cannot be made from what is sent alone.
 
     Raises:
       MembershipError: the chief left.
@@ -126,14 +137,15 @@ def share_token(peers: Mapping[int, Peer], rank: int, timeout_secs: float) -> by
         token = secrets.token_bytes(_TOKEN_BYTES)
         for peer in peers.values():
             peer.send({"token": token.hex()})
-        return token
+        return run_secret.proof(secret, _TOKEN, token) if secret else token
     chief = peers[0]
     chief.wait_at_most(timeout_secs + _GRACE_SECS)
     message = chief.receive() or {}
     chief.trust()
     if "token" not in message:
         raise MembershipError("worker 0, the chief, left when all workers had joined")
-    return bytes.fromhex(message["token"])
+    token = bytes.fromhex(message["token"])
+    return run_secret.proof(secret, _TOKEN, token) if secret else token
 
 
 def _call(address: str, timeout_secs: float, encryption: Encryption | None) -> Peer:
@@ -155,12 +167,11 @@ def _call(address: str, timeout_secs: float, encryption: Encryption | None) -> P
 
 
 def _introduce(
-    chief: Peer, address: str, hosts: Sequence[str], rank: int, timeout_secs: float
+    chief: Peer, address: str, hosts: Sequence[str], rank: int, timeout_secs: float, secret: bytes
 ) -> Peer:
     chief.wait_at_most(timeout_secs + _GRACE_SECS)
-    chief.send({"rank": rank, "hosts": list(hosts)})
     try:
-        answer = chief.receive()
+        answer = introduce(chief, {"rank": rank, "hosts": list(hosts)}, secret)
         if answer is None:
             answer = {"failed": chief.fault or f"{address}: it left or did not answer"}
         if "failed" in answer:
@@ -181,17 +192,23 @@ class _Reception:
     """
 
     def __init__(
-        self, listener: socket.socket, hosts: Sequence[str], encryption: Encryption | None
+        self,
+        listener: socket.socket,
+        hosts: Sequence[str],
+        encryption: Encryption | None,
+        secret: bytes,
     ) -> None:
         self.peers: dict[int, Peer] = {}
         self._hosts = hosts
         self._listener = listener
         self._encryption = encryption
+        self._shows_secret = bool(secret)
+        self._introductions = Introductions(secret)
         self._waiting: dict[Peer, None] = {}  # not admitted yet, the oldest first
         self._new: set[Peer] = set()  # of those, the ones that have sent nothing
         self._gone: collections.deque[Peer] = collections.deque()
         self._refused: dict[int, str] = {}
-        self._fault = ""  # of the last connection that TLS refused
+        self._fault = ""  # of the last connection that was refused for what it has not shown
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ)
 
@@ -248,12 +265,13 @@ class _Reception:
             if peer in self._new and not self._secure(peer):
                 return
             alive = peer.fill()
-            hello = peer.next_message()
+            message = peer.next_message()
+            if message and peer.rank < 0:
+                self._admit(peer, message)
+                return
         except ForeignError:
-            alive, hello = False, None
-        if hello and peer.rank < 0:
-            self._admit(peer, hello)
-        elif not alive:
+            alive = False
+        if not alive:
             self._fault = peer.fault or self._fault
             self.peers.pop(peer.rank, None)  # it may join again
             self._send_away(peer)
@@ -274,30 +292,51 @@ class _Reception:
         self._send_away(peer)
         return False
 
-    def _admit(self, peer: Peer, hello: dict) -> None:
-        rank, hosts = hello.get("rank"), hello.get("hosts")
-        if type(rank) is not int or rank < 1 or not isinstance(hosts, list):
-            self._send_away(peer)
-        elif why := self._objection(rank, hosts) or self._doubt(peer, rank):
-            peer.send({"failed": why})
-            self._send_away(peer)
+    def _admit(self, peer: Peer, message: dict) -> None:
+        try:
+            hello = self._introductions.hear(peer, message)
+        except UnprovenError as error:
+            self._fault = error.fault
+            self._refuse(peer, str(error))
+            return
+        if hello is None:  # it must answer first
+            return
+        rank = hello["rank"]
+        if why := self._objection(rank, hello["hosts"]) or self._doubt(peer, rank):
+            self._refuse(peer, why)
         else:
             peer.rank = rank
             self.peers[rank] = peer
             del self._waiting[peer]
             self._refused.pop(rank, None)
 
+    def _refuse(self, peer: Peer, why: str) -> None:
+        peer.send({"failed": why})
+        self._send_away(peer)
+
     def _objection(self, rank: int, hosts: list) -> str:
-        """Returns why this process cannot join; "" if it can."""
-        name, count = name_of(rank, self._hosts), len(self._hosts)
-        if text := _differing_hosts(list(self._hosts), hosts):
-            text = self._refused[rank] = f"{name} was refused: {text}"
+        """Returns why this process cannot join, as far as it may know; "" if it can."""
+        name, count, text = name_of(rank, self._hosts), len(self._hosts), ""
+        if differs := _differing_hosts(list(self._hosts), hosts):
+            text = self._note_other_hosts(rank, differs)
         elif rank >= count:
             text = f"{name} is not among the {count} hosts"
         elif rank in self.peers:
             text = f"{name} has already joined"
         rule = "all processes need the same list of hosts, and each its own index"
         return f"{text}: {rule}" if text else ""
+
+    def _note_other_hosts(self, rank: int, differs: str) -> str:
+        """Notes that a process has other hosts; returns what it may know of that."""
+        text = f"{name_of(rank, self._hosts)} was refused: {differs}"
+        is_new = rank < len(self._hosts) and rank not in self._refused
+        if rank < len(self._hosts):
+            self._refused[rank] = text
+        if self._encryption or self._shows_secret:  # it has shown that it belongs here
+            return text
+        if is_new:
+            print(f"{name_of(0, self._hosts)}: {text}", flush=True)
+        return f"worker {rank} was refused: its hosts differ from the chief's, whose log says where"
 
     def _doubt(self, peer: Peer, rank: int) -> str:
         """Returns why this process is not the one that it says; "" if it is, or without TLS."""
@@ -320,6 +359,7 @@ class _Reception:
         self._selector.unregister(peer)
         self._new.discard(peer)
         self._waiting.pop(peer, None)
+        self._introductions.forget(peer)
         peer.shut()
         self._gone.append(peer)
         if len(self._gone) > _MOST_GONE:

@@ -18,9 +18,12 @@ from terngrad.testing.meeting import TIMEOUT, assert_met, hosts_of
 from terngrad.testing.proxy import Kind, Proxy, plan
 from terngrad.testing.threads import in_threads
 
+SECRET = b"a secret of many characters"
 
-def joining(rank, address, hosts=None, timeout_secs=TIMEOUT):
-    return lambda: admission.join(hosts or hosts_of(2), rank, address, timeout_secs)
+
+def joining(rank, address, hosts=None, timeout_secs=TIMEOUT, secret=b""):
+    hosts = hosts or hosts_of(2)
+    return lambda: admission.join(hosts, rank, address, timeout_secs, secret=secret)
 
 
 def connected(address):
@@ -73,15 +76,89 @@ def test_law_10_an_index_that_is_taken_is_named():
 
 
 @pytest.mark.slow
-def test_law_10_a_process_with_other_hosts_is_refused_and_both_sides_say_why():
-    address = free_address()
-    results = in_threads(
-        joining(0, address, timeout_secs=5.0), joining(1, address, ["host0:2222", "other:2222"])
+@pytest.mark.parametrize("secret", [b"", SECRET])
+def test_law_10_a_process_with_other_hosts_is_refused_and_learns_why_if_it_may(secret, capfd):
+    address, others = free_address(), ["host0:2222", "other:2222"]
+    chief, other = map(
+        str,
+        in_threads(
+            joining(0, address, timeout_secs=5.0, secret=secret),
+            joining(1, address, others, secret=secret),
+        ),
     )
-    for text in map(str, results):
-        why = "its host 1 is other:2222, the chief's is host1:2222"
-        assert f"worker 1 (host1:2222) was refused: {why}" in text
-        assert "did not join" not in text
+    why = "its host 1 is other:2222, the chief's is host1:2222"
+    line = f"worker 1 (host1:2222) was refused: {why}"
+    assert line in chief and "did not join" not in chief
+    if secret:
+        assert line in other
+    else:  # anybody could ask
+        assert "worker 1 was refused: its hosts differ from the chief's, whose log says" in other
+        assert "host1" not in other
+        assert f"worker 0 (host0:2222): {line}\n" in capfd.readouterr().out
+
+
+def test_all_meet_who_share_a_secret_and_get_a_token_that_nobody_has_sent():
+    address, hosts, sent = free_address(), hosts_of(3), []
+    all_meet = (joining(rank, address, hosts, secret=SECRET) for rank in range(3))
+    found = in_threads(*all_meet)
+    assert_met(found)
+    found[0][1].send = lambda message, send=found[0][1].send: (sent.append(message), send(message))
+    share = lambda rank: lambda: admission.share_token(found[rank], rank, TIMEOUT, SECRET)
+    tokens = set(in_threads(*map(share, range(3))))
+    assert len(tokens) == 1
+    assert tokens != {bytes.fromhex(sent[0]["token"])}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("chief", "other", "fault", "why"),
+    [
+        (SECRET, b"", "it was started without the secret (TERNGRAD_SECRET) of", "was started with"),
+        (b"", SECRET, "it has a secret (TERNGRAD_SECRET), this process has", "without a secret"),
+        (SECRET, b"guess" * 4, "it has another secret", "it has another secret than this process"),
+    ],
+    ids=["missing", "unknown", "different"],
+)
+def test_law_10_a_process_without_the_secret_learns_nothing_else(chief, other, fault, why):
+    address = free_address()
+    first, second = map(
+        str,
+        in_threads(
+            joining(0, address, timeout_secs=5.0, secret=chief),
+            joining(1, address, ["host0:2222", "else:1"], secret=other),
+        ),
+    )
+    assert fault in first and "worker 1 (host1:2222) did not join within 5 s" in first
+    assert why in second and "host1" not in second
+
+
+def test_a_worker_gives_a_chief_without_the_secret_no_proof():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+
+        def pretend():
+            with listener.accept()[0] as caller:
+                caller.recv(1 << 16)
+                caller.sendall(b'{"nonce": "00", "proof": "00"}\n')
+                return caller.recv(1 << 16)
+
+        said, error = in_threads(pretend, joining(1, address, secret=SECRET))
+    assert said == b'{"proof": ""}\n'
+    assert "it has another secret" in str(error)
+
+
+@pytest.mark.slow
+def test_a_caller_that_returns_the_chiefs_own_proof_is_refused():
+    address = free_address()
+
+    def mirror():
+        with connected(address) as s, s.makefile("rb") as answers:
+            s.sendall(b'{"rank": 1, "hosts": ["host0:2222", "host1:2222"], "nonce": "00"}\n')
+            s.sendall(answers.readline())
+            return answers.readline()
+
+    _, answer = in_threads(joining(0, address, timeout_secs=5.0, secret=SECRET), mirror)
+    assert b"it has another secret" in answer
 
 
 def test_a_process_that_left_before_all_had_come_may_come_again():

@@ -2,8 +2,10 @@
 
 python -m terngrad.cluster.attended PROGRAM ARGUMENT...
 
-Lines of standard input are the numbers of signals for the command. Its end, as when the ssh that
-brought it is killed, asks the command to end, and kills it after some seconds.
+The first line of standard input is the secret of the training, see `run_secret`, which arguments
+would show to other users. The others are the numbers of signals for the command. The end of the
+input, as when the ssh that brought it is killed, asks the command to end, and kills it after some
+seconds.
 """
 
 from __future__ import annotations
@@ -16,13 +18,19 @@ import sys
 import threading
 from collections.abc import Sequence
 
+from terngrad.cluster import run_secret
+
 GRACE_SECS = 10.0
 
 
 def main(command: Sequence[str]) -> int:
     """Runs the command; returns its exit status."""
+    secret = sys.stdin.readline().strip()
+    environment = os.environ | ({run_secret.VARIABLE: secret} if secret else {})
     try:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, env=environment, start_new_session=True
+        )
     except OSError as error:
         print(f"{command[0]}: cannot be started: {error.strerror}", flush=True)
         return 127

@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import secrets
 import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from terngrad.cluster import run_secret
 from terngrad.cluster.addresses import listen
 from terngrad.cluster.admission import reach_chief, receive_all
 from terngrad.cluster.channel import Peer
@@ -57,12 +59,13 @@ def join(rank: int, gather: Gather, timeout_secs: float) -> tuple[list[str], dic
     """
     with _ending_after(timeout_secs, rank):
         hosts = gather(socket.gethostname())
+        drawn = gather(secrets.token_hex(run_secret.NONCE_BYTES))[0].encode()
         on_one_machine = len(set(gather(_network()))) == 1
         listener = None if rank else listen(_LOOPBACK if on_one_machine else "", 0)
         addresses = gather(_addresses_of(listener, on_one_machine) if listener else None)[0]
     if listener:
-        return hosts, receive_all(listener, hosts, timeout_secs)
-    return hosts, reach_chief(addresses, hosts, rank, timeout_secs)
+        return hosts, receive_all(listener, hosts, timeout_secs, secret=drawn)
+    return hosts, reach_chief(addresses, hosts, rank, timeout_secs, secret=drawn)
 
 
 @contextlib.contextmanager

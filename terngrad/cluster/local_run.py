@@ -1,6 +1,7 @@
 """Starts the processes of a cluster on this machine and waits for their end.
 
-Each line of their output begins with the process' label. The docstrings of the programs that use
+The processes share a secret, by which they know each other: see `run_secret`. Each line of their
+output begins with the process' label. The docstrings of the programs that use
 this, `inception.launch` and `terngrad.launch`, say what ends a run.
 """
 
@@ -23,6 +24,7 @@ import rich.console
 import rich.text
 
 from terngrad import allocator
+from terngrad.cluster import run_secret
 from terngrad.cluster.membership import LOST_STATUS
 from terngrad.cluster.restarts import MOST_IN_A_ROW, SHORT_SECS, Restarts
 from terngrad.cluster.tracebacks import without_stopped_imports
@@ -47,7 +49,7 @@ class Process:
       command: program and arguments.
       environment: variables to set in addition to those of this process.
       is_ps: whether it is a parameter server.
-      is_remote: whether signals for it are lines of its standard input, see `attended`.
+      is_remote: whether the secret and signals are lines of its standard input, see `attended`.
       pause_secs: before it is started.
       is_shown: whether all its lines are shown, and not only those of its standard error.
       log: file to which all its lines are added; "" = none.
@@ -167,6 +169,7 @@ class LocalRun:
         self.asked = False
         self._requests = requests
         self._output = output
+        self._secret = run_secret.of_run()
         self._members = members
         self._notice_secs = notice_secs
         self._relays = relays
@@ -218,7 +221,7 @@ class LocalRun:
         try:
             process = subprocess.Popen(
                 member.command,
-                env=allocator.with_huge_pages(os.environ) | dict(member.environment),
+                env=self._environment(member),
                 stdin=subprocess.PIPE if member.is_remote else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT if member.is_shown else subprocess.PIPE,
@@ -228,6 +231,8 @@ class LocalRun:
             )
         except OSError as error:
             raise StartError(f"cannot start {member.command[0]}: {error.strerror}") from None
+        if member.is_remote:
+            _write(process, self._secret)
         self._processes.append(process)
         self._labels[process] = member.label
         if member.is_ps:
@@ -239,6 +244,11 @@ class LocalRun:
             thread = threading.Thread(target=target, args=args, daemon=True)
             thread.start()
             self._threads.append(thread)
+
+    def _environment(self, member: Process) -> dict[str, str]:
+        # Other users cannot read it, as they can arguments.
+        secret = {run_secret.VARIABLE: self._secret}
+        return allocator.with_huge_pages(os.environ) | secret | dict(member.environment)
 
     def _show(self, member: Process, stream: IO[str], log: IO[str], is_shown: bool) -> None:
         label, colour = member.label, _COLOURS[member.index % len(_COLOURS)]
@@ -403,7 +413,11 @@ def _send(process: subprocess.Popen, number: int) -> None:
     """Sends a signal to a process, also if that runs on another machine."""
     if process.stdin is None:
         process.send_signal(number)
-        return
+    else:
+        _write(process, str(int(number)))
+
+
+def _write(process: subprocess.Popen, line: str) -> None:
     with contextlib.suppress(OSError):  # it has ended
-        process.stdin.write(f"{int(number)}\n")
+        process.stdin.write(f"{line}\n")
         process.stdin.flush()

@@ -38,19 +38,20 @@ class Meeting(NamedTuple):
     role: Role
     timeout_secs: float
     tls: Tls | None = None
+    secret: bytes = b""
 
 
 def _by_collective(meeting: Meeting) -> Group:
     """Meets the others at the chief's control port."""
-    role, timeout_secs, tls = meeting
+    role, timeout_secs, tls, secret = meeting
     hosts, rank, pulse, at_loss = role.worker_hosts, role.task_id, Pulse(), []
     try:
         transport = all_reduce.choose_transport(encrypts=tls is not None)
     except ValueError as error:
         raise ValueError(f"join: {error}") from None
     members = Members(tls) if tls else None
-    peers = admission.join(hosts, rank, _control_address(role), timeout_secs, members)
-    token = admission.share_token(peers, rank, timeout_secs)
+    peers = admission.join(hosts, rank, _control_address(role), timeout_secs, members, secret)
+    token = admission.share_token(peers, rank, timeout_secs, secret)
     doors = {i: host for i, host in enumerate(hosts) if i != rank}
     with contextlib.ExitStack() as stack:
         watched = watching(
@@ -108,10 +109,10 @@ def _by_launcher(
 
 def _by_parameter_servers(meeting: Meeting) -> Group:
     """Meets the others at the parameter servers."""
-    role, timeout_secs, tls = meeting
+    role, timeout_secs, tls, secret = meeting
     hosts, rank, pulse, at_loss = role.worker_hosts, role.task_id, Pulse(), []
-    rules = rules_of(role, timeout_secs)
-    client = Client(role.ps_hosts, hosts, rank, timeout_secs, tls, pulse, str(rules))
+    rules = str(rules_of(role, timeout_secs))
+    client = Client(role.ps_hosts, hosts, rank, timeout_secs, tls, pulse, rules, secret=secret)
     name = name_of(rank, hosts)
     end = functools.partial(_end, end_because_of_another, at_loss)
     ending = Ending(client, name, pulse, timeout_secs, end)

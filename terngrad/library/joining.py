@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import ParamSpec, TypeVar
 
+from terngrad.cluster import run_secret
 from terngrad.cluster.addresses import is_loopback
 from terngrad.cluster.channel import MembershipError, split_address
 from terngrad.cluster.managed import launch
@@ -125,9 +126,10 @@ def join(
     if chosen not in engines.LAUNCHED:
         role = role if tls or allow_insecure_network else _at_loopback(role)
         _check_security(role, tls, allow_insecure_network)
+    secret = run_secret.shared()
     if role.job_name == "ps":
-        serving.serve(role, tls, timeout_secs, is_open=allow_insecure_network)
-    group = ENGINES[chosen](engines.Meeting(role, timeout_secs, tls))
+        serving.serve(role, tls, timeout_secs, secret, is_open=allow_insecure_network)
+    group = ENGINES[chosen](engines.Meeting(role, timeout_secs, tls, secret))
     _joined.append(group)
     return group
 

@@ -20,13 +20,16 @@ from terngrad.service.security import Tls
 from terngrad.training import runtime
 
 
-def serve(role: Role, tls: Tls | None, timeout_secs: float, *, is_open: bool) -> NoReturn:
+def serve(
+    role: Role, tls: Tls | None, timeout_secs: float, secret: bytes, *, is_open: bool
+) -> NoReturn:
     """Adds what the workers send until they are done, then ends this process.
 
     Args:
       role: of this process.
       tls: its certificates.
       timeout_secs: see `joining.join`; the workers need the same.
+      secret: that the workers must have, too; b"" = none.
       is_open: whether other machines may connect without certificates.
 
     Raises:
@@ -39,7 +42,7 @@ def serve(role: Role, tls: Tls | None, timeout_secs: float, *, is_open: bool) ->
     rules = rules_of(role, timeout_secs)
     reduction = Reduction(runtime.kernels().kernels)
     most_bytes = memory.most_held() // len(here)
-    server = Server(role.task_id, hosts, workers, reduction, rules, tls, _say, most_bytes)
+    server = Server(role.task_id, hosts, workers, reduction, rules, tls, _say, most_bytes, secret)
     name = ps_name(role.task_id, hosts)
     for number in (signal.SIGTERM, signal.SIGINT):
         # In a thread: this one may hold the lock that `stop` needs.

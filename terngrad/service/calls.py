@@ -8,7 +8,9 @@ from collections.abc import Sequence
 
 import grpc
 
+from terngrad.cluster import run_secret
 from terngrad.cluster.channel import MembershipError
+from terngrad.service import proofs
 from terngrad.service.messages import SERVICE, Hello
 from terngrad.service.security import Tls
 from terngrad.service.streams import UNKEPT, WELCOME, Outbox, channel_options, identity, metadata
@@ -20,6 +22,8 @@ _FATAL = (
     grpc.StatusCode.UNAUTHENTICATED,
     grpc.StatusCode.PERMISSION_DENIED,
 )
+
+_MUTE = "it accepts connections but does not answer"
 
 # Why a stream ended, by status code; with other codes the ps is lost.
 _ENDINGS = {
@@ -102,7 +106,11 @@ class Search:
 
 
 def try_stream(
-    channel: grpc.Channel, method: str, introduction: Hello, timeout_secs: float
+    channel: grpc.Channel,
+    method: str,
+    introduction: Hello,
+    timeout_secs: float,
+    secret: bytes = b"",
 ) -> tuple[grpc.Call, Outbox]:
     """Makes one attempt to open a stream; see `open_stream`.
 
@@ -110,6 +118,8 @@ def try_stream(
       AwayError: the ps cannot be reached now, or does not answer in time.
       RefusedError: the ps refuses this worker; the message says why.
     """
+    if secret:
+        introduction = _proven(channel, introduction, timeout_secs, secret)
     outbox = Outbox()
     make = channel.stream_stream(f"/{SERVICE}/{method}", identity, identity)
     call = make(iter(outbox), metadata=metadata(introduction))
@@ -125,16 +135,45 @@ def try_stream(
         return call, outbox
     outbox.close()
     if call.code() is grpc.StatusCode.CANCELLED:
-        raise AwayError("it accepts connections but does not answer")
+        raise AwayError(_MUTE)
     if call.code() in _FATAL:
         raise RefusedError(why_ended(call, ps_name(introduction.ps, introduction.ps_hosts)))
     raise AwayError(_details(call))
 
 
+def _proven(
+    channel: grpc.Channel, introduction: Hello, timeout_secs: float, secret: bytes
+) -> Hello:
+    """Returns the introduction with a proof of the secret, for one stream."""
+    name = ps_name(introduction.ps, introduction.ps_hosts)
+    ask, asked = channel.unary_unary(f"/{SERVICE}/Prove", identity, identity), proofs.request()
+    try:
+        answer = ask(asked.SerializeToString(), timeout=timeout_secs)
+    except grpc.RpcError as error:
+        if error.code() in _FATAL:
+            raise RefusedError(why_ended(error, name)) from None
+        is_mute = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        raise AwayError(_MUTE if is_mute else _details(error)) from None
+    if (found := proofs.proven(introduction, secret, asked, answer)) is None:
+        raise RefusedError(f"{name}: {run_secret.DIFFERENT}")
+    return found
+
+
 def open_stream(
-    channel: grpc.Channel, method: str, introduction: Hello, timeout_secs: float
+    channel: grpc.Channel,
+    method: str,
+    introduction: Hello,
+    timeout_secs: float,
+    secret: bytes = b"",
 ) -> tuple[grpc.Call, Outbox]:
     """Opens a stream; waits for a ps that does not listen yet.
+
+    Args:
+      channel: to the ps.
+      method: of the service.
+      introduction: of this worker.
+      timeout_secs: how long to wait.
+      secret: that the ps must show, and this worker shows; b"" = none.
 
     Returns:
       The messages from the ps, and the outbox for messages to it.
@@ -146,7 +185,7 @@ def open_stream(
     search = Search(ps_name(introduction.ps, introduction.ps_hosts), timeout_secs)
     while True:
         try:
-            return try_stream(channel, method, introduction, search.left_secs)
+            return try_stream(channel, method, introduction, search.left_secs, secret)
         except AwayError as error:
             pause_secs = search.pause_secs(error)
         time.sleep(pause_secs)

@@ -15,6 +15,7 @@ from terngrad.service import descriptors
 from terngrad.service.doorkeeper import Doorkeeper
 from terngrad.service.log_limiter import LogLimiter
 from terngrad.service.messages import HELLO_KEY, SERVICE, VERSION, Hello
+from terngrad.service.proofs import Proofs
 from terngrad.service.security import Tls, Withdrawn, certificate_of
 from terngrad.service.streams import identity, server_options
 
@@ -38,13 +39,16 @@ class Gate:
         log: LogLimiter,
         tls: Tls | None = None,
         rules: str = "",
+        secret: bytes = b"",
     ) -> None:
-        """Guards the ps with index `ps`; workers must have the same hosts and rules.
+        """Guards the ps with index `ps`; workers must have the same hosts, rules and secret.
 
         Raises:
           OSError, ValueError: see `Withdrawn`.
         """
         self._rules = rules
+        self._proofs = Proofs(ps, secret)
+        self._tells = bool(tls or secret)  # callers have shown that they belong here
         self._ps, self._ps_hosts, self._worker_hosts = ps, ps_hosts, worker_hosts
         self._log, self._doorkeeper = log, Doorkeeper(log, len(worker_hosts))
         self._withdrawn = Withdrawn(tls.deny if tls else "")
@@ -59,6 +63,10 @@ class Gate:
         """Ends the watch."""
         self._doorkeeper.close()
 
+    def prove(self, message: bytes, context: grpc.ServicerContext) -> bytes:
+        """See `Proofs`."""
+        return self._proofs.prove(message, context)
+
     def admit(self, context: grpc.ServicerContext) -> int:
         """Returns the worker that opened a stream; refuses the stream if its hello is invalid."""
         said = dict(context.invocation_metadata()).get(HELLO_KEY, b"")
@@ -66,9 +74,11 @@ class Gate:
             hello = Hello.FromString(said)
         except (DecodeError, TypeError):
             hello = Hello()
-        if objection := self._objection(hello) or self._objection_to_certificate(hello, context):
-            code = grpc.StatusCode.FAILED_PRECONDITION
-            context.abort(code, self.complain(context, objection, "strangers"))
+        objection, short = self._objection(hello)
+        if objection := objection or self._objection_to_certificate(hello, context):
+            why = self.complain(context, objection, "strangers")
+            is_short = short and not self._tells
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, short if is_short else why)
         self._doorkeeper.admit(context.peer())
         return hello.worker
 
@@ -103,23 +113,27 @@ class Gate:
         why = f"{name_of(worker, self._worker_hosts)} has already joined"
         self.refuse(context, why, grpc.StatusCode.ALREADY_EXISTS)
 
-    def _objection(self, hello: Hello) -> str:
+    def _objection(self, hello: Hello) -> tuple[str, str]:
+        """Returns why a caller is refused, and what anybody may know of that if it tells less."""
         if not hello.version:
-            return "it did not introduce itself"
+            return "it did not introduce itself", ""
         if hello.version != VERSION:
-            return f"its version is {hello.version}; allowed is {VERSION}"
+            return f"its version is {hello.version}; allowed is {VERSION}", ""
+        if why := self._proofs.objection(hello):
+            return why, ""
         own = (("ps", self._ps_hosts), ("worker", self._worker_hosts))
         for name, hosts in own:
             theirs = list(hello.ps_hosts if name == "ps" else hello.worker_hosts)
             if theirs != list(hosts):
-                return f"its {name} hosts are {theirs}; this ps has {list(hosts)}"
+                why = f"its {name} hosts are {theirs}; this ps has {list(hosts)}"
+                return why, _differ(f"{name} hosts")
         if hello.ps != self._ps:
-            return f"it wants to join ps {hello.ps}; this is ps {self._ps}"
+            return f"it wants to join ps {hello.ps}; this is ps {self._ps}", ""
         if self._rules and hello.rules not in ("", self._rules):
-            return f"its flags are {hello.rules}; this ps has {self._rules}"
+            return f"its flags are {hello.rules}; this ps has {self._rules}", _differ("flags")
         if hello.worker >= (workers := len(self._worker_hosts)):
-            return f"its worker index is {hello.worker}; allowed are 0 to {workers - 1}"
-        return ""
+            return f"its worker index is {hello.worker}; allowed are 0 to {workers - 1}", ""
+        return "", ""
 
     def _objection_to_certificate(self, hello: Hello, context: grpc.ServicerContext) -> str:
         """Says why a caller may not come as the worker that it says it is, without TLS nothing."""
@@ -152,6 +166,10 @@ class Gate:
         for context, serial in ended.items():
             self.complain(context, _withdrawn(serial))
             context.cancel()
+
+
+def _differ(what: str) -> str:
+    return f"its {what} differ from those of this ps, whose log says how"
 
 
 def _withdrawn(serial: int) -> str:
@@ -197,6 +215,8 @@ class Listener:
         )
         make = grpc.stream_stream_rpc_method_handler
         handlers = {name: make(method, identity, identity) for name, method in methods.items()}
+        make = grpc.unary_unary_rpc_method_handler
+        handlers["Prove"] = make(gate.prove, identity, identity)
         self._server.add_generic_rpc_handlers(
             [grpc.method_handlers_generic_handler(SERVICE, handlers)]
         )

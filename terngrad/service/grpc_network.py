@@ -32,9 +32,10 @@ class GrpcNetwork:
         timeout_secs: float,
         tls: Tls | None = None,
         rules: str = "",
+        secret: bytes = b"",
     ) -> None:
         """Sends nothing yet; see `Client` for the arguments."""
-        self._timeout_secs, self._ps_hosts = timeout_secs, ps_hosts
+        self._timeout_secs, self._ps_hosts, self._secret = timeout_secs, ps_hosts, secret
         # Whether a certificate is withdrawn, the ps alone looks, as for the streams.
         self._members = Members(dataclasses.replace(tls, deny="")) if tls else None
         self._closed_ports: set[tuple[int, int]] = set()  # of ps, that cannot be reached now
@@ -48,7 +49,14 @@ class GrpcNetwork:
         channel, introduction = self._channels[ps], self._introductions[ps]
         connect = functools.partial(self._connect, ps)
         return GrpcLink(
-            channel, method, introduction, self._timeout_secs, events, connect, waits=waits
+            channel,
+            method,
+            introduction,
+            self._timeout_secs,
+            events,
+            connect,
+            waits=waits,
+            secret=self._secret,
         )
 
     def _connect(self, ps: int, call: MovableCall) -> None:

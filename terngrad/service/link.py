@@ -31,6 +31,7 @@ class GrpcLink:
         connect: Callable[[MovableCall], None] = lambda call: None,
         *,
         waits: bool = True,
+        secret: bytes = b"",
     ) -> None:
         """Opens the first stream; waits for a ps that does not listen yet.
 
@@ -42,11 +43,12 @@ class GrpcLink:
           events: calls to the user of this link.
           connect: moves a new stream to the data connection that its ps has offered, if it can.
           waits: see `Network.open`.
+          secret: see `open_stream`.
 
         Raises:
           MembershipError: the ps refuses this worker, or cannot be reached in time.
         """
-        self._open_stream = lambda: open_stream(channel, method, introduction, timeout_secs)
+        self._open_stream = lambda: open_stream(channel, method, introduction, timeout_secs, secret)
         self._connect = connect
         self._name = ps_name(introduction.ps, introduction.ps_hosts)
         self._timeout_secs = timeout_secs

@@ -37,6 +37,7 @@ def _make_classes() -> Mapping[str, Any]:
 
 _classes = _make_classes()
 Hello = _classes["terngrad.Hello"]
+Proof = _classes["terngrad.Proof"]
 Header = _classes["terngrad.Header"]
 Frame = _classes["terngrad.Frame"]
 Report = _classes["terngrad.Report"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping
 
-from terngrad.cluster import admission
+from terngrad.cluster import admission, run_secret
 from terngrad.cluster.addresses import is_loopback_address
 from terngrad.cluster.channel import MembershipError, Peer
 from terngrad.cluster.managed.role import ManagedError, Role, ranked, whole_number
@@ -34,8 +34,9 @@ def role(environment: Mapping[str, str], ps_tasks: int, timeout_secs: float) -> 
     own, control = free_ports(2)
     mine = {"host": _own_host(master), "port": own, "control": control}
     try:
-        places = _gathered(rank, size, f"{_written(master)}:{meeting}", mine, timeout_secs)
-    except MembershipError as error:
+        secret = run_secret.shared(environment)
+        places = _gathered(rank, size, f"{_written(master)}:{meeting}", mine, timeout_secs, secret)
+    except ValueError as error:
         raise ManagedError(f"{_SOURCE}: {error}") from None
     hosts = [
         _written(master if is_loopback_address(place["host"]) else place["host"])
@@ -45,9 +46,11 @@ def role(environment: Mapping[str, str], ps_tasks: int, timeout_secs: float) -> 
     return ranked(_SOURCE, rank, addresses, ps_tasks, places[0]["control"])
 
 
-def _gathered(rank: int, size: int, address: str, mine: dict, timeout_secs: float) -> list[dict]:
+def _gathered(
+    rank: int, size: int, address: str, mine: dict, timeout_secs: float, secret: bytes
+) -> list[dict]:
     """What each process says, in the order of their ranks."""
-    peers = admission.join([_SOURCE] * size, rank, address, timeout_secs)
+    peers = admission.join([_SOURCE] * size, rank, address, timeout_secs, secret=secret)
     try:
         if rank:
             peers[0].send(mine)

@@ -43,6 +43,7 @@ class Server:
         tls: Tls | None = None,
         tell: Callable[[str], None] = print,
         most_bytes: int = 1 << 62,
+        secret: bytes = b"",
     ) -> None:
         """Does not listen yet.
 
@@ -55,10 +56,11 @@ class Server:
           tls: certificates; None = plain text, and any process may connect.
           tell: writes a line to the log.
           most_bytes: see `Aggregator`.
+          secret: that workers must have, too; b"" = none.
         """
         self._ps = ps
         self._log = LogLimiter(tell)
-        self._gate = Gate(ps, ps_hosts, worker_hosts, self._log, tls, str(rules))
+        self._gate = Gate(ps, ps_hosts, worker_hosts, self._log, tls, str(rules), secret)
         self._admit, self._refuse = self._gate.admit, self._gate.refuse
         self._service = Service(
             ps, worker_hosts, arithmetic, rules, len(ps_hosts), self._log, most_bytes

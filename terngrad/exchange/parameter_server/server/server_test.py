@@ -567,13 +567,13 @@ def test_law_10_a_port_that_is_taken_is_named():
     ("hello", "text"),
     [
         (lambda host: None, "it did not introduce itself"),
-        (lambda host: os.urandom(200), "it did not introduce itself|its version|its ps hosts"),
+        (lambda host: os.urandom(200), "it did not introduce itself|its version|this process with"),
         (lambda host: hello_of(host, version=9), "its version is 9; allowed is 7"),
         (lambda host: hello_of(host, worker=2), "its worker index is 2; allowed are 0 to 1"),
         (lambda host: hello_of(host, worker=1 << 31), "its worker index is 2147483648; allowed"),
         (lambda host: hello_of(host, ps=1), "it wants to join ps 1; this is ps 0"),
-        (lambda host: hello_of(host, worker_hosts=["x:1"]), r"its worker hosts are \['x:1'\]; th"),
-        (lambda host: hello_of("x:1"), r"its ps hosts are \['x:1'\]; this ps has \["),
+        (lambda host: hello_of(host, worker_hosts=["x:1"]), "^its worker hosts differ from"),
+        (lambda host: hello_of("x:1"), "^its ps hosts differ from those of this ps, whose log"),
         (hello_of, r"worker 1 \(two:2\) has already joined"),
     ],
     ids=["nothing", "noise", "version", "worker", "huge", "ps", "workers", "hosts", "second"],
@@ -590,6 +590,17 @@ def test_a_stranger_gets_the_reason_is_logged_once_and_disturbs_no_worker(
         assert_it_works(clients)
     said = capfd.readouterr().out.splitlines()
     assert [line.partition(" ")[0] for line in said if "Refused" in line] == ["Refused", "Left"]
+
+
+def test_what_differs_stands_in_the_log_and_is_told_to_nobody_who_may_be_a_stranger(capfd):
+    with serving() as (_, (host,)):
+        _, details = stranger(host, hello_of("x:1"))
+        assert host not in details and "x:1" not in details
+        _, details = stranger(host, hello_of(host, rules="fewer"))
+        assert details == "its flags differ from those of this ps, whose log says how"
+    said = capfd.readouterr().out
+    assert f"its ps hosts are ['x:1']; this ps has ['{host}']" in said
+    assert "its flags are fewer; this ps has num_replicas_to_aggregate=2" in said
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,7 @@ class Client:
         network: Network | None = None,
         *,
         elastic: bool = False,
+        secret: bytes = b"",
     ) -> None:
         """Connects to all ps; waits for those that start later, if elastic for ps 0 only.
 
@@ -65,6 +66,7 @@ class Client:
           rules: text of the `Rules` that this worker expects; "" = any.
           network: opens the streams; None = gRPC.
           elastic: whether the training goes on without a lost ps.
+          secret: that the ps must have, too; b"" = none.
 
         Raises:
           MembershipError: names a ps that cannot be reached or refuses this worker.
@@ -77,7 +79,7 @@ class Client:
         self._on_failure: Callable[[str], None] = lambda text: None
         self._over = False
         self._network = network or GrpcNetwork(
-            ps_hosts, worker_hosts, rank, timeout_secs, tls, rules
+            ps_hosts, worker_hosts, rank, timeout_secs, tls, rules, secret
         )
         self._stop_beats: Callable[[], None] = lambda: None
         self._links: list[Link] = []
