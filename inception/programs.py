@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from absl import flags as absl_flags
 
@@ -40,21 +40,23 @@ def train_distributed(
     """Runs one worker, or ps, of a training on a data set; see `app.run`."""
 
     def main(values: absl_flags.FlagValues) -> None:
-        config = command_line.train_config(values, dataset_name)
         cluster = command_line.cluster_config(values, os.environ)
-        checks.tell_inert(cluster.inert_flags, values)
         if cluster.job_name == "ps":
             reading.wait_for_frames()  # before the first import of grpc, which follows
         if cluster.ps_hosts:
-            # Errors here are seconds earlier than after TensorFlow is loaded.
-            from inception.cluster import network
+            compiled.descriptor()  # without it nobody can be told anything
+        with _told_to_others(cluster):
+            config = command_line.train_config(values, dataset_name)
+            checks.tell_inert(cluster.inert_flags, values)
+            if cluster.ps_hosts:
+                # Errors here are seconds earlier than after TensorFlow is loaded.
+                from inception.cluster import network
 
-            compiled.descriptor()
-            network.security(cluster)
+                network.security(cluster)
+            large_batches = table.read(LargeBatch, values)
         if cluster.job_name == "ps":
             serve(config, cluster)
             return
-        large_batches = table.read(LargeBatch, values)
         checks.tell_inert(large_batch.inert_flags(large_batches), values)
         run = run_worker if cluster.cross_replica_sync else run_asynchronous_worker
         run(config, large_batches, cluster)
@@ -68,16 +70,29 @@ def train_distributed(
     app.run(main, define, argv, description=description, log_level="3")
 
 
+@contextlib.contextmanager
+def _told_to_others(cluster: ClusterConfig) -> Iterator[None]:
+    """Tells the other workers if the block fails, in which this one has not joined them yet."""
+    try:
+        yield
+    except BaseException as error:
+        from inception.cluster import failures  # loads grpc
+
+        failures.tell(cluster, error)
+        raise
+
+
 def run_worker(
     config: TrainConfig, large_batches: LargeBatch | None, cluster: ClusterConfig
 ) -> None:
     """Trains as one of several workers; without `large_batches` at the config's own rates."""
     config = dataclasses.replace(config, save_interval_secs=cluster.save_interval_secs)
-    _refuse(config, cluster)
-    with app.quiet_import():
-        from inception.cluster.join import joined
-        from inception.training import preparation, settings, train
-        from inception.training.shortage import naming_shortage
+    with _told_to_others(cluster):
+        _refuse(config, cluster)
+        with app.quiet_import():
+            from inception.cluster.join import joined
+            from inception.training import preparation, settings, train
+            from inception.training.shortage import naming_shortage
     with joined(cluster) as workers, naming_shortage():
         if large_batches:
             config = large_batch.apply(config, large_batches, workers.batches_per_step)
@@ -92,12 +107,13 @@ def run_asynchronous_worker(
     config: TrainConfig, large_batches: LargeBatch, cluster: ClusterConfig
 ) -> None:
     """Trains as one of several workers that do not wait for each other."""
-    checks.refuse_what_needs_all_workers(config)
     config = dataclasses.replace(config, save_interval_secs=cluster.save_interval_secs)
-    _refuse(config, cluster)
-    with app.quiet_import():
-        from inception.training import asynchronous
-        from inception.training.shortage import naming_shortage
+    with _told_to_others(cluster):
+        checks.refuse_what_needs_all_workers(config)
+        _refuse(config, cluster)
+        with app.quiet_import():
+            from inception.training import asynchronous
+            from inception.training.shortage import naming_shortage
     with naming_shortage():
         # An update comes from the batch of one worker, however many there are.
         asynchronous.train(large_batch.apply(config, large_batches, 1), cluster)

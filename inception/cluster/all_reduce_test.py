@@ -79,7 +79,7 @@ def test_law_10_a_worker_without_the_right_certificate_is_refused(tmp_path, kind
 @pytest.mark.slow
 def test_law_10_a_transport_that_does_not_exist_or_cannot_encrypt_is_named(tmp_path):
     _, flags = flags_of(tmp_path, batch_size=2)
-    flags += members.worker_flags(2)[0]
+    flags += [*members.worker_flags(2)[0], "--worker_timeout_secs=1"]  # the other never comes
     assert "TERNGRAD_TRANSPORT is 'udp'; allowed are sockets and tensorflow" in refusal(
         *flags, TERNGRAD_TRANSPORT="udp"
     )

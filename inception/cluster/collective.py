@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+from inception.cluster import failures
 from inception.cluster.network import security
 from inception.cluster.watch import watching
 from inception.cluster.workers import Workers
@@ -21,9 +22,10 @@ from terngrad.service.members import Members
 def joined(cluster: ClusterConfig) -> Iterator[Workers]:
     """See `join.joined`."""
     hosts, rank, timeout_secs = cluster.worker_hosts, cluster.task_id, cluster.worker_timeout_secs
-    tls = security(cluster)
-    transport = all_reduce.choose_transport(encrypts=tls is not None and len(hosts) > 1)
-    members, secret = Members(tls) if tls else None, run_secret.shared()
+    with failures.told_to_others(cluster):
+        tls = security(cluster)
+        transport = all_reduce.choose_transport(encrypts=tls is not None and len(hosts) > 1)
+        members, secret = Members(tls) if tls else None, run_secret.shared()
     print(f"Worker hosts are: {list(hosts)}", flush=True)
     try:
         peers = admission.join(hosts, rank, cluster.control_address, timeout_secs, members, secret)

@@ -84,6 +84,8 @@ class HoldingPs(Ps):
 
     def tell_end(self, signals: Sequence[signal.Signals]) -> None:
         """See base class."""
+        if why := self._server.seats.failure:
+            raise ValueError(f"{self._name} ends: worker 0 failed: {why}")
         at = f"at step {self._server.store.version}"
         if signals and self._left:
             print(f"{signals[0].name}: {self._name} left {self._left} workers {at}.", flush=True)

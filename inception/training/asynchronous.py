@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Sequence
 
+from inception.cluster import failures
 from inception.cluster.network import security, tell_hosts
 from inception.cluster.workers import Workers
 from inception.flags.cluster import ClusterConfig
@@ -43,7 +44,8 @@ def train(config: TrainConfig, cluster: ClusterConfig) -> None:
     tls = security(cluster)
     hosts = cluster.worker_hosts
     workers = Workers(cluster.task_id, len(hosts), cluster.split_data, aggregated=1)
-    ready = prepare(config, workers, cluster)
+    with failures.told_to_others(cluster):
+        ready = prepare(config, workers, cluster)
     stop = StopRequest(stuck=lambda number, is_over: _hurry(client, is_over))
     with contextlib.ExitStack() as stack:
         if ready.lock:
@@ -52,7 +54,8 @@ def train(config: TrainConfig, cluster: ClusterConfig) -> None:
         stack.callback(client.close)
         chief = _chief(ready, client) if workers.is_chief else None
         if chief:
-            chief.begin_or_go_on(int(ready.training.step), ready.checkpoint)
+            with failures.told_to_others(cluster):
+                chief.begin_or_go_on(int(ready.training.step), ready.checkpoint)
         else:
             client.await_run()
         stack.enter_context(stop)

@@ -57,6 +57,9 @@ class Caller:
         for message in self._requests:
             call, first = split_frame(message, Call)
             self._count[0], self.seat.is_pushing = len(message), call.act == PUSH
+            if call.act == BYE and call.failed and not self.seat.incarnation:
+                self._seats.fail(worker, call.failed)
+                return
             if call.act != ENTER and not self.seat.incarnation:
                 raise CallError(f"act is {call.act} in the first call; allowed is {ENTER} (ENTER)")
             if call.act == BYE:

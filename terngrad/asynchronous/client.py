@@ -15,7 +15,7 @@ from terngrad.asynchronous.pulled import Pulled, check_bytes, read_pulled
 from terngrad.asynchronous.remote import RemotePs
 from terngrad.asynchronous.space import Shard
 from terngrad.asynchronous.status import RunStatus, status_in
-from terngrad.cluster.channel import MembershipError
+from terngrad.cluster.channel import MembershipError, name_of
 from terngrad.service.messages import Call, Reply
 from terngrad.service.security import Tls
 
@@ -58,7 +58,7 @@ class Client:
           secret: that the ps must have, too; b"" = none.
         """
         self._staleness: collections.deque[int] = collections.deque(maxlen=_MOST_UNTAKEN)
-        self._timeout_secs = timeout_secs
+        self._hosts, self._timeout_secs = worker_hosts, timeout_secs
         self._shards, self._pull_bits = shards, pull_bits
         self._tell, self._stopped = tell, stopped
         self._sequence = 0
@@ -109,7 +109,7 @@ class Client:
         """Waits until all ps hold the parameters of one run.
 
         Raises:
-          MembershipError: worker 0 did not begin a run in time.
+          MembershipError: worker 0 did not begin a run in time, or failed before it did.
         """
         deadline = time.monotonic() + self._timeout_secs
         while True:
@@ -200,7 +200,10 @@ class Client:
         self._threads.shutdown(wait=False)
 
     def _statuses(self) -> list[RunStatus]:
-        return [status_in(reply) for reply in self._on_all(lambda ps: self._servers[ps].enter())]
+        replies = self._on_all(lambda ps: self._servers[ps].enter())
+        if why := next((reply.failed for reply in replies if reply.failed), ""):
+            raise MembershipError(f"{name_of(0, self._hosts)} failed: {why}")
+        return [status_in(reply) for reply in replies]
 
     def _read(self, replies: Sequence[tuple[Reply, bytearray]]) -> Pulled:
         return read_pulled(replies, self._shards, self._pull_bits)

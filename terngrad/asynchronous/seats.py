@@ -16,6 +16,7 @@ from terngrad.asynchronous.status import RunStatus
 from terngrad.asynchronous.store import Pushed, Store
 from terngrad.service.figures import Figures
 from terngrad.service.gate import GRACE_SECS
+from terngrad.service.last_report import LONGEST_REASON
 from terngrad.service.messages import Call, Reply
 
 _LOOK_SECS = 0.5
@@ -50,6 +51,7 @@ class Seats:
     Attributes:
       store: the parameters.
       figures: counters of bytes and updates.
+      failure: why worker 0 has begun no run; "" = it has, or may still do it.
     """
 
     def __init__(
@@ -75,6 +77,8 @@ class Seats:
         self._parted: set[int] = set()
         self._end: Call | None = None  # the call by which worker 0 ended the run
         self._end_at, self._left_at = 0.0, time.monotonic()
+        self.failure = ""
+        self._have_come: set[int] = set()  # of a training that has not begun
 
     @property
     def present(self) -> list[int]:
@@ -85,6 +89,8 @@ class Seats:
     @property
     def why_over(self) -> str:
         """Why the run is over, in words."""
+        if self.failure:
+            return f"worker 0 failed: {self.failure}"
         end = self._end
         if end is None or end.done:
             return "the run is finished" if end else "all workers have been away for too long"
@@ -101,6 +107,9 @@ class Seats:
         """
         with self._changed:
             now = time.monotonic()
+            if self.failure:  # those that come later learn it, too
+                all_know = len(self._have_come) == self._workers and not self._seats
+                return all_know or now > self._end_at + self._timeout_secs
             empty_secs = 0.0 if self._seats else now - self._left_at
             if self._end is None:
                 is_done = self._done or self.store.is_finished
@@ -138,8 +147,9 @@ class Seats:
             if self._arriving.get(worker) is seat.context:
                 del self._arriving[worker]
             self._parted.discard(worker)
+            self._have_come.add(worker)
             if worker == 0:  # it is back, so the run has not ended
-                self._end = None
+                self._end, self.failure = None, ""
                 self.store.go_on()
         if there:
             there.context.cancel()
@@ -170,6 +180,14 @@ class Seats:
             if seat.worker == 0 and (call.done or call.stop):
                 self._end, self._end_at = call, time.monotonic()
                 self.store.end()
+
+    def fail(self, worker: int, why: str) -> None:
+        """Notes why worker 0 ends before it has begun or confirmed a run; others are not missed."""
+        with self._changed:
+            if worker == 0 and 0 not in self._seats and self.store.status.waits:
+                self.failure = " ".join(why[:LONGEST_REASON].split())
+                self._have_come.add(0)
+                self._end_at = time.monotonic()
 
     def hold_pushes(self, chief: Seat) -> None:
         """Makes pushes wait for the end of the run, unless worker 0 has left."""
@@ -203,6 +221,7 @@ class Seats:
             finished=status.finished,
             stopped=bool(end and end.stop),
             saved=bool(end and end.saved),
+            failed=self.failure,
             staleness=untold,
         )
 

@@ -11,8 +11,9 @@ import grpc
 import numpy as np
 import pytest
 
-from terngrad.asynchronous import framing
+from terngrad.asynchronous import early_failure, framing
 from terngrad.asynchronous.acts import BEGIN, BYE, ENTER, FETCH, MORE, PUSH, STATE
+from terngrad.asynchronous.client import Client
 from terngrad.asynchronous.framing import frames
 from terngrad.asynchronous.keeping import Keeping
 from terngrad.asynchronous.plan import MAX_ELEMENTS, Plan, PlanError
@@ -201,6 +202,47 @@ def test_an_asynchronous_ps_demands_the_secret(served):
         assert "this training was started with a secret, which this process lacks" in details
     finally:
         other.close()
+
+
+@pytest.fixture
+def empty(tmp_path):
+    """A ps without parameters, and its address."""
+    (host,) = free_addresses(1)
+    keeping = Keeping(str(tmp_path), 10)
+    make = lambda text: schedules.fixed(0.1)
+    store = Store(0, 1, WORKERS, ReferenceKernels(), make, keeping, print)
+    server = Server(0, [host], WORKERS, store, SECS)
+    server.start(host)
+    yield server, host
+    server.close()
+
+
+def test_law_10_why_the_chief_begins_no_run_is_told_to_the_others_and_ends_the_ps(empty):
+    server, host = empty
+    early_failure.tell([host], WORKERS, "--train_dir=/x: is not writable", SECS)
+    assert not server.wait(0.1)  # another worker may come
+    client = Client([host], WORKERS, 1, SECS, [None], 32, FACTS)
+    why = "--train_dir=/x: is not writable"
+    with pytest.raises(MembershipError, match=rf"^worker 0 \(one:1\) failed: {why}$"):
+        client.await_run()
+    client.close()
+    assert server.wait(SECS)
+    assert server.seats.why_over == f"worker 0 failed: {why}"
+
+
+def test_a_chief_that_comes_again_begins_its_run(empty):
+    server, host = empty
+    early_failure.tell([host], WORKERS, "why", SECS)
+    assert server.seats.failure == "why"
+    begin = [*frames(Call(act=BEGIN), PLAN.to_json().encode())]
+    assert told(empty, *entry(0), *begin, worker=0) == ""
+    assert not server.seats.failure
+
+
+def test_a_failing_newcomer_ends_no_run(served):
+    server, host = served
+    early_failure.tell([host], WORKERS, "why", SECS)
+    assert not server.seats.failure
 
 
 def test_a_message_longer_than_a_piece_is_not_even_read(served):

@@ -22,6 +22,7 @@ from terngrad.cluster.addresses import listen
 from terngrad.cluster.channel import (
     ForeignError,
     MembershipError,
+    OtherFailedError,
     Peer,
     name_of,
     split_address,
@@ -34,6 +35,7 @@ _CONNECT_SECS = 2.0
 _TOKEN, _TOKEN_BYTES = "token", 16
 _MOST_STRANGERS = 64  # connections that are not admitted, besides one for each process
 _MOST_GONE = 16  # refused connections that are not closed yet
+_LONGEST_REASON = 1000  # characters
 _GRACE_SECS = 2.0  # lets the chief's own time-out, which says more, arrive first
 
 
@@ -72,17 +74,21 @@ def receive_all(
     timeout_secs: float,
     encryption: Encryption | None = None,
     secret: bytes = b"",
+    failure: str = "",
 ) -> dict[int, Peer]:
-    """Does the chief's part of `join` and closes the listener."""
+    """Does the chief's part of `join` and closes the listener; see also `tell_failure`."""
     with listener, _Reception(listener, hosts, encryption, secret) as reception:
+        reception.fail(failure)
         deadline = time.monotonic() + timeout_secs
-        while reception.absent():
-            reception.serve(max(0.0, deadline - time.monotonic()))
-            if time.monotonic() >= deadline and reception.absent():
-                text = reception.complaint(timeout_secs)
-                for peer in reception.peers.values():
-                    peer.send({"failed": text})
-                raise MembershipError(text)
+        while reception.absent() and (left_secs := deadline - time.monotonic()) > 0:
+            reception.serve(left_secs)
+        if reception.failure:
+            raise OtherFailedError(reception.failure)
+        if reception.absent():
+            text = reception.complaint(timeout_secs)
+            for peer in reception.peers.values():
+                peer.send({"failed": text})
+            raise MembershipError(text)
         for peer in reception.peers.values():
             peer.trust()
             peer.send({"welcome": True})
@@ -96,8 +102,13 @@ def reach_chief(
     timeout_secs: float,
     encryption: Encryption | None = None,
     secret: bytes = b"",
+    failure: str = "",
 ) -> dict[int, Peer]:
-    """Does the others' part of `join`; tries several addresses of the chief."""
+    """Does the others' part of `join`; tries several addresses of the chief.
+
+    See also `tell_failure`.
+    """
+    hello = {"rank": rank, "hosts": list(hosts)} | ({"failed": failure} if failure else {})
     deadline = time.monotonic() + timeout_secs
     chief = name_of(0, hosts)
     while True:
@@ -107,7 +118,7 @@ def reach_chief(
                 if encryption and (why := called.objection(encryption, hosts[0])):
                     called.close()
                     raise EncryptionError(why)
-                return {0: _introduce(called, address, hosts, rank, timeout_secs, secret)}
+                return {0: _introduce(called, address, hosts, hello, timeout_secs, secret)}
             except EncryptionError as error:
                 raise MembershipError(f"{chief}: {error}") from None
             except OSError as error:
@@ -121,6 +132,36 @@ def reach_chief(
         if time.monotonic() > deadline:
             raise MembershipError(reason)
         time.sleep(_RETRY_SECS)
+
+
+def tell_failure(
+    hosts: Sequence[str],
+    rank: int,
+    address: str,
+    why: str,
+    timeout_secs: float,
+    encryption: Encryption | None = None,
+    secret: bytes = b"",
+) -> None:
+    """Tells the other processes why this one ends before it has joined them.
+
+    The chief, which they ask, stays until all have come; the others tell the chief.
+
+    Args:
+      hosts: see `join`.
+      rank: likewise.
+      address: likewise.
+      why: the reason; in messages it follows the name of this process.
+      timeout_secs: how long to try.
+      encryption: see `join`.
+      secret: likewise.
+    """
+    with contextlib.suppress(MembershipError, OSError):
+        if rank == 0:
+            listener, own = listen(*split_address(address)), f"{name_of(0, hosts)} failed: {why}"
+            receive_all(listener, hosts, timeout_secs, encryption, secret, own)
+        else:
+            reach_chief([address], hosts, rank, timeout_secs, encryption, secret, why)
 
 
 def share_token(
@@ -167,15 +208,17 @@ def _call(address: str, timeout_secs: float, encryption: Encryption | None) -> P
 
 
 def _introduce(
-    chief: Peer, address: str, hosts: Sequence[str], rank: int, timeout_secs: float, secret: bytes
+    chief: Peer, address: str, hosts: Sequence[str], hello: dict, timeout_secs: float, secret: bytes
 ) -> Peer:
     chief.wait_at_most(timeout_secs + _GRACE_SECS)
     try:
-        answer = introduce(chief, {"rank": rank, "hosts": list(hosts)}, secret)
+        answer = introduce(chief, hello, secret)
         if answer is None:
             answer = {"failed": chief.fault or f"{address}: it left or did not answer"}
-        if "failed" in answer:
-            raise MembershipError(f"{name_of(0, hosts)}: {answer['failed']}")
+        if why := answer.get("failed"):
+            if answer.get("ends_all"):
+                raise OtherFailedError(why)
+            raise MembershipError(f"{name_of(0, hosts)}: {why}")
         if "welcome" not in answer:
             raise ForeignError("the answer is neither a welcome nor an error")
     except ValueError:
@@ -208,6 +251,7 @@ class _Reception:
         self._new: set[Peer] = set()  # of those, the ones that have sent nothing
         self._gone: collections.deque[Peer] = collections.deque()
         self._refused: dict[int, str] = {}
+        self.failure = ""  # why the others, also those that come later, must end
         self._fault = ""  # of the last connection that was refused for what it has not shown
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ)
@@ -227,6 +271,14 @@ class _Reception:
 
     def absent(self) -> list[int]:
         return [rank for rank in range(1, len(self._hosts)) if rank not in self.peers]
+
+    def fail(self, text: str) -> None:
+        """Tells the others that they must end, and why; the first reason counts, "" is none."""
+        if self.failure or not text:
+            return
+        self.failure = text
+        for peer in self.peers.values():
+            peer.send({"failed": text, "ends_all": True})
 
     def complaint(self, timeout_secs: float) -> str:
         """Says why each absent process has not joined."""
@@ -273,7 +325,8 @@ class _Reception:
             alive = False
         if not alive:
             self._fault = peer.fault or self._fault
-            self.peers.pop(peer.rank, None)  # it may join again
+            if not self.failure:  # else it has been told
+                self.peers.pop(peer.rank, None)  # it may join again
             self._send_away(peer)
 
     def _secure(self, peer: Peer) -> bool:
@@ -309,6 +362,17 @@ class _Reception:
             self.peers[rank] = peer
             del self._waiting[peer]
             self._refused.pop(rank, None)
+            self._note_failure(peer, hello)
+
+    def _note_failure(self, peer: Peer, hello: dict) -> None:
+        """Tells a process that all must end, or the others that this one does."""
+        if self.failure:
+            peer.send({"failed": self.failure, "ends_all": True})
+        elif why := hello.get("failed"):
+            why = " ".join(str(why)[:_LONGEST_REASON].split())
+            self.fail(f"{name_of(peer.rank, self._hosts)} failed: {why}")
+            if absent := [name_of(rank, self._hosts) for rank in self.absent()]:
+                print(f"{self.failure}; {', '.join(absent)} will be told.", flush=True)
 
     def _refuse(self, peer: Peer, why: str) -> None:
         peer.send({"failed": why})
@@ -321,7 +385,7 @@ class _Reception:
             text = self._note_other_hosts(rank, differs)
         elif rank >= count:
             text = f"{name} is not among the {count} hosts"
-        elif rank in self.peers:
+        elif rank in self.peers and not self.failure:
             text = f"{name} has already joined"
         rule = "all processes need the same list of hosts, and each its own index"
         return f"{text}: {rule}" if text else ""

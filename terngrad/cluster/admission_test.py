@@ -12,7 +12,7 @@ import time
 import pytest
 
 from terngrad.cluster import admission
-from terngrad.cluster.channel import MembershipError, split_address
+from terngrad.cluster.channel import MembershipError, OtherFailedError, split_address
 from terngrad.testing.addresses import free_address, free_addresses
 from terngrad.testing.meeting import TIMEOUT, assert_met, hosts_of
 from terngrad.testing.proxy import Kind, Proxy, plan
@@ -159,6 +159,52 @@ def test_a_caller_that_returns_the_chiefs_own_proof_is_refused():
 
     _, answer = in_threads(joining(0, address, timeout_secs=5.0, secret=SECRET), mirror)
     assert b"it has another secret" in answer
+
+
+def failing(rank, address, hosts, secret=b"", timeout_secs=TIMEOUT):
+    why = "--train_dir=/x: is not writable"
+    return lambda: admission.tell_failure(hosts, rank, address, why, timeout_secs, secret=secret)
+
+
+@pytest.mark.parametrize("secret", [b"", SECRET])
+@pytest.mark.parametrize("first", [0, 1])
+def test_law_10_what_ends_a_process_before_it_has_joined_is_told_to_all(secret, first, capfd):
+    address, hosts = free_address(), hosts_of(3)
+    has_told = threading.Event()
+
+    def late():
+        assert has_told.wait(TIMEOUT)  # it comes when the other has been told
+        return joining(2, address, hosts, secret=secret)()
+
+    def early():
+        try:
+            return joining(1 - first, address, hosts, secret=secret)()
+        finally:
+            has_told.set()
+
+    fails = failing(first, address, hosts, secret)
+    start = time.monotonic()
+    if first:  # the chief waits for the late one, to tell it
+        has_told.set()
+    none, *errors = in_threads(fails, early, late)
+    assert none is None
+    assert time.monotonic() - start < TIMEOUT / 2
+    text = f"worker {first} (host{first}:2222) failed: --train_dir=/x: is not writable"
+    for error in errors:
+        assert isinstance(error, OtherFailedError)
+        assert str(error) == text
+
+
+def test_processes_that_all_fail_before_they_join_do_not_wait_for_each_other():
+    address, hosts = free_address(), hosts_of(3)
+    start = time.monotonic()
+    in_threads(*(failing(rank, address, hosts) for rank in range(3)))
+    assert time.monotonic() - start < TIMEOUT / 2
+
+
+def test_a_process_that_nobody_asks_ends_after_the_time_out():
+    failing(0, free_address(), hosts_of(2), timeout_secs=0.1)()
+    failing(1, free_address(), hosts_of(2), timeout_secs=0.1)()
 
 
 def test_a_process_that_left_before_all_had_come_may_come_again():

@@ -33,6 +33,10 @@ class SharedError(ValueError):
     """An error that all processes have at once: the text blames none, and the others name none."""
 
 
+class OtherFailedError(MembershipError):
+    """Another process failed before all had joined; the text names it, and says why."""
+
+
 class FinishedError(MembershipError):
     """The training is complete, so no process can join it any more."""
 

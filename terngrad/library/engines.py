@@ -17,18 +17,18 @@ from terngrad.cluster.membership import end_because_of_another, end_process, wit
 from terngrad.cluster.pulse import Pulse
 from terngrad.exchange import all_reduce, launchers
 from terngrad.exchange.operation_errors import OperationError
-from terngrad.exchange.parameter_server.coordination.situation import Rules
 from terngrad.exchange.parameter_server.exchange import ParameterServerConnection
 from terngrad.exchange.parameter_server.membership import Ending, agree
 from terngrad.exchange.parameter_server.worker.client import Client
 from terngrad.exchange.two_shot import Transport
 from terngrad.exchange.watching import watching
+from terngrad.library.failures import ending_if_told, told_to_others
 from terngrad.library.group import Group
+from terngrad.library.roles import control_address, rules_of
 from terngrad.service.members import Members
 from terngrad.service.security import Tls
 
 LAUNCHED = ("mpi", "horovod")  # engines whose launcher knows the processes
-_CONTROL_PORT_ABOVE = 1000  # of the chief's own port, unless an argument says otherwise
 _LOOK_SECS = 0.1
 
 
@@ -45,12 +45,14 @@ def _by_collective(meeting: Meeting) -> Group:
     """Meets the others at the chief's control port."""
     role, timeout_secs, tls, secret = meeting
     hosts, rank, pulse, at_loss = role.worker_hosts, role.task_id, Pulse(), []
-    try:
-        transport = all_reduce.choose_transport(encrypts=tls is not None)
-    except ValueError as error:
-        raise ValueError(f"join: {error}") from None
-    members = Members(tls) if tls else None
-    peers = admission.join(hosts, rank, _control_address(role), timeout_secs, members, secret)
+    with told_to_others(role, timeout_secs, tls, secret):
+        try:
+            transport = all_reduce.choose_transport(encrypts=tls is not None)
+        except ValueError as error:
+            raise ValueError(f"join: {error}") from None
+    members, address = Members(tls) if tls else None, control_address(role)
+    with ending_if_told(role):
+        peers = admission.join(hosts, rank, address, timeout_secs, members, secret)
     token = admission.share_token(peers, rank, timeout_secs, secret)
     doors = {i: host for i, host in enumerate(hosts) if i != rank}
     with contextlib.ExitStack() as stack:
@@ -74,18 +76,6 @@ def _by_collective(meeting: Meeting) -> Group:
 def _end(end: Callable[[str], None], at_loss: Sequence[Callable[[], str]], message: str) -> None:
     """Ends this process because of another, after it has saved what it has."""
     end(with_last_acts(message, at_loss))
-
-
-def _control_address(role: Role) -> str:
-    """HOST:PORT at which the chief listens for the others."""
-    host, _, port = role.worker_hosts[0].rpartition(":")
-    chosen = role.control_port or int(port) + _CONTROL_PORT_ABOVE
-    if not 0 < chosen < 1 << 16:
-        raise ValueError(
-            f"join: the chief listens at port {chosen}; allowed are 1 to 65535: without "
-            f"control_port it is {_CONTROL_PORT_ABOVE} above the chief's port in hosts"
-        )
-    return f"{host}:{chosen}"
 
 
 def _by_launcher(
@@ -112,7 +102,8 @@ def _by_parameter_servers(meeting: Meeting) -> Group:
     role, timeout_secs, tls, secret = meeting
     hosts, rank, pulse, at_loss = role.worker_hosts, role.task_id, Pulse(), []
     rules = str(rules_of(role, timeout_secs))
-    client = Client(role.ps_hosts, hosts, rank, timeout_secs, tls, pulse, rules, secret=secret)
+    with ending_if_told(role):
+        client = Client(role.ps_hosts, hosts, rank, timeout_secs, tls, pulse, rules, secret=secret)
     name = name_of(rank, hosts)
     end = functools.partial(_end, end_because_of_another, at_loss)
     ending = Ending(client, name, pulse, timeout_secs, end)
@@ -127,11 +118,6 @@ def _by_parameter_servers(meeting: Meeting) -> Group:
         agree(client, facts, hosts, next(rounds))
 
     return Group(rank, len(hosts), connection, same, pulse, kept, at_loss)
-
-
-def rules_of(role: Role, timeout_secs: float) -> Rules:
-    """Returns the rules that parameter servers and workers must share: all make each step."""
-    return Rules(len(role.worker_hosts), elastic=False, timeout_secs=timeout_secs)
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from terngrad.cluster.managed.find import find
 from terngrad.cluster.managed.role import NothingFoundError, Role
 from terngrad.library import engines, serving
 from terngrad.library.engines import ENGINES
+from terngrad.library.failures import told_to_others
 from terngrad.library.group import Group
 from terngrad.service import certificates
 from terngrad.service.security import Tls
@@ -118,7 +119,7 @@ def join(
         return Group()
     if _joined:
         raise ValueError("join: this process has joined before; allowed is once")
-    chosen = _engine(engine, role)
+    chosen, secret = _engine("auto", role), run_secret.shared()
     tls = tls or (None if chosen in engines.LAUNCHED else _launched_with(role))
     allow_insecure_network |= os.environ.get(launch.INSECURE) == "1"
     if chosen in engines.LAUNCHED and tls:
@@ -126,7 +127,8 @@ def join(
     if chosen not in engines.LAUNCHED:
         role = role if tls or allow_insecure_network else _at_loopback(role)
         _check_security(role, tls, allow_insecure_network)
-    secret = run_secret.shared()
+    with told_to_others(role, timeout_secs, tls, secret):  # before that nobody could believe it
+        _engine(engine, role)
     if role.job_name == "ps":
         serving.serve(role, tls, timeout_secs, secret, is_open=allow_insecure_network)
     group = ENGINES[chosen](engines.Meeting(role, timeout_secs, tls, secret))

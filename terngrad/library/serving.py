@@ -13,7 +13,7 @@ from terngrad.cluster.managed.role import Role
 from terngrad.cluster.membership import LOST_STATUS
 from terngrad.exchange.parameter_server.server.reduction import Reduction
 from terngrad.exchange.parameter_server.server.server import Server
-from terngrad.library.engines import rules_of
+from terngrad.library.roles import rules_of
 from terngrad.service import listening, memory
 from terngrad.service.calls import ps_name
 from terngrad.service.security import Tls

@@ -78,6 +78,14 @@ class Coordinator:
         self._lock = threading.RLock()
         self._all_gather = AllGather(send)
         self._servers = servers
+        self._have_come: set[int] = set()
+        self._failed_early = False  # before the first view
+
+    @property
+    def has_more_to_tell(self) -> bool:
+        """Whether workers that have not come yet must learn why there is no training."""
+        with self._lock:
+            return self._failed_early and len(self._have_come) < len(self._roster)
 
     @property
     def outcome(self) -> str | None:
@@ -117,6 +125,7 @@ class Coordinator:
         """Notes that a worker's stream has begun."""
         with self._lock:
             was_lost = self._roster.connect(worker)
+            self._have_come.add(worker)
             record = self._roster[worker]
             if self.outcome is not None:
                 self._send(worker, self._last_order())
@@ -301,6 +310,7 @@ class Coordinator:
         """Ends the training because a worker failed, unless the worker was only joining."""
         if self._of.view is None or worker in self._roster.those(JOINED):
             blame = "" if is_shared else f"{self._roster.name(worker)} failed: "
+            self._failed_early = self._of.view is None
             self._end(patience.End(f"{blame}{why}", [] if is_shared else [worker]))
         else:
             self._all_gather.forget(worker)

@@ -66,6 +66,7 @@ class Server:
             ps, worker_hosts, arithmetic, rules, len(ps_hosts), self._log, most_bytes
         )
         self._beat_secs = min(_LONGEST_BEAT_SECS, rules.timeout_secs / 4)
+        self._timeout_secs = max(GRACE_SECS, rules.timeout_secs)
         self._stop = threading.Event()
         self._data = data_listener.DataListener(
             tls, rules.timeout_secs, len(worker_hosts), self._log
@@ -139,11 +140,20 @@ class Server:
             self._log.flush()
             if self.coordinator:
                 self.coordinator.watch()
-        deadline = time.monotonic() + GRACE_SECS
-        while self.attendance.present and time.monotonic() < deadline:
+        began = time.monotonic()
+        if self._has_more_to_tell:
+            self._log(f"{outcome}; workers that have not come yet are told.")
+        while (secs := time.monotonic() - began) < self._timeout_secs:
+            is_needed = self.attendance.present and secs < GRACE_SECS
+            if not (is_needed or self._has_more_to_tell):
+                break
             if self._stop.wait(self._beat_secs):
                 break
         return outcome
+
+    @property
+    def _has_more_to_tell(self) -> bool:
+        return self.coordinator is not None and self.coordinator.has_more_to_tell
 
     def stop(self) -> None:
         """Ends `wait`."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from terngrad.cluster.channel import OtherFailedError
 from terngrad.cluster.pulse import Pulse
 from terngrad.exchange.parameter_server import groups
 from terngrad.exchange.parameter_server.operations import Operation
@@ -100,9 +101,12 @@ class Client:
         try:
             self._meet(pulse or Pulse(), min(_LONGEST_BEAT_SECS, timeout_secs / _BEATS))
             for ps in range(len(ps_hosts)):
+                self._check()
                 self._links.append(self._connect(ps, waits=ps == 0 or not elastic))
+            self._check()
         except BaseException:
             self.close(is_done=False)
+            self._check()
             raise
         for link in self._links:
             link.start()
@@ -217,6 +221,11 @@ class Client:
         )
         meeting.use(self._network.open(0, "Meet", events), pulse)
         self._stop_beats = self._network.repeat(beat_secs, meeting.tell_progress)
+
+    def _check(self) -> None:
+        """Raises OtherFailedError if the training has ended, because another worker failed."""
+        if self.failure:
+            raise OtherFailedError(self.failure)
 
     def _connect(self, ps: int, *, waits: bool) -> Link:
         events = LinkEvents(

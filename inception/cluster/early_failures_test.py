@@ -1,0 +1,55 @@
+"""What ends a process before it has joined the others is told to these: with real processes."""
+
+import contextlib
+import re
+
+import pytest
+
+from inception.cluster import members
+from inception.testing.runs import commands_of, flags_of
+from terngrad.testing.processes import Started
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+_UNWRITABLE = "--train_dir=/proc/train"
+_WHY = "flag --train_dir=/proc/train: is not writable (No such file or directory)"
+
+
+@contextlib.contextmanager
+def started(own, *flags):
+    """Processes of a cluster by their flags; yields what runs."""
+    program, common = flags_of("/tmp/unused", net="mlp", batch_size=2)
+    with contextlib.ExitStack() as stack:
+        both = [[*flags, "--worker_timeout_secs=100", *each] for each in own]
+        commands = commands_of(program, common, both)
+        yield [stack.enter_context(Started(command)) for command in commands]
+
+
+@pytest.mark.parametrize(
+    ("servers", "flags"), [(0, []), (2, []), (1, ["--cross_replica_sync=False"])]
+)
+def test_law_10_a_train_dir_that_the_chief_cannot_write_to_is_told_to_all(tmp_path, servers, flags):
+    own = [member.flags for member in members.members(3, servers)]
+    own = [[f"--train_dir={tmp_path / str(i)}", *each] for i, each in enumerate(own)]
+    own[0].append(_UNWRITABLE)
+    with started(own, *flags) as runs:
+        assert [run.finish() for run in runs[:3]] == [1] * 3
+        assert runs[0].lines[-1] == f"mnist_distributed_train: {_WHY}"
+        told = rf"worker 0 \(127.0.0.1:\d+\) failed: {re.escape(_WHY)}"
+        for other in runs[1:3]:
+            assert re.search(f": {told}$", other.lines[-1]), other.output
+        if servers:
+            assert runs[3].finish() == 1
+            assert re.search(rf"ps 0 .* ends: worker 0 .*failed: {re.escape(_WHY)}", runs[3].output)
+
+
+@pytest.mark.parametrize("servers", [0, 1])
+def test_law_10_a_flag_that_only_one_worker_has_wrong_is_told_to_the_others(tmp_path, servers):
+    own = [member.flags for member in members.members(2, servers)]
+    own = [[f"--train_dir={tmp_path / str(i)}", *each] for i, each in enumerate(own)]
+    own[1].append("--net=no_such_net")
+    with started(own) as runs:
+        assert [run.finish() for run in runs] == [1] * len(runs)
+        why = "flag --net=no_such_net"
+        assert runs[1].lines[-1].startswith(f"mnist_distributed_train: {why}")
+        assert re.search(rf"worker 1 \(127.0.0.1:\d+\) failed: {why}", runs[0].lines[-1])

@@ -1,0 +1,53 @@
+"""A worker that fails before it joins ends the others, also those that come later."""
+
+import threading
+import time
+
+import pytest
+
+from terngrad.cluster.channel import OtherFailedError
+from terngrad.exchange.parameter_server import early_failure
+from terngrad.exchange.parameter_server.coordination.situation import Rules
+from terngrad.exchange.parameter_server.server.reduction import Reduction
+from terngrad.exchange.parameter_server.server.server import Server
+from terngrad.exchange.parameter_server.worker.client import Client
+from terngrad.ops.reference import ReferenceKernels
+from terngrad.testing.addresses import free_addresses
+from terngrad.testing.threads import in_threads
+
+SECS = 60.0
+WORKERS = ("one:1", "two:2", "three:3")
+RULES = Rules(3, False, SECS)
+WHY = "worker 0 (one:1) failed: --train_dir=/x: is not writable"
+LATE = "workers that have not come yet are told."
+
+
+def test_law_10_a_ps_stays_until_all_have_learned_why_a_worker_failed_before_it_joined():
+    (host,) = free_addresses(1)
+    secret, waits = b"a secret of many characters", threading.Event()
+    note = lambda line: waits.set() if line == f"{WHY}; {LATE}" else None
+    reduction = Reduction(ReferenceKernels())
+    server = Server(0, [host], WORKERS, reduction, RULES, tell=note, secret=secret)
+    server.start(host)
+    began = time.monotonic()
+
+    def fail():
+        why = "--train_dir=/x: is not writable"
+        early_failure.tell([host], WORKERS, 0, why, RULES, SECS, secret=secret)
+
+    def join_late(worker):
+        assert waits.wait(SECS)  # the ps, for this one
+        with pytest.raises(OtherFailedError) as raised:
+            Client([host], WORKERS, worker, SECS, secret=secret).meeting.stand(0, is_live=False)
+        return str(raised.value)
+
+    try:
+        outcome, *others = in_threads(server.wait, lambda: join_late(1), lambda: join_late(2), fail)
+    finally:
+        server.close()
+    assert [outcome, *others[:2]] == [WHY] * 3
+    assert time.monotonic() - began < SECS / 2
+
+
+def test_a_worker_whose_ps_never_comes_gives_up_after_the_time_out():
+    early_failure.tell(free_addresses(1), WORKERS, 0, "why", RULES, 0.1)
