@@ -27,7 +27,13 @@ from terngrad.cluster.channel import (
     name_of,
     split_address,
 )
-from terngrad.cluster.encrypted import ALL_OR_NONE, EncryptedSocket, Encryption, EncryptionError
+from terngrad.cluster.encrypted import (
+    ALL_OR_NONE,
+    ChangedError,
+    EncryptedSocket,
+    Encryption,
+    EncryptionError,
+)
 from terngrad.cluster.introduction import Introductions, UnprovenError, introduce
 
 _RETRY_SECS = 0.2
@@ -119,6 +125,8 @@ def reach_chief(
                     called.close()
                     raise EncryptionError(why)
                 return {0: _introduce(called, address, hosts, hello, timeout_secs, secret)}
+            except ChangedError as error:
+                raise MembershipError(error.between(name_of(rank, hosts), chief)) from None
             except EncryptionError as error:
                 raise MembershipError(f"{chief}: {error}") from None
             except OSError as error:
@@ -213,6 +221,8 @@ def _introduce(
     chief.wait_at_most(timeout_secs + _GRACE_SECS)
     try:
         answer = introduce(chief, hello, secret)
+        if answer is None and chief.changed:
+            raise chief.changed
         if answer is None:
             answer = {"failed": chief.fault or f"{address}: it left or did not answer"}
         if why := answer.get("failed"):

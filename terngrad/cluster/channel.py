@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from terngrad.cluster.encrypted import (
     FIRST_OCTET,
+    ChangedError,
     EncryptedSocket,
     Encryption,
     EncryptionError,
@@ -65,6 +66,7 @@ class Peer:
       begun: the operations with the others that it has begun, as it last reported.
       answers: its messages other than signs of life; None after the last one.
       fault: what is wrong with the other side, as TLS says; "" = nothing that is known.
+      changed: that bytes have changed on the way, which is nobody's fault; None = they have not.
     """
 
     def __init__(self, connection: socket.socket | EncryptedSocket, rank: int = -1) -> None:
@@ -78,6 +80,7 @@ class Peer:
         self.begun = Begun()
         self.answers: queue.Queue[dict | None] = queue.Queue()
         self.fault = ""
+        self.changed: ChangedError | None = None
         self._connection: socket.socket | EncryptedSocket = connection
         self._sending = threading.Lock()
         self._unread = b""
@@ -141,6 +144,7 @@ class Peer:
             return True
         except OSError as error:
             self.fault = str(error) if isinstance(error, EncryptionError) else ""
+            self.changed = error if isinstance(error, ChangedError) else None
             return False
         self._unread += data
         return bool(data)

@@ -16,11 +16,32 @@ FIRST_OCTET = b"\x16"  # of a connection with TLS
 _OF_AUTHORITY = (18, 19, 20, 21)  # OpenSSL's errors where another authority has signed
 ALL_OR_NONE = "all processes need certificates, or none"
 
+CONNECTION = "the connection from "  # begins what names both ends of one, and blames neither
+_BAD_MAC = "BAD_RECORD_MAC"
+# What the other side says after the handshake, too, of a record that has changed on the way to it.
+_RECORD_ALERTS = ("RECORD_OVERFLOW", "UNEXPECTED_MESSAGE", "DECODE_ERROR", "PROTOCOL_VERSION")
 _PLAIN = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE")
 
 
 class EncryptionError(ConnectionError):
     """Says what is wrong with the other side; trying again would not help."""
+
+
+class ChangedError(EncryptionError):
+    """Bytes have changed on the way between two processes; neither of them is to blame.
+
+    Attributes:
+      is_to_here: whether on the way to this process; else the other side has said so.
+    """
+
+    def __init__(self, text: str, *, is_to_here: bool) -> None:
+        super().__init__(text)
+        self.is_to_here = is_to_here
+
+    def between(self, here: str, there: str) -> str:
+        """Names the connection; the mesh (cc/net/mesh.cc) has the same text."""
+        ends = (there, here) if self.is_to_here else (here, there)
+        return f"{CONNECTION}{ends[0]} to {ends[1]}: bytes have changed on the way ({self})"
 
 
 class Encryption(Protocol):
@@ -60,6 +81,7 @@ class EncryptedSocket:
             plain, server_side=server_side, do_handshake_on_connect=False
         )
         self._using = threading.Lock()
+        self._is_open = False  # bytes have arrived, so the handshake is done
 
     def handshake(self) -> None:
         """Makes the handshake.
@@ -94,11 +116,15 @@ class EncryptedSocket:
 
     def recv(self, size: int) -> bytes:
         """Also raises EncryptionError, which says why the other side does not belong here."""
-        return self._until_done(lambda: self._tls.recv(size))
+        data = self._until_done(lambda: self._tls.recv(size))
+        self._is_open = True
+        return data
 
     def recv_into(self, view: memoryview) -> int:
         """Likewise."""
-        return self._until_done(lambda: self._tls.recv_into(view))
+        count = self._until_done(lambda: self._tls.recv_into(view))
+        self._is_open = True
+        return count
 
     def sendall(self, data: bytes) -> None:
         """One thread at a time may call it."""
@@ -125,6 +151,8 @@ class EncryptedSocket:
                 except ssl.SSLWantWriteError:
                     event = select.POLLOUT
                 except ssl.SSLError as error:
+                    if changed := _changed(error, is_open=self._is_open):
+                        raise changed from None
                     if text := _fault(error):
                         raise EncryptionError(text) from None
                     raise ConnectionAbortedError("it left during the TLS handshake") from None
@@ -134,6 +162,20 @@ class EncryptedSocket:
             poll.register(self._tls, event)
             if not poll.poll(None if end is None else 1000 * max(0.0, end - time.monotonic())):
                 raise TimeoutError("timed out")
+
+
+def _changed(error: ssl.SSLError, *, is_open: bool) -> ChangedError | None:
+    """Returns what says that bytes have changed on the way; None if something else is wrong."""
+    reason = error.reason or ""
+    if not reason or isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+        return None
+    text = f"TLS: {reason.lower().replace('_', ' ')}"
+    is_alert = "ALERT" in reason
+    # After the handshake there is no other reason for a record that is not right.
+    is_wrong = not is_alert or any(words in reason for words in _RECORD_ALERTS)
+    if _BAD_MAC in reason or (is_open and is_wrong):
+        return ChangedError(text, is_to_here=not is_alert)
+    return None
 
 
 def _fault(error: ssl.SSLError) -> str:

@@ -206,7 +206,15 @@ class Membership(contextlib.AbstractContextManager):
             else:
                 peer.answers.put(message)
         if not peer.left:
-            self._lose(f"{self._name(peer.rank)} {_how_lost(peer)}")
+            self._lose(self._how_lost(peer))
+
+    def _how_lost(self, peer: Peer) -> str:
+        name = self._name(peer.rank)
+        if peer.changed:
+            return peer.changed.between(self._name(self._rank), name)
+        if peer.fault:
+            return f"{name} cannot be heard any more: {peer.fault}"
+        return f"{name} died: its connection closed"
 
     def _as_told(self, text: str) -> str:
         by_itself = not text.startswith(self._name(self._rank))
@@ -312,12 +320,6 @@ class Membership(contextlib.AbstractContextManager):
 
     def _name(self, rank: int) -> str:
         return name_of(rank, self._hosts)
-
-
-def _how_lost(peer: Peer) -> str:
-    if peer.fault:
-        return f"cannot be heard any more: {peer.fault}"
-    return "died: its connection closed"
 
 
 def compare(facts: Mapping[int, Facts], hosts: Sequence[str]) -> None:

@@ -119,3 +119,6 @@ def test_a_bit_that_changes_on_the_way_ends_an_encrypted_exchange(to_server, fil
     told = assert_right_or_named(found, 50_000)
     assert "TLS: decryption failed or bad record mac" in str(found[not to_server])
     assert len(told) == 2
+    receiver = 0 if to_server else 1  # it is not to blame, nor is the other
+    link = f"the connection from {NAMES[1 - receiver]} to {NAMES[receiver]}: bytes have changed"
+    assert all(link in line for line in told)

@@ -6,7 +6,8 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from terngrad.cluster.channel import MembershipError, Peer
+from terngrad.cluster.channel import MembershipError, Peer, SharedError
+from terngrad.cluster.encrypted import CONNECTION
 from terngrad.cluster.membership import Membership, end_process
 from terngrad.cluster.pulse import Pulse
 from terngrad.exchange.operation_errors import OperationError, reason
@@ -27,6 +28,7 @@ def watching(
 
     Raises:
       MembershipError: an operation between the processes failed.
+      SharedError: bytes have changed on the way between two of them.
     """
     with Membership(
         hosts, rank, peers, timeout_secs, on_loss=on_loss, pulse=pulse, doors=doors
@@ -34,6 +36,7 @@ def watching(
         try:
             yield membership
         except OperationError as error:
+            if (text := reason(error, hosts)).startswith(CONNECTION):  # nobody is lost
+                raise SharedError(text) from error
             membership.await_loss()  # whoever is lost has a name, which TensorFlow does not tell
-            text = f"an operation between the workers failed: {reason(error, hosts)}"
-            raise MembershipError(text) from error
+            raise MembershipError(f"an operation between the workers failed: {text}") from error

@@ -11,11 +11,11 @@ import contextlib
 import select
 import socket
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from terngrad.cluster.encrypted import EncryptedSocket
+from terngrad.cluster.encrypted import ChangedError, EncryptedSocket
 from terngrad.cluster.silence import end_if_silent
 from terngrad.service.members import Members
 from terngrad.service.messages import FrameError
@@ -33,7 +33,11 @@ class DataConnection:
     """Sends and receives messages; one thread may iterate, another send, and any may `cut`."""
 
     def __init__(
-        self, connected: socket.socket | EncryptedSocket, longest: int, timeout_secs: float
+        self,
+        connected: socket.socket | EncryptedSocket,
+        longest: int,
+        timeout_secs: float,
+        on_change: Callable[[ChangedError], object] = lambda error: None,
     ) -> None:
         """Takes ownership of a connected socket.
 
@@ -42,8 +46,9 @@ class DataConnection:
           longest: most bytes of a message; longer ones are refused.
           timeout_secs: time after which a silent process is lost. This ends a silent connection
             sooner, so that who uses it can open another.
+          on_change: called if bytes have changed on the way, which ends the connection.
         """
-        self._socket, self._longest = connected, longest
+        self._socket, self._longest, self._on_change = connected, longest, on_change
         weakref.finalize(self, connected.close)  # when no thread uses it any more
         self._readable = select.poll()
         self._readable.register(connected, select.POLLIN)
@@ -92,11 +97,15 @@ class DataConnection:
     def _fill(self, view: memoryview) -> bool:
         """Reads until a view is full; False if the connection ends before."""
         filled = 0
-        with contextlib.suppress(OSError):
+        try:
             while filled < len(view):
                 if not (count := self._read(view[filled:])):
                     break
                 filled += count
+        except ChangedError as error:
+            self._on_change(error)
+        except OSError:
+            pass
         return filled == len(view)
 
     def _read(self, view: memoryview) -> int:
@@ -118,6 +127,7 @@ def dial(
     members: Members | None,
     longest: int,
     timeout_secs: float,
+    on_change: Callable[[ChangedError], object] = lambda error: None,
 ) -> DataConnection:
     """Opens the connection that a ps has offered.
 
@@ -127,6 +137,7 @@ def dial(
       members: who may be there; None = plain text.
       longest: see `DataConnection`.
       timeout_secs: likewise.
+      on_change: likewise.
 
     Raises:
       OSError: it cannot be opened; the message says why.
@@ -144,4 +155,4 @@ def dial(
         if connected.recv(len(ACCEPTED)) != ACCEPTED:
             raise ConnectionRefusedError("the ps did not accept it")
         opened.pop_all()
-    return DataConnection(connected, longest, timeout_secs)
+    return DataConnection(connected, longest, timeout_secs, on_change)

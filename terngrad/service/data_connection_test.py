@@ -17,6 +17,7 @@ from terngrad.service.moved_stream import MovableCall
 from terngrad.service.streams import LONGEST_PUSH, Outbox, read_offer
 from terngrad.testing.certificates import make_certificates
 from terngrad.testing.limits import HANG_SECS
+from terngrad.testing.proxy import Fault, Kind, Proxy
 
 SECS = HANG_SECS
 DECLARATION = join_frame(Header(declared=OperationMessage(name="sum")))
@@ -89,6 +90,32 @@ def test_a_cut_ends_who_reads_and_who_sends(tls):
         for thread in threads:
             thread.join(SECS)
         assert sorted(ended) == ["reader", "sender"]
+
+
+@pytest.mark.parametrize("to_ps", [True, False])
+def test_bytes_that_change_on_the_way_are_told_on_both_sides_and_blame_none(
+    tmp_path_factory, to_ps
+):
+    tls = make_certificates(tmp_path_factory.mktemp("changed"), "authority", "all")
+    told = {"ps": [], "worker": []}
+    fault = Fault(Kind.CORRUPT, to_server=to_ps, after_bytes=100_000, bit=0)
+    with listening(tls) as listener, contextlib.ExitStack() as stack:
+        offer = listener.offer(told["ps"].append)
+        port, token = read_offer(offer.metadata)
+        proxy = stack.enter_context(Proxy(f"127.0.0.1:{port}", [fault]))
+        stack.callback(offer.close)
+        way = "127.0.0.1", int(proxy.address.rpartition(":")[2])
+        worker = dial(way, token, Members(tls), LONGEST_PUSH, SECS, told["worker"].append)
+        ends = {"ps": offer.connection, "worker": worker}
+        sender, receiver = ("worker", "ps") if to_ps else ("ps", "worker")
+        ends[sender].send(bytes(200_000))
+        assert [*ends[receiver]] == []
+        assert [*ends[sender]] == []  # the receiver has said why
+    names = {"ps": "ps 0 (p:1)", "worker": "worker 1 (w:1)"}
+    link = f"the connection from {names[sender]} to {names[receiver]}: bytes have changed on"
+    for side, other in (("ps", "worker"), ("worker", "ps")):
+        (error,) = told[side]
+        assert error.between(names[side], names[other]).startswith(link)
 
 
 @pytest.mark.parametrize("sent", [b"", b"\1", b"\4\0\0\0abc"])

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from terngrad.cluster.acceptor import Acceptor, Connection
 from terngrad.cluster.addresses import listen_at_any_port
-from terngrad.cluster.encrypted import EncryptedSocket
+from terngrad.cluster.encrypted import ChangedError, EncryptedSocket
 from terngrad.service.data_connection import ACCEPTED, TOKEN_BYTES, DataConnection
 from terngrad.service.members import Members
 from terngrad.service.messages import MOVE, FrameError
@@ -35,6 +35,7 @@ class Offer:
         metadata: tuple = (),
         withdraw: Callable[[], None] = lambda: None,
         timeout_secs: float = math.inf,
+        on_change: Callable[[ChangedError], object] = lambda error: None,
     ) -> None:
         """Offers nothing yet.
 
@@ -42,8 +43,10 @@ class Offer:
           metadata: see the class.
           withdraw: makes its token invalid.
           timeout_secs: see `DataConnection`.
+          on_change: likewise.
         """
         self.metadata, self._withdraw, self._timeout_secs = metadata, withdraw, timeout_secs
+        self._on_change = on_change
         self.connection: DataConnection | None = None
         self._is_decided = False
         self._lock = threading.Lock()
@@ -57,7 +60,9 @@ class Offer:
             if self._is_decided:
                 return False
             before = self.connection
-            self.connection = DataConnection(connected, LONGEST_PUSH, self._timeout_secs)
+            self.connection = DataConnection(
+                connected, LONGEST_PUSH, self._timeout_secs, self._on_change
+            )
         if before:
             before.cut()
         return True
@@ -153,13 +158,13 @@ class DataListener:
         if self._acceptor:
             self._acceptor.close()
 
-    def offer(self) -> Offer:
-        """Returns an offer for one stream."""
+    def offer(self, on_change: Callable[[ChangedError], object] = lambda error: None) -> Offer:
+        """Returns an offer for one stream; for `on_change` see `DataConnection`."""
         if not (port := self.port):
             return Offer()
         token = secrets.token_bytes(TOKEN_BYTES)
         withdraw = lambda: self._offers.pop(token, None)
-        offer = Offer(offer_metadata(port, token), withdraw, self._timeout_secs)
+        offer = Offer(offer_metadata(port, token), withdraw, self._timeout_secs, on_change)
         self._offers[token] = offer
         return offer
 

@@ -8,7 +8,7 @@ import functools
 import threading
 from collections.abc import Callable, Sequence
 
-from terngrad.cluster.channel import split_address
+from terngrad.cluster.channel import name_of, split_address
 from terngrad.service.calls import open_channel, ps_name
 from terngrad.service.data_connection import dial
 from terngrad.service.link import GrpcLink
@@ -36,6 +36,7 @@ class GrpcNetwork:
     ) -> None:
         """Sends nothing yet; see `Client` for the arguments."""
         self._timeout_secs, self._ps_hosts, self._secret = timeout_secs, ps_hosts, secret
+        self._name = name_of(rank, worker_hosts)
         # Whether a certificate is withdrawn, the ps alone looks, as for the streams.
         self._members = Members(dataclasses.replace(tls, deny="")) if tls else None
         self._closed_ports: set[tuple[int, int]] = set()  # of ps, that cannot be reached now
@@ -80,8 +81,13 @@ class GrpcNetwork:
         """Returns whether a stream has moved."""
         host, _ = split_address(self._ps_hosts[ps])
         name, place = ps_name(ps, self._ps_hosts), (ps, port)
+        tell = lambda error: print(
+            f"{error.between(self._name, name)}; it is opened again.", flush=True
+        )
         try:
-            call.move(dial((host, port), token, self._members, LONGEST_RESULT, self._timeout_secs))
+            call.move(
+                dial((host, port), token, self._members, LONGEST_RESULT, self._timeout_secs, tell)
+            )
         except OSError as error:
             if call.is_active() and place not in self._closed_ports:
                 self._closed_ports.add(place)

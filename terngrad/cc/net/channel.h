@@ -38,6 +38,11 @@ class Channel {
   // Says that this process sends nothing any more.
   virtual void Shut();
 
+  // Where bytes went that have changed on their way: to this process, or to the
+  // other one, which has said so.
+  enum class Changed { kNone, kToHere, kToThere };
+  virtual Changed changed() const { return Changed::kNone; }
+
   // Why `Send` or `Receive` returned -1; empty if the socket must become ready
   // first.
   const std::string& error() const { return error_; }

@@ -56,6 +56,7 @@ class Connection {
            channel_->has_unsent();
   }
   const std::string& error() const { return channel_->error(); }
+  Channel::Changed changed() const { return channel_->changed(); }
 
   // Queues a frame, whose payload lives as long as `owner`. Small frames
   // overtake others, except in an operation's first use.

@@ -274,7 +274,7 @@ void Mesh::Receive(int peer) {
   is_stalled_[peer] = state == Connection::State::kStalled;
   has_more_[peer] = state == Connection::State::kMore;
   if (state == Connection::State::kBroken) {
-    FailAll(names_[peer] + ": " + connection.error());
+    FailAll(WhyBroken(peer));
   } else if (state == Connection::State::kEnded) {
     Leave(peer);
   } else if (!has_failed_) {
@@ -303,7 +303,9 @@ void Mesh::SendAll() {
       state = connection.Send();
     } while (state == Connection::State::kMore);
     if (state == Connection::State::kBroken) {
-      FailAll(names_[peer] + ": " + connection.error());
+      const std::string why = WhyBroken(peer);
+      Receive(peer);  // it may have said before why it left
+      FailAll(why);
       return;
     }
     Watch(peer);
@@ -662,6 +664,20 @@ void Mesh::FailIfLeft(const Operation& operation) {
 bool Mesh::Refuse(int peer, const std::string& why) {
   FailAll(names_[peer] + ": " + why);
   return false;
+}
+
+// Names the process at the other end or, where neither process is to blame, the
+// connection: terngrad/cluster/encrypted.py has the same text.
+std::string Mesh::WhyBroken(int peer) const {
+  const Connection& connection = *connections_[peer];
+  if (connection.changed() == Channel::Changed::kNone) {
+    return names_[peer] + ": " + connection.error();
+  }
+  const bool is_here = connection.changed() == Channel::Changed::kToHere;
+  const std::string& from = names_[is_here ? peer : rank_];
+  const std::string& to = names_[is_here ? rank_ : peer];
+  return "the connection from " + from + " to " + to +
+         ": bytes have changed on the way (" + connection.error() + ")";
 }
 
 // Ends all operations; what comes first is the reason.

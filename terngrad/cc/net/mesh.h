@@ -172,6 +172,7 @@ class Mesh : private Receiver {
   void FailIfLeft(const Operation& operation);
   void FailAll(const std::string& text);
   bool Refuse(int peer, const std::string& why);
+  std::string WhyBroken(int peer) const;
 
   Block TakeBlock();
   void GiveBlock(Block block);

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 
 namespace terngrad {
 namespace {
@@ -34,6 +35,12 @@ constexpr int kBioRead = 0x1, kBioShouldRetry = 0x8, kBioRetryFlags = 0xf;
 constexpr char kCiphers[] =
     "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_"
     "SHA256";
+
+// What the other side says after the handshake, too, of a record that has
+// changed on the way.
+constexpr const char* kRecordAlerts[] = {"record overflow",
+                                         "unexpected message", "decode error",
+                                         "protocol version"};
 
 constexpr size_t kReadAheadBytes = 1 << 17;  // by one call of the system
 constexpr size_t kOutputBytes = 1 << 16;     // likewise
@@ -131,13 +138,22 @@ std::string TlsChannel::Shake(double secs) {
     const bool waits =
         !is_done && ssl_.SSL_get_error(session_, result) == kWantRead;
     const std::string reason = is_done || waits ? "" : Reason();
+    const Changed changed = FindChanged();
     if (!Flush() && !error_.empty()) {
       if (is_done) return error_;
       output_.clear();  // the other side may have said why it left
       sent_ = 0;
     }
-    if (!reason.empty()) return reason;
-    if (is_done && !has_unsent()) return "";
+    if (!reason.empty()) {
+      if (changed == Changed::kNone) return reason;
+      const bool is_here = changed == Changed::kToHere;
+      return std::string("bytes ") + (is_here ? "from it" : "to it") +
+             " have changed on the way (" + reason + ")";
+    }
+    if (is_done && !has_unsent()) {
+      is_open_ = true;
+      return "";
+    }
     const std::chrono::duration<double, std::milli> left = end - Clock::now();
     if (left.count() <= 0) return "no answer";
     const short wanted = has_unsent() ? POLLOUT : POLLIN;
@@ -159,9 +175,30 @@ std::string TlsChannel::Reason() const {
   const char* const text = ssl_.ERR_reason_error_string(number);
   if (!text) return "TLS failed";
   for (const char* of_plain : {"wrong version number", "http request"}) {
-    if (std::strcmp(text, of_plain) == 0) return "it does not use TLS";
+    if (!is_open_ && std::strcmp(text, of_plain) == 0) {
+      return "it does not use TLS";
+    }
   }
   return std::string("TLS: ") + text;
+}
+
+// Says whether the last error comes from bytes that have changed on the way.
+// After the handshake there is no other reason for a record that is not right.
+// An alert is what the other side says of a record that it has received.
+Channel::Changed TlsChannel::FindChanged() const {
+  const char* const text = ssl_.ERR_reason_error_string(ssl_.ERR_peek_error());
+  if (!text || has_ended_ || !error_.empty()) return Changed::kNone;
+  const auto says = [text](const char* words) {
+    return std::strstr(text, words) != nullptr;
+  };
+  const bool is_alert = says("alert");
+  bool is_changed = says("bad record mac");
+  if (is_open_) {
+    is_changed |= !is_alert || std::any_of(std::begin(kRecordAlerts),
+                                           std::end(kRecordAlerts), says);
+  }
+  if (!is_changed) return Changed::kNone;
+  return is_alert ? Changed::kToThere : Changed::kToHere;
 }
 
 std::vector<uint8_t> TlsChannel::Certificate() const {
@@ -292,6 +329,7 @@ ssize_t TlsChannel::ReadInto(uint8_t* target, size_t size) {
     if (why == kZeroReturn) has_ended_ = true;
     if (why == kWantRead || has_ended_) break;
     const std::string reason = Reason();
+    changed_ = FindChanged();
     Flush();  // tells the other side
     error_ = reason;
     return -1;

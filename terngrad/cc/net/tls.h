@@ -43,6 +43,7 @@ class TlsChannel : public Channel {
   void Expect(size_t) override {}  // records have other sizes
   bool has_unsent() const override { return sent_ < output_.size(); }
   void Shut() override;
+  Changed changed() const override { return changed_; }
 
  private:
   static constexpr size_t kRecordBytes = 1 << 14;  // most of a record
@@ -54,12 +55,15 @@ class TlsChannel : public Channel {
   void* NewContext(const TlsFiles& files);
   std::string Shake(double secs);
   std::string Reason() const;
+  Changed FindChanged() const;
   ssize_t ReadInto(uint8_t* target, size_t size);
   bool Encrypt(const uint8_t* data, size_t size);
   bool Flush();
 
   const OpenSsl& ssl_;
   void* session_ = nullptr;
+  bool is_open_ = false;  // the handshake is done
+  Changed changed_ = Changed::kNone;
   bool has_ended_ = false;       // the other side sends nothing any more
   std::vector<uint8_t> output_;  // encrypted
   size_t sent_ = 0;              // bytes of it

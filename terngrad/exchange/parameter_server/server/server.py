@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import grpc
 from google.protobuf.message import DecodeError
 
-from terngrad.cluster.channel import PortError
+from terngrad.cluster.channel import PortError, name_of
+from terngrad.cluster.encrypted import ChangedError
 from terngrad.exchange.parameter_server.coordination.coordinator import Coordinator
 from terngrad.exchange.parameter_server.coordination.situation import Rules
 from terngrad.exchange.parameter_server.server.aggregator import Aggregator
@@ -20,6 +21,7 @@ from terngrad.exchange.parameter_server.server.answers import Arithmetic
 from terngrad.exchange.parameter_server.server.attendance import Attendance
 from terngrad.exchange.parameter_server.server.service import Service, UnreadError
 from terngrad.service import data_listener, memory
+from terngrad.service.calls import ps_name
 from terngrad.service.figures import Figures
 from terngrad.service.gate import GRACE_SECS, Gate, Listener
 from terngrad.service.log_limiter import LogLimiter
@@ -58,7 +60,7 @@ class Server:
           most_bytes: see `Aggregator`.
           secret: that workers must have, too; b"" = none.
         """
-        self._ps = ps
+        self._ps, self._name, self._worker_hosts = ps, ps_name(ps, ps_hosts), worker_hosts
         self._log = LogLimiter(tell)
         self._gate = Gate(ps, ps_hosts, worker_hosts, self._log, tls, str(rules), secret)
         self._admit, self._refuse = self._gate.admit, self._gate.refuse
@@ -169,7 +171,8 @@ class Server:
         worker, outbox = self._admit(context), Outbox(context.cancel)
         if not self._service.open_exchange(worker, outbox):
             self._gate.refuse_second(context, worker)
-        stream, offer, why = _Stream(outbox, context), self._data.offer(), ""
+        stream, why = _Stream(outbox, context), ""
+        offer = self._data.offer(lambda error: self._note_change(worker, error))
         try:
             context.add_callback(offer.close)
             context.send_initial_metadata((*WELCOME, *offer.metadata))
@@ -183,6 +186,9 @@ class Server:
             self._service.close_exchange(worker, stream.last, stream.ending)
         if why:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, why)
+
+    def _note_change(self, worker: int, error: ChangedError) -> None:
+        self._log(error.between(self._name, name_of(worker, self._worker_hosts)))
 
     def _meet(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator:
         worker, outbox = self._admit(context), Outbox(context.cancel)

@@ -1,0 +1,36 @@
+"""What the others learn of an operation between them that failed."""
+
+import queue
+
+import tensorflow as tf
+
+from terngrad.cluster import admission
+from terngrad.cluster.channel import SharedError
+from terngrad.cluster.pulse import Pulse
+from terngrad.exchange.watching import watching
+from terngrad.testing.addresses import free_address
+from terngrad.testing.meeting import TIMEOUT, hosts_of
+from terngrad.testing.threads import in_threads
+
+
+def test_bytes_that_change_between_two_processes_blame_none_and_nobody_waits_for_a_time_out():
+    address, hosts, lost = free_address(), hosts_of(3), queue.Queue()
+    join = lambda rank: lambda: admission.join(hosts, rank, address, TIMEOUT)
+    peers = in_threads(*map(join, range(3)))
+    link = "the connection from worker 0 (host0:2222) to worker 1 (host1:2222): bytes have changed"
+    error = tf.errors.UnavailableError(None, None, f"{link} on the way (TLS: bad record mac)")
+
+    def process(rank, ends):
+        forever = 10 * TIMEOUT
+        with watching(hosts, rank, peers[rank], forever, pulse=Pulse(), on_loss=lost.put):
+            if ends:
+                raise error
+            lost_of_others.append(lost.get(timeout=TIMEOUT))
+
+    lost_of_others = []
+    found = in_threads(
+        lambda: process(0, ends=False), lambda: process(1, ends=True), lambda: process(2, False)
+    )
+    assert isinstance(found[1], SharedError) and str(found[1]).startswith(link)
+    assert sorted(line[:13] for line in lost_of_others) == ["worker 0 (hos", "worker 2 (hos"]
+    assert all(f") ends: {link}" in line for line in lost_of_others)
