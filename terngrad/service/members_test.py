@@ -115,6 +115,16 @@ def test_law_10_a_certificate_that_does_not_fit_is_named_on_both_sides(
     assert "worker 0 (127.0.0.1:2222)" in str(results[1])
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_law_10_what_ends_a_process_before_it_has_joined_is_told_over_tls(files, rank):
+    address, members = free_address(), Members(files["ours"])
+    fail = lambda: admission.tell_failure(HOSTS, rank, address, "why", TIMEOUT, members)
+    others = [joining(i, address, files["ours"], HOSTS) for i in range(3) if i != rank]
+    none, *errors = in_threads(fail, *others)
+    assert none is None
+    assert {str(error) for error in errors} == {f"worker {rank} ({HOSTS[rank]}) failed: why"}
+
+
 @pytest.mark.slow
 def test_law_10_a_withdrawn_certificate_is_named_on_both_sides(files, tmp_path):
     with open(files["ours"].cert, encoding="ascii") as file:
