@@ -7,9 +7,10 @@ import pytest
 
 from inception.cluster import members
 from inception.testing.runs import commands_of, flags_of
+from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.processes import Started
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 
 _UNWRITABLE = "--train_dir=/proc/train"
 _WHY = "flag --train_dir=/proc/train: is not writable (No such file or directory)"
@@ -20,7 +21,7 @@ def started(own, *flags):
     """Processes of a cluster by their flags; yields what runs."""
     program, common = flags_of("/tmp/unused", net="mlp", batch_size=2)
     with contextlib.ExitStack() as stack:
-        both = [[*flags, "--worker_timeout_secs=100", *each] for each in own]
+        both = [[*flags, f"--worker_timeout_secs={HANG_SECS}", *each] for each in own]
         commands = commands_of(program, common, both)
         yield [stack.enter_context(Started(command)) for command in commands]
 

@@ -12,7 +12,7 @@ import os
 import terngrad
 wrong = os.environ["TERNGRAD_RANK"] == {wrong!r}
 engine = {engine!r} if wrong else "auto"
-terngrad.join(engine=engine, timeout_secs=100).barrier()
+terngrad.join(engine=engine, timeout_secs=900).barrier()
 """
 
 

@@ -13,9 +13,10 @@ from terngrad.exchange.parameter_server.server.server import Server
 from terngrad.exchange.parameter_server.worker.client import Client
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.testing.addresses import free_addresses
+from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.threads import in_threads
 
-SECS = 60.0
+SECS = HANG_SECS
 WORKERS = ("one:1", "two:2", "three:3")
 RULES = Rules(3, False, SECS)
 WHY = "worker 0 (one:1) failed: --train_dir=/x: is not writable"

@@ -16,9 +16,10 @@ from terngrad.service import proofs
 from terngrad.service.messages import SERVICE, Proof
 from terngrad.service.streams import hello, identity
 from terngrad.testing.addresses import free_addresses
+from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.strangers import WORKERS, hello_of, stranger
 
-SECS = 60.0
+SECS = HANG_SECS
 
 
 @contextlib.contextmanager
