@@ -21,7 +21,7 @@ def test_bytes_that_change_between_two_processes_blame_none_and_nobody_waits_for
     error = tf.errors.UnavailableError(None, None, f"{link} on the way (TLS: bad record mac)")
 
     def process(rank, ends):
-        forever = 10 * TIMEOUT
+        forever = 60.0
         with watching(hosts, rank, peers[rank], forever, pulse=Pulse(), on_loss=lost.put):
             if ends:
                 raise error
