@@ -249,7 +249,7 @@ class _Reception:
         listener: socket.socket,
         hosts: Sequence[str],
         encryption: Encryption | None,
-        secret: bytes,
+        secret: bytes = b"",
     ) -> None:
         self.peers: dict[int, Peer] = {}
         self._hosts = hosts
