@@ -98,8 +98,8 @@ def assert_equal(found, expected):
 def test_metrics_of_uneven_parts_are_those_of_one_machine(data):
     """Also where the last of three workers has no part."""
     given = metrics if data in ("arrays", "few rows") else (lambda: metrics()[:2])
-    weighted = [M.AUC(name="weighted")] if data == "weighted" else None
-    make = lambda: compiled(given=given(), weighted_metrics=weighted)
+    weighted = lambda: [M.AUC(name="weighted")] if data == "weighted" else None
+    make = lambda: compiled(given=given(), weighted_metrics=weighted())
     expected = on_one(make(), DATA[data]())
     for each in evaluated(3, make, DATA[data]):
         assert not isinstance(each, Exception), each
