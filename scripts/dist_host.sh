@@ -187,12 +187,12 @@ start() { # LABEL NAME EXPERIMENT_ID MAX_RESTARTS WORKSPACE SCRIPT [VARIABLE=VAL
 }
 
 # Waits until a process has loaded its modules, which its first line tells, or has ended.
-await_first_line() { # LABEL NAME SECS
-  local pid born boot log begun deadline=$((SECONDS + $3))
+await_first_line() { # LABEL NAME DEADLINE SECS
+  local pid born boot log begun
   recall "$2" && { read -r begun < "${STATE}/$2.begun"; } 2> /dev/null || return
   while runs "$2" && (($(stat -c %s "${log}") <= begun)); do
-    if ((SECONDS >= deadline)); then
-      echo "$1: has said nothing for $3 s; see status_dist.sh"
+    if ((SECONDS >= $3)); then
+      echo "$1: has said nothing for $4 s; see status_dist.sh"
       return
     fi
     sleep 0.1

@@ -66,11 +66,12 @@ start_lines() { # HOST
   done
 }
 
-# Waits for the first line of each process.
+# Waits for the first line of each process, for all together not longer than for one.
 load_lines() { # HOST
   local i
+  echo "deadline=\$((SECONDS + ${LOAD_SECS}))"
   for i in $(processes_of "$1"); do
-    quoted await_first_line "$(label_of "${i}")" "$(name_of "${i}")" "${LOAD_SECS}"
+    echo "$(quoted await_first_line "$(label_of "${i}")" "$(name_of "${i}")") \"\${deadline}\" ${LOAD_SECS}"
   done
 }
 

@@ -95,7 +95,7 @@ def test_law_8_who_is_asked_to_end_while_another_hangs_saves_at_once(tmp_path, m
         chief, other = (worker_pids(tmp_path / "train")[rank] for rank in (0, 1))
         os.kill(chief, signal.SIGTERM)
         saved = rf"saved {re.escape(str(tmp_path))}/train/model.ckpt-30"
-        run.wait_for(rf"\[0\] SIGTERM: {saved}; waits for the other workers\.$")
+        run.wait_for(rf"\[0\] SIGTERM: {saved}; waits for the step under way\.$")
         os.kill(other, signal.SIGKILL)
         run.wait_for(rf"\[0\] worker 0 .* ends: worker 1 \(.*\) died.*; {saved}$")
         assert run.finish() == 1

@@ -74,7 +74,7 @@ class Saver:
         while not is_over.is_set():
             text = self.save_copy()
             if text != said and not is_over.is_set():
-                rest = "; waits for the other workers"
+                rest = "; waits for the step under way"
                 say(f"{number.name}: {text}{rest}." if text else f"{number.name}{rest}.")
                 said = text
             ready.connection.give_up(why)
@@ -106,6 +106,8 @@ class Saver:
     def _copy(self) -> str:
         ready = self._ready
         connection, training = ready.connection, ready.training
+        if self._last and self._last[0] == int(training.step):  # a copy takes time and memory
+            return f"saved {self._last[1]}" if self._last[1] else ""
         variables = {**training.state, **training.memory.variables}
         copied = training.sequence.copy(variables, lambda: connection.version if connection else 0)
         if copied is None:

@@ -25,6 +25,7 @@ from terngrad.cluster.channel import (
     OtherFailedError,
     Peer,
     name_of,
+    printable,
     split_address,
 )
 from terngrad.cluster.encrypted import (
@@ -379,7 +380,7 @@ class _Reception:
         if self.failure:
             peer.send({"failed": self.failure, "ends_all": True})
         elif why := hello.get("failed"):
-            why = " ".join(str(why)[:_LONGEST_REASON].split())
+            why = printable(" ".join(str(why).split()), _LONGEST_REASON)
             self.fail(f"{name_of(peer.rank, self._hosts)} failed: {why}")
             if absent := [name_of(rank, self._hosts) for rank in self.absent()]:
                 print(f"{self.failure}; {', '.join(absent)} will be told.", flush=True)
@@ -445,5 +446,5 @@ def _differing_hosts(mine: list, theirs: list) -> str:
         return f"it lists {len(theirs)} hosts, the chief {len(mine)}"
     for i, (here, there) in enumerate(zip(mine, theirs, strict=True)):
         if here != there:
-            return f"its host {i} is {there}, the chief's is {here}"
+            return f"its host {i} is {printable(there)}, the chief's is {here}"
     return ""

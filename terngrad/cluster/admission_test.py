@@ -236,10 +236,11 @@ def test_a_process_that_left_before_all_had_come_may_come_again():
         b"[" * 60_000 + b"\n",
         b"[" * 200_000 + b"\n",
         b"x" * 200_000,
+        b'{"rank": 1, "hosts": ["host0:2222", "\\ud800\\n\\u001b[2J"]}\n',
     ],
     ids=lambda noise: f"{noise[:12]!r} of {len(noise)}",
 )
-def test_a_stranger_at_the_door_disturbs_nobody(noise):
+def test_a_caller_that_does_not_belong_to_the_training_disturbs_nobody(noise, capsys):
     address = free_address()
 
     def stranger_then_member():
@@ -248,6 +249,9 @@ def test_a_stranger_at_the_door_disturbs_nobody(noise):
         return joining(1, address)()
 
     assert_met(in_threads(joining(0, address), stranger_then_member))
+    said = capsys.readouterr().out
+    assert said.count("\n") == ("ud800" in str(noise)), said
+    assert "\x1b" not in said
 
 
 def test_strangers_that_say_nothing_or_little_delay_nobody():

@@ -24,6 +24,7 @@ from terngrad.cluster.pulse import Begun
 
 _LONGEST_HELLO = 1 << 16  # bytes; for messages of a process that is not admitted yet
 _LONGEST_MESSAGE = 1 << 20
+_LONGEST_QUOTED = 200  # characters of what an unknown process has said
 
 
 class MembershipError(ValueError):
@@ -178,6 +179,15 @@ class Peer:
         """Closes the connection."""
         with contextlib.suppress(OSError):
             self._connection.close()
+
+
+def printable(text: object, longest: int = _LONGEST_QUOTED) -> str:
+    """Returns what another process has said, for a message or log: one line that no one can forge.
+
+    Characters that are not printable, such as line ends and escape sequences, are escaped.
+    """
+    said = str(text)[:longest]
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in said)
 
 
 def name_of(rank: int, hosts: Sequence[str]) -> str:

@@ -34,6 +34,7 @@ _LOOK_SECS = 0.1
 # How doubtful it is that a process with this exit status failed by itself; of others it is not.
 _DOUBTS = {1: 1, LOST_STATUS: 2}
 _GRACE_SECS = 90.0  # for the others to notice a failure, or to save, before they are killed
+_ERROR_SECS = 15.0  # for a process to end by itself after it has shown an error
 _PS_GRACE_SECS = 5.0  # for a ps to end by itself after the workers
 _ERROR = "Traceback (most recent call last):"
 _SAVED = re.compile(r"(?:model\.ckpt-|not saved since step )(\d+)")
@@ -173,6 +174,7 @@ class LocalRun:
         self._members = members
         self._notice_secs = notice_secs
         self._relays = relays
+        self._to_ask: list[subprocess.Popen] = []  # to end, though they have shown an error
         self._hurried_at = math.inf  # when a failure of another asked the workers to end
         self._outlive_others = is_elastic and any(member.is_ps for member in members)
         self._restarts = Restarts(restarts)
@@ -367,13 +369,18 @@ class LocalRun:
         if self._notice_secs is None or failure is None or self.asked:
             return
         if self._hurried_at < math.inf:
+            if time.monotonic() > self._hurried_at + _ERROR_SECS:
+                for process in self._to_ask:
+                    _send(process, signal.SIGTERM)
+                self._to_ask = []
             return
         if time.monotonic() > failure.monotonic_secs + self._notice_secs:
             blamed = self._blamed(failure)
             self._hurried_at = time.monotonic()
             running = [process for process in self._workers() if process.poll() is None]
-            # Who has shown an error ends by itself.
-            if left := [each for each in running if self._labels[each] != blamed.label]:
+            # Who has shown an error may end by itself.
+            self._to_ask = [each for each in running if self._labels[each] == blamed.label]
+            if left := [each for each in running if each not in self._to_ask]:
                 self._output.show(f"{blamed.text}: the others are asked to end.")
                 self._has_named = True
             for process in left:

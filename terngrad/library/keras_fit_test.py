@@ -201,7 +201,7 @@ def test_the_chief_saves_at_once_when_it_is_asked_to_end_while_another_hangs(tmp
         runs[1].wait_for("^hangs$")
         runs[0].process.send_signal(signal.SIGTERM)
         saved = rf"saved {re.escape(str(tmp_path))}/0/2-nan.keras"
-        runs[0].wait_for(rf"^SIGTERM: {saved}; waits for the other workers\.$")
+        runs[0].wait_for(rf"^SIGTERM: {saved}; waits for the step under way\.$")
         assert keras.saving.load_model(tmp_path / "0/2-nan.keras").optimizer.iterations == 6
         runs[1].process.kill()
         assert runs[0].finish() == LOST_STATUS, runs[0].output

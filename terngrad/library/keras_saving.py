@@ -98,7 +98,7 @@ class StuckSaver:
         while not is_over.is_set():
             text = self.save()
             if text != said and not is_over.is_set():
-                rest = "waits for the other workers"
+                rest = "waits for the step under way"
                 told = f"{text}; {rest}" if text else rest
                 with contextlib.suppress(OSError):  # the terminal is gone
                     print(f"{number.name}: {told}.", file=sys.stderr, flush=True)

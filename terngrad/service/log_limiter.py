@@ -7,6 +7,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from terngrad.cluster.channel import printable
+
 _PERIOD_SECS = 60.0
 _MOST = 20  # lines of a kind in a period
 _NUMBER = re.compile(r"\d+")
@@ -39,10 +41,11 @@ class LogLimiter:
         """Tells a line, unless too many of its kind were told.
 
         Args:
-          text: the line.
+          text: the line; what others have chosen of it may try to look like several.
           kind: for lines whose text others choose; the default is the text without its numbers.
           most: lines of this kind in a minute.
         """
+        text = printable(text, len(text))
         kind = kind or _NUMBER.sub("0", text)
         with self._lock:
             period = self._periods.get(kind)

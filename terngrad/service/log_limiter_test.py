@@ -22,6 +22,12 @@ def test_a_line_is_told_once_a_minute_and_then_how_often_it_came():
     ]
 
 
+def test_a_line_whose_text_others_choose_stays_one_line():
+    log = _Log()
+    log.limiter("host \x1b[2J\nWorker 0: step 10 \ud800 is unknown.")
+    assert log.lines == [r"host \x1b[2J\nWorker 0: step 10 \ud800 is unknown."]
+
+
 def test_lines_that_differ_in_numbers_only_are_of_one_kind():
     log = _Log()
     for step in range(1000):

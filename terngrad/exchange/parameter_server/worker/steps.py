@@ -67,7 +67,7 @@ class Steps:
         self._met: dict[int, frozenset[int]] = {}  # by ps: workers that are in the view there
         self._unmet: list[tuple[_Push, bytes]] = []  # wait for all contributors to be there
         self._interrupted = True
-        self._moved_at = time.monotonic()  # of the last push or result
+        self._moved_at = time.monotonic()  # of the last push, result or interruption
 
     @property
     def interrupted(self) -> bool:
@@ -76,10 +76,12 @@ class Steps:
             return self._interrupted
 
     def waits(self, secs: float) -> bool:
-        """Whether this worker waits for a view, or for so many seconds already for results."""
+        """Whether this worker has waited for so many seconds for a view, as after a loss.
+
+        Missing results tell of no loss: another worker may only be slow.
+        """
         with self.lock:
-            is_open = any(declared.missing for declared in self._awaited)
-            return self._interrupted or (is_open and time.monotonic() > self._moved_at + secs)
+            return self._interrupted and time.monotonic() > self._moved_at + secs
 
     @property
     def spares(self) -> bool:
@@ -235,6 +237,7 @@ class Steps:
     def interrupt(self) -> None:
         """Abandons the current step."""
         with self.lock:
+            self._moved_at = time.monotonic()
             self._interrupted = True
             waiting = [d for d in self._awaited if d.missing]
             for declared in waiting:
