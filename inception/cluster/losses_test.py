@@ -76,7 +76,7 @@ def test_law_8_who_is_asked_to_end_while_another_is_lost_saves_at_once_and_ends(
         cluster.kill("0", signal.SIGTERM)
         saved = r"saved \S+/model.ckpt-[1-9]\d*"
         first = cluster.wait_for("0", rf"^SIGTERM: {saved}; waits for the step under way\.$")
-        why = "worker 0 was asked to end by SIGTERM, and another is lost"
+        why = "worker 0 was asked to end by SIGTERM, and waits in vain"
         last = cluster.wait_for("0", rf"^SIGTERM: {why}; {saved}\.$")
         assert re.search(saved, first)[0] == re.search(saved, last)[0]
         assert cluster.status("0") == 128 + signal.SIGTERM

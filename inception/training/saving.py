@@ -63,14 +63,14 @@ class Saver:
     def save_while_stuck(self, number: signal.Signals, is_over: threading.Event) -> None:
         """Saves and says so while the steps wait for another worker, until the training is over.
 
-        Where that worker is known to be lost, the training of all then ends.
+        With parameter servers the training of all ends where that takes too long.
 
         Args:
           number: the signal because of which this process must end.
           is_over: whether the main thread has saved.
         """
         ready, said = self._ready, None
-        why = f"worker {ready.workers.rank} was asked to end by {number.name}, and another is lost"
+        why = f"worker {ready.workers.rank} was asked to end by {number.name}, and waits in vain"
         while not is_over.is_set():
             text = self.save_copy()
             if text != said and not is_over.is_set():

@@ -25,7 +25,7 @@ END_SECS = 5.0  # in which a worker tells all ps that it ends, and waits for the
 _LONGEST_BEAT_SECS = 1.0
 _BEATS = 4  # fewest heartbeats in the time-out
 _LOOK_SECS = 0.2
-_WAIT_SECS = 3.0  # for others, after which a worker that is to end does not wait any longer
+_WAIT_SECS = 10.0  # for others, who may be slow, before a worker that must end gives them up
 _GIVE_UP_SECS = 2.0  # for the answer of ps 0
 
 

@@ -76,12 +76,10 @@ class Steps:
             return self._interrupted
 
     def waits(self, secs: float) -> bool:
-        """Whether this worker has waited for so many seconds for a view, as after a loss.
-
-        Missing results tell of no loss: another worker may only be slow.
-        """
+        """Whether this worker has waited for so many seconds for a view or for results."""
         with self.lock:
-            return self._interrupted and time.monotonic() > self._moved_at + secs
+            is_open = self._interrupted or any(declared.missing for declared in self._awaited)
+            return is_open and time.monotonic() > self._moved_at + secs
 
     @property
     def spares(self) -> bool:

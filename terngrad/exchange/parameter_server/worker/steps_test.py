@@ -50,9 +50,11 @@ def _worker():
     return worker
 
 
-def test_it_waits_for_others_where_there_is_no_view_for_long_but_not_where_they_are_slow(worker):
-    worker.push(3)
+def test_it_waits_for_others_where_results_or_a_view_are_missing_for_long(worker):
     assert not worker.steps.waits(-1.0)
+    worker.push(3)
+    assert worker.steps.waits(-1.0)
+    assert not worker.steps.waits(1e6)
     worker.steps.interrupt()
     assert worker.steps.waits(-1.0)
     assert not worker.steps.waits(1e6)
