@@ -14,7 +14,7 @@ import tensorflow as tf
 from terngrad.library import keras_state
 from terngrad.library.data_digest import digest
 from terngrad.library.group import Group
-from terngrad.library.shard import row_count, rows_of
+from terngrad.library.shard import row_count, rows_of, seeds_of
 
 _BATCH = 32  # Keras' own default
 _SUMS = "sums_over_workers"  # attribute of metrics of one's own
@@ -45,8 +45,9 @@ def evaluate(
       verbose: see `model.evaluate`; for the chief.
 
     Raises:
-      ValueError: there is no data; the model has no weights yet; a metric is none of Keras and may
-        be no sum over examples; or the model's own test_step returns values that are no metrics.
+      ValueError: there is no data, or several workers were given a shuffled data set; the model
+        has no weights yet; a metric is none of Keras and may be no sum over examples; or the
+        model's own test_step returns values that are no metrics.
       MembershipError: models, weights or the amounts of data differ.
     """
     if group.size > 1:
@@ -86,7 +87,8 @@ def predict(
 
     Raises:
       TypeError: outputs are ragged or sparse.
-      ValueError: there is no data, or the model has no weights yet.
+      ValueError: there is no data; several workers were given a shuffled data set; or the model
+        has no weights yet.
       MembershipError: models, weights or the amounts of data differ.
     """
     if group.size > 1:
@@ -168,6 +170,8 @@ def _agree(group: Group, model: keras.Model, data: Any, what: str) -> None:
             f"{what}: the model has no weights yet; allowed are models after fit or build"
         )
     if isinstance(data, tf.data.Dataset):
+        if seeds_of(data):  # each worker would take its batches from an order of its own
+            raise ValueError(f"{what}: the data set is shuffled; give it without shuffle")
         amount = f"{int(data.cardinality())} batches"
     elif isinstance(data, keras.utils.PyDataset):
         amount = f"{data.num_batches} batches"
