@@ -34,7 +34,8 @@ class Group(contextlib.AbstractContextManager):
     """The processes that train together; `terngrad.join` returns it.
 
     As a context manager it leaves the others at the end of the block. Without one it leaves when
-    the program ends. All processes must call its methods in the same order, except `shard`.
+    the program ends. All processes must call its methods in the same order, except `shard` and
+    `set_epoch`.
 
     Attributes:
       rank: index of this process.
@@ -43,6 +44,7 @@ class Group(contextlib.AbstractContextManager):
       pulse: counts what this process does together with the others.
       seeds_of_shuffles: those before `shard`, which all processes must have in common.
       digests_of_data: of what `shard` was given, which all processes must have in common, too.
+      shard_calls: how many there were.
       stopped_by: the error that ended `fit` where all were interrupted after the same step, so that
         none has failed.
       step: the reducer's step; parameter servers match operations by it. None without a reducer.
@@ -82,6 +84,7 @@ class Group(contextlib.AbstractContextManager):
         self._difference = ""  # because of which all have left each other
         self.seeds_of_shuffles: list[list[int]] = []
         self.digests_of_data: list[str] = []
+        self.shard_calls = 0
         self._orders: list[EpochOrder] = []  # of data that is shuffled anew in each epoch
         self._counts = collections.Counter()
         self.step: tf.Variable | None = None
@@ -132,6 +135,7 @@ class Group(contextlib.AbstractContextManager):
         else:
             share, order = shard_anew(data, self.rank, self.size, reshuffle)
             self._orders.append(order)
+        self.shard_calls += 1
         if self.size > 1:
             if isinstance(data, tf.data.Dataset):
                 self.seeds_of_shuffles += seeds_of(data)

@@ -7,7 +7,8 @@ import tensorflow as tf
 
 from terngrad.library.data_digest import digest, digest_of_whole
 from terngrad.library.group import Group
-from terngrad.library.keras_data import _digest, are_other_seeds, problems
+from terngrad.library.keras_data import _digest, are_other_seeds, compare_data, problems
+from terngrad.testing.group_in_threads import on_all
 
 X = np.random.default_rng(1).normal(size=(40, 3))
 Y = list(range(40))
@@ -24,6 +25,7 @@ def row(shards=(), fit=None, validation=None, seeds=()):
     return {
         "seeds": list(seeds),
         "shards": group.digests_of_data,
+        "shard calls": group.shard_calls,
         "fit": _digest(*(fit if isinstance(fit, tuple) else (fit,))),
         "validation": _digest(validation),
     }
@@ -129,6 +131,16 @@ def test_other_validation_data_are_told_and_shares_and_the_chiefs_own_are_not():
     assert list(problems([row([X], validation=(X, Y)), row([X])])) == []
     shares = [Group(rank, 2).shard((X, Y)) for rank in range(2)]
     assert list(problems([row(both, validation=each) for each in shares])) == []
+
+
+def test_shares_of_validation_data_are_not_told_at_a_second_fit_either(recwarn):
+    def fit_twice(group):
+        train, validation = group.shard(X), group.shard((X, Y))
+        for _ in range(2):
+            compare_data(group, {"x": train, "validation_data": validation})
+
+    assert on_all(2, fit_twice) == [None, None]
+    assert not recwarn.list
 
 
 def test_other_seeds_of_as_many_shuffles_differ():
