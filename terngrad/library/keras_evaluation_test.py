@@ -216,8 +216,8 @@ def test_other_weights_and_other_amounts_are_named_and_other_data_are_told():
 @pytest.mark.parametrize("call", [terngrad.keras.evaluate, terngrad.keras.predict])
 def test_a_shuffled_data_set_is_refused(call, seed):
     """Each worker would take its batches from an order of its own."""
-    shuffled = SLICES((X, Y)).shuffle(ROWS, seed=seed).batch(8).prefetch(1)
     models = [compiled(given=[]) for _ in range(2)]
+    shuffled = SLICES((X, Y)).shuffle(ROWS, seed=seed).batch(8).prefetch(1)
     for found in on_all(2, lambda group: call(models[group.rank], shuffled, group)):
         assert isinstance(found, ValueError)
         assert str(found) == f"{call.__name__}: the data set is shuffled; give it without shuffle"
