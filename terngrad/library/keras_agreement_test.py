@@ -104,6 +104,17 @@ AUC = keras.metrics.AUC
         ([], [LearningRateScheduler(lambda i: 0.1)], "training is LearningRateScheduler on worker"),
         ([EarlyStopping(patience=1)], [], ""),
         ([EarlyStopping(verbose=1)], [EarlyStopping(verbose=0)], ""),
+        ([EarlyStopping("loss", patience=1), EarlyStopping()], [EarlyStopping()], ""),
+        (
+            [EarlyStopping("loss"), EarlyStopping(patience=1)],
+            [EarlyStopping(patience=2)],
+            "EarlyStopping: patience with monitor val_loss is 2 on worker 1 and 1 on worker 0",
+        ),
+        (
+            [EarlyStopping("loss"), EarlyStopping(patience=1)],
+            [EarlyStopping("loss"), EarlyStopping(patience=2)],
+            "callback EarlyStopping 2 of 2: patience is 2 on worker 1 and 1 on worker 0",
+        ),
     ],
 )
 def test_a_number_of_a_callback_that_differs_is_named_and_one_worker_may_stop_all(
@@ -117,8 +128,29 @@ def test_a_number_of_a_callback_that_differs_is_named_and_one_worker_may_stop_al
 def test_a_number_of_a_metric_that_differs_is_named_and_a_worker_may_have_none():
     sides = [(compiled(metrics=[AUC(num_thresholds=n)]), []) for n in (10, 20)]
     found = compared(agree_on_callbacks, *sides)
-    assert "metrics[0]: num_thresholds is 20 on worker 1 and 10 on worker 0" in found
+    assert "metrics AUC: num_thresholds is 20 on worker 1 and 10 on worker 0" in found
     assert compared(agree_on_callbacks, sides[0], (compiled(), [])) == ""
+
+
+@pytest.mark.parametrize(
+    ("mine", "others", "why"),
+    [
+        (lambda: [AUC(), "accuracy"], lambda: ["accuracy"], ""),
+        (lambda: [AUC(), AUC(num_thresholds=9)], lambda: [AUC(num_thresholds=9)], ""),
+        (lambda: [AUC(), AUC(9, name="a")], lambda: [AUC(8, name="a")], "a: num_thresholds is 8"),
+        (lambda: [[AUC(9)]], lambda: [[AUC(8)]], "metrics[0] AUC: num_thresholds is 8"),
+        (lambda: {"a": [AUC(9)]}, lambda: {"a": AUC(8)}, "metrics.a AUC: num_thresholds is 8"),
+    ],
+)
+def test_metrics_correspond_by_their_names_where_a_worker_has_more(mine, others, why):
+    def agree(group, make):
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, name="a")])
+        model.compile("sgd", "mse", metrics=make())
+        keras_agreement.agree_on_callbacks(group, model, [])
+
+    found = compared(agree, mine, others)
+    assert why in found
+    assert bool(why) == bool(found)
 
 
 class Own(keras.callbacks.Callback):

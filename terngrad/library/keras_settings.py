@@ -38,19 +38,30 @@ def of_loss(model: keras.Model) -> dict[str, str]:
 
 
 def of_metrics(model: keras.Model) -> dict[str, str]:
-    """Returns the fields of a compiled model's metrics."""
+    """Returns the fields of a compiled model's metrics, such as "metrics AUC: num_thresholds"."""
     compiled = getattr(model, "_compile_metrics", None)
-    found = dict(_flat("metrics", getattr(compiled, "_user_metrics", None)))
+    found = dict(_of_metrics("metrics", getattr(compiled, "_user_metrics", None)))
     weighted = getattr(compiled, "_user_weighted_metrics", None)
-    return found | dict(_flat("weighted_metrics", weighted))
+    return found | dict(_of_metrics("weighted_metrics", weighted))
 
 
 def of_callbacks(callbacks: Iterable[keras.callbacks.Callback]) -> dict[str, str]:
-    """Returns the fields of Keras' own callbacks, such as "callback EarlyStopping: patience"."""
-    own = (each for each in callbacks if is_of_keras(each))
+    """Returns the fields of Keras' own callbacks, such as "callback EarlyStopping: patience".
+
+    Those with a monitor have their fields a second time, for workers with other numbers of them.
+    """
+    own = [each for each in callbacks if is_of_keras(each)]
+    monitors = [getattr(each, "monitor", None) for each in own]
+    numbers = _numbers([(type(each), monitor) for each, monitor in zip(own, monitors, strict=True)])
     found = {}
-    for name, callback in _named("callback", own):
-        found |= {f"{name}: {field}": value for field, value in _attributes(callback)}
+    for (name, callback), monitor, number in zip(
+        _named("callback", own), monitors, numbers, strict=True
+    ):
+        for field, value in _attributes(callback):
+            found[f"{name}: {field}"] = value
+            if monitor is not None:
+                kind = f"callback {type(callback).__name__}"
+                found[f"{kind}: {field} with monitor {monitor}{number}"] = value
     return found
 
 
@@ -97,12 +108,53 @@ def differing(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _named(kind: str, objects: Iterable[Any]) -> Iterator[tuple[str, Any]]:
-    """Yields names such as "callback EarlyStopping", with a number from the second on."""
-    counts = Counter()
-    for each in objects:
-        name = each.__class__.__name__
-        counts[name] += 1
-        yield f"{kind} {name}" + (f" {counts[name]}" if counts[name] > 1 else ""), each
+    """Yields names such as "callback EarlyStopping", with a number if there are several."""
+    objects = list(objects)
+    names = [each.__class__.__name__ for each in objects]
+    for name, number, each in zip(names, _numbers(names), objects, strict=True):
+        yield f"{kind} {name}{number}", each
+
+
+def _numbers(keys: Sequence[Any]) -> list[str]:
+    """Returns " 1 of 2" and the like for equal keys, "" for others.
+
+    With the total, lists that have unequally many of a kind have none of them in common: it is not
+    known which of them correspond.
+    """
+    totals, counts, found = Counter(keys), Counter(), []
+    for key in keys:
+        counts[key] += 1
+        found.append(f" {counts[key]} of {totals[key]}" if totals[key] > 1 else "")
+    return found
+
+
+def _of_metrics(name: str, given: Any) -> Iterator[tuple[str, str]]:
+    """Yields the fields of metrics by their names, which may be in lists and dicts by outputs."""
+    if isinstance(given, Mapping):
+        for key in sorted(given, key=str):
+            yield from _of_metrics(f"{name}.{key}", given[key])
+    elif isinstance(given, (list, tuple)) and any(isinstance(e, (list, tuple)) for e in given):
+        for i, part in enumerate(given):
+            yield from _of_metrics(f"{name}[{i}]", part)
+    elif given is not None:
+        metrics = given if isinstance(given, (list, tuple)) else [given]
+        names = [_metric(metric) for metric in metrics]
+        for metric, own, number in zip(metrics, names, _numbers(names), strict=True):
+            yield from _flat(f"{name} {own}{number}", metric)
+
+
+def _metric(given: Any) -> str:
+    """Returns the name of a metric; its class if Keras has chosen the name, perhaps with a number.
+
+    That number counts the objects of the process, which workers may have unequally many of.
+    """
+    if isinstance(given, str):
+        return given
+    kind = type(given).__name__
+    if not isinstance(given, keras.metrics.Metric):
+        return getattr(given, "__name__", kind)
+    is_chosen = given.name.rstrip("_0123456789").replace("_", "") == kind.lower()
+    return kind if is_chosen else given.name
 
 
 def _fields(name: str, thing: Any) -> dict[str, str]:
