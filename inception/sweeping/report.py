@@ -18,6 +18,7 @@ from inception.sweeping import pictures
 from inception.sweeping.plan import Plan, point_of
 from inception.sweeping.study import Study, Task
 
+FILE = "trials.csv"
 _ROWS = 20  # of the printed table
 _STATES = {
     TrialState.COMPLETE: "done",
@@ -68,7 +69,7 @@ class Report:
         """Prints the table and the best command; writes trials.csv and the pictures."""
         results = sorted(self._study.results(), key=self._rank)
         rows = [self._row(trial) for trial in results]
-        file = self._folder / "trials.csv"
+        file = self._folder / FILE
         with file.open("w", newline="") as output:
             writer = csv.DictWriter(output, rows[0])
             writer.writeheader()

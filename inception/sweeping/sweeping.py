@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from optuna.trial import TrialState
+
 from inception.cluster import namespaces
 from inception.flags import table
 from inception.flags.table import Flag, refuse
@@ -14,7 +16,7 @@ from inception.sweeping import places, program, space, spark
 from inception.sweeping.places import Place
 from inception.sweeping.plan import BANDWIDTH, Plan, point_of
 from inception.sweeping.program import TRAIN_DIR, Program
-from inception.sweeping.report import Report
+from inception.sweeping.report import FILE, Report
 from inception.sweeping.settings import SweepFlags
 from inception.sweeping.study import Study, open_storage
 from inception.sweeping.sweeper import Commands, Sweeper
@@ -31,7 +33,7 @@ def sweep(settings: SweepFlags, given: Sequence[str]) -> None:
       given: the flags of all trainings.
 
     Raises:
-      ValueError: a flag does not fit, or all machines were lost.
+      ValueError: a flag does not fit, all machines were lost, or no trial is complete.
     """
     trained = program.of(settings.program, settings.eval_program)
     plan = make_plan(settings, trained, given)
@@ -47,6 +49,16 @@ def sweep(settings: SweepFlags, given: Sequence[str]) -> None:
         report.begin([place.label for place in found])
         Sweeper(study, commands, folder, settings.retries, report).run(found)
     report.finish()
+    check_results(study, folder)
+
+
+def check_results(study: Study, folder: Path) -> None:
+    """Raises ValueError if no trial of a study is complete."""
+    results = study.results()
+    if not any(trial.state is TrialState.COMPLETE for trial in results):
+        raise ValueError(
+            f"none of {len(results)} trials is complete; {folder / FILE} has each one's reason"
+        )
 
 
 def make_plan(settings: SweepFlags, trained: Program, given: Sequence[str]) -> Plan:

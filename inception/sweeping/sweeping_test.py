@@ -6,14 +6,19 @@ from absl.flags import FlagValues
 from inception import app
 from inception.flags import table
 from inception.sweeping import program, sweeping
+from inception.sweeping.messages import End, Outcome
 from inception.sweeping.settings import SweepFlags
 
 
-def plan(*own):
+def settings_of(*own):
     values = FlagValues()
     table.define(SweepFlags, values)
     app.parse(values, ["--program=inception.mnist_train", *own])
-    settings = table.read(SweepFlags, values)
+    return table.read(SweepFlags, values)
+
+
+def plan(*own):
+    settings = settings_of(*own)
     return sweeping.make_plan(settings, program.of(settings.program, ""), [])
 
 
@@ -37,3 +42,22 @@ def test_a_flag_without_effect_in_some_trials_is_told(own, told, capsys):
 def test_nothing_is_told_of_flags_with_effect(capsys):
     plan("--random=5", "--space=clip_factor=1..4 grad_bits=1")
     assert not capsys.readouterr().out
+
+
+@pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.DONE])
+def test_a_sweep_without_a_complete_trial_has_failed(outcome, monkeypatch, tmp_path, capsys):
+    class Sweeper:
+        """Ends each trial at once; DONE without a precision counts as failed, too."""
+
+        def __init__(self, study, *others):
+            self.study = study
+
+        def run(self, found):
+            while task := self.study.next():
+                self.study.end(task, End(outcome, 1.0, None, "no such net", None), False, 0)
+
+    monkeypatch.setattr(sweeping, "Sweeper", Sweeper)
+    settings = settings_of(f"--sweep_dir={tmp_path}", "--grid=optimizer=gd,adam")
+    with pytest.raises(ValueError, match=r"^none of 2 trials is complete; .*trials\.csv has"):
+        sweeping.sweep(settings, [])
+    assert "All trials: " in capsys.readouterr().out
