@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import numbers
 import os
 import runpy
 import sys
@@ -35,7 +36,7 @@ def run_program(arguments: Sequence[str], context: Context) -> None:
       context: the place.
 
     Raises:
-      ValueError: a row is not such a picture.
+      ValueError: a row is not such a picture, or its label is no integer.
       SystemExit: the program ended with another status than 0.
     """
     module, *flags = arguments
@@ -63,6 +64,8 @@ def write_records(feed: Feed, folder: str) -> str:
 
 
 def _record(content: bytes, label: int, row: int) -> ImageRecord:
+    if isinstance(label, bool) or not isinstance(label, numbers.Integral):
+        raise ValueError(f"row {row}: label is {label!r}; allowed are integers")
     try:
         with Image.open(io.BytesIO(content), formats=("PNG", "JPEG")) as image:
             channels, kind = _CHANNELS[image.mode], image.format.lower()

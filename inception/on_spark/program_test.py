@@ -1,14 +1,18 @@
 """The suite's programs inside Spark: on records and on rows, also after an executor is lost."""
 
+import io
 import os
 import re
 import signal
 import threading
+import types
 from pathlib import Path
 
+import pyarrow
 import pytest
+from PIL import Image
 
-from inception.on_spark.program import run_program
+from inception.on_spark.program import run_program, write_records
 from inception.testing.runs import (
     assert_equal_parameters,
     flags_of,
@@ -20,7 +24,6 @@ from slim.datasets import mnist
 from terngrad.spark.cluster import InputMode, run
 from terngrad.testing import spark as sparks
 
-pytestmark = pytest.mark.slow
 SLOW_STEPS = 60
 
 
@@ -39,6 +42,7 @@ def shown():
     return []
 
 
+@pytest.mark.slow
 def test_law_4_two_workers_inside_spark_give_the_bits_of_two_outside(standalone, shown, tmp_path):
     settings = {"net": "mlp", "batch_size": 4, "steps": 20}
     outside = train(2, tmp_path / "outside", **settings)
@@ -48,6 +52,7 @@ def test_law_4_two_workers_inside_spark_give_the_bits_of_two_outside(standalone,
     assert any(line.startswith("[0] Finished training at step 20") for line in shown)
 
 
+@pytest.mark.slow
 def test_inception_trains_on_small_images(standalone, shown, tmp_path):
     flags = [f"--train_dir={tmp_path}", "--net=inception_v1", "--image_size=32", "--max_steps=2"]
     flags += ["--benchmark_mode", "--batch_size=2", "--grad_bits=1"]
@@ -56,6 +61,7 @@ def test_inception_trains_on_small_images(standalone, shown, tmp_path):
     assert any(line.startswith("[0] Finished training at step 2") for line in shown)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ps", [0, 1])
 def test_rows_of_spark_train_a_net(standalone, shown, tmp_path, ps):
     import tensorflow as tf
@@ -78,6 +84,7 @@ def test_rows_of_spark_train_a_net(standalone, shown, tmp_path, ps):
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.slow
 def test_law_8_an_executor_that_is_killed_changes_no_bit(standalone, shown, tmp_path):
     settings = {"net": "mlp", "batch_size": 2, "steps": SLOW_STEPS}
     undisturbed = train(1, tmp_path / "undisturbed", **settings)
@@ -95,6 +102,16 @@ def test_law_8_an_executor_that_is_killed_changes_no_bit(standalone, shown, tmp_
     assert killed.is_set()
     assert sum(line.startswith("[0] process ") for line in shown) == 2
     assert_equal_parameters(undisturbed, parameters(tmp_path / "killed", SLOW_STEPS))
+
+
+@pytest.mark.parametrize("label", [1.7, True, "3", None])
+def test_a_label_that_is_no_integer_is_named_with_its_row(tmp_path, label):
+    output = io.BytesIO()
+    Image.new("L", (2, 2)).save(output, "PNG")
+    rows = pyarrow.table({"image": [output.getvalue()] * 2, "label": [label] * 2})
+    feed = types.SimpleNamespace(batches=lambda size: [rows])
+    with pytest.raises(ValueError, match=rf"^row 0: label is {label!r}; allowed are integers$"):
+        write_records(feed, tmp_path)
 
 
 def _telling(arguments, context):
