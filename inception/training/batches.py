@@ -101,7 +101,11 @@ def _warn_of_crop(goal: Problem, dataset: Dataset) -> None:
     crop = preprocessing_factory.describe_crop(goal.preprocessing, *shape, goal.image_size)
     remedy = "give a larger image size"
     if not are_alike:
-        remedy = f"convert them with --raw_pixel=True --resize_dimen={goal.image_size}"
+        program = "imagenet" if dataset.name == "imagenet" else "image"
+        remedy = (
+            f"convert them by inception.data.build_{program}_data with --raw_pixel=True "
+            f"--resize_dimen={goal.image_size}"
+        )
     if crop:
         logging.warning("%s: %s; to see all of them, %s", dataset.name, crop, remedy)
 

@@ -105,8 +105,8 @@ def test_a_crop_of_less_than_a_quarter_of_the_area_is_warned_of(tmp_path, caplog
     labels_of(config, _pictures(tmp_path, (128, 96)), 1)
     assert caplog.messages == [
         "images: preprocessing cifarnet cuts 32 x 32 pixels out of images of 128 x 96, "
-        "8.3 % of their area; to see all of them, convert them with --raw_pixel=True "
-        "--resize_dimen=32"
+        "8.3 % of their area; to see all of them, convert them by inception.data.build_image_data "
+        "with --raw_pixel=True --resize_dimen=32"
     ]
     caplog.clear()
     labels_of(config, _pictures(tmp_path, (64, 64)), 1)  # a quarter
