@@ -18,6 +18,10 @@ from terngrad.library.shard import row_count, rows_of, seeds_of
 
 _BATCH = 32  # Keras' own default
 _SUMS = "sums_over_workers"  # attribute of metrics of one's own
+_ALLOWED = (
+    "allowed are arrays, tensors, data frames and lists of strings or numbers, also in tuples, "
+    "lists and dicts, tf.data.Dataset and keras.utils.PyDataset"
+)
 _MOST_BYTES = 1 << 22  # of predictions that a worker sends at once
 
 
@@ -45,11 +49,14 @@ def evaluate(
       verbose: see `model.evaluate`; for the chief.
 
     Raises:
-      ValueError: there is no data, or several workers were given a shuffled data set; the model
-        has no weights yet; a metric is none of Keras and may be no sum over examples; or the
-        model's own test_step returns values that are no metrics.
+      TypeError: the data is of another kind.
+      ValueError: there is no data, or it has no labels for the loss; several workers were given a
+        shuffled data set; the model has no weights yet; a metric is none of Keras and may be no sum
+        over examples; or the model's own test_step returns values that are no metrics.
       MembershipError: models, weights or the amounts of data differ.
     """
+    _check_data(data, "evaluate")
+    _check_labels(model, data)
     if group.size > 1:
         _agree(group, model, data, "evaluate")
     part, first = _shares(data, group, batch_size or _BATCH)
@@ -86,11 +93,12 @@ def predict(
       verbose: see `model.predict`; for the chief.
 
     Raises:
-      TypeError: outputs are ragged or sparse.
+      TypeError: the data is of another kind, or outputs are ragged or sparse.
       ValueError: there is no data; several workers were given a shuffled data set; or the model
         has no weights yet.
       MembershipError: models, weights or the amounts of data differ.
     """
+    _check_data(data, "predict")
     if group.size > 1:
         _agree(group, model, data, "predict")
     part, first = _shares(data, group, batch_size or _BATCH)
@@ -150,6 +158,36 @@ def _shares(data: Any, group: Group, batch_size: int) -> tuple[Any, Any]:
     return part, rows_of(data, slice(0, 1))
 
 
+def _check_data(data: Any, what: str) -> None:
+    """Raises TypeError or ValueError if this is no data to evaluate or predict."""
+    if _is_batches(data):
+        return
+    if data is None:
+        raise TypeError(f"{what}: the data is None; {_ALLOWED}")
+    try:
+        row_count(data)
+    except TypeError as error:  # such as "shard: cannot deal out generator; allowed are"
+        problem, _, _ = str(error).partition(";")
+        raise TypeError(f"{problem.replace('shard', what, 1)}; {_ALLOWED}") from None
+    except ValueError as error:
+        raise ValueError(str(error).replace("shard", what, 1)) from None
+
+
+def _check_labels(model: keras.Model, data: Any) -> None:
+    """Raises ValueError if the loss has no labels; a PyDataset would have to be read for that."""
+    ways = ("test_step", "compute_loss")  # those of one's own may need none
+    is_own = any(getattr(type(model), way) is not getattr(keras.Model, way) for way in ways)
+    if is_own or getattr(model, "loss", None) is None or _is_py(data):
+        return
+    given = data.element_spec if isinstance(data, tf.data.Dataset) else data
+    _, labels, _ = keras.utils.unpack_x_y_sample_weight(given)
+    if labels is None:
+        raise ValueError(
+            "evaluate: the data has no labels, which the loss needs; allowed are (x, y) and "
+            "(x, y, sample_weight)"
+        )
+
+
 def _is_batches(data: Any) -> bool:
     return isinstance(data, (tf.data.Dataset, keras.utils.PyDataset))
 
@@ -189,7 +227,7 @@ def _agree(group: Group, model: keras.Model, data: Any, what: str) -> None:
         warnings.warn(
             f"{what}: the workers have other data, or the same in another order, so some rows "
             "count twice and others never: give all the same, in the same order",
-            stacklevel=4,
+            stacklevel=3,
         )
 
 

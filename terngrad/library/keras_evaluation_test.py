@@ -208,8 +208,11 @@ def test_other_weights_and_other_amounts_are_named_and_other_data_are_told():
     unbuilt = keras.Sequential([keras.layers.Dense(1)])
     for found in on_all(2, lambda group: terngrad.keras.predict(unbuilt, X, group)):
         assert "predict: the model has no weights yet" in str(found)
-    with pytest.warns(UserWarning, match="evaluate: the workers have other data, or the same in"):
+    with pytest.warns(
+        UserWarning, match="evaluate: the workers have other data, or the same"
+    ) as of:
         on_all(2, lambda group: evaluate(group, order=-1))
+    assert [each.filename for each in of if "the workers" in str(each.message)] == [__file__]
 
 
 @pytest.mark.parametrize("seed", [None, 1])
@@ -274,3 +277,38 @@ def test_alone_they_are_kerass_own_and_data_without_rows_are_named():
         for call in (terngrad.keras.evaluate, terngrad.keras.predict):
             with pytest.raises(ValueError, match=why):
                 call(model, data, Group())
+
+
+def test_what_is_no_data_for_them_is_named_with_what_is():
+    for call in (terngrad.keras.evaluate, terngrad.keras.predict):
+        for data, error, why in [
+            (None, TypeError, "the data is None; allowed are arrays, tensors"),
+            ((i for i in X), TypeError, "cannot deal out generator; allowed are arrays"),
+            ([[1, 2], [3, 4]], TypeError, "cannot deal out a list of lists; allowed are arrays"),
+            ((X, Y[:5]), ValueError, "arrays must have equally many rows; they have"),
+        ]:
+            for group in (Group(), Group(0, 2)):
+                with pytest.raises(error, match=f"^{call.__name__}: {why}"):
+                    call(compiled(), data, group)
+
+
+@pytest.mark.parametrize("data", [X, (X,), SLICES(X).batch(8), {"x": X}])
+def test_data_without_labels_are_told_unless_the_loss_needs_none(data):
+    with pytest.raises(ValueError, match=r"^evaluate: the data has no labels, which the"):
+        terngrad.keras.evaluate(compiled(), data, Group())
+
+
+class Autoencoder(keras.Sequential):
+    """Has the inputs as labels."""
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        """Returns the error of the outputs."""
+        return keras.ops.mean((x - y_pred) ** 2)
+
+
+def test_a_model_that_needs_no_labels_may_have_none():
+    penalty = keras.layers.ActivityRegularization(l2=1.0)
+    for model, loss in [(keras.Sequential, None), (Autoencoder, "mse")]:
+        model = model([keras.Input((3,)), penalty, keras.layers.Rescaling(2.0)])
+        model.compile("sgd", loss, run_eagerly=True)
+        assert terngrad.keras.evaluate(model, X, Group()) > 0
