@@ -118,6 +118,8 @@ def test_sums_take_the_planes_that_their_values_need():
     assert arrays.sum([PLUS, PLUS, PLUS], 3).tolist() == codes_of(3, planes=3).tolist()
     wide = codes_of(5, -4, planes=8)
     assert arrays.sum([wide, PLUS, MINUS], 4).tolist() == codes_of(5, -4, planes=4).tolist()
+    most = codes_of(20_000, -20_000, 7, planes=18)
+    assert arrays.sum([most] * 3, 17).tolist() == codes_of(60_000, -60_000, 21, planes=17).tolist()
     assert arrays.sum(np.stack([PLUS, PLUS]), 3).tolist() == codes_of(2, planes=3).tolist()
 
 
@@ -165,6 +167,11 @@ def decode(words, nodes, shapes=((40,),), scales=(1,)):
         (lambda: arrays.sum([PLUS[0]], 2), r"words\[0\] is uint32 \[2\]; must be uint32 \[G, 2"),
         (lambda: arrays.sum([PLUS] * 3, 2), "planes is 2; must be 3 or more for 3 nodes"),
         (lambda: arrays.sum([PLUS, MINUS], 2), "planes is 2; must be 3 or more for 2 nodes"),
+        *(
+            (lambda n=n, v=v: arrays.sum([codes_of(v, planes=18)] * n, 18), "beyond 65536; sums")
+            for n in (2, 3, 4, 5)
+            for v in (65536, -65536)
+        ),
         (
             lambda: arrays.sum([codes_of(3, planes=3)] * 2, 3),
             "planes is 3; must be more: the sum has a value beyond 3",
