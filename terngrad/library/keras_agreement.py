@@ -84,7 +84,13 @@ def agree_on_rates(group: Group, optimizers: Sequence[keras.optimizers.Optimizer
 
 
 def _without_ranks(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
-    """Returns numbers of callbacks without those that are each worker's rank."""
+    """Returns numbers of callbacks without those that are each worker's rank, or `is_chief`."""
     found = [dict(row["own"]) for row in rows]
-    ranks = [name for name in found[0] if [row.get(name) for row in found] == [*range(len(found))]]
+    ranks = [name for name in found[0] if _is_rank([row.get(name) for row in found])]
     return [{name: row[name] for name in row if name not in ranks} for row in found]
+
+
+def _is_rank(values: Sequence[Any]) -> bool:
+    is_chief = [rank == 0 for rank in range(len(values))]
+    is_bool = all(isinstance(value, bool) for value in values)  # 1 and 0 may be a setting
+    return values == [*range(len(values))] or (is_bool and values == is_chief)

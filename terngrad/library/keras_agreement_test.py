@@ -160,14 +160,24 @@ class Own(keras.callbacks.Callback):
         """Has a number and a rank, which may differ."""
         super().__init__()
         self.rate, self.rank, self.verbose = rate, rank, rank
+        self.is_chief = rank == 0
 
 
 def test_a_number_of_ones_own_callback_that_differs_is_told():
     sides = [(compiled(), [Own(0.1 * (rank + 1), rank)]) for rank in range(2)]
     with pytest.warns(UserWarning, match=r"callback Own: rate is 0.2 on worker 1 and 0.1 on wor"):
         assert compared(agree_on_callbacks, *sides) == ""
+    with pytest.warns(UserWarning, match=r"callback Own: rate is 0 on worker 1 and 1 on worker 0"):
+        compared(agree_on_callbacks, *[(compiled(), [Own(1 - rank, rank)]) for rank in range(2)])
+
+
+def test_ranks_and_equal_numbers_of_ones_own_callbacks_are_not_told(recwarn):
     same = [(compiled(), [Own(float("nan"), rank)]) for rank in range(2)]
+    recwarn.clear()
     assert compared(agree_on_callbacks, *same) == ""
+    more = (compiled(), [Own(0.1, 0), Own(0.2, 0)]), (compiled(), [Own(0.2, 1)])
+    assert compared(agree_on_callbacks, *more) == ""
+    assert not [each for each in recwarn if "callback" in str(each.message)]
 
 
 def test_a_rate_that_a_callback_sets_before_the_first_step_is_named():
