@@ -71,7 +71,10 @@ def _plain(value: Any, where: str, depth: int) -> Any:
         content = base64.b64encode(np.ascontiguousarray(value).tobytes()).decode()
         kind = "array" if isinstance(value, np.ndarray) else "scalar"
         return [kind, value.dtype.str, list(value.shape), content]
-    raise TypeError(f"{where} is {type(value).__name__}; allowed are {_ALLOWED}")
+    kind = type(value).__name__
+    if isinstance(value, (np.ndarray, np.generic)):
+        kind += f" of {value.dtype.name}"
+    raise TypeError(f"{where} is {kind}; allowed are {_ALLOWED}")
 
 
 def _array(dtype: str, shape: list[int], content: str) -> np.ndarray:

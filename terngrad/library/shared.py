@@ -143,7 +143,7 @@ class AllReduce:
         if op not in OPERATIONS:
             raise ValueError(f"all_reduce: op is {op!r}; allowed are {', '.join(OPERATIONS)}")
         check_graph()
-        tensors = [tf.convert_to_tensor(each) for each in tf.nest.flatten(value)]
+        tensors = [_tensor(each) for each in tf.nest.flatten(value)]
         for tensor in tensors:
             _check(tensor, op)
         if tf.executing_eagerly():
@@ -177,6 +177,17 @@ def _joined(rows: Sequence[tf.Tensor], op: str) -> tf.Tensor:
         return tf.reduce_any(rows, 0) if is_bool else tf.reduce_max(rows, 0)
     total = tree_sum(rows)
     return total / len(rows) if op == "mean" else total
+
+
+def _tensor(value: Any) -> tf.Tensor:
+    try:
+        return tf.convert_to_tensor(value)
+    except (TypeError, ValueError):
+        kind = type(value).__name__
+        raise TypeError(
+            f"all_reduce: a value is {kind}; allowed are numbers, bools, arrays and tensors of "
+            "these, and lists, tuples and dicts of all of them"
+        ) from None
 
 
 def _check(tensor: tf.Tensor, op: str) -> None:

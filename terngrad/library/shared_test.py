@@ -51,6 +51,9 @@ def test_alone_a_reduction_is_ones_own_value(wrap):
     [
         (1.0, "min", ValueError, "op is 'min'; allowed are mean, sum, max"),
         (["a"], "max", TypeError, "a value is string; allowed are real numbers and bools"),
+        (None, "sum", TypeError, "a value is NoneType; allowed are numbers, bools, arrays and"),
+        ({"a": {1, 2}}, "max", TypeError, "a value is set; allowed are numbers, bools, arrays"),
+        ([1.0, print], "max", TypeError, "a value is builtin_function_or_method; allowed are"),
         (1j, "sum", TypeError, "a value is complex128; allowed are real numbers"),
         ([True], "sum", TypeError, "op='sum' of bool; allowed is max"),
         ([1], "mean", TypeError, "op='mean' of int32; allowed are floats: cast, or take sum"),
@@ -102,7 +105,9 @@ def test_an_array_survives_its_bytes(dtype):
     [
         ({"a": [1, print]}, r"value\['a'\]\[1\] is builtin_function_or_method; allowed are None"),
         ([{1, 2}], r"value\[0\] is set"),
-        (np.array(["a"]), "value is ndarray"),
+        (np.array(["a"]), "value is ndarray of str"),
+        (np.array([None]), "value is ndarray of object"),
+        (np.str_("a"), "value is str_ of str"),
         (tf.constant(1), "value is EagerTensor"),
         (type("Own", (dict,), {})(), "value is Own"),
     ],
