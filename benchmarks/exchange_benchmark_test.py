@@ -134,3 +134,9 @@ def test_the_interfaces_of_workers_and_of_parameter_servers_count_what_the_formu
     assert capsys.readouterr().out.partition("| gradients")[2] == table
     assert json.loads((tmp_path / "b.json").read_text())["cells"] == figures["cells"]
     assert (tmp_path / "b.png").read_bytes() == (tmp_path / "a.png").read_bytes()
+
+
+def test_a_file_of_the_report_that_is_missing_is_named(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["", "out", "/absent.json"])
+    with pytest.raises(SystemExit, match=r"^/absent.json: cannot be read: No such file"):
+        exchange_report.main()

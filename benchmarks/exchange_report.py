@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("paths", metavar="JSON", nargs="+")
     given = parser.parse_args()
     output = given.output
-    runs = [json.loads(Path(path).read_text(encoding="utf-8")) for path in given.paths]
+    runs = [_read(path) for path in given.paths]
     cells = {
         tuple(cell[name] for name in (*_PLACE, "servers")): cell
         for run in runs
@@ -50,6 +50,13 @@ def main() -> None:
     report.write_json(f"{output}.json", {"environments": environments, "cells": found})
     print_tables(found)
     draw(found, f"{output}.png")
+
+
+def _read(path: str) -> dict:
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SystemExit(f"{path}: cannot be read: {error.strerror}") from None
 
 
 def print_tables(cells: Sequence[dict]) -> None:
