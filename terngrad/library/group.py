@@ -241,8 +241,9 @@ class Group(contextlib.AbstractContextManager):
         """Returns the elementwise mean, sum or maximum over all processes, equal on all of them.
 
         Within a tf.function it is an operation of the graph, after those before it. Floats up to
-        32 bits are added in float32, as gradients are. Integers and float64 are exact to their own
-        type, and meant for few values: each process gets those of all.
+        32 bits are added in float32, as gradients are. Integers and float64 keep their
+        bits, and a sum of integers wraps in their type. They are meant for few values: each process
+        gets those of all.
 
         Args:
           value: numbers: a tensor, an array, or a list, tuple or dict of these; of the same shapes
