@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
 
-from terngrad.library import keras_settings, keras_state
+from terngrad.library import keras_settings, keras_state, program_warnings
 from terngrad.library.group import Group
 from terngrad.library.keras_exchange import updates_of
 
@@ -70,7 +69,7 @@ def agree_on_callbacks(
     changing = "callbacks that all workers need, because they change the training"
     group.agree({**facts, changing: keras_settings.changing(callbacks)}, _START)
     if group.is_chief and (found := keras_settings.differing(_without_ranks(rows))):
-        warnings.warn(f"{found}: if it changes the training, give all the same", stacklevel=2)
+        program_warnings.warn(f"{found}: if it changes the training, give all the same")
 
 
 def agree_on_rates(group: Group, optimizers: Sequence[keras.optimizers.Optimizer]) -> None:

@@ -6,7 +6,6 @@ import io
 import json
 import os
 import pickle
-import warnings
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +15,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from terngrad.library import keras_state
+from terngrad.library import keras_state, program_warnings
 from terngrad.library.group import Group
 
 # What Keras' own callbacks, and subclasses of them, remember.
@@ -121,20 +120,18 @@ class FitState:
         for name, attributes in content["changed"].items():
             if group.is_chief:
                 names = "".join(f'"{each}", ' for each in attributes)
-                warnings.warn(
+                program_warnings.warn(
                     f"callback {name} had changed {', '.join(attributes)} before the backup and "
                     "begins anew, so this training may differ from an undisturbed one: with "
-                    f"{_ATTRIBUTE} = ({names.rstrip()}) in its class, the backup has them, too",
-                    stacklevel=2,
+                    f"{_ATTRIBUTE} = ({names.rstrip()}) in its class, the backup has them, too"
                 )
 
     def _warn_of_anew(self, names: Sequence[str]) -> None:
         anew = [name for name in names if _remembered(self._callbacks[name])]
         if anew:
-            warnings.warn(
+            program_warnings.warn(
                 f"callbacks begin anew, so this training may differ from an undisturbed one: the "
-                f"chief's backup does not have what these remember: {', '.join(anew)}",
-                stacklevel=2,
+                f"chief's backup does not have what these remember: {', '.join(anew)}"
             )
 
     def _now(self) -> dict[str, dict[str, Any]]:

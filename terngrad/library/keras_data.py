@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from terngrad.library import program_warnings
 from terngrad.library.data_digest import digest_of_whole
 from terngrad.library.group import Group
 
@@ -28,7 +28,7 @@ def compare_data(group: Group, given: Mapping[str, Any]) -> None:
     rows = group.all_gather_object(own, what="the start of fit")
     if group.is_chief:
         for problem in problems(rows):
-            warnings.warn(problem, stacklevel=2)
+            program_warnings.warn(problem)
     group.seeds_of_shuffles.clear()  # a later fit has data of its own
     group.digests_of_data.clear()
 

@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import sys
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from types import CodeType
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from terngrad.library import keras_saving, keras_settings, keras_state
+from terngrad.library import keras_saving, keras_settings, keras_state, program_warnings
 from terngrad.library.group import Group, plain
 from terngrad.library.keras_agreement import (
     agree_on_callbacks,
@@ -314,8 +313,8 @@ class Together(keras.callbacks.Callback):
             names = " and ".join(_undistributed(self.model))
             what = f"the plain optimizer in {names}" if names else "something"
             cause = cause or f"{what} changes them on each worker alone"
-            warnings.warn(
-                f"the workers' weights differ {when}: {cause}; all take the chief's", stacklevel=2
+            program_warnings.warn(
+                f"the workers' weights differ {when}: {cause}; all take the chief's"
             )
         self._copy_state()
 
@@ -404,7 +403,7 @@ def _undistributed(model: keras.Model) -> list[str]:
 def _turn_off_xla(model: keras.Model) -> None:
     if model.jit_compile:
         if not model._resolve_auto_jit_compile():  # else it may be Keras' own choice
-            warnings.warn("jit_compile is off: XLA cannot compile the exchange.", stacklevel=2)
+            program_warnings.warn("jit_compile is off: XLA cannot compile the exchange.")
         model.jit_compile = False
         model.train_function = None
 
