@@ -5,8 +5,8 @@ The others go on without any other worker. This module loads no TensorFlow.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
-from concurrent import futures
 
 from terngrad.asynchronous.acts import BYE
 from terngrad.asynchronous.framing import frames
@@ -31,5 +31,11 @@ def tell(
         introduction = hello(0, ps, ps_hosts, worker_hosts)
         last_report.send(introduction, "Update", messages, timeout_secs, tls, secret)
 
-    with futures.ThreadPoolExecutor(len(ps_hosts)) as threads:
-        list(threads.map(tell_one, range(len(ps_hosts))))
+    # A signal ends this process at once: nothing waits for a daemon.
+    threads = [
+        threading.Thread(target=tell_one, args=(ps,), daemon=True) for ps in range(len(ps_hosts))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()

@@ -4,6 +4,8 @@ import dataclasses
 import json
 import math
 import re
+import signal
+import threading
 import time
 from unittest import mock
 
@@ -24,6 +26,7 @@ from terngrad.asynchronous.updates import state_bytes
 from terngrad.cluster.channel import MembershipError
 from terngrad.exchange.parameter_server.operations import PIECE_BYTES
 from terngrad.ops.reference import ReferenceKernels
+from terngrad.service import last_report
 from terngrad.service.messages import HELLO_KEY, SERVICE, Call, join_frame
 from terngrad.service.streams import WELCOME, Outbox, identity
 from terngrad.testing.addresses import free_addresses
@@ -228,6 +231,22 @@ def test_law_10_why_the_chief_begins_no_run_is_told_to_the_others_and_ends_the_p
     client.close()
     assert server.wait(SECS)
     assert server.seats.why_over == f"worker 0 failed: {why}"
+
+
+def test_a_signal_ends_a_chief_that_tells_why_it_begins_no_run(monkeypatch):
+    is_over, threads = threading.Event(), []
+
+    def send(*args):
+        threads.append(threading.current_thread())
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        is_over.wait(SECS)
+
+    monkeypatch.setattr(last_report, "send", send)
+    with pytest.raises(KeyboardInterrupt):
+        early_failure.tell(["nowhere:1"], WORKERS, "why", HANG_SECS)
+    assert threads[0].is_alive()  # nothing has waited for it
+    assert threads[0].daemon
+    is_over.set()
 
 
 def test_a_chief_that_comes_again_begins_its_run(empty):
