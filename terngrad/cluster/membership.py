@@ -128,6 +128,7 @@ class Membership(contextlib.AbstractContextManager):
         self._lock = threading.Lock()
         self._over = False
         self._is_leaving = False
+        self._is_losing, self._has_lost = threading.Event(), threading.Event()
         for peer in peers.values():
             threading.Thread(target=self._listen, args=(peer,), daemon=True).start()
         threading.Thread(target=self._watch, daemon=True).start()
@@ -157,9 +158,11 @@ class Membership(contextlib.AbstractContextManager):
     def await_loss(self) -> None:
         """Lets the watcher find the lost process after an operation between processes failed.
 
-        Returns after the time-out if all processes seem alive.
+        Returns after the time-out if all processes seem alive, or after `on_loss`, which may take
+        long, if it does not end this process.
         """
-        time.sleep(self._timeout_secs + 2 * self._beat_secs)
+        if self._is_losing.wait(self._timeout_secs + 2 * self._beat_secs):
+            self._has_lost.wait()
 
     def __exit__(self, kind, error, traceback) -> None:
         """Tells the others that this process ends, and why."""
@@ -288,12 +291,16 @@ class Membership(contextlib.AbstractContextManager):
             if self._over:
                 return
             self._over = True
+            self._is_losing.set()
         self._tell({"lost": text})  # the chief passes it on
         said = f"{self._name(self._rank)} ends: {text}"
-        if self._is_leaving and f"{self._name(self._rank)} left" in text:
-            _say(said)  # its program has chosen the exit status
-        else:
-            self._on_loss(said)
+        try:
+            if self._is_leaving and f"{self._name(self._rank)} left" in text:
+                _say(said)  # its program has chosen the exit status
+            else:
+                self._on_loss(said)
+        finally:
+            self._has_lost.set()
         for peer in self._peers.values():
             peer.answers.put(None)
 

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -306,6 +307,22 @@ def test_a_process_ends_even_if_nobody_reads_its_last_words(stderr):
     os.close(writer)
     if stderr != "broken":
         os.close(reader)
+
+
+def test_a_process_that_awaits_a_loss_does_not_end_while_another_thread_handles_it():
+    address, hosts, handled = free_address(), hosts_of(2), []
+    peers = in_threads(*(lambda rank=rank: join(hosts, rank, address, TIMEOUT) for rank in (0, 1)))
+    short, is_losing = 0.1, threading.Event()  # the other one does not even beat
+
+    def on_loss(text):
+        is_losing.set()
+        time.sleep(5 * short)
+        handled.append(text)
+
+    with Membership(hosts, 0, peers[0], short, on_loss=on_loss) as member:
+        assert is_losing.wait(TIMEOUT)
+        member.await_loss()
+        assert len(handled) == 1 and "worker 1" in handled[0]
 
 
 def test_an_act_that_fails_does_not_keep_a_process_from_its_last_words():
