@@ -9,7 +9,6 @@ from types import MappingProxyType
 from inception.cluster.workers import Workers
 from inception.flags.cluster import ClusterConfig
 from terngrad.cluster.channel import Peer
-from terngrad.cluster.membership import end_process, with_last_acts
 from terngrad.cluster.pulse import Pulse
 from terngrad.exchange import watching as exchange_watching
 from terngrad.exchange.connection import Connection
@@ -35,9 +34,8 @@ def watching(
     """
     pulse, secs = pulse or Pulse(), cluster.worker_timeout_secs
     acts = [] if at_loss is None else at_loss
-    end = lambda message: end_process(with_last_acts(message, acts))
     watched = exchange_watching.watching(
-        hosts, rank, peers, secs, pulse=pulse, doors=doors, on_loss=end
+        hosts, rank, peers, secs, pulse=pulse, doors=doors, at_loss=acts
     )
     with watched as membership:
         agree = lambda more: membership.agree({**facts, **more})

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from terngrad.cluster.channel import MembershipError, Peer, SharedError
 from terngrad.cluster.encrypted import CONNECTION
-from terngrad.cluster.membership import Membership, end_process
+from terngrad.cluster.membership import Membership, end_process, with_last_acts
 from terngrad.cluster.pulse import Pulse
 from terngrad.exchange.operation_errors import OperationError, reason
 
@@ -23,20 +23,36 @@ def watching(
     pulse: Pulse,
     doors: Mapping[int, str] = MappingProxyType({}),
     on_loss: Callable[[str], None] = end_process,
+    at_loss: Sequence[Callable[[], str]] = (),
 ) -> Iterator[Membership]:
     """Watches the other processes until the end of the block; for the arguments see `Membership`.
+
+    Before this process ends because of a loss or a failed operation, it calls each of `at_loss`,
+    after the others are told; what these return, such as what they saved, is part of the message.
 
     Raises:
       MembershipError: an operation between the processes failed.
       SharedError: bytes have changed on the way between two of them.
     """
-    with Membership(
-        hosts, rank, peers, timeout_secs, on_loss=on_loss, pulse=pulse, doors=doors
-    ) as membership:
-        try:
-            yield membership
-        except OperationError as error:
-            if (text := reason(error, hosts)).startswith(CONNECTION):  # nobody is lost
-                raise SharedError(text) from error
-            membership.await_loss()  # whoever is lost has a name, which TensorFlow does not tell
-            raise MembershipError(f"an operation between the workers failed: {text}") from error
+    lose, failure = (lambda message: on_loss(with_last_acts(message, at_loss))), None
+    try:
+        with Membership(
+            hosts, rank, peers, timeout_secs, on_loss=lose, pulse=pulse, doors=doors
+        ) as membership:
+            try:
+                yield membership
+            except OperationError as error:
+                failure = _failure(membership, reason(error, hosts))
+                raise failure from error
+    except (MembershipError, SharedError) as error:
+        if error is not failure:  # the block's own
+            raise
+        raise type(error)(with_last_acts(str(error), at_loss)) from error.__cause__
+
+
+def _failure(membership: Membership, text: str) -> MembershipError | SharedError:
+    """Returns the error of an operation that failed, unless the loss of another ends this one."""
+    if text.startswith(CONNECTION):  # nobody is lost
+        return SharedError(text)
+    membership.await_loss()  # whoever is lost has a name, which TensorFlow does not tell
+    return MembershipError(f"an operation between the workers failed: {text}")

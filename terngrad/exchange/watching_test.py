@@ -2,10 +2,11 @@
 
 import queue
 
+import pytest
 import tensorflow as tf
 
 from terngrad.cluster import admission
-from terngrad.cluster.channel import SharedError
+from terngrad.cluster.channel import MembershipError, SharedError
 from terngrad.cluster.pulse import Pulse
 from terngrad.exchange.watching import watching
 from terngrad.testing.addresses import free_address
@@ -21,8 +22,10 @@ def test_bytes_that_change_between_two_processes_blame_none_and_nobody_waits_for
     error = tf.errors.UnavailableError(None, None, f"{link} on the way (TLS: bad record mac)")
 
     def process(rank, ends):
-        forever = 60.0
-        with watching(hosts, rank, peers[rank], forever, pulse=Pulse(), on_loss=lost.put):
+        forever, acts = 60.0, [lambda: f"saved by {rank}"]
+        with watching(
+            hosts, rank, peers[rank], forever, pulse=Pulse(), on_loss=lost.put, at_loss=acts
+        ):
             if ends:
                 raise error
             lost_of_others.append(lost.get(timeout=TIMEOUT))
@@ -32,5 +35,30 @@ def test_bytes_that_change_between_two_processes_blame_none_and_nobody_waits_for
         lambda: process(0, ends=False), lambda: process(1, ends=True), lambda: process(2, False)
     )
     assert isinstance(found[1], SharedError) and str(found[1]).startswith(link)
+    assert str(found[1]).endswith("; saved by 1")
     assert sorted(line[:13] for line in lost_of_others) == ["worker 0 (hos", "worker 2 (hos"]
     assert all(f") ends: {link}" in line for line in lost_of_others)
+    assert sorted(line.split("; ")[1:] for line in lost_of_others) == [
+        ["saved by 0"],
+        ["saved by 2"],
+    ]
+
+
+def test_a_process_whose_operation_failed_saves_before_it_ends():
+    acts = [lambda: "saved x"]
+    text = r"^an operation between the workers failed: why; saved x$"
+    with (
+        pytest.raises(MembershipError, match=text),
+        watching(hosts_of(1), 0, {}, 0.1, pulse=Pulse(), at_loss=acts),
+    ):
+        raise tf.errors.UnavailableError(None, None, "why")
+
+
+def test_the_blocks_own_error_stays_as_it_is():
+    error = MembershipError("why")
+    with (
+        pytest.raises(MembershipError) as raised,
+        watching(hosts_of(1), 0, {}, 0.1, pulse=Pulse(), at_loss=[lambda: "saved x"]),
+    ):
+        raise error
+    assert raised.value is error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import sys
 import time
@@ -13,7 +12,7 @@ from typing import NamedTuple
 from terngrad.cluster import admission, launched
 from terngrad.cluster.channel import MembershipError, name_of
 from terngrad.cluster.managed.role import Role
-from terngrad.cluster.membership import end_because_of_another, end_process, with_last_acts
+from terngrad.cluster.membership import end_because_of_another, with_last_acts
 from terngrad.cluster.pulse import Pulse
 from terngrad.exchange import all_reduce, launchers
 from terngrad.exchange.operation_errors import OperationError
@@ -63,7 +62,8 @@ def _by_collective(meeting: Meeting) -> Group:
             timeout_secs,
             pulse=pulse,
             doors=doors,
-            on_loss=functools.partial(_end, end_because_of_another, at_loss),
+            on_loss=end_because_of_another,
+            at_loss=at_loss,
         )
         membership = stack.enter_context(watched)
         connection = all_reduce.connect(transport, hosts, rank, token, timeout_secs, members)
@@ -71,11 +71,6 @@ def _by_collective(meeting: Meeting) -> Group:
         kept = stack.pop_all()
     same = lambda facts: membership.agree({all_reduce.VARIABLE: transport, **facts})
     return Group(rank, len(hosts), connection, same, pulse, kept, at_loss)
-
-
-def _end(end: Callable[[str], None], at_loss: Sequence[Callable[[], str]], message: str) -> None:
-    """Ends this process because of another, after it has saved what it has."""
-    end(with_last_acts(message, at_loss))
 
 
 def _by_launcher(
@@ -90,8 +85,7 @@ def _by_launcher(
     with contextlib.ExitStack() as stack:
         stack.enter_context(launchers.ending_at_once(f"worker {rank}"))
         hosts, peers = launched.join(rank, gather, meeting.timeout_secs)
-        end = functools.partial(_end, end_process, at_loss)
-        watched = watching(hosts, rank, peers, meeting.timeout_secs, pulse=pulse, on_loss=end)
+        watched = watching(hosts, rank, peers, meeting.timeout_secs, pulse=pulse, at_loss=at_loss)
         membership = stack.enter_context(watched)
         kept = stack.pop_all()
     return Group(rank, transport.size, transport, membership.agree, pulse, kept, at_loss)
@@ -105,7 +99,7 @@ def _by_parameter_servers(meeting: Meeting) -> Group:
     with ending_if_told(role):
         client = Client(role.ps_hosts, hosts, rank, timeout_secs, tls, pulse, rules, secret=secret)
     name = name_of(rank, hosts)
-    end = functools.partial(_end, end_because_of_another, at_loss)
+    end = lambda message: end_because_of_another(with_last_acts(message, at_loss))
     ending = Ending(client, name, pulse, timeout_secs, end)
     with contextlib.ExitStack() as stack:
         stack.enter_context(ending.at_the_end_of_the_block())
