@@ -161,7 +161,7 @@ class Seats:
     ) -> None:
         """Begins a run, see `Store`; ends streams of other runs, so that the workers enter it."""
         with self._changed:
-            self._done, self._end = False, None
+            self._done, self._end, self.failure = False, None, ""
             self._parted.clear()
         self.store.begin(plan, shard, content, version)
         with self._changed:
@@ -182,9 +182,13 @@ class Seats:
                 self.store.end()
 
     def fail(self, worker: int, why: str) -> None:
-        """Notes why worker 0 ends before it has begun or confirmed a run; others are not missed."""
+        """Notes why worker 0 ends before it has begun or confirmed a run; others are not missed.
+
+        It may have entered by then. If a process of worker 0 begins a run all the same, `begin`
+        forgets the failure, which was that of another one.
+        """
         with self._changed:
-            if worker == 0 and 0 not in self._seats and self.store.status.waits:
+            if worker == 0 and self.store.status.waits:
                 self.failure = " ".join(why[:LONGEST_REASON].split())
                 self._have_come.add(0)
                 self._end_at = time.monotonic()

@@ -258,6 +258,19 @@ def test_a_chief_that_comes_again_begins_its_run(empty):
     assert not server.seats.failure
 
 
+def test_a_chief_that_fails_after_it_has_entered_is_believed_unless_one_begins_a_run(empty):
+    server, host = empty
+    client = Client([host], WORKERS, 0, SECS, [None], 32, FACTS)
+    client.enter()
+    assert server.seats.present == [0]
+    early_failure.tell([host], WORKERS, "the disk is full", SECS)
+    assert server.seats.failure == "the disk is full"
+    *_, size = server.store.expect(PLAN.to_json().encode())
+    client.begin(PLAN, [bytes(size)], 0)
+    assert not server.seats.failure
+    client.close()
+
+
 def test_a_failing_newcomer_ends_no_run(served):
     server, host = served
     early_failure.tell([host], WORKERS, "why", SECS)
