@@ -11,11 +11,10 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from terngrad.cluster.channel import PortError, name_of, split_address
-from terngrad.service import descriptors
+from terngrad.service import descriptors, proofs
 from terngrad.service.doorkeeper import Doorkeeper
 from terngrad.service.log_limiter import LogLimiter
 from terngrad.service.messages import HELLO_KEY, SERVICE, VERSION, Hello
-from terngrad.service.proofs import Proofs
 from terngrad.service.security import Tls, Withdrawn, certificate_of
 from terngrad.service.streams import identity, server_options
 
@@ -47,7 +46,7 @@ class Gate:
           OSError, ValueError: see `Withdrawn`.
         """
         self._rules = rules
-        self._proofs = Proofs(ps, secret)
+        self._proofs = proofs.Proofs(ps, secret)
         self._tells = bool(tls or secret)  # callers have shown that they belong here
         self._ps, self._ps_hosts, self._worker_hosts = ps, ps_hosts, worker_hosts
         self._log, self._doorkeeper = log, Doorkeeper(log, len(worker_hosts))
@@ -64,7 +63,7 @@ class Gate:
         self._doorkeeper.close()
 
     def prove(self, message: bytes, context: grpc.ServicerContext) -> bytes:
-        """See `Proofs`."""
+        """See `proofs.Proofs`."""
         return self._proofs.prove(message, context)
 
     def admit(self, context: grpc.ServicerContext) -> int:
@@ -78,7 +77,7 @@ class Gate:
         if objection := objection or self._objection_to_certificate(hello, context):
             why = self.complain(context, objection, "strangers")
             is_short = short and not self._tells
-            context.abort(grpc.StatusCode.FAILED_PRECONDITION, short if is_short else why)
+            context.abort(_refusal(objection), short if is_short else why)
         self._doorkeeper.admit(context.peer())
         return hello.worker
 
@@ -166,6 +165,12 @@ class Gate:
         for context, serial in ended.items():
             self.complain(context, _withdrawn(serial))
             context.cancel()
+
+
+def _refusal(objection: str) -> grpc.StatusCode:
+    """Returns how a stream is refused: for good, or so that the caller tries again."""
+    codes = grpc.StatusCode
+    return codes.ABORTED if objection == proofs.OUTDATED else codes.FAILED_PRECONDITION
 
 
 def _differ(what: str) -> str:

@@ -14,6 +14,9 @@ from terngrad.service.messages import Hello, Proof
 _MOST_NONCES = 1 << 14  # given and not used yet; the oldest are forgotten
 _LONGEST = 1 << 10  # bytes of a call
 
+# Of the caller of a ps that has restarted, or forgotten the nonce: it asks for another one.
+OUTDATED = "its proof is for a nonce that this ps does not know any more"
+
 
 class Proofs:
     """The side of a ps; any thread may call."""
@@ -53,7 +56,9 @@ class Proofs:
             self._nonces.pop(nonce, None)
         speaker = _of_worker(hello.worker, self._ps)
         is_right = run_secret.is_proof(hello.proof.proof, self._secret, speaker, nonce)
-        return "" if is_known and is_right else run_secret.DIFFERENT
+        if not is_right:
+            return run_secret.DIFFERENT
+        return "" if is_known else OUTDATED
 
 
 def request() -> Proof:
@@ -70,7 +75,10 @@ def proven(hello: Hello, secret: bytes, asked: Proof, answer: bytes) -> Hello | 
       asked: what Prove was called with.
       answer: of the ps.
     """
-    given = Proof.FromString(answer)
+    try:
+        given = Proof.FromString(answer)
+    except DecodeError:
+        return None
     if not run_secret.is_proof(given.proof, secret, _of_ps(hello.ps), asked.nonce, given.nonce):
         return None
     shown = run_secret.proof(secret, _of_worker(hello.worker, hello.ps), given.nonce)

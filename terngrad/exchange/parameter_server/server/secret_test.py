@@ -6,6 +6,7 @@ from concurrent import futures
 import grpc
 import pytest
 
+from terngrad.cluster import run_secret
 from terngrad.cluster.channel import MembershipError
 from terngrad.exchange.parameter_server.coordination.situation import Rules
 from terngrad.exchange.parameter_server.server.reduction import Reduction
@@ -85,13 +86,34 @@ def test_a_proof_is_good_once_and_for_one_worker():
         )[1]
         proof = proof_by(host, 1)
         assert "another secret" in code(0, proof)
-        assert "another secret" in code(1, proof)  # it was used
+        assert "does not know any more" in code(1, proof)  # it was used
         proof = proof_by(host, 1)
         assert "does not begin with its header" in code(1, proof)  # it was admitted
-        assert "another secret" in code(1, proof)
+        assert "does not know any more" in code(1, proof)
         with grpc.insecure_channel(host) as channel:
             ask = channel.unary_unary(f"/{SERVICE}/Prove", identity, identity)
             with pytest.raises(grpc.RpcError, match="the message is no Proof"):
                 ask(b"\xff")
             own = Proof.FromString(ask(b""))
         assert "another secret" in code(1, own)  # what the ps itself has shown
+
+
+def test_a_worker_whose_nonce_the_ps_has_forgotten_shows_another_proof(monkeypatch):
+    proven, calls = proofs.proven, []
+
+    def first_outdated(introduction, secret, asked, answer):
+        calls.append(asked)
+        if len(calls) == 1:  # as if another ps, which restarts after this, had given it
+            nonce = asked.nonce
+            shown = run_secret.proof(secret, "ps 0", nonce, nonce)
+            answer = Proof(nonce=nonce, proof=shown).SerializeToString()
+        return proven(introduction, secret, asked, answer)
+
+    monkeypatch.setattr(proofs, "proven", first_outdated)
+    with serving(SECRET) as host:
+        Client([host], WORKERS, 1, SECS, secret=SECRET).close(is_done=False)
+    assert len(calls) > 1
+
+
+def test_bytes_that_are_no_proof_prove_nothing():
+    assert proofs.proven(hello(1, 0, [], []), SECRET, proofs.request(), b"\xff") is None
