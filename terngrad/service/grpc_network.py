@@ -98,7 +98,7 @@ class GrpcNetwork:
                 )
             return False
         if place in self._closed_ports:
-            self._closed_ports.remove(place)
+            self._closed_ports.discard(place)  # another stream may have done it
             print(f"{name}: gradients take the connection to port {port} now.", flush=True)
         return True
 
