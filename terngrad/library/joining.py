@@ -119,16 +119,20 @@ def join(
         return Group()
     if _joined:
         raise ValueError("join: this process has joined before; allowed is once")
-    chosen, secret = _engine("auto", role), run_secret.shared()
+    chosen, mistake, secret = _engine("auto", role), _mistake(engine, role), run_secret.shared()
     tls = tls or (None if chosen in engines.LAUNCHED else _launched_with(role))
     allow_insecure_network |= os.environ.get(launch.INSECURE) == "1"
     if chosen in engines.LAUNCHED and tls:
         raise ValueError(f"join: tls needs engine collective or parameter_server, not {chosen}")
     if chosen not in engines.LAUNCHED:
         role = role if tls or allow_insecure_network else _at_loopback(role)
-        _check_security(role, tls, allow_insecure_network)
-    with told_to_others(role, timeout_secs, tls, secret):  # before that nobody could believe it
-        _engine(engine, role)
+        try:
+            _check_security(role, tls, allow_insecure_network)
+        except ValueError as error:  # the others would believe nothing
+            raise mistake or error from None
+    if mistake:
+        with told_to_others(role, timeout_secs, tls, secret):
+            raise mistake
     if role.job_name == "ps":
         serving.serve(role, tls, timeout_secs, secret, is_open=allow_insecure_network)
     group = ENGINES[chosen](engines.Meeting(role, timeout_secs, tls, secret))
@@ -205,6 +209,15 @@ def _engine(engine: str, role: Role) -> str:
             f"allows {role.variable_update}"
         )
     return engine
+
+
+def _mistake(engine: str, role: Role) -> ValueError | None:
+    """Returns the error of an engine that does not fit."""
+    try:
+        _engine(engine, role)
+    except ValueError as error:
+        return error
+    return None
 
 
 def _launched_with(role: Role) -> Tls | None:

@@ -460,7 +460,7 @@ def test_it_is_too_late_to_join_over_tensorflow_after_it_has_computed_something(
     monkeypatch.setenv("TERNGRAD_TRANSPORT", "tensorflow")
     tf.constant(1)
     with pytest.raises(ValueError, match="join: TensorFlow has computed something already"):
-        join(["127.0.0.1:1", "127.0.0.1:2"], rank=0)
+        join(["127.0.0.1:1", "127.0.0.1:2"], rank=0, timeout_secs=0.1)
 
 
 @pytest.mark.parametrize(
