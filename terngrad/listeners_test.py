@@ -33,7 +33,7 @@ from terngrad.service.data_listener import DataListener
 from terngrad.service.members import Members
 from terngrad.service.streams import LONGEST_PUSH, hello, read_offer
 from terngrad.spark.certificates import make_certificates as make_spark_certificates
-from terngrad.spark.driver import Driver, Line, Placement, Seat
+from terngrad.spark.driver import Driver, Line, Placement, ProcessId
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.certificates import make_certificates
 from terngrad.testing.limits import HANG_SECS
@@ -223,11 +223,12 @@ def await_that(condition):
 def spark_driver(tls, folder):
     """The driver of a cluster on Spark, which has certificates of its own."""
     certificates = make_spark_certificates([HOST])
-    driver = Driver(certificates, 1, SECS, print)
+    driver = Driver(certificates, 1, print)
     driver.expect(Placement(1, 0, [HOST]))
 
     def join():
-        line = Line((HOST, driver.port), certificates, Seat("worker", 0), "a:1")
+        own = ProcessId("worker", 0)
+        line = Line((HOST, driver.port), certificates, own, "a:1", meets=True)
         with contextlib.closing(line):
             assert line.addresses()["worker"] == ["a:1"]
 

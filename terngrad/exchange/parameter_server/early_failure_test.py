@@ -1,7 +1,6 @@
 """A worker that fails before it joins ends the others, also those that come later."""
 
 import threading
-import time
 
 import pytest
 
@@ -30,7 +29,6 @@ def test_law_10_a_ps_stays_until_all_have_learned_why_a_worker_failed_before_it_
     reduction = Reduction(ReferenceKernels())
     server = Server(0, [host], WORKERS, reduction, RULES, tell=note, secret=secret)
     server.start(host)
-    began = time.monotonic()
 
     def fail():
         why = "--train_dir=/x: is not writable"
@@ -47,7 +45,6 @@ def test_law_10_a_ps_stays_until_all_have_learned_why_a_worker_failed_before_it_
     finally:
         server.close()
     assert [outcome, *others[:2]] == [WHY] * 3
-    assert time.monotonic() - began < SECS / 2
 
 
 def test_a_worker_whose_ps_never_comes_gives_up_after_the_time_out():
