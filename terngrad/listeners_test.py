@@ -314,6 +314,7 @@ def test_a_worker_joins_after_a_lack_of_descriptors(served):
                     opened.enter_context(open(os.devnull))
             flooded()
         served.join()
+        assert_some_are_left()
 
 
 def test_a_worker_joins_after_a_lack_of_threads(served, monkeypatch):
@@ -331,3 +332,4 @@ def test_a_worker_joins_after_a_lack_of_threads(served, monkeypatch):
             flooded()
             served.bother()
     served.join()
+    assert_some_are_left()

@@ -196,11 +196,17 @@ def test_law_10_what_ends_a_process_before_it_has_joined_is_told_to_all(secret, 
 def test_processes_that_all_fail_before_they_join_do_not_wait_for_each_other():
     address, hosts = free_address(), hosts_of(3)
     in_threads(*(failing(rank, address, hosts) for rank in range(3)))  # it would time out
+    with pytest.raises(ConnectionRefusedError):  # nobody listens any more
+        socket.create_connection(split_address(address))
 
 
 def test_a_process_that_nobody_asks_ends_after_the_time_out():
-    failing(0, free_address(), hosts_of(2), timeout_secs=0.1)()
-    failing(1, free_address(), hosts_of(2), timeout_secs=0.1)()
+    for rank in (0, 1):
+        began, address = time.monotonic(), free_address()
+        failing(rank, address, hosts_of(2), timeout_secs=0.1)()
+        assert time.monotonic() - began >= 0.1
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(split_address(address))
 
 
 def test_a_process_that_left_before_all_had_come_may_come_again():

@@ -33,6 +33,7 @@ def test_all_processes_get_what_all_of_them_gave(workers, servers):
 def test_all_processes_of_mpi_get_what_all_of_them_gave():
     with Started([*mpirun(2), *PROGRAM[1:], "mpi"]) as run:
         run.succeed()
+    assert all(f"worker {rank} of 2 is done." in run.output for rank in (0, 1)), run.output
 
 
 @pytest.mark.parametrize("wrap", [lambda function: function, tf.function])
