@@ -22,7 +22,7 @@ from terngrad.ops.kernels import Kernels, Sums
 from terngrad.training import runtime
 from terngrad.training.memory import Memory
 from terngrad.training.nodes import draw_keys, seed_of_draws
-from terngrad.training.step import begin_updates, exchange_gradients
+from terngrad.training.step import exchange_gradients, noted_updates
 
 _BITS = {"ternary": 1, "float32": 32, "float16": 16}
 
@@ -255,9 +255,7 @@ class Reducer:
         found = exchange_gradients(
             gradients, self._codecs, exchange, keys, devices, memories, as_sums=as_sums
         )
-        with exchange.settled():
-            if self._group.sequence:
-                found = begin_updates(found, self._codecs, self._group.sequence)
+        with exchange.settled(), noted_updates(self._group.sequence, found):
             self.memory.assign(found.kept)
             self._step.assign_add(1)
             exchange.count_step()

@@ -8,12 +8,11 @@ one. So the steps wait for nobody.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
-
-from terngrad.exchange.ordering import unordered
 
 
 class SequenceLock:
@@ -26,19 +25,17 @@ class SequenceLock:
                 tf.Variable(0, dtype=tf.int64, trainable=False) for _ in range(2)
             )
 
-    def begin(self, results: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Notes that updates of a step begin, when some results of its exchange are there.
+    @contextlib.contextmanager
+    def updates(self, results: Sequence[tf.Tensor]) -> Iterator[None]:
+        """Delays the operations made within it until all results of a step's exchange are there.
 
-        Returns the results, with which variables are updated: that comes after the note.
+        Then nothing is left that could wait for another process, and a note is made before the
+        first of these operations.
         """
-        if not results:
-            return []
         with tf.control_dependencies(results), tf.device("/CPU:0"):
             noted = self._begun.assign_add(1, read_value=False)
-        if noted is not None:  # within a graph: parts of a step do not wait for each other
-            unordered(noted)
-        with tf.control_dependencies([] if noted is None else [noted]):
-            return [tf.identity(result) for result in results]
+        with tf.control_dependencies([] if noted is None else [noted]):  # None outside a graph
+            yield
 
     def end(self) -> None:
         """Notes that the step is done; call it after the function that makes a step."""

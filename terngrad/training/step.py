@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -148,18 +149,16 @@ class TrainStep:
         rate = self._schedule(step)
         # One operation stands for all, so that the graph has no edge for each pair of them.
         awaited = tf.group(*self._exchange.awaited(gradients))
-        with self._exchange.settled(), tf.control_dependencies([awaited]):
-            if self._sequence:
-                aggregate = begin_updates(aggregate, self._codecs, self._sequence)
-                statistics = self._sequence.begin(statistics)
+        told = [*shared, stop, save, *statistics]
+        updates = noted_updates(self._sequence, aggregate, told)
+        with self._exchange.settled(), tf.control_dependencies([awaited]), updates:
             self._update(aggregate, rate, step)
             for variable, value in zip(self._classifier.state.values(), statistics, strict=True):
                 variable.assign(value)
             self._memory.assign(self._remembered(aggregate))
             if self.saves_together:
                 self._save.assign(tf.where(save, 0.0, self._save))
-            with tf.control_dependencies(_results(aggregate)):  # part of the updates, see `begin`
-                self._step.assign_add(1)
+            self._step.assign_add(1)
             self._exchange.count_step()
         return StepResult(shared, stop, save, rate, gradients[0], aggregate)
 
@@ -200,29 +199,17 @@ class TrainStep:
         return state_of_row(row, variables)
 
 
-def begin_updates(
-    aggregate: Aggregate, codecs: Sequence[Codec], sequence: SequenceLock
-) -> Aggregate:
-    """Returns the aggregate; what is computed from a bucket's part comes after `begin`."""
-    means, kept = list(aggregate.means), list(aggregate.kept)
-    sums = {bucket.variables: bucket for bucket in aggregate.sums}
-    for i, codec in enumerate(codecs):
-        bucket = sums.get(codec.variables)
-        results = [bucket.words] if bucket else [means[v] for v in codec.variables]
-        noted = iter(sequence.begin([*results, *tf.nest.flatten(kept[i])]))
-        if bucket:
-            sums[codec.variables] = bucket._replace(words=next(noted))
-        else:
-            for variable in codec.variables:
-                means[variable] = next(noted)
-        kept[i] = tf.nest.pack_sequence_as(kept[i], list(noted))
-    return aggregate._replace(means=means, sums=list(sums.values()), kept=kept)
+def noted_updates(
+    sequence: SequenceLock | None, aggregate: Aggregate, others: Sequence[tf.Tensor] = ()
+) -> contextlib.AbstractContextManager[None]:
+    """Delays operations until a step's aggregate and other results are there, and notes that.
 
-
-def _results(aggregate: Aggregate) -> list[tf.Tensor]:
-    """Returns all that variables are updated with."""
+    Does nothing without a `sequence`: then updates begin as soon as the first results are there.
+    """
+    if not sequence:
+        return contextlib.nullcontext()
     means = [mean for mean in aggregate.means if mean is not None]
-    return [*means, *(bucket.words for bucket in aggregate.sums)]
+    return sequence.updates([*means, *(sums.words for sums in aggregate.sums), *others])
 
 
 def exchange_gradients(
