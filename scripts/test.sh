@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Usage: test.sh [--quick] [PYTEST_ARGUMENT...]
+# Usage: test.sh [--quick | --all] [PYTEST_ARGUMENT...]
 #        test.sh --bazel [TARGET...]
-# Sets everything up, then checks style and runs all tests. --quick leaves out the tests marked slow:
-# they start several processes or take more than some seconds. --bazel builds all with Bazel and runs
-# the tests of the targets (all tests) with it.
+# Sets everything up, then checks style and runs the tests. --quick leaves out the tests marked slow:
+# they start several processes or take more than some seconds. --all also runs those marked exhaustive.
+# --bazel builds all with Bazel and runs the tests of the targets (all tests) with it.
 set -euo pipefail
 scripts="$(dirname "${BASH_SOURCE[0]}")"
 if [[ "${1-}" == --bazel ]]; then
@@ -15,8 +15,11 @@ if [[ "${1-}" == --bazel ]]; then
   cd "${REPO}"
   exec bazel test "${@-//...}"
 fi
-selection=()
-[[ "${1-}" == --quick ]] && { selection=(-m "not slow"); shift; }
+selection=(-m "not exhaustive")
+case "${1-}" in
+  --quick) selection=(-m "not slow and not exhaustive"); shift ;;
+  --all) selection=(); shift ;;
+esac
 bash "${scripts}/setup.sh" dev
 source "${scripts}/common.sh"
 
