@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from absl import flags
 
-from terngrad import allocator, starting
+from terngrad import allocator
 
 _NOISE = (  # the last is the second line of a message
     r"^I[0-9]{4} |^WARNING: All log messages before absl::InitializeLog"
@@ -55,7 +55,6 @@ def run(
     program, *arguments = sys.argv if argv is None else argv
     values = flags.FlagValues()
     define(values)
-    starting.stop_ending()
     signal.signal(signal.SIGTERM, _terminate)
     try:
         if any(argument in _HELP for argument in arguments):

@@ -143,28 +143,6 @@ def test_help_lists_the_flags_by_group_with_default_and_unit(flag, capsys, monke
     )
 
 
-PROGRAMS = [
-    "inception.mnist_eval",
-    "inception.cifar10_eval",
-    "inception.flowers_eval",
-    "inception.imagenet_distributed_train",
-    "inception.mnist_train",
-    "slim.train_image_classifier",
-    "slim.eval_image_classifier",
-]
-
-
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_help_does_not_wait_for_tensorflow(program):
-    code = (
-        f"import runpy, sys; sys.argv = ['p', '--help']; runpy.run_module('{program}', {{}}, "
-        "'__main__'); sys.exit('tensorflow' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "Data:" in done.stdout
-
-
 @pytest.mark.parametrize(("number", "status"), [("SIGINT", 130), ("SIGTERM", 143)])
 def test_a_signal_runs_the_cleanup_and_ends_with_a_line_instead_of_a_traceback(
     number, status, tmp_path
@@ -173,8 +151,6 @@ def test_a_signal_runs_the_cleanup_and_ends_with_a_line_instead_of_a_traceback(
     program.write_text(
         "import os, signal, time\n"
         "from inception import app\n"
-        "from terngrad import starting\n"
-        "starting.end_at_signals()\n"  # which app.run undoes
         "def main(values):\n"
         "    with app.telling_stop('nothing is lost.'):\n"
         "        try:\n"

@@ -6,11 +6,6 @@ python -m inception.cifar10_distributed_train --data_dir=DIR --grad_bits=1 --cli
 With --ps_hosts the workers exchange through parameter servers, which run with --job_name=ps.
 """
 
-if __name__ == "__main__":  # before the imports, which take a while
-    from terngrad import starting
-
-    starting.end_at_signals()
-
 from inception import programs
 
 if __name__ == "__main__":

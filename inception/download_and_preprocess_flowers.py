@@ -6,11 +6,6 @@ python -m inception.download_and_preprocess_flowers DATA_DIR
 has flower_photos.tgz or the unpacked flower_photos. A run that was stopped goes on where it was.
 """
 
-if __name__ == "__main__":  # before the imports, which take a while
-    from terngrad import starting
-
-    starting.end_at_signals()
-
 import functools
 
 from absl.flags import FlagValues

@@ -11,11 +11,6 @@ it shows to --train_url and the flags beside it: the archives go to DATA_DIR/dow
 was stopped goes on where it was.
 """
 
-if __name__ == "__main__":  # before the imports, which take a while
-    from terngrad import starting
-
-    starting.end_at_signals()
-
 import dataclasses
 import functools
 

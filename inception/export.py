@@ -7,11 +7,6 @@ The model maps preprocessed images, float32 [B, H, W, C], to logits [B, classes]
 names the classes; a SavedModel has labels.txt in its folder.
 """
 
-if __name__ == "__main__":  # before the imports, which take a while
-    from terngrad import starting
-
-    starting.end_at_signals()
-
 import dataclasses
 import functools
 import os

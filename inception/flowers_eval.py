@@ -4,11 +4,6 @@ python -m inception.flowers_eval --data_dir=DIR --checkpoint_dir=/tmp/flowers_tr
 python -m inception.flowers_eval --dataset_name=images --data_dir=DIR --net=alexnet --run_once
 """
 
-if __name__ == "__main__":  # before the imports, which take a while
-    from terngrad import starting
-
-    starting.end_at_signals()
-
 from inception import programs
 
 if __name__ == "__main__":

@@ -7,11 +7,6 @@ python -m inception.flowers_train --dataset_name=images --data_dir=DIR --net=ale
 The classes are those of labels.txt in the data folder.
 """
 
-if __name__ == "__main__":  # before the imports, which take a while
-    from terngrad import starting
-
-    starting.end_at_signals()
-
 from inception import programs
 
 if __name__ == "__main__":

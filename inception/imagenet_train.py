@@ -3,11 +3,6 @@
 python -m inception.imagenet_train --data_dir=DIR --grad_bits=1 --clip_factor=2.5 --num_nodes=2
 """
 
-if __name__ == "__main__":  # before the imports, which take a while
-    from terngrad import starting
-
-    starting.end_at_signals()
-
 from inception import programs
 
 if __name__ == "__main__":

@@ -3,11 +3,6 @@
 python -m inception.label_image --checkpoint_dir=/tmp/flowers_train --image=rose.jpg
 """
 
-if __name__ == "__main__":  # before the imports, which take a while
-    from terngrad import starting
-
-    starting.end_at_signals()
-
 import dataclasses
 import functools
 import os

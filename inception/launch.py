@@ -19,11 +19,6 @@ how the training would go over such a network (Linux, as root). "unshaped" sets 
 
 from __future__ import annotations
 
-if __name__ == "__main__":  # before the imports, which take a while
-    from terngrad import starting
-
-    starting.end_at_signals()
-
 import contextlib
 import dataclasses
 import itertools

@@ -4,11 +4,6 @@ The digits are the repository's own sample of MNIST. Both runs use the same seed
 nodes. The program ends with a table, a picture and the command that opens TensorBoard.
 """
 
-if __name__ == "__main__":  # before the imports, which take a while
-    from terngrad import starting
-
-    starting.end_at_signals()
-
 import dataclasses
 import functools
 import os

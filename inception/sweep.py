@@ -10,11 +10,6 @@ the same command is given again; two sweeps with one study share its trials.
 
 from __future__ import annotations
 
-if __name__ == "__main__":  # before the imports, which take a while
-    from terngrad import starting
-
-    starting.end_at_signals()
-
 import functools
 import sys
 from collections.abc import Sequence

@@ -8,11 +8,6 @@ or flower_photos.tgz (packed or unpacked), ImageNet's archives or folders, or fo
 of pictures for each class. A conversion that was stopped goes on with the missing files.
 """
 
-if __name__ == "__main__":  # before the imports, which take a while
-    from terngrad import starting
-
-    starting.end_at_signals()
-
 import dataclasses
 import functools
 

@@ -6,11 +6,6 @@ python -m slim.eval_image_classifier --model_name=lenet --dataset_name=mnist --d
 
 from __future__ import annotations
 
-if __name__ == "__main__":  # before the imports, which take a while
-    from terngrad import starting
-
-    starting.end_at_signals()
-
 import functools
 
 from absl.flags import FlagValues

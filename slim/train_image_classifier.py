@@ -7,11 +7,6 @@ mpirun -np 2 python -m slim.train_image_classifier --variable_update=mpi ...
 
 from __future__ import annotations
 
-if __name__ == "__main__":  # before the imports, which take a while
-    from terngrad import starting
-
-    starting.end_at_signals()
-
 from absl.flags import FlagValues
 
 from inception import app, programs

@@ -25,11 +25,6 @@ worker that is killed is named, with the step of its last checkpoint where it ha
 
 from __future__ import annotations
 
-if __name__ == "__main__":  # before the imports, which take a while
-    from terngrad import starting
-
-    starting.end_at_signals()
-
 import argparse
 import collections
 import dataclasses
@@ -41,13 +36,13 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, NoReturn
 
+from terngrad.cluster.channel import CONTROL_PORT_ABOVE
 from terngrad.cluster.local_run import LocalRun, Output, Process, Requests, StartError
 from terngrad.cluster.managed import launch
 from terngrad.cluster.ports import free_ports
 
 _NOTICE_SECS = 3.0
 _PORT = 2222
-_CONTROL_PORT_ABOVE = 1000  # the port of the first host
 _CONNECT_SECS = 10
 # sshd drops some of more than ten connections of one moment that are not logged in yet.
 _LOGINS_AT_ONCE = 8
@@ -111,7 +106,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         "--port",
         type=_whole,
         help="with --hosts: first port of each host's processes; without parameter servers the "
-        f"first host also needs the one {_CONTROL_PORT_ABOVE} above (default: {_PORT}); processes "
+        f"first host also needs the one {CONTROL_PORT_ABOVE} above (default: {_PORT}); processes "
         "of -n take free ports",
     )
     parser.add_argument("--python", default=sys.executable, help="interpreter (default: this one)")
@@ -170,7 +165,7 @@ def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> No
             if not host or host.startswith("-") or any(c.isspace() for c in host):
                 parser.error(f"--hosts has {host!r}; allowed are names of hosts, with commas")
         arguments.port = _PORT if arguments.port is None else arguments.port
-        if not 0 < arguments.port < (1 << 16) - _CONTROL_PORT_ABOVE:
+        if not 0 < arguments.port < (1 << 16) - CONTROL_PORT_ABOVE:
             parser.error(f"--port is {arguments.port}; allowed are 1 to 64535")
     workers = len(arguments.hosts or []) or arguments.n
     if arguments.show is not None and not 0 <= arguments.show < workers:
@@ -263,7 +258,7 @@ def _on_hosts(
     processes: list[Process] = []
     logins: collections.Counter[str] = collections.Counter()
     for i, place in enumerate(places):
-        variables = _variables(places, place, port + _CONTROL_PORT_ABOVE) | dict(more)
+        variables = _variables(places, place, port + CONTROL_PORT_ABOVE) | dict(more)
         if path := os.environ.get("PYTHONPATH"):
             variables |= {"PYTHONPATH": path}
         words = [*shlex.split(ssh), *options, "--", place.name, _remote(command, variables)]

@@ -220,26 +220,6 @@ def test_a_signal_ends_all(program, places, number):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_caught", [False, True])
-def test_ctrl_c_while_modules_load_is_one_line(tmp_path, places, is_caught):
-    (tmp_path / "slow.py").write_text("import time; print('loads', flush=True); time.sleep(60)")
-    program = tmp_path / "train.py"
-    caught = "try: import slow\nexcept KeyboardInterrupt: print('caught', flush=True)"
-    program.write_text(caught if is_caught else "import slow")
-    with launched(*places, str(program)) as run:
-        for rank in "01":
-            run.wait_for(rf"^\[{rank}.*\] loads")
-        run.process.send_signal(signal.SIGINT)
-        assert run.finish() == 128 + signal.SIGINT, run.output
-        assert not run.outlived()
-    others = [line for line in run.lines if "loads" not in line]
-    if is_caught:
-        assert len(others) == 2 and all("caught" in line for line in others), run.output
-    else:
-        assert others == ["SIGINT: stopped while modules were loading."], run.output
-
-
-@pytest.mark.slow
 def test_a_signal_reaches_the_workers_and_parameter_servers_end_after_them(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(SERVED))

@@ -13,6 +13,8 @@ import numpy as np
 from terngrad.limits import MAX_VARIABLES
 
 DEFAULT_BUCKET_ELEMENTS = 1 << 20
+# Fields of a policy in earlier versions; what other values did is done by codecs now.
+FORMER_FIELDS = {"scaler_sharing": True, "use_encoding": True}
 BITS_OF_CODEC = {"float": 32, "half": 16, "ternary": 1}  # the codecs that `grad_bits` names too
 
 
@@ -25,8 +27,6 @@ class Policy:
       clip_factor: clip to this many standard deviations before encoding; 0 = no clipping.
       size_to_binarize: variables with fewer elements stay float.
       float_layers: names of layers whose variables stay float (the logits layer by default).
-      scaler_sharing: one scale for all nodes, so that codes add as integers.
-      use_encoding: codes are sent packed; False sends them as float32, for comparison.
       codec: codec of the coded variables, by its name in `codecs.factory`; "" = by `grad_bits`.
     """
 
@@ -34,8 +34,6 @@ class Policy:
     clip_factor: float = 0.0
     size_to_binarize: int = 1
     float_layers: tuple[str, ...] = ()
-    scaler_sharing: bool = True
-    use_encoding: bool = True
     codec: str = ""
 
     def __post_init__(self) -> None:
@@ -43,15 +41,8 @@ class Policy:
             raise ValueError(f"grad_bits is {self.grad_bits}; allowed are 32, 16 and 1.")
         if not 0.0 <= self.clip_factor < math.inf:
             raise ValueError(f"clip_factor is {self.clip_factor}; allowed are 0 and more.")
-        if not self.use_encoding and not self.scaler_sharing:
-            raise ValueError("use_encoding is False; without scaler_sharing only True is allowed.")
-
         if self.codec and self.grad_bits != 32:
             raise ValueError(f"codec is {self.codec} and grad_bits {self.grad_bits}: set only one.")
-        if self.codec and not (self.use_encoding and self.scaler_sharing):
-            raise ValueError(
-                f"codec is {self.codec}; use_encoding and scaler_sharing must be True with it."
-            )
 
     @property
     def is_coded(self) -> bool:
@@ -131,8 +122,8 @@ class Layout:
         """Returns 16 bytes that differ between incompatible layouts."""
         buckets = [[s.variable for s in bucket.segments] for bucket in self.buckets]
         policy = dataclasses.asdict(self.policy)
-        if not self.policy.codec:
-            del policy["codec"]  # checkpoints of older versions have no such field
+        codec = policy.pop("codec")
+        policy |= FORMER_FIELDS | ({"codec": codec} if codec else {})  # as in earlier versions
         content = [self.names, self.shapes, policy, buckets]
         content += [self.float_buckets] if self.float_buckets else []
         return hashlib.sha256(json.dumps(content).encode()).digest()[:16]

@@ -102,9 +102,7 @@ def test_fingerprints_are_those_of_older_checkpoints():
         ({"grad_bits": 2}, "grad_bits is 2; allowed are 32, 16 and 1"),
         ({"clip_factor": -1.0}, "clip_factor is -1.0; allowed are 0 and more"),
         ({"clip_factor": float("nan")}, "clip_factor is nan"),
-        ({"use_encoding": False, "scaler_sharing": False}, "use_encoding is False"),
         ({"codec": "a:C", "grad_bits": 1}, "codec is a:C and grad_bits 1: set only one"),
-        ({"codec": "a:C", "scaler_sharing": False}, "scaler_sharing must be True with it"),
     ],
 )
 def test_a_policy_that_cannot_be_honoured_is_refused(policy, text):

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import terngrad.numpy as arrays
-from terngrad.draws import DrawKey
+from terngrad import planes, ternary
+from terngrad.draws import DrawKey, draws
 from terngrad.ops import array_checks, library
 from terngrad.ops.native import NativeKernels
 
@@ -65,7 +66,6 @@ def _of_both(path, data):
         st.integers(0, 2**16 - 1), unique=True, min_size=len(chosen), max_size=len(chosen)
     )
     variables = data.draw(distinct)
-    firsts = [data.draw(st.integers(0, 1000)) for _ in chosen]
     seed, step = data.draw(st.integers(0, 2**64 - 1)), data.draw(st.integers(0, 2**40))
     codes = []
     for node in (0, 1, 65535):
@@ -77,12 +77,9 @@ def _of_both(path, data):
             node=node,
             bounds=bounds,
             variables=variables,
-            firsts=firsts,
         )
         key = DrawKey(tf.constant(seed, tf.uint64), tf.constant(step, tf.int64), tf.constant(node))
-        theirs = kernels.encode(
-            tensors, variables, tf.constant(bounds), tf.constant(scales), key, firsts
-        )
+        theirs = kernels.encode(tensors, variables, tf.constant(bounds), tf.constant(scales), key)
         yield ours, theirs.numpy()
         codes.append(ours)
 
@@ -92,6 +89,32 @@ def _of_both(path, data):
     theirs = kernels.decode(tf.constant(total), tf.constant(scales), tf.constant(3), chosen)
     for ours, tensor in zip(means, theirs, strict=True):
         yield ours.view(np.uint32), np.asarray(tensor).view(np.uint32)
+
+
+FIRSTS = [1, 127, 128, 255, 1000, 2**31 - 64, 2**32 + 5, 2**40 + 77]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_law_2_an_elements_code_does_not_depend_on_where_its_array_begins(path):
+    values = np.random.default_rng(1).normal(size=300).astype(np.float32)
+    key = DrawKey(tf.constant(7, tf.uint64), tf.constant(3, tf.int64), tf.constant(2))
+    with mock.patch.object(arrays, "_path", path.encode):
+        for first in FIRSTS:
+            draw = {"seed": 7, "step": 3, "node": 2, "variables": [9], "firsts": [first]}
+            words = arrays.encode([values], [8.0], **draw)
+            codes = ternary.ternarize(tf.constant(values), np.inf, 8.0, draws(key, 9, 300, first))
+            expected = np.where(codes.negative, -1.0, np.float32(codes.nonzero))
+            np.testing.assert_array_equal(planes.unpack(tf.constant(words))[:300], expected)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_law_2_a_part_of_a_variable_gets_the_codes_that_the_whole_has(path):
+    values = np.random.default_rng(2).normal(size=1000).astype(np.float32)
+    draw, parts = {"seed": 7, "step": 3, "node": 2}, [values[:333], values[333:]]
+    with mock.patch.object(arrays, "_path", path.encode):
+        whole = arrays.encode([values], [2.0], bounds=[1.5], variables=[4], **draw)
+        both = {"bounds": [1.5, 1.5], "variables": [4, 4], "firsts": [0, 333]}
+        np.testing.assert_array_equal(arrays.encode(parts, [2.0, 2.0], **both, **draw), whole)
 
 
 def test_views_are_taken_as_what_they_show():

@@ -7,11 +7,6 @@ files of any size. Without --validation_directory a tenth of each class is set a
 with. A conversion that was stopped goes on with the missing files. labels.txt names the classes.
 """
 
-if __name__ == "__main__":  # before the imports, which take a while
-    from terngrad import starting
-
-    starting.end_at_signals()
-
 import dataclasses
 import functools
 from collections.abc import Sequence

@@ -8,11 +8,6 @@ pictures and --validation_labels_file says their synsets. Either may also be the
 published. A conversion that was stopped goes on with the missing files.
 """
 
-if __name__ == "__main__":  # before the imports, which take a while
-    from terngrad import starting
-
-    starting.end_at_signals()
-
 import dataclasses
 import functools
 

@@ -8,11 +8,6 @@ needs no folders: it also takes flat pictures, and those of other synsets, with
 --validation_labels_file.
 """
 
-if __name__ == "__main__":  # before the imports, which take a while
-    from terngrad import starting
-
-    starting.end_at_signals()
-
 import dataclasses
 import functools
 

@@ -6,11 +6,6 @@ ANNOTATIONS is a folder of XML files or of folders of these, or a tar archive of
 compressed. SYNSETS_FILE has a synset in each line; other pictures are left out.
 """
 
-if __name__ == "__main__":  # before the imports, which take a while
-    from terngrad import starting
-
-    starting.end_at_signals()
-
 import dataclasses
 import functools
 import os

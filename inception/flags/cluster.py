@@ -14,12 +14,10 @@ from inception.flags.table import (
     one_of,
     refuse,
 )
-from terngrad.cluster.channel import split_address
+from terngrad.cluster.channel import CONTROL_PORT_ABOVE, LAST_PORT, split_address
 
 LAUNCHED = ("mpi", "horovod")  # engines whose launcher knows the workers
 _SERVED, _COLLECTIVE = "parameter_server", "collective"
-_CONTROL_PORT_ABOVE = 1000  # of the chief's own port, unless the flag says otherwise
-_LAST_PORT = (1 << 16) - 1
 _LONGEST_TIMEOUT_SECS = 1e6
 _SYNC = "--cross_replica_sync=True"
 _LAUNCHERS = {"mpi": "mpirun", "horovod": "horovodrun"}  # of the engines that have their own
@@ -101,7 +99,7 @@ class ClusterConfig(Checked):
         "Distributed",
         at_least(1, -1),
         -1,
-        f"port at which the chief listens for the others; -1 = its own + {_CONTROL_PORT_ABOVE}",
+        f"port at which the chief listens for the others; -1 = its own + {CONTROL_PORT_ABOVE}",
     )
     save_interval_secs: float = flag(
         "Distributed",
@@ -298,10 +296,8 @@ class ClusterConfig(Checked):
     def _check_control_port(self) -> None:
         address = self.control_address
         port = int(address.rpartition(":")[2])
-        if port > _LAST_PORT:
-            why = (
-                f"must be 1 to {_LAST_PORT}; -1 = the chief's own + {_CONTROL_PORT_ABOVE} is {port}"
-            )
+        if port > LAST_PORT:
+            why = f"must be 1 to {LAST_PORT}; -1 = the chief's own + {CONTROL_PORT_ABOVE} is {port}"
             raise refuse("control_port", self.control_port, why)
         if address in self.worker_hosts:
             worker = self.worker_hosts.index(address)
@@ -312,5 +308,5 @@ class ClusterConfig(Checked):
     def control_address(self) -> str:
         """HOST:PORT at which the chief listens for the others."""
         host, _, port = self.worker_hosts[0].rpartition(":")
-        chosen = self.control_port if self.control_port != -1 else int(port) + _CONTROL_PORT_ABOVE
+        chosen = self.control_port if self.control_port != -1 else int(port) + CONTROL_PORT_ABOVE
         return f"{host}:{chosen}"

@@ -185,15 +185,23 @@ def codecs_of(
 def _policy(config: TrainConfig, names: Sequence[str]) -> Policy:
     layers = {name.rpartition("/")[0] for name in names}
     logits = [name for name in catalog.get_spec(config.net).logits_layers if name in layers]
+    codec = _codec(config)
     return Policy(
-        grad_bits=config.grad_bits,
+        grad_bits=32 if codec else config.grad_bits,
         clip_factor=config.clip_factor,
         size_to_binarize=config.size_to_binarize,
         float_layers=() if config.quantize_logits else tuple(logits),
-        scaler_sharing=config.scaler_sharing,
-        use_encoding=config.use_encoding,
-        codec=config.codec,
+        codec=codec,
     )
+
+
+def _codec(config: TrainConfig) -> str:
+    """Returns MODULE:CLASS of what encodes in the place of `grad_bits`; "" = nothing."""
+    if config.grad_bits == 1 and not config.scaler_sharing:
+        return "terngrad.codecs.examples:OwnScaleTernaryCodec"
+    if config.grad_bits == 1 and not config.use_encoding:
+        return "terngrad.codecs.examples:UnpackedTernaryCodec"
+    return config.codec
 
 
 def _state(

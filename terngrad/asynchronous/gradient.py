@@ -50,12 +50,17 @@ def check_codecs(codecs: Sequence[Codec], name: str) -> None:
     """Checks that a ps can apply what codecs write.
 
     Raises:
-      ValueError: names the codec, which writes neither integers nor floats.
+      ValueError: names the codec, which writes neither integers nor floats, or whose means are
+        not the decoded sums of its codes.
     """
-    if not all(isinstance(codec, IntegerCodec | FloatCodec) for codec in codecs):
-        raise ValueError(
-            f"codec is {name}; asynchronous training allows only subclasses of IntegerCodec."
-        )
+    for codec in codecs:
+        if not isinstance(codec, FloatCodec) and not (
+            isinstance(codec, IntegerCodec) and codec.decodes_sums
+        ):
+            raise ValueError(
+                f"codec is {name}; asynchronous training allows only subclasses of IntegerCodec "
+                "that inherit deliver and decode."
+            )
 
 
 class GradientStep:

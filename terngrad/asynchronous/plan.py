@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 
 from terngrad.asynchronous import fields
-from terngrad.layout import Layout, Policy, make_layout
+from terngrad.layout import FORMER_FIELDS, Layout, Policy, make_layout
 from terngrad.limits import MAX_NODES, MAX_SUM
 from terngrad.training.slots import SLOTS
 
@@ -114,9 +114,12 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Plan:
-        """Reads the text of `to_json`; PlanError for any other text."""
+        """Reads the text of `to_json`, also of an earlier version; PlanError for any other text."""
         try:
-            return fields.read(cls, json.loads(text))
+            values = json.loads(text)
+            if isinstance(values, dict) and isinstance(policy := values.get("policy"), dict):
+                values["policy"] = {k: v for k, v in policy.items() if k not in FORMER_FIELDS}
+            return fields.read(cls, values)
         except PlanError:
             raise
         except (ValueError, RecursionError) as error:  # a wrong field, policy or JSON

@@ -335,6 +335,9 @@ def test_streams_that_never_enter_leave_places_for_those_that_do(served):
 
 def test_a_plan_survives_its_text():
     assert Plan.from_json(PLAN.to_json()) == PLAN
+    earlier = json.loads(PLAN.to_json())
+    earlier["policy"] |= {"scaler_sharing": True, "use_encoding": True}
+    assert Plan.from_json(json.dumps(earlier)) == PLAN
     with pytest.raises(PlanError, match="statistics"):
         dataclasses.replace(PLAN, statistics=-1)
 

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from terngrad.asynchronous.gradient import Computed
+from terngrad.asynchronous.gradient import Computed, check_codecs
 from terngrad.asynchronous.pulled import Pulled
 from terngrad.asynchronous.space import make_shards
 from terngrad.asynchronous.stepper import AsynchronousStepper
+from terngrad.codecs.factory import make_codecs
 from terngrad.layout import Policy, make_layout
+from terngrad.ops.reference import ReferenceKernels
 from terngrad.training import schedules
 from terngrad.training.cadence import Cadence
 from terngrad.training.classifier import Losses
@@ -171,3 +173,15 @@ def test_a_pipe_that_nobody_reads_ends_the_worker():
     loop.report = report
     loop.run(None, stop)
     assert (ps.pushes, stop.signal.name) == (10, "SIGPIPE")
+
+
+def test_law_10_a_codec_whose_means_are_no_decoded_sums_is_named():
+    for name in ("OwnScaleTernaryCodec", "UnpackedTernaryCodec", "ternary"):
+        codec = f"terngrad.codecs.examples:{name}" if name != "ternary" else name
+        layout = make_layout(["fc/kernel"], [(8, 8)], Policy(codec=codec))
+        codecs = make_codecs(layout, ReferenceKernels())
+        if name == "ternary":
+            check_codecs(codecs, codec)
+            continue
+        with pytest.raises(ValueError, match=f"codec is {codec}; .* inherit deliver and decode"):
+            check_codecs(codecs, codec)

@@ -22,6 +22,8 @@ from terngrad.cluster.encrypted import (
 )
 from terngrad.cluster.pulse import Begun
 
+CONTROL_PORT_ABOVE = 1000  # of the chief's own port, unless the user says otherwise
+LAST_PORT = (1 << 16) - 1
 _LONGEST_HELLO = 1 << 16  # bytes; for messages of a process that is not admitted yet
 _LONGEST_MESSAGE = 1 << 20
 _LONGEST_QUOTED = 200  # characters of what an unknown process has said

@@ -27,7 +27,6 @@ from terngrad import allocator
 from terngrad.cluster import run_secret
 from terngrad.cluster.membership import LOST_STATUS
 from terngrad.cluster.restarts import MOST_IN_A_ROW, SHORT_SECS, Restarts
-from terngrad.cluster.tracebacks import without_stopped_imports
 
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 _LOOK_SECS = 0.1
@@ -104,10 +103,6 @@ class Requests:
         while not self.events and (left := deadline - time.monotonic()) > 0:
             time.sleep(min(_LOOK_SECS, left))
         return bool(self.events)
-
-    def has_ctrl_c(self) -> bool:
-        """Whether Ctrl-C came."""
-        return any(event.status == 128 + signal.SIGINT for event in self.events)
 
     def at_once(self) -> bool:
         """Whether Ctrl-C came twice. Other signals, such as SIGHUP, may arrive twice anyway."""
@@ -189,7 +184,6 @@ class LocalRun:
         self._ends: list[_Event] = []
         self._failure: _Event | None = None  # that decides the exit status
         self._has_named = False  # whether a line has named a failure
-        self._is_hushed = False  # whether tracebacks of Ctrl-C were left out
 
     def run(self) -> int:
         """Runs the processes; returns 0, or the status of the first failure or request to end.
@@ -254,7 +248,7 @@ class LocalRun:
 
     def _show(self, member: Process, stream: IO[str], log: IO[str], is_shown: bool) -> None:
         label, colour = member.label, _COLOURS[member.index % len(_COLOURS)]
-        for line in without_stopped_imports(stream, self._requests.has_ctrl_c, self._hush):
+        for line in stream:
             self._note_line(label, line)
             with contextlib.suppress(OSError):  # a full disk: the process must not wait for this
                 log.write(line)
@@ -266,9 +260,6 @@ class LocalRun:
             self._faulty.append(label)
         if found := _SAVED.search(line):
             self._saved[label] = found[1]
-
-    def _hush(self) -> None:
-        self._is_hushed = True
 
     def _note_end(self, process: subprocess.Popen, member: Process) -> None:
         code = process.wait()
@@ -412,8 +403,6 @@ class LocalRun:
             thread.join(_LOOK_SECS)
             while thread.is_alive() and not self._requests.at_once():
                 thread.join(_LOOK_SECS)
-        if self._is_hushed:
-            self._output.show("SIGINT: stopped while modules were loading.")
 
 
 def _send(process: subprocess.Popen, number: int) -> None:

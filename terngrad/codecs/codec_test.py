@@ -18,14 +18,15 @@ from terngrad.training.step import exchange_gradients
 
 NAMES = ["a/kernel", "a/bias", "b/kernel", "b/bias"]
 SHAPES = [(7, 9), (9,), (33, 5), (1,)]
+UNPACKED = "terngrad.codecs.examples:UnpackedTernaryCodec"
 POLICIES = {
     "float": Policy(grad_bits=32),
     "float16": Policy(grad_bits=16),
     "ternary": Policy(grad_bits=1),
     "clipped": Policy(grad_bits=1, clip_factor=2.5),
     "mixed": Policy(grad_bits=1, size_to_binarize=10),
-    "unpacked": Policy(grad_bits=1, use_encoding=False),
-    "own scale": Policy(grad_bits=1, scaler_sharing=False),
+    "unpacked": Policy(codec=UNPACKED),
+    "own scale": Policy(codec="terngrad.codecs.examples:OwnScaleTernaryCodec"),
 }
 RESIDUAL = "terngrad.testing.residual_codec:ResidualCodec"
 WITH_MEMORY = {
@@ -78,7 +79,7 @@ def _policy(request):
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_law_1_the_mean_over_many_steps_is_the_clipped_mean_gradient(policy, nodes, kernels):
     gradients = gradients_of(nodes)
-    steps = 400 // nodes if policy.grad_bits == 1 else 1  # as many draws for each number of nodes
+    steps = 400 // nodes if policy.is_coded else 1  # as many draws for each number of nodes
     layout = make_layout(NAMES, SHAPES, policy)
     exchange = LocalExchange(nodes, kernels)
 
@@ -100,7 +101,8 @@ def test_law_1_the_mean_over_many_steps_is_the_clipped_mean_gradient(policy, nod
             bounds = policy.clip_factor * node_values.std(axis=axes, keepdims=True)
             node_values = np.clip(node_values, -bounds, bounds)
         scale = np.abs(node_values).max()
-        noise = {1: 5 * 0.5 / np.sqrt(steps * nodes), 16: 1e-3, 32: 1e-6}[policy.grad_bits]
+        rounding = 1e-3 if policy.grad_bits == 16 else 1e-6
+        noise = 5 * 0.5 / np.sqrt(steps * nodes) if policy.is_coded else rounding
         np.testing.assert_allclose(total[i], node_values.mean(0), atol=noise * scale)
 
 
@@ -126,10 +128,8 @@ def test_law_2_bucket_size_does_not_matter(policy, kernels):
 def test_packing_changes_no_bit(nodes, clip_factor, kernels):
     gradients = gradients_of(nodes)
     packed, plain = (
-        exchange_of(
-            Policy(grad_bits=1, clip_factor=clip_factor, use_encoding=encoding), gradients, kernels
-        )
-        for encoding in (True, False)
+        exchange_of(Policy(codec=codec, clip_factor=clip_factor), gradients, kernels)
+        for codec in ("ternary", UNPACKED)
     )
     assert_same_bits(packed.means, plain.means)
 

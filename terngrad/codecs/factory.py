@@ -19,7 +19,7 @@ MakeCodec = Callable[[Layout, int, Kernels], Codec]  # the int is the bucket's i
 
 
 def find_codec(name: str) -> MakeCodec:
-    """Returns the maker of a codec: one of `CODECS`, or MODULE:CLASS, which is imported.
+    """Returns the class of a codec: one of `CODECS`, or MODULE:CLASS, which is imported.
 
     Raises:
       ValueError: there is no codec of this name, or its `payload` takes other arguments.
@@ -31,8 +31,6 @@ def find_codec(name: str) -> MakeCodec:
         made = getattr(importlib.import_module(module), attribute)
     except Exception as error:  # a user's module may raise anything
         raise ValueError(f"codec {name!r} cannot be imported: {error}; {ALLOWED}.") from error
-    if name in CODECS:
-        return made
     if not (isinstance(made, type) and issubclass(made, Codec)) or inspect.isabstract(made):
         raise ValueError(f"codec {name!r} is not a complete subclass of Codec; {ALLOWED}.")
     wanted = [*inspect.signature(Codec.payload).parameters]

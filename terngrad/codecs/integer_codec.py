@@ -88,13 +88,17 @@ class IntegerCodec(Codec):
         devices: Sequence[str],
     ) -> tuple[list[list[tf.Tensor]], Sums] | None:
         """See base class; None for a subclass that forms means in a way of its own."""
-        own = type(self)
-        for name in ("encode_and_deliver", "deliver", "decode"):
-            if getattr(own, name) is not getattr(IntegerCodec, name):
-                return None
+        if not self.decodes_sums:
+            return None
         encoded, total = self._sum_early(exchange, nodes) or self._sum(exchange, nodes, devices)
         units = self.units(nodes[0].scales)
         return encoded, Sums(self.variables, total, units, exchange.nodes(total))
+
+    @property
+    def decodes_sums(self) -> bool:
+        """Whether means are the decoded sums of codes, and no subclass forms them otherwise."""
+        names = ("encode_and_deliver", "deliver", "decode")
+        return all(getattr(type(self), each) is getattr(IntegerCodec, each) for each in names)
 
     def _sum(
         self, exchange: Exchange, nodes: Sequence[EncodeInputs], devices: Sequence[str]

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 
 from terngrad.layout import BITS_OF_CODEC
 
-# By name: MODULE:FUNCTION, which makes the codec of a bucket; see factory.py.
+# By name: MODULE:CLASS.
 CODECS: Mapping[str, str] = {
-    "ternary": "terngrad.codecs.ternary_codec:ternary_codec",
+    "ternary": "terngrad.codecs.ternary_codec:TernaryCodec",
 }
 ALLOWED = (
     f"allowed are {', '.join(dict.fromkeys([*BITS_OF_CODEC, *CODECS]))}, and MODULE:CLASS for a "

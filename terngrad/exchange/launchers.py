@@ -7,19 +7,16 @@ import os
 import socket
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import ModuleType
-from typing import Any
 
 from terngrad.cluster import launched
 from terngrad.cluster.channel import MembershipError
 from terngrad.cluster.membership import end_process, reason_of, was_shown
 from terngrad.exchange.two_shot import Transport
 
-Gather = Callable[[Any], list[Any]]
 
-
-def start_mpi() -> tuple[Transport, Gather]:
+def start_mpi() -> tuple[Transport, launched.Gather]:
     """Joins the processes of mpirun; returns the transport, and an all-gather of objects.
 
     Raises:
@@ -62,7 +59,7 @@ def _initialize(mpi: ModuleType) -> None:
             mpi.Init_thread()
 
 
-def start_horovod(timeout_secs: float) -> tuple[Transport, Gather]:
+def start_horovod(timeout_secs: float) -> tuple[Transport, launched.Gather]:
     """Joins the processes of horovodrun; returns the same. The all-gather uses TensorFlow.
 
     Raises:

@@ -74,7 +74,7 @@ def _by_collective(meeting: Meeting) -> Group:
 
 
 def _by_launcher(
-    start: Callable[[float], tuple[Transport, launchers.Gather]], meeting: Meeting
+    start: Callable[[float], tuple[Transport, launched.Gather]], meeting: Meeting
 ) -> Group:
     """Meets the processes that a launcher has connected."""
     try:

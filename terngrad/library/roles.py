@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from terngrad.cluster.channel import CONTROL_PORT_ABOVE
 from terngrad.cluster.managed.role import Role
 from terngrad.exchange.parameter_server.coordination.situation import Rules
-
-_CONTROL_PORT_ABOVE = 1000  # of the chief's own port, unless an argument says otherwise
 
 
 def rules_of(role: Role, timeout_secs: float) -> Rules:
@@ -20,10 +19,10 @@ def control_address(role: Role) -> str:
       ValueError: there is no such port.
     """
     host, _, port = role.worker_hosts[0].rpartition(":")
-    chosen = role.control_port or int(port) + _CONTROL_PORT_ABOVE
+    chosen = role.control_port or int(port) + CONTROL_PORT_ABOVE
     if not 0 < chosen < 1 << 16:
         raise ValueError(
             f"join: the chief listens at port {chosen}; allowed are 1 to 65535: without "
-            f"control_port it is {_CONTROL_PORT_ABOVE} above the chief's port in hosts"
+            f"control_port it is {CONTROL_PORT_ABOVE} above the chief's port in hosts"
         )
     return f"{host}:{chosen}"

@@ -68,7 +68,6 @@ class Kernels(abc.ABC):
         bounds: tf.Tensor,
         scales: tf.Tensor,
         key: DrawKey,
-        firsts: Sequence[int] = (),
     ) -> tf.Tensor:
         """Packed codes of a bucket, see `ternary.ternarize`: uint32 [M / 32, 2].
 
@@ -78,7 +77,6 @@ class Kernels(abc.ABC):
           bounds: float32 [v], magnitudes to clip to.
           scales: float32 [v].
           key: of the node.
-          firsts: index in its variable of each tensor's first element; empty = 0 for all.
         """
 
     @abc.abstractmethod

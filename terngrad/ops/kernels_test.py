@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from terngrad import planes, prefix_code, ternary
-from terngrad.draws import DrawKey
+from terngrad.draws import DrawKey, draws
 from terngrad.ops import library
 from terngrad.ops.kernels import Sums
 from terngrad.ops.native import NativeKernels
@@ -49,13 +49,11 @@ def normal(seed, shape):
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
-def encode(kernels, gradients, variables, bounds, scales, key, firsts=()):
+def encode(kernels, gradients, variables, bounds, scales, key):
     """Encodes inside a tf.function, as training does."""
     arguments = [tf.constant(g, tf.float32) for g in gradients]
     vectors = [tf.constant(v, tf.float32) for v in (bounds, scales)]
-    run = tf.function(
-        lambda g, b, s: kernels.encode(g, variables, b, s, key, firsts), autograph=False
-    )
+    run = tf.function(lambda g, b, s: kernels.encode(g, variables, b, s, key), autograph=False)
     return run(arguments, *vectors).numpy()
 
 
@@ -83,29 +81,6 @@ def test_law_3_ties_of_the_upper_16_bits_are_settled_alike(native, share):
     np.testing.assert_array_equal(encode(native, *arguments), expected)
     kept = sum(int(word).bit_count() for word in expected[:, 0])
     assert abs(kept - share * values.size) <= 5 * np.sqrt(share * values.size) + 1
-
-
-@pytest.mark.parametrize("first", [1, 127, 128, 255, 2**31 - 64, 2**32 + 5, 2**40 + 77])
-def test_law_2_an_elements_code_does_not_depend_on_where_its_tensor_begins(native, first):
-    values = normal(1, 300)
-    arguments = ([values], [9], [INFINITY], [2.0], key_of())
-    expected = encode(REFERENCE, *arguments, firsts=[first])
-    np.testing.assert_array_equal(encode(native, *arguments, firsts=[first]), expected)
-
-
-def test_law_2_a_part_of_a_variable_gets_the_codes_that_the_whole_has(kernels):
-    values = normal(2, 1000)
-    whole = encode(kernels, [values], [4], [1.5], [2.0], key_of())
-    parts = encode(
-        kernels,
-        [values[:333], values[333:]],
-        [4, 4],
-        [1.5, 1.5],
-        [2.0, 2.0],
-        key_of(),
-        firsts=[0, 333],
-    )
-    np.testing.assert_array_equal(parts, whole)
 
 
 @given(
@@ -443,13 +418,12 @@ def block_sum(values, power):
         ({"bounds": [1.0, 2.0]}, r"bounds or scales is \[2\]; allowed is \[1\]"),
         ({"scales": [[1.0]]}, r"bounds or scales is \[1,1\]; allowed is \[1\]"),
         ({"variables": [1 << 16]}, "variable is 65536; allowed are 0 to 65535"),
-        ({"variables": [1, 2]}, "variables or firsts has 2 entries; allowed are n = 1"),
-        ({"firsts": [-1]}, "first element is -1; allowed are 0 and more"),
+        ({"variables": [1, 2]}, "variables has 2 entries; allowed are n = 1"),
         ({"node": 1 << 16}, "node is 65536; allowed are 0 to 65535"),
     ],
 )
 def test_law_10_encoding_names_what_does_not_fit(native, change, text):
-    given_values = {"bounds": [1.0], "scales": [1.0], "variables": [0], "firsts": [], "node": 0}
+    given_values = {"bounds": [1.0], "scales": [1.0], "variables": [0], "node": 0}
     given_values |= change
     with pytest.raises((tf.errors.InvalidArgumentError, ValueError), match=text):
         native.encode(
@@ -458,7 +432,6 @@ def test_law_10_encoding_names_what_does_not_fit(native, change, text):
             tf.constant(given_values["bounds"]),
             tf.constant(given_values["scales"]),
             key_of(node=given_values["node"]),
-            given_values["firsts"],
         )
 
 
@@ -519,9 +492,8 @@ def test_a_variable_of_more_than_2_pow_31_values():
     one = tf.constant([1.0])
     words = native.encode([values], [3], one, one, key_of())
     assert native.stats([values]).sum.numpy()[0] == np.float32(0.5 * size)
-    tail = [np.full(last, 0.5, np.float32)]
-    expected = encode(REFERENCE, tail, [3], [1.0], [1.0], key_of(), firsts=[size - last])
-    (codes,) = REFERENCE.decode(tf.constant(expected), one, tf.constant(1), [(last,)])
+    random = draws(key_of(), 3, last, first=size - last)
+    codes = ternary.ternarize(values[-last:], one[0], one[0], random).nonzero  # none is negative
     del values
     total = native.sum([words, words], 3)
     (means,) = native.decode(total, one, tf.constant(2), [(size,)])

@@ -12,9 +12,7 @@ import tensorflow as tf
 
 from terngrad.ops import library
 from terngrad.ops.kernels import EncodeInputs
-from terngrad.ops.tls import Channel
-
-_ERROR_BYTES = 1000
+from terngrad.ops.tls import ERROR_BYTES, Channel
 
 
 class Kind(enum.IntEnum):
@@ -67,9 +65,9 @@ class Mesh:
         Raises:
           ValueError: the name belongs to another operation.
         """
-        error = ctypes.create_string_buffer(_ERROR_BYTES)
+        error = ctypes.create_string_buffer(ERROR_BYTES)
         index = self._functions.terngrad_mesh_declare(
-            self._handle, name.encode(), kind, rows, *largest, path.encode(), error, _ERROR_BYTES
+            self._handle, name.encode(), kind, rows, *largest, path.encode(), error, ERROR_BYTES
         )
         if index < 0:
             raise ValueError(f"operation {name!r} cannot be declared: {error.value.decode()}")

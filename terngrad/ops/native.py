@@ -51,7 +51,6 @@ class NativeKernels(Kernels):
         bounds: tf.Tensor,
         scales: tf.Tensor,
         key: DrawKey,
-        firsts: Sequence[int] = (),
     ) -> tf.Tensor:
         """See base class."""
         return self._ops.terngrad_encode(
@@ -62,7 +61,6 @@ class NativeKernels(Kernels):
             step=tf.cast(key.step, tf.int64),
             node=tf.cast(key.node, tf.int32),
             variables=list(variables),
-            firsts=list(firsts),
             path=self.path,
         )
 

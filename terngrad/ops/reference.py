@@ -32,10 +32,13 @@ class ReferenceKernels(Kernels):
         bounds: tf.Tensor,
         scales: tf.Tensor,
         key: DrawKey,
-        firsts: Sequence[int] = (),
     ) -> tf.Tensor:
         """See base class."""
-        codes = ternarize_all(gradients, variables, bounds, scales, key, firsts)
+        codes: list[Ternary] = []
+        for i, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
+            values = tf.reshape(gradient, [-1])
+            random = draws(key, variable, values.shape[0])
+            codes.append(ternary.ternarize(values, bounds[i], scales[i], random))
         masks = [tf.concat(mask, 0) for mask in zip(*codes, strict=True)]
         elements = masks[0].shape[0]
         padding = [[0, planes.padded(elements) - elements]]
@@ -54,34 +57,8 @@ class ReferenceKernels(Kernels):
         shapes: Sequence[Sequence[int]],
     ) -> list[tf.Tensor]:
         """See base class."""
-        elements = sum(math.prod(shape) for shape in shapes)
-        return scaled_sums(planes.unpack(words)[:elements], scales, nodes, shapes)
-
-
-def ternarize_all(
-    gradients: Sequence[tf.Tensor],
-    variables: Sequence[int],
-    bounds: tf.Tensor,
-    scales: tf.Tensor,
-    key: DrawKey,
-    firsts: Sequence[int] = (),
-) -> list[Ternary]:
-    """Returns the codes of each variable as flat masks; arguments as for `Kernels.encode`."""
-    codes = []
-    for i, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
-        values = tf.reshape(gradient, [-1])
-        random = draws(key, variable, values.shape[0], firsts[i] if firsts else 0)
-        codes.append(ternary.ternarize(values, bounds[i], scales[i], random))
-    return codes
-
-
-def scaled_sums(
-    sums: tf.Tensor, scales: tf.Tensor, nodes: tf.Tensor, shapes: Sequence[Sequence[int]]
-) -> list[tf.Tensor]:
-    """Returns means of a bucket's variables from its sums, float32 [M]; see `Kernels.decode`."""
-    units = tf.unstack(ternary.mean_scale(scales, nodes), num=len(shapes))
-    totals = tf.split(sums, [math.prod(shape) for shape in shapes])
-    return [
-        tf.reshape(unit * total, shape)
-        for unit, total, shape in zip(units, totals, shapes, strict=True)
-    ]
+        sizes = [math.prod(shape) for shape in shapes]
+        sums = tf.split(planes.unpack(words)[: sum(sizes)], sizes)
+        units = tf.unstack(ternary.mean_scale(scales, nodes), num=len(shapes))
+        each = zip(units, sums, shapes, strict=True)
+        return [tf.reshape(unit * total, shape) for unit, total, shape in each]

@@ -15,7 +15,7 @@ from terngrad.ops import library
 
 _LIBRARIES = ("libssl.so.3", "libssl.so.1.1", "libssl.so")
 _CERTIFICATE_BYTES = 1 << 16
-_ERROR_BYTES = 1000
+ERROR_BYTES = 1000  # of a text that a native function writes
 
 
 class Files(NamedTuple):
@@ -74,7 +74,7 @@ def encrypt(
       ConnectionError: says why it failed.
       library.UnavailableError: see there.
     """
-    handle, error = ctypes.c_void_p(), ctypes.create_string_buffer(_ERROR_BYTES)
+    handle, error = ctypes.c_void_p(), ctypes.create_string_buffer(ERROR_BYTES)
     certificate = ctypes.create_string_buffer(_CERTIFICATE_BYTES)
     shake = library.load_functions().terngrad_tls_open
     texts = ["\n".join(each).encode() for each in (_libraries(), files, [host], [name])]
@@ -82,7 +82,7 @@ def encrypt(
     with futures.ThreadPoolExecutor(1) as thread, plain.dup() as same:
         shaken = thread.submit(
             *(shake, plain.detach(), *texts, is_server, timeout_secs),
-            *(ctypes.byref(handle), certificate, _CERTIFICATE_BYTES, error, _ERROR_BYTES),
+            *(ctypes.byref(handle), certificate, _CERTIFICATE_BYTES, error, ERROR_BYTES),
         )
         try:
             size = shaken.result()

@@ -34,8 +34,8 @@ POLICIES = {
     "half": Policy(grad_bits=16),
     "ternary": Policy(grad_bits=1, clip_factor=2.5),
     "mixed": Policy(grad_bits=1, size_to_binarize=10, float_layers=("b",)),
-    "unpacked": Policy(grad_bits=1, use_encoding=False),
-    "own scale": Policy(grad_bits=1, scaler_sharing=False),
+    "unpacked": Policy(codec="terngrad.codecs.examples:UnpackedTernaryCodec"),
+    "own scale": Policy(codec="terngrad.codecs.examples:OwnScaleTernaryCodec"),
     "residual": Policy(codec="terngrad.testing.residual_codec:ResidualCodec"),
 }
 STEPS = 3

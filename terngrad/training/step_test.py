@@ -190,7 +190,7 @@ def precede(operation):
 
 @pytest.mark.slow
 def test_packing_gives_the_same_parameters_bit_for_bit():
-    plain = Policy(grad_bits=1, clip_factor=2.5, use_encoding=False)
+    plain = Policy(codec="terngrad.codecs.examples:UnpackedTernaryCodec", clip_factor=2.5)
     assert_same_bits(parameters_after(8, TERNARY, 4), parameters_after(8, plain, 4))
 
 

@@ -22,10 +22,10 @@ def add(items: tf.Tensor, values: Sequence[tf.Tensor]) -> tf.Tensor:
     return items
 
 
-def read_all(items: tf.Tensor, element_type: tf.DType = tf.float32) -> list[tf.Tensor]:
-    """Returns the values of a list, outside graphs."""
+def read_all(items: tf.Tensor) -> list[tf.Tensor]:
+    """Returns the values of a list of float32, outside graphs."""
     get = tf.raw_ops.TensorListGetItem
     return [
-        get(input_handle=items, index=i, element_shape=-1, element_dtype=element_type)
+        get(input_handle=items, index=i, element_shape=-1, element_dtype=tf.float32)
         for i in range(int(tf.raw_ops.TensorListLength(input_handle=items)))
     ]

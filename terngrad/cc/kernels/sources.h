@@ -19,29 +19,18 @@ struct Sources {
 // Reads them.
 class SourcesReader {
  public:
-  // Reads the attributes `n`, `variables` and, if there is one, `firsts`.
+  // Reads the attributes `n` and `variables`.
   explicit SourcesReader(tensorflow::OpKernelConstruction* context) {
     int n;
     OP_REQUIRES_OK(context, context->GetAttr("n", &n));
     OP_REQUIRES_OK(context, context->GetAttr("variables", &variables_));
-    if (context->HasAttr("firsts")) {
-      OP_REQUIRES_OK(context, context->GetAttr("firsts", &firsts_));
-    }
-    if (firsts_.empty()) firsts_.resize(n, 0);
-    for (const std::vector<int64_t>* list : {&variables_, &firsts_}) {
-      OP_REQUIRES(context, static_cast<int>(list->size()) == n,
-                  Invalid("variables or firsts has ", list->size(),
-                          " entries; allowed are n = ", n));
-    }
+    OP_REQUIRES(context, static_cast<int>(variables_.size()) == n,
+                Invalid("variables has ", variables_.size(),
+                        " entries; allowed are n = ", n));
     for (int64_t variable : variables_) {
       OP_REQUIRES(
           context, variable >= 0 && variable < kIds,
           Invalid("variable is ", variable, "; allowed are 0 to ", kIds - 1));
-    }
-    for (int64_t first : firsts_) {
-      OP_REQUIRES(
-          context, first >= 0,
-          Invalid("first element is ", first, "; allowed are 0 and more"));
     }
   }
 
@@ -66,7 +55,7 @@ class SourcesReader {
     for (int i = 0; i < n; ++i) {
       const int64_t size = gradients[i].NumElements();
       sources->items.push_back(
-          {gradients[i].flat<float>().data(), size, firsts_[i],
+          {gradients[i].flat<float>().data(), size, 0,
            static_cast<uint32_t>(variables_[i]), bounds->vec<float>()(i),
            scales->vec<float>()(i)});
       sources->elements += size;
@@ -100,7 +89,6 @@ class SourcesReader {
   }
 
   std::vector<int64_t> variables_;
-  std::vector<int64_t> firsts_;
 };
 
 }  // namespace terngrad

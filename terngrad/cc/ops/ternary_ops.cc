@@ -82,7 +82,6 @@ REGISTER_OP("TerngradEncode")
     .Output("words: uint32")
     .Attr("n: int >= 1")
     .Attr("variables: list(int)")
-    .Attr("firsts: list(int) = []")
     .Attr("path: string = ''")
     .SetShapeFn(EncodeShape)
     .Doc(R"doc(
@@ -100,7 +99,6 @@ seed, step, node: scalars; only the low 32 bits of step are used;
   0 <= node < 2^16.
 words: [ceil(M / 32), 2], bit planes "nonzero" and "negative".
 variables: index of each variable in the layout, 0 <= v < 2^16.
-firsts: index in its variable of each tensor's first element; empty = all 0.
 path: as for TerngradStats.
 Other shapes or values are InvalidArgument errors.
 )doc");

@@ -7,14 +7,13 @@ from collections.abc import Mapping
 
 from terngrad.cluster import admission, run_secret
 from terngrad.cluster.addresses import is_loopback_address
-from terngrad.cluster.channel import MembershipError, Peer
+from terngrad.cluster.channel import LAST_PORT, MembershipError, Peer
 from terngrad.cluster.managed.role import ManagedError, Role, ranked, whole_number
 from terngrad.cluster.ports import free_ports
 
 MARKS = frozenset(("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
 _SOURCE = "torchrun"
 _ABOVE = 1000  # torchrun itself listens at MASTER_PORT
-_LAST_PORT = (1 << 16) - 1
 
 
 def role(environment: Mapping[str, str], ps_tasks: int, timeout_secs: float) -> Role:
@@ -30,7 +29,7 @@ def role(environment: Mapping[str, str], ps_tasks: int, timeout_secs: float) -> 
     if rank >= size:
         raise ManagedError(f"{_SOURCE}: RANK is {rank}, but WORLD_SIZE {size}")
     master = environment["MASTER_ADDR"]
-    meeting = port + _ABOVE if port + _ABOVE <= _LAST_PORT else port - _ABOVE
+    meeting = port + _ABOVE if port + _ABOVE <= LAST_PORT else port - _ABOVE
     own, control = free_ports(2)
     mine = {"host": _own_host(master), "port": own, "control": control}
     try:

@@ -10,7 +10,7 @@ from terngrad.service.messages import Standing, View
 CHIEF = 0  # has the state if no worker is live
 _MOST_AHEAD = 10**11  # numbers of views count milliseconds: about three years
 _MOST_AT_FIRST = 1 << 61  # the clock of a ps that starts again may be years behind the last one
-_MOST_STEPS = 1 << 62
+MOST_STEPS = 1 << 62
 
 
 def check(standing: Standing, number: int | None, workers: int) -> None:
@@ -27,7 +27,7 @@ def check(standing: Standing, number: int | None, workers: int) -> None:
     highest = _MOST_AT_FIRST if number is None else number + _MOST_AHEAD
     if standing.view > highest:
         raise ValueError(f"standing: view is {standing.view}; allowed is up to {highest}")
-    if standing.steps > _MOST_STEPS:
+    if standing.steps > MOST_STEPS:
         raise ValueError(f"standing: steps is {standing.steps}; allowed is up to 2^62")
     groups.unpack(standing.members, workers)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Container
 
+from terngrad.exchange.parameter_server.coordination.views import MOST_STEPS
 from terngrad.exchange.parameter_server.operations import Operation, OperationError
 from terngrad.service.messages import Header, OperationMessage
 
 MAX_PIECES = 1 << 16  # of all operations of a worker: 64 GB a step
-_MOST_STEPS = 1 << 62
 
 
 class PushError(ValueError):
@@ -94,7 +94,7 @@ class Catalogue:
         if header.piece >= operation.pieces:
             last = operation.pieces - 1
             raise PushError(f"{operation.name}: piece is {header.piece}; allowed is 0 to {last}")
-        if header.step > _MOST_STEPS:
+        if header.step > MOST_STEPS:
             raise PushError(f"{operation.name}: step is {header.step}; allowed is up to 2^62")
         return operation
 
