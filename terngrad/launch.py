@@ -16,11 +16,12 @@ standard error, as tracebacks and warnings are. --log_dir adds the lines of each
 
 If a process fails, it is named; the others may end by themselves for 3 s, are then asked to end,
 and killed after 90 s. The exit status is that of the first that failed by itself, also if it has
-shown a traceback and takes longer to end; among several, one with a status other than 1 counts. A
-process that ends because of another has status 75, and so has this one if all ended so. Ctrl-C,
-SIGTERM and SIGHUP are passed on to all workers, with the same deadline; the exit status is then
-128 + the signal's number. Parameter servers end after them. A second Ctrl-C kills all at once. A
-worker that is killed is named, with the step of its last checkpoint where it has told that.
+shown a traceback or has a status of its own and takes longer to end; among several, one with a
+status other than 1 counts. A process that ends because of another has status 75, and so has this
+one if all ended so. Ctrl-C, SIGTERM and SIGHUP are passed on to all workers, with the same
+deadline; the exit status is then 128 + the signal's number. Parameter servers end after them. A
+second Ctrl-C kills all at once. A worker that is killed is named, with the step of its last
+checkpoint where it has told that.
 """
 
 from __future__ import annotations

@@ -175,6 +175,21 @@ def test_a_process_that_shows_an_error_and_takes_long_to_end_is_blamed_for_it(tm
 
 
 @pytest.mark.slow
+def test_a_process_with_a_status_of_its_own_that_takes_long_to_end_is_blamed(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os, signal, sys, time\n"
+        "if os.environ['TERNGRAD_RANK'] == '0': sys.exit(os.EX_TEMPFAIL)\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(3)); time.sleep(900)"
+    )
+    patient = LAUNCH.replace("_SECS = 0.1, 2.0", "_SECS = 4.0, 900.0")
+    with Started([sys.executable, "-c", patient, "-n", "2", str(program)]) as run:
+        assert run.finish() == 3, run.output
+        assert "0 ended because of another: the others are asked to end." in run.lines, run.output
+        assert "1 ended with 3." in run.lines, run.output
+
+
+@pytest.mark.slow
 def test_lines_may_be_those_of_one_worker_and_of_each_in_a_file(tmp_path, places):
     program = tmp_path / "program.py"
     program.write_text(

@@ -183,7 +183,7 @@ class LocalRun:
         self._threads: list[threading.Thread] = []
         self._ends: list[_Event] = []
         self._failure: _Event | None = None  # that decides the exit status
-        self._has_named = False  # whether a line has named a failure
+        self._named = ""  # label of the failed process that a line has named
 
     def run(self) -> int:
         """Runs the processes; returns 0, or the status of the first failure or request to end.
@@ -321,7 +321,9 @@ class LocalRun:
         limits = [event.monotonic_secs for event in self._requests.events] + [self._hurried_at]
         own = [end for end in self._ends if end.status and end.monotonic_secs < min(limits)]
         blamed = min(own, key=lambda end: (end.doubt, end), default=first)
-        return self._faulty_end() or blamed if blamed.doubt == _DOUBTS[LOST_STATUS] else blamed
+        if blamed.doubt < _DOUBTS[LOST_STATUS]:
+            return blamed
+        return self._faulty_end() or self._late_end() or blamed
 
     def _faulty_end(self) -> _Event | None:
         """Returns the end, perhaps to come, of the first process that has shown its own error."""
@@ -332,6 +334,14 @@ class LocalRun:
             if ends[label].status and ends[label].doubt < _DOUBTS[LOST_STATUS]:
                 return ends[label]
         return None
+
+    def _late_end(self) -> _Event | None:
+        """Returns the first end with a status that no signal and no loss explains.
+
+        Such a process took long to end: it was asked to meanwhile, but had failed before.
+        """
+        ends = (end for end in self._ends if 1 < end.status < 128 and not end.doubt)
+        return min(ends, default=None)
 
     def _tell_killed(self) -> None:
         """Names the workers that did not end in time."""
@@ -373,14 +383,14 @@ class LocalRun:
             self._to_ask = [each for each in running if self._labels[each] == blamed.label]
             if left := [each for each in running if each not in self._to_ask]:
                 self._output.show(f"{blamed.text}: the others are asked to end.")
-                self._has_named = True
+                self._named = blamed.label
             for process in left:
                 _send(process, signal.SIGTERM)
 
     def _name_failure(self) -> None:
-        """Names the process that failed, if the others ended before they were asked to."""
+        """Names the process that failed, if no line has done so."""
         is_silent = self._notice_secs is None or self._requests.events or len(self._members) < 2
-        if self._failure and not self._has_named and not is_silent:
+        if self._failure and self._failure.label != self._named and not is_silent:
             self._output.show(f"{self._failure.text}.")
 
     def _end_servers(self) -> None:
