@@ -7,7 +7,7 @@ import pytest
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", ["codec_benchmark", "exchange_report"])
+@pytest.mark.parametrize("program", ["codec_benchmark", "exchange_benchmark"])
 def test_help_is_printed_without_lines_of_tensorflow(program, tmp_path):
     command = [sys.executable, "-m", f"benchmarks.{program}", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -69,18 +69,15 @@ def joined(options: HostOptions) -> Iterator[Connection]:
         "sockets": _by_sockets,
         "sockets_tls": _by_sockets,
     }
-    with join[options.engine](options) as connection:
-        yield connection
+    yield from join[options.engine](options)
 
 
-@contextlib.contextmanager
 def _by_tensorflow(options: HostOptions) -> Iterator[Connection]:
     from terngrad.exchange import collective
 
     yield collective.start(options.worker_hosts, options.task_id)
 
 
-@contextlib.contextmanager
 def _by_sockets(options: HostOptions) -> Iterator[Connection]:
     from terngrad.exchange import sockets
     from terngrad.service.members import Members
@@ -97,7 +94,6 @@ def _by_sockets(options: HostOptions) -> Iterator[Connection]:
     connection.close()
 
 
-@contextlib.contextmanager
 def _by_mpi(options: HostOptions) -> Iterator[Connection]:
     from mpi4py import MPI
 
@@ -107,7 +103,6 @@ def _by_mpi(options: HostOptions) -> Iterator[Connection]:
     yield MpiTransport(MPI.COMM_WORLD)
 
 
-@contextlib.contextmanager
 def _by_servers(options: HostOptions) -> Iterator[Connection]:
     import tensorflow as tf
 
@@ -126,7 +121,8 @@ def counters(interface: str, process: str = "self") -> Counters:
     """Returns the counters of a process id, which may be on another host of this machine."""
     lines = Path("/proc", process, "net/dev").read_text().splitlines()
     fields = next(line for line in lines if line.strip().startswith(f"{interface}:")).split()[1:]
-    return Counters(int(fields[8]), int(fields[0]), cpu_seconds(process), page_faults(process))
+    status = Path("/proc", process, "stat").read_text().rpartition(")")[2].split()  # see proc(5)
+    return Counters(int(fields[8]), int(fields[0]), cpu_seconds(process), int(status[7]))
 
 
 def cpu_seconds(process: str) -> float:
@@ -139,18 +135,6 @@ def cpu_seconds(process: str) -> float:
     return time.clock_gettime((~pid << 3) | 2)
 
 
-def page_faults(process: str) -> int:
-    """Returns the minor page faults of a process."""
-    return int(_status(process)[7])
-
-
-def _status(process: str) -> list[str]:
-    """Returns the fields of a process' status after its name; see proc(5)."""
-    return Path("/proc", process, "stat").read_text().rpartition(")")[2].split()
-
-
 def write_cells(cells: Sequence[dict], options: HostOptions, rank: int) -> None:
     """Writes a host's figures to the file that the benchmark reads."""
-    path = os.path.join(options.output_dir, f"{rank}.json")
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump(cells, file)
+    Path(options.output_dir, f"{rank}.json").write_text(json.dumps(cells), encoding="utf-8")

@@ -16,14 +16,10 @@ import statistics
 from collections.abc import Sequence
 
 import numpy as np
-import rich.box
-import rich.console
-import rich.table
-from absl.flags import FlagValues
 
 from benchmarks import report
 from benchmarks.performance import cluster as clusters
-from benchmarks.performance import figures, validation
+from benchmarks.performance import validation
 from benchmarks.performance.cluster import Cluster, Load
 from benchmarks.performance.step_time import (
     EXCHANGES,
@@ -33,17 +29,17 @@ from benchmarks.performance.step_time import (
     step_seconds,
     with_compute,
 )
-from inception import app
 from inception.flags import table
 from inception.flags.table import NAMES, TEXT, at_least, flag, one_of
 from slim.nets import catalog, nets_factory
 
 _BANDWIDTHS = tuple(float(b) for b in np.geomspace(0.1, 400, 73))  # Gbit/s
 _CLASSES = 1000
+_PAYS = 1.05  # below this speed-up compression is not worth having
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Options(table.Checked):
+class _Options(report.PictureOptions):
     cluster: str = flag(
         "Distributed",
         TEXT,
@@ -57,14 +53,11 @@ class _Options(table.Checked):
     validate: tuple[str, ...] = flag(
         "Data", NAMES, (), "JSON files of exchange_benchmark to compare predictions with"
     )
-    json: str = flag("Runtime", TEXT, "", "JSON file for the figures")
-    png: str = flag("Runtime", TEXT, "", "PNG file for images a second by workers")
     bandwidth_png: str = flag("Runtime", TEXT, "", "PNG file for the speed-up by bandwidth")
 
 
-def main(values: FlagValues) -> None:
+def main(options: _Options) -> None:
     """Predicts, or compares predictions with measurements."""
-    options = table.read(_Options, values)
     if options.validate:
         _validate(options)
     else:
@@ -94,17 +87,17 @@ def _predict(options: _Options) -> None:
     }
     _show(throughput, loads, published)
     for net, found in speed_ups.items():
-        pays = figures.where_it_pays(_BANDWIDTHS, found)
-        print(f"- {net}, {options.max_workers} workers: ternary gradients save 5 % or more {pays}")
+        workers = f"{options.max_workers} workers"
+        print(f"- {net}, {workers}: ternary gradients save 5 % or more {_where_it_pays(found)}")
     if options.json:
         by_bandwidth = {"Gbit/s": _BANDWIDTHS, **speed_ups}
         found = {"images/s": throughput, "speed-up": by_bandwidth, "published": published}
         given = {"cluster": options.cluster, "topology": options.topology}
         report.write_json(options.json, {"given": given, "values": nets, **found})
     if options.png:
-        figures.draw_throughput(throughput, options.png)
+        _draw_throughput(throughput, options.png)
     if options.bandwidth_png:
-        figures.draw_speed_up(_BANDWIDTHS, speed_ups, options.max_workers, options.bandwidth_png)
+        _draw_speed_up(options, speed_ups)
 
 
 def _nets(options: _Options, cluster: Cluster) -> Sequence[str]:
@@ -171,31 +164,58 @@ def _by_bandwidth(
 
 def _show(throughput: dict, loads: dict[str, Load], published: dict) -> None:
     """Prints tables of images a second, and of published speed-ups beside the model's."""
-    shown = _table("net", "workers", *(f"{e}, images/s" for e in EXCHANGES), "ternary to float32")
+    columns = (*(f"{exchange}, images/s" for exchange in EXCHANGES), "ternary to float32")
+    rows = []
     for net, lines in throughput.items():
         for workers, ternary in lines["ternary"].items():
             rates = [f"{lines[exchange][workers]:,.0f}" for exchange in EXCHANGES]
-            shown.add_row(net, str(workers), *rates, f"{ternary / lines['float32'][workers]:.2f}")
-    console = rich.console.Console(width=120)
-    console.print(shown)
+            rows.append((net, workers, *rates, f"{ternary / lines['float32'][workers]:.2f}"))
+    report.print_table(("net", "workers", *columns), rows)
     for net, load in loads.items():
         print(
             f"- {net}: a device computes {load.images_per_s:,.0f} images/s, {load.batch} in a step"
         )
     if published:
-        columns = list(next(iter(next(iter(published.values())).values())))
-        compared = _table("net", "workers", *columns)
-        for net, by_workers in published.items():
-            for workers, ratios in by_workers.items():
-                compared.add_row(net, str(workers), *(f"{r:.2f}" for r in ratios.values()))
-        console.print(compared)
+        compared = [
+            {"net": net, "workers": n} | {way: f"{ratio:.2f}" for way, ratio in ratios.items()}
+            for net, by_workers in published.items()
+            for n, ratios in by_workers.items()
+        ]
+        report.print_table(list(compared[0]), [list(row.values()) for row in compared])
 
 
-def _table(*columns: str) -> rich.table.Table:
-    shown = rich.table.Table(columns[0], box=rich.box.MARKDOWN)
-    for column in columns[1:]:
-        shown.add_column(column, justify="right")
-    return shown
+def _where_it_pays(speed_ups: Sequence[float]) -> str:
+    """Says up to which of _BANDWIDTHS, in Gbit/s, compression pays."""
+    pays = [b for b, ratio in zip(_BANDWIDTHS, speed_ups, strict=True) if ratio >= _PAYS]
+    if not pays:
+        return f"at no bandwidth from {min(_BANDWIDTHS):.3g} Gbit/s on"
+    limit = " and beyond" if max(pays) == max(_BANDWIDTHS) else ""
+    return f"up to {max(pays):.3g} Gbit/s{limit}"
+
+
+def _draw_throughput(found: dict[str, dict[str, dict[int, float]]], path: str) -> None:
+    with report.picture(path, len(found), 4.2, 3.6) as panels:
+        for axes, (net, lines) in zip(panels, found.items(), strict=False):
+            for exchange, points in lines.items():
+                axes.plot(list(points), list(points.values()), marker=".", label=exchange)
+            axes.set(title=net, xlabel="workers", ylabel="images/s", xscale="log", yscale="log")
+            axes.legend()
+
+
+def _draw_speed_up(options: _Options, found: dict[str, list[float]]) -> None:
+    with report.picture(options.bandwidth_png) as (axes,):
+        for net, speed_ups in found.items():
+            axes.plot(_BANDWIDTHS, speed_ups, label=net)
+        axes.axhline(_PAYS, color="gray", linestyle=":")
+        axes.set(
+            title=f"{options.max_workers} workers",
+            xlabel="Gbit/s of a machine",
+            ylabel="ternary to float32, images/s",
+            xscale="log",
+            yscale="log",
+        )
+        axes.set_yticks([1, 2, 4, 8, 16], ["1", "2", "4", "8", "16"])
+        axes.legend()
 
 
 def _validate(options: _Options) -> None:
@@ -204,13 +224,15 @@ def _validate(options: _Options) -> None:
     except ValueError as error:
         raise table.refuse("validate", ",".join(options.validate), str(error)) from None
     share = validation.visible_share(cells)
-    shown = _table("exchange", "network", "work", "predicted, ms", "measured, ms", "error")
+    rows = []
     for cell in cells:
         times = (cell.wire_ms, cell.work_ms, cell.predicted_ms(share), cell.measured_ms)
         mark = ", fitted" if cell.fitted else ""
-        error = f"{cell.error(share):+.0%}{mark}"
-        shown.add_row(cell.name, *(f"{time:,.1f}" for time in times), error)
-    rich.console.Console(width=120).print(shown)
+        row = [f"{time:,.1f}" for time in times]
+        rows.append((cell.name, *row, f"{cell.error(share):+.0%}{mark}"))
+    report.print_table(
+        ("exchange", "network", "work", "predicted, ms", "measured, ms", "error"), rows
+    )
     tested = [abs(cell.error(share)) for cell in cells if not cell.fitted]
     found = {
         "share of the work that the network does not hide": share,
@@ -225,4 +247,4 @@ def _validate(options: _Options) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main, functools.partial(table.define, _Options))
+    report.run(main, _Options)

@@ -10,22 +10,12 @@ python -m benchmarks.time_to_accuracy --data_dir=DIR --output_dir=DIR --json=fig
 import dataclasses
 import functools
 import os
-import sys
 import time
 from collections.abc import Mapping, Sequence
 
-import matplotlib.figure
-import rich.box
-import rich.console
-import rich.table
-from absl.flags import FlagValues
-
 from benchmarks import host_network, report
-from benchmarks.choices import some_of
-from inception import app
-from inception.flags import table
+from benchmarks.report import some_of
 from inception.flags.table import TEXT, at_least, flag, number, one_of
-from inception.results import pictures
 from inception.results.report import read_run
 from inception.training.evaluate import measure_checkpoints
 from terngrad.training import checkpoints
@@ -39,7 +29,7 @@ _TOLD = ("hosts", "rate", "batch_size", "initial_learning_rate", "max_steps", "s
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Options(table.Checked):
+class _Options(report.PictureOptions):
     data_dir: str = flag("Data", TEXT, "/tmp/mydata", "folder of MNIST's record files")
     output_dir: str = flag("Training", TEXT, "results", "folder for the runs; they must be new")
     gradients: tuple[str, ...] = flag(
@@ -58,13 +48,10 @@ class _Options(table.Checked):
     save_iter: int = flag("Training", at_least(1), 50, "steps between checkpoints", "steps")
     target: float = flag("Evaluation", number(0, 1), 0.99, "target precision @ 1")
     timeout_secs: float = flag("Runtime", number(), 7200.0, "time-out of a run", "seconds")
-    json: str = flag("Runtime", TEXT, "", "JSON file for the figures")
-    png: str = flag("Runtime", TEXT, "", "PNG file for a picture of the figures")
 
 
-def main(values: FlagValues) -> None:
+def main(options: _Options) -> None:
     """Trains, evaluates and reports."""
-    options = table.read(_Options, values)
     folders = report.new_folders(options.output_dir, options.gradients)
     launched = {}
     with host_network.network(options.hosts) as network:
@@ -76,10 +63,7 @@ def main(values: FlagValues) -> None:
             network.run_programs(commands, options.timeout_secs)
     found = {kind: _read(options, folders[kind], launched[kind]) for kind in folders}
     _print_table(found, options)
-    circumstances = report.environment() | {
-        name: value for name, value in dataclasses.asdict(options).items() if name in _TOLD
-    }
-    report.conclude(circumstances, {"runs": found}, options.json)
+    report.conclude(options, {"runs": found}, **{name: getattr(options, name) for name in _TOLD})
     if options.png:
         _draw(found, options)
 
@@ -88,7 +72,7 @@ def _commands(
     options: _Options, addresses: Sequence[str], kind: str, folder: str
 ) -> list[list[str]]:
     common = [
-        *(sys.executable, "-m", "inception.mnist_distributed_train"),
+        *report.module("inception.mnist_distributed_train"),
         f"--data_dir={options.data_dir}",
         f"--train_dir={folder}",
         f"--worker_hosts={','.join(addresses)}",
@@ -100,8 +84,6 @@ def _commands(
         "--optimizer=momentum",
         f"--initial_learning_rate={options.initial_learning_rate}",
         "--learning_rate_decay_type=polynomial",
-        "--num_intra_threads=1",
-        "--num_inter_threads=2",
         *GRADIENTS[kind],
     ]
     return [[*common, f"--task_id={i}"] for i in range(options.hosts)]
@@ -129,34 +111,30 @@ def _read(options: _Options, folder: str, launched: float) -> dict:
 
 def _print_table(found: Mapping[str, dict], options: _Options) -> None:
     target = f"{100 * options.target:g} %"
-    table = rich.table.Table("gradients", box=rich.box.MARKDOWN)
-    for heading in ("ms/step", f"steps to {target}", f"seconds to {target}", "last precision @ 1"):
-        table.add_column(heading, justify="right")
+    rows = []
     for kind, run in found.items():
         steps, secs = run["steps_to_target"], run["secs_to_target"]
-        reached = ["not reached", ""] if steps is None else [str(steps), f"{secs:.0f}"]
+        reached = ("not reached", "") if steps is None else (steps, f"{secs:.0f}")
         last = f"{100 * run['precision_at_1'][-1]:.2f} %"
-        table.add_row(kind, f"{run['ms_per_step']:.1f}", *reached, last)
-    rich.console.Console(width=120).print(table)
+        rows.append((kind, f"{run['ms_per_step']:.1f}", *reached, last))
+    columns = ("ms/step", f"steps to {target}", f"seconds to {target}", "last precision @ 1")
+    report.print_table(("gradients", *columns), rows)
 
 
 def _draw(found: Mapping[str, dict], options: _Options) -> None:
-    figure = matplotlib.figure.Figure((8, 4), layout="constrained")
-    axes = figure.subplots()
-    for kind, run in found.items():
-        percent = [100 * value for value in run["precision_at_1"]]
-        axes.plot(run["secs"], percent, marker=".", label=kind)
-    axes.axhline(100 * options.target, color="grey", linestyle="--")
-    axes.set(
-        title=f"LeNet on MNIST, {options.hosts} hosts, {options.rate}",
-        xlabel="seconds from the launch",
-        ylabel="test precision @ 1 (%)",
-        ylim=(100 * options.target - 3, 100),
-    )
-    axes.legend()
-    axes.grid(alpha=0.3)
-    pictures.save(figure, options.png)
+    with report.picture(options.png, width=8.0) as (axes,):
+        for kind, run in found.items():
+            percent = [100 * value for value in run["precision_at_1"]]
+            axes.plot(run["secs"], percent, marker=".", label=kind)
+        axes.axhline(100 * options.target, color="grey", linestyle="--")
+        axes.set(
+            title=f"LeNet on MNIST, {options.hosts} hosts, {options.rate}",
+            xlabel="seconds from the launch",
+            ylabel="test precision @ 1 (%)",
+            ylim=(100 * options.target - 3, 100),
+        )
+        axes.legend()
 
 
 if __name__ == "__main__":
-    app.run(main, functools.partial(table.define, _Options))
+    report.run(main, _Options)
