@@ -13,7 +13,6 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 
 from benchmarks import report
 from benchmarks.recipes import RECIPES, Gradients, Recipe
@@ -54,7 +53,7 @@ def main(options: _Options) -> None:
             _train(recipe, training, options.data_dir, folder, steps)
         runs[name] = read_run(folder, batch_size=recipe.batch_size, evaluate=evaluate)
     title = f"{recipe.title}: {steps} steps"
-    _print_table(runs, recipe, title)
+    report.print_table([_row(run, recipe, name) for name, run in runs.items()], title)
     picture = os.path.join(options.output_dir, f"{options.recipe}_accuracy.png")
     titled = {recipe.trainings[name].title: run for name, run in runs.items()}
     comparison.draw(titled, picture, title)
@@ -95,23 +94,16 @@ def _train(
         sys.exit(code if code > 0 else 128 - code)
 
 
-def _print_table(runs: Mapping[str, Run], recipe: Recipe, title: str) -> None:
-    paper = f"paper, {recipe.paper_steps:,} steps"
-    rows = []
-    for name, run in runs.items():
-        training = recipe.trainings[name]
-        rows.append(
-            (
-                training.title,
-                f"{100 * run.metrics.precision_at_1:.2f} %",
-                f"{training.paper:.2f} %" if training.paper else "",
-                f"{run.payload_bytes:,.0f}",
-                f"{run.bits_per_parameter:.3f}",
-                f"{run.ms_per_step:.1f}",
-            )
-        )
-    figures = ("bytes per node and step", "bits per parameter", "ms/step")
-    report.print_table(("gradients", "precision @ 1", paper, *figures), rows, title)
+def _row(run: Run, recipe: Recipe, name: str) -> dict[str, str]:
+    paper = recipe.trainings[name].paper
+    return {
+        "gradients": recipe.trainings[name].title,
+        "precision @ 1": f"{100 * run.metrics.precision_at_1:.2f} %",
+        f"paper, {recipe.paper_steps:,} steps": f"{paper:.2f} %" if paper else "",
+        "bytes per node and step": f"{run.payload_bytes:,.0f}",
+        "bits per parameter": f"{run.bits_per_parameter:.3f}",
+        "ms/step": f"{run.ms_per_step:.1f}",
+    }
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from benchmarks import report
 from benchmarks.report import counts, some_of
 from inception.flags.configs import EvalConfig
-from inception.flags.table import TEXT, at_least, flag
+from inception.flags.table import at_least, flag
 from inception.results.report import read_scalars
 from inception.training import evaluate
 from slim.datasets import dataset_factory
@@ -35,9 +35,7 @@ _LAST_LINES = 20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Options(report.PictureOptions):
-    data_dir: str = flag("Data", TEXT, "/tmp/mydata", "folder of MNIST's record files")
-    output_dir: str = flag("Training", TEXT, "results", "folder for the runs; they must be new")
+class _Options(report.MnistOptions):
     workers: tuple[int, ...] = flag("Distributed", counts(), (1, 2, 3), "number of workers, by run")
     gradients: tuple[str, ...] = flag(
         "Training",
@@ -52,7 +50,7 @@ def main(options: _Options) -> None:
     """Trains, evaluates and reports."""
     images = dataset_factory.get_dataset("mnist", "train", options.data_dir).num_examples
     runs = {f"{kind}_{n}": (kind, n) for kind in options.gradients for n in options.workers}
-    folders = report.new_folders(options.output_dir, runs)
+    folders = options.new_folders(runs)
     found: dict[str, dict[int, dict]] = {}
     for name, (kind, workers) in runs.items():
         steps = workers * options.epochs * (images // _BATCH)
@@ -60,7 +58,7 @@ def main(options: _Options) -> None:
         secs = training_secs(_command(options, kind, workers, steps, folders[name]))
         found.setdefault(kind, {})[workers] = _read(options, folders[name], steps, secs)
         print(found[kind][workers], flush=True)
-    _print_table(found)
+    report.print_table([_row(kind, n, run) for kind in found for n, run in found[kind].items()])
     report.conclude(options, {"runs": found}, epochs=options.epochs)
     if options.png:
         _draw(found, options.png)
@@ -136,24 +134,18 @@ def _read(options: _Options, folder: str, steps: int, secs: float) -> dict:
     }
 
 
-def _print_table(found: Mapping[str, Mapping[int, dict]]) -> None:
-    columns = ("precision @ 1", "original", "seconds", "updates/sec", "bytes pushed", "pulled")
-    rows = [
-        (
-            kind,
-            workers,
-            f"{run['precision_at_1']:.3f}",
-            PUBLISHED.get(workers, ""),
-            f"{run['secs']:.0f}",
-            f"{run['updates'] / run['secs']:.0f}",
-            f"{run['bytes_pushed']:,.0f}",
-            f"{run['bytes_pulled']:,.0f}",
-            f"{run['mean_staleness']:.2f}",
-        )
-        for kind, runs in found.items()
-        for workers, run in runs.items()
-    ]
-    report.print_table(("gradients", "workers", *columns, "staleness"), rows)
+def _row(kind: str, workers: int, run: Mapping[str, float]) -> dict[str, object]:
+    return {
+        "gradients": kind,
+        "workers": workers,
+        "precision @ 1": f"{run['precision_at_1']:.3f}",
+        "original": PUBLISHED.get(workers, ""),
+        "seconds": f"{run['secs']:.0f}",
+        "updates/sec": f"{run['updates'] / run['secs']:.0f}",
+        "bytes pushed": f"{run['bytes_pushed']:,.0f}",
+        "pulled": f"{run['bytes_pulled']:,.0f}",
+        "staleness": f"{run['mean_staleness']:.2f}",
+    }
 
 
 def _draw(found: Mapping[str, Mapping[int, dict]], path: str) -> None:

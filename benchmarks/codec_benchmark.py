@@ -17,11 +17,7 @@ import tensorflow as tf
 
 from benchmarks import report
 from inception.flags.table import at_least, flag
-from slim.nets import nets_factory
-from terngrad.codecs.factory import make_codecs
 from terngrad.draws import DrawKey
-from terngrad.exchange.local import LocalExchange
-from terngrad.layout import Policy, make_layout
 from terngrad.ops.kernels import Kernels, Sums
 from terngrad.ops.native import NativeKernels
 from terngrad.ops.reference import ReferenceKernels
@@ -29,13 +25,11 @@ from terngrad.planes import WORD_BYTES, padded
 from terngrad.training import runtime
 from terngrad.training.averages import MovingAverages
 from terngrad.training.optimizers import make_optimizer
-from terngrad.training.step import exchange_gradients
 
 _SIZES = (8_400_000, 61_000_000)  # a large layer; AlexNet
 _NODES = 4  # nodes in a sum of codes
 _OPTIMIZERS = ("momentum", "adam", "rmsprop")
 _BOUND = 2.5
-_WHOLE_NET = "lenet_slim"
 
 Task = Callable[[], object]
 
@@ -50,7 +44,7 @@ class _Options(report.PictureOptions):
 
 
 def main(options: _Options) -> None:
-    """Measures each size, then a whole codec."""
+    """Measures each size."""
     runtime.configure(
         intra_threads=options.num_threads,
         inter_threads=0,
@@ -62,13 +56,7 @@ def main(options: _Options) -> None:
     nanoseconds = {n: _measure(n, implementations, options.rounds) for n in sizes}
     for n, found in nanoseconds.items():
         _print(n, found)
-    codec = {
-        f"codec_ms_{_WHOLE_NET}_{nodes}_nodes": _whole_codec(nodes, options.rounds)
-        for nodes in (1, _NODES)
-    }
-    report.print_lines(codec)
-    figures = {**codec, "ns_per_value": nanoseconds}
-    report.conclude(options, figures, threads=options.num_threads)
+    report.conclude(options, {"ns_per_value": nanoseconds}, threads=options.num_threads)
     _draw(nanoseconds, options.png)
 
 
@@ -183,42 +171,14 @@ def _alternate(tasks: Mapping[tuple[str, str], Task], rounds: int) -> dict:
     return seconds
 
 
-def _whole_codec(nodes: int, rounds: int) -> float:
-    """Returns median ms from gradients to means with native kernels: all that a step adds."""
-    model = nets_factory.build_net(_WHOLE_NET, num_classes=10, image_size=28)
-    variables = model.trainable_variables
-    layout = make_layout(
-        [nets_factory.variable_name(v) for v in variables],
-        [v.shape for v in variables],
-        Policy(grad_bits=1, clip_factor=_BOUND),
-    )
-    kernels = NativeKernels()
-    codecs, exchange = make_codecs(layout, kernels), LocalExchange(nodes, kernels)
-    keys = [_key(node) for node in range(nodes)]
-    gradients = [
-        [tf.random.stateless_normal(v.shape, [node, i]) for i, v in enumerate(variables)]
-        for node in range(nodes)
-    ]
-
-    @tf.function(autograph=False)
-    def run(gradients: list[list[tf.Tensor]]) -> list[tf.Tensor]:
-        return exchange_gradients(gradients, codecs, exchange, keys, ["/CPU:0"] * nodes).means
-
-    times = _alternate({("codec", ""): lambda: run(gradients)}, 3 * rounds)
-    return 1e3 * float(np.median(times["codec", ""]))
-
-
 def _print(n: int, found: Mapping[str, Mapping[str, float]]) -> None:
     copy = found["copy"]["numpy"]
-    names = list(found["encode"])
-    cell = lambda ns: f"{ns:.3f} ({ns / copy:.2f})"
     rows = [
-        (task, *(cell(times[name]) if name in times else "" for name in names))
+        {"task": task} | {name: f"{ns:.3f} ({ns / copy:.2f})" for name, ns in times.items()}
         for task, times in found.items()
         if task != "copy"
     ]
-    title = f"{n:,} values: ns per value (times np.copyto, {copy:.3f} ns)"
-    report.print_table(("task", *names), rows, title)
+    report.print_table(rows, f"{n:,} values: ns per value (times np.copyto, {copy:.3f} ns)")
 
 
 def _draw(nanoseconds: Mapping[int, Mapping[str, Mapping[str, float]]], path: str) -> None:

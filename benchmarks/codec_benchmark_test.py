@@ -23,7 +23,6 @@ def test_each_task_is_timed_with_each_implementation(run, tmp_path, capsys):
     assert times["fused adam"].keys() == times["encode"].keys() - {"reference"}
     share = times["encode"]["reference"] / times["copy"]["numpy"]
     assert f"{times['encode']['reference']:.3f} ({share:.2f}) |" in capsys.readouterr().out
-    assert figures["codec_ms_lenet_slim_4_nodes"] > 0
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 

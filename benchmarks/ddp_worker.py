@@ -8,7 +8,7 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -121,32 +121,21 @@ def _counters(interface: str) -> tuple[float, int, float]:
 
 def _lenet_slim() -> nn.Module:
     return nn.Sequential(
-        *_conv(1, 32, 5),
+        *_convs(1, (32,), 5),
         nn.MaxPool2d(2),
-        *_conv(32, 64, 5),
+        *_convs(32, (64,), 5),
         nn.MaxPool2d(2),
-        nn.Flatten(),
-        *_dense(7 * 7 * 64, 1024),
-        nn.Linear(1024, 10),
+        *_top(7 * 7 * 64, (1024,), 10),
     )
 
 
 def _alexnet_v2() -> nn.Module:
     # 50.3 million parameters.
     return nn.Sequential(
-        nn.Conv2d(3, 64, 11, stride=4),
-        nn.ReLU(),
-        nn.MaxPool2d(3, 2),
-        *_conv(64, 192, 5),
-        nn.MaxPool2d(3, 2),
-        *_conv(192, 384, 3),
-        *_conv(384, 384, 3),
-        *_conv(384, 256, 3),
-        nn.MaxPool2d(3, 2),
-        nn.Flatten(),
-        *_dense(5 * 5 * 256, 4096),
-        *_dense(4096, 4096),
-        nn.Linear(4096, 1000),
+        *(nn.Conv2d(3, 64, 11, stride=4), nn.ReLU(), nn.MaxPool2d(3, 2)),
+        *(*_convs(64, (192,), 5), nn.MaxPool2d(3, 2)),
+        *(*_convs(192, (384, 384, 256), 3), nn.MaxPool2d(3, 2)),
+        *_top(5 * 5 * 256, (4096, 4096), 1000),
     )
 
 
@@ -154,12 +143,9 @@ def _vgg_16() -> nn.Module:
     # 138.4 million parameters.
     layers, channels = [], 3
     for filters, count in _VGG_16:
-        for _ in range(count):
-            layers += _conv(channels, filters, 3)
-            channels = filters
-        layers.append(nn.MaxPool2d(2))
-    top = (nn.Flatten(), *_dense(7 * 7 * 512, 4096), *_dense(4096, 4096), nn.Linear(4096, 1000))
-    return nn.Sequential(*layers, *top)
+        layers += [*_convs(channels, (filters,) * count, 3), nn.MaxPool2d(2)]
+        channels = filters
+    return nn.Sequential(*layers, *_top(7 * 7 * 512, (4096, 4096), 1000))
 
 
 def _resnet_v1_50() -> nn.Module:
@@ -193,18 +179,24 @@ class _Unit(nn.Module):
         return torch.relu(self.shortcut(net) + self.inner(net))
 
 
-def _conv(channels: int, filters: int, size: int) -> tuple[nn.Module, ...]:
-    return nn.Conv2d(channels, filters, size, padding="same"), nn.ReLU()
+def _convs(channels: int, filters: tuple[int, ...], size: int) -> Iterator[nn.Module]:
+    for count in filters:
+        yield from (nn.Conv2d(channels, count, size, padding="same"), nn.ReLU())
+        channels = count
+
+
+def _top(inputs: int, units: tuple[int, ...], classes: int) -> Iterator[nn.Module]:
+    yield nn.Flatten()
+    for count in units:
+        yield from (nn.Linear(inputs, count), nn.ReLU(), nn.Dropout(0.5))
+        inputs = count
+    yield nn.Linear(inputs, classes)
 
 
 def _normalized(channels: int, filters: int, size: int, stride: int = 1) -> tuple[nn.Module, ...]:
     padding = (size - 1) // 2
     conv = nn.Conv2d(channels, filters, size, stride=stride, padding=padding, bias=False)
     return conv, nn.BatchNorm2d(filters)
-
-
-def _dense(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
-    return nn.Linear(inputs, outputs), nn.ReLU(), nn.Dropout(0.5)
 
 
 _NETS: Mapping[str, _Net] = {

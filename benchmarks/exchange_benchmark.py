@@ -10,7 +10,7 @@ python -m benchmarks.exchange_benchmark --json=figures.json --png=figures.png
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -26,11 +26,6 @@ from terngrad.planes import plane_count
 _DEFAULT_ENGINES = ("sockets", "collective")  # the default all-reduce, and TensorFlow's own
 _START_SECS = 120.0  # for the start of the processes and their first exchanges
 _PLACE = ("gradients", "hosts", "rate", "engine", "exchange")
-_FIGURES = (
-    *("n", "ms", "quartiles", "CPU ns", "wake-ups", "bits sent", "received", "to formula"),
-    *("to wire", "to float32", "to ring"),
-)
-_OF_SERVERS = ("MB sent", "MB received", "to formula", "CPU ms", "busy", "ns per value and worker")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -123,7 +118,7 @@ def _of_servers(counted: Sequence[Sequence[float]], values: int) -> dict[str, fl
 def _print_tables(cells: Sequence[dict]) -> None:
     """Prints a table of all cells and one of the parameter servers, as Markdown."""
     ordered = sorted(cells, key=_order)
-    _print(_FIGURES, ((cell, _figures(cell, cells)) for cell in ordered))
+    report.print_table([_place(cell) | _figures(cell, cells) for cell in ordered], texts=5)
     print("- n: timed exchanges. CPU ns: of a worker, per value. Wake-ups: how often one of its")
     print("  threads slept in an exchange and the agreement on another.")
     print("- Bits sent, received: per parameter, on a worker's interface.")
@@ -133,7 +128,7 @@ def _print_tables(cells: Sequence[dict]) -> None:
     print("  TensorFlow's float32 ring, / the ms of this exchange.")
     served = [cell for cell in ordered if cell["servers"] and "ms" in cell]
     if served:
-        _print(_OF_SERVERS, ((cell, _server_figures(cell)) for cell in served))
+        report.print_table([_place(cell) | _server_figures(cell) for cell in served], texts=5)
         print("- MB: of the busiest ps. CPU ms: of all ps per exchange; busy: CPU ms / elapsed ms.")
 
 
@@ -143,51 +138,47 @@ def _order(cell: dict) -> tuple:
     return NETS.index(cell["gradients"]), cell["hosts"], rate, cell["engine"], cell["servers"]
 
 
-def _print(columns: Sequence[str], rows: Iterable[tuple[dict, Sequence[str]]]) -> None:
-    """Prints a table of figures; each row begins with the place of its cell."""
-    places = ((cell | {"engine": _engine(cell)}, figures) for cell, figures in rows)
-    cells = [(*(place[name] for name in _PLACE), *figures) for place, figures in places]
-    report.print_table((*_PLACE, *columns), cells, texts=len(_PLACE))
+def _place(cell: dict) -> dict[str, object]:
+    engine = f"{cell['servers']} ps" if cell["servers"] else cell["engine"]
+    return {name: cell[name] for name in _PLACE} | {"engine": engine}
 
 
-def _engine(cell: dict) -> str:
-    return f"{cell['servers']} ps" if cell["servers"] else cell["engine"]
-
-
-def _figures(cell: dict, cells: Sequence[dict]) -> list[str]:
+def _figures(cell: dict, cells: Sequence[dict]) -> dict[str, object]:
     if "skipped" in cell:
-        return ["0", cell["skipped"]]
-    ms = np.median(cell["ms"])
+        return {"n": 0, "ms": cell["skipped"]}
+    ms, values = np.median(cell["ms"]), cell["values"]
     sent, received = cell["interface_bytes"], cell["interface_received_bytes"]
     more = max(sent / cell["formula_bytes"], received / cell["formula_received_bytes"])
     bandwidth = BITS_PER_SECOND.get(cell["rate"])
     own, ring = (_beside(cell, cells, kind) for kind in ("float32", RING))
-    return [
-        str(len(cell["ms"])),
-        *report.median_and_quartiles(cell["ms"]),
-        f"{1e6 * cell['cpu_ms'] / cell['values']:.2f}",
-        f"{cell['wakeups']:.0f}",
-        f"{8 * sent / cell['values']:.2f}",
-        f"{8 * received / cell['values']:.2f}",
-        f"{more:.3f}",
-        f"{ms * bandwidth / (8000 * cell['formula_busiest_bytes']):.2f}" if bandwidth else "",
-        f"{own / ms:.2f}" if own else "",
-        f"{ring / ms:.2f}" if ring else "",
-    ]
+    return {
+        "n": len(cell["ms"]),
+        **report.summary("ms", cell["ms"]),
+        "CPU ns": f"{1e6 * cell['cpu_ms'] / values:.2f}",
+        "wake-ups": f"{cell['wakeups']:.0f}",
+        "bits sent": f"{8 * sent / values:.2f}",
+        "received": f"{8 * received / values:.2f}",
+        "to formula": f"{more:.3f}",
+        "to wire": f"{ms * bandwidth / 8000 / cell['formula_busiest_bytes']:.2f}"
+        if bandwidth
+        else "",
+        "to float32": f"{own / ms:.2f}" if own else "",
+        "to ring": f"{ring / ms:.2f}" if ring else "",
+    }
 
 
-def _server_figures(cell: dict) -> list[str]:
+def _server_figures(cell: dict) -> dict[str, str]:
     each = cell["hosts"] / cell["servers"]
     sent, received = cell["ps_bytes"], cell["ps_received_bytes"]
     more = max(sent / cell["formula_received_bytes"], received / cell["formula_bytes"]) / each
-    return [
-        f"{sent / 1e6:.2f}",
-        f"{received / 1e6:.2f}",
-        f"{more:.3f}",
-        f"{cell['ps_cpu_ms']:.1f}",
-        f"{cell['ps_cpu_ms'] / np.median(cell['ms']):.2f}",
-        f"{cell['ps_cpu_ns_by_value_and_worker']:.3f}",
-    ]
+    return {
+        "MB sent": f"{sent / 1e6:.2f}",
+        "MB received": f"{received / 1e6:.2f}",
+        "to formula": f"{more:.3f}",
+        "CPU ms": f"{cell['ps_cpu_ms']:.1f}",
+        "busy": f"{cell['ps_cpu_ms'] / np.median(cell['ms']):.2f}",
+        "ns per value and worker": f"{cell['ps_cpu_ns_by_value_and_worker']:.3f}",
+    }
 
 
 def _beside(cell: dict, cells: Sequence[dict], kind: str) -> float | None:
@@ -204,7 +195,7 @@ def _draw(cells: Sequence[dict], path: str) -> None:
     panels: dict[str, dict[str, Sequence[float]]] = {}
     for cell in sorted((cell for cell in cells if "ms" in cell), key=_order):
         bars = panels.setdefault(f"{cell['gradients']}, {cell['hosts']} workers", {})
-        bars[f"{cell['rate']}, {_engine(cell)}, {cell['exchange']}"] = cell["ms"]
+        bars[f"{cell['rate']}, {_place(cell)['engine']}, {cell['exchange']}"] = cell["ms"]
     report.draw_bars(path, panels, "ms per exchange")
 
 

@@ -62,20 +62,21 @@ class Counters(NamedTuple):
 @contextlib.contextmanager
 def joined(options: HostOptions) -> Iterator[Connection]:
     """Connects to the other hosts until the end of the block."""
-    join = {
-        "collective": _by_tensorflow,
-        "mpi": _by_mpi,
-        "parameter_server": _by_servers,
-        "sockets": _by_sockets,
-        "sockets_tls": _by_sockets,
-    }
-    yield from join[options.engine](options)
+    match options.engine:
+        case "collective":
+            from terngrad.exchange import collective
 
+            yield collective.start(options.worker_hosts, options.task_id)
+        case "mpi":
+            from mpi4py import MPI
 
-def _by_tensorflow(options: HostOptions) -> Iterator[Connection]:
-    from terngrad.exchange import collective
+            from terngrad.exchange.mpi import MpiTransport
 
-    yield collective.start(options.worker_hosts, options.task_id)
+            yield MpiTransport(MPI.COMM_WORLD)
+        case "parameter_server":
+            yield from _by_servers(options)
+        case _:
+            yield from _by_sockets(options)
 
 
 def _by_sockets(options: HostOptions) -> Iterator[Connection]:
@@ -92,15 +93,6 @@ def _by_sockets(options: HostOptions) -> Iterator[Connection]:
     connection = sockets.start(hosts, rank, token, _TIMEOUT_SECS, members)
     yield connection
     connection.close()
-
-
-def _by_mpi(options: HostOptions) -> Iterator[Connection]:
-    from mpi4py import MPI
-
-    from terngrad.exchange.mpi import MpiTransport
-
-    del options
-    yield MpiTransport(MPI.COMM_WORLD)
 
 
 def _by_servers(options: HostOptions) -> Iterator[Connection]:

@@ -44,8 +44,7 @@ class Network(namespaces.Network):
         Raises:
           ValueError: a command fails or takes longer; the message ends with its last lines.
         """
-        with tempfile.TemporaryDirectory() as folder:
-            _run(self._on_hosts(commands), self.environment, timeout, folder)
+        _run(self._on_hosts(commands), self.environment, timeout)
 
     def collect(self, commands: Sequence[Sequence[str]], timeout: float) -> list[list[dict]]:
         """Does as `run_programs`; returns the lists that the commands wrote to --output_dir=DIR."""
@@ -62,13 +61,12 @@ class Network(namespaces.Network):
           ValueError: the block raised it; these commands' last lines are added to its message.
         """
         with tempfile.TemporaryDirectory() as folder:
-            logs = _logs(folder, len(commands))
             hosts = self._on_hosts(commands, first)
             try:
-                with _processes(hosts, logs, self.environment) as processes:
+                with _processes(hosts, folder, self.environment) as processes:
                     yield [process.pid for process in processes]
             except ValueError as error:
-                raise ValueError(f"{error}\n{_told(logs, range(len(logs)), first)}") from None
+                raise ValueError(f"{error}\n{_told(folder, range(len(hosts)), first)}") from None
 
     def collect_with_mpi(self, command: Sequence[str], timeout: float) -> list[list[dict]]:
         """Runs a command on each host under mpirun; otherwise as `collect`.
@@ -160,43 +158,35 @@ def _collect(
 ) -> list[list[dict]]:
     with tempfile.TemporaryDirectory() as folder:
         told_where = [[*command, f"--output_dir={folder}"] for command in commands]
-        _run(told_where, environment, timeout, folder)
+        _run(told_where, environment, timeout)
         return [json.loads(Path(folder, f"{i}.json").read_text()) for i in range(size)]
 
 
-def _run(
-    commands: Sequence[Sequence[str]],
-    environment: Mapping[str, str],
-    timeout: float,
-    log_folder: str,
-) -> None:
-    logs = _logs(log_folder, len(commands))
-    with _processes(commands, logs, environment) as processes:
-        _wait(processes, timeout)
-        failed = [i for i, process in enumerate(processes) if process.poll() != 0]
-    if failed:
-        told = _told(logs, failed)
-        raise ValueError(f"processes {failed} failed or took over {timeout:.0f} s:\n{told}")
+def _run(commands: Sequence[Sequence[str]], environment: Mapping[str, str], timeout: float) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        with _processes(commands, folder, environment) as processes:
+            _wait(processes, timeout)
+            failed = [i for i, process in enumerate(processes) if process.poll() != 0]
+        if failed:
+            told = _told(folder, failed)
+            raise ValueError(f"processes {failed} failed or took over {timeout:.0f} s:\n{told}")
 
 
-def _logs(folder: str, count: int) -> list[Path]:
-    return [Path(folder, f"{i}.log") for i in range(count)]
-
-
-def _told(logs: Sequence[Path], chosen: Sequence[int], first: int = 0) -> str:
-    """Returns the last lines of the chosen logs; log 0 belongs to host `first`."""
-    return "\n".join(f"[{first + i}] {logs[i].read_text()[-3000:]}" for i in chosen)
+def _told(folder: str, chosen: Sequence[int], first: int = 0) -> str:
+    """Returns the last lines of the chosen processes; process 0 is on host `first`."""
+    last = {i: Path(folder, f"{i}.log").read_text()[-3000:] for i in chosen}
+    return "\n".join(f"[{first + i}] {lines}" for i, lines in last.items())
 
 
 @contextlib.contextmanager
 def _processes(
-    commands: Sequence[Sequence[str]], logs: Sequence[Path], environment: Mapping[str, str]
+    commands: Sequence[Sequence[str]], folder: str, environment: Mapping[str, str]
 ) -> Iterator[list[subprocess.Popen]]:
-    """Starts processes and ends them with the block."""
+    """Starts processes, whose lines go to files of a folder, and ends them with the block."""
     with contextlib.ExitStack() as stack:
         started = []
-        for command, log in zip(commands, logs, strict=True):
-            file = stack.enter_context(log.open("w"))
+        for i, command in enumerate(commands):
+            file = stack.enter_context(Path(folder, f"{i}.log").open("w"))
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,

@@ -164,24 +164,24 @@ def _by_bandwidth(
 
 def _show(throughput: dict, loads: dict[str, Load], published: dict) -> None:
     """Prints tables of images a second, and of published speed-ups beside the model's."""
-    columns = (*(f"{exchange}, images/s" for exchange in EXCHANGES), "ternary to float32")
     rows = []
     for net, lines in throughput.items():
         for workers, ternary in lines["ternary"].items():
-            rates = [f"{lines[exchange][workers]:,.0f}" for exchange in EXCHANGES]
-            rows.append((net, workers, *rates, f"{ternary / lines['float32'][workers]:.2f}"))
-    report.print_table(("net", "workers", *columns), rows)
+            rates = {f"{each}, images/s": f"{lines[each][workers]:,.0f}" for each in EXCHANGES}
+            ratio = {"ternary to float32": f"{ternary / lines['float32'][workers]:.2f}"}
+            rows.append({"net": net, "workers": workers} | rates | ratio)
+    report.print_table(rows)
     for net, load in loads.items():
         print(
             f"- {net}: a device computes {load.images_per_s:,.0f} images/s, {load.batch} in a step"
         )
-    if published:
-        compared = [
-            {"net": net, "workers": n} | {way: f"{ratio:.2f}" for way, ratio in ratios.items()}
-            for net, by_workers in published.items()
-            for n, ratios in by_workers.items()
-        ]
-        report.print_table(list(compared[0]), [list(row.values()) for row in compared])
+    compared = [
+        {"net": net, "workers": n} | {way: f"{ratio:.2f}" for way, ratio in ratios.items()}
+        for net, by_workers in published.items()
+        for n, ratios in by_workers.items()
+    ]
+    if compared:
+        report.print_table(compared)
 
 
 def _where_it_pays(speed_ups: Sequence[float]) -> str:
@@ -224,15 +224,18 @@ def _validate(options: _Options) -> None:
     except ValueError as error:
         raise table.refuse("validate", ",".join(options.validate), str(error)) from None
     share = validation.visible_share(cells)
-    rows = []
-    for cell in cells:
-        times = (cell.wire_ms, cell.work_ms, cell.predicted_ms(share), cell.measured_ms)
-        mark = ", fitted" if cell.fitted else ""
-        row = [f"{time:,.1f}" for time in times]
-        rows.append((cell.name, *row, f"{cell.error(share):+.0%}{mark}"))
-    report.print_table(
-        ("exchange", "network", "work", "predicted, ms", "measured, ms", "error"), rows
-    )
+    rows = [
+        {
+            "exchange": cell.name,
+            "network": f"{cell.wire_ms:,.1f}",
+            "work": f"{cell.work_ms:,.1f}",
+            "predicted, ms": f"{cell.predicted_ms(share):,.1f}",
+            "measured, ms": f"{cell.measured_ms:,.1f}",
+            "error": f"{cell.error(share):+.0%}{', fitted' if cell.fitted else ''}",
+        }
+        for cell in cells
+    ]
+    report.print_table(rows)
     tested = [abs(cell.error(share)) for cell in cells if not cell.fitted]
     found = {
         "share of the work that the network does not hide": share,

@@ -47,6 +47,26 @@ class PictureOptions(Options):
     png: str = flag("Runtime", TEXT, "", "PNG file for a picture of the figures")
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MnistOptions(PictureOptions):
+    """The flags of a program that trains on MNIST."""
+
+    data_dir: str = flag("Data", TEXT, "/tmp/mydata", "folder of MNIST's record files")
+    output_dir: str = flag("Training", TEXT, "results", "folder for the runs; they must be new")
+
+    def new_folders(self, names: Iterable[str]) -> dict[str, str]:
+        """Returns the path of each run's folder.
+
+        Raises:
+          ValueError: a folder already exists; the message names the flag --output_dir.
+        """
+        folders = {name: os.path.join(self.output_dir, name) for name in names}
+        for folder in folders.values():
+            if os.path.exists(folder):
+                raise table.refuse("output_dir", self.output_dir, f"{folder} already exists")
+        return folders
+
+
 def some_of(*choices: str) -> Kind:
     """Names, each of which is one of the choices."""
     told = choices if len(choices) < 10 else (choices[0], "...", choices[-1])
@@ -85,28 +105,20 @@ def shared_flags(options: table.Checked, kind: type) -> list[str]:
     return [f"--{name}={text(value)}" for name, value in values.items()]
 
 
-def new_folders(output_dir: str, names: Iterable[str]) -> dict[str, str]:
-    """Returns the path of each run's folder.
+def print_table(rows: Sequence[Mapping[str, object]], title: str = "", texts: int = 1) -> None:
+    """Prints a table as Markdown.
 
-    Raises:
-      ValueError: a folder already exists; the message names the flag --output_dir.
+    Args:
+      rows: the cells by the names of their columns; a row may lack some.
+      title: of the table.
+      texts: number of columns, the first ones, that hold no numbers.
     """
-    folders = {name: os.path.join(output_dir, name) for name in names}
-    for folder in folders.values():
-        if os.path.exists(folder):
-            raise table.refuse("output_dir", output_dir, f"{folder} already exists")
-    return folders
-
-
-def print_table(
-    columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "", texts: int = 1
-) -> None:
-    """Prints a table as Markdown; all columns but the first `texts` ones hold numbers."""
     shown = rich.table.Table(title=title or None, box=rich.box.MARKDOWN)
+    columns = list(dict.fromkeys(column for row in rows for column in row))
     for i, column in enumerate(columns):
         shown.add_column(column, justify="left" if i < texts else "right")
     for row in rows:
-        shown.add_row(*map(str, row))
+        shown.add_row(*(str(row.get(column, "")) for column in columns))
     rich.console.Console(width=220).print(shown)
 
 
@@ -121,10 +133,10 @@ def quartiles(values: Sequence[float]) -> np.ndarray:
     return np.percentile(values, [25, 50, 75])
 
 
-def median_and_quartiles(values: Sequence[float]) -> list[str]:
-    """Returns two cells of a table."""
+def summary(name: str, values: Sequence[float]) -> dict[str, str]:
+    """Returns the cells of a table with the median and the quartiles."""
     low, median, high = quartiles(values)
-    return [f"{median:.1f}", f"{low:.1f} to {high:.1f}"]
+    return {name: f"{median:.1f}", "quartiles": f"{low:.1f} to {high:.1f}"}
 
 
 @contextlib.contextmanager

@@ -61,9 +61,7 @@ _VIEW = re.compile(
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Options(report.PictureOptions):
-    data_dir: str = flag("Data", TEXT, "/tmp/mydata", "folder of MNIST's record files")
-    output_dir: str = flag("Training", TEXT, "results", "folder for the runs; they must be new")
+class _Options(report.MnistOptions):
     ps: int = flag("Distributed", at_least(1), 2, "number of parameter servers", "servers")
     workers: int = flag(
         "Distributed", at_least(2), 3, "number of workers; the last is never killed", "workers"
@@ -139,7 +137,7 @@ def main(options: _Options) -> None:
     """Disturbs a training, compares it with a calm one, and reports."""
     if "cut" in options.faults and (os.geteuid() or not shutil.which("ss")):
         raise table.refuse("faults", "cut", "needs root and the program ss")
-    disturbed, calm = report.new_folders(options.output_dir, ("disturbed", "calm")).values()
+    disturbed, calm = options.new_folders(("disturbed", "calm")).values()
     watch = _disturb(options, disturbed)
     if not (last := checkpoints.latest_checkpoint(disturbed)):
         raise ValueError(f"{disturbed}: the training wrote no checkpoint; see its lines above.")

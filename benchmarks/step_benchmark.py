@@ -78,7 +78,7 @@ def main(options: _Options) -> None:
                 print(f"{rate}, DDP", flush=True)
                 for kinds in _turns(options.ddp_kinds, options):
                     cells += _joined(_ddp(options, network, kinds), rate, "")
-    _print_table(cells)
+    report.print_table([_row(cell) for cell in cells], texts=2)
     panels = {
         f"{options.net}, {options.hosts} hosts, {rate}": {
             cell["side"]: cell["ms"] for cell in cells if cell["rate"] == rate
@@ -152,19 +152,12 @@ def _joined(found: Sequence[Sequence[dict]], rate: str, name: str) -> list[dict]
     ]
 
 
-def _print_table(cells: Sequence[dict]) -> None:
-    rows = [
-        (
-            cell["rate"],
-            cell["side"],
-            *report.median_and_quartiles(cell["ms"]),
-            f"{np.median(cell['interface_bytes']) / 1e6:.2f}",
-            *(f"{np.median(cell[name]):.0f}" for name in _FIGURES[2:] if name in cell),
-        )
-        for cell in cells
-    ]
-    columns = ("ms/step", "quartiles", "MB/step", "CPU ms/step", "page faults/step")
-    report.print_table(("rate", "gradients", *columns), rows, texts=2)
+def _row(cell: dict) -> dict[str, str]:
+    sent = {"MB/step": f"{np.median(cell['interface_bytes']) / 1e6:.2f}"}
+    titles = {"cpu_ms": "CPU ms/step", "page_faults": "page faults/step"}  # DDP lacks the last
+    used = {titles[name]: f"{np.median(cell[name]):.0f}" for name in titles if name in cell}
+    place = {"rate": cell["rate"], "gradients": cell["side"]}
+    return place | report.summary("ms/step", cell["ms"]) | sent | used
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 from benchmarks import host_network, report
 from benchmarks.report import some_of
-from inception.flags.table import TEXT, at_least, flag, number, one_of
+from inception.flags.table import at_least, flag, number, one_of
 from inception.results.report import read_run
 from inception.training.evaluate import measure_checkpoints
 from terngrad.training import checkpoints
@@ -29,9 +29,7 @@ _TOLD = ("hosts", "rate", "batch_size", "initial_learning_rate", "max_steps", "s
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Options(report.PictureOptions):
-    data_dir: str = flag("Data", TEXT, "/tmp/mydata", "folder of MNIST's record files")
-    output_dir: str = flag("Training", TEXT, "results", "folder for the runs; they must be new")
+class _Options(report.MnistOptions):
     gradients: tuple[str, ...] = flag(
         "Training",
         some_of(*GRADIENTS),
@@ -52,7 +50,7 @@ class _Options(report.PictureOptions):
 
 def main(options: _Options) -> None:
     """Trains, evaluates and reports."""
-    folders = report.new_folders(options.output_dir, options.gradients)
+    folders = options.new_folders(options.gradients)
     launched = {}
     with host_network.network(options.hosts) as network:
         network.shape(options.rate)
@@ -62,7 +60,7 @@ def main(options: _Options) -> None:
             commands = _commands(options, network.addresses, kind, folder)
             network.run_programs(commands, options.timeout_secs)
     found = {kind: _read(options, folders[kind], launched[kind]) for kind in folders}
-    _print_table(found, options)
+    report.print_table([_row(kind, run, options) for kind, run in found.items()])
     report.conclude(options, {"runs": found}, **{name: getattr(options, name) for name in _TOLD})
     if options.png:
         _draw(found, options)
@@ -109,16 +107,16 @@ def _read(options: _Options, folder: str, launched: float) -> dict:
     }
 
 
-def _print_table(found: Mapping[str, dict], options: _Options) -> None:
+def _row(kind: str, run: dict, options: _Options) -> dict[str, object]:
+    steps, secs = run["steps_to_target"], run["secs_to_target"]
     target = f"{100 * options.target:g} %"
-    rows = []
-    for kind, run in found.items():
-        steps, secs = run["steps_to_target"], run["secs_to_target"]
-        reached = ("not reached", "") if steps is None else (steps, f"{secs:.0f}")
-        last = f"{100 * run['precision_at_1'][-1]:.2f} %"
-        rows.append((kind, f"{run['ms_per_step']:.1f}", *reached, last))
-    columns = ("ms/step", f"steps to {target}", f"seconds to {target}", "last precision @ 1")
-    report.print_table(("gradients", *columns), rows)
+    return {
+        "gradients": kind,
+        "ms/step": f"{run['ms_per_step']:.1f}",
+        f"steps to {target}": "not reached" if steps is None else steps,
+        f"seconds to {target}": "" if secs is None else f"{secs:.0f}",
+        "last precision @ 1": f"{100 * run['precision_at_1'][-1]:.2f} %",
+    }
 
 
 def _draw(found: Mapping[str, dict], options: _Options) -> None:

@@ -58,11 +58,11 @@ class Comparison:
 
     def print(self) -> None:
         """Prints median and quartiles of each side, then the ratios, as Markdown."""
-        rows = [
-            (side, *report.median_and_quartiles(wall), f"{np.median(self.times.cpu[side]):.1f}")
-            for side, wall in self.times.wall.items()
-        ]
-        report.print_table(("side", "ms/step", "quartiles", "CPU ms/step"), rows, self.title)
+        rows = []
+        for side, wall in self.times.wall.items():
+            cpu = {"CPU ms/step": f"{np.median(self.times.cpu[side]):.1f}"}
+            rows.append({"side": side} | report.summary("ms/step", wall) | cpu)
+        report.print_table(rows, self.title)
         report.print_lines(self.ratios)
 
 
