@@ -30,9 +30,7 @@ class _Options(report.Options):
     recipe: str = flag("Training", one_of(*RECIPES), "lenet", "recipe to train: lenet or cifar10")
     data_dir: str = flag("Data", TEXT, "/tmp/mydata", "folder of the record files")
     output_dir: str = flag("Training", TEXT, "results", "folder for the runs and the picture")
-    max_steps: int | None = flag(
-        "Training", at_least(_LOG_EVERY), None, "length of each run; not set = the recipe's"
-    )
+    max_steps: int | None = flag("Training", at_least(_LOG_EVERY), None, "not set = the recipe's")
 
 
 def main(options: _Options) -> None:

@@ -37,9 +37,7 @@ Task = Callable[[], object]
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Options(report.PictureOptions):
     rounds: int = flag("Runtime", at_least(1), 11, "timings of each task", "rounds")
-    num_threads: int = flag(
-        "Runtime", at_least(0), 1, "threads that a task may use; 0 = all cores", "threads"
-    )
+    num_threads: int = flag("Runtime", at_least(0), 1, "threads of a task; 0 = all cores")
     max_values: int = flag("Data", at_least(32), _SIZES[-1], "skip larger sizes", "values")
 
 

@@ -19,7 +19,7 @@ import tensorflow as tf
 from benchmarks import report, timing
 from benchmarks.host import HostOptions, counters, cpu_seconds, joined, write_cells
 from benchmarks.performance.traffic import RING
-from benchmarks.report import some_of
+from benchmarks.report import some
 from inception.flags import table
 from inception.flags.table import NAMES, at_least, flag, number
 from slim.nets import nets_factory
@@ -68,15 +68,9 @@ NETS = (*_CIFAR10, *_KERNELS)
 class Workload(table.Checked):
     """The flags that say what is exchanged, and how often."""
 
-    gradients: tuple[str, ...] = flag(
-        "Training", some_of(*NETS), NETS, "nets whose gradients are exchanged"
-    )
-    exchanges: tuple[str, ...] = flag(
-        "Training", some_of(*EXCHANGES), EXCHANGES, "kinds of exchange"
-    )
-    bucket_elements: int = flag(
-        "Training", at_least(1), DEFAULT_BUCKET_ELEMENTS, "values per bucket"
-    )
+    gradients: tuple[str, ...] = some("Training", NETS, "nets whose gradients are exchanged")
+    exchanges: tuple[str, ...] = some("Training", EXCHANGES, "kinds of exchange")
+    bucket_elements: int = flag("Training", at_least(1), DEFAULT_BUCKET_ELEMENTS, "their size")
     rounds: int = flag("Runtime", at_least(1), 11, "maximum of timed exchanges per cell")
     cell_secs: float = flag("Runtime", number(), 15.0, "end a cell after this long", "seconds")
 

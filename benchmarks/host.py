@@ -23,18 +23,11 @@ _TIMEOUT_SECS = 300.0
 class HostOptions(Threads):
     """The flags of one host."""
 
-    engine: str = flag(
-        "Distributed",
-        one_of(*ENGINES),
-        ENGINES[0],
-        f"engine of the exchange: {', '.join(ENGINES)}",
-    )
+    engine: str = flag("Distributed", one_of(*ENGINES), ENGINES[0], "engine of the exchange")
     worker_hosts: tuple[str, ...] = flag("Distributed", NAMES, (), "HOST:PORT of each host")
     ps_hosts: tuple[str, ...] = flag("Distributed", NAMES, (), "HOST:PORT of each ps, if any")
     task_id: int = flag("Distributed", at_least(0), 0, "index of this host")
-    certificates: str = flag(
-        "Distributed", TEXT, "", "engine sockets_tls: folder of scripts/make_certs.sh"
-    )
+    certificates: str = flag("Distributed", TEXT, "", "folder of make_certs.sh, for sockets_tls")
     interface: str = flag("Distributed", TEXT, "eth0", "interface whose bytes are counted")
     output_dir: str = flag("Distributed", TEXT, ".", "folder for this host's cells, INDEX.json")
 

@@ -50,15 +50,9 @@ class _Options(timing.Options):
     mnist_dir: str = flag("Data", TEXT, "", "folder of MNIST's records; not set = skip MNIST")
     cifar10_dir: str = flag("Data", TEXT, "", "folder of CIFAR-10's records; not set = skip")
     jpeg_dir: str = flag("Data", TEXT, "", "folder of JPEG files, in any depth; not set = skip")
-    images: int = flag(
-        "Data", at_least(1), 1024, "photographs to read; the files are repeated", "images"
-    )
+    images: int = flag("Data", at_least(1), 1024, "photographs to read; the files are repeated")
     num_preprocess_threads: int = flag(
-        "Data",
-        at_least(1),
-        os.cpu_count() or 1,
-        "threads that decode photographs, on every side",
-        "threads",
+        "Data", at_least(1), os.cpu_count() or 1, "threads that decode photographs"
     )
 
     def __post_init__(self) -> None:

@@ -41,18 +41,13 @@ _PAYS = 1.05  # below this speed-up compression is not worth having
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Options(report.PictureOptions):
     cluster: str = flag(
-        "Distributed",
-        TEXT,
-        "paper_ethernet",
-        f"JSON file, or one of {', '.join(clusters.presets())}",
+        "Distributed", TEXT, "paper_ethernet", f"a file, or of {', '.join(clusters.presets())}"
     )
     nets: tuple[str, ...] = flag("Training", NAMES, (), "nets; not set = all that the file names")
     max_workers: int = flag("Distributed", at_least(2), 512, "workers at most", "workers")
     topology: str = flag("Distributed", one_of(*TOPOLOGIES), "two_shot", "way of the gradients")
     servers: int = flag("Distributed", at_least(1), 1, "parameter servers, if they are the way")
-    validate: tuple[str, ...] = flag(
-        "Data", NAMES, (), "JSON files of exchange_benchmark to compare predictions with"
-    )
+    validate: tuple[str, ...] = flag("Data", NAMES, (), "exchange_benchmark's files to predict")
     bandwidth_png: str = flag("Runtime", TEXT, "", "PNG file for the speed-up by bandwidth")
 
 
@@ -67,33 +62,40 @@ def main(options: _Options) -> None:
 def _predict(options: _Options) -> None:
     try:
         cluster = clusters.read(options.cluster)
+        values = {net: _count_values(net) for net in _nets(options, cluster)}
+        loads = {net: _load(cluster, net, count) for net, count in values.items()}
+    except table.RefusedError:
+        raise
     except ValueError as error:
         raise table.refuse("cluster", options.cluster, str(error)) from None
-    route = Route(options.topology, options.servers)
-    nets = {net: _count_values(net) for net in _nets(options, cluster)}
-    loads = {net: _load(options, cluster, net, values) for net, values in nets.items()}
-    throughput = {
-        net: _throughput(options, cluster, route, values, loads[net])
-        for net, values in nets.items()
-    }
-    speed_ups = {
-        net: _by_bandwidth(values, loads[net], cluster, options.max_workers, route)
-        for net, values in nets.items()
-    }
-    published = {
-        net: _compare(nets[net], load, cluster, options.topology, route)
-        for net, load in loads.items()
-        if load.speed_up
-    }
-    _show(throughput, loads, published)
-    for net, found in speed_ups.items():
-        workers = f"{options.max_workers} workers"
-        print(f"- {net}, {workers}: ternary gradients save 5 % or more {_where_it_pays(found)}")
+    route, most = Route(options.topology, options.servers), options.max_workers
+    workers = sorted({*(1 << i for i in range(most.bit_length())), most})
+    by_gbit = [dataclasses.replace(cluster, gbit_per_s=gbit) for gbit in _BANDWIDTHS]
+    throughput, speed_ups, published = {}, {}, {}
+    for net, load in loads.items():
+        seconds = functools.partial(step_seconds, values[net], load, cluster)
+        gain = functools.partial(speed_up, values[net], load)
+        throughput[net] = {
+            exchange: {n: n * load.batch / seconds(n, exchange, route) for n in workers}
+            for exchange in EXCHANGES
+        }
+        speed_ups[net] = [gain(each, most, route) for each in by_gbit]
+        if load.speed_up:
+            ways = {"paper": Route("paper"), options.topology: route}
+            published[net] = {
+                n: {"published": ratio} | {way: gain(cluster, n, ways[way]) for way in ways}
+                for n, ratio in load.speed_up.items()
+            }
+        rate = f"{load.images_per_s:,.0f} images/s, {load.batch} in a step"
+        print(f"- {net}: a device computes {rate}")
+        pays = f"ternary gradients save 5 % or more {_where_it_pays(speed_ups[net])}"
+        print(f"- {net}, {most} workers: {pays}")
+    _print(throughput, published)
     if options.json:
         by_bandwidth = {"Gbit/s": _BANDWIDTHS, **speed_ups}
         found = {"images/s": throughput, "speed-up": by_bandwidth, "published": published}
         given = {"cluster": options.cluster, "topology": options.topology}
-        report.write_json(options.json, {"given": given, "values": nets, **found})
+        report.write_json(options.json, {"given": given, "values": values, **found})
     if options.png:
         _draw_throughput(throughput, options.png)
     if options.bandwidth_png:
@@ -102,14 +104,13 @@ def _predict(options: _Options) -> None:
 
 def _nets(options: _Options, cluster: Cluster) -> Sequence[str]:
     if not cluster.nets:
-        raise table.refuse("cluster", options.cluster, "names no nets")
+        raise ValueError("names no nets")
     for net in options.nets:
         if net not in cluster.nets:
             raise table.refuse("nets", net, f"must be of {', '.join(cluster.nets)}")
     for net in cluster.nets:
         if net not in catalog.NETS:
-            known = ", ".join(catalog.NETS)
-            raise table.refuse("cluster", options.cluster, f"names {net!r}; nets are {known}")
+            raise ValueError(f"names {net!r}; nets are {', '.join(catalog.NETS)}")
     return options.nets or list(cluster.nets)
 
 
@@ -119,50 +120,14 @@ def _count_values(net: str) -> int:
     return sum(math.prod(v.shape) for v in model.trainable_variables)
 
 
-def _load(options: _Options, cluster: Cluster, net: str, values: int) -> Load:
+def _load(cluster: Cluster, net: str, values: int) -> Load:
     try:
         return with_compute(values, cluster.nets[net], cluster)
     except ValueError as error:
-        raise table.refuse("cluster", options.cluster, f"{net}: {error}") from None
+        raise ValueError(f"{net}: {error}") from None
 
 
-def _workers(options: _Options) -> list[int]:
-    """Returns the powers of two up to the most workers, and these."""
-    powers = [1 << i for i in range(options.max_workers.bit_length())]
-    return sorted({*powers, options.max_workers})
-
-
-def _throughput(
-    options: _Options, cluster: Cluster, route: Route, values: int, load: Load
-) -> dict[str, dict[int, float]]:
-    """Returns images a second by exchange and number of workers."""
-    seconds = functools.partial(step_seconds, values, load, cluster)
-    return {
-        exchange: {n: n * load.batch / seconds(n, exchange, route) for n in _workers(options)}
-        for exchange in EXCHANGES
-    }
-
-
-def _compare(
-    values: int, load: Load, cluster: Cluster, topology: str, route: Route
-) -> dict[int, dict[str, float]]:
-    """Returns the published speed-ups by workers, beside the model's with the same computing."""
-    ours = lambda workers, way: speed_up(values, load, cluster, workers, way)
-    return {
-        n: {"published": ratio, "paper": ours(n, Route("paper")), topology: ours(n, route)}
-        for n, ratio in load.speed_up.items()
-    }
-
-
-def _by_bandwidth(
-    values: int, load: Load, cluster: Cluster, workers: int, route: Route
-) -> list[float]:
-    """Returns the speed-up at each of _BANDWIDTHS."""
-    at = lambda gbit: dataclasses.replace(cluster, gbit_per_s=gbit)
-    return [speed_up(values, load, at(gbit), workers, route) for gbit in _BANDWIDTHS]
-
-
-def _show(throughput: dict, loads: dict[str, Load], published: dict) -> None:
+def _print(throughput: dict, published: dict) -> None:
     """Prints tables of images a second, and of published speed-ups beside the model's."""
     rows = []
     for net, lines in throughput.items():
@@ -171,10 +136,6 @@ def _show(throughput: dict, loads: dict[str, Load], published: dict) -> None:
             ratio = {"ternary to float32": f"{ternary / lines['float32'][workers]:.2f}"}
             rows.append({"net": net, "workers": workers} | rates | ratio)
     report.print_table(rows)
-    for net, load in loads.items():
-        print(
-            f"- {net}: a device computes {load.images_per_s:,.0f} images/s, {load.batch} in a step"
-        )
     compared = [
         {"net": net, "workers": n} | {way: f"{ratio:.2f}" for way, ratio in ratios.items()}
         for net, by_workers in published.items()

@@ -20,9 +20,7 @@ _EXCHANGES = {1: "ternary", 32: "float32"}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Options(report.Options):
-    net: str = flag(
-        "Data", one_of(*NETS), "alexnet", f"net whose gradients are pushed: {', '.join(NETS)}"
-    )
+    net: str = flag("Data", one_of(*NETS), "alexnet", f"pushes gradients: {', '.join(NETS)}")
     workers: int = flag("Distributed", at_least(1), 2, "number of workers", "workers")
     rounds: int = flag("Runtime", at_least(1), 20, "measured steps", "steps")
     bits: int = flag("TernGrad", one_of(*_EXCHANGES), 1, "1 = codes, 32 = floats")

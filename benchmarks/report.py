@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import matplotlib.axes
 import matplotlib.figure
@@ -67,10 +67,13 @@ class MnistOptions(PictureOptions):
         return folders
 
 
-def some_of(*choices: str) -> Kind:
-    """Names, each of which is one of the choices."""
-    told = choices if len(choices) < 10 else (choices[0], "...", choices[-1])
-    return Kind(NAMES.read, f"of {', '.join(told)}", lambda names: set(names) <= set(choices))
+def some(
+    group: str, choices: Sequence[str], help: str, default: Sequence[str] | None = None
+) -> Any:
+    """Returns a flag of names, each of which is one of the choices; by default all."""
+    allowed = f"of {', '.join(choices)}"
+    kind = Kind(NAMES.read, allowed, lambda names: set(names) <= set(choices))
+    return flag(group, kind, tuple(choices if default is None else default), f"{help}, {allowed}")
 
 
 def counts(high: int | None = None, low: int = 1) -> Kind:

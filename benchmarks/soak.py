@@ -63,30 +63,17 @@ _VIEW = re.compile(
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Options(report.MnistOptions):
     ps: int = flag("Distributed", at_least(1), 2, "number of parameter servers", "servers")
-    workers: int = flag(
-        "Distributed", at_least(2), 3, "number of workers; the last is never killed", "workers"
-    )
+    workers: int = flag("Distributed", at_least(2), 3, "workers; the last is never killed")
     worker_timeout_secs: float = flag(
         "Distributed", number(above=True), 60.0, "the workers' flag of this name", "seconds"
     )
-    certs_dir: str = flag(
-        "Distributed", TEXT, "", "folder that make_certs.sh made for 127.0.0.1; empty: no TLS"
-    )
+    certs_dir: str = flag("Distributed", TEXT, "", "what make_certs.sh made; not set = no TLS")
     batch_size: int = flag("Training", at_least(1), 32, "images per worker and step", "images")
-    pause_ms: float = flag(
-        "Training", number(), 0.0, "mean pause of each worker before each batch", "milliseconds"
-    )
-    minutes: float = flag(
-        "Runtime", number(above=True), 30.0, "length of the disturbed run", "minutes"
-    )
-    every_secs: float = flag(
-        "Runtime", number(above=True), 60.0, "mean time between two faults", "seconds"
-    )
-    faults: tuple[str, ...] = flag(
-        "Runtime",
-        report.some_of(*_COLOURS),
-        tuple(_COLOURS),
-        "kinds of faults; cut needs root and the program ss",
+    pause_ms: float = flag("Training", number(), 0.0, "a worker's mean pause before each batch")
+    minutes: float = flag("Runtime", number(above=True), 30.0, "length of the disturbed run")
+    every_secs: float = flag("Runtime", number(above=True), 60.0, "mean time between two faults")
+    faults: tuple[str, ...] = report.some(
+        "Runtime", tuple(_COLOURS), "kinds of faults (cut needs root and the program ss)"
     )
     seed: int = flag("Runtime", at_least(0), 1, "determines the faults and their moments")
 

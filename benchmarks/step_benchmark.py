@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks import host_network, report
 from benchmarks.host import ENGINES
 from benchmarks.host_network import RATES, Network
-from benchmarks.report import counts, some_of
+from benchmarks.report import counts, some
 from benchmarks.step_worker import KERAS, KERAS_AT_ONCE, KINDS, StepOptions
 from inception.flags import table
 from inception.flags.table import BOOLEAN, TEXT, at_least, flag, number
@@ -34,22 +34,12 @@ _ENGINES = tuple(engine for engine in ENGINES if engine != "mpi")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Options(report.PictureOptions, StepOptions):
     hosts: int = flag("Distributed", at_least(2), 2, "number of hosts", "hosts")
-    rates: tuple[str, ...] = flag(
-        "Distributed", some_of(*RATES), RATES[::-1], "bandwidths, in the notation of tc"
-    )
-    engines: tuple[str, ...] = flag(
-        "Distributed",
-        some_of(*_ENGINES),
-        _ENGINES[:1],
-        "engines of the exchange; parameter_server is one, on a host of its own",
-    )
-    kinds: tuple[str, ...] = flag("Training", some_of(*KINDS), KINDS, "kinds of gradients")
-    ddp_kinds: tuple[str, ...] = flag(
-        "Training", some_of(*_DDP_KINDS), _DDP_KINDS, "kinds of gradients of DDP"
-    )
-    apart: bool = flag(
-        "Runtime", BOOLEAN, False, "measure each kind in processes of its own; needs less memory"
-    )
+    rates: tuple[str, ...] = some("Distributed", RATES, "bandwidths", RATES[::-1])
+    # parameter_server is one ps, on a host of its own.
+    engines: tuple[str, ...] = some("Distributed", _ENGINES, "engines", _ENGINES[:1])
+    kinds: tuple[str, ...] = some("Training", KINDS, "kinds of gradients")
+    ddp_kinds: tuple[str, ...] = some("Training", _DDP_KINDS, "kinds of gradients with DDP")
+    apart: bool = flag("Runtime", BOOLEAN, False, "each kind in processes of its own: less memory")
     bucket_elements: tuple[int, ...] = flag(
         "Training", counts(), (DEFAULT_BUCKET_ELEMENTS,), "bucket sizes to compare"
     )

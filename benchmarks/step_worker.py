@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from benchmarks import report, timing
 from benchmarks.host import HostOptions, counters, joined, write_cells
-from benchmarks.report import some_of
+from benchmarks.report import some
 from inception.flags import table
 from inception.flags.configs import TrainConfig
 from inception.flags.table import TEXT, at_least, flag, one_of
@@ -56,10 +56,8 @@ class StepOptions(table.Checked):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Options(HostOptions, StepOptions):
     dataset: str = flag("Data", TEXT, "mnist", "data set of the net")
-    bucket_elements: int = flag(
-        "Training", at_least(1), DEFAULT_BUCKET_ELEMENTS, "values per bucket"
-    )
-    kinds: tuple[str, ...] = flag("Training", some_of(*KINDS), KINDS, "kinds of gradients")
+    bucket_elements: int = flag("Training", at_least(1), DEFAULT_BUCKET_ELEMENTS, "their size")
+    kinds: tuple[str, ...] = some("Training", KINDS, "kinds of gradients")
 
 
 def main(options: _Options) -> None:

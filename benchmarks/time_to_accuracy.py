@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from benchmarks import host_network, report
-from benchmarks.report import some_of
+from benchmarks.report import some
 from inception.flags.table import at_least, flag, number, one_of
 from inception.results.report import read_run
 from inception.training.evaluate import measure_checkpoints
@@ -30,18 +30,13 @@ _TOLD = ("hosts", "rate", "batch_size", "initial_learning_rate", "max_steps", "s
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Options(report.MnistOptions):
-    gradients: tuple[str, ...] = flag(
-        "Training",
-        some_of(*GRADIENTS),
-        ("float32", "ternary"),
-        f"kinds of gradients: {', '.join(GRADIENTS)}",
+    gradients: tuple[str, ...] = some(
+        "Training", tuple(GRADIENTS), "kinds of gradients", ("float32", "ternary")
     )
     hosts: int = flag("Distributed", at_least(2), 4, "number of hosts", "hosts")
     rate: str = flag("Distributed", one_of(*host_network.RATES), "100mbit", "bandwidth")
     batch_size: int = flag("Training", at_least(1), 64, "images per host and step", "images")
-    initial_learning_rate: float = flag(
-        "Training", number(above=True), 0.04, "learning rate of the first step"
-    )
+    initial_learning_rate: float = flag("Training", number(above=True), 0.04, "that of step 1")
     max_steps: int = flag("Training", at_least(10), 1500, "length of each run", "steps")
     save_iter: int = flag("Training", at_least(1), 50, "steps between checkpoints", "steps")
     target: float = flag("Evaluation", number(0, 1), 0.99, "target precision @ 1")

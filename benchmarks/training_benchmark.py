@@ -13,10 +13,9 @@ import keras
 import tensorflow as tf
 
 from benchmarks import report, timing
-from benchmarks.report import some_of
+from benchmarks.report import some
 from benchmarks.timing import Comparison, Side, Times, ratio
 from inception.flags.configs import TrainConfig
-from inception.flags.table import flag
 from inception.training import train
 from inception.training.problem import resolve
 from slim.nets import catalog, nets_factory
@@ -35,7 +34,7 @@ _BY_HAND = "hand-written"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Options(timing.Options):
-    nets: tuple[str, ...] = flag("Training", some_of(*_PROBLEMS), _SMALL, "nets to measure")
+    nets: tuple[str, ...] = some("Training", tuple(_PROBLEMS), "nets to measure", _SMALL)
 
 
 def main(options: _Options) -> None:
