@@ -17,6 +17,7 @@ def _certs(folder: Path) -> str:
     return str(folder)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_faults_of_all_kinds_change_no_bit_and_all_is_told(run, digits, tmp_path):
     picture = tmp_path / "figure.png"
