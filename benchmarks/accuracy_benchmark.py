@@ -1,8 +1,8 @@
 """Do ternary gradients train as well as float ones?
 
-Trains a recipe of the paper with each kind of gradients, evaluates every checkpoint on the test
-images, and compares the results with the paper's. On 2 cores lenet takes half an hour and cifar10
-two hours. Run a stopped command again to continue it.
+Trains a recipe of the paper (arXiv 1705.07878, section 4) with each kind of gradients, evaluates
+every checkpoint on the test images, and compares the results with the paper's. On 2 cores lenet
+takes half an hour and cifar10 two hours. Run a stopped command again to continue it.
 
 python -m benchmarks.accuracy_benchmark --recipe=lenet --data_dir=DIR --output_dir=DIR
 """
@@ -13,45 +13,54 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 
-import rich.console
-import rich.table
-from absl.flags import FlagValues
-
+from benchmarks import report
 from benchmarks.recipes import RECIPES, Gradients, Recipe
-from inception import app
-from inception.flags import table
 from inception.flags.table import TEXT, at_least, flag, one_of
+from inception.results import comparison
+from inception.results.report import Run, read_run
+from inception.training.evaluate import measure_checkpoints
 
 _CHECKPOINTS = 20
 _LOG_EVERY = 10  # steps; shorter runs have no curve
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Options(table.Checked):
+class _Options(report.Options):
     recipe: str = flag("Training", one_of(*RECIPES), "lenet", "recipe to train: lenet or cifar10")
     data_dir: str = flag("Data", TEXT, "/tmp/mydata", "folder of the record files")
     output_dir: str = flag("Training", TEXT, "results", "folder for the runs and the picture")
-    max_steps: int | None = flag(
-        "Training", at_least(_LOG_EVERY), None, "length of each run; not set = the recipe's"
-    )
-    json: str = flag("Runtime", TEXT, "", "JSON file for the figures")
+    max_steps: int | None = flag("Training", at_least(_LOG_EVERY), None, "not set = the recipe's")
 
 
-def main(values: FlagValues) -> None:
+def main(options: _Options) -> None:
     """Trains the missing runs, evaluates all, and reports."""
-    options = table.read(_Options, values)
     recipe = RECIPES[options.recipe]
     steps = options.max_steps or recipe.max_steps
-    folders = {
-        name: folder_of(options.output_dir, recipe, name, steps) for name in recipe.trainings
-    }
+    evaluate = functools.partial(
+        measure_checkpoints,
+        net=recipe.net,
+        dataset_name=recipe.dataset,
+        data_dir=options.data_dir,
+    )
+    runs = {}
     for name, training in recipe.trainings.items():
-        if not os.path.exists(os.path.join(folders[name], f"model.ckpt-{steps}.index")):
+        folder = folder_of(options.output_dir, recipe, name, steps)
+        if not os.path.exists(os.path.join(folder, f"model.ckpt-{steps}.index")):
             print(f"\nTraining {recipe.title}, {training.title}:", flush=True)
-            _train(recipe, training, options.data_dir, folders[name], steps)
-    _report(options, recipe, folders, steps)
+            _train(recipe, training, options.data_dir, folder, steps)
+        runs[name] = read_run(folder, batch_size=recipe.batch_size, evaluate=evaluate)
+    title = f"{recipe.title}: {steps} steps"
+    report.print_table([_row(run, recipe, name) for name, run in runs.items()], title)
+    picture = os.path.join(options.output_dir, f"{options.recipe}_accuracy.png")
+    titled = {recipe.trainings[name].title: run for name, run in runs.items()}
+    comparison.draw(titled, picture, title)
+    print(f"Curves: {picture}")
+    figures = {
+        name: {"paper": recipe.trainings[name].paper, **dataclasses.asdict(run)}
+        for name, run in runs.items()
+    }
+    report.conclude(options, {"steps": steps, "runs": figures})
 
 
 def folder_of(output_dir: str, recipe: Recipe, name: str, steps: int) -> str:
@@ -83,62 +92,17 @@ def _train(
         sys.exit(code if code > 0 else 128 - code)
 
 
-def _report(options: _Options, recipe: Recipe, folders: Mapping[str, str], steps: int) -> None:
-    with app.quiet_import():
-        from benchmarks import report
-        from inception.results import comparison
-        from inception.results.report import read_run
-        from inception.training.evaluate import measure_checkpoints
-
-    evaluate = functools.partial(
-        measure_checkpoints,
-        net=recipe.net,
-        dataset_name=recipe.dataset,
-        data_dir=options.data_dir,
-    )
-    runs = {
-        name: read_run(folder, batch_size=recipe.batch_size, evaluate=evaluate)
-        for name, folder in folders.items()
+def _row(run: Run, recipe: Recipe, name: str) -> dict[str, str]:
+    paper = recipe.trainings[name].paper
+    return {
+        "gradients": recipe.trainings[name].title,
+        "precision @ 1": f"{100 * run.metrics.precision_at_1:.2f} %",
+        f"paper, {recipe.paper_steps:,} steps": f"{paper:.2f} %" if paper else "",
+        "bytes per node and step": f"{run.payload_bytes:,.0f}",
+        "bits per parameter": f"{run.bits_per_parameter:.3f}",
+        "ms/step": f"{run.ms_per_step:.1f}",
     }
-    title = f"{recipe.title}: {steps} steps"
-    _print_table(runs, recipe, title)
-    picture = os.path.join(options.output_dir, f"{options.recipe}_accuracy.png")
-    comparison.draw(
-        {recipe.trainings[name].title: run for name, run in runs.items()}, picture, title
-    )
-    print(f"Curves: {picture}")
-    if options.json:
-        figures = {
-            name: {"paper": recipe.trainings[name].paper, **dataclasses.asdict(run)}
-            for name, run in runs.items()
-        }
-        report.write_json(
-            options.json, {"environment": report.environment(), "steps": steps, "runs": figures}
-        )
-
-
-def _print_table(runs: Mapping, recipe: Recipe, title: str) -> None:
-    table = rich.table.Table("gradients", title=title)
-    for heading in (
-        "precision @ 1",
-        f"paper, {recipe.paper_steps:,} steps",
-        "bytes per node and step",
-        "bits per parameter",
-        "ms/step",
-    ):
-        table.add_column(heading, justify="right")
-    for name, run in runs.items():
-        training = recipe.trainings[name]
-        table.add_row(
-            training.title,
-            f"{100 * run.metrics.precision_at_1:.2f} %",
-            f"{training.paper:.2f} %" if training.paper else "",
-            f"{run.payload_bytes:,.0f}",
-            f"{run.bits_per_parameter:.3f}",
-            f"{run.ms_per_step:.1f}",
-        )
-    rich.console.Console(width=100).print(table)
 
 
 if __name__ == "__main__":
-    app.run(main, functools.partial(table.define, _Options))
+    report.run(main, _Options)

@@ -9,26 +9,16 @@ python -m benchmarks.asynchronous_benchmark --data_dir=DIR --output_dir=DIR --js
 
 import collections
 import dataclasses
-import functools
 import re
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 
-import matplotlib.figure
-import rich.box
-import rich.console
-import rich.table
-from absl.flags import FlagValues
-
 from benchmarks import report
-from benchmarks.choices import some_of
-from inception import app
-from inception.flags import table
+from benchmarks.report import counts, some
 from inception.flags.configs import EvalConfig
-from inception.flags.table import TEXT, Kind, at_least, flag
-from inception.results import pictures
+from inception.flags.table import at_least, flag
 from inception.results.report import read_scalars
 from inception.training import evaluate
 from slim.datasets import dataset_factory
@@ -42,35 +32,20 @@ PUBLISHED = {1: 0.42, 2: 0.58, 3: 0.65}  # test accuracy by workers, of the orig
 _BATCH = 100
 _SAID = {"begun": "A run begins", "ended": "Finished training .*ckpt"}  # lines of the chief
 _LAST_LINES = 20
-_COUNTS = Kind(
-    lambda text: tuple(map(int, text.split(","))),
-    "numbers of workers separated by commas",
-    lambda counts: counts and min(counts) > 0,
-)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Options(table.Checked):
-    data_dir: str = flag("Data", TEXT, "/tmp/mydata", "folder of MNIST's record files")
-    output_dir: str = flag("Training", TEXT, "results", "folder for the runs; they must be new")
-    workers: tuple[int, ...] = flag("Distributed", _COUNTS, (1, 2, 3), "number of workers, by run")
-    gradients: tuple[str, ...] = flag(
-        "Training",
-        some_of(*GRADIENTS),
-        tuple(GRADIENTS),
-        f"kinds of gradients: {', '.join(GRADIENTS)}",
-    )
+class _Options(report.MnistOptions):
+    workers: tuple[int, ...] = flag("Distributed", counts(), (1, 2, 3), "number of workers, by run")
+    gradients: tuple[str, ...] = some("Training", tuple(GRADIENTS), "kinds of gradients")
     epochs: int = flag("Training", at_least(1), 20, "epochs that each worker trains", "epochs")
-    json: str = flag("Runtime", TEXT, "", "JSON file for the figures")
-    png: str = flag("Runtime", TEXT, "", "PNG file for a picture of the figures")
 
 
-def main(values: FlagValues) -> None:
+def main(options: _Options) -> None:
     """Trains, evaluates and reports."""
-    options = table.read(_Options, values)
     images = dataset_factory.get_dataset("mnist", "train", options.data_dir).num_examples
     runs = {f"{kind}_{n}": (kind, n) for kind in options.gradients for n in options.workers}
-    folders = report.new_folders(options.output_dir, runs)
+    folders = options.new_folders(runs)
     found: dict[str, dict[int, dict]] = {}
     for name, (kind, workers) in runs.items():
         steps = workers * options.epochs * (images // _BATCH)
@@ -78,9 +53,8 @@ def main(values: FlagValues) -> None:
         secs = training_secs(_command(options, kind, workers, steps, folders[name]))
         found.setdefault(kind, {})[workers] = _read(options, folders[name], steps, secs)
         print(found[kind][workers], flush=True)
-    _print_table(found)
-    circumstances = report.environment() | {"epochs": options.epochs}
-    report.conclude(circumstances, {"runs": found}, options.json)
+    report.print_table([_row(kind, n, run) for kind in found for n, run in found[kind].items()])
+    report.conclude(options, {"runs": found}, epochs=options.epochs)
     if options.png:
         _draw(found, options.png)
 
@@ -155,53 +129,33 @@ def _read(options: _Options, folder: str, steps: int, secs: float) -> dict:
     }
 
 
-def _print_table(found: Mapping[str, Mapping[int, dict]]) -> None:
-    table = rich.table.Table("gradients", box=rich.box.MARKDOWN)
-    for heading in (
-        "workers",
-        "precision @ 1",
-        "original",
-        "seconds",
-        "updates/sec",
-        "bytes pushed",
-        "pulled",
-        "staleness",
-    ):
-        table.add_column(heading, justify="right")
-    for kind, runs in found.items():
-        for workers, run in runs.items():
-            table.add_row(
-                kind,
-                str(workers),
-                f"{run['precision_at_1']:.3f}",
-                f"{PUBLISHED.get(workers, float('nan')):.2f}",
-                f"{run['secs']:.0f}",
-                f"{run['updates'] / run['secs']:.0f}",
-                f"{run['bytes_pushed']:,.0f}",
-                f"{run['bytes_pulled']:,.0f}",
-                f"{run['mean_staleness']:.2f}",
-            )
-    rich.console.Console(width=120).print(table)
+def _row(kind: str, workers: int, run: Mapping[str, float]) -> dict[str, object]:
+    return {
+        "gradients": kind,
+        "workers": workers,
+        "precision @ 1": f"{run['precision_at_1']:.3f}",
+        "original": PUBLISHED.get(workers, ""),
+        "seconds": f"{run['secs']:.0f}",
+        "updates/sec": f"{run['updates'] / run['secs']:.0f}",
+        "bytes pushed": f"{run['bytes_pushed']:,.0f}",
+        "pulled": f"{run['bytes_pulled']:,.0f}",
+        "staleness": f"{run['mean_staleness']:.2f}",
+    }
 
 
 def _draw(found: Mapping[str, Mapping[int, dict]], path: str) -> None:
-    figure = matplotlib.figure.Figure((8, 3.2), layout="constrained")
-    accuracy, seconds = figure.subplots(1, 2)
-    counts = sorted({count for runs in found.values() for count in runs})
-    for kind, runs in found.items():
-        precision = [run["precision_at_1"] for run in runs.values()]
-        accuracy.plot(list(runs), precision, marker="o", label=kind)
-        seconds.plot(list(runs), [run["secs"] for run in runs.values()], marker="o", label=kind)
-    known = [count for count in counts if count in PUBLISHED]
-    original = [PUBLISHED[count] for count in known]
-    accuracy.plot(known, original, color="grey", linestyle="--", label="original example")
-    accuracy.set(xlabel="workers", ylabel="test precision @ 1", xticks=counts)
-    seconds.set(xlabel="workers", ylabel="seconds", xticks=counts, ylim=(0, None))
-    accuracy.legend()
-    for axes in (accuracy, seconds):
-        axes.grid(alpha=0.3)
-    pictures.save(figure, path)
+    with report.picture(path, 2, width=4.0, height=3.2) as (accuracy, seconds):
+        for kind, runs in found.items():
+            precision = [run["precision_at_1"] for run in runs.values()]
+            accuracy.plot(list(runs), precision, marker="o", label=kind)
+            seconds.plot(list(runs), [run["secs"] for run in runs.values()], marker="o", label=kind)
+        known = [workers for workers in runs if workers in PUBLISHED]
+        original = [PUBLISHED[workers] for workers in known]
+        accuracy.plot(known, original, color="grey", linestyle="--", label="original example")
+        accuracy.set(xlabel="workers", ylabel="test precision @ 1", xticks=list(runs))
+        seconds.set(xlabel="workers", ylabel="seconds", xticks=list(runs), ylim=(0, None))
+        accuracy.legend()
 
 
 if __name__ == "__main__":
-    app.run(main, functools.partial(table.define, _Options))
+    report.run(main, _Options)

@@ -9,119 +9,72 @@ python -m benchmarks.exchange_benchmark --json=figures.json --png=figures.png
 """
 
 import dataclasses
-import functools
 import itertools
-import sys
 from collections.abc import Sequence
 
 import numpy as np
-from absl.flags import FlagValues
 
-from benchmarks import exchange_report, host_network, report
-from benchmarks.choices import some_of
-from benchmarks.exchange_formula import RING, all_reduce_traffic, packed_bits, server_traffic
-from benchmarks.exchange_worker import EXCHANGES
-from benchmarks.gradients import NETS
+from benchmarks import host_network, report
+from benchmarks.exchange_worker import NETS, Workload
 from benchmarks.host import ENGINES
-from inception import app
-from inception.flags import table
-from inception.flags.table import TEXT, at_least, flag, number
-from terngrad.layout import DEFAULT_BUCKET_ELEMENTS
+from benchmarks.host_network import BITS_PER_SECOND, RATES, Network
+from benchmarks.performance.traffic import RING, all_reduce_traffic, packed_bits, server_traffic
+from benchmarks.report import counts, some
+from inception.flags.table import flag, number
 from terngrad.planes import plane_count
 
-_THREADS = ("--num_intra_threads=1", "--num_inter_threads=2")
 _DEFAULT_ENGINES = ("sockets", "collective")  # the default all-reduce, and TensorFlow's own
 _START_SECS = 120.0  # for the start of the processes and their first exchanges
+_PLACE = ("gradients", "hosts", "rate", "engine", "exchange")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Options(table.Checked):
-    hosts: tuple[str, ...] = flag(
-        "Distributed", some_of(*map(str, range(2, 100))), ("2", "4", "8"), "numbers of workers"
-    )
-    rates: tuple[str, ...] = flag(
-        "Distributed",
-        some_of(*host_network.RATES),
-        host_network.RATES,
-        "bandwidths, in the notation of tc",
-    )
-    engines: tuple[str, ...] = flag(
-        "Distributed", some_of(*ENGINES), _DEFAULT_ENGINES, f"engines: {', '.join(ENGINES)}"
-    )
-    servers: tuple[str, ...] = flag(
-        "Distributed", some_of(*map(str, range(1, 10))), ("1",), "numbers of parameter servers"
-    )
-    gradients: tuple[str, ...] = flag(
-        "Training", some_of(*NETS), NETS, "nets whose gradients are exchanged"
-    )
-    exchanges: tuple[str, ...] = flag(
-        "Training", some_of(*EXCHANGES), EXCHANGES, "kinds of exchange"
-    )
-    bucket_elements: int = flag(
-        "Training", at_least(1), DEFAULT_BUCKET_ELEMENTS, "values per bucket"
-    )
-    rounds: int = flag("Runtime", at_least(1), 11, "maximum of timed exchanges per cell")
-    cell_secs: float = flag("Runtime", number(), 15.0, "end a cell after this long", "seconds")
+class _Options(report.PictureOptions, Workload):
+    hosts: tuple[int, ...] = flag("Distributed", counts(99, 2), (2, 4, 8), "numbers of workers")
+    rates: tuple[str, ...] = some("Distributed", RATES, "bandwidths")
+    engines: tuple[str, ...] = some("Distributed", ENGINES, "engines", _DEFAULT_ENGINES)
+    servers: tuple[int, ...] = flag("Distributed", counts(9), (1,), "numbers of parameter servers")
     cell_timeout_secs: float = flag("Runtime", number(), 400.0, "time-out of a cell", "seconds")
-    json: str = flag("Runtime", TEXT, "", "JSON file for the figures")
-    png: str = flag("Runtime", TEXT, "", "PNG file for a picture of the figures")
 
 
-def main(values: FlagValues) -> None:
+def main(options: _Options) -> None:
     """Measures each group of hosts, then prints and draws all figures."""
-    options = table.read(_Options, values)
     cells: list[dict] = []
-    for size, (engine, servers) in itertools.product(map(int, options.hosts), _engines(options)):
-        with host_network.network(size + servers) as network:
-            for rate in options.rates:
-                network.shape(rate)
-                group = {"hosts": size, "servers": servers, "rate": rate, "engine": engine}
-                print(", ".join(f"{name} {value}" for name, value in group.items()), flush=True)
-                cells += [group | cell for cell in _measure(options, network, engine, servers)]
-                if options.json:  # now, so that a failure does not lose hours of measuring
-                    content = {"environment": report.environment(), "cells": cells}
-                    report.write_json(options.json, content)
-    exchange_report.print_tables(cells)
-    if options.png:
-        exchange_report.draw(cells, options.png)
+    for size, engine in itertools.product(options.hosts, options.engines):
+        for servers in options.servers if engine == "parameter_server" else (0,):
+            with host_network.network(size + servers) as network:
+                for rate in options.rates:
+                    network.shape(rate)
+                    group = {"hosts": size, "servers": servers, "rate": rate, "engine": engine}
+                    print(*(f"{k} {v}" for k, v in group.items()), sep=", ", flush=True)
+                    timeout = options.cell_timeout_secs
+                    found = measure(options, network, engine, servers, timeout)
+                    cells += [group | cell for cell in found]
+                    if options.json:  # now, so that a failure does not lose hours of measuring
+                        content = {"environment": report.environment(), "cells": cells}
+                        report.write_json(options.json, content)
+    _print_tables(cells)
+    _draw(cells, options.png)
+    report.conclude(options, {"cells": cells})
 
 
-def _engines(options: _Options) -> list[tuple[str, int]]:
-    """Returns each engine with its number of ps."""
-    by_servers = [("parameter_server", int(servers)) for servers in options.servers]
-    return [
-        entry
-        for engine in options.engines
-        for entry in (by_servers if engine == "parameter_server" else [(engine, 0)])
-    ]
-
-
-def _measure(
-    options: _Options, network: host_network.Network, engine: str, servers: int
+def measure(
+    workload: Workload, network: Network, engine: str, servers: int, cell_timeout: float
 ) -> list[dict]:
-    """Returns the cells of one group of hosts; the last `servers` hosts are ps."""
-    exchanges = [kind for kind in options.exchanges if kind != RING or not servers]
-    command = [
-        *(sys.executable, "-m", "benchmarks.exchange_worker", f"--engine={engine}", *_THREADS),
-        f"--gradients={','.join(options.gradients)}",
-        f"--exchanges={','.join(exchanges)}",
-        f"--interface={host_network.INTERFACE}",
-        f"--bucket_elements={options.bucket_elements}",
-        f"--rounds={options.rounds}",
-        f"--cell_secs={options.cell_secs}",
-    ]
+    """Returns the cells of one group of hosts, of which the last `servers` are ps."""
     size = network.size - servers
-    count = len(options.gradients) * len(exchanges)
-    timeout = _START_SECS + count * options.cell_timeout_secs
-    if engine == "mpi":
-        found = network.collect_with_mpi(command, timeout)
-    else:
-        command.append(f"--worker_hosts={','.join(network.addresses[:size])}")
-        with host_network.meeting(network, engine, servers, _THREADS) as (flags, processes):
-            if servers:
-                flags = [*flags, f"--ps_processes={','.join(map(str, processes))}"]
-            each = [[*command, *flags, f"--task_id={i}"] for i in range(size)]
-            found = network.collect(each, timeout)
+    if servers:
+        exchanges = tuple(kind for kind in workload.exchanges if kind != RING)
+        workload = dataclasses.replace(workload, exchanges=exchanges)
+    command = report.module("benchmarks.exchange_worker")
+    command += report.shared_flags(workload, Workload)
+    timeout = _START_SECS + cell_timeout * len(workload.gradients) * len(workload.exchanges)
+    with host_network.meeting(network, engine, size, servers) as (flags, processes):
+        command += [*flags, f"--ps_processes={','.join(map(str, processes))}"]
+        if engine == "mpi":
+            found = network.collect_with_mpi(command, timeout)
+        else:
+            found = network.collect([[*command, f"--task_id={i}"] for i in range(size)], timeout)
     return [_joined(cells, size, servers, engine) for cells in zip(*found, strict=True)]
 
 
@@ -158,5 +111,89 @@ def _of_servers(counted: Sequence[Sequence[float]], values: int) -> dict[str, fl
     }
 
 
+def _print_tables(cells: Sequence[dict]) -> None:
+    """Prints a table of all cells and one of the parameter servers, as Markdown."""
+    ordered = sorted(cells, key=_order)
+    report.print_table([_place(cell) | _figures(cell, cells) for cell in ordered], texts=5)
+    print("- n: timed exchanges. CPU ns: of a worker, per value. Wake-ups: how often one of its")
+    print("  threads slept in an exchange and the agreement on another.")
+    print("- Bits sent, received: per parameter, on a worker's interface.")
+    print("- To formula: measured bytes / bytes of the formula, in the direction with more.")
+    print("- To wire: ms / the ms that the formula's bytes need on the busiest cable at its full")
+    print("  bandwidth. To float32, to ring: the ms of float32 under the same conditions, or of")
+    print("  TensorFlow's float32 ring, / the ms of this exchange.")
+    served = [cell for cell in ordered if cell["servers"] and "ms" in cell]
+    if served:
+        report.print_table([_place(cell) | _server_figures(cell) for cell in served], texts=5)
+        print("- MB: of the busiest ps. CPU ms: of all ps per exchange; busy: CPU ms / elapsed ms.")
+
+
+def _order(cell: dict) -> tuple:
+    """Sorts by net, hosts, rate and engine; exchanges stay in the order of measuring."""
+    rate = RATES.index(cell["rate"])
+    return NETS.index(cell["gradients"]), cell["hosts"], rate, cell["engine"], cell["servers"]
+
+
+def _place(cell: dict) -> dict[str, object]:
+    engine = f"{cell['servers']} ps" if cell["servers"] else cell["engine"]
+    return {name: cell[name] for name in _PLACE} | {"engine": engine}
+
+
+def _figures(cell: dict, cells: Sequence[dict]) -> dict[str, object]:
+    if "skipped" in cell:
+        return {"n": 0, "ms": cell["skipped"]}
+    ms, values = np.median(cell["ms"]), cell["values"]
+    sent, received = cell["interface_bytes"], cell["interface_received_bytes"]
+    more = max(sent / cell["formula_bytes"], received / cell["formula_received_bytes"])
+    bandwidth = BITS_PER_SECOND.get(cell["rate"])
+    own, ring = (_beside(cell, cells, kind) for kind in ("float32", RING))
+    return {
+        "n": len(cell["ms"]),
+        **report.summary("ms", cell["ms"]),
+        "CPU ns": f"{1e6 * cell['cpu_ms'] / values:.2f}",
+        "wake-ups": f"{cell['wakeups']:.0f}",
+        "bits sent": f"{8 * sent / values:.2f}",
+        "received": f"{8 * received / values:.2f}",
+        "to formula": f"{more:.3f}",
+        "to wire": f"{ms * bandwidth / 8000 / cell['formula_busiest_bytes']:.2f}"
+        if bandwidth
+        else "",
+        "to float32": f"{own / ms:.2f}" if own else "",
+        "to ring": f"{ring / ms:.2f}" if ring else "",
+    }
+
+
+def _server_figures(cell: dict) -> dict[str, str]:
+    each = cell["hosts"] / cell["servers"]
+    sent, received = cell["ps_bytes"], cell["ps_received_bytes"]
+    more = max(sent / cell["formula_received_bytes"], received / cell["formula_bytes"]) / each
+    return {
+        "MB sent": f"{sent / 1e6:.2f}",
+        "MB received": f"{received / 1e6:.2f}",
+        "to formula": f"{more:.3f}",
+        "CPU ms": f"{cell['ps_cpu_ms']:.1f}",
+        "busy": f"{cell['ps_cpu_ms'] / np.median(cell['ms']):.2f}",
+        "ns per value and worker": f"{cell['ps_cpu_ns_by_value_and_worker']:.3f}",
+    }
+
+
+def _beside(cell: dict, cells: Sequence[dict], kind: str) -> float | None:
+    """Returns the median of another kind of exchange under the same conditions, if measured."""
+    engine = {"engine": "collective", "servers": 0} if kind == RING else {}
+    wanted = cell | engine | {"exchange": kind}
+    same = lambda c: all(c[name] == wanted[name] for name in (*_PLACE, "servers"))
+    found = [c for c in cells if "ms" in c and same(c)]
+    return float(np.median(found[0]["ms"])) if found else None
+
+
+def _draw(cells: Sequence[dict], path: str) -> None:
+    """Draws the cells as bars: a panel for each net and number of hosts."""
+    panels: dict[str, dict[str, Sequence[float]]] = {}
+    for cell in sorted((cell for cell in cells if "ms" in cell), key=_order):
+        bars = panels.setdefault(f"{cell['gradients']}, {cell['hosts']} workers", {})
+        bars[f"{cell['rate']}, {_place(cell)['engine']}, {cell['exchange']}"] = cell["ms"]
+    report.draw_bars(path, panels, "ms per exchange")
+
+
 if __name__ == "__main__":
-    app.run(main, functools.partial(table.define, _Options))
+    report.run(main, _Options)

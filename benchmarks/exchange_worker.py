@@ -6,7 +6,6 @@ and the bytes and CPU seconds of each ps.
 """
 
 import dataclasses
-import functools
 import math
 import os
 import resource
@@ -16,24 +15,25 @@ from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from absl.flags import FlagValues
 
-from benchmarks.exchange_formula import RING
-from benchmarks.gradients import NETS, shapes_of
+from benchmarks import report, timing
 from benchmarks.host import HostOptions, counters, cpu_seconds, joined, write_cells
-from benchmarks.ring import all_reduce
-from inception import app
+from benchmarks.performance.traffic import RING
+from benchmarks.report import some
 from inception.flags import table
 from inception.flags.table import NAMES, at_least, flag, number
+from slim.nets import nets_factory
 from terngrad.codecs.factory import make_codecs
 from terngrad.draws import DrawKey
+from terngrad.exchange.collective import CollectiveTransport
 from terngrad.exchange.connection import Connection
 from terngrad.exchange.exchange import Exchange
+from terngrad.exchange.ordering import unordered
+from terngrad.exchange.sockets import SocketTransport
 from terngrad.exchange.two_shot import Transport
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS, Policy, make_layout
 from terngrad.ops.choice import choose_kernels
 from terngrad.ops.kernels import Kernels
-from terngrad.training import runtime
 from terngrad.training.step import exchange_gradients
 
 POLICIES = {
@@ -47,67 +47,88 @@ _CPU = "/CPU:0"
 _COPIES = 6  # a host may hold this many copies of its gradients in a float exchange
 _SPREAD = 0.01  # standard deviation of the gradients
 
+_CIFAR10 = ("lenet_slim", "cifar10_alexnet")  # nets of slim with ten classes
+_KERNELS = {
+    # In one column (arXiv 1404.5997: 61.1 million parameters).
+    "alexnet": (
+        *((11, 11, 3, 64), (5, 5, 64, 192), (3, 3, 192, 384), (3, 3, 384, 256), (3, 3, 256, 256)),
+        *((6 * 6 * 256, 4096), (4096, 4096), (4096, 1000)),
+    ),
+    # arXiv 1409.1556, table 1: 132.9 million.
+    "vgg_a": (
+        *((3, 3, 3, 64), (3, 3, 64, 128), (3, 3, 128, 256), (3, 3, 256, 256), (3, 3, 256, 512)),
+        *((3, 3, 512, 512), (3, 3, 512, 512), (3, 3, 512, 512)),
+        *((7 * 7 * 512, 4096), (4096, 4096), (4096, 1000)),
+    ),
+}
+NETS = (*_CIFAR10, *_KERNELS)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(HostOptions):
-    """The flags of one host."""
+class Workload(table.Checked):
+    """The flags that say what is exchanged, and how often."""
 
-    gradients: tuple[str, ...] = flag("Training", NAMES, NETS, "nets whose gradients are exchanged")
-    exchanges: tuple[str, ...] = flag("Training", NAMES, EXCHANGES, "kinds of exchange")
-    bucket_elements: int = flag(
-        "Training", at_least(1), DEFAULT_BUCKET_ELEMENTS, "values per bucket"
-    )
-    ps_processes: tuple[str, ...] = flag("Distributed", NAMES, (), "process id of each ps, if any")
+    gradients: tuple[str, ...] = some("Training", NETS, "nets whose gradients are exchanged")
+    exchanges: tuple[str, ...] = some("Training", EXCHANGES, "kinds of exchange")
+    bucket_elements: int = flag("Training", at_least(1), DEFAULT_BUCKET_ELEMENTS, "their size")
     rounds: int = flag("Runtime", at_least(1), 11, "maximum of timed exchanges per cell")
     cell_secs: float = flag("Runtime", number(), 15.0, "end a cell after this long", "seconds")
 
 
-Run = Callable[[], Sequence[tf.Tensor]]  # -> mean gradients
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Options(HostOptions, Workload):
+    ps_processes: tuple[str, ...] = flag("Distributed", NAMES, (), "process id of each ps, if any")
 
 
-class Host(NamedTuple):
+_Run = Callable[[], Sequence[tf.Tensor]]  # -> mean gradients
+
+
+class _Host(NamedTuple):
     """The state of one host for all its cells."""
 
-    options: Options
+    options: _Options
     connection: Connection
     kernels: Kernels
     step: tf.Variable  # counts the exchanges
 
 
-def main(values: FlagValues) -> None:
+def shapes_of(net: str) -> Mapping[str, tuple[int, ...]]:
+    """Returns the shapes of the variables of one of NETS by name, in the order of the layers."""
+    if net in _CIFAR10:
+        model = nets_factory.build_net(net, num_classes=10)
+        return {nets_factory.variable_name(v): tuple(v.shape) for v in model.trainable_variables}
+    shapes = {}
+    for i, kernel in enumerate(_KERNELS[net]):
+        shapes |= {f"layer{i}/kernel": kernel, f"layer{i}/bias": kernel[-1:]}
+    return shapes
+
+
+def main(options: _Options) -> None:
     """Measures all cells."""
-    options = table.read(Options, values)
-    runtime.configure(
-        intra_threads=options.num_intra_threads,
-        inter_threads=options.num_inter_threads,
-        deterministic=False,
-        log_placement=False,
-    )
+    timing.configure(options, deterministic=False)
     with joined(options) as connection:
         kernels = choose_kernels("", "", on_gpu=False)[0]  # this starts TensorFlow
         step = tf.Variable(0, dtype=tf.int64, trainable=False)
-        host = Host(options, connection, kernels, step)
+        host = _Host(options, connection, kernels, step)
         write_cells(_measure_all(host), options, connection.rank)
 
 
-def _measure_all(host: Host) -> list[dict]:
+def _measure_all(host: _Host) -> list[dict]:
     cells = []
     for net in host.options.gradients:
-        gradients = _gradients(net, host.connection.rank)
+        gradients = {
+            name: tf.Variable(
+                _SPREAD * tf.random.stateless_normal(shape, [host.connection.rank, i])
+            )
+            for i, (name, shape) in enumerate(shapes_of(net).items())
+        }
         for kind in host.options.exchanges:
             cell = {"gradients": net, "exchange": kind}
             cells.append(cell | _measure(host, net, kind, gradients))
     return cells
 
 
-def _gradients(net: str, rank: int) -> dict[str, tf.Variable]:
-    return {
-        name: tf.Variable(_SPREAD * tf.random.stateless_normal(shape, [rank, i]))
-        for i, (name, shape) in enumerate(shapes_of(net).items())
-    }
-
-
-def _measure(host: Host, net: str, kind: str, gradients: Mapping[str, tf.Variable]) -> dict:
+def _measure(host: _Host, net: str, kind: str, gradients: Mapping[str, tf.Variable]) -> dict:
     """Returns the figures of a cell, or why it was skipped."""
     size = sum(math.prod(v.shape) for v in gradients.values())
     needed = 4 * size * _COPIES * host.connection.size
@@ -132,7 +153,7 @@ def _measure(host: Host, net: str, kind: str, gradients: Mapping[str, tf.Variabl
     return {"values": size, "ms": [1000 * seconds for seconds in took]} | each
 
 
-def _counted(host: Host, exchange: Exchange) -> dict[str, Sequence[float]]:
+def _counted(host: _Host, exchange: Exchange) -> dict[str, Sequence[float]]:
     """Returns counters so far, of this host and of each ps."""
     options = host.options
     servers = [counters(options.interface, process) for process in options.ps_processes]
@@ -145,7 +166,7 @@ def _counted(host: Host, exchange: Exchange) -> dict[str, Sequence[float]]:
     }
 
 
-def _timed(host: Host, run: Run) -> float:
+def _timed(host: _Host, run: _Run) -> float:
     begin = time.perf_counter()
     run()
     duration = time.perf_counter() - begin
@@ -153,7 +174,7 @@ def _timed(host: Host, run: Run) -> float:
     return duration
 
 
-def _is_over(host: Host, took: Sequence[float]) -> bool:
+def _is_over(host: _Host, took: Sequence[float]) -> bool:
     """Whether a cell has all its rounds or used up its time; all hosts give the same answer."""
     spent = tf.constant([math.fsum(took)])
     longest = np.max(host.connection.all_gather(spent, "benchmark/time"))
@@ -161,8 +182,8 @@ def _is_over(host: Host, took: Sequence[float]) -> bool:
 
 
 def _exchanger(
-    host: Host, kind: str, gradients: Mapping[str, tf.Variable], exchange: Exchange
-) -> Run:
+    host: _Host, kind: str, gradients: Mapping[str, tf.Variable], exchange: Exchange
+) -> _Run:
     """Returns the suite's own exchange, from gradients to their mean."""
     shapes = [v.shape for v in gradients.values()]
     layout = make_layout(list(gradients), shapes, POLICIES[kind], host.options.bucket_elements)
@@ -178,18 +199,40 @@ def _exchanger(
     return run
 
 
-def _ring(transport: Transport, net: str, gradients: Mapping[str, tf.Variable]) -> Run:
+def _ring(transport: Transport, net: str, gradients: Mapping[str, tf.Variable]) -> _Run:
     """Returns the engine's own all-reduce of float32, by variable, the last layer first."""
 
     @tf.function(autograph=False)
     def run() -> list[tf.Tensor]:
         return [
-            all_reduce(transport, gradients[name].read_value(), f"{net}/{name}")
+            _all_reduce(transport, gradients[name].read_value(), f"{net}/{name}")
             for name in reversed(gradients)
         ]
 
     return run
 
 
+def _all_reduce(transport: Transport, values: tf.Tensor, name: str) -> tf.Tensor:
+    """Sums float32 tensors in the order that TensorFlow, the sockets or mpi4py choose."""
+    if isinstance(transport, CollectiveTransport):
+        arguments = transport.arguments(name)
+        reduced = tf.raw_ops.CollectiveReduceV2(
+            input=values, merge_op="Add", final_op="Id", **arguments
+        )
+        return unordered(reduced)
+    if isinstance(transport, SocketTransport):
+        total, _ = transport.sum_floats(tf.reshape(values, [-1]), name)
+        return tf.reshape(total, values.shape)
+    return tf.ensure_shape(tf.numpy_function(_reduce_by_mpi, [values], tf.float32), values.shape)
+
+
+def _reduce_by_mpi(mine: np.ndarray) -> np.ndarray:
+    from mpi4py import MPI  # an optional package
+
+    total = np.empty_like(mine)
+    MPI.COMM_WORLD.Allreduce(np.ascontiguousarray(mine), total, MPI.SUM)
+    return total
+
+
 if __name__ == "__main__":
-    app.run(main, functools.partial(table.define, Options))
+    report.run(main, _Options)

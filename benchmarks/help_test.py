@@ -7,12 +7,12 @@ import pytest
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", ["codec_benchmark", "exchange_report"])
-def test_help_is_printed_without_lines_of_tensorflow(program, tmp_path):
-    command = [sys.executable, "-m", f"benchmarks.{program}", "--help"]
+def test_help_is_printed_without_lines_of_tensorflow():
+    command = [sys.executable, "-m", "benchmarks.exchange_benchmark", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stderr == ""
-    assert "TensorFlow binary" not in done.stdout and f"benchmarks.{program}" in done.stdout
+    assert "TensorFlow binary" not in done.stdout
+    assert "python -m benchmarks.exchange_benchmark" in done.stdout
 
 
 def test_tensorflow_is_loaded_quietly_before_any_module_of_a_benchmark():

@@ -23,18 +23,11 @@ _TIMEOUT_SECS = 300.0
 class HostOptions(Threads):
     """The flags of one host."""
 
-    engine: str = flag(
-        "Distributed",
-        one_of(*ENGINES),
-        ENGINES[0],
-        f"engine of the exchange: {', '.join(ENGINES)}",
-    )
+    engine: str = flag("Distributed", one_of(*ENGINES), ENGINES[0], "engine of the exchange")
     worker_hosts: tuple[str, ...] = flag("Distributed", NAMES, (), "HOST:PORT of each host")
     ps_hosts: tuple[str, ...] = flag("Distributed", NAMES, (), "HOST:PORT of each ps, if any")
     task_id: int = flag("Distributed", at_least(0), 0, "index of this host")
-    certificates: str = flag(
-        "Distributed", TEXT, "", "engine sockets_tls: folder of scripts/make_certs.sh"
-    )
+    certificates: str = flag("Distributed", TEXT, "", "folder of make_certs.sh, for sockets_tls")
     interface: str = flag("Distributed", TEXT, "eth0", "interface whose bytes are counted")
     output_dir: str = flag("Distributed", TEXT, ".", "folder for this host's cells, INDEX.json")
 
@@ -62,25 +55,23 @@ class Counters(NamedTuple):
 @contextlib.contextmanager
 def joined(options: HostOptions) -> Iterator[Connection]:
     """Connects to the other hosts until the end of the block."""
-    join = {
-        "collective": _by_tensorflow,
-        "mpi": _by_mpi,
-        "parameter_server": _by_servers,
-        "sockets": _by_sockets,
-        "sockets_tls": _by_sockets,
-    }
-    with join[options.engine](options) as connection:
-        yield connection
+    match options.engine:
+        case "collective":
+            from terngrad.exchange import collective
+
+            yield collective.start(options.worker_hosts, options.task_id)
+        case "mpi":
+            from mpi4py import MPI
+
+            from terngrad.exchange.mpi import MpiTransport
+
+            yield MpiTransport(MPI.COMM_WORLD)
+        case "parameter_server":
+            yield from _by_servers(options)
+        case _:
+            yield from _by_sockets(options)
 
 
-@contextlib.contextmanager
-def _by_tensorflow(options: HostOptions) -> Iterator[Connection]:
-    from terngrad.exchange import collective
-
-    yield collective.start(options.worker_hosts, options.task_id)
-
-
-@contextlib.contextmanager
 def _by_sockets(options: HostOptions) -> Iterator[Connection]:
     from terngrad.exchange import sockets
     from terngrad.service.members import Members
@@ -97,17 +88,6 @@ def _by_sockets(options: HostOptions) -> Iterator[Connection]:
     connection.close()
 
 
-@contextlib.contextmanager
-def _by_mpi(options: HostOptions) -> Iterator[Connection]:
-    from mpi4py import MPI
-
-    from terngrad.exchange.mpi import MpiTransport
-
-    del options
-    yield MpiTransport(MPI.COMM_WORLD)
-
-
-@contextlib.contextmanager
 def _by_servers(options: HostOptions) -> Iterator[Connection]:
     import tensorflow as tf
 
@@ -126,7 +106,8 @@ def counters(interface: str, process: str = "self") -> Counters:
     """Returns the counters of a process id, which may be on another host of this machine."""
     lines = Path("/proc", process, "net/dev").read_text().splitlines()
     fields = next(line for line in lines if line.strip().startswith(f"{interface}:")).split()[1:]
-    return Counters(int(fields[8]), int(fields[0]), cpu_seconds(process), page_faults(process))
+    status = Path("/proc", process, "stat").read_text().rpartition(")")[2].split()  # see proc(5)
+    return Counters(int(fields[8]), int(fields[0]), cpu_seconds(process), int(status[7]))
 
 
 def cpu_seconds(process: str) -> float:
@@ -139,18 +120,6 @@ def cpu_seconds(process: str) -> float:
     return time.clock_gettime((~pid << 3) | 2)
 
 
-def page_faults(process: str) -> int:
-    """Returns the minor page faults of a process."""
-    return int(_status(process)[7])
-
-
-def _status(process: str) -> list[str]:
-    """Returns the fields of a process' status after its name; see proc(5)."""
-    return Path("/proc", process, "stat").read_text().rpartition(")")[2].split()
-
-
 def write_cells(cells: Sequence[dict], options: HostOptions, rank: int) -> None:
     """Writes a host's figures to the file that the benchmark reads."""
-    path = os.path.join(options.output_dir, f"{rank}.json")
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump(cells, file)
+    Path(options.output_dir, f"{rank}.json").write_text(json.dumps(cells), encoding="utf-8")

@@ -136,6 +136,7 @@ def test_law_10_a_machine_that_cannot_have_hosts_is_told(monkeypatch, tmp_path):
         pass
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_workers_that_reach_the_chief_but_not_each_other_are_ended_by_name(has_networks, tmp_path):
     with host_network.network(3) as network:

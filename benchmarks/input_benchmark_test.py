@@ -33,15 +33,14 @@ def test_photographs_are_compared_with_bare_decoding(run, tmp_path):
         path.write_bytes(tf.io.encode_jpeg(pixels).numpy())
     options = ("--rounds=2", "--slice_secs=0", "--images=32", "--num_preprocess_threads=2")
     figures = run("input_benchmark", f"--jpeg_dir={tmp_path / 'source'}", *options)
-    pipelines, decoding = figures["comparisons"]
+    (pipelines,) = figures["comparisons"]
     times = pipelines["times"]["wall"]
     for name in ("JPEG, vgg", "JPEG, inception", "JPEG, evaluation", "raw, inception"):
         expected = 1 / np.median(np.divide(times[name], times["bare JPEG"]))
         found = pipelines["ratios"][f"images/s, {name} to bare JPEG"]
         assert found == pytest.approx(expected)
-    assert len(decoding["ratios"]) == 2 * 3
 
 
 def test_a_folder_without_jpegs_is_named(run, tmp_path):
-    with pytest.raises(SystemExit, match=f"--jpeg_dir={tmp_path}: there is no .jpg or .jpeg below"):
+    with pytest.raises(SystemExit, match=f"={tmp_path}: there is no .jpg or .jpeg below it"):
         run("input_benchmark", f"--jpeg_dir={tmp_path}")

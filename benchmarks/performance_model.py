@@ -16,14 +16,10 @@ import statistics
 from collections.abc import Sequence
 
 import numpy as np
-import rich.box
-import rich.console
-import rich.table
-from absl.flags import FlagValues
 
 from benchmarks import report
 from benchmarks.performance import cluster as clusters
-from benchmarks.performance import figures, validation
+from benchmarks.performance import validation
 from benchmarks.performance.cluster import Cluster, Load
 from benchmarks.performance.step_time import (
     EXCHANGES,
@@ -33,38 +29,30 @@ from benchmarks.performance.step_time import (
     step_seconds,
     with_compute,
 )
-from inception import app
 from inception.flags import table
 from inception.flags.table import NAMES, TEXT, at_least, flag, one_of
 from slim.nets import catalog, nets_factory
 
 _BANDWIDTHS = tuple(float(b) for b in np.geomspace(0.1, 400, 73))  # Gbit/s
 _CLASSES = 1000
+_PAYS = 1.05  # below this speed-up compression is not worth having
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Options(table.Checked):
+class _Options(report.PictureOptions):
     cluster: str = flag(
-        "Distributed",
-        TEXT,
-        "paper_ethernet",
-        f"JSON file, or one of {', '.join(clusters.presets())}",
+        "Distributed", TEXT, "paper_ethernet", f"a file, or of {', '.join(clusters.presets())}"
     )
     nets: tuple[str, ...] = flag("Training", NAMES, (), "nets; not set = all that the file names")
     max_workers: int = flag("Distributed", at_least(2), 512, "workers at most", "workers")
     topology: str = flag("Distributed", one_of(*TOPOLOGIES), "two_shot", "way of the gradients")
     servers: int = flag("Distributed", at_least(1), 1, "parameter servers, if they are the way")
-    validate: tuple[str, ...] = flag(
-        "Data", NAMES, (), "JSON files of exchange_benchmark to compare predictions with"
-    )
-    json: str = flag("Runtime", TEXT, "", "JSON file for the figures")
-    png: str = flag("Runtime", TEXT, "", "PNG file for images a second by workers")
+    validate: tuple[str, ...] = flag("Data", NAMES, (), "exchange_benchmark's files to predict")
     bandwidth_png: str = flag("Runtime", TEXT, "", "PNG file for the speed-up by bandwidth")
 
 
-def main(values: FlagValues) -> None:
+def main(options: _Options) -> None:
     """Predicts, or compares predictions with measurements."""
-    options = table.read(_Options, values)
     if options.validate:
         _validate(options)
     else:
@@ -74,49 +62,55 @@ def main(values: FlagValues) -> None:
 def _predict(options: _Options) -> None:
     try:
         cluster = clusters.read(options.cluster)
+        values = {net: _count_values(net) for net in _nets(options, cluster)}
+        loads = {net: _load(cluster, net, count) for net, count in values.items()}
+    except table.RefusedError:
+        raise
     except ValueError as error:
         raise table.refuse("cluster", options.cluster, str(error)) from None
-    route = Route(options.topology, options.servers)
-    nets = {net: _count_values(net) for net in _nets(options, cluster)}
-    loads = {net: _load(options, cluster, net, values) for net, values in nets.items()}
-    throughput = {
-        net: _throughput(options, cluster, route, values, loads[net])
-        for net, values in nets.items()
-    }
-    speed_ups = {
-        net: _by_bandwidth(values, loads[net], cluster, options.max_workers, route)
-        for net, values in nets.items()
-    }
-    published = {
-        net: _compare(nets[net], load, cluster, options.topology, route)
-        for net, load in loads.items()
-        if load.speed_up
-    }
-    _show(throughput, loads, published)
-    for net, found in speed_ups.items():
-        pays = figures.where_it_pays(_BANDWIDTHS, found)
-        print(f"- {net}, {options.max_workers} workers: ternary gradients save 5 % or more {pays}")
+    route, most = Route(options.topology, options.servers), options.max_workers
+    workers = sorted({*(1 << i for i in range(most.bit_length())), most})
+    by_gbit = [dataclasses.replace(cluster, gbit_per_s=gbit) for gbit in _BANDWIDTHS]
+    throughput, speed_ups, published = {}, {}, {}
+    for net, load in loads.items():
+        seconds = functools.partial(step_seconds, values[net], load, cluster)
+        gain = functools.partial(speed_up, values[net], load)
+        throughput[net] = {
+            exchange: {n: n * load.batch / seconds(n, exchange, route) for n in workers}
+            for exchange in EXCHANGES
+        }
+        speed_ups[net] = [gain(each, most, route) for each in by_gbit]
+        if load.speed_up:
+            ways = {"paper": Route("paper"), options.topology: route}
+            published[net] = {
+                n: {"published": ratio} | {way: gain(cluster, n, ways[way]) for way in ways}
+                for n, ratio in load.speed_up.items()
+            }
+        rate = f"{load.images_per_s:,.0f} images/s, {load.batch} in a step"
+        print(f"- {net}: a device computes {rate}")
+        pays = f"ternary gradients save 5 % or more {_where_it_pays(speed_ups[net])}"
+        print(f"- {net}, {most} workers: {pays}")
+    _print(throughput, published)
     if options.json:
         by_bandwidth = {"Gbit/s": _BANDWIDTHS, **speed_ups}
         found = {"images/s": throughput, "speed-up": by_bandwidth, "published": published}
         given = {"cluster": options.cluster, "topology": options.topology}
-        report.write_json(options.json, {"given": given, "values": nets, **found})
+        report.write_json(options.json, {"given": given, "values": values, **found})
     if options.png:
-        figures.draw_throughput(throughput, options.png)
+        _draw_throughput(throughput, options.png)
     if options.bandwidth_png:
-        figures.draw_speed_up(_BANDWIDTHS, speed_ups, options.max_workers, options.bandwidth_png)
+        _draw_speed_up(options, speed_ups)
 
 
 def _nets(options: _Options, cluster: Cluster) -> Sequence[str]:
     if not cluster.nets:
-        raise table.refuse("cluster", options.cluster, "names no nets")
+        raise ValueError("names no nets")
     for net in options.nets:
         if net not in cluster.nets:
             raise table.refuse("nets", net, f"must be of {', '.join(cluster.nets)}")
     for net in cluster.nets:
         if net not in catalog.NETS:
-            known = ", ".join(catalog.NETS)
-            raise table.refuse("cluster", options.cluster, f"names {net!r}; nets are {known}")
+            raise ValueError(f"names {net!r}; nets are {', '.join(catalog.NETS)}")
     return options.nets or list(cluster.nets)
 
 
@@ -126,76 +120,63 @@ def _count_values(net: str) -> int:
     return sum(math.prod(v.shape) for v in model.trainable_variables)
 
 
-def _load(options: _Options, cluster: Cluster, net: str, values: int) -> Load:
+def _load(cluster: Cluster, net: str, values: int) -> Load:
     try:
         return with_compute(values, cluster.nets[net], cluster)
     except ValueError as error:
-        raise table.refuse("cluster", options.cluster, f"{net}: {error}") from None
+        raise ValueError(f"{net}: {error}") from None
 
 
-def _workers(options: _Options) -> list[int]:
-    """Returns the powers of two up to the most workers, and these."""
-    powers = [1 << i for i in range(options.max_workers.bit_length())]
-    return sorted({*powers, options.max_workers})
-
-
-def _throughput(
-    options: _Options, cluster: Cluster, route: Route, values: int, load: Load
-) -> dict[str, dict[int, float]]:
-    """Returns images a second by exchange and number of workers."""
-    seconds = functools.partial(step_seconds, values, load, cluster)
-    return {
-        exchange: {n: n * load.batch / seconds(n, exchange, route) for n in _workers(options)}
-        for exchange in EXCHANGES
-    }
-
-
-def _compare(
-    values: int, load: Load, cluster: Cluster, topology: str, route: Route
-) -> dict[int, dict[str, float]]:
-    """Returns the published speed-ups by workers, beside the model's with the same computing."""
-    ours = lambda workers, way: speed_up(values, load, cluster, workers, way)
-    return {
-        n: {"published": ratio, "paper": ours(n, Route("paper")), topology: ours(n, route)}
-        for n, ratio in load.speed_up.items()
-    }
-
-
-def _by_bandwidth(
-    values: int, load: Load, cluster: Cluster, workers: int, route: Route
-) -> list[float]:
-    """Returns the speed-up at each of _BANDWIDTHS."""
-    at = lambda gbit: dataclasses.replace(cluster, gbit_per_s=gbit)
-    return [speed_up(values, load, at(gbit), workers, route) for gbit in _BANDWIDTHS]
-
-
-def _show(throughput: dict, loads: dict[str, Load], published: dict) -> None:
+def _print(throughput: dict, published: dict) -> None:
     """Prints tables of images a second, and of published speed-ups beside the model's."""
-    shown = _table("net", "workers", *(f"{e}, images/s" for e in EXCHANGES), "ternary to float32")
+    rows = []
     for net, lines in throughput.items():
         for workers, ternary in lines["ternary"].items():
-            rates = [f"{lines[exchange][workers]:,.0f}" for exchange in EXCHANGES]
-            shown.add_row(net, str(workers), *rates, f"{ternary / lines['float32'][workers]:.2f}")
-    console = rich.console.Console(width=120)
-    console.print(shown)
-    for net, load in loads.items():
-        print(
-            f"- {net}: a device computes {load.images_per_s:,.0f} images/s, {load.batch} in a step"
+            rates = {f"{each}, images/s": f"{lines[each][workers]:,.0f}" for each in EXCHANGES}
+            ratio = {"ternary to float32": f"{ternary / lines['float32'][workers]:.2f}"}
+            rows.append({"net": net, "workers": workers} | rates | ratio)
+    report.print_table(rows)
+    compared = [
+        {"net": net, "workers": n} | {way: f"{ratio:.2f}" for way, ratio in ratios.items()}
+        for net, by_workers in published.items()
+        for n, ratios in by_workers.items()
+    ]
+    if compared:
+        report.print_table(compared)
+
+
+def _where_it_pays(speed_ups: Sequence[float]) -> str:
+    """Says up to which of _BANDWIDTHS, in Gbit/s, compression pays."""
+    pays = [b for b, ratio in zip(_BANDWIDTHS, speed_ups, strict=True) if ratio >= _PAYS]
+    if not pays:
+        return f"at no bandwidth from {min(_BANDWIDTHS):.3g} Gbit/s on"
+    limit = " and beyond" if max(pays) == max(_BANDWIDTHS) else ""
+    return f"up to {max(pays):.3g} Gbit/s{limit}"
+
+
+def _draw_throughput(found: dict[str, dict[str, dict[int, float]]], path: str) -> None:
+    with report.picture(path, len(found), 4.2, 3.6) as panels:
+        for axes, (net, lines) in zip(panels, found.items(), strict=False):
+            for exchange, points in lines.items():
+                axes.plot(list(points), list(points.values()), marker=".", label=exchange)
+            axes.set(title=net, xlabel="workers", ylabel="images/s", xscale="log", yscale="log")
+            axes.legend()
+
+
+def _draw_speed_up(options: _Options, found: dict[str, list[float]]) -> None:
+    with report.picture(options.bandwidth_png) as (axes,):
+        for net, speed_ups in found.items():
+            axes.plot(_BANDWIDTHS, speed_ups, label=net)
+        axes.axhline(_PAYS, color="gray", linestyle=":")
+        axes.set(
+            title=f"{options.max_workers} workers",
+            xlabel="Gbit/s of a machine",
+            ylabel="ternary to float32, images/s",
+            xscale="log",
+            yscale="log",
         )
-    if published:
-        columns = list(next(iter(next(iter(published.values())).values())))
-        compared = _table("net", "workers", *columns)
-        for net, by_workers in published.items():
-            for workers, ratios in by_workers.items():
-                compared.add_row(net, str(workers), *(f"{r:.2f}" for r in ratios.values()))
-        console.print(compared)
-
-
-def _table(*columns: str) -> rich.table.Table:
-    shown = rich.table.Table(columns[0], box=rich.box.MARKDOWN)
-    for column in columns[1:]:
-        shown.add_column(column, justify="right")
-    return shown
+        axes.set_yticks([1, 2, 4, 8, 16], ["1", "2", "4", "8", "16"])
+        axes.legend()
 
 
 def _validate(options: _Options) -> None:
@@ -204,13 +185,18 @@ def _validate(options: _Options) -> None:
     except ValueError as error:
         raise table.refuse("validate", ",".join(options.validate), str(error)) from None
     share = validation.visible_share(cells)
-    shown = _table("exchange", "network", "work", "predicted, ms", "measured, ms", "error")
-    for cell in cells:
-        times = (cell.wire_ms, cell.work_ms, cell.predicted_ms(share), cell.measured_ms)
-        mark = ", fitted" if cell.fitted else ""
-        error = f"{cell.error(share):+.0%}{mark}"
-        shown.add_row(cell.name, *(f"{time:,.1f}" for time in times), error)
-    rich.console.Console(width=120).print(shown)
+    rows = [
+        {
+            "exchange": cell.name,
+            "network": f"{cell.wire_ms:,.1f}",
+            "work": f"{cell.work_ms:,.1f}",
+            "predicted, ms": f"{cell.predicted_ms(share):,.1f}",
+            "measured, ms": f"{cell.measured_ms:,.1f}",
+            "error": f"{cell.error(share):+.0%}{', fitted' if cell.fitted else ''}",
+        }
+        for cell in cells
+    ]
+    report.print_table(rows)
     tested = [abs(cell.error(share)) for cell in cells if not cell.fitted]
     found = {
         "share of the work that the network does not hide": share,
@@ -225,4 +211,4 @@ def _validate(options: _Options) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main, functools.partial(table.define, _Options))
+    report.run(main, _Options)

@@ -1,15 +1,20 @@
-"""Figures as tables, pictures and JSON, with the conditions of the measurement."""
+"""What the programs share: their flags, and figures as tables, pictures and JSON."""
 
+import contextlib
 import dataclasses
 import datetime
+import functools
 import json
 import os
 import platform
 import re
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
+import matplotlib.axes
 import matplotlib.figure
 import numpy as np
 import rich.box
@@ -17,83 +22,168 @@ import rich.console
 import rich.table
 import tensorflow as tf
 
-from benchmarks.timing import Comparison, Options
+from inception import app
 from inception.flags import table
+from inception.flags.table import NAMES, TEXT, Kind, flag
 from inception.results import pictures
 from slim.datasets import files
 
+_PANELS_IN_A_ROW = 4
 
-def print_comparison(comparison: Comparison) -> None:
-    """Prints median and quartiles of each side, then the ratios, as Markdown."""
-    table = rich.table.Table("side", title=comparison.title, box=rich.box.MARKDOWN)
-    for heading in ("ms/step", "quartiles", "CPU ms/step"):
-        table.add_column(heading, justify="right")
-    times = comparison.times
-    for side, values in times.wall.items():
-        low, median, high = _quartiles(values)
-        cpu = np.median(times.cpu[side])
-        table.add_row(side, f"{median:.1f}", f"{low:.1f} to {high:.1f}", f"{cpu:.1f}")
-    console = rich.console.Console(width=100)
-    console.print(table)
-    for name, value in comparison.ratios.items():
-        console.print(f"- {name}: {value:.3f}")
+_Options = TypeVar("_Options", bound=table.Checked)
 
 
-def finish(comparisons: Sequence[Comparison], options: Options) -> None:
-    """Prints the conditions and writes the files that the options name."""
-    threads = f"intra-op {options.num_intra_threads}, inter-op {options.num_inter_threads}"
-    circumstances = environment() | {
-        "threads": f"{threads} (0 = TensorFlow's choice)",
-        "deterministic": options.deterministic,
-    }
-    found = [dataclasses.asdict(comparison) for comparison in comparisons]
-    conclude(circumstances, {"comparisons": found}, options.json)
-    if options.png:
-        draw(comparisons, options.png)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(table.Checked):
+    """The flag of each program."""
+
+    json: str = flag("Runtime", TEXT, "", "JSON file for the figures")
 
 
-def draw(comparisons: Sequence[Comparison], path: str) -> None:
-    """Draws the medians as bars, with whiskers from quartile to quartile, into a PNG file."""
-    figure = matplotlib.figure.Figure(figsize=(5 * len(comparisons), 3), layout="constrained")
-    for axes, comparison in zip(
-        figure.subplots(1, len(comparisons), squeeze=False)[0], comparisons, strict=True
-    ):
-        times = comparison.times.wall
-        low, median, high = np.transpose([_quartiles(values) for values in times.values()])
-        bars = axes.barh(list(times), median, xerr=[median - low, high - median])
-        axes.bar_label(bars, fmt="%.0f", label_type="center", color="white")
-        axes.invert_yaxis()
-        axes.set(title=comparison.title, xlabel="ms per step")
-    pictures.save(figure, path)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PictureOptions(Options):
+    """The flags of a program that draws its figures."""
+
+    png: str = flag("Runtime", TEXT, "", "PNG file for a picture of the figures")
 
 
-def new_folders(output_dir: str, names: Iterable[str]) -> dict[str, str]:
-    """Returns the path of each run's folder.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MnistOptions(PictureOptions):
+    """The flags of a program that trains on MNIST."""
 
-    Raises:
-      ValueError: a folder already exists; the message names the flag --output_dir.
+    data_dir: str = flag("Data", TEXT, "/tmp/mydata", "folder of MNIST's record files")
+    output_dir: str = flag("Training", TEXT, "results", "folder for the runs; they must be new")
+
+    def new_folders(self, names: Iterable[str]) -> dict[str, str]:
+        """Returns the path of each run's folder.
+
+        Raises:
+          ValueError: a folder already exists; the message names the flag --output_dir.
+        """
+        folders = {name: os.path.join(self.output_dir, name) for name in names}
+        for folder in folders.values():
+            if os.path.exists(folder):
+                raise table.refuse("output_dir", self.output_dir, f"{folder} already exists")
+        return folders
+
+
+def some(
+    group: str, choices: Sequence[str], help: str, default: Sequence[str] | None = None
+) -> Any:
+    """Returns a flag of names, each of which is one of the choices; by default all."""
+    allowed = f"of {', '.join(choices)}"
+    kind = Kind(NAMES.read, allowed, lambda names: set(names) <= set(choices))
+    return flag(group, kind, tuple(choices if default is None else default), f"{help}, {allowed}")
+
+
+def counts(high: int | None = None, low: int = 1) -> Kind:
+    """Integers >= `low`, and <= `high` if that is set, separated by commas."""
+    limits = f">= {low}" if high is None else f"from {low} to {high}"
+    good = lambda n: n >= low and (high is None or n <= high)
+    return Kind(
+        lambda text: tuple(map(int, text.split(","))),
+        f"integers {limits}, separated by commas",
+        lambda numbers: bool(numbers) and all(map(good, numbers)),
+    )
+
+
+def run(main: Callable[[_Options], None], kind: type[_Options]) -> None:
+    """Runs a program whose flags are the fields of a dataclass."""
+    app.run(
+        lambda values: main(table.read(kind, values)),
+        functools.partial(table.define, kind),
+        description=main.__globals__["__doc__"],
+    )
+
+
+def module(name: str) -> list[str]:
+    """Returns the command that runs a module with one thread within an operation."""
+    return [sys.executable, "-m", name, "--num_intra_threads=1", "--num_inter_threads=2"]
+
+
+def shared_flags(options: table.Checked, kind: type) -> list[str]:
+    """Returns the flags of a dataclass with the values that `options` has of the same name."""
+    values = {name: getattr(options, name) for name in table.table(kind)}
+    text = lambda value: ",".join(map(str, value)) if isinstance(value, tuple) else value
+    return [f"--{name}={text(value)}" for name, value in values.items()]
+
+
+def print_table(rows: Sequence[Mapping[str, object]], title: str = "", texts: int = 1) -> None:
+    """Prints a table as Markdown.
+
+    Args:
+      rows: the cells by the names of their columns; a row may lack some.
+      title: of the table.
+      texts: number of columns, the first ones, that hold no numbers.
     """
-    folders = {name: os.path.join(output_dir, name) for name in names}
-    for folder in folders.values():
-        if os.path.exists(folder):
-            raise table.refuse("output_dir", output_dir, f"{folder} already exists")
-    return folders
-
-
-def conclude(circumstances: Mapping, found: Mapping, path: str) -> None:
-    """Prints the conditions and, if `path` is set, writes them and the figures to a file."""
-    print_lines(circumstances)
-    if path:
-        write_json(path, {"environment": circumstances, **found})
+    shown = rich.table.Table(title=title or None, box=rich.box.MARKDOWN)
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    for i, column in enumerate(columns):
+        shown.add_column(column, justify="left" if i < texts else "right")
+    for row in rows:
+        shown.add_row(*(str(row.get(column, "")) for column in columns))
+    rich.console.Console(width=220).print(shown)
 
 
 def print_lines(figures: Mapping) -> None:
     """Prints each figure as a line of Markdown."""
     for name, value in figures.items():
-        print(f"- {name}: {value}")
+        print(f"- {name}: {value:.3f}" if isinstance(value, float) else f"- {name}: {value}")
 
 
-def environment() -> dict[str, str | float]:
+def quartiles(values: Sequence[float]) -> np.ndarray:
+    """Returns the first quartile, the median and the third one."""
+    return np.percentile(values, [25, 50, 75])
+
+
+def summary(name: str, values: Sequence[float]) -> dict[str, str]:
+    """Returns the cells of a table with the median and the quartiles."""
+    low, median, high = quartiles(values)
+    return {name: f"{median:.1f}", "quartiles": f"{low:.1f} to {high:.1f}"}
+
+
+@contextlib.contextmanager
+def picture(
+    path: str, panels: int = 1, width: float = 6.0, height: float = 4.0
+) -> Iterator[list[matplotlib.axes.Axes]]:
+    """Yields the axes of some panels of this size, and then saves them as a PNG file."""
+    columns = min(panels, _PANELS_IN_A_ROW)
+    rows = -(-panels // columns)
+    figure = matplotlib.figure.Figure((width * columns, height * rows), layout="constrained")
+    yield list(figure.subplots(rows, columns, squeeze=False).flat)
+    pictures.save(figure, path)
+
+
+def draw_bars(path: str, panels: Mapping[str, Mapping[str, Sequence[float]]], xlabel: str) -> None:
+    """Draws the medians of each panel's samples, with whiskers from quartile to quartile.
+
+    Args:
+      path: a PNG file; not set = draws nothing.
+      panels: by title: samples by the names of the bars.
+      xlabel: what the samples are.
+    """
+    if not path:
+        return
+    height = 1.0 + 0.25 * max(map(len, panels.values()))
+    with picture(path, len(panels), height=height) as every:
+        for axes, (title, samples) in zip(every, panels.items(), strict=False):
+            low, median, high = np.transpose([quartiles(each) for each in samples.values()])
+            bars = axes.barh(list(samples), median, xerr=[median - low, high - median])
+            axes.bar_label(bars, fmt="%.3g", padding=2)
+            axes.invert_yaxis()
+            axes.margins(x=0.2)
+            axes.set(title=title, xlabel=xlabel)
+
+
+def conclude(options: Options, figures: Mapping, **circumstances: object) -> None:
+    """Prints the circumstances; writes them and the figures to a file if the flag is set."""
+    told = environment() | circumstances
+    print_lines(told)
+    if options.json:
+        write_json(options.json, {"environment": told, **figures})
+
+
+def environment() -> dict[str, object]:
     """Returns date, commit, processor, TensorFlow's version, and the load of the last minute."""
     return {
         "date": datetime.date.today().isoformat(),
@@ -108,10 +198,6 @@ def write_json(path: str, content: Mapping) -> None:
     """Writes `content`; replaces an existing file only when the new one is complete."""
     with files.replacing_text(path) as file:
         json.dump(content, file, indent=1)
-
-
-def _quartiles(values: Sequence[float]) -> np.ndarray:
-    return np.percentile(values, [25, 50, 75])
 
 
 def _commit() -> str:

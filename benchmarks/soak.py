@@ -11,9 +11,9 @@ python -m benchmarks.soak --data_dir=DIR --output_dir=DIR --certs_dir=CERTS --js
     --png=figure.png
 """
 
+import collections
 import contextlib
 import dataclasses
-import functools
 import math
 import os
 import random
@@ -27,18 +27,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
-import matplotlib.figure
 import numpy as np
 import tensorflow as tf
-from absl.flags import FlagValues
 
 from benchmarks import report, soak_worker
-from benchmarks.processes import cluster_members, resident_mb
-from inception import app
 from inception.flags import table
-from inception.flags.table import NAMES, TEXT, at_least, flag, number
-from inception.results import pictures
+from inception.flags.table import TEXT, at_least, flag, number
 from inception.training.evaluate import measure_checkpoints
 from terngrad.training import checkpoints
 
@@ -55,7 +51,9 @@ _LONGEST_FREEZE = 0.6  # of --worker_timeout_secs: a worker that is away for lon
 _FLOOD_CONNECTIONS = 1000
 _FLOOD_SECS = 20.0
 _STRANGER = "127.0.0.2"  # no member's host
+_NOTHING = "nothing: it was away"
 _COLOURS = {"kill": "red", "freeze": "blue", "cut": "orange", "flood": "green"}
+_KEPT = re.compile("variables|averages|slots")  # what is compared
 _STEP = re.compile(r"\[(\d+)\] Worker \d+: .*: step (\d+),")
 _VIEW = re.compile(
     r"\[ps \d+\] Workers? .* train from step (\d+) on(?:.* gives its state to workers? (.*))?"
@@ -63,41 +61,21 @@ _VIEW = re.compile(
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Options(table.Checked):
-    data_dir: str = flag("Data", TEXT, "/tmp/mydata", "folder of MNIST's record files")
-    output_dir: str = flag("Training", TEXT, "results", "folder for the runs; they must be new")
+class _Options(report.MnistOptions):
     ps: int = flag("Distributed", at_least(1), 2, "number of parameter servers", "servers")
-    workers: int = flag(
-        "Distributed", at_least(2), 3, "number of workers; the last is never killed", "workers"
-    )
+    workers: int = flag("Distributed", at_least(2), 3, "workers; the last is never killed")
     worker_timeout_secs: float = flag(
         "Distributed", number(above=True), 60.0, "the workers' flag of this name", "seconds"
     )
-    certs_dir: str = flag(
-        "Distributed", TEXT, "", "folder that make_certs.sh made for 127.0.0.1; empty: no TLS"
-    )
+    certs_dir: str = flag("Distributed", TEXT, "", "what make_certs.sh made; not set = no TLS")
     batch_size: int = flag("Training", at_least(1), 32, "images per worker and step", "images")
-    pause_ms: float = flag(
-        "Training", number(), 0.0, "mean pause of each worker before each batch", "milliseconds"
-    )
-    minutes: float = flag(
-        "Runtime", number(above=True), 30.0, "length of the disturbed run", "minutes"
-    )
-    every_secs: float = flag(
-        "Runtime", number(above=True), 60.0, "mean time between two faults", "seconds"
-    )
-    faults: tuple[str, ...] = flag(
-        "Runtime", NAMES, tuple(_COLOURS), "kinds of faults; cut needs root and the program ss"
+    pause_ms: float = flag("Training", number(), 0.0, "a worker's mean pause before each batch")
+    minutes: float = flag("Runtime", number(above=True), 30.0, "length of the disturbed run")
+    every_secs: float = flag("Runtime", number(above=True), 60.0, "mean time between two faults")
+    faults: tuple[str, ...] = report.some(
+        "Runtime", tuple(_COLOURS), "kinds of faults (cut needs root and the program ss)"
     )
     seed: int = flag("Runtime", at_least(0), 1, "determines the faults and their moments")
-    json: str = flag("Runtime", TEXT, "", "JSON file for the figures")
-    png: str = flag("Runtime", TEXT, "", "PNG file for a picture of the figures")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for kind in self.faults:
-            if kind not in _COLOURS:
-                raise table.refuse("faults", kind, f"allowed are {', '.join(_COLOURS)}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,45 +113,47 @@ class _Watch:
     lines: list[str] = dataclasses.field(default_factory=list)
     processor_secs: float = 0.0
 
+    def hits(self, kind: str) -> list[tuple[float, str]]:
+        """Returns the moment and the process of each fault of a kind that hit one."""
+        return [
+            (at, who) for each, at, who, what in self.faults if each == kind and what != _NOTHING
+        ]
 
-def main(values: FlagValues) -> None:
+
+def main(options: _Options) -> None:
     """Disturbs a training, compares it with a calm one, and reports."""
-    options = table.read(_Options, values)
     if "cut" in options.faults and (os.geteuid() or not shutil.which("ss")):
         raise table.refuse("faults", "cut", "needs root and the program ss")
-    disturbed, calm = report.new_folders(options.output_dir, ("disturbed", "calm")).values()
+    disturbed, calm = options.new_folders(("disturbed", "calm")).values()
     watch = _disturb(options, disturbed)
     if not (last := checkpoints.latest_checkpoint(disturbed)):
         raise ValueError(f"{disturbed}: the training wrote no checkpoint; see its lines above.")
     steps = checkpoints.step_of(last)
     print(f"{len(watch.faults)} faults, {steps} steps; now the same undisturbed", flush=True)
-    _write(options, watch, _observed(options, watch) | {"steps": steps})
-    calm_program = [*_launch(options, 0), "inception.mnist_distributed_train"]
-    subprocess.run([*calm_program, *_flags(options, calm, steps)], check=True)
-    figures = _observed(options, watch) | _compared(options, steps, (disturbed, calm))
-    report.print_lines(_write(options, watch, figures) | figures)
+    _write(options, watch, {"steps": steps})
+    program = "inception.mnist_distributed_train"
+    subprocess.run(_command(options, program, calm, steps, restarts=0), check=True)
+    compared = _compared(options, steps, (disturbed, calm))
+    report.print_lines(_write(options, watch, compared))
 
 
-def _write(options: _Options, watch: _Watch, figures: dict[str, object]) -> dict[str, object]:
-    """Writes what is known so far: a run that is cut off leaves its figures."""
-    circumstances = report.environment()
+def _write(options: _Options, watch: _Watch, others: dict[str, object]) -> dict[str, object]:
+    """Writes what is known so far, since a run may be cut off; returns it."""
+    circumstances, figures = report.environment(), _observed(options, watch) | others
     if options.json:
         found = {"figures": figures, "faults": watch.faults, "memory_mb": watch.memory}
         report.write_json(options.json, {"environment": circumstances} | found)
     if options.png:
         _draw(watch, options.png)
-    return circumstances
+    return circumstances | figures
 
 
-def _launch(options: _Options, restarts: int) -> list[str]:
-    command = [sys.executable, "-u", "-m", "inception.launch", f"--max_restarts={restarts}"]
-    return [*command, f"--ps={options.ps}", str(options.workers)]
-
-
-def _flags(options: _Options, folder: str, steps: int) -> list[str]:
+def _command(options: _Options, program: str, folder: str, steps: int, restarts: int) -> list[str]:
     certs = options.certs_dir
     names = {"ca": "ca.crt", "cert": "127.0.0.1.crt", "key": "127.0.0.1.key"} if certs else {}
     return [
+        *(sys.executable, "-u", "-m", "inception.launch", f"--max_restarts={restarts}"),
+        *(f"--ps={options.ps}", str(options.workers), program),
         "--net=lenet",
         f"--data_dir={options.data_dir}",
         f"--train_dir={folder}",
@@ -192,9 +172,8 @@ def _flags(options: _Options, folder: str, steps: int) -> list[str]:
 def _disturb(options: _Options, folder: str) -> _Watch:
     """Runs the training for `minutes` with faults."""
     watch = _Watch()
-    program = [*_launch(options, _RESTARTS), "benchmarks.soak_worker"]
     launcher = subprocess.Popen(
-        [*program, *_flags(options, folder, _ENDLESS)],
+        _command(options, "benchmarks.soak_worker", folder, _ENDLESS, _RESTARTS),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -256,21 +235,19 @@ def _fault_by_fault(
     """Disturbs the training by plan, until all have trained on after the last fault."""
     _wait_for_steps(options, watch, launcher)
     start = time.monotonic()
-    elapsed = lambda: time.monotonic() - start
     end = _MINUTE * options.minutes
     faults, running = _plan(options), []
     every = {"sample": max(_LOOK_SECS, end / _SAMPLES), "write": _WRITE_SECS}
     due = dict.fromkeys(every, 0.0)
-    while (now := elapsed()) < end or any(each.is_alive() for each in running):
+    while (now := time.monotonic() - start) < end or any(each.is_alive() for each in running):
         _check_runs(launcher)
-        members = cluster_members(folder)
-        if now >= due["sample"]:
-            due["sample"] = now + every["sample"]
-            sizes = {name: resident_mb(process) for name, process in members.items()}
-            watch.memory += [(round(now, 1), name, size) for name, size in sizes.items() if size]
-        if now >= due["write"]:
-            due["write"] = now + every["write"]
-            _write(options, watch, _observed(options, watch))
+        now_due = {what for what, moment in due.items() if now >= moment}
+        due |= {what: now + every[what] for what in now_due}
+        if "sample" in now_due:
+            sizes = {who: _resident_mb(process) for who, process in _members(folder).items()}
+            watch.memory += [(round(now, 1), who, size) for who, size in sizes.items() if size]
+        if "write" in now_due:
+            _write(options, watch, {})
         while faults and faults[0].at <= now:
             each = threading.Thread(target=_do, args=(faults.pop(0), folder, watch, now))
             each.start()
@@ -303,73 +280,61 @@ def _wait_for_steps(options: _Options, watch: _Watch, launcher: subprocess.Popen
 
 def _do(fault: _Fault, folder: str, watch: _Watch, at: float) -> None:
     """Makes a fault happen, and notes it."""
-    done = _ACTIONS[fault.kind](fault, folder, watch)
+    process = _members(folder).get(fault.victim)
+    done = _ACTIONS[fault.kind](fault, process, folder, watch) if process else _NOTHING
     where = f"{fault.victim} to ps {fault.ps}" if fault.kind == "cut" else fault.victim
     watch.faults.append((fault.kind, round(at, 1), where, done))
     print(f"{time.strftime('%T')} --- {fault.kind} {where}: {done}", flush=True)
 
 
-_NOTHING = "nothing: it was away"
-
-
-def _kill(fault: _Fault, folder: str, watch: _Watch) -> str:
-    process = cluster_members(folder).get(fault.victim)
-    if not process:
-        return _NOTHING
+def _kill(fault: _Fault, process: int, folder: str, watch: _Watch) -> str:
     os.kill(process, signal.SIGKILL)
     return "killed"
 
 
-def _freeze(fault: _Fault, folder: str, watch: _Watch) -> str:
-    process = cluster_members(folder).get(fault.victim)
-    if not process:
-        return _NOTHING
+def _freeze(fault: _Fault, process: int, folder: str, watch: _Watch) -> str:
     os.kill(process, signal.SIGSTOP)
     time.sleep(fault.secs)
-    if cluster_members(folder).get(fault.victim) != process:
+    if _members(folder).get(fault.victim) != process:
         return "killed meanwhile"
     os.kill(process, signal.SIGCONT)
     return f"{fault.secs:.1f} s"
 
 
-def _cut(fault: _Fault, folder: str, watch: _Watch) -> str:
+def _cut(fault: _Fault, process: int, folder: str, watch: _Watch) -> str:
     """Resets the connections of a worker with a ps."""
-    process = cluster_members(folder).get(fault.victim)
+    run = lambda *command: subprocess.run(command, capture_output=True, text=True, check=True)
     to_ps = ["state", "established", "dport", "=", f":{_port(fault.ps, watch)}"]
-    lines = _run(["ss", "-Htnp", *to_ps]).splitlines()
+    lines = run("ss", "-Htnp", *to_ps).stdout.splitlines()
     own = [line.split()[2] for line in lines if f"pid={process}," in line]
     for address in own:
-        _run(["ss", "-HtnK", *to_ps, "and", "sport", "=", f":{address.rpartition(':')[2]}"])
+        run("ss", "-HtnK", *to_ps, "and", "sport", "=", f":{address.rpartition(':')[2]}")
     return f"{len(own)} connections" if own else _NOTHING
 
 
-def _flood(fault: _Fault, folder: str, watch: _Watch) -> str:
+def _flood(fault: _Fault, process: int, folder: str, watch: _Watch) -> str:
     """Opens idle connections from another host, as fast as possible, and holds them for a time."""
     with contextlib.ExitStack() as stack:
         opened, end = 0, time.monotonic() + fault.secs
         for _ in range(_FLOOD_CONNECTIONS):
+            if time.monotonic() > end:
+                break
             each = stack.enter_context(socket.socket())
             each.settimeout(_LOOK_SECS)
             each.bind((_STRANGER, 0))
             with contextlib.suppress(OSError):  # refused, or the ps is away
                 each.connect(("127.0.0.1", _port(fault.ps, watch)))
                 opened += 1
-            if time.monotonic() > end:
-                break
         time.sleep(max(0.0, end - time.monotonic()))
     return f"{opened} connections, {fault.secs:.1f} s" if opened else _NOTHING
 
 
-_ACTIONS: dict[str, Callable[[_Fault, str, _Watch], str]] = {
+_ACTIONS: dict[str, Callable[[_Fault, int, str, _Watch], str]] = {
     "kill": _kill,
     "freeze": _freeze,
     "cut": _cut,
     "flood": _flood,
 }
-
-
-def _run(command: Sequence[str]) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def _port(ps: int, watch: _Watch) -> int:
@@ -378,19 +343,37 @@ def _port(ps: int, watch: _Watch) -> int:
     return int(re.findall(r":(\d+)'", line)[ps])
 
 
+def _members(train_dir: str) -> dict[str, int]:
+    """Returns the ids of a training's processes by name: "0", "1", "ps 0"."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            pairs = (word[2:].partition("=") for word in words if word.startswith("--"))
+            flags = {name: value for name, _, value in pairs}
+            if flags.get("train_dir") == train_dir and "task_id" in flags:
+                job = "ps " if flags.get("job_name") == "ps" else ""
+                found[f"{job}{flags['task_id']}"] = int(process.name)
+    return found
+
+
+def _resident_mb(process: int) -> float | None:
+    """Returns the resident memory of a process in megabytes; None if it has ended."""
+    with contextlib.suppress(OSError):
+        found = re.search(r"VmRSS:\s*(\d+)", Path("/proc", str(process), "status").read_text())
+        return int(found[1]) / 1024 if found else None
+    return None
+
+
 def _observed(options: _Options, watch: _Watch) -> dict[str, object]:
     """Returns the figures of the disturbed run."""
-    done = [(kind, who) for kind, _, who, what in watch.faults if what != _NOTHING]
-    kinds = {kind: [who for other, who in done if other == kind] for kind in options.faults}
+    hits = {kind: [who for _, who in watch.hits(kind)] for kind in options.faults}
     wall = _MINUTE * options.minutes * (os.cpu_count() or 1)
     names = sorted({who for _, who, _ in watch.memory})
     return {
         "minutes": options.minutes,
-        "faults": {kind: len(found) for kind, found in kinds.items()},
-        "victims": {
-            kind: {who: found.count(who) for who in sorted(set(found))}
-            for kind, found in kinds.items()
-        },
+        "faults": {kind: len(found) for kind, found in hits.items()},
+        "victims": {kind: dict(collections.Counter(sorted(found))) for kind, found in hits.items()},
         "processor time, of the machine": round(watch.processor_secs / wall, 3),
         **_steps_lost(options, watch.lines),
         "memory by quarter, MB": {name: _quarters(watch, name) for name in names},
@@ -406,8 +389,8 @@ def _steps_lost(options: _Options, lines: Sequence[str]) -> dict[str, object]:
     """
     last = dict.fromkeys((str(i) for i in range(options.workers)), 0)
     lasting = str(options.workers - 1)
-    anew = skipped = views = received = 0
-    largest = None
+    anew = skipped = received = 0
+    losses = []  # of each view
     for line in lines:
         if found := _STEP.match(line):
             worker, step = found[1], int(found[2])
@@ -415,42 +398,15 @@ def _steps_lost(options: _Options, lines: Sequence[str]) -> dict[str, object]:
             skipped += worker == lasting and step > max(last[worker], received) + 1
             last[worker] = max(last[worker], step)
         elif found := _VIEW.match(line):
-            views += 1
             if lasting in re.findall(r"\d+", found[2] or ""):
                 received = int(found[1])
-            loss = max(last.values()) - int(found[1])
-            largest = loss if largest is None else max(largest, loss)
+            losses.append(max(last.values()) - int(found[1]))
     return {
-        "views": views,
-        "largest number of finished steps that a view went back": largest,
+        "views": len(losses),
+        "largest number of finished steps that a view went back": max(losses, default=None),
         "finished steps that a worker made again": anew,
         "steps that the worker that was never killed left out": skipped,
     }
-
-
-def _compared(options: _Options, steps: int, folders: tuple[str, str]) -> dict[str, object]:
-    """Returns how the results of both runs differ."""
-    disturbed, calm = (_weights(folder) for folder in folders)
-    differing = [name for name in calm if not np.array_equal(calm[name], disturbed[name])]
-    last = [checkpoints.latest_checkpoint(folder) for folder in folders]
-    found = measure_checkpoints(last, net="lenet", dataset_name="mnist", data_dir=options.data_dir)
-    precision = {
-        os.path.basename(folder): metrics.precision_at_1
-        for folder, metrics in zip(folders, found, strict=True)
-    }
-    return {
-        "steps": steps,
-        "variables that were compared": len(calm),
-        "variables that differ from the undisturbed run": len(differing),
-        "precision @ 1": precision,
-    }
-
-
-def _weights(folder: str) -> dict[str, np.ndarray]:
-    reader = tf.train.load_checkpoint(checkpoints.latest_checkpoint(folder))
-    kinds = ("variables", "averages", "slots")
-    names = [n for n in reader.get_variable_to_shape_map() if any(kind in n for kind in kinds)]
-    return {name: reader.get_tensor(name) for name in sorted(names)}
 
 
 def _quarters(watch: _Watch, name: str) -> list[float]:
@@ -459,25 +415,38 @@ def _quarters(watch: _Watch, name: str) -> list[float]:
     return [round(float(np.mean(part)), 1) for part in np.array_split(seen, 4) if part.size]
 
 
+def _compared(options: _Options, steps: int, folders: Sequence[str]) -> dict[str, object]:
+    """Returns how the results of both runs differ."""
+    last = [checkpoints.latest_checkpoint(folder) for folder in folders]
+    disturbed, calm = map(_weights, last)
+    differing = [name for name in calm if not np.array_equal(calm[name], disturbed[name])]
+    found = measure_checkpoints(last, net="lenet", dataset_name="mnist", data_dir=options.data_dir)
+    names = map(os.path.basename, folders)
+    return {
+        "steps": steps,
+        "variables that were compared": len(calm),
+        "variables that differ from the undisturbed run": len(differing),
+        "precision @ 1": {n: each.precision_at_1 for n, each in zip(names, found, strict=True)},
+    }
+
+
+def _weights(checkpoint: str) -> dict[str, np.ndarray]:
+    reader = tf.train.load_checkpoint(checkpoint)
+    names = [n for n in reader.get_variable_to_shape_map() if _KEPT.search(n)]
+    return {name: reader.get_tensor(name) for name in names}
+
+
 def _draw(watch: _Watch, path: str) -> None:
-    figure = matplotlib.figure.Figure((9, 4), layout="constrained")
-    axes = figure.subplots()
-    for name in sorted({who for _, who, _ in watch.memory}):
-        points = [(at / _MINUTE, megabytes) for at, who, megabytes in watch.memory if who == name]
-        axes.plot(*zip(*points, strict=True), ".", markersize=2, label=name)
-    for kind, colour in _COLOURS.items():
-        times = [
-            at / _MINUTE
-            for other, at, _, what in watch.faults
-            if other == kind and what != _NOTHING
-        ]
-        if times:
-            axes.vlines(times, 0, 40, color=colour, linewidth=1, label=f"{kind} ({len(times)})")
-    axes.set(xlabel="minutes", ylabel="resident memory, MB", ylim=0)
-    if watch.memory:
-        figure.legend(loc="outside right upper", fontsize="small")
-    pictures.save(figure, path)
+    with report.picture(path, width=9.0) as (axes,):
+        for name in sorted({who for _, who, _ in watch.memory}):
+            points = [(at / _MINUTE, size) for at, who, size in watch.memory if who == name]
+            axes.plot(*zip(*points, strict=True), ".", markersize=2, label=name)
+        for kind, colour in _COLOURS.items():
+            if times := [at / _MINUTE for at, _ in watch.hits(kind)]:
+                axes.vlines(times, 0, 40, color=colour, linewidth=1, label=f"{kind} ({len(times)})")
+        axes.set(xlabel="minutes", ylabel="resident memory, MB", ylim=0)
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize="small")
 
 
 if __name__ == "__main__":
-    app.run(main, functools.partial(table.define, _Options))
+    report.run(main, _Options)

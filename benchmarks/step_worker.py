@@ -14,23 +14,20 @@ import threading
 
 import keras
 import tensorflow as tf
-from absl.flags import FlagValues
 
-from benchmarks import timing
-from benchmarks.choices import some_of
+from benchmarks import report, timing
 from benchmarks.host import HostOptions, counters, joined, write_cells
-from benchmarks.keras_net import build_keras_net
-from inception import app
+from benchmarks.report import some
 from inception.flags import table
 from inception.flags.configs import TrainConfig
 from inception.flags.table import TEXT, at_least, flag, one_of
 from inception.training.batches import training_batches
 from inception.training.problem import resolve
+from slim.nets import nets_factory
 from terngrad.exchange.connection import Connection
 from terngrad.keras import Together, distribute
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS
 from terngrad.library.group import Group
-from terngrad.training import runtime
 
 ONE_BY_ONE = "ternary one by one"
 _GRAD_BITS = {"float32": 32, "float16": 16, "ternary": 1, ONE_BY_ONE: 1}
@@ -46,35 +43,31 @@ _ADAMS_RATE = 1e-3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(HostOptions):
-    """The flags of one host."""
+class StepOptions(table.Checked):
+    """The flags of each host, whatever makes its steps."""
 
-    dataset: str = flag("Data", TEXT, "mnist", "data set of the net")
     net: str = flag("Training", TEXT, "lenet_slim", "net to train")
     batch_size: int = flag("Training", at_least(1), 32, "images per host and step", "images")
-    bucket_elements: int = flag(
-        "Training", at_least(1), DEFAULT_BUCKET_ELEMENTS, "values per bucket"
-    )
-    kinds: tuple[str, ...] = flag("Training", some_of(*KINDS), KINDS, "kinds of gradients")
     optimizer: str = flag("Training", one_of(*OPTIMIZERS), "momentum", "updates the weights")
     steps: int = flag("Runtime", at_least(1), 10, "steps per round", "steps")
     rounds: int = flag("Runtime", at_least(1), 7, "rounds for each kind of gradients")
 
 
-def main(values: FlagValues) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Options(HostOptions, StepOptions):
+    dataset: str = flag("Data", TEXT, "mnist", "data set of the net")
+    bucket_elements: int = flag("Training", at_least(1), DEFAULT_BUCKET_ELEMENTS, "their size")
+    kinds: tuple[str, ...] = some("Training", KINDS, "kinds of gradients")
+
+
+def main(options: _Options) -> None:
     """Measures the kinds of gradients in turns."""
-    options = table.read(Options, values)
-    runtime.configure(
-        intra_threads=options.num_intra_threads,
-        inter_threads=options.num_inter_threads,
-        deterministic=True,
-        log_placement=False,
-    )
+    timing.configure(options, deterministic=True)
     with joined(options) as connection:
         write_cells(_measure(options, connection), options, connection.rank)
 
 
-def _measure(options: Options, connection: Connection) -> list[dict]:
+def _measure(options: _Options, connection: Connection) -> list[dict]:
     """Returns the figures of each kind."""
     sides = _sides(options, connection)
     for side in sides.values():
@@ -93,7 +86,7 @@ def _measure(options: Options, connection: Connection) -> list[dict]:
     return list(cells.values())
 
 
-def _sides(options: Options, connection: Connection) -> dict[str, timing.Side]:
+def _sides(options: _Options, connection: Connection) -> dict[str, timing.Side]:
     config = TrainConfig(
         dataset_name=options.dataset,
         net=options.net,
@@ -166,6 +159,29 @@ class _Turns(keras.callbacks.Callback):
         self._left = (self._left or self._turns.get()) - 1
 
 
+class _DropoutSeed(keras.layers.Layer):
+    """Gives dropout another seed at each step, as the suite does.
+
+    With the same seed at each step gradients are denser, and so are their codes.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._generator = keras.random.SeedGenerator(1)
+
+    def call(self, images: tf.Tensor) -> tf.Tensor:
+        """Returns int32 [2]."""
+        del images  # Keras calls no layer without an input
+        return tf.cast(self._generator.next(), tf.int32)
+
+
+def _keras_net(name: str, num_classes: int) -> keras.Model:
+    """Returns a net of images alone."""
+    net = nets_factory.build_net(name, num_classes=num_classes, dropout_keep_prob=0.5)
+    images, *seed = net.inputs
+    return keras.Model(images, net([images, _DropoutSeed()(images)] if seed else images))
+
+
 def _keras_side(
     config: TrainConfig,
     num_classes: int,
@@ -176,7 +192,7 @@ def _keras_side(
     """Returns steps of one call of `model.fit`."""
     membership = contextlib.nullcontext()
     group = Group(connection.rank, connection.size, connection, membership=membership)
-    model = build_keras_net(config.net, num_classes=num_classes, dropout_keep_prob=0.5)
+    model = _keras_net(config.net, num_classes)
     rate = config.initial_learning_rate
     adam = config.optimizer == "adam"
     optimizer = distribute(
@@ -198,4 +214,4 @@ def _meet(connection: Connection) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main, functools.partial(table.define, Options))
+    report.run(main, _Options)

@@ -10,22 +10,12 @@ python -m benchmarks.time_to_accuracy --data_dir=DIR --output_dir=DIR --json=fig
 import dataclasses
 import functools
 import os
-import sys
 import time
 from collections.abc import Mapping, Sequence
 
-import matplotlib.figure
-import rich.box
-import rich.console
-import rich.table
-from absl.flags import FlagValues
-
 from benchmarks import host_network, report
-from benchmarks.choices import some_of
-from inception import app
-from inception.flags import table
-from inception.flags.table import TEXT, at_least, flag, number, one_of
-from inception.results import pictures
+from benchmarks.report import some
+from inception.flags.table import at_least, flag, number, one_of
 from inception.results.report import read_run
 from inception.training.evaluate import measure_checkpoints
 from terngrad.training import checkpoints
@@ -39,33 +29,23 @@ _TOLD = ("hosts", "rate", "batch_size", "initial_learning_rate", "max_steps", "s
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Options(table.Checked):
-    data_dir: str = flag("Data", TEXT, "/tmp/mydata", "folder of MNIST's record files")
-    output_dir: str = flag("Training", TEXT, "results", "folder for the runs; they must be new")
-    gradients: tuple[str, ...] = flag(
-        "Training",
-        some_of(*GRADIENTS),
-        ("float32", "ternary"),
-        f"kinds of gradients: {', '.join(GRADIENTS)}",
+class _Options(report.MnistOptions):
+    gradients: tuple[str, ...] = some(
+        "Training", tuple(GRADIENTS), "kinds of gradients", ("float32", "ternary")
     )
     hosts: int = flag("Distributed", at_least(2), 4, "number of hosts", "hosts")
     rate: str = flag("Distributed", one_of(*host_network.RATES), "100mbit", "bandwidth")
     batch_size: int = flag("Training", at_least(1), 64, "images per host and step", "images")
-    initial_learning_rate: float = flag(
-        "Training", number(above=True), 0.04, "learning rate of the first step"
-    )
+    initial_learning_rate: float = flag("Training", number(above=True), 0.04, "that of step 1")
     max_steps: int = flag("Training", at_least(10), 1500, "length of each run", "steps")
     save_iter: int = flag("Training", at_least(1), 50, "steps between checkpoints", "steps")
     target: float = flag("Evaluation", number(0, 1), 0.99, "target precision @ 1")
     timeout_secs: float = flag("Runtime", number(), 7200.0, "time-out of a run", "seconds")
-    json: str = flag("Runtime", TEXT, "", "JSON file for the figures")
-    png: str = flag("Runtime", TEXT, "", "PNG file for a picture of the figures")
 
 
-def main(values: FlagValues) -> None:
+def main(options: _Options) -> None:
     """Trains, evaluates and reports."""
-    options = table.read(_Options, values)
-    folders = report.new_folders(options.output_dir, options.gradients)
+    folders = options.new_folders(options.gradients)
     launched = {}
     with host_network.network(options.hosts) as network:
         network.shape(options.rate)
@@ -75,11 +55,8 @@ def main(values: FlagValues) -> None:
             commands = _commands(options, network.addresses, kind, folder)
             network.run_programs(commands, options.timeout_secs)
     found = {kind: _read(options, folders[kind], launched[kind]) for kind in folders}
-    _print_table(found, options)
-    circumstances = report.environment() | {
-        name: value for name, value in dataclasses.asdict(options).items() if name in _TOLD
-    }
-    report.conclude(circumstances, {"runs": found}, options.json)
+    report.print_table([_row(kind, run, options) for kind, run in found.items()])
+    report.conclude(options, {"runs": found}, **{name: getattr(options, name) for name in _TOLD})
     if options.png:
         _draw(found, options)
 
@@ -88,7 +65,7 @@ def _commands(
     options: _Options, addresses: Sequence[str], kind: str, folder: str
 ) -> list[list[str]]:
     common = [
-        *(sys.executable, "-m", "inception.mnist_distributed_train"),
+        *report.module("inception.mnist_distributed_train"),
         f"--data_dir={options.data_dir}",
         f"--train_dir={folder}",
         f"--worker_hosts={','.join(addresses)}",
@@ -100,8 +77,6 @@ def _commands(
         "--optimizer=momentum",
         f"--initial_learning_rate={options.initial_learning_rate}",
         "--learning_rate_decay_type=polynomial",
-        "--num_intra_threads=1",
-        "--num_inter_threads=2",
         *GRADIENTS[kind],
     ]
     return [[*common, f"--task_id={i}"] for i in range(options.hosts)]
@@ -127,36 +102,32 @@ def _read(options: _Options, folder: str, launched: float) -> dict:
     }
 
 
-def _print_table(found: Mapping[str, dict], options: _Options) -> None:
+def _row(kind: str, run: dict, options: _Options) -> dict[str, object]:
+    steps, secs = run["steps_to_target"], run["secs_to_target"]
     target = f"{100 * options.target:g} %"
-    table = rich.table.Table("gradients", box=rich.box.MARKDOWN)
-    for heading in ("ms/step", f"steps to {target}", f"seconds to {target}", "last precision @ 1"):
-        table.add_column(heading, justify="right")
-    for kind, run in found.items():
-        steps, secs = run["steps_to_target"], run["secs_to_target"]
-        reached = ["not reached", ""] if steps is None else [str(steps), f"{secs:.0f}"]
-        last = f"{100 * run['precision_at_1'][-1]:.2f} %"
-        table.add_row(kind, f"{run['ms_per_step']:.1f}", *reached, last)
-    rich.console.Console(width=120).print(table)
+    return {
+        "gradients": kind,
+        "ms/step": f"{run['ms_per_step']:.1f}",
+        f"steps to {target}": "not reached" if steps is None else steps,
+        f"seconds to {target}": "" if secs is None else f"{secs:.0f}",
+        "last precision @ 1": f"{100 * run['precision_at_1'][-1]:.2f} %",
+    }
 
 
 def _draw(found: Mapping[str, dict], options: _Options) -> None:
-    figure = matplotlib.figure.Figure((8, 4), layout="constrained")
-    axes = figure.subplots()
-    for kind, run in found.items():
-        percent = [100 * value for value in run["precision_at_1"]]
-        axes.plot(run["secs"], percent, marker=".", label=kind)
-    axes.axhline(100 * options.target, color="grey", linestyle="--")
-    axes.set(
-        title=f"LeNet on MNIST, {options.hosts} hosts, {options.rate}",
-        xlabel="seconds from the launch",
-        ylabel="test precision @ 1 (%)",
-        ylim=(100 * options.target - 3, 100),
-    )
-    axes.legend()
-    axes.grid(alpha=0.3)
-    pictures.save(figure, options.png)
+    with report.picture(options.png, width=8.0) as (axes,):
+        for kind, run in found.items():
+            percent = [100 * value for value in run["precision_at_1"]]
+            axes.plot(run["secs"], percent, marker=".", label=kind)
+        axes.axhline(100 * options.target, color="grey", linestyle="--")
+        axes.set(
+            title=f"LeNet on MNIST, {options.hosts} hosts, {options.rate}",
+            xlabel="seconds from the launch",
+            ylabel="test precision @ 1 (%)",
+            ylim=(100 * options.target - 3, 100),
+        )
+        axes.legend()
 
 
 if __name__ == "__main__":
-    app.run(main, functools.partial(table.define, _Options))
+    report.run(main, _Options)

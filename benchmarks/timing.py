@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
+from benchmarks import report
 from inception.flags.configs import Threads, TrainConfig
-from inception.flags.table import BOOLEAN, TEXT, at_least, flag, number
+from inception.flags.table import BOOLEAN, at_least, flag, number
 from inception.training.build import build_training
 from inception.training.problem import resolve
 from terngrad.exchange.connection import Connection
@@ -17,18 +18,15 @@ from terngrad.training import runtime
 Side = Callable[[int], None]  # makes the given number of steps
 
 _STEPS_PER_EPOCH = 1000.0  # for the learning rate, which does not change the time
-_DEVICE = "/CPU:0"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(Threads):
+class Options(report.PictureOptions, Threads):
     """The flags of a benchmark that times steps."""
 
     rounds: int = flag("Runtime", at_least(1), 15, "timed slices per side", "slices")
     slice_secs: float = flag("Runtime", number(), 1.0, "length of a slice", "seconds")
     deterministic: bool = flag("Runtime", BOOLEAN, True, "as in the training programs")
-    json: str = flag("Runtime", TEXT, "", "JSON file for the figures")
-    png: str = flag("Runtime", TEXT, "", "PNG file for a picture of the figures")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,13 +56,22 @@ class Comparison:
     times: Times
     ratios: Mapping[str, float]
 
+    def print(self) -> None:
+        """Prints median and quartiles of each side, then the ratios, as Markdown."""
+        rows = []
+        for side, wall in self.times.wall.items():
+            cpu = {"CPU ms/step": f"{np.median(self.times.cpu[side]):.1f}"}
+            rows.append({"side": side} | report.summary("ms/step", wall) | cpu)
+        report.print_table(rows, self.title)
+        report.print_lines(self.ratios)
 
-def configure(options: Options) -> None:
+
+def configure(threads: Threads, *, deterministic: bool) -> None:
     """Configures TensorFlow as the training programs do."""
     runtime.configure(
-        intra_threads=options.num_intra_threads,
-        inter_threads=options.num_inter_threads,
-        deterministic=options.deterministic,
+        intra_threads=threads.num_intra_threads,
+        inter_threads=threads.num_inter_threads,
+        deterministic=deterministic,
         log_placement=False,
     )
 
@@ -74,7 +81,7 @@ def suite_side(
 ) -> Side:
     """Returns the steps of a training program with this config, on these batches."""
     goal = resolve(config)
-    runner = build_training(config, goal, _STEPS_PER_EPOCH, [_DEVICE], connection).runner
+    runner = build_training(config, goal, _STEPS_PER_EPOCH, ["/CPU:0"], connection).runner
     iterator = iter(batches)
 
     def run(count: int) -> None:
@@ -127,3 +134,16 @@ def ms_per_step(side: Side, count: int) -> tuple[float, float]:
     side(count)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     return 1000 * wall / count, 1000 * cpu / count
+
+
+def finish(comparisons: Sequence[Comparison], options: Options) -> None:
+    """Prints the circumstances and writes the files that the options name."""
+    threads = f"intra-op {options.num_intra_threads}, inter-op {options.num_inter_threads}"
+    report.conclude(
+        options,
+        {"comparisons": [dataclasses.asdict(comparison) for comparison in comparisons]},
+        threads=f"{threads} (0 = TensorFlow's choice)",
+        deterministic=options.deterministic,
+    )
+    panels = {comparison.title: comparison.times.wall for comparison in comparisons}
+    report.draw_bars(options.png, panels, "ms per step")

@@ -7,20 +7,15 @@ python -m benchmarks.training_benchmark --json=figures.json
 """
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 
 import keras
 import tensorflow as tf
-from absl.flags import FlagValues
 
 from benchmarks import report, timing
-from benchmarks.choices import some_of
+from benchmarks.report import some
 from benchmarks.timing import Comparison, Side, Times, ratio
-from inception import app
-from inception.flags import table
 from inception.flags.configs import TrainConfig
-from inception.flags.table import flag
 from inception.training import train
 from inception.training.problem import resolve
 from slim.nets import catalog, nets_factory
@@ -39,14 +34,13 @@ _BY_HAND = "hand-written"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Options(timing.Options):
-    nets: tuple[str, ...] = flag("Training", some_of(*_PROBLEMS), _SMALL, "nets to measure")
+    nets: tuple[str, ...] = some("Training", tuple(_PROBLEMS), "nets to measure", _SMALL)
 
 
-def main(values: FlagValues) -> None:
+def main(options: _Options) -> None:
     """Measures each net."""
-    options = table.read(_Options, values)
     tf.get_logger().setLevel("ERROR")  # it mistakes the number of sides for retracing and warns
-    timing.configure(options)
+    timing.configure(options, deterministic=options.deterministic)
     comparisons = []
     for net in options.nets:
         dataset, batch_size, nodes = _PROBLEMS[net]
@@ -60,8 +54,8 @@ def main(values: FlagValues) -> None:
         times = timing.alternate(_sides(config, nodes), options)
         ratios = _ratios(times, nodes)
         comparisons.append(Comparison(f"{net}, batch {batch_size}", times, ratios))
-        report.print_comparison(comparisons[-1])
-    report.finish(comparisons, options)
+        comparisons[-1].print()
+    timing.finish(comparisons, options)
 
 
 def _sides(config: TrainConfig, numbers: Sequence[int]) -> dict[str, Side]:
@@ -115,4 +109,4 @@ def _ratios(times: Times, numbers: Sequence[int]) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    app.run(main, functools.partial(table.define, _Options))
+    report.run(main, _Options)

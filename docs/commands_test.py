@@ -45,7 +45,6 @@ _OWN_PARSERS = (
     "inception.launch",
     "terngrad.launch",
     "terngrad.ops.build",
-    "benchmarks.examples_precision",
     "docs.draw_augmentation",
     "docs.write_flags",
     "tensorboard.main",

@@ -5,11 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from benchmarks.exchange_formula import FLOAT_BITS, packed_bits
 from benchmarks.performance.cluster import Cluster, Load
-from terngrad.exchange.parameter_server.operations import Kind, Operation
+from benchmarks.performance.traffic import FLOAT_BITS, exchange_bits, server_bits
 from terngrad.exchange.two_shot import is_one_shot
-from terngrad.planes import plane_count
 
 EXCHANGES = ("float32", "float16", "ternary")
 TOPOLOGIES = ("two_shot", "ring", "one_shot", "parameter_server", "paper")
@@ -84,23 +82,19 @@ def _traffic(
       exchange: one of EXCHANGES.
       route: the way that gradients go.
     """
-    if places == 1 and route.topology != "parameter_server":
+    if route.topology == "parameter_server":
+        bits = max(server_bits(exchange, -(-workers // nodes), nodes))
+        return values * bits / 8 * max(1.0, places / route.servers), 2
+    if places == 1:
         return 0.0, 0
-    floats = FLOAT_BITS.get(exchange)
-    codes, sums = (floats, floats) if floats else (plane_count(nodes), plane_count(workers))
-    share = (places - 1) / places
-    match route.topology:
-        case "paper":
-            return values * (floats or 2) / 8 * share, 1
-        case "one_shot":
-            return values * codes / 8 * (places - 1), 1
-        case "parameter_server":
-            operation = Operation("codes", Kind.CODES, 1, nodes, -(-workers // nodes))
-            bits = floats or max(packed_bits(nodes), packed_bits(operation.largest_result))
-            return values * bits / 8 * max(1.0, places / route.servers), 2
-    if route.topology == "two_shot" and is_one_shot(codes, sums, places):
+    codes, sums = exchange_bits(exchange, nodes, workers)
+    share, is_float = (places - 1) / places, exchange in FLOAT_BITS
+    if route.topology == "paper":
+        return values * (codes if is_float else 2) / 8 * share, 1
+    is_short = route.topology == "two_shot" and is_one_shot(codes, sums, places)
+    if is_short or route.topology == "one_shot":
         return values * codes / 8 * (places - 1), 1
-    messages = 2 * (places - 1) if floats and route.topology == "ring" else 2
+    messages = 2 * (places - 1) if is_float and route.topology == "ring" else 2
     return values * (codes + sums) / 8 * share, messages
 
 

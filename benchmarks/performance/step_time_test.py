@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.exchange_formula import packed_bits
 from benchmarks.performance.cluster import Cluster, Load
 from benchmarks.performance.step_time import (
     EXCHANGES,
@@ -18,6 +17,7 @@ from benchmarks.performance.step_time import (
     step_seconds,
     with_compute,
 )
+from benchmarks.performance.traffic import packed_bits
 
 VALUES = 1_000_000
 LOAD = Load(batch=32, images_per_s=320.0)

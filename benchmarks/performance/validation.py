@@ -7,9 +7,9 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from benchmarks.exchange_formula import RING
 from benchmarks.performance.cluster import Cluster
 from benchmarks.performance.step_time import Route, exchange_seconds
+from benchmarks.performance.traffic import RING
 
 # What token buckets of a nominal rate let through, in Gbit/s.
 _RATES = {"1gbit": 0.955, "100mbit": 0.096}

@@ -54,28 +54,34 @@ def packed_bits(nodes: int) -> float:
     return 8 * prefix_code.pack(np.stack(planes, axis=1), nodes).nbytes / _SAMPLES
 
 
+def server_bits(exchange: str, workers: int, nodes: int = 1) -> tuple[float, float]:
+    """Returns the bits a value that a worker pushes to a parameter server and gets back.
+
+    Two workers get each other's codes, and add them to their own.
+    """
+    operation = Operation("codes", Kind.CODES, 1, local_nodes=nodes, workers=workers)
+    return exchange_bits(exchange, nodes, operation.largest_result, packed_bits)
+
+
+def exchange_bits(
+    exchange: str, nodes: int, workers: int, code_bits: CodeBits = plane_count
+) -> tuple[float, float]:
+    """Returns the bits of a value in a sum over `nodes`, and over all `workers`."""
+    floats = FLOAT_BITS.get(exchange)
+    return (floats, floats) if floats else (code_bits(nodes), code_bits(workers))
+
+
 def all_reduce_traffic(
     values: int, workers: int, exchange: str, code_bits: CodeBits = plane_count
 ) -> Traffic:
     """Returns the traffic of workers that add in one shot or two (exchange/two_shot.py)."""
-    local, total = _bits(exchange, workers, code_bits)
-    one_shot = is_one_shot(local, total, workers) and exchange != RING
-    bits = local * (workers - 1) if one_shot else (local + total) * (workers - 1) / workers
+    codes, sums = exchange_bits(exchange, 1, workers, code_bits)
+    one_shot = is_one_shot(codes, sums, workers)
+    bits = codes * (workers - 1) if one_shot else (codes + sums) * (workers - 1) / workers
     return Traffic(*[values * bits / 8] * 3)
 
 
 def server_traffic(values: int, workers: int, exchange: str, servers: int) -> Traffic:
-    """Returns the traffic of workers that push to parameter servers and get the sums back.
-
-    Two workers get each other's codes, and add them to their own.
-    """
-    result = Operation("codes", Kind.CODES, 1, local_nodes=1, workers=workers).largest_result
-    bits = _bits(exchange, result, packed_bits)
-    sent, received = (values * each / 8 for each in bits)
+    """Returns the traffic of workers that push to parameter servers and get the sums back."""
+    sent, received = (values * bits / 8 for bits in server_bits(exchange, workers))
     return Traffic(sent, received, max(sent, received) * max(1.0, workers / servers))
-
-
-def _bits(exchange: str, nodes: int, code_bits: CodeBits = plane_count) -> tuple[float, float]:
-    """Returns the bits of a value from one worker and of a sum over some."""
-    floats = FLOAT_BITS.get(exchange)
-    return (floats, floats) if floats else (code_bits(1), code_bits(nodes))
