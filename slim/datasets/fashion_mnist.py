@@ -29,6 +29,7 @@ INFO = DatasetInfo(
 
 _URL = "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/"
 
+
 def download(folder: str) -> str:
     """Downloads the four files, checks them, and returns the folder they are in."""
     return mnist.download_files(folder, _URL, mnist.FASHION_SHA256)

@@ -98,7 +98,7 @@ def test_a_damaged_file_is_named(tmp_path, name):
         # Its strides are in the first unit of a block, here, as TF-Slim's, in the last one before.
         ("resnet_v1_50", "ResNet50", 0.999),
         # Its padding before the first pooling begins one position earlier.
-        ("resnet_v2_50", "ResNet50V2", 0.999),
+        pytest.param("resnet_v2_50", "ResNet50V2", 0.999, marks=pytest.mark.exhaustive),
     ],
 )
 def test_a_net_with_the_weights_of_keras_applications_gives_the_same_logits(
@@ -114,6 +114,7 @@ def test_a_net_with_the_weights_of_keras_applications_gives_the_same_logits(
             v.assign(rng.uniform(0.5, 1.0, size=v.shape))
     twin.save_weights(tmp_path / "twin.weights.h5")
     model = nets_factory.build_net(net, num_classes=classes, image_size=size, for_training=False)
+    assert [output.shape for output in model.outputs] == [(None, classes)]  # no auxiliary heads
     names = {nets_factory.variable_name(v): v for v in model.variables}
     shapes = {name: tuple(v.shape) for name, v in names.items()}
     found = keras_files.read(str(tmp_path / "twin.weights.h5"), net, shapes)
