@@ -16,7 +16,16 @@ from slim.nets.net_builder import layer_seed
 from slim.nets.testing import BATCH, CLASSES, DECAYED, PUBLISHED, SMALL, WEIGHT_DECAY
 
 # What CI tries of the larger nets.
-FAMILIES = ("alexnet", "inception_resnet_v2", "inception_v3", "overfeat", "resnet_v2_50", "vgg_a")
+FAMILIES = (
+    "alexnet",
+    "inception_resnet_v2",
+    "inception_v1",
+    "inception_v3",
+    "overfeat",
+    "resnet_v1_50",
+    "resnet_v2_50",
+    "vgg_a",
+)
 # Kernels that see all positions of an image of the default size.
 DEFAULT_KERNELS = {
     "alexnet_v2": {"alexnet_v2/fc6/kernel": (5, 5, 256, 4096)},
