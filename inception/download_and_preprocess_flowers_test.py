@@ -36,7 +36,7 @@ def test_the_archive_is_downloaded_once_and_checked(source, tmp_path, monkeypatc
         monkeypatch.setattr(flowers, "_URL", f"{address}/{archive.name}")
         with pytest.raises(SystemExit, match="checksum of the download is wrong"):
             run_program(_PROGRAM, out)
-        monkeypatch.setattr(flowers, "_SHA256", files.sha256_of(str(archive)))
+        monkeypatch.setattr(flowers, "_SHA256", files.digest_of(str(archive)))
         monkeypatch.setattr(flowers, "_URL", f"{address}/{archive.name}?cut")
         with pytest.raises(SystemExit, match="bytes early; start again to continue"):
             run_program(_PROGRAM, out)

@@ -18,7 +18,7 @@ from absl.flags import FlagValues
 
 from inception import app
 from inception.flags import table
-from inception.flags.conversion import DownloadConfig
+from inception.flags.conversion import DownloadConfig, shard_defaults
 from inception.flags.table import TEXT, flag, refuse
 from slim.datasets import imagenet
 
@@ -71,5 +71,5 @@ def main(values: FlagValues) -> None:
 
 
 if __name__ == "__main__":
-    defaults = {"train_shards": 1024, "validation_shards": 128}
+    defaults = shard_defaults(imagenet.INFO.num_shards)
     app.run(main, functools.partial(table.define, _Config, **defaults), positional=POSITIONAL)

@@ -12,6 +12,25 @@ die() {
   exit 1
 }
 
+# Waits for a process, even if signals interrupt the waiting, and returns its exit code.
+await() {
+  local code
+  while true; do
+    wait "$1" && code=0 || code=$?
+    kill -0 "$1" 2> /dev/null || return "${code}"
+  done
+}
+
+# Ends, with what makes them, if a folder has no records for training.
+require_records() { # FOLDER MODULE_AND_ARGUMENTS
+  compgen -G "$1/train-*" > /dev/null || die "no records in $1; make them with: ${PYTHON} -m $2"
+}
+
+check_experiment_id() { # TEXT
+  [[ "$1" =~ ^[A-Za-z0-9][A-Za-z0-9._-]*$ ]] \
+    || die "EXPERIMENT_ID must start with a letter or digit, then also '.', '_', '-', got '$1'"
+}
+
 # Lets the processes that this script starts share a secret, by which they know each other. Other
 # users can read neither the environment nor, as printf is bash's own, an argument.
 share_secret() {

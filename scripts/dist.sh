@@ -114,15 +114,6 @@ on_host() { # HOST LINES
     "$(< "${REPO}/scripts/dist_host.sh")" "${MARK}" "$2" | "${shell[@]}"
 }
 
-# Waits for a process, even if signals interrupt the waiting, and returns its exit code.
-await() {
-  local code
-  while true; do
-    wait "$1" && code=0 || code=$?
-    kill -0 "$1" 2> /dev/null || return "${code}"
-  done
-}
-
 # Whether a host ran the lines: some accounts exit with success without running them.
 answered() { grep -qaxF -- "${MARK}" "$1"; } # FILE
 
@@ -209,6 +200,5 @@ check_restarts() { # NAME
 }
 check_restarts MAX_RESTARTS
 [[ "${TLS}" =~ ^(auto|True|False)$ ]] || die "TLS must be auto, True or False, got '${TLS}'"
-[[ "${EXPERIMENT_ID}" =~ ^[A-Za-z0-9][A-Za-z0-9._-]*$ ]] \
-  || die "EXPERIMENT_ID must start with a letter or digit, then also '.', '_', '-', got '${EXPERIMENT_ID}'"
+check_experiment_id "${EXPERIMENT_ID}"
 [[ ! "${SSH_CONFIG}" || -f "${SSH_CONFIG}" ]] || die "no such file: SSH_CONFIG=${SSH_CONFIG}"

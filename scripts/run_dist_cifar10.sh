@@ -21,9 +21,8 @@ IFS=, read -ra devices <<< "${WORKER_DEVICES}"
 ((${#ps_hosts[@]} && ${#workers[@]})) || die "PS_HOSTS and WORKER_HOSTS need at least one HOST:PORT"
 ((${#devices[@]} == ${#workers[@]})) \
   || die "WORKER_DEVICES has ${#devices[@]} entries, WORKER_HOSTS ${#workers[@]}; each worker needs one"
-convert="slim.download_and_convert_data --dataset_name cifar10 --dataset_dir '${DATA_DIR}'"
-compgen -G "${DATA_DIR}/train-*" > /dev/null \
-  || die "no records in ${DATA_DIR}; make them with: ${PYTHON} -m ${convert}"
+require_records "${DATA_DIR}" \
+  "slim.download_and_convert_data --dataset_name cifar10 --dataset_dir '${DATA_DIR}'"
 
 declare -A running=() # process id by label
 code=0

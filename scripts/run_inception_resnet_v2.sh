@@ -35,8 +35,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 launcher="$([[ "${ENGINE}" == mpi ]] && echo mpirun || echo horovodrun)"
 path="$(PATH="$(dirname "${PYTHON}"):${PATH}" command -v "${launcher}")" \
   || die "there is no ${launcher}; pip install '.[mpi]', or bash scripts/install_horovod.sh"
-compgen -G "${DATA_DIR}/train-*" > /dev/null || die "no records in ${DATA_DIR}; make them with:" \
-  "${PYTHON} -m inception.download_and_preprocess_imagenet '${DATA_DIR}'"
+require_records "${DATA_DIR}" "inception.download_and_preprocess_imagenet '${DATA_DIR}'"
 
 global_batch=$((TRAIN_BATCH_SIZE * $1))
 : "${MAX_STEPS:=$((EPOCHS * NUM_EXAMPLES / global_batch))}"

@@ -10,8 +10,7 @@ export PYTHONUNBUFFERED=1 # so that the log can be followed
 take_part() { # PS_HOSTS WORKER_HOSTS JOB_NAME EXPECTED_JOB_NAME TASK_ID EXPERIMENT_ID
   [[ "$3" == "$4" ]] || die "JOB_NAME must be $4, got '$3'"
   [[ "$5" =~ ^(0|[1-9][0-9]{0,5})$ ]] || die "TASK_ID must be an integer >= 0, got '$5'"
-  [[ "$6" =~ ^[A-Za-z0-9][A-Za-z0-9._-]*$ ]] \
-    || die "EXPERIMENT_ID must start with a letter or digit, then also '.', '_', '-', got '$6'"
+  check_experiment_id "$6"
   # The calling script sets DATASET_NAME.
   # shellcheck disable=SC2153
   PROGRAM=("${PYTHON}" -m "inception.${DATASET_NAME}_distributed_train"

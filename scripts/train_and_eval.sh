@@ -13,8 +13,7 @@ if [[ "${DATASET_NAME}" == imagenet ]]; then
   convert="inception.download_and_preprocess_imagenet '${DATA_DIR}'"
   eval_subset=validation
 fi
-compgen -G "${DATA_DIR}/train-*" > /dev/null \
-  || die "no records in ${DATA_DIR}; make them with: ${PYTHON} -m ${convert}"
+require_records "${DATA_DIR}" "${convert}"
 
 RUN_NAME="${DATASET_NAME}_${NET}_${IMAGE_SIZE}_${OPTIMIZER}_${GRAD_BITS}_${BASE_LR}_${CLIP_FACTOR}"
 RUN_NAME+="_${FLOATING_GRAD_EPOCH}_${WEIGHT_DECAY}_${MOMENTUM}_${SIZE_TO_BINARIZE}"
@@ -25,15 +24,6 @@ INFO_DIR="${ROOT_WORKSPACE}/${DATASET_NAME}_info"
 TRAIN_LOG="${INFO_DIR}/training_${RUN_NAME}_info.txt"
 EVAL_LOG="${INFO_DIR}/eval_${RUN_NAME}_info.txt"
 mkdir -p "${TRAIN_DIR}" "${EVAL_DIR}" "${INFO_DIR}"
-
-# Waits for a process, even if signals interrupt the waiting, and returns its exit code.
-await() {
-  local code
-  while true; do
-    wait "$1" && code=0 || code=$?
-    kill -0 "$1" 2> /dev/null || return "${code}"
-  done
-}
 
 stop() { kill -TERM "$@" 2> /dev/null || true; }
 

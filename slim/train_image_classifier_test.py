@@ -58,6 +58,7 @@ def test_a_net_is_trained_evaluated_and_tuned(data_dir, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_it_trains_under_mpirun(data_dir, tmp_path):
     mpirun = os.path.join(os.path.dirname(sys.executable), "mpirun")
     if importlib.util.find_spec("mpi4py") is None or not os.path.exists(mpirun):

@@ -37,6 +37,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, NoReturn
 
+from terngrad.cluster.addresses import host_and_port
 from terngrad.cluster.channel import CONTROL_PORT_ABOVE
 from terngrad.cluster.local_run import LocalRun, Output, Process, Requests, StartError
 from terngrad.cluster.managed import launch
@@ -240,8 +241,7 @@ def _places(names: Sequence[str], servers: int, port: int) -> list[_Place]:
     places = []
     for job, i, name in jobs:
         host = name.rpartition("@")[2]  # without the user
-        address = f"[{host}]" if ":" in host else host
-        places.append(_Place(job, i, name, f"{address}:{port + used[name]}"))
+        places.append(_Place(job, i, name, host_and_port(host, port + used[name])))
         used[name] += 1
     return places
 

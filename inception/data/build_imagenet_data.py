@@ -15,8 +15,9 @@ from absl.flags import FlagValues
 
 from inception import app
 from inception.flags import table
-from inception.flags.conversion import FoldersConfig
+from inception.flags.conversion import FoldersConfig, shard_defaults
 from inception.flags.table import TEXT, flag
+from slim.datasets import imagenet
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,7 +64,6 @@ def main(values: FlagValues) -> None:
     with app.quiet_import():
         from inception.on_spark import conversion as on_spark
         from slim.conversion import convert
-        from slim.datasets import imagenet
     classes = imagenet.read_classes(config.labels_file, config.imagenet_metadata_file)
     splits = imagenet.find(
         config.train_directory,
@@ -79,5 +79,5 @@ def main(values: FlagValues) -> None:
 
 
 if __name__ == "__main__":
-    defaults = {"train_shards": 1024, "validation_shards": 128}
+    defaults = shard_defaults(imagenet.INFO.num_shards)
     app.run(main, functools.partial(table.define, _Config, **defaults))

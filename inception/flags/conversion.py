@@ -1,6 +1,7 @@
 """The flags that programs which make record files share."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from inception.flags.table import BOOLEAN, TEXT, Checked, at_least, flag, refuse
@@ -101,3 +102,8 @@ class DownloadConfig(PicturesConfig):
         super().__post_init__()
         if not self.data_dir:
             raise refuse("data_dir", "", "must name a folder for the record files")
+
+
+def shard_defaults(num_shards: Mapping[str, int]) -> dict[str, int]:
+    """Returns the defaults of the flags, from the numbers of record files by split."""
+    return {f"{split}_shards": count for split, count in num_shards.items()}

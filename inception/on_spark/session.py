@@ -18,7 +18,7 @@ from terngrad.spark.failures import reason
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_REPO = Path(__file__).parents[2]
+REPO = str(Path(__file__).parents[2])
 _MASTER = Kind(
     str,
     "a Spark master: spark://HOST:PORT, yarn, k8s://URL, local[N] or local-cluster[N,CORES,MB]",
@@ -61,7 +61,7 @@ def open_session(
     # Spark would take the first python3 on PATH, which may be another version, without the suite.
     python = f"{workspace}/.venv/bin/python" if workspace else sys.executable
     os.environ.setdefault("PYSPARK_PYTHON", python)
-    own = {"spark.executorEnv.PYTHONPATH": workspace or str(_REPO), **settings}
+    own = {"spark.executorEnv.PYTHONPATH": workspace or REPO, **settings}
     builder = SparkSession.builder.master(master).appName(name).config(map=_SETTINGS | own)
     try:
         session = builder.getOrCreate()

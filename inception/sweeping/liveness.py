@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-LOST_SECS = 120.0  # a sweep on another machine that was silent for so long is lost
+_LOST_SECS = 120.0  # a sweep on another machine that was silent for so long is lost
 BEAT_SECS = 20.0  # between two signs of life
 
 Sign = Mapping[str, Any]
@@ -25,7 +25,7 @@ def is_alive(seen: Sign) -> bool:
     """Whether the process that gave a sign of life still lives."""
     if seen["host"] == socket.gethostname():
         return _birth(seen["pid"]) == seen["birth"]
-    return time.time() - seen["time"] < LOST_SECS
+    return time.time() - seen["time"] < _LOST_SECS
 
 
 def _birth(pid: int) -> str | None:

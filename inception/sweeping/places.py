@@ -8,14 +8,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import IO, Protocol
 
+from inception.on_spark.session import REPO
 from inception.sweeping import messages
 from inception.sweeping.messages import End, Evaluation, Order, Outcome
 
 _TRIAL = "inception.sweeping.trial"
-_REPO = Path(__file__).parents[2]
 _CONNECT_SECS = 10
 _CHECK_SECS = 60
 
@@ -143,7 +142,7 @@ def on_hosts(
     ssh = ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={_CONNECT_SECS}"]
     ssh += ["-o", "ServerAliveInterval=15", *(["-F", ssh_config] if ssh_config else [])]
     there = (
-        f"cd {shlex.quote(workspace or str(_REPO))} && source scripts/common.sh"
+        f"cd {shlex.quote(workspace or REPO)} && source scripts/common.sh"
         f' && exec "${{PYTHON}}" -m {_TRIAL}'
     )
     return [

@@ -55,7 +55,7 @@ class Program:
         self._config(values)
         return values
 
-    def inert(self, arguments: Sequence[str], launched: Sequence[str] = ()) -> dict[str, str]:
+    def inert(self, arguments: Sequence[str], launched: Sequence[str]) -> dict[str, str]:
         """Returns the flags that have no effect beside the others, with what makes them so.
 
         Args:
@@ -155,10 +155,9 @@ def _require(flag: str, module: str, names: Sequence[str]) -> None:
             raise refuse(flag, module, f"that program has no flag --{name}")
 
 
-def checkpoints_at(program: Program, values: FlagValues, evaluations: int) -> list[str]:
+def checkpoints_at(values: FlagValues, evaluations: int) -> list[str]:
     """Returns the flags that let a training save so many times, unless it says when to save."""
-    by_time = "save_iter" not in values
-    if by_time or values["save_iter"].present:
+    if "save_iter" not in values or values["save_iter"].present:  # without it: by time
         return []
     return [f"--save_iter={math.ceil(_steps(values) / evaluations)}"]
 

@@ -39,7 +39,7 @@ class Report:
 
     def begin(self, places: Sequence[str]) -> None:
         """Prints what will be done."""
-        open_trials = self._plan.total - sum(_has_ended(t) for t in self._study.results())
+        open_trials = self._plan.total - sum(t.state.is_finished() for t in self._study.results())
         plan, where = self._plan, ", ".join(dict.fromkeys(places))
         print(
             f"{plan.program}: {open_trials} of {plan.total} trials to run, {plan.method} over "
@@ -51,7 +51,7 @@ class Report:
         """Prints how a trial ended, and the best one so far."""
         results = self._study.results()
         trial = self._study.trial(task.trial.number)
-        done = sum(_has_ended(t) for t in results)
+        done = sum(t.state.is_finished() for t in results)
         point = " ".join(f"{name}={_short(value)}" for name, value in trial.params.items())
         how = "it will go on from its checkpoint" if again else f"{done} of {self._plan.total} done"
         parts = [f"{timestamp()}: {task.folder} at {place}: {point}: {_told(trial)}", how]
@@ -115,10 +115,6 @@ class Report:
         launcher, chosen = self._plan.training(point_of(trial.params))
         command = [sys.executable, "-m", *launcher, self._plan.program, *chosen]
         return shlex.join([*command, f"--train_dir={self._folder / 'best'}"])
-
-
-def _has_ended(trial: FrozenTrial) -> bool:
-    return trial.state.is_finished()
 
 
 def _told(trial: FrozenTrial) -> str:

@@ -16,10 +16,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inception.on_spark import session
+from inception.on_spark.session import REPO
 from inception.sweeping import messages
 from inception.sweeping.messages import End, Evaluation, Order, Outcome
 from terngrad.cluster.acceptor import Acceptor
@@ -28,7 +28,6 @@ from terngrad.spark.failures import reason
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_REPO = Path(__file__).parents[2]
 _LOOK_SECS = 0.5
 _HELLO_SECS = 10.0
 _MOST_PENDING = 64  # connections at a time that have not shown the secret
@@ -49,7 +48,7 @@ class SparkPlace:
         """Takes the session, a number for messages, and the repository's folder on executors."""
         self.label = f"Spark task {number}"
         self._context = session.sparkContext
-        self._workspace = workspace or str(_REPO)
+        self._workspace = workspace or REPO
 
     @contextlib.contextmanager
     def start(self, order: Order) -> Iterator[_SocketChannel]:

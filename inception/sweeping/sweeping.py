@@ -71,7 +71,7 @@ def make_plan(settings: SweepFlags, trained: Program, given: Sequence[str]) -> P
     if TRAIN_DIR in values and values[TRAIN_DIR].present:
         raise refuse(TRAIN_DIR, values[TRAIN_DIR].value, "each trial has its own in --sweep_dir")
     if settings.pruner:
-        given = [*given, *program.checkpoints_at(trained, values, settings.evaluations)]
+        given = [*given, *program.checkpoints_at(values, settings.evaluations)]
     if settings.workers:
         table.define_one(BANDWIDTH, _BANDWIDTH, None, values)
     name = settings.space_flag

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from rich.progress import Progress
 
-from slim.conversion import shard_writer
 from slim.conversion.note import ConversionNote
 from slim.conversion.options import Options
 from slim.conversion.sources import Source
@@ -70,7 +69,7 @@ def run(
     jobs: Sequence[Job],
     class_names: Sequence[str],
     options: Options,
-    write: WriteShards = shard_writer.write_shards,
+    write: WriteShards,
 ) -> None:
     """Writes the missing record files of some splits, their counts, and labels.txt.
 

@@ -16,10 +16,9 @@ from typing import NamedTuple
 from xml.etree import ElementTree
 
 from slim.datasets import picture_files
-from slim.datasets.pictures import Box, printable
+from slim.datasets.pictures import BOX_SIDES, Box, printable
 
 _SYNSET = re.compile(r"n\d{8}")
-_CORNERS = ("xmin", "ymin", "xmax", "ymax")
 
 
 class Annotation(NamedTuple):
@@ -160,7 +159,7 @@ def _class(found: ElementTree.Element) -> str:
 
 def _box(found: ElementTree.Element, width: float, height: float) -> Box:
     """Returns the corners as they stand there, as shares of the picture."""
-    pixels = [float(found.findtext(f"bndbox/{corner}")) for corner in _CORNERS]
+    pixels = [float(found.findtext(f"bndbox/{corner}")) for corner in BOX_SIDES]
     return tuple(v / size for v, size in zip(pixels, (width, height) * 2, strict=True))
 
 

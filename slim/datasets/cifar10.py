@@ -60,7 +60,7 @@ _PICKLED_TYPES = frozenset(
 def download(folder: str) -> str:
     """Downloads the archive, checks it, and returns the folder it is in."""
     path = os.path.join(folder, _ARCHIVE)
-    files.download(_URL, path, lambda partial: files.sha256_of(partial) == _SHA256)
+    files.download(_URL, path, lambda partial: files.digest_of(partial) == _SHA256)
     return folder
 
 
@@ -91,7 +91,7 @@ def _read_batches(folder: str) -> tuple[str, dict[str, bytes]]:
     archive = os.path.join(folder, _ARCHIVE)
     if not os.path.isfile(archive):
         raise ValueError(f"{folder} holds neither {_ARCHIVE} nor {_FOLDER}")
-    if files.sha256_of(archive) != _SHA256:
+    if files.digest_of(archive) != _SHA256:
         logging.warning(
             "%s is not the published archive (its checksum differs); converting it anyway",
             archive,

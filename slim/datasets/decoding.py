@@ -8,9 +8,10 @@ from typing import NamedTuple
 import tensorflow as tf
 from google.protobuf import message
 
+from slim.datasets.pictures import BOX_SIDES
+
 ImageShape = tuple[int | None, int | None, int | None]  # H, W, C
 ANY_SHAPE: ImageShape = (None, None, None)
-BOX_SIDES = ("xmin", "ymin", "xmax", "ymax")  # image/object/bbox/...
 
 Features = MutableMapping[str, tf.train.Feature]  # of a tf.train.Example, by key
 
@@ -36,7 +37,7 @@ class EncodedImage(NamedTuple):
     width: tf.Tensor  # int64, read for RAW only
 
 
-def decode_image(image: EncodedImage, channels: int = 0) -> tf.Tensor:
+def decode_image(image: EncodedImage, channels: int) -> tf.Tensor:
     """Decodes one image (fields of shape []) to uint8 [H, W, C]; channels 0 means as stored."""
 
     def raw() -> tf.Tensor:

@@ -84,12 +84,7 @@ class _Lines(rich.progress.Progress):
             self._next = now + _SECS_PER_LINE
 
 
-def sha256_of(path: str) -> str:
-    """Returns the SHA-256 of a file, in hex."""
-    return digest_of(path, "sha256")
-
-
-def digest_of(path: str, algorithm: str) -> str:
+def digest_of(path: str, algorithm: str = "sha256") -> str:
     """Returns a digest of a file, in hex; `algorithm` is one of hashlib's."""
     digest = hashlib.new(algorithm)
     with open(path, "rb") as file:

@@ -31,7 +31,7 @@ _LARGEST_SHARE = 5  # of a smaller collection at most a fifth is for validation
 def download(folder: str) -> str:
     """Downloads the archive (218 MB), checks it, and returns the folder it is in."""
     path = os.path.join(folder, _ARCHIVE)
-    files.download(_URL, path, lambda partial: files.sha256_of(partial) == _SHA256)
+    files.download(_URL, path, lambda partial: files.digest_of(partial) == _SHA256)
     return folder
 
 

@@ -58,10 +58,9 @@ def check_labels(folder: str, names: Sequence[str], source: str) -> None:
       names: name of each label, from 0 on.
       source: where `names` are from, in the plural, for the error.
     """
-    path = os.path.join(folder, _FILE)
-    if not os.path.exists(path):
+    if not exist(folder):
         return
-    there = read_labels(folder)
+    path, there = os.path.join(folder, _FILE), read_labels(folder)
     if len(there) != len(names):
         raise ValueError(f"{path} names {len(there)} classes, {source} have {len(names)}")
     for label, (before, now) in enumerate(zip(there, names, strict=True)):

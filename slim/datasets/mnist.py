@@ -12,7 +12,7 @@ import hashlib
 import math
 import os
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from absl import logging
@@ -55,22 +55,33 @@ _SAMPLE_SHA256 = {  # of the files of the sample in mnist_sample/, after gunzip
     "t10k-images-idx3-ubyte": "a51e2d3dd51e45c9b4d3696ea77423669135a941d6f9dd0601b1f25118d2faeb",
     "t10k-labels-idx1-ubyte": "c8d9c1279793466699980474ba7404217cd19185782723424d76af81c28b86c4",
 }
-_FASHION_SHA256 = {  # of Fashion-MNIST's files, which have the same names, after gunzip
+FASHION_SHA256 = {  # of Fashion-MNIST's files, which have the same names, after gunzip
     "train-images-idx3-ubyte": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
     "train-labels-idx1-ubyte": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
     "t10k-images-idx3-ubyte": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
     "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
 }
 NAMES = ("mnist", "fashion_mnist")  # data sets in files of these names
-_KNOWN = (("mnist", _SHA256), ("mnist", _SAMPLE_SHA256), ("fashion_mnist", _FASHION_SHA256))
+_KNOWN = (("mnist", _SHA256), ("mnist", _SAMPLE_SHA256), ("fashion_mnist", FASHION_SHA256))
 _IDX_UINT8 = 8  # code of the element type
 
 
 def download(folder: str) -> str:
     """Downloads the four files, checks them, and returns the folder they are in."""
-    for name, sha256 in _SHA256.items():
+    return download_files(folder, _URL, _SHA256)
+
+
+def download_files(folder: str, url: str, sha256: Mapping[str, str]) -> str:
+    """Downloads the files of a data set in MNIST's format, and returns the folder.
+
+    Args:
+      folder: folder for the files.
+      url: address of the folder that has them, gzipped.
+      sha256: checksum of each file after gunzip, by its name without .gz.
+    """
+    for name, digest in sha256.items():
         path = os.path.join(folder, f"{name}.gz")
-        files.download(f"{_URL}{name}.gz", path, functools.partial(_has, sha256=sha256))
+        files.download(f"{url}{name}.gz", path, functools.partial(_has, sha256=digest))
     return folder
 
 

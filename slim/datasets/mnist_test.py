@@ -89,6 +89,7 @@ def test_sample_is_mnist_and_small(caplog):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not _COMPLETE.is_dir(), reason=f"no complete MNIST in {_COMPLETE}")
 def test_sample_is_made_from_the_complete_data_set(tmp_path, caplog):
     make_sample(str(_COMPLETE), str(tmp_path))

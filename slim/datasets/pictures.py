@@ -8,7 +8,8 @@ import os
 import random
 from collections.abc import Iterable, Sequence
 
-Box = tuple[float, float, float, float]  # (xmin, ymin, xmax, ymax) as shares of width and height
+Box = tuple[float, float, float, float]  # BOX_SIDES as shares of width and height
+BOX_SIDES = ("xmin", "ymin", "xmax", "ymax")
 
 _SEED = 12345
 _SHOWN = 5  # names in a text that could list thousands

@@ -19,7 +19,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import tensorflow as tf
 
 from slim.datasets import decoding, files
-from slim.datasets.decoding import ANY_SHAPE, BOX_SIDES, EncodedImage, ImageShape
+from slim.datasets.decoding import ANY_SHAPE, EncodedImage, ImageShape
+from slim.datasets.pictures import BOX_SIDES, Box
 
 _COUNTS_FILE = "counts.json"
 _SAMPLED_FILES, _SAMPLED_BYTES = 64, 4096
@@ -55,7 +56,7 @@ class ImageRecord:
     text: str = ""
     synset: str = ""
     filename: str = ""
-    boxes: tuple[tuple[float, float, float, float], ...] = ()
+    boxes: tuple[Box, ...] = ()
 
     def serialize(self) -> bytes:
         """Returns a serialized `tf.train.Example`, without the keys that would be empty."""

@@ -23,7 +23,7 @@ def alexnet(images: keras.KerasTensor, num_classes: int, add: NetBuilder) -> ker
     halves = [_last_layers(net, scope, half) for half in (1, 2)]
     net = keras.layers.Concatenate(name="alexnet.pool5")(halves)
     top = Scope(add, "alexnet", Style(truncated_normal(0.005), bias=0.1))
-    net = _hidden_layers(net, top, 6)
+    net = top.hidden_layers(net, 6)
     return top.styled(initializer=truncated_normal(0.01), bias=0.0).logits(
         net, "logits", num_classes
     )
@@ -46,7 +46,7 @@ def alexnet_v2(images: keras.KerasTensor, num_classes: int, add: NetBuilder) -> 
     net = scope.conv(net, "conv5", 256, 3)
     net = scope.max_pool(net, "pool5", 3, 2, "valid")
     top = scope.styled(initializer=truncated_normal(0.005))
-    net = _hidden_layers(net, top, 5)
+    net = top.hidden_layers(net, 5)
     return top.styled(bias=0.0).logits(net, "fc8", num_classes)
 
 
@@ -64,15 +64,6 @@ def _last_layers(net: keras.KerasTensor, scope: Scope, half: int) -> keras.Keras
     net = scope.conv(net, f"conv4_{half}", 192, 3)
     net = scope.conv(net, f"conv5_{half}", 128, 3)
     return scope.max_pool(net, f"pool5_{half}", 3, 2, "valid")
-
-
-def _hidden_layers(net: keras.KerasTensor, scope: Scope, size: int) -> keras.KerasTensor:
-    """Appends fc6, which sees `size` x `size` positions, and fc7, each with dropout."""
-    net = scope.conv(net, "fc6", 4096, size, padding="valid")
-    net = scope.dropout(net, "dropout6")
-    net = scope.conv(net, "fc7", 4096, 1)
-    net = scope.global_pool(net, "global_pool")
-    return scope.dropout(net, "dropout7")
 
 
 def _normalize_responses(net: keras.KerasTensor, name: str) -> keras.KerasTensor:

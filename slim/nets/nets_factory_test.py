@@ -1,4 +1,7 @@
-"""Laws of the nets, tested with every net of the factory; see also `slim.nets.testing`."""
+"""Laws of the nets, tested with every net of the factory; see also `slim.nets.testing`.
+
+CI tries the nets for small images and one net of each family; `scripts/test.sh --all` tries all.
+"""
 
 import math
 
@@ -12,12 +15,17 @@ from slim.nets.layers import Dropout
 from slim.nets.net_builder import layer_seed
 from slim.nets.testing import BATCH, CLASSES, DECAYED, PUBLISHED, SMALL, WEIGHT_DECAY
 
-BIG = sorted(set(catalog.NETS) - set(SMALL) - {"googlenet"})
-DEEP = [
-    name
-    for name in BIG
-    if name.endswith(("101", "152", "200", "_16", "_19", "_v4", "inception_resnet_v2"))
-]
+# What CI tries of the larger nets.
+FAMILIES = (
+    "alexnet",
+    "inception_resnet_v2",
+    "inception_v1",
+    "inception_v3",
+    "overfeat",
+    "resnet_v1_50",
+    "resnet_v2_50",
+    "vgg_a",
+)
 # Kernels that see all positions of an image of the default size.
 DEFAULT_KERNELS = {
     "alexnet_v2": {"alexnet_v2/fc6/kernel": (5, 5, 256, 4096)},
@@ -25,10 +33,17 @@ DEFAULT_KERNELS = {
     "inception_v3": {"InceptionV3/AuxLogits/Conv2d_2a_5x5/kernel": (5, 5, 128, 768)},
     "resnet_v1_50": {"resnet_v1_50/logits/kernel": (1, 1, 2048, 3)},
 }
-with_slow = [*sorted(SMALL), *(pytest.param(name, marks=pytest.mark.slow) for name in BIG)]
 
 
-@pytest.fixture(scope="module", params=with_slow)
+def _marked(names):
+    marks = {True: [pytest.mark.slow], False: [pytest.mark.slow, pytest.mark.exhaustive]}
+    return [pytest.param(name, marks=marks[name in FAMILIES]) for name in sorted(names)]
+
+
+ALL = [*sorted(SMALL), *_marked(set(catalog.NETS) - set(SMALL) - {"googlenet"})]
+
+
+@pytest.fixture(scope="module", params=ALL)
 def tried(request):
     """A step of each net; pytest runs all tests of a net before it makes the next."""
     spec = catalog.get_spec(request.param)
@@ -107,8 +122,6 @@ def test_a_step_moves_all_moving_statistics(tried):
 
 
 def test_evaluation_ignores_the_rest_of_the_batch_and_dropout(tried):
-    if tried.name in DEEP:
-        pytest.skip("has the layers of a shallower net")
     images, *_ = tried.images
     alone = [images[:1], tf.constant([5, 6])][: len(tried.images)]
     batches = (testing.evaluate(tried.model, inputs) for inputs in (tried.images, alone))
@@ -156,8 +169,7 @@ def test_small_nets_take_images_of_the_default_size_and_of_the_smallest(name):
     assert testing.evaluate(small, testing.inputs(small))[0].shape == (BATCH, CLASSES)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(DEFAULT_KERNELS))
+@pytest.mark.parametrize("name", _marked(DEFAULT_KERNELS))
 def test_larger_images_have_the_variables_of_the_default_size(name, monkeypatch):
     """Only shapes are asked for, so the weights are zeros."""
     for kind in ("GlorotUniform", "HeNormal", "TruncatedNormal"):
@@ -169,15 +181,6 @@ def test_larger_images_have_the_variables_of_the_default_size(name, monkeypatch)
     assert model.inputs[0].shape == (None, larger, larger, 3)
     shapes = {k: tuple(v.shape) for k, v in nets_factory.named_variables(model).items()}
     assert DEFAULT_KERNELS[name].items() <= shapes.items()
-
-
-@pytest.mark.slow
-def test_the_auxiliary_heads_can_be_left_out():
-    model = nets_factory.build_net(
-        "inception_v3", num_classes=3, image_size=107, for_training=False
-    )
-    assert [output.shape for output in model.outputs] == [(None, 3)]
-    assert not any("AuxLogits" in name for name in nets_factory.named_variables(model))
 
 
 def test_googlenet_is_another_name_of_inception_v1():

@@ -137,6 +137,16 @@ class Scope:
         """Appends dropout, which draws from the model's dropout_seed."""
         return self.add.dropout(net, f"{self.name}.{name}")
 
+    def hidden_layers(
+        self, net: keras.KerasTensor, size: int, units: int = 4096
+    ) -> keras.KerasTensor:
+        """Appends fc6, which sees `size` x `size` positions, and fc7, each with dropout."""
+        net = self.conv(net, "fc6", units, size, padding="valid")
+        net = self.dropout(net, "dropout6")
+        net = self.conv(net, "fc7", 4096, 1)
+        net = self.global_pool(net, "global_pool")
+        return self.dropout(net, "dropout7")
+
     def logits(self, net: keras.KerasTensor, name: str, num_classes: int) -> keras.KerasTensor:
         """Appends a 1x1 convolution with a bias to [B, 1, 1, C]; returns [B, num_classes]."""
         net = self.conv(net, name, num_classes, 1, activation=None, normalize=False)

@@ -123,9 +123,9 @@ def build(name: str, **changes: Any) -> keras.Model:
     return nets_factory.build_net(name, num_classes=CLASSES, **(settings | changes))
 
 
-def inputs(model: keras.Model, batch_size: int = BATCH, seed: int = 7) -> list[tf.Tensor]:
+def inputs(model: keras.Model, seed: int = 7) -> list[tf.Tensor]:
     """Returns random images, and a dropout seed if the net takes one."""
-    shape = (batch_size, *model.inputs[0].shape[1:])
+    shape = (BATCH, *model.inputs[0].shape[1:])
     return [tf.random.stateless_normal(shape, [1, 2]), tf.constant([seed, 3])][: len(model.inputs)]
 
 
@@ -166,7 +166,7 @@ class Tried:
         return {k: v for k, v in self.variables.items() if k.endswith("kernel")}
 
 
-def try_net(name: str, image_size: int | None = None) -> Tried:
+def try_net(name: str, image_size: int) -> Tried:
     """Builds a net and makes a step; eagerly, because tracing the deep nets takes longer."""
     model = build(name, image_size=image_size)
     images = inputs(model)

@@ -28,9 +28,4 @@ def vgg(
         for i in range(1, count + 1):
             net = scope.conv(net, f"conv{group}.conv{group}_{i}", filters, 3)
         net = scope.max_pool(net, f"pool{group}", 2, 2, "valid")
-    net = scope.conv(net, "fc6", 4096, 7, padding="valid")
-    net = scope.dropout(net, "dropout6")
-    net = scope.conv(net, "fc7", 4096, 1)
-    net = scope.global_pool(net, "global_pool")
-    net = scope.dropout(net, "dropout7")
-    return scope.logits(net, "fc8", num_classes)
+    return scope.logits(scope.hidden_layers(net, 7), "fc8", num_classes)

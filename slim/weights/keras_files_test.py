@@ -4,7 +4,6 @@ import keras
 import numpy as np
 import pytest
 
-from slim.nets import nets_factory
 from slim.weights import keras_files
 
 
@@ -88,45 +87,6 @@ def test_a_damaged_file_is_named(tmp_path, name):
     (tmp_path / name).write_bytes(b"no weights")
     with pytest.raises(ValueError, match=f"{name} is not a readable file of Keras"):
         keras_files.read(str(tmp_path / name), "lenet", {})
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("net", "application", "correlation"),
-    [
-        ("inception_v3", "InceptionV3", 1.0),
-        # Its strides are in the first unit of a block, here, as TF-Slim's, in the last one before.
-        ("resnet_v1_50", "ResNet50", 0.999),
-        # Its padding before the first pooling begins one position earlier.
-        ("resnet_v2_50", "ResNet50V2", 0.999),
-    ],
-)
-def test_a_net_with_the_weights_of_keras_applications_gives_the_same_logits(
-    tmp_path, net, application, correlation
-):
-    size, classes = 139, 7
-    twin = getattr(keras.applications, application)(
-        weights=None, input_shape=(size, size, 3), classes=classes, classifier_activation=None
-    )
-    rng = np.random.default_rng(0)
-    for v in twin.variables:
-        if not v.path.endswith("kernel"):
-            v.assign(rng.uniform(0.5, 1.0, size=v.shape))
-    twin.save_weights(tmp_path / "twin.weights.h5")
-    model = nets_factory.build_net(net, num_classes=classes, image_size=size, for_training=False)
-    names = {nets_factory.variable_name(v): v for v in model.variables}
-    shapes = {name: tuple(v.shape) for name, v in names.items()}
-    found = keras_files.read(str(tmp_path / "twin.weights.h5"), net, shapes)
-    assert (found.arrays.keys(), found.left_out) == (names.keys(), ())
-    for name, v in names.items():
-        v.assign(found.arrays[name])
-    images = rng.normal(size=(2, size, size, 3)).astype(np.float32)
-    theirs_images = images[..., ::-1] if net.startswith("resnet_v1") else images  # blue first
-    inputs = [images, np.zeros(2, np.int32)] if len(model.inputs) == 2 else images
-    theirs, ours = (np.asarray(m(x)) for m, x in ((twin, theirs_images), (model, inputs)))
-    assert np.corrcoef(theirs.ravel(), ours.ravel())[0, 1] >= correlation - 1e-6
-    if correlation == 1.0:
-        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
 def test_the_layers_of_keras_applications_have_names_of_the_suite():

@@ -54,7 +54,24 @@ def listening_address(host: str, port: int, *, only_here: bool) -> str:
       only_here: whether only this machine may connect; `host` is loopback.
     """
     address = sorted(_addresses(host))[0] if only_here else own_address(host) or "::"
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+    return host_and_port(address, port)
+
+
+def host_and_port(host: str, port: int) -> str:
+    """Returns "host:port", with an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def address_towards(host: str) -> str:
+    """Returns the address of this machine from which packets go to a host; sends none.
+
+    Raises:
+      OSError: the host is unknown or cannot be reached.
+    """
+    family, kind, _, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as way:
+        way.connect(address)
+        return way.getsockname()[0]
 
 
 def own_address(host: str) -> str | None:

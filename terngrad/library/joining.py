@@ -13,10 +13,10 @@ from typing import ParamSpec, TypeVar
 
 from terngrad.cluster import run_secret
 from terngrad.cluster.addresses import is_loopback
-from terngrad.cluster.channel import MembershipError, split_address
+from terngrad.cluster.channel import split_address
 from terngrad.cluster.managed import launch
 from terngrad.cluster.managed.find import find
-from terngrad.cluster.managed.role import NothingFoundError, Role
+from terngrad.cluster.managed.role import NothingFoundError, Role, check_hosts
 from terngrad.library import engines, serving
 from terngrad.library.engines import ENGINES
 from terngrad.library.failures import told_to_others
@@ -185,13 +185,7 @@ def _given(
 def _check_hosts(name: str, hosts: Sequence[str]) -> None:
     if not hosts or isinstance(hosts, str):
         raise ValueError(f"join: {name} is {hosts!r}; it must list HOST:PORT of each process")
-    for host in hosts:
-        try:
-            split_address(host)
-        except MembershipError as error:
-            raise ValueError(f"join: {name}: {error}") from None
-    if len(set(hosts)) < len(hosts):
-        raise ValueError(f"join: {name}: each HOST:PORT must be listed once: {', '.join(hosts)}")
+    check_hosts(f"join: {name}", hosts)
 
 
 def _engine(engine: str, role: Role) -> str:

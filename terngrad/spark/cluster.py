@@ -15,12 +15,13 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from terngrad.cluster.addresses import address_towards
 from terngrad.spark.certificates import make_certificates
 from terngrad.spark.context import Context
 from terngrad.spark.driver import Driver, Placement
 from terngrad.spark.failures import reason
 from terngrad.spark.jobs import Jobs, cores_of_task, num_cores
-from terngrad.spark.member import SCHEMA, Member, own_host
+from terngrad.spark.member import SCHEMA, Member
 
 if TYPE_CHECKING:
     from pyspark import RDD, SparkContext
@@ -252,7 +253,7 @@ class Cluster:
         """
         context = self._spark.sparkContext
         tasks = _LOOKS * (self._num_workers + self._num_ps)
-        hosts = context.parallelize(range(tasks), tasks).map(lambda _: own_host(driver))
+        hosts = context.parallelize(range(tasks), tasks).map(lambda _: address_towards(driver))
         jobs = Jobs(context, [(hosts, range(tasks))])
         if not jobs.wait(self._start_secs):
             jobs.cancel()

@@ -11,7 +11,6 @@ import dataclasses
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from terngrad.cluster.addresses import address_towards, host_and_port
 from terngrad.cluster.ports import free_ports
 from terngrad.spark.certificates import Certificates
 from terngrad.spark.context import Context
@@ -74,9 +74,8 @@ class Member:
         """Connects to the driver; returns the connection, and this process' place."""
         if own.job == "inference":
             return Line(self.driver, self.certificates, own), Context(*own)
-        host = own_host(self.driver[0])
         port, control_port = free_ports(2)
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        address = host_and_port(address_towards(self.driver[0]), port)
         meets = not self.meets_in_barrier
         line = Line(self.driver, self.certificates, own, address, meets=meets)
         if self.meets_in_barrier:
@@ -94,14 +93,6 @@ def _gather(own: str, control: int) -> tuple[Mapping[str, list[str]], int]:
     gathered = BarrierTaskContext.get().allGather(json.dumps([own, control]))
     given = [json.loads(each) for each in gathered]
     return {"worker": [address for address, _ in given], "ps": []}, given[0][1]
-
-
-def own_host(driver: str) -> str:
-    """Returns the address of this machine from which packets go to the driver's host."""
-    (family, kind, protocol, _, address), *_ = socket.getaddrinfo(driver, 9, type=socket.SOCK_DGRAM)
-    with socket.socket(family, kind, protocol) as connection:
-        connection.connect(address)  # sends nothing
-        return connection.getsockname()[0]
 
 
 class _Process:

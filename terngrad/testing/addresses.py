@@ -1,12 +1,12 @@
 """Addresses of this machine at which a test may listen."""
 
+from terngrad.cluster.addresses import host_and_port
 from terngrad.cluster.ports import free_ports
 
 
 def free_address(host: str = "127.0.0.1") -> str:
     """Returns HOST:PORT with a free port; OSError if this machine does not have the host."""
-    port = free_ports(1, host)[0]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return host_and_port(host, free_ports(1, host)[0])
 
 
 def free_addresses(count: int) -> list[str]:

@@ -124,4 +124,4 @@ def check_hosts(source: str, hosts: Sequence[str]) -> None:
         except MembershipError as error:
             raise ManagedError(f"{source}: {error}") from None
     if len(set(hosts)) < len(hosts):
-        raise ManagedError(f"{source}: each host:port must be listed once: {', '.join(hosts)}")
+        raise ManagedError(f"{source}: each HOST:PORT must be listed once: {', '.join(hosts)}")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping
 
 from terngrad.cluster import admission, run_secret
-from terngrad.cluster.addresses import is_loopback_address
+from terngrad.cluster.addresses import address_towards, host_and_port, is_loopback_address
 from terngrad.cluster.channel import LAST_PORT, MembershipError, Peer
 from terngrad.cluster.managed.role import ManagedError, Role, ranked, whole_number
 from terngrad.cluster.ports import free_ports
@@ -31,17 +30,19 @@ def role(environment: Mapping[str, str], ps_tasks: int, timeout_secs: float) -> 
     master = environment["MASTER_ADDR"]
     meeting = port + _ABOVE if port + _ABOVE <= LAST_PORT else port - _ABOVE
     own, control = free_ports(2)
-    mine = {"host": _own_host(master), "port": own, "control": control}
+    try:
+        own_host = address_towards(master)
+    except OSError as error:
+        raise ManagedError(f"{_SOURCE}: MASTER_ADDR {master!r}: {error.strerror}") from None
+    mine = {"host": own_host, "port": own, "control": control}
     try:
         secret = run_secret.shared(environment)
-        places = _gathered(rank, size, f"{_written(master)}:{meeting}", mine, timeout_secs, secret)
+        places = _gathered(rank, size, host_and_port(master, meeting), mine, timeout_secs, secret)
     except ValueError as error:
         raise ManagedError(f"{_SOURCE}: {error}") from None
-    hosts = [
-        _written(master if is_loopback_address(place["host"]) else place["host"])
-        for place in places
-    ]
-    addresses = [f"{host}:{place['port']}" for host, place in zip(hosts, places, strict=True)]
+    hosts = [master if is_loopback_address(place["host"]) else place["host"] for place in places]
+    ports = [place["port"] for place in places]
+    addresses = list(map(host_and_port, hosts, ports))
     return ranked(_SOURCE, rank, addresses, ps_tasks, places[0]["control"])
 
 
@@ -68,18 +69,3 @@ def _heard(peer: Peer) -> dict:
     if message is None:
         raise MembershipError(f"process {peer.rank} was lost while the processes met")
     return message
-
-
-def _own_host(master: str) -> str:
-    """Address of this machine on the way to the master; nothing is sent."""
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(master, 9, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind) as way:
-            way.connect(address)
-            return way.getsockname()[0]
-    except OSError as error:
-        raise ManagedError(f"{_SOURCE}: MASTER_ADDR {master!r}: {error.strerror}") from None
-
-
-def _written(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
