@@ -283,7 +283,7 @@ def test_law_10_a_ps_of_the_other_kind_is_named(tmp_path, asynchronous_ps):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_killed", [True, False])
+@pytest.mark.parametrize("is_killed", [pytest.param(True, marks=pytest.mark.exhaustive), False])
 def test_a_signal_is_heard_while_a_ps_is_away_or_hangs_and_two_ps_share_no_folder(
     tmp_path, is_killed
 ):

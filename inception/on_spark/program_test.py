@@ -53,6 +53,7 @@ def test_law_4_two_workers_inside_spark_give_the_bits_of_two_outside(standalone,
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_inception_trains_on_small_images(standalone, shown, tmp_path):
     flags = [f"--train_dir={tmp_path}", "--net=inception_v1", "--image_size=32", "--max_steps=2"]
     flags += ["--benchmark_mode", "--batch_size=2", "--grad_bits=1"]
@@ -62,6 +63,7 @@ def test_inception_trains_on_small_images(standalone, shown, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("ps", [0, 1])
 def test_rows_of_spark_train_a_net(standalone, shown, tmp_path, ps):
     import tensorflow as tf
@@ -85,6 +87,7 @@ def test_rows_of_spark_train_a_net(standalone, shown, tmp_path, ps):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_law_8_an_executor_that_is_killed_changes_no_bit(standalone, shown, tmp_path):
     settings = {"net": "mlp", "batch_size": 2, "steps": SLOW_STEPS}
     undisturbed = train(1, tmp_path / "undisturbed", **settings)

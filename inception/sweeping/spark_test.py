@@ -81,6 +81,7 @@ def test_a_trial_runs_on_an_executor_and_tells_its_evaluations(session, workspac
     assert (end.outcome, end.last) == (Outcome.DONE, evaluations[0])
 
 
+@pytest.mark.exhaustive
 def test_a_trial_that_is_stopped_saves(session, workspace):
     _, end = run(session, workspace, 60, lambda channel, folder: channel.stop())
     assert end.outcome is Outcome.STOPPED
@@ -95,6 +96,7 @@ def ancestor(folder, word):
     return pid
 
 
+@pytest.mark.exhaustive
 def test_a_trial_whose_process_is_lost_is_told_so_and_the_next_one_runs(session, workspace):
     def kill(channel, folder):
         os.kill(ancestor(folder, b"inception.sweeping.trial"), signal.SIGKILL)
