@@ -53,25 +53,21 @@ def rows(folder):
 
 
 @pytest.mark.slow
-def test_a_grid_ends_with_a_table_pictures_and_the_best_command(digits, tmp_path):
+def test_a_grid_ends_with_a_table_and_the_best_command(digits, tmp_path):
     evaluations = "--eval_flags=--num_examples=1000"
-    grid = "grad_bits=1,32 optimizer=gd initial_learning_rate=0.05,0"
+    grid = "grad_bits=1 optimizer=gd initial_learning_rate=0,0.05"
     output = run(tmp_path, digits, MNIST, f"--grid={grid}", "--jobs=2", evaluations)
     found = rows(tmp_path)
-    assert [row["state"] for row in found] == ["done"] * 4
-    precisions = [float(row["precision"]) for row in found]
-    assert precisions == sorted(precisions, reverse=True)
-    assert found[0]["initial_learning_rate"] == "0.05" and precisions[0] > precisions[-1]
+    assert [row["state"] for row in found] == ["done"] * 2
+    best, worst = (float(row["precision"]) for row in found)
+    assert found[0]["initial_learning_rate"] == "0.05" and best > worst
     assert {row["step"] for row in found} == {"20"}
-    sent = {row["grad_bits"]: int(row["bytes_sent"]) for row in found}
-    assert sent["32"] > 9 * sent["1"]
-    for name in ("heat_map.png", "importance.png"):
-        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+    assert all(int(row["bytes_sent"]) > 0 for row in found)
     (line,) = [line for line in output.splitlines() if line.startswith("Repeat the best trial: ")]
     _, *again = shlex.split(line.partition(": ")[2])
     assert forked.run([sys.executable, *again]).returncode == 0
     assert (tmp_path / "best" / "model.ckpt-20.index").exists()
-    assert "0 of 4 trials to run" in run(tmp_path, digits, MNIST, f"--grid={grid}", "--jobs=2")
+    assert "0 of 2 trials to run" in run(tmp_path, digits, MNIST, f"--grid={grid}", "--jobs=2")
 
 
 @pytest.mark.slow
