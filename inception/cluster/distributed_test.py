@@ -139,7 +139,7 @@ def test_law_6_float_gradients_of_workers_equal_those_of_the_whole_batch(tmp_pat
 @pytest.mark.slow
 def test_the_script_launches_workers_on_this_machine(tmp_path):
     script = Path(__file__).parents[2] / "scripts" / "launch_local.sh"
-    program, flags = flags_of(tmp_path, batch_size=2, steps=10)
+    program, flags = flags_of(tmp_path, net="mlp", batch_size=2, steps=10)
     command = ["bash", str(script), "2", program, *flags]
     with Started(command, {"TERNGRAD_VENV": sys.prefix}) as run:
         run.succeed()
