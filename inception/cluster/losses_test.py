@@ -1,11 +1,8 @@
 """Training through parameter servers: how a process that does not come back ends the others."""
 
-import contextlib
 import re
 import signal
-import threading
 import time
-from concurrent import futures
 
 import pytest
 
@@ -17,10 +14,6 @@ from inception.testing.runs import (
     parameters,
     train,
 )
-from terngrad.exchange.parameter_server.coordination.situation import Rules
-from terngrad.service.calls import AwayError, open_channel, try_stream
-from terngrad.service.messages import Report, Standing
-from terngrad.service.streams import hello
 from terngrad.testing.limits import HANG_SECS
 from terngrad.training import checkpoints
 
@@ -122,54 +115,6 @@ def test_with_backup_workers_the_run_goes_on_when_one_is_killed_and_another_hang
             cluster.wait_for(worker, f"Finished training at step {LONGER}")
         cluster.finish("2", "3", "ps 0")
     assert parameters(tmp_path, LONGER)
-
-
-@contextlib.contextmanager
-def visited(ps, workers, rules):
-    """Worker 2 enters a training again and again, waits for a while, says nothing, and leaves."""
-    stop = threading.Event()
-
-    def visit():
-        with open_channel(ps, None, 60.0) as channel:
-            while not stop.wait(0.01):
-                with contextlib.suppress(AwayError):
-                    introduction = hello(2, 0, [ps], workers, rules)
-                    stream, outbox = try_stream(channel, "Meet", introduction, 10.0)
-                    outbox.put(Report(standing=Standing()).SerializeToString())
-                    stop.wait(0.3)
-                    outbox.close()
-                    stream.cancel()
-
-    with futures.ThreadPoolExecutor(1) as threads:
-        visits = threads.submit(visit)
-        try:
-            yield
-        finally:
-            stop.set()
-            visits.result()
-
-
-@pytest.mark.exhaustive
-def test_a_backup_worker_that_comes_and_goes_stops_nobody_and_waits_longer_each_time(tmp_path):
-    rules = Rules(needed=2, elastic=False, timeout_secs=60.0)
-    flags = paced_flags_of(tmp_path, f"--num_replicas_to_aggregate={rules.needed}")
-    with Cluster(3, 1, *flags) as cluster:
-        cluster.wait_for("2", r"Worker 2: .* step \d+,")
-        cluster.kill("2")
-        given = " ".join(cluster.members["0"].flags)
-        ps, workers = (re.search(rf"--{job}_hosts=(\S+)", given)[1] for job in ("ps", "worker"))
-        with visited(ps, workers.split(","), str(rules)):
-            cluster.wait_for("ps 0", r"^worker 2 \(.*\) came and left 3 times without contributing")
-            (*_, step) = re.findall(r": step (\d+),", cluster.runs["0"].output)
-            cluster.wait_for("0", rf"Worker 0: .* step {int(step) + 200},")
-            cluster.wait_for("ps 0", r"came and left 4 times .*: it may join again in 10 s\.$")
-            cluster.wait_for("ps 0", "; came and left without contributing: worker 2 [0-9]+ times")
-        cluster.start("2").wait_for(r"^Joined the training at step \d+\.")
-        cluster.wait_for("2", r"Worker 2: .* step \d+,")
-        cluster.kill("0", signal.SIGTERM)
-        for worker in ("0", "1", "2"):
-            assert cluster.status(worker) == 128 + signal.SIGTERM, cluster.lines()
-        cluster.finish("ps 0")
 
 
 @pytest.fixture(scope="module", name="late")
