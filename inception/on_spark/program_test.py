@@ -43,10 +43,10 @@ def shown():
 
 
 @pytest.mark.slow
-def test_law_4_two_workers_inside_spark_give_the_bits_of_two_outside(standalone, shown, tmp_path):
-    settings = {"net": "mlp", "batch_size": 4, "steps": 20}
-    outside = train(2, tmp_path / "outside", **settings)
-    program, flags = flags_of(tmp_path / "inside", **settings)
+def test_law_4_two_workers_inside_spark_give_the_bits_of_one_process(standalone, shown, tmp_path):
+    settings = {"net": "mlp", "steps": 20}
+    outside = train(1, tmp_path / "outside", batch_size=8, nodes=2, **settings)
+    program, flags = flags_of(tmp_path / "inside", batch_size=4, **settings)
     run(standalone, run_program, [program, *flags], 2, show=shown.append).shutdown()
     assert_equal_parameters(outside, parameters(tmp_path / "inside", 20))
     assert any(line.startswith("[0] Finished training at step 20") for line in shown)

@@ -106,6 +106,7 @@ def test_a_trial_whose_process_is_lost_is_told_so_and_the_next_one_runs(session,
     assert run(session, workspace, 0)[1].outcome is Outcome.DONE
 
 
+@pytest.mark.exhaustive
 def test_a_trial_outlives_the_executor_that_started_it(session, workspace):
     def kill(channel, folder):
         os.kill(ancestor(folder, b"CoarseGrainedExecutorBackend"), signal.SIGKILL)
