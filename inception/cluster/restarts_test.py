@@ -106,7 +106,8 @@ def test_law_8_a_step_that_is_made_anew_takes_the_same_records(tmp_path):
         cluster.kill("1")
         cluster.start("1").wait_for(r"^Joined the training at step \d+\.")
         cluster.finish()
-    with Run(2, *trained_in("undisturbed")) as run:
+    _, flags = trained_in("undisturbed")
+    with Run(2, "inception.mnist_distributed_train", flags) as run:
         run.succeed()
     both = (parameters(tmp_path / name, LONGER) for name in ("disturbed", "undisturbed"))
     assert_equal_parameters(*both)

@@ -14,7 +14,7 @@ from slim.datasets import images
 from slim.testing import with_extraneous_bytes
 from terngrad.testing import spark as sparks
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 
 @pytest.fixture
@@ -41,7 +41,6 @@ def convert(pictures, folder, *flags):
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
-@pytest.mark.exhaustive
 def test_the_files_are_equal_and_a_missing_one_is_written_again(
     pictures, tmp_path, monkeypatch, capsys
 ):
@@ -83,7 +82,6 @@ def test_a_data_frame_gives_the_files_that_one_machine_makes_of_its_rows(picture
             conversion.convert_frame(wrong, str(tmp_path / "bad"), "train", found.class_names)
 
 
-@pytest.mark.exhaustive
 def test_law_10_a_broken_picture_is_named(pictures, tmp_path, monkeypatch):
     sparks.skip_without_spark()
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")

@@ -75,6 +75,7 @@ def wait_for(folder):
     return folder
 
 
+@pytest.mark.exhaustive
 def test_a_trial_runs_on_an_executor_and_tells_its_evaluations(session, workspace):
     evaluations, end = run(session, workspace, 0)
     assert evaluations == [Evaluation(10, 0.75, 0.9)]
