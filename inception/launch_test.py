@@ -46,6 +46,16 @@ def call(*args, **kwargs):
 setattr(owner, attribute, call)
 sys.exit(launch.main(arguments))
 """
+# Runs the launcher with shorter pauses.
+IMPATIENT = """
+import sys
+from inception import launch
+from terngrad.cluster import local_run, restarts
+local_run._GRACE_SECS = 1.0
+restarts._FIRST_PAUSE_SECS = 0.0625
+sys.exit(launch.main(sys.argv[1:]))
+"""
+PAUSES = (0.0625, 0.125, 0.25, 0.5)
 
 
 class Launcher:
@@ -176,10 +186,11 @@ def test_a_failed_training_is_started_again(launch):
 @pytest.mark.slow
 def test_a_training_that_fails_again_and_again_is_started_after_growing_pauses_then_no_more(launch):
     began = time.monotonic()
-    status, output, _ = launch("sys.exit(3)", options=["--max_restarts=9"]).finish()
-    assert status == 3 and time.monotonic() - began > 1 + 2 + 4 + 8
+    launcher = launch("sys.exit(3)", run=("-c", IMPATIENT), options=["--max_restarts=9"])
+    status, output, _ = launcher.finish()
+    assert status == 3 and time.monotonic() - began > sum(PAUSES)
     assert re.findall(r"Restart (.*),", output) == [
-        f"{i} of 9 in {secs} s" for i, secs in enumerate([1, 2, 4, 8], 1)
+        f"{i} of 9 in {secs} s" for i, secs in enumerate(PAUSES, 1)
     ]
     assert "The training is not started again after 5 runs of less than 30 s." in output
 
@@ -191,8 +202,9 @@ def test_a_process_that_is_killed_again_and_again_is_left_out_with_its_name(laun
             os.kill(os.getpid(), signal.SIGKILL)
         wait_for("go on")
     """
-    launcher = launch(program, options=["--ps=1", "--max_restarts=9"])
-    for secs in (1, 2, 4, 8):
+    options = ["--ps=1", "--max_restarts=9"]
+    launcher = launch(program, run=("-c", IMPATIENT), options=options)
+    for secs in PAUSES:
         while (line := launcher.process.stdout.readline()) and "is started again" not in line:
             pass
         assert line == f"1 was killed and is started again in {secs} s.\n"
@@ -362,15 +374,6 @@ def test_the_help_is_shown(capsys):
     assert "--max_restarts=N" in capsys.readouterr().out
 
 
-IMPATIENT = """
-import sys
-from inception import launch
-from terngrad.cluster import local_run
-local_run._GRACE_SECS = 1.0
-sys.exit(launch.main([*{options!r}, *sys.argv[1:]]))
-"""
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("options", "goes_on"), [(["--ps=1"], True), ([], False)])
 def test_with_parameter_servers_the_others_decide_whether_they_go_on(
@@ -382,7 +385,7 @@ def test_with_parameter_servers_the_others_decide_whether_they_go_on(
     time.sleep(4)
     (folder / "ended").touch()
     """
-    launcher = launch(program, run=("-c", IMPATIENT.format(options=options)))
+    launcher = launch(program, run=("-c", IMPATIENT), options=options)
     status, output, errors = launcher.finish()
     assert status == 3, output + errors
     assert (tmp_path / "ended").exists() == goes_on

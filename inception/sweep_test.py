@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from inception.sweeping import settings
+from inception.testing.programs import run_program
 from slim.conversion import convert
 from terngrad.testing import forked
 from terngrad.testing.limits import HANG_SECS
@@ -52,28 +53,25 @@ def rows(folder):
 
 
 @pytest.mark.slow
-def test_a_grid_ends_with_a_table_pictures_and_the_best_command(digits, tmp_path):
+def test_a_grid_ends_with_a_table_and_the_best_command(digits, tmp_path):
     evaluations = "--eval_flags=--num_examples=1000"
-    grid = "grad_bits=1,32 optimizer=gd initial_learning_rate=0.05,0"
+    grid = "grad_bits=1 optimizer=gd initial_learning_rate=0,0.05"
     output = run(tmp_path, digits, MNIST, f"--grid={grid}", "--jobs=2", evaluations)
     found = rows(tmp_path)
-    assert [row["state"] for row in found] == ["done"] * 4
-    precisions = [float(row["precision"]) for row in found]
-    assert precisions == sorted(precisions, reverse=True)
-    assert found[0]["initial_learning_rate"] == "0.05" and precisions[0] > precisions[-1]
+    assert [row["state"] for row in found] == ["done"] * 2
+    best, worst = (float(row["precision"]) for row in found)
+    assert found[0]["initial_learning_rate"] == "0.05" and best > worst
     assert {row["step"] for row in found} == {"20"}
-    sent = {row["grad_bits"]: int(row["bytes_sent"]) for row in found}
-    assert sent["32"] > 9 * sent["1"]
-    for name in ("heat_map.png", "importance.png"):
-        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+    assert all(int(row["bytes_sent"]) > 0 for row in found)
     (line,) = [line for line in output.splitlines() if line.startswith("Repeat the best trial: ")]
     _, *again = shlex.split(line.partition(": ")[2])
     assert forked.run([sys.executable, *again]).returncode == 0
     assert (tmp_path / "best" / "model.ckpt-20.index").exists()
-    assert "0 of 4 trials to run" in run(tmp_path, digits, MNIST, f"--grid={grid}", "--jobs=2")
+    assert "0 of 2 trials to run" in run(tmp_path, digits, MNIST, f"--grid={grid}", "--jobs=2")
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_sweep_that_was_ended_goes_on_from_its_trials_checkpoints(digits, tmp_path):
     given = command(tmp_path, digits, MNIST, "--grid=grad_bits=1", steps=1000)
     log = tmp_path / "trial_0000" / "train.log"
@@ -98,6 +96,7 @@ def wait_for(file, text):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_trial_with_slims_flags_is_evaluated_on_the_way(digits, tmp_path):
     trainings = ("--model_name=mlp", "--dataset_name=mnist", "--save_interval_secs=0.1")
     program = "--program=slim.train_image_classifier"
@@ -110,6 +109,7 @@ def test_a_trial_with_slims_flags_is_evaluated_on_the_way(digits, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_trial_may_have_several_workers_and_a_failed_one_is_told(digits, tmp_path):
     program = "--program=inception.mnist_distributed_train"
     grid = f"--grid=grad_bits=1 data_dir={digits},/nowhere"
@@ -184,11 +184,11 @@ def test_a_trial_may_have_several_workers_and_a_failed_one_is_told(digits, tmp_p
     ],
 )
 def test_law_10_what_cannot_work_is_told_at_once(own, trainings, told):
-    words = ["-m", "inception.sweep", *own, *(["--", *trainings] if trainings else [])]
-    done = forked.run([sys.executable, *words])
-    assert done.returncode == 1
-    assert done.stderr.startswith("sweep: ") and told in done.stderr
-    assert done.stderr.count("\n") == 1
+    words = ["inception.sweep", *own, *(["--", *trainings] if trainings else [])]
+    with pytest.raises(SystemExit) as ended:
+        run_program(*words)
+    assert ended.value.code.startswith("sweep: ") and told in ended.value.code
+    assert "\n" not in ended.value.code
 
 
 def test_without_optuna_the_error_says_how_to_get_it(tmp_path):
@@ -196,6 +196,7 @@ def test_without_optuna_the_error_says_how_to_get_it(tmp_path):
     words = [sys.executable, "-m", "inception.sweep", MNIST, "--grid=seed=1"]
     environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{REPO}"}
     done = subprocess.run(words, env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
     assert done.stderr == "sweep: sweeps need Optuna: pip install '.[sweep]'\n"
 
 

@@ -182,6 +182,7 @@ def test_a_ps_that_was_killed_is_found_again_and_has_lost_no_more_than_a_snapsho
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_worker_that_stands_still_is_not_missed_and_a_ps_that_does_is_found_again(tmp_path):
     timeout_secs = 14
     with cluster(tmp_path, 2, timeout_secs=timeout_secs) as (runs, _):
@@ -239,21 +240,7 @@ def test_a_ps_that_cannot_write_snapshots_makes_workers_wait_and_loses_no_more_t
 
 
 @pytest.mark.slow
-def test_a_stopped_run_goes_on_from_the_chiefs_checkpoint(tmp_path):
-    with cluster(tmp_path, 1) as (runs, _):
-        runs[0].wait_for(r": step 40,")
-        step = end(runs)
-    assert checkpoints.step_of(checkpoints.latest_checkpoint(str(tmp_path))) == step
-    with cluster(tmp_path, 1, steps=step + 50) as (runs, _):
-        runs[0].wait_for(rf"Succesfully loaded model from .*ckpt-{step} at step={step}")
-        runs[0].wait_for(rf"A run begins at step {step}, ")
-        for run in runs:
-            assert run.finish() == 0, run.output
-    assert parameters(tmp_path, step + 50)
-
-
-@pytest.mark.slow
-def test_workers_wait_for_a_ps_that_starts_later_and_a_signal_ends_it(tmp_path):
+def test_workers_wait_for_a_ps_that_starts_later_and_a_stopped_run_goes_on(tmp_path):
     program, flags = asynchronous(tmp_path)
     worker, ps = members.members(1, 1)
     with processes(program, flags, [worker]) as runs:
@@ -268,11 +255,21 @@ def test_workers_wait_for_a_ps_that_starts_later_and_a_signal_ends_it(tmp_path):
             server.wait_for("Loaded .*snapshot")
             seen = max(steps_of(runs[0]))
             runs[0].wait_for(rf": step {seen + 10},")
-            assert end([*runs, server]) > seen
+            step = end([*runs, server])
+            assert step > seen
+    assert checkpoints.step_of(checkpoints.latest_checkpoint(str(tmp_path))) == step
+    with cluster(tmp_path, 1, steps=step + 50) as (runs, _):
+        runs[0].wait_for(rf"Succesfully loaded model from .*ckpt-{step} at step={step}")
+        runs[0].wait_for(rf"A run begins at step {step}, ")
+        for run in runs:
+            assert run.finish() == 0, run.output
+    assert parameters(tmp_path, step + 50)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("asynchronous_ps", [True, False])
+@pytest.mark.parametrize(
+    "asynchronous_ps", [True, pytest.param(False, marks=pytest.mark.exhaustive)]
+)
 def test_law_10_a_ps_of_the_other_kind_is_named(tmp_path, asynchronous_ps):
     worker, ps = members.members(1, 1)
     program, flags = flags_of(tmp_path)
@@ -283,7 +280,7 @@ def test_law_10_a_ps_of_the_other_kind_is_named(tmp_path, asynchronous_ps):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_killed", [True, False])
+@pytest.mark.parametrize("is_killed", [pytest.param(True, marks=pytest.mark.exhaustive), False])
 def test_a_signal_is_heard_while_a_ps_is_away_or_hangs_and_two_ps_share_no_folder(
     tmp_path, is_killed
 ):

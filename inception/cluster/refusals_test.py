@@ -54,7 +54,7 @@ def test_law_10_a_ps_with_other_rules_is_named(alone):
     assert short in alone.runs["1"].output
 
 
-@pytest.mark.parametrize("servers", [0, 1])
+@pytest.mark.parametrize("servers", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_law_10_a_worker_started_by_hand_without_the_secret_learns_what_it_lacks(tmp_path, servers):
     program, flags = paced_flags_of(tmp_path, f"--worker_timeout_secs={HANG_SECS}")
     own = [member.flags for member in members.members(2, servers)]
@@ -115,7 +115,7 @@ def test_law_10_a_record_that_is_damaged_on_one_worker_is_named_by_all(tmp_path,
 def test_law_10_workers_with_other_kernels_are_named(tmp_path):
     with Cluster(2, 1, *paced_flags_of(tmp_path), absent=["1"]) as cluster:
         (command,) = commands_of(*paced_flags_of(tmp_path), [cluster.members["1"].flags])
-        cluster.runs["1"] = Started(["env", "TERNGRAD_KERNELS=reference", *command])
+        cluster.runs["1"] = Started(command, {"TERNGRAD_KERNELS": "reference"})
         for worker in ("0", "1"):
             cluster.wait_for(worker, r"kernels is reference on worker 1 \(.*\) and native on w")
             assert cluster.status(worker) == 1
@@ -123,6 +123,7 @@ def test_law_10_workers_with_other_kernels_are_named(tmp_path):
         assert "Traceback" not in cluster.lines()
 
 
+@pytest.mark.exhaustive
 def test_law_10_a_worker_that_does_not_join_is_named(tmp_path):
     flags = paced_flags_of(tmp_path, "--worker_timeout_secs=15")
     with Cluster(2, 1, *flags, absent=["1"]) as cluster:
@@ -155,6 +156,7 @@ def flooded(address, connections):
         thread.join()
 
 
+@pytest.mark.exhaustive
 def test_a_flood_of_connections_neither_ends_a_ps_nor_keeps_a_worker_out(tmp_path, undisturbed):
     tls = make_certificates(tmp_path, "ours", "all")
     flags = paced_flags_of(tmp_path / "train", *tls_flags(tls), steps=LONGER)

@@ -14,7 +14,7 @@ from slim.datasets import images
 from slim.testing import with_extraneous_bytes
 from terngrad.testing import spark as sparks
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 
 @pytest.fixture

@@ -43,16 +43,17 @@ def shown():
 
 
 @pytest.mark.slow
-def test_law_4_two_workers_inside_spark_give_the_bits_of_two_outside(standalone, shown, tmp_path):
-    settings = {"net": "mlp", "batch_size": 4, "steps": 20}
-    outside = train(2, tmp_path / "outside", **settings)
-    program, flags = flags_of(tmp_path / "inside", **settings)
+def test_law_4_two_workers_inside_spark_give_the_bits_of_one_process(standalone, shown, tmp_path):
+    settings = {"net": "mlp", "steps": 20}
+    outside = train(1, tmp_path / "outside", batch_size=8, nodes=2, **settings)
+    program, flags = flags_of(tmp_path / "inside", batch_size=4, **settings)
     run(standalone, run_program, [program, *flags], 2, show=shown.append).shutdown()
     assert_equal_parameters(outside, parameters(tmp_path / "inside", 20))
     assert any(line.startswith("[0] Finished training at step 20") for line in shown)
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_inception_trains_on_small_images(standalone, shown, tmp_path):
     flags = [f"--train_dir={tmp_path}", "--net=inception_v1", "--image_size=32", "--max_steps=2"]
     flags += ["--benchmark_mode", "--batch_size=2", "--grad_bits=1"]
@@ -62,6 +63,7 @@ def test_inception_trains_on_small_images(standalone, shown, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("ps", [0, 1])
 def test_rows_of_spark_train_a_net(standalone, shown, tmp_path, ps):
     import tensorflow as tf
@@ -85,6 +87,7 @@ def test_rows_of_spark_train_a_net(standalone, shown, tmp_path, ps):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_law_8_an_executor_that_is_killed_changes_no_bit(standalone, shown, tmp_path):
     settings = {"net": "mlp", "batch_size": 2, "steps": SLOW_STEPS}
     undisturbed = train(1, tmp_path / "undisturbed", **settings)

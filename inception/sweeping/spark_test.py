@@ -75,12 +75,14 @@ def wait_for(folder):
     return folder
 
 
+@pytest.mark.exhaustive
 def test_a_trial_runs_on_an_executor_and_tells_its_evaluations(session, workspace):
     evaluations, end = run(session, workspace, 0)
     assert evaluations == [Evaluation(10, 0.75, 0.9)]
     assert (end.outcome, end.last) == (Outcome.DONE, evaluations[0])
 
 
+@pytest.mark.exhaustive
 def test_a_trial_that_is_stopped_saves(session, workspace):
     _, end = run(session, workspace, 60, lambda channel, folder: channel.stop())
     assert end.outcome is Outcome.STOPPED
@@ -95,6 +97,7 @@ def ancestor(folder, word):
     return pid
 
 
+@pytest.mark.exhaustive
 def test_a_trial_whose_process_is_lost_is_told_so_and_the_next_one_runs(session, workspace):
     def kill(channel, folder):
         os.kill(ancestor(folder, b"inception.sweeping.trial"), signal.SIGKILL)
@@ -104,6 +107,7 @@ def test_a_trial_whose_process_is_lost_is_told_so_and_the_next_one_runs(session,
     assert run(session, workspace, 0)[1].outcome is Outcome.DONE
 
 
+@pytest.mark.exhaustive
 def test_a_trial_outlives_the_executor_that_started_it(session, workspace):
     def kill(channel, folder):
         os.kill(ancestor(folder, b"CoarseGrainedExecutorBackend"), signal.SIGKILL)

@@ -1,12 +1,14 @@
 """What a sweep says of the flags that it is asked to try, before it starts a trial."""
 
+import csv
+
 import pytest
 from absl.flags import FlagValues
 
 from inception import app
 from inception.flags import table
 from inception.sweeping import program, sweeping
-from inception.sweeping.messages import End, Outcome
+from inception.sweeping.messages import End, Evaluation, Outcome
 from inception.sweeping.settings import SweepFlags
 
 
@@ -44,20 +46,45 @@ def test_nothing_is_told_of_flags_with_effect(capsys):
     assert not capsys.readouterr().out
 
 
+@pytest.fixture(name="sweep")
+def _sweep(monkeypatch, tmp_path, capsys):
+    """Runs a sweep whose trials end at once, each as it is told; returns what it printed."""
+
+    def run(grid, ends):
+        class Sweeper:
+            def __init__(self, study, *others):
+                self.study = study
+
+            def run(self, found):
+                for end in ends:
+                    self.study.end(self.study.next(), end, False, 0)
+
+        monkeypatch.setattr(sweeping, "Sweeper", Sweeper)
+        sweeping.sweep(settings_of(f"--sweep_dir={tmp_path}", f"--grid={grid}"), [])
+        return capsys.readouterr().out
+
+    return run
+
+
+# DONE without a precision counts as failed, too.
 @pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.DONE])
-def test_a_sweep_without_a_complete_trial_has_failed(outcome, monkeypatch, tmp_path, capsys):
-    class Sweeper:
-        """Ends each trial at once; DONE without a precision counts as failed, too."""
-
-        def __init__(self, study, *others):
-            self.study = study
-
-        def run(self, found):
-            while task := self.study.next():
-                self.study.end(task, End(outcome, 1.0, None, "no such net", None), False, 0)
-
-    monkeypatch.setattr(sweeping, "Sweeper", Sweeper)
-    settings = settings_of(f"--sweep_dir={tmp_path}", "--grid=optimizer=gd,adam")
+def test_a_sweep_without_a_complete_trial_has_failed(sweep, outcome, capsys):
     with pytest.raises(ValueError, match=r"^none of 2 trials is complete; .*trials\.csv has"):
-        sweeping.sweep(settings, [])
+        sweep("optimizer=gd,adam", [End(outcome, "no such net")] * 2)
     assert "All trials: " in capsys.readouterr().out
+
+
+def test_a_sweep_over_two_lists_ends_with_its_trials_from_best_to_worst_and_pictures(
+    sweep, tmp_path
+):
+    precisions = (0.3, 0.9, 0.1, 0.5)
+    ends = [End(Outcome.DONE, "", 1.0, 100, Evaluation(20, value, 1.0)) for value in precisions]
+    told = sweep("grad_bits=1,32 initial_learning_rate=0.1,0.2", ends)
+    with (tmp_path / "trials.csv").open(newline="") as file:
+        found = [float(row["precision"]) for row in csv.DictReader(file)]
+    assert found == sorted(precisions, reverse=True)
+    for name in ("heat_map.png", "importance.png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+        assert f"Picture: {tmp_path / name}\n" in told
+    best = told.partition("Repeat the best trial: ")[2]
+    assert "--grad_bits=1 " in best and "--initial_learning_rate=0.2 " in best

@@ -3,8 +3,9 @@ import re
 import numpy as np
 import pytest
 
+from inception.cluster.workers import Workers
 from inception.flags.configs import EvalConfig, TrainConfig
-from inception.training import batches, problem
+from inception.training import batches, problem, train
 from slim.conversion import convert
 from slim.datasets import dataset_factory, mnist, records
 from slim.datasets.dataset_factory import Dataset
@@ -30,6 +31,19 @@ def labels_of(config: TrainConfig | EvalConfig, dataset: Dataset, count: int) ->
         made = batches.evaluation_batches(config, goal, dataset)
     with batches.naming_bad_records(config, goal, dataset):
         return [labels.numpy().tolist() for _, labels in made.take(count)]
+
+
+def test_workers_that_hold_the_same_records_do_not_train_on_the_same_batches(dataset):
+    config = TrainConfig(dataset_name="mnist", net="mlp", batch_size=len(LABELS))
+    goal = problem.resolve(config)
+
+    def orders(rank):
+        workers = Workers(rank, 2, split_data=False)
+        made = train.worker_batches(config, goal, dataset, workers, 0)
+        return [labels.numpy().tolist() for _, labels in made.take(3)]
+
+    for mine, others in zip(orders(0), orders(1), strict=True):
+        assert mine != others and sorted(mine) == sorted(others) == sorted(LABELS)
 
 
 @pytest.mark.parametrize(

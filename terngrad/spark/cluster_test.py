@@ -39,7 +39,9 @@ def frame(spark):
     )
 
 
-@pytest.mark.parametrize(("workers", "ps"), [(2, 0), (1, 1)])
+@pytest.mark.parametrize(
+    ("workers", "ps"), [pytest.param(2, 0, marks=pytest.mark.exhaustive), (1, 1)]
+)
 def test_all_processes_know_each_other(spark, shown, workers, ps):
     def main(word, context):
         print(word, context.job_name, context.task_id, *context.flags)
@@ -75,6 +77,7 @@ def test_workers_get_all_rows_in_each_epoch_and_may_end_early(spark, shown, fram
     assert len(shown) == 1
 
 
+@pytest.mark.exhaustive
 def test_a_ps_has_a_feed_without_rows(spark, shown, frame):
     def main(_, context):
         print(context.num_rows, sum(batch.num_rows for batch in context.feed.batches(4)))
@@ -104,6 +107,7 @@ def test_an_inference_gives_each_row_its_result_in_columns_of_the_schema(spark, 
     assert sorted((row.twice, row.half) for row in found) == [(2 * n, n / 2) for n in range(21)]
 
 
+@pytest.mark.exhaustive
 def test_law_10_wrong_results_of_an_inference_are_named(spark, frame):
     def lost(batch):
         return {"n": batch.column("n").to_pylist()[1:]}
@@ -116,6 +120,7 @@ def test_law_10_wrong_results_of_an_inference_are_named(spark, frame):
         inferred(spark, frame, lost, "n lang")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("workers", "ps"), [(3, 0), (2, 1)])
 def test_too_few_cores_end_the_cluster_with_one_error(spark, shown, workers, ps):
     """There are two cores."""
@@ -137,6 +142,7 @@ def test_too_few_cores_end_the_cluster_with_one_error(spark, shown, workers, ps)
     assert sorted(shown) == ["[0] started", "[1] started"]  # none of the first cluster
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("workers", "ps"), [(2, 0), (1, 1)])
 def test_a_process_that_fails_once_is_started_again(spark, shown, tmp_path, workers, ps):
     def main(folder, context):
@@ -160,6 +166,7 @@ def test_a_process_that_always_fails_ends_the_cluster_with_its_reason(spark, sho
         run(spark, main, None, 1, 0, show=shown).shutdown()
 
 
+@pytest.mark.exhaustive
 def test_a_request_to_stop_reaches_the_processes(spark, shown):
     def main(_, context):
         import signal

@@ -1,11 +1,11 @@
-"""A Spark session with two executors of this machine, which the tests of a module share."""
+"""A Spark session with two executors of this machine, which the tests of the folder share."""
 
 import pytest
 
 from terngrad.testing.spark import session
 
 
-@pytest.fixture(scope="module")  # other modules in this process may have a session, too
+@pytest.fixture(scope="package")  # other folders' tests in this process may have a session, too
 def spark():
     """A session with two executors of one core."""
     with session() as made:

@@ -28,11 +28,13 @@ def test_results_are_in_the_order_of_the_pairs_and_made_by_other_processes(spark
     assert found == [(0.4, "a", True), (0.1, "b", True), (0.0, "c", True)]
 
 
+@pytest.mark.exhaustive
 def test_all_combinations_are_tried_with_product(spark):
     found = launch.launch(spark, lambda a, b: (a, b), {"a": [1, 2], "b": "xyz"}, product=True)
     assert found == [(a, b) for a in (1, 2) for b in "xyz"]
 
 
+@pytest.mark.exhaustive
 def test_a_call_that_fails_once_is_tried_again(spark, tmp_path):
     mark = tmp_path / "failed"
 
@@ -82,6 +84,7 @@ ENDS = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__)
 def test_a_call_that_ends_its_process_is_named_and_the_others_results_are_kept(spark, end):
     def fn(x):
