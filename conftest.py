@@ -17,7 +17,11 @@ from inception import app
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 with app.quiet_import():  # before the conftests of the folders, which need TensorFlow
+    from terngrad.testing import skips
     from terngrad.training import runtime
+
+pytest_addoption = skips.add_option
+pytest_sessionfinish = skips.fail_on_skips
 
 
 def pytest_configure() -> None:
