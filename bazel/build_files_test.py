@@ -68,10 +68,11 @@ def _target(rule: ET.Element) -> Target:
         name: frozenset(
             label.get("value") for label in rule.iterfind(f"list[@name='{name}']/label")
         )
-        for name in ("srcs", "hdrs", "deps")
+        for name in ("srcs", "hdrs", "textual_hdrs", "deps")
     }
-    files = frozenset(_file(label) for label in labels["srcs"] | labels["hdrs"])
-    return Target(rule.get("class"), files, labels["deps"])
+    deps = labels.pop("deps")
+    files = frozenset(map(_file, frozenset.union(*labels.values())))
+    return Target(rule.get("class"), files, deps)
 
 
 def _file(label: str) -> str:

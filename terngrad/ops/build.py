@@ -55,7 +55,7 @@ def build(folder: str = library.FOLDER, force: bool = False) -> str:
     mesh = compiled(cxx, sources("net", "*.cc"), FLAGS)
     ops = compiled(
         cxx,
-        sources("kernels", "*.cc") + sources("ops", "*.cc"),
+        sources("kernels", "all.cc") + sources("ops", "all.cc"),
         [*compile_flags, *FLAGS],
         {include: f"tensorflow-{version}"},
     )

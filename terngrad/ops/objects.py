@@ -12,15 +12,17 @@ import functools
 import hashlib
 import os
 import platform
+import re
 import shutil
 import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 
-from terngrad.ops.library import ROOT, sources
+from terngrad.ops.library import ROOT
 
 _UNUSED_SECS = 30 * 24 * 3600  # then an object is removed
+_INCLUDE = re.compile(rb'^#include "(.+)"', re.MULTILINE)
 _FLAGS_OF_FILE = {
     "kernels_avx512.cc": ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mbmi", "-mbmi2"),
     "kernels_avx2.cc": ("-mavx2", "-mbmi", "-mbmi2"),
@@ -99,10 +101,22 @@ def _key(cxx: str, source: str, flags: Sequence[str], names: Mapping[str, str]) 
     for folder, name in names.items():
         text = text.replace(folder, name)
     digest = hashlib.sha256(text.encode())
-    for path in (source, *sources("*", "*.h")):
-        with open(os.path.join(ROOT, path), "rb") as file:
-            digest.update(f"\0{path}\0".encode() + file.read())
+    for path, content in sorted(_texts(source).items()):
+        digest.update(f"\0{path}\0".encode() + content)
     return f"{os.path.basename(source)}-{digest.hexdigest()[:32]}"
+
+
+def _texts(source: str) -> dict[str, bytes]:
+    """Returns a source and all files of the repository that it includes, by their paths."""
+    found: dict[str, bytes] = {}
+    waiting = [source]
+    while waiting:
+        path = waiting.pop()
+        if path not in found and os.path.exists(os.path.join(ROOT, path)):
+            with open(os.path.join(ROOT, path), "rb") as file:
+                found[path] = file.read()
+            waiting += map(bytes.decode, _INCLUDE.findall(found[path]))
+    return found
 
 
 def _identity(cxx: str) -> tuple[str, ...]:

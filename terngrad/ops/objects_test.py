@@ -62,12 +62,13 @@ def test_other_texts_flags_and_compilers_give_other_objects(cxx, source, tmp_pat
     assert len(set(found)) == 4
 
 
-def test_a_changed_header_gives_other_objects(cxx, source, tmp_path, monkeypatch):
-    header = tmp_path / "one.h"
-    header.write_text("int a;")
-    monkeypatch.setattr(objects, "sources", lambda *parts: [str(header)])
+def test_a_change_to_what_is_included_gives_other_objects(cxx, source, tmp_path):
+    first, second = tmp_path / "first.h", tmp_path / "second.h"
+    source.write_text(f'#include <vector>\n#include "absl/status.h"\n#include "{first}"\n')
+    first.write_text(f'#pragma once\n#include "{second}"\n#include "{first}"\n')
+    second.write_text("int a;")
     before = _compiled(cxx, source)
-    header.write_text("int b;")
+    second.write_text("int b;")
     assert _compiled(cxx, source) != before
 
 

@@ -40,7 +40,7 @@ def wheel_of(tmp_path, **environment):
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"]
     done = subprocess.run(
         [*command, "-w", str(tmp_path / "wheels"), str(source)],
-        env=dict(os.environ, **environment),
+        env=dict(os.environ, XDG_CACHE_HOME=str(tmp_path / "cache"), **environment),
         capture_output=True,
         text=True,
         timeout=HANG_SECS,
