@@ -123,7 +123,7 @@ def _identity(cxx: str) -> tuple[str, ...]:
     """Returns what tells a compiler from another version of it."""
     path = os.path.realpath(cxx)
     status = os.stat(path)
-    return platform.machine(), path, str(status.st_size), str(status.st_mtime_ns)
+    return platform.machine(), cxx, path, str(status.st_size), str(status.st_mtime_ns)
 
 
 def _folder() -> str:
