@@ -25,7 +25,7 @@ BUILDS = {
 @pytest.mark.parametrize(
     "flags",
     [
-        pytest.param(flags, id=name, marks=() if name == "users" else pytest.mark.exhaustive)
+        pytest.param(flags, id=name, marks=pytest.mark.exhaustive if name == "threads" else ())
         for name, flags in BUILDS.items()
     ],
 )
