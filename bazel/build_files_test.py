@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-from terngrad.ops import build
+from terngrad.ops import library, objects
 from terngrad.testing.imports import imports, texts
 
 _REPO = Path(__file__).parents[1]
@@ -68,10 +68,11 @@ def _target(rule: ET.Element) -> Target:
         name: frozenset(
             label.get("value") for label in rule.iterfind(f"list[@name='{name}']/label")
         )
-        for name in ("srcs", "hdrs", "deps")
+        for name in ("srcs", "hdrs", "textual_hdrs", "deps")
     }
-    files = frozenset(_file(label) for label in labels["srcs"] | labels["hdrs"])
-    return Target(rule.get("class"), files, labels["deps"])
+    deps = labels.pop("deps")
+    files = frozenset(map(_file, frozenset.union(*labels.values())))
+    return Target(rule.get("class"), files, deps)
 
 
 def _file(label: str) -> str:
@@ -184,7 +185,7 @@ def test_bazel_compiles_the_kernels_with_the_flags_of_the_set_up():
         if isinstance(node, ast.Assign) and node.targets[0].id in ("FLAGS", "_X86")
     }
     flags_of_file = {f"kernels_{path}.cc": flags for path, flags in constants["_X86"].items()}
-    assert tuple(constants["FLAGS"]) == build.FLAGS
+    assert tuple(constants["FLAGS"]) == library.FLAGS
     assert {file: tuple(flags) for file, flags in flags_of_file.items() if flags} == (
-        build._FLAGS_OF_FILE
+        objects._FLAGS_OF_FILE
     )

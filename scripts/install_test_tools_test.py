@@ -1,4 +1,4 @@
-"""install_test_tools.sh installs the missing tools for tests of several hosts."""
+"""install_test_tools.sh installs the missing tools that tests need."""
 
 import os
 import pathlib
@@ -15,7 +15,7 @@ _SCRIPT = pathlib.Path(__file__).with_name("install_test_tools.sh")
 def run(tmp_path):
     """Runs the script with only the given programs on PATH; apt-get records its arguments."""
 
-    def run(*programs, systemd=None):
+    def run(*programs, systemd=None, arguments=()):
         for program in programs:
             path = tmp_path / program
             path.write_text('#!/bin/bash\necho "$*" >> "${BASH_SOURCE%/*}/asked"\n')
@@ -24,7 +24,7 @@ def run(tmp_path):
             path = tmp_path / needed
             path.symlink_to(f"/usr/bin/{needed}" if needed != "bash" else "/bin/bash")
         return subprocess.run(
-            ["/bin/bash", _SCRIPT],
+            ["/bin/bash", _SCRIPT, *arguments],
             env={"PATH": str(tmp_path), "SYSTEMD": str(systemd or tmp_path / "none")},
             capture_output=True,
             text=True,
@@ -49,6 +49,16 @@ def test_only_what_is_missing_is_installed(run, tmp_path):
     assert update.startswith("update")
     assert install.split()[0] == "install" and install.split()[-1] == "iproute2"
     assert "openssh-server" not in install
+
+
+def test_what_only_exhaustive_tests_need_is_asked_for(run):
+    result = run("sshd", "ip", "tc", "java", "g++", "openssl", "scontrol", arguments=["--all"])
+    assert result.returncode == 1
+    packages = "make g++-aarch64-linux-gnu qemu-user-static"
+    assert result.stderr == (
+        f"install_test_tools.sh: needs {packages}; "
+        f"on Debian or Ubuntu: sudo apt-get install -y {packages}\n"
+    )
 
 
 def test_without_apt_get_it_says_what_is_missing(run):

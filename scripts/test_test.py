@@ -6,37 +6,55 @@ import subprocess
 import pytest
 
 _SCRIPTS = pathlib.Path(__file__).parent
-_ALL = ["-m", "pytest", "-n", "auto", "--maxprocesses", "4", "--dist", "worksteal"]
+_STYLE = ["python|-m|ruff|check|.", "python|-m|ruff|format|--check|."]
+_PYTEST = "python|-m|pytest|-n|auto|--maxprocesses|4|--dist|worksteal|"
+_TOOLS, _SETUP = "install_test_tools.sh|--all", "setup.sh|dev"
+_CI = "-m|not exhaustive"
+
+
+@pytest.fixture
+def calls(tmp_path):
+    """Runs test.sh of a working copy whose other programs only say what they are asked."""
+    say = '#!/bin/bash\nIFS="|"; echo "${0##*/}|$*"\n'
+    (tmp_path / "scripts").mkdir()
+    for name in ("test.sh", "common.sh"):
+        (tmp_path / "scripts" / name).write_text((_SCRIPTS / name).read_text())
+    programs = [tmp_path / "venv/bin/python", tmp_path / "venv/bin/bazel"]
+    for name in ("setup.sh", "install_test_tools.sh", "install_horovod.sh"):
+        programs.append(tmp_path / "scripts" / name)
+    programs[0].parent.mkdir(parents=True)
+    for program in programs:
+        program.write_text(say)
+        program.chmod(0o755)
+
+    def calls(*arguments: str) -> list[str]:
+        environment = {
+            "PATH": f"{tmp_path}/venv/bin:/usr/bin:/bin",
+            "TERNGRAD_VENV": str(tmp_path / "venv"),
+        }
+        command = ["bash", tmp_path / "scripts/test.sh", *arguments]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        return [line.removesuffix("|") for line in done.stdout.splitlines()]
+
+    return calls
 
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ([], []),
-        (["slim", "-k", "two words"], ["slim", "-k", "two words"]),
-        (["--quick"], ["-m", "not slow"]),
-        (["--quick", "slim"], ["-m", "not slow", "slim"]),
+        ([], _CI),
+        (["slim", "-k", "two words"], f"{_CI}|slim|-k|two words"),
+        (["--quick"], "-m|not slow and not exhaustive"),
+        (["--quick", "slim"], "-m|not slow and not exhaustive|slim"),
     ],
 )
-def test_quick_leaves_out_the_slow_tests_and_the_rest_goes_to_pytest(tmp_path, arguments, expected):
-    (tmp_path / "scripts").mkdir()
-    for name in ("test.sh", "common.sh"):
-        (tmp_path / "scripts" / name).write_text((_SCRIPTS / name).read_text())
-    (tmp_path / "scripts/setup.sh").write_text("")
-    python = tmp_path / "venv/bin/python"
-    python.parent.mkdir(parents=True)
-    python.write_text('#!/bin/sh\nprintf "%s|" "$@" && echo\n')  # only says what it is asked
-    python.chmod(0o755)
-    done = subprocess.run(
-        ["bash", tmp_path / "scripts/test.sh", *arguments],
-        env={"PATH": "/usr/bin:/bin", "TERNGRAD_VENV": str(tmp_path / "venv")},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    style, layout, tests = (line.split("|")[:-1] for line in done.stdout.splitlines())
-    assert (style, layout) == (
-        ["-m", "ruff", "check", "."],
-        ["-m", "ruff", "format", "--check", "."],
-    )
-    assert tests == [*_ALL, *expected]
+def test_quick_leaves_out_the_slow_tests_and_the_rest_goes_to_pytest(calls, arguments, expected):
+    assert calls(*arguments) == [_SETUP, *_STYLE, _PYTEST + expected]
+
+
+def test_all_installs_what_is_missing_and_runs_every_test_also_with_bazel(calls):
+    assert calls("--all") == [
+        *(_TOOLS, _SETUP, "install_horovod.sh", *_STYLE, f"{_PYTEST}--no-skips"),
+        "bazel|test|--test_env=PYTEST_ADDOPTS=-m 'not exhaustive'|//...",
+    ]
+    assert calls("--all", "slim")[-1] == f"{_PYTEST}--no-skips|slim"

@@ -26,6 +26,17 @@ def native(request):
 
 
 @pytest.fixture(scope="session")
+def natives():
+    """The native kernels of all instruction sets of this processor, for costly comparisons."""
+    found = []
+    with skipped_without_native_code():
+        for path in PATHS:
+            with contextlib.suppress(ValueError):  # this processor lacks the instructions
+                found.append(NativeKernels(path))
+    return found
+
+
+@pytest.fixture(scope="session")
 def native_library():
     """Skips tests of native code where there is none."""
     with skipped_without_native_code():

@@ -5,11 +5,9 @@ python -m terngrad.ops.build
 
 from __future__ import annotations
 
-import concurrent.futures
 import functools
 import importlib.metadata
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -17,29 +15,14 @@ import tempfile
 from collections.abc import Sequence
 
 from terngrad.ops import library
-from terngrad.ops.library import FLAGS, ROOT, sources
-
-_FLAGS_OF_FILE = {
-    "kernels_avx512.cc": ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mbmi", "-mbmi2"),
-    "kernels_avx2.cc": ("-mavx2", "-mbmi", "-mbmi2"),
-}
-
-
-class BuildError(RuntimeError):
-    """The build failed; the message says what is missing or quotes the compiler."""
+from terngrad.ops.library import FLAGS, sources
+from terngrad.ops.objects import BuildError, compiled, run
 
 
 def compiler() -> str | None:
     """Returns the C++ compiler: $CXX if set, else g++ or clang++; None if none is found."""
     chosen = os.environ.get("CXX")
     return shutil.which(chosen) if chosen else shutil.which("g++") or shutil.which("clang++")
-
-
-def flags_of(source: str) -> tuple[str, ...]:
-    """Returns the flags that a file of cc/lib needs beyond `FLAGS` on this kind of processor."""
-    if platform.machine() not in ("x86_64", "AMD64"):
-        return ()
-    return _FLAGS_OF_FILE.get(os.path.basename(source), ())
 
 
 def build(folder: str = library.FOLDER, force: bool = False) -> str:
@@ -63,41 +46,35 @@ def build(folder: str = library.FOLDER, force: bool = False) -> str:
     if not os.access(folder, os.W_OK):
         raise BuildError(f"{folder} is not writable")
     arrays = library.arrays_path(folder)
-    _compile(cxx, sources("lib", "*.cc"), [], [], arrays)
+    arithmetic = compiled(cxx, sources("lib", "*.cc"), FLAGS)
+    _link(cxx, arithmetic, [], arrays)
     for old in library.others(arrays):
         os.remove(old)
     version, compile_flags, link_flags = tensorflow()
     include = next(flag[2:] for flag in compile_flags if flag.startswith("-I"))
-    compile_flags = [*compile_flags, f"-ffile-prefix-map={include}=include"]
+    mesh = compiled(cxx, sources("net", "*.cc"), FLAGS)
+    ops = compiled(
+        cxx,
+        sources("kernels", "all.cc") + sources("ops", "all.cc"),
+        [*compile_flags, *FLAGS],
+        {include: f"tensorflow-{version}"},
+    )
     output = library.path_for(version, folder)
-    _compile(cxx, sources("*", "*.cc"), compile_flags, link_flags, output)
+    _link(cxx, [*arithmetic, *mesh, *ops], link_flags, output)
     for old in library.others(output):
         if os.path.basename(old).startswith(f"kernels-tf{version}-"):
             os.remove(old)
     return output
 
 
-def _compile(
-    cxx: str, files: Sequence[str], own: Sequence[str], link_flags: Sequence[str], output: str
-) -> None:
-    """Compiles sources with flags of their `own` into a sealed library."""
-    # The library must not reveal the paths of the machine that compiled it.
-    flags = [*own, *FLAGS, f"-ffile-prefix-map={ROOT}=.", "-I."]
-    with tempfile.TemporaryDirectory(prefix="terngrad-") as scratch:
-        jobs = [
-            [cxx, *flags, *flags_of(source), "-c", source, "-o", _object_of(scratch, source)]
-            for source in files
-        ]
-        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(_run, jobs))
-        objects = [job[-1] for job in jobs]
-        # Links in a temporary folder, so that an interrupted build leaves no library behind.
-        folder = os.path.dirname(output)
-        with tempfile.TemporaryDirectory(prefix=".building-", dir=folder) as unfinished:
-            linked = os.path.join(unfinished, "kernels.so")
-            _run([cxx, "-shared", "-s", *objects, *link_flags, "-o", linked])
-            library.seal(linked)
-            os.replace(linked, output)
+def _link(cxx: str, objects: Sequence[str], link_flags: Sequence[str], output: str) -> None:
+    """Links objects into a sealed library; an interrupted build leaves none behind."""
+    folder = os.path.dirname(output)
+    with tempfile.TemporaryDirectory(prefix=".building-", dir=folder) as unfinished:
+        linked = os.path.join(unfinished, "kernels.so")
+        run([cxx, "-shared", "-s", *objects, *link_flags, "-o", linked])
+        library.seal(linked)
+        os.replace(linked, output)
 
 
 def _installed_version() -> str | None:
@@ -141,16 +118,6 @@ def tensorflow() -> tuple[str, list[str], list[str]]:
     if "No module named 'tensorflow'" in last[0]:
         raise BuildError("TensorFlow is not installed: pip install '.[cpu]', or '.[gpu]'")
     raise BuildError(f"TensorFlow cannot be loaded: {last[0]}")
-
-
-def _object_of(folder: str, source: str) -> str:
-    return os.path.join(folder, os.path.basename(source) + ".o")
-
-
-def _run(command: Sequence[str]) -> None:
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise BuildError(f"{' '.join(command)}\n{done.stderr.strip()}")
 
 
 def main() -> None:

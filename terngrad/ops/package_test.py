@@ -11,7 +11,7 @@ import zipfile
 import pytest
 import tensorflow as tf
 
-from terngrad.ops import build, library
+from terngrad.ops import library
 from terngrad.testing.limits import HANG_SECS
 
 pytest.importorskip("setuptools")
@@ -36,11 +36,11 @@ def wheel_of(tmp_path, **environment):
     """Makes a wheel of the repository as it is before the set-up; returns its path."""
     source = tmp_path / "source"
     ignored = shutil.ignore_patterns(".*", *_GENERATED, "__pycache__", "bazel-*", "results")
-    shutil.copytree(build.ROOT, source, ignore=ignored)
+    shutil.copytree(library.ROOT, source, ignore=ignored)
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"]
     done = subprocess.run(
         [*command, "-w", str(tmp_path / "wheels"), str(source)],
-        env=dict(os.environ, **environment),
+        env=dict(os.environ, XDG_CACHE_HOME=str(tmp_path / "cache"), **environment),
         capture_output=True,
         text=True,
         timeout=HANG_SECS,

@@ -151,13 +151,19 @@ def flip(file):
     file.write_bytes(content)
 
 
-@pytest.mark.parametrize("ending", ["data-00000-of-00001", "index", "sha256"])
-@pytest.mark.parametrize("has_digests", [True, False])
+@pytest.mark.parametrize(
+    ("ending", "has_digests"),
+    [
+        ("data-00000-of-00001", True),
+        ("index", True),
+        ("sha256", True),
+        ("data-00000-of-00001", False),  # earlier versions wrote no digests
+        ("index", False),
+    ],
+)
 def test_damaged_checkpoints_are_set_aside_and_the_newest_undamaged_one_is_found(
     tmp_path, ending, has_digests
 ):
-    if not has_digests and ending == "sha256":
-        pytest.skip("earlier versions wrote no digests")
     folder, said = str(tmp_path), []
     paths = [checkpoints.save(folder, make_state(float(step)), step) for step in (1, 2, 3)]
     if not has_digests:

@@ -54,10 +54,10 @@ class SourcesReader {
     }
     for (int i = 0; i < n; ++i) {
       const int64_t size = gradients[i].NumElements();
-      sources->items.push_back(
-          {gradients[i].flat<float>().data(), size, 0,
-           static_cast<uint32_t>(variables_[i]), bounds->vec<float>()(i),
-           scales->vec<float>()(i)});
+      sources->items.push_back({gradients[i].flat<float>().data(), size, 0,
+                                static_cast<uint32_t>(variables_[i]),
+                                bounds->vec<float>()(i),
+                                scales->vec<float>()(i)});
       sources->elements += size;
     }
     return absl::OkStatus();

@@ -1,5 +1,3 @@
-#define EIGEN_USE_THREADS
-
 #include <algorithm>
 #include <string>
 #include <utility>

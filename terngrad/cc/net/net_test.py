@@ -1,52 +1,37 @@
-"""Compiles the mesh without TensorFlow and checks its laws (mesh_test.cc)."""
+"""Checks the laws of the mesh without TensorFlow (mesh_test.cc), also with sanitizers."""
 
 import ctypes.util
 import os
-import subprocess
 
 import pytest
 
-from terngrad.ops import build
+from terngrad.ops.library import FLAGS, sources
+from terngrad.testing import native
 from terngrad.testing.certificates import make_certificates
-from terngrad.testing.limits import HANG_SECS
 
-SOURCES = [*build.sources("lib", "*.cc"), *build.sources("net", "*.cc")]
-LAWS = os.path.join("terngrad", "cc", "net", "mesh_test.cc")
-FLAGS = [flag for flag in build.FLAGS if flag not in ("-w", "-O3")]
-SANITIZERS = {"users": [], "memory": ["address,undefined"], "threads": ["thread"]}
-
-
-def run(command, timeout=HANG_SECS):
-    return subprocess.run(
-        command, cwd=build.ROOT, capture_output=True, text=True, timeout=timeout, check=False
-    )
-
-
-def run_well(command):
-    done = run(command)
-    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}"
-    return done.stdout
+SOURCES = [
+    *sources("lib", "*.cc"),
+    *sources("net", "*.cc"),
+    os.path.join("terngrad", "cc", "net", "mesh_test.cc"),
+]
+BUILDS = {
+    "users": FLAGS,
+    "memory": native.sanitized("address,undefined"),
+    "threads": native.sanitized("thread"),
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sanitizer", sorted(SANITIZERS))
-def test_laws_hold_also_with_tls(sanitizer, tmp_path):
-    cxx = build.compiler() or pytest.skip("needs a C++ compiler")
-    sanitized = [f"-fsanitize={name}" for name in SANITIZERS[sanitizer]]
-    flags = [*FLAGS, "-O1", "-g", *sanitized, "-fno-sanitize-recover=all"]
-    (tmp_path / "nothing.cc").write_text("int main() {}\n")
-    program = str(tmp_path / "laws")
-    if run([cxx, *flags, str(tmp_path / "nothing.cc"), "-o", program]).returncode:
-        pytest.skip(f"{cxx} cannot link with {sanitized}")
-    objects = []
-    for source in [*SOURCES, LAWS]:
-        objects.append(str(tmp_path / os.path.basename(source)) + ".o")
-        # The headers of vector instructions give warnings with GCC 12.
-        warnings = ["-Wall", "-Wextra", "-Werror"] if "net" in source else ["-w"]
-        own = [*flags, *warnings, *build.flags_of(source), "-I."]
-        run_well([cxx, *own, "-c", source, "-o", objects[-1]])
-    run_well([cxx, *flags, *objects, "-lpthread", "-ldl", "-o", program])
-    assert "mesh: " in run_well([program])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        pytest.param(flags, id=name, marks=pytest.mark.exhaustive if name == "threads" else ())
+        for name, flags in BUILDS.items()
+    ],
+)
+def test_laws_hold_also_with_tls(flags, tmp_path):
+    program = native.program(tmp_path, SOURCES, flags, link_flags=["-lpthread", "-ldl"])
+    assert "mesh: " in native.output([program])
     tls = make_certificates(tmp_path, "authority", "all")
     openssl = ctypes.util.find_library("ssl") or pytest.skip("there is no OpenSSL")
-    assert "mesh: " in run_well([program, tls.ca, tls.cert, tls.key, openssl])
+    assert "mesh: " in native.output([program, tls.ca, tls.cert, tls.key, openssl])

@@ -1,0 +1,67 @@
+"""Programs of C++ that check the laws of `terngrad/cc` without TensorFlow."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from terngrad.ops import build, objects
+from terngrad.ops.library import FLAGS, ROOT
+from terngrad.testing.limits import HANG_SECS
+
+
+def sanitized(sanitizers: str) -> tuple[str, ...]:
+    """Returns the flags of a build in which GCC's or Clang's sanitizers end a program."""
+    return (*FLAGS, "-O1", "-g", f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all")
+
+
+def compiler() -> str:
+    """Returns the C++ compiler; skips the test if there is none."""
+    return build.compiler() or pytest.skip("needs a C++ compiler")
+
+
+def program(
+    folder: Path,
+    sources: Sequence[str],
+    flags: Sequence[str] = FLAGS,
+    cxx: str | None = None,
+    link_flags: Sequence[str] = (),
+    machine: str = "",
+) -> str:
+    """Returns a program linked in `folder`; see `objects.compiled` for the rest.
+
+    Skips the test if the compiler cannot link with these flags: their libraries are missing.
+    """
+    cxx, linked = cxx or compiler(), str(folder / "laws")
+    nothing = folder / "nothing.cc"
+    nothing.write_text("int main() {}\n")
+    if run([cxx, *flags, str(nothing), *link_flags, "-o", linked]).returncode:
+        pytest.skip(f"{cxx} cannot link with {' '.join([*flags, *link_flags])}")
+    objects.run(
+        [
+            cxx,
+            *flags,
+            *objects.compiled(cxx, sources, flags, machine=machine),
+            *link_flags,
+            "-o",
+            linked,
+        ]
+    )
+    return linked
+
+
+def run(command: Sequence[str]) -> subprocess.CompletedProcess:
+    """Runs a command at the top of the repository."""
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=HANG_SECS, check=False
+    )
+
+
+def output(command: Sequence[str]) -> str:
+    """Runs a command that must succeed; returns its output."""
+    done = run(command)
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}"
+    return done.stdout
