@@ -149,11 +149,10 @@ def test_a_process_that_is_killed_is_started_again_until_it_runs_and_then_ends_a
         assert f"Killed by SIGKILL, and started again in {secs} s." in shown
     stopped = run("stop_dist.sh")
     assert (stopped.returncode, stopped.stdout.count("ended by SIGTERM")) == (0, 3)
-    time.sleep(3)
-    assert _runs(tmp_path, "worker_0") == 3
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_process_that_waits_for_its_restart_is_shown_and_not_started_after_a_stop(run, tmp_path):
     settings = {"WORKER_FLAGS": "--worker_0=killed", "MAX_RESTARTS": 9}
     assert run("run_dist.sh", **settings).returncode == 0
@@ -166,29 +165,55 @@ def test_a_process_that_waits_for_its_restart_is_shown_and_not_started_after_a_s
     assert "worker 0 (127.0.0.1:2224): ended by SIGKILL" in run("status_dist.sh").stdout
 
 
-@pytest.mark.slow
-def test_a_process_that_is_killed_again_and_again_is_left_out(run, tmp_path):
-    settings = {"WORKER_FLAGS": "--worker_0=killed"}
-    assert run("run_dist.sh", "--max_restarts=9", **settings).returncode == 0
-    left_out = "Killed, and left out after 5 runs of less than 30 s."
-    _await_that(lambda: left_out in run("status_dist.sh").stdout, left_out)
-    assert _runs(tmp_path, "worker_0") == 5
-    assert "worker 0 (127.0.0.1:2224): ended by SIGKILL" in run("status_dist.sh").stdout
-
-
-@pytest.mark.slow
-def test_a_process_that_starts_during_a_stop_ends_even_if_it_has_no_group_yet(tmp_path):
+@pytest.fixture
+def supervise(tmp_path) -> Callable[..., pathlib.Path]:
+    """Watches a shell script that notes its runs in `runs`; returns the folder with its files."""
     state = tmp_path / "tmp/terngrad_dist"
     state.mkdir(parents=True)
-    (state / "one.stopping").touch()
+
+    def call(commands: str, before: str = "sleep() { :; }") -> pathlib.Path:
+        (tmp_path / "program.sh").write_text(f"echo >> {state}/runs\n{commands}\n")
+        own = {"HOME": str(tmp_path), "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
+        script = pathlib.Path(__file__).with_name("dist_host.sh")
+        command = (
+            f"source {script}; {before}; supervise one {state}/log 9 bash {tmp_path}/program.sh"
+        )
+        subprocess.run(["bash", "-c", command], env=own, timeout=HANG_SECS, check=True)
+        return state
+
+    return call
+
+
+def test_a_process_that_is_killed_again_and_again_is_left_out(supervise):
+    state = supervise("kill -KILL $$")
+    told = [line for line in (state / "log").read_text().splitlines() if "Killed" in line]
+    again = [f"Killed by SIGKILL, and started again in {secs} s." for secs in (1, 2, 4, 8)]
+    assert told == [*again, "Killed, and left out after 5 runs of less than 30 s."]
+    assert (state / "one.status").read_text() == "137\n"
+
+
+@pytest.mark.parametrize(("end", "status"), [("exit 0", 0), ("exit 3", 3), ("kill $$", 143)])
+def test_a_process_that_ends_by_itself_or_as_asked_is_not_started_again(supervise, end, status):
+    state = supervise(
+        f'[[ $(wc -l < "${{HOME}}/tmp/terngrad_dist/runs") == 2 ]] && {end}\nkill -KILL $$'
+    )
+    assert len((state / "runs").read_text()) == 2
+    assert (state / "one.status").read_text() == f"{status}\n"
+
+
+def test_a_process_is_not_started_again_after_a_stop(supervise):
+    state = supervise("kill -KILL $$", before='sleep() { touch "${STATE}/one.stopping"; }')
+    assert len((state / "runs").read_text()) == 1
+    assert (state / "one.status").read_text() == "137\n"
+
+
+def test_a_process_that_starts_during_a_stop_ends_even_if_it_has_no_group_yet(supervise, tmp_path):
+    (tmp_path / "tmp/terngrad_dist/one.stopping").touch()
     slow = tmp_path / "bin/setsid"
     slow.parent.mkdir()
     slow.write_text(f'#!/bin/bash\nsleep 0.5\nexec {shutil.which("setsid")} "$@"\n')
     slow.chmod(0o755)
-    script = pathlib.Path(__file__).with_name("dist_host.sh")
-    env = {"HOME": str(tmp_path), "PATH": f"{slow.parent}:{os.environ['PATH']}"}
-    command = f"source {script}; supervise one {tmp_path}/log 0 sleep 60"
-    subprocess.run(["bash", "-c", command], env=env, timeout=HANG_SECS, check=True)
+    state = supervise("exec sleep 60", before=":")
     assert (state / "one.status").read_text() == "143\n"
 
 
