@@ -166,6 +166,12 @@ def test_a_run_has_the_name_of_its_settings(script, name, fake, tmp_path):
     assert run.name.startswith(f"{name}_")
 
 
+def test_launch_local_starts_the_launcher_with_its_arguments(fake):
+    arguments = ["--ps=1", "2", "inception.mnist_distributed_train", "--a=1 2"]
+    subprocess.run(["bash", _REPO / "scripts/launch_local.sh", *arguments], check=True)
+    assert fake() == [["inception.launch", *arguments]]
+
+
 def test_large_batches_get_a_rate_and_workers_of_their_own(fake, monkeypatch):
     monkeypatch.setenv("TRAIN_BATCH_SIZE", "512")
     script = _REPO / "scripts/run_inception_resnet_v2.sh"
