@@ -134,37 +134,46 @@ def trained_in_graph(optimizer, held, *, calls=1):
     return [v.numpy() for v in [*held, *optimizer.variables]], len(traces)
 
 
-_FUSED = [
-    (keras.optimizers.SGD, {"learning_rate": 0.013, "momentum": 0.9}),
-    (keras.optimizers.SGD, {"learning_rate": 0.013, "momentum": 0.9, "nesterov": True}),
-    (keras.optimizers.Adam, {"learning_rate": 0.013}),
-    (keras.optimizers.Adam, {"learning_rate": 0.013, "beta_1": 0.7, "epsilon": 0.1}),
-    (keras.optimizers.AdamW, {"learning_rate": keras.optimizers.schedules.CosineDecay(0.1, 9)}),
+_FUSED = {
+    "momentum": (keras.optimizers.SGD, {"learning_rate": 0.013, "momentum": 0.9}),
+    "nesterov": (
+        keras.optimizers.SGD,
+        {"learning_rate": 0.013, "momentum": 0.9, "nesterov": True},
+    ),
+    "adam": (keras.optimizers.Adam, {"learning_rate": 0.013}),
+    "adam of other settings": (
+        keras.optimizers.Adam,
+        {"learning_rate": 0.013, "beta_1": 0.7, "epsilon": 0.1},
+    ),
+    "adamw": (
+        keras.optimizers.AdamW,
+        {"learning_rate": keras.optimizers.schedules.CosineDecay(0.1, 9)},
+    ),
+}
+_WAYS = [  # settings, how codes travel, and how often an update is fused
+    ({}, {}, 1),
+    ({"weight_decay": 0.01}, {}, 1),
+    ({"use_ema": True, "ema_momentum": 0.9}, {}, 1),
+    ({"gradient_accumulation_steps": 2}, {}, 1),
+    ({}, {"bucket_elements": 4}, 2),
+    ({}, {"size_to_binarize": 5}, 1),  # the vector stays float
+    ({"clipnorm": 0.3}, {}, 0),
+    ({"loss_scale_factor": 4.0}, {}, 0),
 ]
-_FUSED_NAMES = ["momentum", "nesterov", "adam", "adam of other settings", "adamw"]
+
+
+def fused_cases():
+    """Each optimizer in the usual way, each other way with one of them, and all exhaustively."""
+    for i, (name, optimizer) in enumerate(_FUSED.items()):
+        for j, way in enumerate(_WAYS):
+            marks = [pytest.mark.slow] if j else []
+            if j and j % len(_FUSED) != i:
+                marks.append(pytest.mark.exhaustive)
+            yield pytest.param(*optimizer, *way, marks=marks, id=f"{name}-{way}")
 
 
 @pytest.mark.usefixtures("native_library")
-@pytest.mark.parametrize(("optimizer_class", "own"), _FUSED, ids=_FUSED_NAMES)
-@pytest.mark.parametrize(
-    ("settings", "how", "fused"),
-    [
-        ({}, {}, 1),
-        *(
-            pytest.param(*each, marks=pytest.mark.slow)
-            for each in (
-                ({"weight_decay": 0.01}, {}, 1),
-                ({"use_ema": True, "ema_momentum": 0.9}, {}, 1),
-                ({"gradient_accumulation_steps": 2}, {}, 1),
-                ({}, {"bucket_elements": 4}, 2),
-                ({}, {"size_to_binarize": 5}, 1),  # the vector stays float
-                ({"clipnorm": 0.3}, {}, 0),
-                ({"loss_scale_factor": 4.0}, {}, 0),
-            )
-        ),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("optimizer_class", "own", "settings", "how", "fused"), fused_cases())
 def test_fused_updates_give_the_bits_of_decoded_means(
     optimizer_class, own, settings, how, fused, monkeypatch
 ):
