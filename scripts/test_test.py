@@ -12,13 +12,17 @@ _ALL = ["-m", "pytest", "-n", "auto", "--maxprocesses", "4", "--dist", "workstea
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ([], []),
-        (["slim", "-k", "two words"], ["slim", "-k", "two words"]),
-        (["--quick"], ["-m", "not slow"]),
-        (["--quick", "slim"], ["-m", "not slow", "slim"]),
+        ([], ["-m", "not exhaustive"]),
+        (["slim", "-k", "two words"], ["-m", "not exhaustive", "slim", "-k", "two words"]),
+        (["--quick"], ["-m", "not slow and not exhaustive"]),
+        (["--quick", "slim"], ["-m", "not slow and not exhaustive", "slim"]),
+        (["--all"], []),
+        (["--all", "slim"], ["slim"]),
     ],
 )
-def test_quick_leaves_out_the_slow_tests_and_the_rest_goes_to_pytest(tmp_path, arguments, expected):
+def test_each_kind_of_run_leaves_out_what_it_says_and_the_rest_goes_to_pytest(
+    tmp_path, arguments, expected
+):
     (tmp_path / "scripts").mkdir()
     for name in ("test.sh", "common.sh"):
         (tmp_path / "scripts" / name).write_text((_SCRIPTS / name).read_text())
