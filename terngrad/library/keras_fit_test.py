@@ -111,9 +111,8 @@ def test_law_4_a_model_without_weights_gets_the_chiefs_before_the_first_step(
 @pytest.mark.parametrize("servers", _WITH_PS)
 def test_workers_stay_together_in_all_ways_to_train_and_unequal_models_are_named(servers):
     """Several steps an execution, eager steps, one who stops, overflows, several optimizers."""
-    found = finished(
-        [[sys.executable, "-m", "terngrad.testing.fits"]] * (2 + servers), roles(2, servers)
-    )
+    program = [sys.executable, "-m", "terngrad.testing.fits", *["--every_way"] * servers]
+    found = finished([program] * (2 + servers), roles(2, servers))
     assert [status for _, status in found] == [0] * len(found), found
     for output, _ in found[:2]:
         assert re.search(
