@@ -220,32 +220,38 @@ def test_a_process_that_starts_during_a_stop_ends_even_if_it_has_no_group_yet(su
 _ADDRESS = "must be HOST:PORT, with a port from 1 to 65535"
 
 
-@pytest.mark.parametrize("script", ["run_dist.sh", "status_dist.sh", "stop_dist.sh"])
+_BAD_SETTINGS = [
+    ({"PS_HOSTS": "a"}, f"PS_HOSTS: {_ADDRESS}, got 'a'"),
+    ({"WORKER_HOSTS": "a:1,,b:1"}, f"WORKER_HOSTS: {_ADDRESS}, got ''"),
+    ({"WORKER_HOSTS": "a:1, b:1"}, f"WORKER_HOSTS: {_ADDRESS}, got ' b:1'"),
+    ({"WORKER_HOSTS": "a:65536"}, f"WORKER_HOSTS: {_ADDRESS}, got 'a:65536'"),
+    ({"PS_HOSTS": "-oProxyCommand=x:1"}, f"PS_HOSTS: {_ADDRESS}, got '-oProxyCommand=x:1'"),
+    (
+        {"PS_HOSTS": "a:1", "WORKER_HOSTS": "b:1,a:1"},
+        "a:1 appears twice in PS_HOSTS and WORKER_HOSTS; each process needs its own",
+    ),
+    (
+        {"WORKER_DEVICES": "0,1,2"},
+        "WORKER_DEVICES has 3 entries; allowed are 1 (for all workers) or 2 (one for each)",
+    ),
+    ({"TLS": "maybe"}, "TLS must be auto, True or False, got 'maybe'"),
+    ({"MAX_RESTARTS": "-1"}, "MAX_RESTARTS must be an integer >= 0, got '-1'"),
+    ({"STOP_SECS": "soon"}, "STOP_SECS must be whole seconds >= 1, got 'soon'"),
+    (
+        {"EXPERIMENT_ID": "a/b"},
+        "EXPERIMENT_ID must start with a letter or digit, then also '.', '_', '-', got 'a/b'",
+    ),
+    ({"SSH_CONFIG": "/none"}, "no such file: SSH_CONFIG=/none"),
+    ({"DIST_CONFIG": "/none"}, "no such file: DIST_CONFIG=/none"),
+]
+
+
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("script", "settings", "message"),
     [
-        ({"PS_HOSTS": "a"}, f"PS_HOSTS: {_ADDRESS}, got 'a'"),
-        ({"WORKER_HOSTS": "a:1,,b:1"}, f"WORKER_HOSTS: {_ADDRESS}, got ''"),
-        ({"WORKER_HOSTS": "a:1, b:1"}, f"WORKER_HOSTS: {_ADDRESS}, got ' b:1'"),
-        ({"WORKER_HOSTS": "a:65536"}, f"WORKER_HOSTS: {_ADDRESS}, got 'a:65536'"),
-        ({"PS_HOSTS": "-oProxyCommand=x:1"}, f"PS_HOSTS: {_ADDRESS}, got '-oProxyCommand=x:1'"),
-        (
-            {"PS_HOSTS": "a:1", "WORKER_HOSTS": "b:1,a:1"},
-            "a:1 appears twice in PS_HOSTS and WORKER_HOSTS; each process needs its own",
-        ),
-        (
-            {"WORKER_DEVICES": "0,1,2"},
-            "WORKER_DEVICES has 3 entries; allowed are 1 (for all workers) or 2 (one for each)",
-        ),
-        ({"TLS": "maybe"}, "TLS must be auto, True or False, got 'maybe'"),
-        ({"MAX_RESTARTS": "-1"}, "MAX_RESTARTS must be an integer >= 0, got '-1'"),
-        ({"STOP_SECS": "soon"}, "STOP_SECS must be whole seconds >= 1, got 'soon'"),
-        (
-            {"EXPERIMENT_ID": "a/b"},
-            "EXPERIMENT_ID must start with a letter or digit, then also '.', '_', '-', got 'a/b'",
-        ),
-        ({"SSH_CONFIG": "/none"}, "no such file: SSH_CONFIG=/none"),
-        ({"DIST_CONFIG": "/none"}, "no such file: DIST_CONFIG=/none"),
+        *(("run_dist.sh", *bad) for bad in _BAD_SETTINGS),
+        ("status_dist.sh", *_BAD_SETTINGS[0]),  # all three read them in dist.sh
+        ("stop_dist.sh", *_BAD_SETTINGS[0]),
     ],
 )
 def test_a_bad_setting_is_named_in_one_line(run, script, settings, message):
