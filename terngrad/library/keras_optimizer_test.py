@@ -134,22 +134,14 @@ def trained_in_graph(optimizer, held, *, calls=1):
     return [v.numpy() for v in [*held, *optimizer.variables]], len(traces)
 
 
-_FUSED = {
-    "momentum": (keras.optimizers.SGD, {"learning_rate": 0.013, "momentum": 0.9}),
-    "nesterov": (
-        keras.optimizers.SGD,
-        {"learning_rate": 0.013, "momentum": 0.9, "nesterov": True},
-    ),
-    "adam": (keras.optimizers.Adam, {"learning_rate": 0.013}),
-    "adam of other settings": (
-        keras.optimizers.Adam,
-        {"learning_rate": 0.013, "beta_1": 0.7, "epsilon": 0.1},
-    ),
-    "adamw": (
-        keras.optimizers.AdamW,
-        {"learning_rate": keras.optimizers.schedules.CosineDecay(0.1, 9)},
-    ),
-}
+_FUSED = [
+    (keras.optimizers.SGD, {"learning_rate": 0.013, "momentum": 0.9}),
+    (keras.optimizers.SGD, {"learning_rate": 0.013, "momentum": 0.9, "nesterov": True}),
+    (keras.optimizers.Adam, {"learning_rate": 0.013}),
+    (keras.optimizers.Adam, {"learning_rate": 0.013, "beta_1": 0.7, "epsilon": 0.1}),
+    (keras.optimizers.AdamW, {"learning_rate": keras.optimizers.schedules.CosineDecay(0.1, 9)}),
+]
+_FUSED_NAMES = ["momentum", "nesterov", "adam", "adam of other settings", "adamw"]
 _WAYS = [  # settings, how codes travel, and how often an update is fused
     ({}, {}, 1),
     ({"weight_decay": 0.01}, {}, 1),
@@ -164,12 +156,12 @@ _WAYS = [  # settings, how codes travel, and how often an update is fused
 
 def fused_cases():
     """Each optimizer in the usual way, each other way with one of them, and all exhaustively."""
-    for i, (name, optimizer) in enumerate(_FUSED.items()):
+    for i, optimizer in enumerate(_FUSED):
         for j, way in enumerate(_WAYS):
             marks = [pytest.mark.slow] if j else []
             if j and j % len(_FUSED) != i:
                 marks.append(pytest.mark.exhaustive)
-            yield pytest.param(*optimizer, *way, marks=marks, id=f"{name}-{way}")
+            yield pytest.param(*optimizer, *way, marks=marks, id=f"{_FUSED_NAMES[i]}-{way}")
 
 
 @pytest.mark.usefixtures("native_library")
