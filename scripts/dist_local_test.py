@@ -12,6 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from terngrad.testing.limits import HANG_SECS
+from terngrad.testing.processes import wait_for_files, wait_until
 
 
 @pytest.fixture
@@ -44,18 +45,11 @@ def run(tmp_path, working_copy) -> Callable[..., subprocess.CompletedProcess]:
 _NAMES = ("ps_0", "worker_0", "worker_1")
 
 
-def _await(*paths: pathlib.Path) -> None:
-    deadline = time.monotonic() + HANG_SECS
-    while not all(path.exists() for path in paths):
-        assert time.monotonic() < deadline, f"waited in vain for {paths}"
-        time.sleep(0.1)
-
-
 @pytest.mark.slow
 def test_without_settings_a_server_and_two_workers_run_on_this_machine(run, tmp_path, noted):
     result = run("run_dist.sh")
     assert result.returncode == 0, result.stderr
-    _await(*(tmp_path / f"{name}.json" for name in _NAMES))
+    wait_for_files(*(tmp_path / f"{name}.json" for name in _NAMES))
     for name in _NAMES:
         flags = noted(tmp_path, name)["flags"]
         assert flags["--worker_hosts"] == "127.0.0.1:2224,127.0.0.1:2226"
@@ -79,7 +73,7 @@ def test_a_file_of_settings_may_hold_arrays_and_the_environment_may_hold_lists(
     config.write_text("DATA_DIR=('~/a, b' ~/c)\nWORKER_DEVICES=('0,1' 2)\nGRAD_BITS=16\nTLS=True\n")
     result = run("run_dist.sh", DIST_CONFIG=config, PS_HOSTS="localhost:2222,localhost:2223")
     assert result.returncode == 0, result.stderr
-    _await(*(tmp_path / f"{name}.json" for name in ("ps_1", "worker_0", "worker_1")))
+    wait_for_files(*(tmp_path / f"{name}.json" for name in ("ps_1", "worker_0", "worker_1")))
     for task, devices in enumerate(("0,1", "2")):
         note = noted(tmp_path, f"worker_{task}")
         assert note["environ"]["CUDA_VISIBLE_DEVICES"] == devices
@@ -106,7 +100,7 @@ def test_what_fails_while_it_loads_is_reported_and_a_second_run_parts_the_log(ru
 def test_a_process_that_nobody_watches_any_more_is_still_shown_and_ended(run, tmp_path, noted):
     assert run("run_dist.sh").returncode == 0
     names = ("ps_0", "worker_0", "worker_1")
-    _await(*(tmp_path / f"{name}.json" for name in names))
+    wait_for_files(*(tmp_path / f"{name}.json" for name in names))
     pids = [noted(tmp_path, name)["pid"] for name in names]
     for pid in pids:
         status = pathlib.Path(f"/proc/{pid}/status").read_text()
@@ -126,20 +120,13 @@ def _runs(folder: pathlib.Path, name: str) -> int:
     return len(path.read_text().split()) if path.exists() else 0
 
 
-def _await_that(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + HANG_SECS
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain: {what}"
-        time.sleep(0.1)
-
-
 @pytest.mark.slow
 def test_a_process_that_is_killed_is_started_again_until_it_runs_and_then_ends_as_asked(
     run, tmp_path, noted
 ):
     settings = {"WORKER_FLAGS": "--worker_0=killed_twice"}
     assert run("run_dist.sh", "--max_restarts=9", **settings).returncode == 0
-    _await_that(lambda: _runs(tmp_path, "worker_0") == 3, "two restarts")
+    wait_until(lambda: _runs(tmp_path, "worker_0") == 3, "two restarts")
     shown = run("status_dist.sh", "--lines=20").stdout
     assert shown.count("running (process") == 3
     again, other = (noted(tmp_path, name) for name in ("worker_0", "worker_1"))
@@ -156,9 +143,9 @@ def test_a_process_that_is_killed_is_started_again_until_it_runs_and_then_ends_a
 def test_a_process_that_waits_for_its_restart_is_shown_and_not_started_after_a_stop(run, tmp_path):
     settings = {"WORKER_FLAGS": "--worker_0=killed", "MAX_RESTARTS": 9}
     assert run("run_dist.sh", **settings).returncode == 0
-    _await_that(lambda: _runs(tmp_path, "worker_0") == 4, "three restarts")
+    wait_until(lambda: _runs(tmp_path, "worker_0") == 4, "three restarts")
     waits = "worker 0 (127.0.0.1:2224): was killed; is started again soon"
-    _await_that(lambda: waits in run("status_dist.sh").stdout, waits)
+    wait_until(lambda: waits in run("status_dist.sh").stdout, waits)
     assert run("stop_dist.sh").returncode == 0
     time.sleep(9)
     assert _runs(tmp_path, "worker_0") == 4

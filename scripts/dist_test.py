@@ -22,6 +22,7 @@ import pytest
 
 from terngrad.cluster.ports import free_ports
 from terngrad.testing.limits import HANG_SECS
+from terngrad.testing.processes import wait_for_files, wait_until
 
 _REPO = pathlib.Path(__file__).parents[1]
 _COPY = "my tern,grad 'x' $HOME"  # the folder of a working copy in its home
@@ -166,18 +167,10 @@ def _is_alive(pid: int) -> bool:
         return False
 
 
-def _await(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + HANG_SECS
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain: {what}"
-        time.sleep(0.1)
-
-
 def _await_notes(cluster: _Cluster) -> None:
     """Waits until the three programs run and handle SIGTERM."""
     files = [cluster.homes["host-a"] / f"{name}.json" for name in ("ps_0", "worker_0")]
-    files.append(cluster.homes["host-b"] / "worker_1.json")
-    _await(lambda: all(file.exists() for file in files), "the programs")
+    wait_for_files(*files, cluster.homes["host-b"] / "worker_1.json")
 
 
 @exhaustive
@@ -263,7 +256,7 @@ def test_the_status_tells_of_each_process_whether_it_runs_and_its_last_lines(clu
     assert result.stdout.count("running (process ") == 3
 
     os.kill(pid, signal.SIGKILL)
-    _await(lambda: "SIGKILL" in cluster.run("status_dist.sh").stdout, "the end to be noted")
+    wait_until(lambda: "SIGKILL" in cluster.run("status_dist.sh").stdout, "the end to be noted")
     result = cluster.run("status_dist.sh", f"--fetch={cluster.near}/all logs")
     assert result.returncode == 1
     assert "worker 1 (host-b:2224): ended by SIGKILL\n" in result.stdout
@@ -283,7 +276,7 @@ def test_a_training_that_finishes_is_shown_as_a_success_and_may_be_started_again
     for _ in range(2):
         cluster.start(TLS="False", **flags)
         told = lambda: cluster.run("status_dist.sh")
-        _await(lambda told=told: told().stdout.count("ended with status 0") == 3, "the end")
+        wait_until(lambda told=told: told().stdout.count("ended with status 0") == 3, "the end")
         assert told().returncode == 0
 
 
@@ -299,7 +292,7 @@ def test_stopping_ends_the_workers_then_the_servers_and_no_other_program(cluster
     with subprocess.Popen(
         words, cwd=home / _COPY, env=cluster.environment(), stdout=subprocess.DEVNULL
     ) as stranger:
-        _await((cluster.near / "worker_0.json").exists, "the other program")
+        wait_for_files(cluster.near / "worker_0.json")
         result = cluster.run("stop_dist.sh")
         assert result.returncode == 0, result.stderr
         assert result.stdout.splitlines() == _STOPPED
@@ -419,8 +412,8 @@ def test_a_script_that_a_host_lacks_is_named_before_anything_starts(cluster):
 @exhaustive
 def test_a_training_that_runs_is_not_started_again(cluster, noted):
     cluster.start(TLS="False", WORKER_HOSTS="host-b:2224")
-    _await((cluster.homes["host-b"] / "worker_0.json").exists, "the worker")
-    _await((cluster.homes["host-a"] / "ps_0.json").exists, "the server")
+    wait_for_files(cluster.homes["host-b"] / "worker_0.json")
+    wait_for_files(cluster.homes["host-a"] / "ps_0.json")
     result = cluster.run("run_dist.sh", WORKER_HOSTS="host-b:2224")
     assert result.returncode == 1
     pid = noted(cluster.homes["host-a"], "ps_0")["pid"]
@@ -473,7 +466,7 @@ def test_an_interrupted_start_leaves_nothing_running(cluster):
         text=True,
         start_new_session=True,
     ) as process:
-        _await((cluster.homes["host-b"] / "worker_1.json").exists, "the worker")
+        wait_for_files(cluster.homes["host-b"] / "worker_1.json")
         os.killpg(process.pid, signal.SIGINT)
         go.touch()
         shown, told = process.communicate(timeout=HANG_SECS)

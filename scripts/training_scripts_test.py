@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ from slim.conversion import convert
 from slim.datasets import imagenet, images, mnist
 from slim.nets import nets_factory
 from slim.testing import write_pictures
-from terngrad.testing.processes import Started
+from terngrad.testing.processes import Started, wait_until
 
 _REPO = pathlib.Path(__file__).parents[1]
 _IMAGES = 512  # of each split
@@ -34,7 +33,8 @@ if [[ "$(basename "$0")" == mpirun ]]; then
   shift 2 && exec "$@"
 fi
 trap 'echo saved > "${NOTES}.$2"; exit 0' TERM
-printf '%s|' "${@:2}" >> "${NOTES}" && echo >> "${NOTES}"
+line="$(printf '%s|' "${@:2}")"
+echo "${line}" >> "${NOTES}"  # at once: another program writes, too
 case "$2" in
   *_train) eval "${TRAINING:-}" ;;
   *_eval) eval "${EVALUATION:-}" ;;
@@ -175,8 +175,7 @@ def test_a_signal_ends_both_programs_by_sigterm(fake, tmp_path, monkeypatch):
         monkeypatch.setenv(program, "echo waits; while true; do sleep 0.05; done")
     with Started(["bash", str(_REPO / _LENET)], in_own_group=True) as run:
         run.wait_for("waits")
-        while len(fake()) < 2:
-            time.sleep(0.05)
+        wait_until(lambda: len(fake()) == 2, "the evaluation")
         os.kill(run.process.pid, signal.SIGINT)
         run.finish()
         assert not run.outlived()
