@@ -28,6 +28,12 @@ class HalvingReducer(keras_exchange.Reducer):
         return Reduced([0.5 * g for g in means], [])
 
 
+@pytest.fixture(autouse=True)
+def _seeded():
+    """Each test draws for itself, whichever ran before."""
+    keras.utils.set_random_seed(1)
+
+
 @pytest.fixture
 def other_worker(monkeypatch):
     """A second worker, with gradients of zero."""
@@ -287,7 +293,7 @@ def test_a_loss_scale_and_several_optimizers_act_on_means(other_worker):
 
 def test_the_loss_scale_that_compile_adds_gets_the_exchange(other_worker):
     def fitted(distribute):
-        keras.utils.set_random_seed(1)
+        keras.utils.set_random_seed(1)  # the same weights each time
         policy = keras.DTypePolicy("mixed_float16")
         model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, dtype=policy)])
         model.dtype_policy = policy
