@@ -4,7 +4,6 @@ import importlib.util
 import itertools
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from inception import app
 from inception.flags import defined, table
 from inception.sweeping import program, sweeping
 from inception.sweeping.settings import SweepFlags, split
-from terngrad.testing.limits import HANG_SECS
+from terngrad.testing.processes import finished
 
 _ADDED = "the data set above"  # whose name the flags learn on the page
 NEEDS = {
@@ -157,35 +156,35 @@ def test_a_comment_before_a_block_says_what_is_true(block):
         assert kind == "run"
 
 
-def _pages_that_run() -> list[Path]:
-    runs = lambda page: any(block.marker == "run" for block in markdown.blocks(page))
-    return [page for page in markdown.pages() if runs(page)]
+def _pages_that_run() -> Iterator[object]:
+    """The front page has all kinds of commands, so that others are one more variation."""
+    for page in markdown.pages():
+        if any(block.marker == "run" for block in markdown.blocks(page)):
+            marks = [] if page.name in ("README.md", "security.md") else pytest.mark.exhaustive
+            yield pytest.param(page, marks=marks, id=page.name)
 
 
 def _shortened(words: Sequence[str], folder: Path) -> list[str]:
-    """Returns a command that does the same in few steps, below a folder instead of /tmp."""
+    """Returns a command that does the same in few steps, below a folder instead of /tmp.
+
+    It starts Python's programs in a way in which tests can fork them.
+    """
     short = [word.replace("/tmp/", f"{folder}/") for word in words]
     for name, steps in _SHORT.items():
         short = [re.sub(rf"^--{name}=.*", f"--{name}={steps}", word) for word in short]
     program, _ = _program(words) or ("", [])
-    return short + _ALSO.get(program, [])
+    short += _ALSO.get(program, [])
+    if short[1] == "scripts/launch_local.sh":
+        return [sys.executable, "-m", "inception.testing.launch", *short[2:]]
+    return [sys.executable if word == "python" else word for word in short]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", _pages_that_run(), ids=lambda page: page.name)
-def test_the_commands_of_a_page_run_in_their_order(page, tmp_path):
-    environment = os.environ | {
-        "TERNGRAD_VENV": sys.prefix,
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-    }
+@pytest.mark.parametrize("page", _pages_that_run())
+def test_the_commands_of_a_page_run_in_their_order(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(REPO)
+    monkeypatch.setenv("TERNGRAD_VENV", sys.prefix)
     for block in markdown.blocks(page):
         for words in block.commands() if block.marker == "run" else ():
-            done = subprocess.run(
-                _shortened(words, tmp_path),
-                cwd=REPO,
-                env=environment,
-                capture_output=True,
-                text=True,
-                timeout=HANG_SECS,
-            )
-            assert done.returncode == 0, f"{block.place}: {done.stdout}{done.stderr}"
+            ((output, status),) = finished([_shortened(words, tmp_path)])
+            assert status == 0, f"{block.place}: {output}"

@@ -1,10 +1,8 @@
 """The codecs of docs/extending.md run on every engine and keep the laws of codecs."""
 
 import contextlib
-import importlib.util
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from terngrad.exchange.parameter_server.server.server import Server
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.testing.conformance import SHAPES, STEPS, gradients_of
 from terngrad.testing.limits import HANG_SECS
+from terngrad.testing.processes import finished, mpirun
 from terngrad.training import checkpoints
 
 REPO = Path(__file__).parents[1]
@@ -40,34 +39,15 @@ def _page(tmp_path_factory):
     return folder
 
 
-def environment(page):
-    return dict(os.environ, PYTHONPATH=f"{page}{os.pathsep}{REPO}", TF_CPP_MIN_LOG_LEVEL="3")
-
-
 def run_all(commands, page):
     """Runs commands side by side; shows what they wrote if one fails."""
-    processes = [
-        subprocess.Popen(
-            command,
-            cwd=REPO,
-            env=environment(page),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for command in commands
-    ]
-    try:
-        outputs = [process.communicate(timeout=TIMEOUT_SECS)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert not any(process.returncode for process in processes), "\n".join(outputs)
+    found = finished(commands, {"PYTHONPATH": f"{page}{os.pathsep}{REPO}"})
+    assert not any(status for _, status in found), "\n".join(output for output, _ in found)
 
 
 def conformance(page, folder, kind, hosts, processes=1, launcher=()):
     """What each process of an engine delivers with both codecs."""
-    program = [sys.executable, "-m", "terngrad.testing.conformance", kind]
+    program = ["-m", "terngrad.testing.conformance", kind]
     files = [folder / f"{kind}_{rank}.npz" for rank in range(processes)]
     if launcher:
         path = folder / kind  # to which each process adds its rank
@@ -75,7 +55,7 @@ def conformance(page, folder, kind, hosts, processes=1, launcher=()):
     else:
         run_all(
             [
-                [*program, str(rank), hosts, str(NODES), str(file), *CODECS]
+                [sys.executable, *program, str(rank), hosts, str(NODES), str(file), *CODECS]
                 for rank, file in enumerate(files)
             ],
             page,
@@ -89,10 +69,7 @@ def run_collective(page, folder):
 
 
 def run_mpi(page, folder):
-    mpirun = Path(sys.executable).with_name("mpirun")
-    if importlib.util.find_spec("mpi4py") is None or not mpirun.exists():
-        pytest.skip("mpi4py and mpich are not installed: pip install '.[mpi]'")
-    return conformance(page, folder, "mpi", "-", PROCESSES, (mpirun, "-np", str(PROCESSES)))
+    return conformance(page, folder, "mpi", "-", PROCESSES, mpirun(PROCESSES))
 
 
 def run_parameter_server(page, folder):
@@ -165,7 +142,14 @@ def test_law_9_error_feedback_conserves_gradients(alone):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("run", [run_collective, run_mpi, run_parameter_server])
+@pytest.mark.parametrize(
+    "run",
+    [
+        run_collective,
+        run_parameter_server,
+        pytest.param(run_mpi, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_law_4_the_codecs_give_the_same_bits_on_every_engine(alone, page, run, tmp_path):
     together = run(page, tmp_path)
     assert_conserves(together)
@@ -180,7 +164,9 @@ def test_law_4_the_codecs_give_the_same_bits_on_every_engine(alone, page, run, t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize(
+    "codec", [ERROR_FEEDBACK, pytest.param(FIVE_LEVELS, marks=pytest.mark.exhaustive)]
+)
 def test_an_asynchronous_worker_alone_trains_as_one_machine_does(page, codec, tmp_path):
     flags = [f"--codec={codec}", "--clip_factor=2.5", "--net=mlp", "--benchmark_mode=True"]
     flags += ["--max_steps=5", "--num_nodes=2", "--batch_size=8", "--num_intra_threads=1"]

@@ -20,7 +20,7 @@ from slim.conversion import convert
 from slim.datasets import catalog, dataset_factory, finding, mnist
 from slim.preprocessing import preprocessing_factory
 from terngrad.cluster.ports import free_ports
-from terngrad.testing.limits import HANG_SECS
+from terngrad.testing.processes import finished
 
 BLOCKS = list(markdown.blocks(markdown.REPO / "docs" / "extending.md"))
 _DIGITS = 128
@@ -160,6 +160,7 @@ def test_the_net_is_trained_by_the_command_of_the_page(edited, digits, tmp_path)
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_data_set_is_converted_and_trained_by_the_commands_of_the_page(edited, tmp_path):
     write_bars(tmp_path)
     convert_words, train_words = block_of("needs: the data set above").commands()
@@ -210,17 +211,10 @@ def test_the_engine_delivers_what_one_process_does(tmp_path):
     row = text_of("row: terngrad.testing.conformance.CONNECTIONS").strip()
     (tmp_path / "engine.py").write_text(_ENGINE.format(row=row))
     hosts = ",".join(f"127.0.0.1:{port}" for port in free_ports(2))
-    command = [sys.executable, str(tmp_path / "engine.py")]
-    processes = [
-        subprocess.Popen([*command, str(rank), hosts, str(tmp_path)], cwd=markdown.REPO)
-        for rank in range(2)
-    ]
-    try:
-        assert [process.wait(HANG_SECS) for process in processes] == [0, 0]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+    command = [sys.executable, "-m", "engine"]
+    commands = [[*command, str(rank), hosts, str(tmp_path)] for rank in range(2)]
+    for output, status in finished(commands, {"PYTHONPATH": str(tmp_path)}):
+        assert status == 0, output
     alone = np.load(tmp_path / "local0.npz")
     for rank in range(2):
         together = np.load(tmp_path / f"tcp{rank}.npz")

@@ -1,9 +1,7 @@
 """The program of docs/library.md trains as the page says."""
 
 import inspect
-import os
 import re
-import subprocess
 import sys
 
 import numpy as np
@@ -11,6 +9,9 @@ import pytest
 
 import terngrad
 from docs import markdown
+from terngrad.cluster.managed import launch
+from terngrad.cluster.ports import free_ports
+from terngrad.testing.processes import finished
 
 _PAGE = markdown.REPO / "docs" / "library.md"
 _MOST_LINES = 5
@@ -34,12 +35,14 @@ def test_the_program_trains_alone_and_with_two_workers(tmp_path):
     given = f"__import__('numpy').load({str(tmp_path / 'digits.npz')!r}).values(), None"
     text = text.replace("keras.datasets.mnist.load_data()", given)
     (tmp_path / "train.py").write_text(text)
-    environment = os.environ | {"PYTHONPATH": str(markdown.REPO)}
-    for start in ([], ["-m", "terngrad.launch", "-n", "2"]):
-        command = [sys.executable, *start, str(tmp_path / "train.py")]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert len(re.findall(r"^(\[0\] )?epoch [01]: loss", done.stdout, re.M)) == 2, done.stdout
+    control, *ports = free_ports(3, "127.0.0.1")
+    hosts = [f"127.0.0.1:{port}" for port in ports]
+    together = [launch.variables(hosts, rank, control) for rank in (0, 1)]
+    for places in ([{}], together):
+        places = [{"PYTHONPATH": str(tmp_path), **place} for place in places]
+        found = finished([[sys.executable, "-m", "train"]] * len(places), places)
+        assert [status for _, status in found] == [0] * len(places), found
+        assert len(re.findall(r"^epoch [01]: loss", found[0][0], re.M)) == 2, found
     assert (tmp_path / "mnist.keras").exists()
 
 

@@ -6,7 +6,7 @@ import pytest
 from docs import markdown
 from terngrad.testing import spark as sparks
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 _PAGE = markdown.REPO / "docs" / "spark.md"
 

@@ -29,10 +29,15 @@ def accuracy(output, status):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", _PROGRAMS)
-def test_the_example_runs_alone_and_with_five_more_lines_on_two_workers(tmp_path, name):
-    text, added = plain((_FOLDER / f"{name}.py").read_text())
-    assert added == 5
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name == "custom_train_step" else pytest.mark.exhaustive)
+        for name in _PROGRAMS
+    ],
+)
+def test_the_example_runs_alone_and_on_two_workers(tmp_path, name):
+    text, _ = plain((_FOLDER / f"{name}.py").read_text())
     (tmp_path / f"{name}.py").write_text(text)
     shutil.copy(_FOLDER / "data.py", tmp_path)
     *ports, control = free_ports(3, "127.0.0.1")
@@ -49,7 +54,13 @@ def test_the_example_runs_alone_and_with_five_more_lines_on_two_workers(tmp_path
     assert 0 <= alone <= 1
 
 
+@pytest.mark.parametrize("name", _PROGRAMS)
+def test_several_workers_take_five_more_lines(name):
+    assert plain((_FOLDER / f"{name}.py").read_text())[1] == 5
+
+
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_launcher_starts_an_example():
     program = [str(_FOLDER / "mnist_convnet.py"), *_SMALL]
     command = [sys.executable, "-m", "terngrad.launch", "-n", "2", *program]

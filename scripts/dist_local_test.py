@@ -12,6 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from terngrad.testing.limits import HANG_SECS
+from terngrad.testing.processes import wait_for_files, wait_until
 
 
 @pytest.fixture
@@ -44,18 +45,11 @@ def run(tmp_path, working_copy) -> Callable[..., subprocess.CompletedProcess]:
 _NAMES = ("ps_0", "worker_0", "worker_1")
 
 
-def _await(*paths: pathlib.Path) -> None:
-    deadline = time.monotonic() + HANG_SECS
-    while not all(path.exists() for path in paths):
-        assert time.monotonic() < deadline, f"waited in vain for {paths}"
-        time.sleep(0.1)
-
-
 @pytest.mark.slow
 def test_without_settings_a_server_and_two_workers_run_on_this_machine(run, tmp_path, noted):
     result = run("run_dist.sh")
     assert result.returncode == 0, result.stderr
-    _await(*(tmp_path / f"{name}.json" for name in _NAMES))
+    wait_for_files(*(tmp_path / f"{name}.json" for name in _NAMES))
     for name in _NAMES:
         flags = noted(tmp_path, name)["flags"]
         assert flags["--worker_hosts"] == "127.0.0.1:2224,127.0.0.1:2226"
@@ -79,7 +73,7 @@ def test_a_file_of_settings_may_hold_arrays_and_the_environment_may_hold_lists(
     config.write_text("DATA_DIR=('~/a, b' ~/c)\nWORKER_DEVICES=('0,1' 2)\nGRAD_BITS=16\nTLS=True\n")
     result = run("run_dist.sh", DIST_CONFIG=config, PS_HOSTS="localhost:2222,localhost:2223")
     assert result.returncode == 0, result.stderr
-    _await(*(tmp_path / f"{name}.json" for name in ("ps_1", "worker_0", "worker_1")))
+    wait_for_files(*(tmp_path / f"{name}.json" for name in ("ps_1", "worker_0", "worker_1")))
     for task, devices in enumerate(("0,1", "2")):
         note = noted(tmp_path, f"worker_{task}")
         assert note["environ"]["CUDA_VISIBLE_DEVICES"] == devices
@@ -106,7 +100,7 @@ def test_what_fails_while_it_loads_is_reported_and_a_second_run_parts_the_log(ru
 def test_a_process_that_nobody_watches_any_more_is_still_shown_and_ended(run, tmp_path, noted):
     assert run("run_dist.sh").returncode == 0
     names = ("ps_0", "worker_0", "worker_1")
-    _await(*(tmp_path / f"{name}.json" for name in names))
+    wait_for_files(*(tmp_path / f"{name}.json" for name in names))
     pids = [noted(tmp_path, name)["pid"] for name in names]
     for pid in pids:
         status = pathlib.Path(f"/proc/{pid}/status").read_text()
@@ -126,20 +120,13 @@ def _runs(folder: pathlib.Path, name: str) -> int:
     return len(path.read_text().split()) if path.exists() else 0
 
 
-def _await_that(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + HANG_SECS
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain: {what}"
-        time.sleep(0.1)
-
-
 @pytest.mark.slow
 def test_a_process_that_is_killed_is_started_again_until_it_runs_and_then_ends_as_asked(
     run, tmp_path, noted
 ):
     settings = {"WORKER_FLAGS": "--worker_0=killed_twice"}
     assert run("run_dist.sh", "--max_restarts=9", **settings).returncode == 0
-    _await_that(lambda: _runs(tmp_path, "worker_0") == 3, "two restarts")
+    wait_until(lambda: _runs(tmp_path, "worker_0") == 3, "two restarts")
     shown = run("status_dist.sh", "--lines=20").stdout
     assert shown.count("running (process") == 3
     again, other = (noted(tmp_path, name) for name in ("worker_0", "worker_1"))
@@ -149,78 +136,109 @@ def test_a_process_that_is_killed_is_started_again_until_it_runs_and_then_ends_a
         assert f"Killed by SIGKILL, and started again in {secs} s." in shown
     stopped = run("stop_dist.sh")
     assert (stopped.returncode, stopped.stdout.count("ended by SIGTERM")) == (0, 3)
-    time.sleep(3)
-    assert _runs(tmp_path, "worker_0") == 3
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_process_that_waits_for_its_restart_is_shown_and_not_started_after_a_stop(run, tmp_path):
     settings = {"WORKER_FLAGS": "--worker_0=killed", "MAX_RESTARTS": 9}
     assert run("run_dist.sh", **settings).returncode == 0
-    _await_that(lambda: _runs(tmp_path, "worker_0") == 4, "three restarts")
+    wait_until(lambda: _runs(tmp_path, "worker_0") == 4, "three restarts")
     waits = "worker 0 (127.0.0.1:2224): was killed; is started again soon"
-    _await_that(lambda: waits in run("status_dist.sh").stdout, waits)
+    wait_until(lambda: waits in run("status_dist.sh").stdout, waits)
     assert run("stop_dist.sh").returncode == 0
     time.sleep(9)
     assert _runs(tmp_path, "worker_0") == 4
     assert "worker 0 (127.0.0.1:2224): ended by SIGKILL" in run("status_dist.sh").stdout
 
 
-@pytest.mark.slow
-def test_a_process_that_is_killed_again_and_again_is_left_out(run, tmp_path):
-    settings = {"WORKER_FLAGS": "--worker_0=killed"}
-    assert run("run_dist.sh", "--max_restarts=9", **settings).returncode == 0
-    left_out = "Killed, and left out after 5 runs of less than 30 s."
-    _await_that(lambda: left_out in run("status_dist.sh").stdout, left_out)
-    assert _runs(tmp_path, "worker_0") == 5
-    assert "worker 0 (127.0.0.1:2224): ended by SIGKILL" in run("status_dist.sh").stdout
-
-
-@pytest.mark.slow
-def test_a_process_that_starts_during_a_stop_ends_even_if_it_has_no_group_yet(tmp_path):
+@pytest.fixture
+def supervise(tmp_path) -> Callable[..., pathlib.Path]:
+    """Watches a shell script that notes its runs in `runs`; returns the folder with its files."""
     state = tmp_path / "tmp/terngrad_dist"
     state.mkdir(parents=True)
-    (state / "one.stopping").touch()
+
+    def call(commands: str, before: str = "sleep() { :; }") -> pathlib.Path:
+        (tmp_path / "program.sh").write_text(f"echo >> {state}/runs\n{commands}\n")
+        own = {"HOME": str(tmp_path), "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
+        script = pathlib.Path(__file__).with_name("dist_host.sh")
+        command = (
+            f"source {script}; {before}; supervise one {state}/log 9 bash {tmp_path}/program.sh"
+        )
+        subprocess.run(["bash", "-c", command], env=own, timeout=HANG_SECS, check=True)
+        return state
+
+    return call
+
+
+def test_a_process_that_is_killed_again_and_again_is_left_out(supervise):
+    state = supervise("kill -KILL $$")
+    told = [line for line in (state / "log").read_text().splitlines() if "Killed" in line]
+    again = [f"Killed by SIGKILL, and started again in {secs} s." for secs in (1, 2, 4, 8)]
+    assert told == [*again, "Killed, and left out after 5 runs of less than 30 s."]
+    assert (state / "one.status").read_text() == "137\n"
+
+
+@pytest.mark.parametrize(("end", "status"), [("exit 0", 0), ("exit 3", 3), ("kill $$", 143)])
+def test_a_process_that_ends_by_itself_or_as_asked_is_not_started_again(supervise, end, status):
+    state = supervise(
+        f'[[ $(wc -l < "${{HOME}}/tmp/terngrad_dist/runs") == 2 ]] && {end}\nkill -KILL $$'
+    )
+    assert len((state / "runs").read_text()) == 2
+    assert (state / "one.status").read_text() == f"{status}\n"
+
+
+def test_a_process_is_not_started_again_after_a_stop(supervise):
+    state = supervise("kill -KILL $$", before='sleep() { touch "${STATE}/one.stopping"; }')
+    assert len((state / "runs").read_text()) == 1
+    assert (state / "one.status").read_text() == "137\n"
+
+
+def test_a_process_that_starts_during_a_stop_ends_even_if_it_has_no_group_yet(supervise, tmp_path):
+    (tmp_path / "tmp/terngrad_dist/one.stopping").touch()
     slow = tmp_path / "bin/setsid"
     slow.parent.mkdir()
     slow.write_text(f'#!/bin/bash\nsleep 0.5\nexec {shutil.which("setsid")} "$@"\n')
     slow.chmod(0o755)
-    script = pathlib.Path(__file__).with_name("dist_host.sh")
-    env = {"HOME": str(tmp_path), "PATH": f"{slow.parent}:{os.environ['PATH']}"}
-    command = f"source {script}; supervise one {tmp_path}/log 0 sleep 60"
-    subprocess.run(["bash", "-c", command], env=env, timeout=HANG_SECS, check=True)
+    state = supervise("exec sleep 60", before=":")
     assert (state / "one.status").read_text() == "143\n"
 
 
 _ADDRESS = "must be HOST:PORT, with a port from 1 to 65535"
 
 
-@pytest.mark.parametrize("script", ["run_dist.sh", "status_dist.sh", "stop_dist.sh"])
+_BAD_SETTINGS = [
+    ({"PS_HOSTS": "a"}, f"PS_HOSTS: {_ADDRESS}, got 'a'"),
+    ({"WORKER_HOSTS": "a:1,,b:1"}, f"WORKER_HOSTS: {_ADDRESS}, got ''"),
+    ({"WORKER_HOSTS": "a:1, b:1"}, f"WORKER_HOSTS: {_ADDRESS}, got ' b:1'"),
+    ({"WORKER_HOSTS": "a:65536"}, f"WORKER_HOSTS: {_ADDRESS}, got 'a:65536'"),
+    ({"PS_HOSTS": "-oProxyCommand=x:1"}, f"PS_HOSTS: {_ADDRESS}, got '-oProxyCommand=x:1'"),
+    (
+        {"PS_HOSTS": "a:1", "WORKER_HOSTS": "b:1,a:1"},
+        "a:1 appears twice in PS_HOSTS and WORKER_HOSTS; each process needs its own",
+    ),
+    (
+        {"WORKER_DEVICES": "0,1,2"},
+        "WORKER_DEVICES has 3 entries; allowed are 1 (for all workers) or 2 (one for each)",
+    ),
+    ({"TLS": "maybe"}, "TLS must be auto, True or False, got 'maybe'"),
+    ({"MAX_RESTARTS": "-1"}, "MAX_RESTARTS must be an integer >= 0, got '-1'"),
+    ({"STOP_SECS": "soon"}, "STOP_SECS must be whole seconds >= 1, got 'soon'"),
+    (
+        {"EXPERIMENT_ID": "a/b"},
+        "EXPERIMENT_ID must start with a letter or digit, then also '.', '_', '-', got 'a/b'",
+    ),
+    ({"SSH_CONFIG": "/none"}, "no such file: SSH_CONFIG=/none"),
+    ({"DIST_CONFIG": "/none"}, "no such file: DIST_CONFIG=/none"),
+]
+
+
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("script", "settings", "message"),
     [
-        ({"PS_HOSTS": "a"}, f"PS_HOSTS: {_ADDRESS}, got 'a'"),
-        ({"WORKER_HOSTS": "a:1,,b:1"}, f"WORKER_HOSTS: {_ADDRESS}, got ''"),
-        ({"WORKER_HOSTS": "a:1, b:1"}, f"WORKER_HOSTS: {_ADDRESS}, got ' b:1'"),
-        ({"WORKER_HOSTS": "a:65536"}, f"WORKER_HOSTS: {_ADDRESS}, got 'a:65536'"),
-        ({"PS_HOSTS": "-oProxyCommand=x:1"}, f"PS_HOSTS: {_ADDRESS}, got '-oProxyCommand=x:1'"),
-        (
-            {"PS_HOSTS": "a:1", "WORKER_HOSTS": "b:1,a:1"},
-            "a:1 appears twice in PS_HOSTS and WORKER_HOSTS; each process needs its own",
-        ),
-        (
-            {"WORKER_DEVICES": "0,1,2"},
-            "WORKER_DEVICES has 3 entries; allowed are 1 (for all workers) or 2 (one for each)",
-        ),
-        ({"TLS": "maybe"}, "TLS must be auto, True or False, got 'maybe'"),
-        ({"MAX_RESTARTS": "-1"}, "MAX_RESTARTS must be an integer >= 0, got '-1'"),
-        ({"STOP_SECS": "soon"}, "STOP_SECS must be whole seconds >= 1, got 'soon'"),
-        (
-            {"EXPERIMENT_ID": "a/b"},
-            "EXPERIMENT_ID must start with a letter or digit, then also '.', '_', '-', got 'a/b'",
-        ),
-        ({"SSH_CONFIG": "/none"}, "no such file: SSH_CONFIG=/none"),
-        ({"DIST_CONFIG": "/none"}, "no such file: DIST_CONFIG=/none"),
+        *(("run_dist.sh", *bad) for bad in _BAD_SETTINGS),
+        ("status_dist.sh", *_BAD_SETTINGS[0]),  # all three read them in dist.sh
+        ("stop_dist.sh", *_BAD_SETTINGS[0]),
     ],
 )
 def test_a_bad_setting_is_named_in_one_line(run, script, settings, message):

@@ -22,14 +22,21 @@ import pytest
 
 from terngrad.cluster.ports import free_ports
 from terngrad.testing.limits import HANG_SECS
+from terngrad.testing.processes import wait_for_files, wait_until
 
 _REPO = pathlib.Path(__file__).parents[1]
 _COPY = "my tern,grad 'x' $HOME"  # the folder of a working copy in its home
+_STOPPED = [
+    "worker 0 (host-a:2224): ended by SIGTERM",
+    "worker 1 (host-b:2224): ended by SIGTERM",
+    "ps 0 (host-a:2222): ended by SIGTERM",
+]
 _HOSTS = {"host-a": "127.0.0.1", "host-b": "127.0.0.2"}
 _SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
 
 Noted = Callable[[pathlib.Path, str], dict]
 pytestmark = pytest.mark.slow
+exhaustive = pytest.mark.exhaustive
 
 
 @dataclasses.dataclass
@@ -160,20 +167,13 @@ def _is_alive(pid: int) -> bool:
         return False
 
 
-def _await(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + HANG_SECS
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain: {what}"
-        time.sleep(0.1)
-
-
 def _await_notes(cluster: _Cluster) -> None:
     """Waits until the three programs run and handle SIGTERM."""
     files = [cluster.homes["host-a"] / f"{name}.json" for name in ("ps_0", "worker_0")]
-    files.append(cluster.homes["host-b"] / "worker_1.json")
-    _await(lambda: all(file.exists() for file in files), "the programs")
+    wait_for_files(*files, cluster.homes["host-b"] / "worker_1.json")
 
 
+@exhaustive
 def test_each_process_gets_its_part_on_its_host_and_settings_are_handed_on(cluster, noted):
     cluster.start(TLS="False", GRAD_BITS=32, EXPERIMENT_ID="try-1", WORKER_FLAGS="--a=1 --b=2")
     _await_notes(cluster)
@@ -200,6 +200,7 @@ def test_each_process_gets_its_part_on_its_host_and_settings_are_handed_on(clust
         assert (flags["--grad_bits"], flags["--a"], flags["--b"]) == ("32", "1", "2")
 
 
+@exhaustive
 def test_hosts_are_reached_at_once_and_what_their_start_up_files_print_does_no_harm(cluster):
     for host, other in (("host-a", "host-b"), ("host-b", "host-a")):
         mark = shlex.quote(f"{cluster.near}/{host}")
@@ -210,7 +211,7 @@ def test_hosts_are_reached_at_once_and_what_their_start_up_files_print_does_no_h
     assert told.count(": process ") == 3
 
 
-def test_certificates_are_made_and_each_host_gets_its_own_key_only(cluster, noted):
+def test_each_host_gets_its_own_key_only_and_its_processes_are_shown_and_stopped(cluster, noted):
     cluster.start()
     _await_notes(cluster)
     authority = cluster.near / ".terngrad/certs/ca.crt"
@@ -228,8 +229,11 @@ def test_certificates_are_made_and_each_host_gets_its_own_key_only(cluster, note
         assert flags["--tls_key"] == f"{folder}/{host}.key"
         assert flags["--tls_deny"] == f"{folder}/denied.txt"
     assert "--tls_ca" in noted(cluster.homes["host-a"], "ps_0")["flags"]
+    assert cluster.run("status_dist.sh").stdout.count("running (process ") == 3
+    assert cluster.run("stop_dist.sh").stdout.splitlines() == _STOPPED
 
 
+@exhaustive
 def test_certificates_of_the_hosts_own_are_used_as_they_are(cluster, noted):
     own = {"TLS_CA": "~/ca.pem", "TLS_CERT": "/etc/own.pem", "TLS_KEY": "/etc/own.key"}
     cluster.start(**own)
@@ -240,6 +244,7 @@ def test_certificates_of_the_hosts_own_are_used_as_they_are(cluster, noted):
     assert not (cluster.near / ".terngrad").exists()
 
 
+@exhaustive
 def test_the_status_tells_of_each_process_whether_it_runs_and_its_last_lines(cluster, noted):
     cluster.start(TLS="False")
     _await_notes(cluster)
@@ -251,7 +256,7 @@ def test_the_status_tells_of_each_process_whether_it_runs_and_its_last_lines(clu
     assert result.stdout.count("running (process ") == 3
 
     os.kill(pid, signal.SIGKILL)
-    _await(lambda: "SIGKILL" in cluster.run("status_dist.sh").stdout, "the end to be noted")
+    wait_until(lambda: "SIGKILL" in cluster.run("status_dist.sh").stdout, "the end to be noted")
     result = cluster.run("status_dist.sh", f"--fetch={cluster.near}/all logs")
     assert result.returncode == 1
     assert "worker 1 (host-b:2224): ended by SIGKILL\n" in result.stdout
@@ -264,16 +269,18 @@ def test_the_status_tells_of_each_process_whether_it_runs_and_its_last_lines(clu
     assert lines == ["worker_1: step 10\r", "worker_1: step 20\n"]
 
 
+@exhaustive
 def test_a_training_that_finishes_is_shown_as_a_success_and_may_be_started_again(cluster):
     flags = {"PS_FLAGS": "--ps_0=finishes"}
     flags["WORKER_FLAGS"] = "--worker_0=finishes --worker_1=finishes"
     for _ in range(2):
         cluster.start(TLS="False", **flags)
         told = lambda: cluster.run("status_dist.sh")
-        _await(lambda told=told: told().stdout.count("ended with status 0") == 3, "the end")
+        wait_until(lambda told=told: told().stdout.count("ended with status 0") == 3, "the end")
         assert told().returncode == 0
 
 
+@exhaustive
 def test_stopping_ends_the_workers_then_the_servers_and_no_other_program(cluster, noted):
     cluster.start(TLS="False")
     _await_notes(cluster)
@@ -285,14 +292,10 @@ def test_stopping_ends_the_workers_then_the_servers_and_no_other_program(cluster
     with subprocess.Popen(
         words, cwd=home / _COPY, env=cluster.environment(), stdout=subprocess.DEVNULL
     ) as stranger:
-        _await((cluster.near / "worker_0.json").exists, "the other program")
+        wait_for_files(cluster.near / "worker_0.json")
         result = cluster.run("stop_dist.sh")
         assert result.returncode == 0, result.stderr
-        assert result.stdout.splitlines() == [
-            "worker 0 (host-a:2224): ended by SIGTERM",
-            "worker 1 (host-b:2224): ended by SIGTERM",
-            "ps 0 (host-a:2222): ended by SIGTERM",
-        ]
+        assert result.stdout.splitlines() == _STOPPED
         assert stranger.poll() is None
         stranger.kill()
     ended = {name: noted(home, name)["ended_secs"] for name in ("ps_0", "worker_0")}
@@ -302,6 +305,7 @@ def test_stopping_ends_the_workers_then_the_servers_and_no_other_program(cluster
     assert (again.returncode, again.stdout) == (0, result.stdout)
 
 
+@exhaustive
 def test_a_process_id_that_belongs_to_another_program_by_now_is_left_alone(cluster, noted):
     cluster.start(TLS="False")
     _await_notes(cluster)
@@ -317,6 +321,7 @@ def test_a_process_id_that_belongs_to_another_program_by_now_is_left_alone(clust
         stranger.kill()
 
 
+@exhaustive
 def test_what_does_not_end_is_killed_with_its_children(cluster, noted):
     script = cluster.homes["host-b"] / _COPY / "scripts/run_single_worker_cifarnet.sh"
     children = "sleep 1000 & echo $! > ~/child; trap '' TERM\n"
@@ -339,6 +344,7 @@ def test_what_does_not_end_is_killed_with_its_children(cluster, noted):
     assert "again" not in cluster.run("status_dist.sh", "--lines=100").stdout
 
 
+@exhaustive
 def test_hosts_that_cannot_be_reached_are_named_before_anything_starts(cluster, tmp_path):
     port = int(cluster.ssh_config.read_text().split("Port ")[1].split()[0])
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -355,6 +361,7 @@ def test_hosts_that_cannot_be_reached_are_named_before_anything_starts(cluster, 
     assert cluster.is_untouched()
 
 
+@exhaustive
 @pytest.mark.parametrize("script", ["run_dist.sh", "status_dist.sh", "stop_dist.sh"])
 def test_a_host_that_lets_in_but_runs_nothing_is_named(cluster, script):
     (cluster.homes["host-b"] / ".bashrc").write_text("echo 'This account is closed.'; exit 0\n")
@@ -365,6 +372,7 @@ def test_a_host_that_lets_in_but_runs_nothing_is_named(cluster, script):
     assert cluster.is_untouched()
 
 
+@exhaustive
 def test_a_host_whose_key_is_unknown_is_not_trusted(cluster, tmp_path):
     (tmp_path / "known_hosts").write_text("")
     result = cluster.run("run_dist.sh")
@@ -373,6 +381,7 @@ def test_a_host_whose_key_is_unknown_is_not_trusted(cluster, tmp_path):
     assert cluster.is_untouched()
 
 
+@exhaustive
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
@@ -388,6 +397,7 @@ def test_a_folder_that_a_host_lacks_is_named_before_anything_starts(cluster, set
     assert cluster.is_untouched()
 
 
+@exhaustive
 def test_a_script_that_a_host_lacks_is_named_before_anything_starts(cluster):
     script = cluster.homes["host-b"] / _COPY / "scripts/run_single_worker_cifarnet.sh"
     script.unlink()
@@ -399,10 +409,11 @@ def test_a_script_that_a_host_lacks_is_named_before_anything_starts(cluster):
     assert cluster.is_untouched()
 
 
+@exhaustive
 def test_a_training_that_runs_is_not_started_again(cluster, noted):
     cluster.start(TLS="False", WORKER_HOSTS="host-b:2224")
-    _await((cluster.homes["host-b"] / "worker_0.json").exists, "the worker")
-    _await((cluster.homes["host-a"] / "ps_0.json").exists, "the server")
+    wait_for_files(cluster.homes["host-b"] / "worker_0.json")
+    wait_for_files(cluster.homes["host-a"] / "ps_0.json")
     result = cluster.run("run_dist.sh", WORKER_HOSTS="host-b:2224")
     assert result.returncode == 1
     pid = noted(cluster.homes["host-a"], "ps_0")["pid"]
@@ -413,6 +424,7 @@ def test_a_training_that_runs_is_not_started_again(cluster, noted):
     assert _is_alive(pid)
 
 
+@exhaustive
 def test_where_one_process_fails_at_once_it_is_named_and_all_are_ended(cluster):
     script = cluster.homes["host-b"] / _COPY / "scripts/run_single_worker_cifarnet.sh"
     script.write_text("echo This host has no GPU.\nexit 3\n")
@@ -426,6 +438,7 @@ def test_where_one_process_fails_at_once_it_is_named_and_all_are_ended(cluster):
     assert "ps 0 (host-a:2222): ended by SIGTERM\n" in result.stdout
 
 
+@exhaustive
 def test_a_log_that_cannot_be_written_ends_all_again(cluster):
     (cluster.homes["host-b"] / "tmp").write_text("a file")
     result = cluster.run("run_dist.sh", TLS="False", EXPERIMENT_ID="try-1")
@@ -439,6 +452,7 @@ def test_a_log_that_cannot_be_written_ends_all_again(cluster):
     assert result.stdout.count(": ended by SIGTERM\n") == 2
 
 
+@exhaustive
 def test_an_interrupted_start_leaves_nothing_running(cluster):
     go = cluster.homes["host-a"] / "go"
     (cluster.homes["host-a"] / ".bashrc").write_text(  # delays the start, not the check before it
@@ -452,7 +466,7 @@ def test_an_interrupted_start_leaves_nothing_running(cluster):
         text=True,
         start_new_session=True,
     ) as process:
-        _await((cluster.homes["host-b"] / "worker_1.json").exists, "the worker")
+        wait_for_files(cluster.homes["host-b"] / "worker_1.json")
         os.killpg(process.pid, signal.SIGINT)
         go.touch()
         shown, told = process.communicate(timeout=HANG_SECS)
@@ -463,6 +477,7 @@ def test_an_interrupted_start_leaves_nothing_running(cluster):
     assert shown.count(": ended by SIGTERM\n") == 3
 
 
+@exhaustive
 def test_a_host_that_is_lost_is_named_and_does_not_hold_up_the_others(cluster, tmp_path, noted):
     cluster.start(TLS="False")
     _await_notes(cluster)

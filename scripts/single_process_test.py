@@ -1,16 +1,15 @@
 """The scripts for one process of a training, and the example that runs several of them."""
 
 import os
-import pathlib
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 
 import pytest
 
 from terngrad.testing.limits import HANG_SECS
+from terngrad.testing.processes import wait_for_files
 
 _WORKER = "run_single_worker_cifarnet.sh"
 _SERVER = "run_single_ps_cifar10.sh"
@@ -38,18 +37,11 @@ def start(tmp_path, working_copy) -> Callable[..., subprocess.Popen]:
     return run
 
 
-def _await(*paths: pathlib.Path) -> None:
-    deadline = time.monotonic() + HANG_SECS
-    while not all(path.exists() for path in paths):
-        assert time.monotonic() < deadline, f"waited in vain for {paths}"
-        time.sleep(0.1)
-
-
 def test_a_worker_becomes_the_program_with_its_settings(start, tmp_path, noted):
     hosts = ("a:1,b:1", "c:2,[::1]:3")
     arguments = (*hosts, "worker", "1", "0,2", f"{tmp_path}/data", "try-1")
     process = start(_WORKER, *arguments, GRAD_BITS="32", WORKER_FLAGS="--a=1 --b=2")
-    _await(tmp_path / "worker_1.json")
+    wait_for_files(tmp_path / "worker_1.json")
     process.terminate()
     assert process.wait() == 143
     note = noted(tmp_path, "worker_1")
@@ -76,7 +68,7 @@ def test_a_worker_becomes_the_program_with_its_settings(start, tmp_path, noted):
 def test_a_server_becomes_the_program_on_the_cpu_with_its_certificates(start, tmp_path, noted):
     files = {"TLS_CA": "/c a.crt", "TLS_CERT": "/a.crt", "TLS_KEY": "/a.key", "TLS_DENY": "/d"}
     process = start(_SERVER, "a:1", "b:1", "ps", "0", "try", **files, PS_FLAGS="--x=y")
-    _await(tmp_path / "ps_0.json")
+    wait_for_files(tmp_path / "ps_0.json")
     process.terminate()
     assert process.wait() == 143
     note = noted(tmp_path, "ps_0")
@@ -134,10 +126,6 @@ def toy(start, tmp_path) -> Callable[..., subprocess.Popen]:
     )
 
 
-def _await_all(home: pathlib.Path) -> None:
-    _await(*(home / f"{name}.json" for name in ("ps_0", "worker_0", "worker_1")))
-
-
 @pytest.mark.slow
 def test_the_toy_ends_the_server_when_both_workers_are_done(toy, tmp_path, noted):
     process = toy(WORKER_FLAGS="--worker_0=finishes --worker_1=finishes", GRAD_BITS="16")
@@ -156,7 +144,7 @@ def test_the_toy_ends_the_server_when_both_workers_are_done(toy, tmp_path, noted
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_lets_all_processes_of_the_toy_save_and_end(toy, tmp_path, number, status, noted):
     process = toy()
-    _await_all(tmp_path)
+    wait_for_files(*(tmp_path / f"{name}.json" for name in ("ps_0", "worker_0", "worker_1")))
     if number == signal.SIGINT:  # a terminal sends it to all processes
         os.killpg(process.pid, number)
     else:

@@ -1,18 +1,25 @@
-"""The training scripts run from records to an evaluated model, with few steps."""
+"""The training scripts run from records to an evaluated model, with few steps.
 
+Most tests put a small shell script in the place of Python: it shows what a script starts, and how.
+"""
+
+import os
 import pathlib
 import re
 import signal
+import subprocess
 import sys
 
 import numpy as np
 import pytest
 
+from inception import app
+from inception.flags import defined
 from slim.conversion import convert
-from slim.datasets import cifar10, imagenet, images, mnist
+from slim.datasets import imagenet, images, mnist
 from slim.nets import nets_factory
 from slim.testing import write_pictures
-from terngrad.testing.processes import Started
+from terngrad.testing.processes import Started, wait_until
 
 _REPO = pathlib.Path(__file__).parents[1]
 _IMAGES = 512  # of each split
@@ -20,7 +27,22 @@ _LENET = "scripts/run_multi_gpus_lenet.sh"
 _SHORT = {"MAX_STEPS": "20", "SAVE_ITER": "10", "EVAL_INTERVAL_SECS": "0.5"}
 _PRECISION = re.compile(r"precision @ 1 = ([01]\.\d+) recall @ 5 = [01]\.\d+ \[\d+ examples\]")
 
-pytestmark = pytest.mark.slow
+# Takes the place of Python and mpirun: notes its arguments, then does what a test wants.
+_PYTHON = """#!/usr/bin/env bash
+if [[ "$(basename "$0")" == mpirun ]]; then
+  shift 2 && exec "$@"
+fi
+trap 'echo saved > "${NOTES}.$2"; exit 0' TERM
+line="$(printf '%s|' "${@:2}")"
+echo "${line}" >> "${NOTES}"  # at once: another program writes, too
+case "$2" in
+  *_train) eval "${TRAINING:-}" ;;
+  *_eval) eval "${EVALUATION:-}" ;;
+esac
+"""
+
+real = pytest.mark.slow
+exhaustive = pytest.mark.exhaustive
 
 
 @pytest.fixture(scope="session")
@@ -33,16 +55,6 @@ def digits(made_once) -> pathlib.Path:
             convert.write_records({path: np.arange(_IMAGES)}, digits, labels, mnist.INFO)
 
     return made_once("some digits", fill)
-
-
-@pytest.fixture(scope="session")
-def noise(tmp_path_factory) -> pathlib.Path:
-    """Makes records that look like CIFAR-10's."""
-    folder = str(tmp_path_factory.mktemp("cifar10"))
-    images = np.random.default_rng(1).integers(0, 256, [256, 32, 32, 3], dtype=np.uint8)
-    splits = {split: (images, np.arange(256) % 10) for split in cifar10.INFO.splits}
-    convert.write(cifar10.INFO, splits, folder)
-    return pathlib.Path(folder)
 
 
 @pytest.fixture(scope="session")
@@ -70,6 +82,7 @@ def _run(script: str, **settings) -> tuple[int, str]:
         return run.finish(), run.output
 
 
+@real
 def test_lenet_is_trained_and_evaluated_under_the_name_of_its_settings(digits, tmp_path):
     code, output = _run(_LENET, DATA_DIR=digits, ROOT_WORKSPACE=tmp_path, **_SHORT)
     assert code == 0, output
@@ -84,28 +97,97 @@ def test_lenet_is_trained_and_evaluated_under_the_name_of_its_settings(digits, t
     assert _PRECISION.search(logs[f"eval_{run.name}_info.txt"])
 
 
-def test_the_cifar10_net_is_trained_and_evaluated_with_settings_of_the_environment(noise, tmp_path):
-    settings = {"DATA_DIR": noise, "ROOT_WORKSPACE": tmp_path, "GRAD_BITS": 32} | _SHORT
-    code, output = _run("scripts/run_multi_gpus_cifar10.sh", **settings)
-    assert code == 0, output
-    assert _PRECISION.search(output.splitlines()[-1])
-    (run,) = (tmp_path / "cifar10_training_data").iterdir()
-    assert run.name.startswith("cifar10_cifar10_alexnet_24_adam_32_0.0002_2.5_0_0.004_0.9_1_128_2_")
+@pytest.fixture
+def fake(tmp_path, monkeypatch):
+    """Lets scripts start a shell script; returns the commands so far, each from its module on."""
+    folder, notes = tmp_path / "venv/bin", tmp_path / "notes"
+    folder.mkdir(parents=True)
+    for name in ("python", "mpirun"):
+        (folder / name).write_text(_PYTHON)
+        (folder / name).chmod(0o755)
+    for name in ("train-mnist.tfrecord", "checkpoint"):
+        (tmp_path / name).touch()
+    settings = {"TERNGRAD_VENV": folder.parent, "NOTES": notes, "DATA_DIR": tmp_path}
+    settings |= {"ROOT_WORKSPACE": tmp_path, "TRAIN_DIR": tmp_path / "run"}
+    settings |= {"PRETRAINED_CHECKPOINT": tmp_path / "checkpoint"}
+    for name, value in settings.items():
+        monkeypatch.setenv(name, str(value))
+    return lambda: [line.split("|")[:-1] for line in notes.read_text().splitlines()]
 
 
-def test_a_signal_ends_training_with_a_checkpoint_and_evaluation(digits, tmp_path):
-    with _started(_LENET, DATA_DIR=digits, ROOT_WORKSPACE=tmp_path) as run:
-        run.wait_for("step 10,")
-        run.process.send_signal(signal.SIGINT)
+_RECIPES = sorted(
+    str(path.relative_to(_REPO))
+    for pattern in ("scripts/run_multi_gpus_*.sh", "slim/scripts/*_on_*.sh")
+    for path in _REPO.glob(pattern)
+)
+
+
+@pytest.mark.parametrize("script", [*_RECIPES, "scripts/run_inception_resnet_v2.sh"])
+def test_a_recipe_gives_its_programs_flags_that_they_know(script, fake):
+    workers = ["2"] if "resnet_v2.sh" in script else []
+    subprocess.run(["bash", _REPO / script, *workers], capture_output=True, check=True)
+    commands = fake()
+    assert any("train" in module for module, *_ in commands)
+    for module, *arguments in commands:
+        app.parse(defined.flags_of(module), arguments, defined.positional_of(module))
+
+
+@pytest.mark.parametrize(
+    ("script", "settings", "name"),
+    [
+        ("alexnet", {}, "imagenet_alexnet_224_momentum_1_0.01_2.5_0_0.0005_0.9_9217_256_2"),
+        ("googlenet", {}, "imagenet_googlenet_224_momentum_1_0.04_2.5_0_0.00001_0.9_1_128_2"),
+        ("vggnet", {}, "imagenet_vgg_a_224_momentum_1_0.01_2.5_0_0.0005_0.9_1_256_2"),
+        (
+            "cifar10",
+            {"GRAD_BITS": "32"},
+            "cifar10_cifar10_alexnet_24_adam_32_0.0002_2.5_0_0.004_0.9_1_128_2",
+        ),
+    ],
+)
+def test_a_run_has_the_name_of_its_settings(script, settings, name, fake, tmp_path):
+    command = ["bash", _REPO / f"scripts/run_multi_gpus_{script}.sh"]
+    subprocess.run(command, env=os.environ | settings, check=True)
+    (run,) = tmp_path.glob("*_training_data/*")
+    assert run.name.startswith(f"{name}_")
+
+
+def test_launch_local_starts_the_launcher_with_its_arguments(fake):
+    arguments = ["--ps=1", "2", "inception.mnist_distributed_train", "--a=1 2"]
+    subprocess.run(["bash", _REPO / "scripts/launch_local.sh", *arguments], check=True)
+    assert fake() == [["inception.launch", *arguments]]
+
+
+def test_large_batches_get_a_rate_and_workers_of_their_own(fake, monkeypatch):
+    monkeypatch.setenv("TRAIN_BATCH_SIZE", "512")
+    script = _REPO / "scripts/run_inception_resnet_v2.sh"
+    subprocess.run(["bash", script, "4"], check=True)
+    ((module, *arguments),) = fake()
+    values = defined.flags_of(module)
+    app.parse(values, arguments)
+    assert values["learning_rate_scaling"].value == "sqrt"
+    assert values["warmup_epochs"].value == 5  # 2048 images a step
+    assert values["max_steps"].value == 108 * 1281167 // 2048
+
+
+def test_a_signal_ends_both_programs_by_sigterm(fake, tmp_path, monkeypatch):
+    for program in ("TRAINING", "EVALUATION"):
+        monkeypatch.setenv(program, "echo waits; while true; do sleep 0.05; done")
+    with Started(["bash", str(_REPO / _LENET)], in_own_group=True) as run:
+        run.wait_for("waits")
+        wait_until(lambda: len(fake()) == 2, "the evaluation")
+        os.kill(run.process.pid, signal.SIGINT)
         run.finish()
         assert not run.outlived()
-    assert list(tmp_path.glob("mnist_training_data/*/model.ckpt-*.index"))
+    for program in ("train", "eval"):
+        assert (tmp_path / f"notes.inception.mnist_{program}").exists()
 
 
-def test_a_training_that_fails_gives_its_exit_code_and_ends_the_evaluation(digits, tmp_path):
-    settings = {"DATA_DIR": digits, "ROOT_WORKSPACE": tmp_path, "OPTIMIZER": "newton"}
-    with _started(_LENET, **settings) as run:
-        assert run.finish() == 1, run.output
+def test_a_training_that_fails_gives_its_exit_code_and_ends_the_evaluation(fake, monkeypatch):
+    monkeypatch.setenv("TRAINING", "echo 'no optimizer newton'; exit 3")
+    monkeypatch.setenv("EVALUATION", "while true; do sleep 0.05; done")
+    with Started(["bash", str(_REPO / _LENET)], in_own_group=True) as run:
+        assert run.finish() == 3, run.output
         assert "newton" in run.output
         assert not run.outlived()
 
@@ -119,30 +201,8 @@ def test_missing_records_are_named_with_the_command_that_makes_them(tmp_path):
     assert not (tmp_path / "results").exists()
 
 
-@pytest.mark.parametrize(
-    ("script", "settings"),
-    [
-        ("alexnet", "32_momentum_1_0.01_2.5_0_0.0005_0.9_9217_256_2"),
-        ("googlenet", "32_momentum_1_0.04_2.5_0_0.00001_0.9_1_128_2"),
-        ("vggnet", "32_momentum_1_0.01_2.5_0_0.0005_0.9_1_256_2"),
-    ],
-)
-def test_the_recipes_for_imagenet_train_and_evaluate(photographs, tmp_path, script, settings):
-    # The recipes' own nets take minutes to compile.
-    small = {"NET": "cifarnet", "IMAGE_SIZE": 32, "MAX_STEPS": 1, "SAVE_ITER": 1}
-    code, output = _run(
-        f"scripts/run_multi_gpus_{script}.sh",
-        DATA_DIR=photographs,
-        ROOT_WORKSPACE=tmp_path,
-        EVAL_INTERVAL_SECS="0.5",
-        **small,
-    )
-    assert code == 0, output
-    assert _PRECISION.search(output.splitlines()[-1])
-    (run,) = (tmp_path / "imagenet_training_data").iterdir()
-    assert run.name.startswith(f"imagenet_cifarnet_{settings}_")
-
-
+@real
+@exhaustive
 def test_large_batches_are_trained_under_mpirun_with_a_scaled_rate(photographs, tmp_path):
     if not (pathlib.Path(sys.executable).parent / "mpirun").exists():
         pytest.skip("mpi4py and mpich are not installed: pip install '.[mpi]'")
@@ -174,6 +234,8 @@ def test_a_bad_setting_of_the_large_batches_is_named(settings, arguments, messag
         assert run.output.strip() == f"run_inception_resnet_v2.sh: {message}"
 
 
+@real
+@exhaustive
 def test_a_net_is_fine_tuned_in_two_stages(tmp_path):
     pictures = tmp_path / "pictures"
     for split in ("train", "validation"):
@@ -206,13 +268,11 @@ def test_the_scripts_name_the_published_weights_that_they_need(tmp_path, net):
     assert not (tmp_path / "none").exists()
 
 
-@pytest.mark.parametrize(
-    ("script", "records"),
-    [("train_lenet_on_mnist", "digits"), ("train_cifarnet_on_cifar10", "noise")],
-)
-def test_the_recipes_of_tf_slim_run_to_an_evaluation(script, records, tmp_path, request):
-    settings = {"DATASET_DIR": request.getfixturevalue(records), "TRAIN_DIR": tmp_path}
-    code, output = _run(f"slim/scripts/{script}.sh", MAX_STEPS=5, **settings)
+@real
+@exhaustive
+def test_a_recipe_of_tf_slim_runs_to_an_evaluation(digits, tmp_path):
+    settings = {"DATASET_DIR": digits, "TRAIN_DIR": tmp_path, "MAX_STEPS": 5}
+    code, output = _run("slim/scripts/train_lenet_on_mnist.sh", **settings)
     assert code == 0, output
     assert (tmp_path / "model.ckpt-5.index").exists()
     assert _PRECISION.search(output)

@@ -73,7 +73,7 @@ def program(tmp_path):
     return str(path)
 
 
-@pytest.fixture(params=["here", "through ssh"])
+@pytest.fixture(params=["here", pytest.param("through ssh", marks=pytest.mark.exhaustive)])
 def places(request, tmp_path):
     """Options that start two processes."""
     if request.param == "here":
@@ -110,6 +110,7 @@ def test_each_process_has_its_rank_and_arguments_and_a_label(program, places):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("places", ["here", "through ssh"], indirect=True)
 def test_all_processes_share_a_secret_that_no_command_line_shows(program, places):
     with launched(*places, program, "wait") as run:
         for rank in "01":

@@ -11,6 +11,7 @@ import pytest
 
 from terngrad.testing.processes import Started
 
+exhaustive = pytest.mark.exhaustive
 _REPO = Path(__file__).parents[2]
 _JOB = str(os.getpid())  # so that two of these tests use different ports
 
@@ -50,8 +51,10 @@ def started(script, tasks, tmp_path, *arguments):
     ("script", "tls", "tasks", "role"),
     [
         ("all_reduce.sbatch", "", 2, "worker 1 of 2."),
-        ("all_reduce.sbatch", "False", 2, "worker 1 of 2."),
-        ("parameter_servers.sbatch", "", 3, "worker 1 of 2, beside 1 ps."),
+        pytest.param("all_reduce.sbatch", "False", 2, "worker 1 of 2.", marks=exhaustive),
+        pytest.param(
+            *("parameter_servers.sbatch", "", 3, "worker 1 of 2, beside 1 ps."), marks=exhaustive
+        ),
     ],
 )
 def test_the_tasks_of_a_job_train_together(tmp_path, monkeypatch, script, tls, tasks, role):

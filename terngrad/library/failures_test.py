@@ -21,7 +21,13 @@ terngrad.join(engine=engine, timeout_secs=900).barrier()
     ("wrong", "options", "engine", "why"),
     [
         ("0", [], "parameter_server", "join: engine='parameter_server' needs ps_hosts"),
-        ("1", ["--ps", "1"], "collective", "join: engine='collective' must not have ps_hosts"),
+        pytest.param(
+            "1",
+            ["--ps", "1"],
+            "collective",
+            "join: engine='collective' must not have ps_hosts",
+            marks=pytest.mark.exhaustive,
+        ),
     ],
 )
 def test_law_10_an_error_in_join_is_told_to_the_others(tmp_path, wrong, options, engine, why):

@@ -16,6 +16,8 @@ from terngrad.cluster.ports import free_ports
 from terngrad.testing.processes import Started, finished
 
 pytestmark = pytest.mark.slow
+exhaustive = pytest.mark.exhaustive
+_WITH_PS = [0, pytest.param(1, marks=exhaustive)]
 
 
 def outcomes(folder, processes, *options, servers=0):
@@ -52,7 +54,7 @@ def assert_same_weights(first, *others):
             np.testing.assert_array_equal(first[key], other[key], key)
 
 
-@pytest.mark.parametrize("gradients", ["ternary", "float32"])
+@pytest.mark.parametrize("gradients", ["ternary", pytest.param("float32", marks=exhaustive)])
 def test_law_4_fit_on_two_processes_fit_on_two_nodes_and_by_hand_give_the_same_bits(
     tmp_path, gradients
 ):
@@ -79,6 +81,7 @@ def test_law_4_fit_on_two_processes_fit_on_two_nodes_and_by_hand_give_the_same_b
     assert not (tmp_path / "fit/1.csv").exists()
 
 
+@exhaustive
 def test_law_4_parameter_servers_and_nodes_of_one_process_give_fit_the_same_bits(tmp_path):
     chief, other = fitted(tmp_path / "served", 2, "--batch_norm", servers=2)
     (nodes,) = fitted(tmp_path / "nodes", 1, "--batch_norm", "--nodes=2")
@@ -88,7 +91,13 @@ def test_law_4_parameter_servers_and_nodes_of_one_process_give_fit_the_same_bits
 
 
 @pytest.mark.parametrize(
-    ("model", "servers"), [("call", 0), ("sequential", 0), ("train_step", 0), ("call", 1)]
+    ("model", "servers"),
+    [
+        ("call", 1),
+        pytest.param("call", 0, marks=exhaustive),
+        pytest.param("sequential", 0, marks=exhaustive),
+        pytest.param("train_step", 0, marks=exhaustive),
+    ],
 )
 def test_law_4_a_model_without_weights_gets_the_chiefs_before_the_first_step(
     tmp_path, model, servers
@@ -99,12 +108,11 @@ def test_law_4_a_model_without_weights_gets_the_chiefs_before_the_first_step(
     assert_same_weights(chief, other, nodes)
 
 
-@pytest.mark.parametrize("servers", [0, 1])
+@pytest.mark.parametrize("servers", _WITH_PS)
 def test_workers_stay_together_in_all_ways_to_train_and_unequal_models_are_named(servers):
     """Several steps an execution, eager steps, one who stops, overflows, several optimizers."""
-    found = finished(
-        [[sys.executable, "-m", "terngrad.testing.fits"]] * (2 + servers), roles(2, servers)
-    )
+    program = [sys.executable, "-m", "terngrad.testing.fits", *["--every_way"] * servers]
+    found = finished([program] * (2 + servers), roles(2, servers))
     assert [status for _, status in found] == [0] * len(found), found
     for output, _ in found[:2]:
         assert re.search(
@@ -112,6 +120,7 @@ def test_workers_stay_together_in_all_ways_to_train_and_unequal_models_are_named
         ), output
 
 
+@exhaustive
 def test_law_6_the_first_float_step_is_that_of_one_process_with_the_whole_batch(tmp_path):
     options = ("--gradients=float32", "--epochs=1", "--steps=1", "--sgd")
     spread, _ = fitted(tmp_path / "two", 2, *options)
@@ -122,7 +131,11 @@ def test_law_6_the_first_float_step_is_that_of_one_process_with_the_whole_batch(
 
 @pytest.mark.parametrize(
     ("codec", "servers"),
-    [("ternary", 0), ("terngrad.testing.residual_codec:ResidualCodec", 0), ("ternary", 1)],
+    [
+        ("terngrad.testing.residual_codec:ResidualCodec", 0),
+        pytest.param("ternary", 0, marks=exhaustive),
+        pytest.param("ternary", 1, marks=exhaustive),
+    ],
 )
 def test_law_8_killed_and_started_again_with_a_backup_equals_undisturbed(tmp_path, codec, servers):
     """Also with dropout, with a codec and a callback that remember, and over a ps."""
@@ -145,6 +158,7 @@ def test_law_8_killed_and_started_again_with_a_backup_equals_undisturbed(tmp_pat
     assert [path.name for path in tmp_path.glob("backup*")] == [], "Keras deletes backups, too"
 
 
+@exhaustive
 def test_another_learning_rate_of_a_worker_is_named_before_the_first_step(tmp_path):
     for output, status in outcomes(tmp_path, 2, "--other_rate"):
         assert status in (1, LOST_STATUS), output
@@ -153,7 +167,7 @@ def test_another_learning_rate_of_a_worker_is_named_before_the_first_step(tmp_pa
         ), output
 
 
-@pytest.mark.parametrize("servers", [0, 1])
+@pytest.mark.parametrize("servers", _WITH_PS)
 def test_a_worker_with_fewer_batches_is_named_and_all_end(tmp_path, servers):
     named = r"is a step on worker 0 \S+ and the end of an epoch on worker 1 \S+: all need equally"
     for output, status in outcomes(tmp_path, 2, "--short", servers=servers):
@@ -161,6 +175,7 @@ def test_a_worker_with_fewer_batches_is_named_and_all_end(tmp_path, servers):
         assert re.search(named, output), output
 
 
+@exhaustive
 def test_all_stop_after_the_same_step_when_a_callback_of_one_stops_it(tmp_path):
     chief, other = fitted(tmp_path, 2, "--pause=stop")
     assert chief["updates"] == other["updates"] == 7
@@ -170,10 +185,10 @@ def test_all_stop_after_the_same_step_when_a_callback_of_one_stops_it(tmp_path):
 @pytest.mark.parametrize(
     ("servers", "pause", "number"),
     [
-        (0, "interrupt", signal.SIGTERM),
         (1, "interrupt", signal.SIGTERM),
-        (0, "ctrl c", signal.SIGINT),
-        (0, "hang up", signal.SIGHUP),
+        pytest.param(0, "interrupt", signal.SIGTERM, marks=exhaustive),
+        pytest.param(0, "ctrl c", signal.SIGINT, marks=exhaustive),
+        pytest.param(0, "hang up", signal.SIGHUP, marks=exhaustive),
     ],
 )
 def test_all_stop_after_the_same_step_and_the_chief_saves_when_one_gets_a_signal(
@@ -193,7 +208,7 @@ def test_all_stop_after_the_same_step_and_the_chief_saves_when_one_gets_a_signal
     assert not (tmp_path / "1").exists()
 
 
-@pytest.mark.parametrize("servers", [0, 1])
+@pytest.mark.parametrize("servers", _WITH_PS)
 def test_the_chief_saves_at_once_when_it_is_asked_to_end_while_another_hangs(tmp_path, servers):
     program = [sys.executable, "-m", "terngrad.testing.fit", str(tmp_path), "--pause=hang"]
     with contextlib.ExitStack() as stack:

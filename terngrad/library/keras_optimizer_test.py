@@ -28,6 +28,12 @@ class HalvingReducer(keras_exchange.Reducer):
         return Reduced([0.5 * g for g in means], [])
 
 
+@pytest.fixture(autouse=True)
+def _seeded():
+    """Each test draws for itself, whichever ran before."""
+    keras.utils.set_random_seed(1)
+
+
 @pytest.fixture
 def other_worker(monkeypatch):
     """A second worker, with gradients of zero."""
@@ -142,29 +148,30 @@ _FUSED = [
     (keras.optimizers.AdamW, {"learning_rate": keras.optimizers.schedules.CosineDecay(0.1, 9)}),
 ]
 _FUSED_NAMES = ["momentum", "nesterov", "adam", "adam of other settings", "adamw"]
+_WAYS = [  # settings, how codes travel, and how often an update is fused
+    ({}, {}, 1),
+    ({"weight_decay": 0.01}, {}, 1),
+    ({"use_ema": True, "ema_momentum": 0.9}, {}, 1),
+    ({"gradient_accumulation_steps": 2}, {}, 1),
+    ({}, {"bucket_elements": 4}, 2),
+    ({}, {"size_to_binarize": 5}, 1),  # the vector stays float
+    ({"clipnorm": 0.3}, {}, 0),
+    ({"loss_scale_factor": 4.0}, {}, 0),
+]
+
+
+def fused_cases():
+    """Each optimizer in the usual way, each other way with one of them, and all exhaustively."""
+    for i, optimizer in enumerate(_FUSED):
+        for j, way in enumerate(_WAYS):
+            marks = [pytest.mark.slow] if j else []
+            if j and j % len(_FUSED) != i:
+                marks.append(pytest.mark.exhaustive)
+            yield pytest.param(*optimizer, *way, marks=marks, id=f"{_FUSED_NAMES[i]}-{way}")
 
 
 @pytest.mark.usefixtures("native_library")
-@pytest.mark.parametrize(("optimizer_class", "own"), _FUSED, ids=_FUSED_NAMES)
-@pytest.mark.parametrize(
-    ("settings", "how", "fused"),
-    [
-        ({}, {}, 1),
-        *(
-            pytest.param(*each, marks=pytest.mark.slow)
-            for each in (
-                ({"weight_decay": 0.01}, {}, 1),
-                ({"use_ema": True, "ema_momentum": 0.9}, {}, 1),
-                ({"gradient_accumulation_steps": 2}, {}, 1),
-                ({}, {"bucket_elements": 4}, 2),
-                ({}, {"size_to_binarize": 5}, 1),  # the vector stays float
-                ({"clipnorm": 0.3}, {}, 0),
-                ({"loss_scale_factor": 4.0}, {}, 0),
-            )
-        ),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("optimizer_class", "own", "settings", "how", "fused"), fused_cases())
 def test_fused_updates_give_the_bits_of_decoded_means(
     optimizer_class, own, settings, how, fused, monkeypatch
 ):
@@ -286,7 +293,7 @@ def test_a_loss_scale_and_several_optimizers_act_on_means(other_worker):
 
 def test_the_loss_scale_that_compile_adds_gets_the_exchange(other_worker):
     def fitted(distribute):
-        keras.utils.set_random_seed(1)
+        keras.utils.set_random_seed(1)  # the same weights each time
         policy = keras.DTypePolicy("mixed_float16")
         model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, dtype=policy)])
         model.dtype_policy = policy

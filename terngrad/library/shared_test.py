@@ -30,6 +30,7 @@ def test_all_processes_get_what_all_of_them_gave(workers, servers):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_all_processes_of_mpi_get_what_all_of_them_gave():
     with Started([*mpirun(2), *PROGRAM[1:], "mpi"]) as run:
         run.succeed()

@@ -1,8 +1,13 @@
-"""model.fit in ways that users choose, on two workers: python -m terngrad.testing.fits."""
+"""model.fit in ways that users choose, on two workers.
+
+python -m terngrad.testing.fits [--every_way]
+"""
 
 from __future__ import annotations
 
 import functools
+import itertools
+import sys
 import warnings
 
 import keras
@@ -260,21 +265,23 @@ def built_in_the_first_step(group):
     if hasattr(keras.optimizers, "ScheduleFreeAdamW"):  # its slots begin as weights
         optimizers.append(keras.optimizers.ScheduleFreeAdamW)
     accumulating = {"learning_rate": 0.1, "gradient_accumulation_steps": 2}
-    for optimizer_class in optimizers:
-        for settings in ({"learning_rate": 0.1}, accumulating):
-            for at_once in (1, 2):
-                found = []
-                for is_built in (False, True):
-                    model = _seeded(is_built, seed=1 if is_built else 1 + group.rank)
-                    optimizer = distributed(group, optimizer_class(**settings), "ternary")
-                    if is_built:  # in a graph Keras would not run what begins slots as weights
-                        optimizer.build(model.trainable_variables)
-                    model.compile(optimizer, "mse", steps_per_execution=at_once)
-                    fit(group, model)
-                    assert_together(group, model)
-                    found.append(model.get_weights())
-                for value, expected in zip(*found, strict=True):
-                    np.testing.assert_array_equal(value, expected, optimizer.name)
+    settings = ({"learning_rate": 0.1}, accumulating)
+    ways = list(itertools.product(optimizers, settings, (1, 2)))
+    if "--every_way" not in sys.argv:
+        ways = ways[::3]  # each optimizer, setting and number of steps occurs
+    for optimizer_class, given, at_once in ways:
+        found = []
+        for is_built in (False, True):
+            model = _seeded(is_built, seed=1 if is_built else 1 + group.rank)
+            optimizer = distributed(group, optimizer_class(**given), "ternary")
+            if is_built:  # in a graph Keras would not run what begins slots as weights
+                optimizer.build(model.trainable_variables)
+            model.compile(optimizer, "mse", steps_per_execution=at_once)
+            fit(group, model)
+            assert_together(group, model)
+            found.append(model.get_weights())
+        for value, expected in zip(*found, strict=True):
+            np.testing.assert_array_equal(value, expected, optimizer.name)
 
 
 def _seeded(is_built, seed):

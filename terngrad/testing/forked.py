@@ -174,9 +174,10 @@ def _run(
     sys.path[:0] = [path for path in env.get("PYTHONPATH", "").split(os.pathsep) if path]
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
-    except Exception as error:
-        sys.last_value = error  # as the interpreter notes it for functions at the end
-        raise
+    except Exception as error:  # what the interpreter does with it
+        sys.last_value = error
+        sys.excepthook(type(error), error, error.__traceback__)
+        sys.exit(1)
     finally:
         atexit._run_exitfuncs()  # which multiprocessing leaves out
 

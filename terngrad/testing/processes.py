@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -159,6 +159,19 @@ def finished(
         runs = [stack.enter_context(Started(*each)) for each in started]
         statuses = [run.finish() for run in runs]
     return [(run.output, status) for run, status in zip(runs, statuses, strict=True)]
+
+
+def wait_until(condition: Callable[[], object], what: str) -> None:
+    """Waits until a condition holds; raises AssertionError with what it waited for."""
+    deadline = time.monotonic() + HANG_SECS
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain: {what}"
+        time.sleep(0.1)
+
+
+def wait_for_files(*paths: Path) -> None:
+    """Waits until files exist."""
+    wait_until(lambda: all(path.exists() for path in paths), f"for {paths}")
 
 
 def unread_after(text: str, command: Sequence[str]) -> list[str]:
