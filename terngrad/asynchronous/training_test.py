@@ -25,7 +25,7 @@ from terngrad.cluster.channel import MembershipError
 from terngrad.codecs.factory import make_codecs
 from terngrad.exchange.local import LocalExchange
 from terngrad.layout import Policy, make_layout
-from terngrad.ops.reference import ReferenceKernels
+from terngrad.ops.choice import choose_kernels
 from terngrad.service.security import Tls
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.certificates import make_certificates
@@ -41,7 +41,7 @@ from terngrad.training.optimizers import make_optimizer
 from terngrad.training.step import TrainStep
 
 SECS, RATE, DECAY = HANG_SECS, 0.05, 0.99
-KERNELS = ReferenceKernels()
+KERNELS = choose_kernels().kernels
 TERNARY = Policy(grad_bits=1, clip_factor=2.5, float_layers=("logits",))
 
 
