@@ -1,6 +1,7 @@
 """Members agree, leave and are lost, between threads and sockets of this process."""
 
 import contextlib
+import math
 import os
 import queue
 import signal
@@ -22,13 +23,14 @@ from terngrad.testing.threads import in_threads
 
 SHORT = 4.0  # seconds of a `Clock` after which a silent process counts as lost
 BEAT = 1.0  # seconds between its signs of life then
+LONG = 5 * SHORT  # in which a loss is found, although signs of life may be some beats late
 
 
 class Clock:
     """The time of some members; it passes only when a test says so."""
 
     def __init__(self):
-        self.now, self.sleepers = 0.0, 0
+        self.now, self.sleepers, self.members = 0.0, 0, []
         self._until = {}  # when each thread wakes
         self._changed = threading.Condition()
 
@@ -47,10 +49,25 @@ class Clock:
             self._changed.notify_all()
         await_that(self._all_sleep)
 
+    def end(self):
+        """Ends the members' threads."""
+        for member in self.members:
+            member._over = True
+        with self._changed:
+            self.now = math.inf
+            self._changed.notify_all()
+
     def _all_sleep(self):
         with self._changed:
             sleeps = [until > self.now or not t.is_alive() for t, until in self._until.items()]
         return len(sleeps) == self.sleepers and all(sleeps)
+
+
+@pytest.fixture(name="clock")
+def _clock():
+    clock = Clock()
+    yield clock
+    clock.end()
 
 
 def await_that(condition):
@@ -60,11 +77,11 @@ def await_that(condition):
         time.sleep(0.001)
 
 
-def pass_time(clock, members, secs, silent=()):
+def pass_time(clock, members, secs, silent=(), at_once=BEAT):
     """Lets time pass, until a member finds a loss; all but the silent ones hear each other."""
     hears = lambda member, peer: peer.heard_at >= member._clock - 2 * BEAT
-    for _ in range(round(secs / BEAT)):
-        clock.advance(BEAT)
+    for _ in range(round(secs / at_once)):
+        clock.advance(at_once)
         if any(member._over for member in members):
             return
         for member in members:
@@ -74,8 +91,6 @@ def pass_time(clock, members, secs, silent=()):
 
 def join_all(count, timeout_secs=TIMEOUT, pulses=None, doors=None, clock=None):
     """Returns the members and a queue of the losses they report: (rank, text)."""
-    if clock:
-        clock.sleepers = count * (2 if doors else 1)
     address, losses, hosts = free_address(), queue.Queue(), hosts_of(count)
     peers = in_threads(
         *(lambda rank=rank: join(hosts, rank, address, TIMEOUT) for rank in range(count))
@@ -93,6 +108,8 @@ def join_all(count, timeout_secs=TIMEOUT, pulses=None, doors=None, clock=None):
         )
         for rank in range(count)
     ]
+    if clock:
+        clock.sleepers, clock.members = count * (2 if doors else 1), members
     return members, losses
 
 
@@ -150,8 +167,8 @@ def test_a_process_that_dies_is_named_to_all_others(lost):
         assert f"worker {lost} (host{lost}:2222) died" in text
 
 
-def test_a_process_that_another_than_the_chief_cannot_reach_is_named_to_all():
-    clock, closed, pulses = Clock(), free_address(), [Pulse() for _ in range(3)]
+def test_a_process_that_another_than_the_chief_cannot_reach_is_named_to_all(clock):
+    closed, pulses = free_address(), [Pulse() for _ in range(3)]
     with socket.create_server(("127.0.0.1", 0)) as open_door:
         reached = "{}:{}".format(*open_door.getsockname())
         doors = [{1: reached, 2: reached}, {0: reached, 2: closed}, {0: reached, 1: reached}]
@@ -161,15 +178,15 @@ def test_a_process_that_another_than_the_chief_cannot_reach_is_named_to_all():
         with contextlib.ExitStack() as stack:
             for pulse in pulses:
                 stack.enter_context(pulse.steps(0))
-            pass_time(clock, members, 2 * SHORT)
+            pass_time(clock, members, LONG)
             told = dict(losses.get(timeout=TIMEOUT) for _ in range(3))
     assert told.keys() == {0, 1, 2}
     for text in told.values():
         assert "worker 2 (host2:2222) cannot be reached from worker 1 (host1:2222)" in text
 
 
-def test_a_process_that_hangs_is_named(monkeypatch):
-    members, losses = join_all(2, SHORT, clock=(clock := Clock()))
+def test_a_process_that_hangs_is_named(monkeypatch, clock):
+    members, losses = join_all(2, SHORT, clock=clock)
     for peer in members[1]._peers.values():
         monkeypatch.setattr(peer, "send", lambda message: None)
     pass_time(clock, members, SHORT, silent=[1])
@@ -203,9 +220,9 @@ def test_the_others_learn_which_signal_stopped_a_process():
 
 
 @pytest.mark.parametrize("slow", [0, 1, 2])
-def test_all_wait_for_one_that_comes_late_to_agree_as_long_as_it_lives(slow):
-    clock, agreed = Clock(), []
+def test_all_wait_for_one_that_comes_late_to_agree_as_long_as_it_lives(slow, clock):
     members, losses = join_all(3, SHORT, clock=clock)
+    agreed = []
 
     def agree(rank):
         if rank == slow:
@@ -245,15 +262,15 @@ def test_a_chief_that_leaves_early_is_named_at_once_and_keeps_its_exit_status():
     assert losses.empty()
 
 
-def test_members_in_different_operations_are_named_by_all():
+def test_members_in_different_operations_are_named_by_all(clock):
     pulses = [Pulse(), Pulse(), Pulse()]
-    members, losses = join_all(3, SHORT, pulses, clock=(clock := Clock()))
+    members, losses = join_all(3, SHORT, pulses, clock=clock)
     for pulse in pulses:
         pulse.begin("a step")
     for pulse, what in zip(pulses[1:], ("all_gather", "a step"), strict=True):
         pulse.begin(what)  # while the chief computes
     pulses[0].begin("a step")
-    pass_time(clock, members, SHORT)
+    pass_time(clock, members, LONG)
     found = dict(losses.get(timeout=TIMEOUT) for _ in members)
     where = "all_gather on worker 1 (host1:2222)"
     assert sorted(found) == [0, 1, 2]
@@ -264,25 +281,26 @@ def test_members_in_different_operations_are_named_by_all():
 
 
 @pytest.mark.parametrize("stopped_secs", [BEAT, 1000 * SHORT])
-def test_neither_a_long_time_nor_a_pause_of_the_whole_job_loses_anybody(stopped_secs):
-    members, losses = join_all(2, SHORT, clock=(clock := Clock()))
+def test_neither_a_long_time_nor_a_pause_of_the_whole_job_loses_anybody(stopped_secs, clock):
+    members, losses = join_all(2, SHORT, clock=clock)
     pass_time(clock, members, 2 * SHORT)
-    clock.advance(stopped_secs)  # while they were stopped, more time has passed than they slept
+    # While they were stopped, more time has passed than they slept.
+    pass_time(clock, members, stopped_secs, at_once=stopped_secs)
     pass_time(clock, members, 2 * SHORT)
     assert losses.empty()
     end(members)
 
 
 @pytest.mark.parametrize("late", [0, 1, 2])
-def test_one_that_gets_no_batch_while_the_others_wait_is_named(late):
-    pulses, clock = [Pulse() for _ in range(3)], Clock()
+def test_one_that_gets_no_batch_while_the_others_wait_is_named(late, clock):
+    pulses = [Pulse() for _ in range(3)]
     members, losses = join_all(3, SHORT, pulses, clock=clock)
     for pulse in pulses:
         pulse.batches = 7
     pulses[late].batches = 6
     pass_time(clock, members, SHORT)
     assert losses.empty()
-    pass_time(clock, members, SHORT)
+    pass_time(clock, members, LONG)
     told = dict(losses.get(timeout=TIMEOUT) for _ in members)
     text = f"worker {late} (host{late}:2222): no next batch for {SHORT:g} s while the others wait"
     assert {rank: message.endswith(text) for rank, message in told.items()} == dict.fromkeys(
@@ -291,8 +309,8 @@ def test_one_that_gets_no_batch_while_the_others_wait_is_named(late):
 
 
 @pytest.mark.parametrize("batches", [(7, 7, 7), (None, 7, 7), (7, None, 6 + 1)])
-def test_one_that_computes_or_saves_for_long_is_not_behind(batches):
-    pulses, clock = [Pulse() for _ in range(3)], Clock()
+def test_one_that_computes_or_saves_for_long_is_not_behind(batches, clock):
+    pulses = [Pulse() for _ in range(3)]
     members, losses = join_all(3, SHORT, pulses, clock=clock)
     for pulse, count in zip(pulses, batches, strict=True):
         pulse.batches = count

@@ -63,33 +63,17 @@ def run_by_parameter_servers(servers, count, nodes, folder):
 
 @pytest.fixture(
     scope="module",
-    params=sample(
-        [
-            ("collective", 1),
-            ("collective", 2),
-            ("collective", 4),
-            ("sockets", 1),
-            ("sockets", 2),
-            ("sockets", 4),
-            ("sockets over TLS", 2),
-            ("sockets over TLS", 4),
-            ("1 ps", 1),
-            ("1 ps", 2),
-            ("2 ps", 4),
-            ("mpi", 2),
-            ("horovodrun", 2),
-            ("horovodrun", 4),
-            ("horovod by mpirun", 2),
-        ],
-        in_ci=[  # two processes of the mesh, and two workers of a ps, exchange in another way
-            ("collective", 2),
-            ("sockets", 4),
-            ("sockets over TLS", 2),
-            ("1 ps", 2),
-            ("2 ps", 4),
-            ("mpi", 2),
-        ],
-    ),
+    params=[
+        ("collective", 2),
+        ("sockets", 4),
+        ("sockets over TLS", 2),  # two processes of the mesh, and two workers of a ps, exchange
+        ("1 ps", 2),  # in another way
+        ("2 ps", 4),
+        ("mpi", 2),
+        *sample([("collective", 1), ("collective", 4), ("sockets", 1), ("sockets", 2)]),
+        *sample([("sockets over TLS", 4), ("1 ps", 1)]),
+        *sample([("horovodrun", 2), ("horovodrun", 4), ("horovod by mpirun", 2)]),
+    ],
     ids=str,
 )
 def together(request, tmp_path_factory, horovod_command):
