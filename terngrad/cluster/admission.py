@@ -264,6 +264,7 @@ class _Reception:
         self._refused: dict[int, str] = {}
         self.failure = ""  # why the others, also those that come later, must end
         self._fault = ""  # of the last connection that was refused for what it has not shown
+        listener.setblocking(False)  # a caller may have gone before it is accepted
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ)
 

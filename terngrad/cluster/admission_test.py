@@ -13,8 +13,10 @@ import pytest
 
 from terngrad.cluster import admission
 from terngrad.cluster.channel import MembershipError, OtherFailedError, split_address
-from terngrad.testing.addresses import free_address, free_addresses
-from terngrad.testing.meeting import TIMEOUT, assert_met, hosts_of
+from terngrad.testing import meeting
+from terngrad.testing.addresses import free_address
+from terngrad.testing.exhaustive import sample
+from terngrad.testing.meeting import TIMEOUT, assert_met, hosts_of, received, receiving, serve_until
 from terngrad.testing.proxy import Kind, Proxy, plan
 from terngrad.testing.threads import in_threads
 
@@ -22,19 +24,11 @@ SECRET = b"a secret of many characters"
 
 
 def joining(rank, address, hosts=None, timeout_secs=TIMEOUT, secret=b""):
-    hosts = hosts or hosts_of(2)
-    return lambda: admission.join(hosts, rank, address, timeout_secs, secret=secret)
+    return meeting.joining(rank, address, hosts or hosts_of(2), timeout_secs, secret=secret)
 
 
 def connected(address):
-    """A connection, as soon as the chief listens."""
-    deadline = time.monotonic() + TIMEOUT
-    while True:
-        try:
-            return socket.create_connection(split_address(address))
-        except ConnectionRefusedError:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+    return socket.create_connection(split_address(address), TIMEOUT)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
@@ -44,7 +38,8 @@ def test_all_meet_at_the_chiefs_address(host):
     except OSError:
         pytest.skip(f"this machine has no {host}")
     hosts = hosts_of(3)
-    assert_met(in_threads(*(joining(rank, address, hosts) for rank in range(3))))
+    join = lambda rank: lambda: admission.join(hosts, rank, address, TIMEOUT)
+    assert_met(in_threads(*map(join, range(3))))
 
 
 def test_law_10_a_process_that_does_not_come_is_named():
@@ -75,17 +70,11 @@ def test_law_10_an_index_that_is_taken_is_named():
     assert sum("worker 1 (host1:2222) has already joined" in str(r) for r in results) == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("secret", [b"", SECRET])
 def test_law_10_a_process_with_other_hosts_is_refused_and_learns_why_if_it_may(secret, capfd):
     address, others = free_address(), ["host0:2222", "other:2222"]
-    chief, other = map(
-        str,
-        in_threads(
-            joining(0, address, timeout_secs=5.0, secret=secret),
-            joining(1, address, others, secret=secret),
-        ),
-    )
+    join = joining(1, address, others, secret=secret)
+    other, chief = map(str, received(join, address, hosts_of(2), secret=secret))
     why = "its host 1 is other:2222, the chief's is host1:2222"
     line = f"worker 1 (host1:2222) was refused: {why}"
     assert line in chief and "did not join" not in chief
@@ -109,7 +98,6 @@ def test_all_meet_who_share_a_secret_and_get_a_token_that_nobody_has_sent():
     assert tokens != {bytes.fromhex(sent[0]["token"])}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("chief", "other", "fault", "why"),
     [
@@ -121,13 +109,8 @@ def test_all_meet_who_share_a_secret_and_get_a_token_that_nobody_has_sent():
 )
 def test_law_10_a_process_without_the_secret_learns_nothing_else(chief, other, fault, why):
     address = free_address()
-    first, second = map(
-        str,
-        in_threads(
-            joining(0, address, timeout_secs=5.0, secret=chief),
-            joining(1, address, ["host0:2222", "else:1"], secret=other),
-        ),
-    )
+    join = joining(1, address, ["host0:2222", "else:1"], secret=other)
+    second, first = map(str, received(join, address, hosts_of(2), secret=chief))
     assert fault in first and "worker 1 (host1:2222) did not join within 5 s" in first
     assert why in second and "host1" not in second
 
@@ -147,7 +130,6 @@ def test_a_worker_gives_a_chief_without_the_secret_no_proof():
     assert "it has another secret" in str(error)
 
 
-@pytest.mark.slow
 def test_a_caller_that_returns_the_chiefs_own_proof_is_refused():
     address = free_address()
 
@@ -157,7 +139,7 @@ def test_a_caller_that_returns_the_chiefs_own_proof_is_refused():
             s.sendall(answers.readline())
             return answers.readline()
 
-    _, answer = in_threads(joining(0, address, timeout_secs=5.0, secret=SECRET), mirror)
+    answer, _ = received(mirror, address, hosts_of(2), secret=SECRET)
     assert b"it has another secret" in answer
 
 
@@ -210,19 +192,13 @@ def test_a_process_that_nobody_asks_ends_after_the_time_out():
 
 
 def test_a_process_that_left_before_all_had_come_may_come_again():
-    address, hosts = free_address(), hosts_of(3)
-
-    def come_twice():
-        with connected(address) as s:
-            s.sendall(b'{"rank": 1, "hosts": ["host0:2222", "host1:2222", "host2:2222"]}\n')
-        time.sleep(0.2)
-        return joining(1, address, hosts)()
-
-    def come_late():
-        time.sleep(0.6)
-        return joining(2, address, hosts)()
-
-    assert_met(in_threads(joining(0, address, hosts), come_twice, come_late))
+    address = free_address()
+    with receiving(address, hosts_of(3)) as reception:
+        for _ in range(2):
+            with connected(address) as s:
+                s.sendall(b'{"rank": 1, "hosts": ["host0:2222", "host1:2222", "host2:2222"]}\n')
+                serve_until(reception, lambda: reception.absent() == [2])
+            serve_until(reception, lambda: reception.absent() == [1, 2])
 
 
 @pytest.mark.parametrize(
@@ -258,7 +234,8 @@ def test_a_caller_that_does_not_belong_to_the_training_disturbs_nobody(noise, ca
 
 def test_strangers_that_say_nothing_or_little_delay_nobody():
     address = free_address()
-    results, chief = [], threading.Thread(target=lambda: results.append(joining(0, address)()))
+    results, join = [], joining(0, address)
+    chief = threading.Thread(target=lambda: results.append(join()))
     chief.start()
     with contextlib.ExitStack() as stack:
         idle = [stack.enter_context(connected(address)) for _ in range(20)]
@@ -275,8 +252,8 @@ def test_strangers_that_say_nothing_or_little_delay_nobody():
 
 def test_a_crowd_of_strangers_is_bounded_and_keeps_nobody_out():
     address = free_address()
-    results = []
-    chief = threading.Thread(target=lambda: results.append(joining(0, address)()))
+    results, join = [], joining(0, address)
+    chief = threading.Thread(target=lambda: results.append(join()))
     chief.start()
     with contextlib.ExitStack() as stack:
         crowd = [stack.enter_context(connected(address)) for _ in range(150)]
@@ -289,14 +266,10 @@ def test_a_crowd_of_strangers_is_bounded_and_keeps_nobody_out():
 
 def test_a_caller_that_was_ended_in_the_same_turn_is_not_heard(monkeypatch):
     """The chief closes connections while others of the same list of events wait to be read."""
-    (address,) = free_addresses(1)
+    address = free_address()
     monkeypatch.setattr(admission, "_MOST_STRANGERS", 0)
     monkeypatch.setattr(admission, "_MOST_GONE", 0)
-    with (
-        admission.listen(*split_address(address)) as listener,
-        admission._Reception(listener, hosts_of(2), None) as reception,
-        contextlib.ExitStack() as stack,
-    ):
+    with receiving(address, hosts_of(2)) as reception, contextlib.ExitStack() as stack:
         callers = []
         for _ in range(2):
             callers.append(stack.enter_context(connected(address)))
@@ -309,7 +282,7 @@ def test_a_caller_that_was_ended_in_the_same_turn_is_not_heard(monkeypatch):
 
 
 def test_a_chief_without_descriptors_makes_room(monkeypatch):
-    (address,) = free_addresses(1)
+    address = free_address()
 
     class Listener(socket.socket):
         has_room = False
@@ -334,13 +307,12 @@ def test_a_chief_without_descriptors_makes_room(monkeypatch):
         assert first.recv(1) == b""
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(80, 100))
+@pytest.mark.parametrize("seed", sample(range(80, 100), in_ci=range(80, 86)))
 def test_over_a_bad_network_processes_meet_or_learn_why_not(seed):
     address, kinds = free_address(), [Kind.DELAY, Kind.THROTTLE, Kind.CUT, Kind.HALF_CLOSE]
     small = [dataclasses.replace(f, after_bytes=f.after_bytes % 80) for f in plan(seed, kinds, 3)]
     slow = small[0].kind in (Kind.DELAY, Kind.THROTTLE)
-    secs = TIMEOUT if slow else 3.0
+    secs = TIMEOUT if slow else 0.5
     with Proxy(address, small) as proxy:
         results = in_threads(joining(0, address, None, secs), joining(1, proxy.address, None, secs))
     for result in results:
@@ -350,22 +322,23 @@ def test_over_a_bad_network_processes_meet_or_learn_why_not(seed):
 
 
 def test_a_time_out_stays_one_while_strangers_keep_knocking():
-    address = free_address()
-    over = threading.Event()
+    address, over = free_address(), threading.Event()
+    join = joining(0, address, timeout_secs=0.5)
 
-    def knock():
-        with connected(address) as s, contextlib.suppress(OSError):
+    def knock(s):
+        with contextlib.suppress(OSError):
             while not over.wait(0.05):
                 s.sendall(b"x")
 
     def chief():
         try:
             with pytest.raises(MembershipError, match="did not join"):
-                joining(0, address, timeout_secs=0.5)()
+                join()
         finally:
             over.set()
 
-    assert in_threads(chief, knock) == [None, None]
+    with connected(address) as s:
+        assert in_threads(chief, lambda: knock(s)) == [None, None]
 
 
 def test_law_10_another_service_at_the_chiefs_address_is_named():

@@ -38,6 +38,13 @@ speaking = threading.RLock()
 Facts = Mapping[str, str]
 
 
+def sleep(secs: float) -> float:
+    """Sleeps; returns the seconds that passed, which are more if this process was stopped."""
+    start = time.monotonic()
+    time.sleep(secs)
+    return time.monotonic() - start
+
+
 def end_process(message: str, status: int = 1) -> None:
     """Ends this process at once, even if TensorFlow holds its main thread or nobody can read.
 
@@ -100,6 +107,7 @@ class Membership(contextlib.AbstractContextManager):
         on_loss: Callable[[str], None] = end_process,
         pulse: Pulse | None = None,
         doors: Mapping[int, str] = MappingProxyType({}),
+        sleep: Callable[[float], float] = sleep,
     ) -> None:
         """Starts to watch the other processes.
 
@@ -114,6 +122,7 @@ class Membership(contextlib.AbstractContextManager):
           pulse: progress of this process; None = it reports none.
           doors: HOST:PORT at which each other process listens while it makes steps, by rank; empty
             if the processes do not connect to each other.
+          sleep: sleeps some seconds; returns how many passed.
         """
         self._hosts = hosts
         self._rank = rank
@@ -125,7 +134,8 @@ class Membership(contextlib.AbstractContextManager):
         self._standstill = Standstill(timeout_secs)
         self._reachability = Reachability(doors, timeout_secs)
         self._clock = 0.0  # seconds of watching, without the time in which this process was stopped
-        self._lock = threading.Lock()
+        self._sleep = sleep
+        self._changed = threading.Condition()  # when a peer has left, or all is over
         self._over = False
         self._is_leaving = False
         self._is_losing, self._has_lost = threading.Event(), threading.Event()
@@ -204,7 +214,9 @@ class Membership(contextlib.AbstractContextManager):
                 peer.answers.put(None)
             elif "bye" in message:
                 peer.begun = Begun(message.get("begun", 0))
-                peer.left = peer.is_leaving = True
+                with self._changed:
+                    peer.left = peer.is_leaving = True
+                    self._changed.notify_all()
                 peer.answers.put(None)
             else:
                 peer.answers.put(message)
@@ -230,13 +242,9 @@ class Membership(contextlib.AbstractContextManager):
             return None
 
     def _watch(self) -> None:
-        last = time.monotonic()
         while not self._over:
-            time.sleep(self._beat_secs)
-            now = time.monotonic()
             # While this process was stopped, or got no CPU time, it could not receive either.
-            self._clock += min(now - last, 2 * self._beat_secs)
-            last = now
+            self._clock += min(self._sleep(self._beat_secs), 2 * self._beat_secs)
             self._tell({"beat": self._pulse.batches, "begun": self._pulse.begun})
             if loss := self._silent() or self._gone() or self._diverged() or self._behind():
                 self._lose(loss)
@@ -280,17 +288,18 @@ class Membership(contextlib.AbstractContextManager):
 
     def _call_others(self) -> None:
         while not self._over:
-            time.sleep(self._timeout_secs / _BEATS)
+            self._sleep(self._timeout_secs / _BEATS)
             if self._pulse.batches is None:  # the others may not listen yet, or any more
                 self._reachability.forget()
             elif (rank := self._reachability.unreachable(self._clock)) is not None:
                 self._lose(f"{self._name(rank)} cannot be reached from {self._name(self._rank)}")
 
     def _lose(self, text: str) -> None:
-        with self._lock:
+        with self._changed:
             if self._over:
                 return
             self._over = True
+            self._changed.notify_all()
             self._is_losing.set()
         self._tell({"lost": text})  # the chief passes it on
         said = f"{self._name(self._rank)} ends: {text}"
@@ -306,15 +315,13 @@ class Membership(contextlib.AbstractContextManager):
 
     def _leave(self, message: dict) -> None:
         """Sends the last message; the chief, which relays messages, waits for the others first."""
-        deadline = time.monotonic() + self._timeout_secs
         if "bye" in message and self._rank == 0:
             self._is_leaving = True
             self._tell({"leaving": True, "begun": self._pulse.begun.count})
-            while any(not peer.left for peer in self._peers.values()):
-                if self._over or time.monotonic() > deadline:
-                    break
-                time.sleep(self._beat_secs / 10)
-        with self._lock:
+            is_last = lambda: self._over or all(peer.left for peer in self._peers.values())
+            with self._changed:
+                self._changed.wait_for(is_last, self._timeout_secs)
+        with self._changed:
             self._over = True
         self._tell(message)
         for peer in self._peers.values():

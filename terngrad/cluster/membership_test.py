@@ -1,6 +1,7 @@
 """Members agree, leave and are lost, between threads and sockets of this process."""
 
 import contextlib
+import math
 import os
 import queue
 import signal
@@ -14,18 +15,81 @@ import pytest
 
 from terngrad.cluster.admission import join
 from terngrad.cluster.channel import MembershipError, SharedError
-from terngrad.cluster.membership import Membership, with_last_acts
+from terngrad.cluster.membership import Membership, sleep, with_last_acts
 from terngrad.cluster.pulse import Pulse
 from terngrad.testing.addresses import free_address
 from terngrad.testing.meeting import TIMEOUT, hosts_of
 from terngrad.testing.threads import in_threads
 
-# Seconds after which a silent process counts as lost, in tests that wait for that; its threads must
-# get a turn of the processor in that time.
-SHORT = 4.0
+SHORT = 4.0  # seconds of a `Clock` after which a silent process counts as lost
+BEAT = 1.0  # seconds between its signs of life then
+LONG = 5 * SHORT  # in which a loss is found, although signs of life may be some beats late
 
 
-def join_all(count, timeout_secs=TIMEOUT, pulses=None, doors=None):
+class Clock:
+    """The time of some members; it passes only when a test says so."""
+
+    def __init__(self):
+        self.now, self.sleepers, self.members = 0.0, 0, []
+        self._until = {}  # when each thread wakes
+        self._changed = threading.Condition()
+
+    def sleep(self, secs):
+        with self._changed:
+            start = self.now
+            self._until[threading.current_thread()] = until = start + secs
+            self._changed.wait_for(lambda: self.now >= until)
+            return self.now - start
+
+    def advance(self, secs):
+        """Wakes who sleeps no longer, and waits until all sleep again or have ended."""
+        await_that(self._all_sleep)
+        with self._changed:
+            self.now += secs
+            self._changed.notify_all()
+        await_that(self._all_sleep)
+
+    def end(self):
+        """Ends the members' threads."""
+        for member in self.members:
+            member._over = True
+        with self._changed:
+            self.now = math.inf
+            self._changed.notify_all()
+
+    def _all_sleep(self):
+        with self._changed:
+            sleeps = [until > self.now or not t.is_alive() for t, until in self._until.items()]
+        return len(sleeps) == self.sleepers and all(sleeps)
+
+
+@pytest.fixture(name="clock")
+def _clock():
+    clock = Clock()
+    yield clock
+    clock.end()
+
+
+def await_that(condition):
+    deadline = time.monotonic() + TIMEOUT
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def pass_time(clock, members, secs, silent=(), at_once=BEAT):
+    """Lets time pass, until a member finds a loss; all but the silent ones hear each other."""
+    hears = lambda member, peer: peer.heard_at >= member._clock - 2 * BEAT
+    for _ in range(round(secs / at_once)):
+        clock.advance(at_once)
+        if any(member._over for member in members):
+            return
+        for member in members:
+            for rank, peer in member._peers.items():
+                await_that(lambda m=member, r=rank, p=peer: r in silent or hears(m, p))
+
+
+def join_all(count, timeout_secs=TIMEOUT, pulses=None, doors=None, clock=None):
     """Returns the members and a queue of the losses they report: (rank, text)."""
     address, losses, hosts = free_address(), queue.Queue(), hosts_of(count)
     peers = in_threads(
@@ -40,9 +104,12 @@ def join_all(count, timeout_secs=TIMEOUT, pulses=None, doors=None):
             on_loss=lambda text, rank=rank: losses.put((rank, text)),
             pulse=pulses and pulses[rank],
             doors=doors[rank] if doors else {},
+            sleep=clock.sleep if clock else sleep,
         )
         for rank in range(count)
     ]
+    if clock:
+        clock.sleepers, clock.members = count * (2 if doors else 1), members
     return members, losses
 
 
@@ -100,30 +167,33 @@ def test_a_process_that_dies_is_named_to_all_others(lost):
         assert f"worker {lost} (host{lost}:2222) died" in text
 
 
-@pytest.mark.slow
-def test_a_process_that_another_than_the_chief_cannot_reach_is_named_to_all():
+def test_a_process_that_another_than_the_chief_cannot_reach_is_named_to_all(clock):
     closed, pulses = free_address(), [Pulse() for _ in range(3)]
     with socket.create_server(("127.0.0.1", 0)) as open_door:
         reached = "{}:{}".format(*open_door.getsockname())
         doors = [{1: reached, 2: reached}, {0: reached, 2: closed}, {0: reached, 1: reached}]
-        _, losses = join_all(3, timeout_secs=SHORT, pulses=pulses, doors=doors)
-        time.sleep(1.5 * SHORT)
+        members, losses = join_all(3, SHORT, pulses, doors, clock)
+        pass_time(clock, members, 2 * SHORT)
         assert losses.empty()  # nobody makes steps yet
         with contextlib.ExitStack() as stack:
             for pulse in pulses:
                 stack.enter_context(pulse.steps(0))
+            pass_time(clock, members, LONG)
             told = dict(losses.get(timeout=TIMEOUT) for _ in range(3))
     assert told.keys() == {0, 1, 2}
     for text in told.values():
         assert "worker 2 (host2:2222) cannot be reached from worker 1 (host1:2222)" in text
 
 
-def test_a_process_that_hangs_is_named(monkeypatch):
-    members, losses = join_all(2, timeout_secs=1.5)
+def test_a_process_that_hangs_is_named(monkeypatch, clock):
+    members, losses = join_all(2, SHORT, clock=clock)
     for peer in members[1]._peers.values():
         monkeypatch.setattr(peer, "send", lambda message: None)
+    pass_time(clock, members, SHORT, silent=[1])
+    assert losses.empty()
+    pass_time(clock, members, BEAT, silent=[1])
     found = dict(losses.get(timeout=TIMEOUT) for _ in members)  # either may report first
-    assert "worker 1 (host1:2222) hangs: it sent nothing for" in found[0]
+    assert "worker 1 (host1:2222) hangs: it sent nothing for 5 s" in found[0]
 
 
 def test_the_others_learn_why_a_process_fails():
@@ -149,20 +219,19 @@ def test_the_others_learn_which_signal_stopped_a_process():
     assert "worker 0 (host0:2222) failed: stopped by SIGINT" in losses.get(timeout=TIMEOUT)[1]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("slow", [0, 1, 2])
-def test_all_wait_for_one_that_comes_late_to_agree_as_long_as_it_lives(slow):
-    members, losses = join_all(3, timeout_secs=SHORT)
+def test_all_wait_for_one_that_comes_late_to_agree_as_long_as_it_lives(slow, clock):
+    members, losses = join_all(3, SHORT, clock=clock)
+    agreed = []
 
     def agree(rank):
         if rank == slow:
-            time.sleep(1.5 * SHORT)
+            pass_time(clock, members, 2 * SHORT)
+            assert not agreed
         members[rank].agree({})
-        return time.monotonic()
+        agreed.append(rank)
 
-    start = time.monotonic()
-    ends = in_threads(*(lambda rank=rank: agree(rank) for rank in range(3)))
-    assert min(ends) - start >= 1.5 * SHORT
+    assert in_threads(*(lambda rank=rank: agree(rank) for rank in range(3))) == [None] * 3
     end(members)
     assert losses.empty()
 
@@ -193,14 +262,15 @@ def test_a_chief_that_leaves_early_is_named_at_once_and_keeps_its_exit_status():
     assert losses.empty()
 
 
-def test_members_in_different_operations_are_named_by_all():
+def test_members_in_different_operations_are_named_by_all(clock):
     pulses = [Pulse(), Pulse(), Pulse()]
-    members, losses = join_all(3, pulses=pulses)
+    members, losses = join_all(3, SHORT, pulses, clock=clock)
     for pulse in pulses:
         pulse.begin("a step")
     for pulse, what in zip(pulses[1:], ("all_gather", "a step"), strict=True):
         pulse.begin(what)  # while the chief computes
     pulses[0].begin("a step")
+    pass_time(clock, members, LONG)
     found = dict(losses.get(timeout=TIMEOUT) for _ in members)
     where = "all_gather on worker 1 (host1:2222)"
     assert sorted(found) == [0, 1, 2]
@@ -210,22 +280,27 @@ def test_members_in_different_operations_are_named_by_all():
     end(members)
 
 
-@pytest.mark.slow
-def test_a_short_time_out_loses_nobody():
-    members, losses = join_all(2, timeout_secs=SHORT)
-    time.sleep(1.5 * SHORT)
+@pytest.mark.parametrize("stopped_secs", [BEAT, 1000 * SHORT])
+def test_neither_a_long_time_nor_a_pause_of_the_whole_job_loses_anybody(stopped_secs, clock):
+    members, losses = join_all(2, SHORT, clock=clock)
+    pass_time(clock, members, 2 * SHORT)
+    # While they were stopped, more time has passed than they slept.
+    pass_time(clock, members, stopped_secs, at_once=stopped_secs)
+    pass_time(clock, members, 2 * SHORT)
     assert losses.empty()
     end(members)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("late", [0, 1, 2])
-def test_one_that_gets_no_batch_while_the_others_wait_is_named(late):
+def test_one_that_gets_no_batch_while_the_others_wait_is_named(late, clock):
     pulses = [Pulse() for _ in range(3)]
-    members, losses = join_all(3, timeout_secs=SHORT, pulses=pulses)
+    members, losses = join_all(3, SHORT, pulses, clock=clock)
     for pulse in pulses:
         pulse.batches = 7
     pulses[late].batches = 6
+    pass_time(clock, members, SHORT)
+    assert losses.empty()
+    pass_time(clock, members, LONG)
     told = dict(losses.get(timeout=TIMEOUT) for _ in members)
     text = f"worker {late} (host{late}:2222): no next batch for {SHORT:g} s while the others wait"
     assert {rank: message.endswith(text) for rank, message in told.items()} == dict.fromkeys(
@@ -233,14 +308,13 @@ def test_one_that_gets_no_batch_while_the_others_wait_is_named(late):
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("batches", [(7, 7, 7), (None, 7, 7), (7, None, 6 + 1)])
-def test_one_that_computes_or_saves_for_long_is_not_behind(batches):
+def test_one_that_computes_or_saves_for_long_is_not_behind(batches, clock):
     pulses = [Pulse() for _ in range(3)]
-    members, losses = join_all(3, timeout_secs=SHORT, pulses=pulses)
+    members, losses = join_all(3, SHORT, pulses, clock=clock)
     for pulse, count in zip(pulses, batches, strict=True):
         pulse.batches = count
-    time.sleep(1.5 * SHORT)
+    pass_time(clock, members, 2 * SHORT)
     assert losses.empty()
     end(members)
 
@@ -258,8 +332,9 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
-def test_a_pause_of_the_whole_job_loses_nobody():
+def test_a_pause_of_the_processes_of_a_job_loses_nobody():
     address = free_address()
     members = [
         subprocess.Popen(
@@ -285,8 +360,9 @@ def test_a_pause_of_the_whole_job_loses_nobody():
             member.communicate()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("stderr", ["closed", "broken", "full"])
+@pytest.mark.parametrize(
+    "stderr", ["closed", "broken", pytest.param("full", marks=pytest.mark.slow)]
+)
 def test_a_process_ends_even_if_nobody_reads_its_last_words(stderr):
     code = "from terngrad.cluster.membership import end_process; end_process('x' * 1000)"
     if stderr == "closed":

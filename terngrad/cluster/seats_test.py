@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from terngrad.cluster import seats as seats_of_a_mesh
 from terngrad.cluster.channel import MembershipError, PortError, split_address
 from terngrad.cluster.seats import Seats
 from terngrad.testing.addresses import free_addresses
@@ -87,8 +88,8 @@ def test_a_taken_port_is_named():
         Seats([host], 0, b"secret")
 
 
-@pytest.mark.slow
-def test_silent_strangers_are_sent_away_and_bounded():
+def test_silent_strangers_are_sent_away_and_bounded(monkeypatch):
+    monkeypatch.setattr(seats_of_a_mesh, "_HELLO_SECS", 0.5)
     hosts = free_addresses(2)
     with opened(hosts, [b"secret"] * 2) as seats, contextlib.ExitStack() as stack:
         address = split_address(hosts[0])

@@ -11,6 +11,7 @@ from terngrad.codecs.ternary_codec import TernaryCodec
 from terngrad.draws import DrawKey
 from terngrad.exchange.local import LocalExchange
 from terngrad.layout import Policy, make_layout
+from terngrad.ops.native import NativeKernels
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.planes import plane_count
 from terngrad.training.memory import no_memories
@@ -50,24 +51,25 @@ def gradients_of(nodes, seed=1):
 def exchange_of(policy, gradients, kernels, step=3, bucket_elements=1 << 22, seed=9):
     """Returns mean gradients, as a train step gets them."""
     layout = make_layout(NAMES, SHAPES, policy, bucket_elements)
-    exchange = LocalExchange(len(gradients), kernels)
-
-    @tf.function(autograph=False)
-    def run(gradients, step):
-        keys = [
-            DrawKey(tf.constant(seed, tf.uint64), step, tf.constant(node))
-            for node in range(len(gradients))
-        ]
-        return exchange_gradients(
-            gradients, make_codecs(layout, kernels), exchange, keys, ["/CPU:0"] * len(keys)
-        )
-
-    return run(gradients, tf.constant(step, tf.int64))
+    exchange, nodes = LocalExchange(len(gradients), kernels), range(len(gradients))
+    step = tf.constant(step, tf.int64)
+    keys = [DrawKey(tf.constant(seed, tf.uint64), step, tf.constant(node)) for node in nodes]
+    codecs = make_codecs(layout, kernels)
+    return exchange_gradients(gradients, codecs, exchange, keys, ["/CPU:0"] * len(keys))
 
 
 def assert_same_bits(left, right):
     for a, b in zip(left, right, strict=True):
         np.testing.assert_array_equal(np.asarray(a).view(np.uint32), np.asarray(b).view(np.uint32))
+
+
+@pytest.fixture(scope="module", params=["reference", "native"], name="kernels")
+def _kernels(request):
+    """The reference and the fastest path; kernels_test shows that all paths agree."""
+    if request.param == "reference":
+        return ReferenceKernels()
+    request.getfixturevalue("native_library")
+    return NativeKernels()
 
 
 @pytest.fixture(params=POLICIES, name="policy")
@@ -76,10 +78,9 @@ def _policy(request):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("nodes", [1, 3])
-def test_law_1_the_mean_over_many_steps_is_the_clipped_mean_gradient(policy, nodes, kernels):
+def test_law_1_the_mean_over_many_steps_is_the_clipped_mean_gradient(policy, kernels):
+    nodes, steps = 3, 133 if policy.is_coded else 1
     gradients = gradients_of(nodes)
-    steps = 400 // nodes if policy.is_coded else 1  # as many draws for each number of nodes
     layout = make_layout(NAMES, SHAPES, policy)
     exchange = LocalExchange(nodes, kernels)
 
@@ -123,8 +124,7 @@ def test_law_2_bucket_size_does_not_matter(policy, kernels):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("nodes", [1, 5])
-@pytest.mark.parametrize("clip_factor", [0.0, 2.5])
+@pytest.mark.parametrize(("nodes", "clip_factor"), [(1, 2.5), (5, 0.0)])
 def test_packing_changes_no_bit(nodes, clip_factor, kernels):
     gradients = gradients_of(nodes)
     packed, plain = (
@@ -135,7 +135,7 @@ def test_packing_changes_no_bit(nodes, clip_factor, kernels):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("nodes", [1, 3, 6])
+@pytest.mark.parametrize("nodes", [1, 6])
 def test_law_5_the_mean_is_scale_over_nodes_times_an_integer(nodes, kernels):
     gradients = gradients_of(nodes)
     result = exchange_of(Policy(grad_bits=1), gradients, kernels)
@@ -153,7 +153,7 @@ SHAPES_OF_VARIABLES = st.lists(st.lists(st.integers(0, 40), max_size=2), min_siz
 
 @pytest.mark.slow
 @given(SHAPES_OF_VARIABLES, st.integers(1, 6), st.data(), st.integers(0, 2**64 - 1))
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_law_5_holds_for_all_shapes_values_and_numbers_of_nodes(kernels, shapes, nodes, data, seed):
     names = [f"v{i}/kernel" for i in range(len(shapes))]
     codecs = make_codecs(make_layout(names, shapes, Policy(grad_bits=1)), kernels)

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from terngrad.exchange.operation_errors import reason
 from terngrad.testing.addresses import free_address
+from terngrad.testing.exhaustive import sample
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.processes import Started
 
@@ -38,7 +39,7 @@ time.sleep(TIMEOUT)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+@pytest.mark.parametrize("host", sample(["127.0.0.1", "::1"], in_ci=["127.0.0.1"]))
 def test_a_process_that_waits_for_the_others_still_runs_and_keeps_its_signals(host):
     try:
         hosts = ",".join(free_address(host) for _ in range(2))

@@ -13,6 +13,7 @@ from terngrad.exchange.sockets import SocketTransport
 from terngrad.ops import tls
 from terngrad.ops.mesh import Mesh
 from terngrad.testing.certificates import make_certificates
+from terngrad.testing.exhaustive import sample
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.proxy import Fault, Kind, Proxy, plan
 from terngrad.testing.threads import in_threads
@@ -93,7 +94,7 @@ def assert_right_or_named(found, count):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", sample(range(20), in_ci=(1, 2, 5, 13, 14)))  # of each kind
 def test_over_a_bad_network_results_are_right_or_the_other_is_named(seed, files):
     for own, kinds in ((None, set(Kind) - {Kind.CORRUPT}), (files, set(Kind))):
         (fault,) = plan(seed, sorted(kinds, key=lambda kind: kind.name), 1)

@@ -1,10 +1,10 @@
 """Random histories of a cluster: no worker breaks a law, and live workers make progress.
 
 Workers and ps run in one process and in virtual time. Streams are queues. Hypothesis decides when
-messages arrive, and which processes are killed, hang, stop or start again. This test runs the
-same histories each time and takes about a minute. To explore new ones, run in this folder:
+messages arrive, and which processes are killed, hang, stop or start again. The tests run the
+same histories each time. To explore new ones, run in this folder:
 
-    TERNGRAD_HISTORIES=10000 python -m pytest --timeout=0 cluster_state_machine_test.py
+    TERNGRAD_HISTORIES=10000 python -m pytest --timeout=0 cluster_state_machine_test.py -k many
 
 `explore.py` draws histories of the same kind without hypothesis, in a third of the time.
 docs/development.md says what it has explored and found.
@@ -15,12 +15,12 @@ import os
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from terngrad.testing.simulation.cluster import TIMEOUT_SECS, Cluster
 
 CHOSEN = os.environ.get("TERNGRAD_HISTORIES")
-HISTORIES = int(CHOSEN or 1500)
+FEW, MANY = 300, int(CHOSEN or 1500)  # histories
 MOST_WORKERS, MOST_PS = 3, 2
 
 WORKERS = st.integers(0, MOST_WORKERS - 1)
@@ -119,12 +119,25 @@ class ClusterMachine(RuleBasedStateMachine):
             self.cluster.settle(**self.restarts)
 
 
-TestCluster = pytest.mark.slow(ClusterMachine.TestCase)
-TestCluster.settings = settings(
-    max_examples=HISTORIES,
-    derandomize=not CHOSEN,
-    stateful_step_count=20,
-    suppress_health_check=list(HealthCheck),
-    phases=[Phase.generate, Phase.shrink],
-    database=None,
-)
+def explore(histories):
+    run_state_machine_as_test(
+        ClusterMachine,
+        settings=settings(
+            max_examples=histories,
+            derandomize=not CHOSEN,
+            stateful_step_count=20,
+            suppress_health_check=list(HealthCheck),
+            phases=[Phase.generate, Phase.shrink],
+            database=None,
+        ),
+    )
+
+
+@pytest.mark.slow
+def test_no_history_of_a_few_breaks_a_law():
+    explore(FEW)
+
+
+@pytest.mark.exhaustive
+def test_no_history_of_many_breaks_a_law():
+    explore(MANY)

@@ -241,7 +241,13 @@ def test_law_7_the_bytes_counted_are_those_of_the_payloads_and_at_most_the_plane
     assert (sent < words.nbytes) == (saved < 1) == (density < 1)
 
 
-@pytest.mark.slow
+@pytest.fixture(name="no_grace")
+def _no_grace(monkeypatch):
+    """Lets a ps end without its workers, which stay."""
+    monkeypatch.setattr("terngrad.exchange.parameter_server.server.server.GRACE_SECS", 0.0)
+
+
+@pytest.mark.usefixtures("no_grace")
 @pytest.mark.parametrize("workers", [2, 3])
 def test_law_10_a_push_that_is_no_code_ends_the_training_with_its_senders_name(workers):
     """A ps with two workers does not open it: the other worker does."""
@@ -313,7 +319,7 @@ def test_an_error_of_a_ps_ends_the_training_and_is_reported(capfd):
     assert "Traceback" in capfd.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("no_grace")
 def test_a_result_of_other_workers_than_the_contributors_is_refused():
     with serving() as ((server,), hosts), joined(hosts) as clients:
         operations = Operations(clients, "sum", Kind.FLOATS, 1)
