@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from pathlib import Path
 
 import pytest
 
@@ -28,12 +29,9 @@ def native(request):
 @pytest.fixture(scope="session")
 def natives():
     """The native kernels of all instruction sets of this processor, for costly comparisons."""
-    found = []
+    lacking = _lacking_paths()
     with skipped_without_native_code():
-        for path in PATHS:
-            with contextlib.suppress(ValueError):  # this processor lacks the instructions
-                found.append(NativeKernels(path))
-    return found
+        return [NativeKernels(path) for path in PATHS if path not in lacking]
 
 
 @pytest.fixture(scope="session")
@@ -41,6 +39,13 @@ def native_library():
     """Skips tests of native code where there is none."""
     with skipped_without_native_code():
         library.load()
+
+
+def _lacking_paths():
+    """Returns the instruction sets that this processor lacks, as the kernel tells."""
+    flags = Path("/proc/cpuinfo").read_text().split()
+    needed = {"avx512": {"avx512f", "avx512bw", "avx512dq", "avx512vl"}, "avx2": {"avx2", "bmi2"}}
+    return {path for path, names in needed.items() if not names <= set(flags)}
 
 
 def native_kernels(path):

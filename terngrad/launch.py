@@ -38,7 +38,7 @@ from types import MappingProxyType
 from typing import NamedTuple, NoReturn
 
 from terngrad.cluster.addresses import host_and_port
-from terngrad.cluster.channel import CONTROL_PORT_ABOVE
+from terngrad.cluster.channel import CONTROL_PORT_ABOVE, LAST_PORT
 from terngrad.cluster.local_run import LocalRun, Output, Process, Requests, StartError
 from terngrad.cluster.managed import launch
 from terngrad.cluster.ports import free_ports
@@ -167,8 +167,9 @@ def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> No
             if not host or host.startswith("-") or any(c.isspace() for c in host):
                 parser.error(f"--hosts has {host!r}; allowed are names of hosts, with commas")
         arguments.port = _PORT if arguments.port is None else arguments.port
-        if not 0 < arguments.port < (1 << 16) - CONTROL_PORT_ABOVE:
-            parser.error(f"--port is {arguments.port}; allowed are 1 to 64535")
+        most = LAST_PORT - CONTROL_PORT_ABOVE
+        if not 0 < arguments.port <= most:
+            parser.error(f"--port is {arguments.port}; allowed are 1 to {most}")
     workers = len(arguments.hosts or []) or arguments.n
     if arguments.show is not None and not 0 <= arguments.show < workers:
         parser.error(f"--show is {arguments.show}; allowed are 0 to {workers - 1}, a worker")

@@ -179,9 +179,13 @@ def test_a_process_that_shows_an_error_and_takes_long_to_end_is_blamed_for_it(tm
 def test_a_process_with_a_status_of_its_own_that_takes_long_to_end_is_blamed(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(
-        "import os, signal, sys, time\n"
-        "if os.environ['TERNGRAD_RANK'] == '0': sys.exit(os.EX_TEMPFAIL)\n"
-        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(3)); time.sleep(900)"
+        "import os, pathlib, signal, sys, time\n"
+        "ready = pathlib.Path(__file__).with_name('ready')\n"
+        "if os.environ['TERNGRAD_RANK'] == '0':\n"
+        "    while not ready.exists(): time.sleep(0.01)\n"
+        "    sys.exit(os.EX_TEMPFAIL)\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))\n"
+        "ready.touch(); time.sleep(900)"
     )
     patient = LAUNCH.replace("_SECS = 0.1, 2.0", "_SECS = 4.0, 900.0")
     with Started([sys.executable, "-c", patient, "-n", "2", str(program)]) as run:

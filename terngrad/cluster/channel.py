@@ -204,8 +204,8 @@ def split_address(address: str) -> tuple[str, int]:
       MembershipError: the address has another form.
     """
     host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or len(port) > 5 or not 0 < int(port) < 1 << 16:
-        raise MembershipError(f"{address!r} must be host:port, with a port from 1 to 65535")
+    if not host or not port.isdecimal() or len(port) > 5 or not 0 < int(port) <= LAST_PORT:
+        raise MembershipError(f"{address!r} must be host:port, with a port from 1 to {LAST_PORT}")
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
         raise MembershipError(f"{address!r}: an IPv6 address must be in brackets, as [::1]:2222")
     return host.strip("[]"), int(port)

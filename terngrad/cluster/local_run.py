@@ -336,9 +336,9 @@ class LocalRun:
         return None
 
     def _late_end(self) -> _Event | None:
-        """Returns the first end with a status that no signal and no loss explains.
+        """Returns the first end with a status that neither a signal nor a loss gives.
 
-        Such a process took long to end: it was asked to meanwhile, but had failed before.
+        Such a process is taken to have failed before it was asked to end, and to take long to.
         """
         ends = (end for end in self._ends if 1 < end.status < 128 and not end.doubt)
         return min(ends, default=None)

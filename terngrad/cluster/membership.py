@@ -39,10 +39,9 @@ Facts = Mapping[str, str]
 
 
 def sleep(secs: float) -> float:
-    """Sleeps; returns the seconds that passed, which are more if this process was stopped."""
-    start = time.monotonic()
+    """Sleeps; returns the time afterwards, on a clock that does not stop with this process."""
     time.sleep(secs)
-    return time.monotonic() - start
+    return time.monotonic()
 
 
 def end_process(message: str, status: int = 1) -> None:
@@ -122,7 +121,7 @@ class Membership(contextlib.AbstractContextManager):
           pulse: progress of this process; None = it reports none.
           doors: HOST:PORT at which each other process listens while it makes steps, by rank; empty
             if the processes do not connect to each other.
-          sleep: sleeps some seconds; returns how many passed.
+          sleep: sleeps some seconds; returns the time afterwards.
         """
         self._hosts = hosts
         self._rank = rank
@@ -242,9 +241,12 @@ class Membership(contextlib.AbstractContextManager):
             return None
 
     def _watch(self) -> None:
+        last = self._sleep(0.0)
         while not self._over:
+            now = self._sleep(self._beat_secs)
             # While this process was stopped, or got no CPU time, it could not receive either.
-            self._clock += min(self._sleep(self._beat_secs), 2 * self._beat_secs)
+            self._clock += min(now - last, 2 * self._beat_secs)
+            last = now
             self._tell({"beat": self._pulse.batches, "begun": self._pulse.begun})
             if loss := self._silent() or self._gone() or self._diverged() or self._behind():
                 self._lose(loss)
@@ -318,9 +320,9 @@ class Membership(contextlib.AbstractContextManager):
         if "bye" in message and self._rank == 0:
             self._is_leaving = True
             self._tell({"leaving": True, "begun": self._pulse.begun.count})
-            is_last = lambda: self._over or all(peer.left for peer in self._peers.values())
+            is_over = lambda: self._over or all(peer.left for peer in self._peers.values())
             with self._changed:
-                self._changed.wait_for(is_last, self._timeout_secs)
+                self._changed.wait_for(is_over, self._timeout_secs)
         with self._changed:
             self._over = True
         self._tell(message)

@@ -36,13 +36,12 @@ class Clock:
 
     def sleep(self, secs):
         with self._changed:
-            start = self.now
-            self._until[threading.current_thread()] = until = start + secs
+            self._until[threading.current_thread()] = until = self.now + secs
             self._changed.wait_for(lambda: self.now >= until)
-            return self.now - start
+            return self.now
 
     def advance(self, secs):
-        """Wakes who sleeps no longer, and waits until all sleep again or have ended."""
+        """Wakes those whose sleep is over, and waits until all sleep again or have ended."""
         await_that(self._all_sleep)
         with self._changed:
             self.now += secs

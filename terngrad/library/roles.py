@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from terngrad.cluster.channel import CONTROL_PORT_ABOVE
+from terngrad.cluster.channel import CONTROL_PORT_ABOVE, LAST_PORT
 from terngrad.cluster.managed.role import Role
 from terngrad.exchange.parameter_server.coordination.situation import Rules
 
@@ -20,9 +20,9 @@ def control_address(role: Role) -> str:
     """
     host, _, port = role.worker_hosts[0].rpartition(":")
     chosen = role.control_port or int(port) + CONTROL_PORT_ABOVE
-    if not 0 < chosen < 1 << 16:
+    if not 0 < chosen <= LAST_PORT:
         raise ValueError(
-            f"join: the chief listens at port {chosen}; allowed are 1 to 65535: without "
+            f"join: the chief listens at port {chosen}; allowed are 1 to {LAST_PORT}: without "
             f"control_port it is {CONTROL_PORT_ABOVE} above the chief's port in hosts"
         )
     return f"{host}:{chosen}"

@@ -24,7 +24,7 @@ from terngrad.training.step import TrainStep
 
 RESIDUAL = Policy(codec="terngrad.testing.residual_codec:ResidualCodec", float_layers=("logits",))
 
-_OTHER_PARTS_SECS = 0.5  # more than the parts of a step take that wait for nobody
+_COPIES = 50
 
 
 class StalledExchange(LocalExchange):
@@ -35,6 +35,7 @@ class StalledExchange(LocalExchange):
     def __init__(self, nodes, kernels):
         super().__init__(nodes, kernels)
         self.reached, self.go_on = threading.Event(), threading.Event()
+        self.parts = set()  # those that the second step has come to
 
     def sum(self, codes, name, max_code):
         return self._after("codes", super().sum(codes, name, max_code))
@@ -48,6 +49,8 @@ class StalledExchange(LocalExchange):
 
     def _after(self, kind, result):
         def wait(value):
+            if self.stalls:
+                self.parts.add(kind)
             if kind in self.stalls:
                 self.reached.set()
                 assert self.go_on.wait(HANG_SECS)
@@ -109,8 +112,11 @@ def copy_of(training):
 @pytest.mark.parametrize("parts", [("codes",), ("floats",), ("losses",), ("codes", "floats")])
 def test_law_8_what_is_copied_while_a_step_waits_is_the_state_before_it(parts):
     with Stalled(*parts) as training:
-        time.sleep(_OTHER_PARTS_SECS)
-        assert_equal(copy_of(training), training.before)
+        deadline = time.monotonic() + HANG_SECS
+        while training.exchange.parts < {"codes", "floats", "losses"}:
+            assert time.monotonic() < deadline
+        for _ in range(_COPIES):  # updates with the other parts' results would begin meanwhile
+            assert_equal(copy_of(training), training.before)
     assert_equal(copy_of(training), training.values())
     assert not np.array_equal(training.values()[0], training.before[0])
 

@@ -149,8 +149,7 @@ class TrainStep:
         rate = self._schedule(step)
         # One operation stands for all, so that the graph has no edge for each pair of them.
         awaited = tf.group(*self._exchange.awaited(gradients))
-        told = [*shared, stop, save, *statistics]
-        updates = noted_updates(self._sequence, aggregate, told)
+        updates = noted_updates(self._sequence, aggregate, [*shared, stop, save, *statistics])
         with self._exchange.settled(), tf.control_dependencies([awaited]), updates:
             self._update(aggregate, rate, step)
             for variable, value in zip(self._classifier.state.values(), statistics, strict=True):
