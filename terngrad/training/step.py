@@ -174,13 +174,13 @@ class TrainStep:
 
     def _share(self, losses: Sequence[Losses]) -> tuple[Losses, tf.Tensor, tf.Tensor]:
         """Returns the mean losses over all nodes, and whether all nodes stop, and save."""
-        told = [self._stop, self._save] if self.saves_together else [self._stop]
-        values = [variable.read_value() for variable in told]
+        requests = [self._stop, self._save] if self.saves_together else [self._stop]
+        values = [variable.read_value() for variable in requests]
         signals = [[tf.stack([*loss, *values])] for loss in losses]
         (means,) = self._exchange.mean(signals, "losses")
-        entropy, regularization, *heard = tf.unstack(means)
-        save = heard[1] > 0.0 if self.saves_together else tf.constant(False)
-        return Losses(entropy, regularization), heard[0] > 0.0, save
+        entropy, regularization, *requested = tf.unstack(means)
+        save = requested[1] > 0.0 if self.saves_together else tf.constant(False)
+        return Losses(entropy, regularization), requested[0] > 0.0, save
 
     def _remembered(self, aggregate: Aggregate) -> Memories:
         """Returns the memories after the step; gradients that had no part in it are kept whole."""
