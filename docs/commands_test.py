@@ -180,7 +180,7 @@ def _shortened(words: Sequence[str], folder: Path) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", _pages_that_run())
+@pytest.mark.parametrize("page", [*_pages_that_run()])
 def test_the_commands_of_a_page_run_in_their_order(page, tmp_path, monkeypatch):
     monkeypatch.chdir(REPO)
     monkeypatch.setenv("TERNGRAD_VENV", sys.prefix)

@@ -122,4 +122,5 @@ def test_a_bit_that_changes_on_the_way_ends_an_encrypted_exchange(to_server, fil
     assert len(told) == 2
     receiver = 0 if to_server else 1  # it is not to blame, nor is the other
     link = f"the connection from {NAMES[1 - receiver]} to {NAMES[receiver]}: bytes have changed"
-    assert all(link in line for line in told)
+    # The sender learns it by an alert, unless the end of the connection overtakes that.
+    assert link in str(found[receiver])
