@@ -199,6 +199,7 @@ def test_a_process_that_left_before_all_had_come_may_come_again():
                 s.sendall(b'{"rank": 1, "hosts": ["host0:2222", "host1:2222", "host2:2222"]}\n')
                 serve_until(reception, lambda: reception.absent() == [2])
             serve_until(reception, lambda: reception.absent() == [1, 2])
+        assert not reception.peers and not reception.failure
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,8 @@ def test_laws_hold_on_aarch64(aarch64_laws):
 def test_sources_compile_without_warnings():
     for source in [*LIBRARY, LAWS, *sources("net", "*.cc")]:
         own = objects.flags_of(source)
-        native.output([native.compiler(), *WARNINGS, *own, "-I.", "-fsyntax-only", source])
+        done = native.run([native.compiler(), *WARNINGS, *own, "-I.", "-fsyntax-only", source])
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
 
 
 @pytest.mark.slow
