@@ -69,9 +69,9 @@ def address_towards(host: str) -> str:
       OSError: the host is unknown or cannot be reached.
     """
     family, kind, _, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, kind) as way:
-        way.connect(address)
-        return way.getsockname()[0]
+    with socket.socket(family, kind) as probe:
+        probe.connect(address)
+        return probe.getsockname()[0]
 
 
 def own_address(host: str) -> str | None:

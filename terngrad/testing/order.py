@@ -8,9 +8,9 @@ import pytest
 def slow_first(items: list[pytest.Item], workers: int) -> None:
     """Reorders the tests such that each worker begins with modules that have slow tests.
 
-    `--dist worksteal` gives each worker one of `workers` equal stretches of the list. Who is done
-    takes from the end of another's. So no worker waits for one that began a long test last. The
-    tests of a module stay together: they share fixtures.
+    `--dist worksteal` gives each worker one of `workers` stretches of the list, about equal ones. A
+    worker that is done takes tests from the end of another's. So none waits for one that began a
+    long test last. The tests of a module stay together: they share fixtures.
     """
     modules: dict[str, list[pytest.Item]] = {}
     for item in items:
