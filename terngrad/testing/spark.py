@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from terngrad.cluster.ports import free_ports
+from terngrad.testing.processes import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -90,4 +92,12 @@ def standalone(folder: Path, workers: int = 2) -> Iterator[str]:
             )
             stack.callback(process.wait)
             stack.callback(process.terminate)
+        # A session gives up a master that does not answer within a minute.
+        wait_until(lambda: _listens(port), f"the master at port {port}")
         yield master
+
+
+def _listens(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection((_HOST, port)):
+        return True
+    return False
