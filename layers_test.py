@@ -20,6 +20,7 @@ _ROWS = (
     ("terngrad.numpy",),
     ("terngrad.cluster",),
     ("terngrad.service",),
+    ("terngrad.coordination",),
     ("terngrad.exchange",),
     ("terngrad.codecs",),
     ("terngrad.training",),

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from terngrad.cluster.ports import free_ports
-from terngrad.exchange.parameter_server.coordination.situation import Rules
+from terngrad.coordination.states import Rules
 from terngrad.exchange.parameter_server.server.reduction import Reduction
 from terngrad.exchange.parameter_server.server.server import Server
 from terngrad.ops.reference import ReferenceKernels

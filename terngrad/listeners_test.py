@@ -20,8 +20,8 @@ from terngrad.asynchronous.store import Store
 from terngrad.cluster import admission
 from terngrad.cluster.addresses import listen
 from terngrad.cluster.channel import split_address
+from terngrad.coordination.states import Rules
 from terngrad.exchange import sockets
-from terngrad.exchange.parameter_server.coordination.situation import Rules
 from terngrad.exchange.parameter_server.server.reduction import Reduction
 from terngrad.exchange.parameter_server.server.server import Server
 from terngrad.exchange.parameter_server.worker.client import Client

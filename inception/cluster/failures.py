@@ -49,8 +49,8 @@ def tell(cluster: ClusterConfig, error: BaseException) -> None:
         admission.tell_failure(hosts, rank, address, why, secs, members, secret)
     elif cluster.cross_replica_sync:
         # Only parameter servers need the compiled service.proto.
+        from terngrad.coordination.states import Rules
         from terngrad.exchange.parameter_server import early_failure
-        from terngrad.exchange.parameter_server.coordination.situation import Rules
 
         rules = Rules(cluster.aggregated, cluster.elastic, cluster.worker_timeout_secs)
         early_failure.tell(cluster.ps_hosts, hosts, rank, why, rules, secs, tls, secret)

@@ -11,7 +11,7 @@ from inception.flags.cluster import ClusterConfig
 from terngrad.cluster import run_secret
 from terngrad.cluster.channel import name_of
 from terngrad.cluster.pulse import Pulse
-from terngrad.exchange.parameter_server.coordination.situation import Rules
+from terngrad.coordination.states import Rules
 from terngrad.exchange.parameter_server.exchange import ParameterServerConnection
 from terngrad.exchange.parameter_server.membership import Ending, agree
 from terngrad.exchange.parameter_server.worker.client import Client

@@ -9,7 +9,7 @@ from inception.results.ps_report import Told, adding_told
 from inception.serving.kind import Ps
 from inception.serving.process import say
 from terngrad.cluster.channel import split_address
-from terngrad.exchange.parameter_server.coordination.situation import Rules
+from terngrad.coordination.states import Rules
 from terngrad.exchange.parameter_server.server.reduction import Reduction
 from terngrad.exchange.parameter_server.server.server import Server
 from terngrad.ops.kernels import Kernels

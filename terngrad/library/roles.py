@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from terngrad.cluster.channel import CONTROL_PORT_ABOVE, LAST_PORT
 from terngrad.cluster.managed.role import Role
-from terngrad.exchange.parameter_server.coordination.situation import Rules
+from terngrad.coordination.states import Rules
 
 
 def rules_of(role: Role, timeout_secs: float) -> Rules:

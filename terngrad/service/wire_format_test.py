@@ -15,9 +15,9 @@ from terngrad.asynchronous.gradient import Computed, contents
 from terngrad.asynchronous.space import make_shards
 from terngrad.cluster.ports import free_ports
 from terngrad.codecs.factory import make_codecs
+from terngrad.coordination import groups
+from terngrad.coordination.states import Rules
 from terngrad.draws import DrawKey
-from terngrad.exchange.parameter_server import groups
-from terngrad.exchange.parameter_server.coordination.situation import Rules
 from terngrad.exchange.parameter_server.exchange import ParameterServerConnection
 from terngrad.exchange.parameter_server.operations import Kind
 from terngrad.exchange.parameter_server.server.aggregator import Aggregator

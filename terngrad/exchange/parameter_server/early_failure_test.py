@@ -6,8 +6,8 @@ import time
 import pytest
 
 from terngrad.cluster.channel import OtherFailedError
+from terngrad.coordination.states import Rules
 from terngrad.exchange.parameter_server import early_failure
-from terngrad.exchange.parameter_server.coordination.situation import Rules
 from terngrad.exchange.parameter_server.server.reduction import Reduction
 from terngrad.exchange.parameter_server.server.server import Server
 from terngrad.exchange.parameter_server.worker.client import Client

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import tensorflow as tf
 
+from terngrad.coordination import groups
 from terngrad.exchange.connection import Connection, InterruptionError
 from terngrad.exchange.exchange import begin_span
 from terngrad.exchange.ordering import unordered
-from terngrad.exchange.parameter_server import groups
 from terngrad.exchange.parameter_server.operations import Kind, Operation, nodes_in_result
 from terngrad.exchange.parameter_server.worker.client import Client
 from terngrad.exchange.spread import SpreadExchange

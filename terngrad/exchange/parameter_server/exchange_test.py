@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from terngrad.coordination import groups
 from terngrad.exchange.connection import InterruptionError
-from terngrad.exchange.parameter_server import groups
 from terngrad.exchange.parameter_server.exchange import (
     ParameterServerConnection,
     ParameterServerExchange,

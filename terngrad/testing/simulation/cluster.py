@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 
 from terngrad.cluster.channel import name_of
 from terngrad.cluster.pulse import HOPELESS
-from terngrad.exchange.parameter_server.coordination.situation import Rules
-from terngrad.exchange.parameter_server.coordination.transitions import JOINED
+from terngrad.coordination.states import JOINED, Rules
 from terngrad.testing.simulation.clock import Clock
 from terngrad.testing.simulation.endings import check_ending
 from terngrad.testing.simulation.laws import Ledger, require
@@ -221,7 +220,7 @@ class Cluster:
         for worker in self.workers:
             if worker and worker.has_state and coordinator:
                 is_well = name_of(worker.rank, self.servers[0].hosts) not in saver.ending
-                is_joined = coordinator.status(worker.rank) in JOINED
+                is_joined = coordinator.state.records[worker.rank].status in JOINED
                 text = f"worker {saver.rank} saves, not {worker.rank}: {self.describe()}"
                 require(not (is_well and is_joined), text)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from terngrad.cluster.channel import name_of
-from terngrad.exchange.parameter_server.coordination.situation import Rules
+from terngrad.coordination.states import Rules
 from terngrad.testing.simulation.laws import require
 from terngrad.testing.simulation.ps import SimulatedPs
 from terngrad.testing.simulation.worker import SimulatedWorker

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from terngrad.exchange.parameter_server.coordination.situation import Rules
+from terngrad.coordination.states import Rules
 from terngrad.testing.simulation.endings import check_ending
 from terngrad.testing.simulation.laws import BrokenLawError
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from terngrad.exchange.parameter_server import groups
+from terngrad.coordination import groups
 from terngrad.service.messages import View
 
 _LARGEST = (1 << 30) - 1  # largest gradient: doubled, it does not overflow int32

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from terngrad.exchange.parameter_server import groups
+from terngrad.coordination import groups
 from terngrad.service.messages import View
 from terngrad.testing.simulation.laws import (
     BrokenLawError,

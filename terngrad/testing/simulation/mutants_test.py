@@ -9,11 +9,10 @@ import copy
 import pytest
 
 from terngrad.cluster.pulse import Standstill
-from terngrad.exchange.parameter_server.coordination import patience, quorum
-from terngrad.exchange.parameter_server.coordination.coordinator import Coordinator
-from terngrad.exchange.parameter_server.coordination.patience import Ask, End
-from terngrad.exchange.parameter_server.coordination.roster import Roster
-from terngrad.exchange.parameter_server.coordination.transitions import JOINED
+from terngrad.coordination import decisions
+from terngrad.coordination.coordinator import Coordinator
+from terngrad.coordination.decisions import Ask, End
+from terngrad.coordination.states import JOINED, CoordinatorState
 from terngrad.exchange.parameter_server.server.answers import Answers
 from terngrad.exchange.parameter_server.server.pieces import Piece
 from terngrad.exchange.parameter_server.worker.servers import Servers
@@ -22,35 +21,45 @@ from terngrad.testing.simulation.explore import History
 from terngrad.testing.simulation.laws import BrokenLawError
 
 HISTORIES = 100  # that are explored for a mistake, at most
-REMEDY, VERDICT = patience.remedy, quorum.verdict
+ACT_ON_TIMEOUTS, FORM = decisions.act_on_timeouts, decisions.form
 
 
-def end_without_a_lost_worker(of):
-    found = REMEDY(of)
-    return End(of.roster.missing(of.roster.gone())) if found == Ask() else found
+def end_without_a_lost_worker(state):
+    found = ACT_ON_TIMEOUTS(state)
+    return End(state.explain(state.gone)) if found == Ask() else found
 
 
-def begin_anew_when_done(of):
-    not_done = copy.copy(of)
+def begin_anew_when_done(state):
+    not_done = copy.copy(state)
     not_done.some_are_done = False
-    return VERDICT(not_done)
+    return FORM(not_done)
 
 
-def save_without_the_state(of, because_of):
-    return min(of.roster.those(JOINED) - {*because_of}, default=None)
+def save_without_the_state(state, because_of):
+    return min(state.with_status(JOINED) - {*because_of}, default=None)
 
 
 # Whose function the mistake replaces, its name, the mistake, and the first history to explore.
 MUTANTS = {
     "a worker that contributed gets the sum of all": (Answers, "differ", lambda *_: False, 0),
     "a lost ps ends an elastic training": (Servers, "lose", lambda *_: False, 331),
-    "nobody goes on without a lost worker": (patience, "remedy", end_without_a_lost_worker, 190),
-    "the others wait for a lost worker without end": (Roster, "gone", lambda _: set(), 190),
+    "nobody goes on without a lost worker": (
+        decisions,
+        "act_on_timeouts",
+        end_without_a_lost_worker,
+        190,
+    ),
+    "the others wait for a lost worker without end": (
+        CoordinatorState,
+        "gone",
+        property(lambda _: set()),
+        190,
+    ),
     "no worker is found to be late": (Standstill, "late", lambda *_: [], 800),
-    "a training that is done begins anew": (quorum, "verdict", begin_anew_when_done, 1640),
+    "a training that is done begins anew": (decisions, "form", begin_anew_when_done, 1640),
     "only a Meet stream tells that all is done": (Coordinator, "note_done", lambda _: None, 2400),
     "each worker does without the ps that it has lost itself": (
-        Roster,
+        CoordinatorState,
         "lost_ps",
         lambda *_: frozenset(),
         418,
@@ -113,5 +122,5 @@ def test_a_mistake_breaks_a_law(mutant, monkeypatch):
 @pytest.mark.exhaustive
 def test_a_saver_that_may_lack_the_state_breaks_a_law(monkeypatch):
     """Exploring finds this mistake too seldom."""
-    mistake = quorum, "saver", save_without_the_state
+    mistake = decisions, "saver", save_without_the_state
     assert_breaks_a_law(donor_killed, 0, monkeypatch, *mistake)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from terngrad.exchange.parameter_server.coordination.situation import Rules
+from terngrad.coordination.states import Rules
 from terngrad.exchange.parameter_server.operations import Operation
 from terngrad.exchange.parameter_server.server.service import Service
 from terngrad.service.gate import GRACE_SECS

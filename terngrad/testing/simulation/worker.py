@@ -11,8 +11,8 @@ import numpy as np
 
 from terngrad.cluster.channel import FinishedError, MembershipError
 from terngrad.cluster.pulse import Pulse
+from terngrad.coordination import groups
 from terngrad.exchange.connection import InterruptionError
-from terngrad.exchange.parameter_server import groups
 from terngrad.exchange.parameter_server.operations import Kind, Operation
 from terngrad.exchange.parameter_server.worker.client import END_SECS, Client
 from terngrad.service.messages import View

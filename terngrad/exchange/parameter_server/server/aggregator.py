@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from terngrad.exchange.parameter_server import groups
+from terngrad.coordination import groups
 from terngrad.exchange.parameter_server.operations import Operation
 from terngrad.exchange.parameter_server.server.answers import Answers, Arithmetic
 from terngrad.exchange.parameter_server.server.catalogue import Catalogue, PushError

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from terngrad import prefix_code
-from terngrad.exchange.parameter_server import groups, operations
+from terngrad.coordination import groups
+from terngrad.exchange.parameter_server import operations
 from terngrad.exchange.parameter_server.operations import Kind, Operation
 from terngrad.exchange.parameter_server.server.aggregator import Aggregator
 from terngrad.exchange.parameter_server.server.catalogue import PushError

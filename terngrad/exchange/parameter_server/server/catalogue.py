@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Container
 
-from terngrad.exchange.parameter_server.coordination.views import MOST_STEPS
+from terngrad.coordination.decisions import MOST_STEPS
 from terngrad.exchange.parameter_server.operations import Operation, OperationError
 from terngrad.service.messages import Header, OperationMessage
 

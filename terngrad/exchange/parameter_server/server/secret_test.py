@@ -8,7 +8,7 @@ import pytest
 
 from terngrad.cluster import run_secret
 from terngrad.cluster.channel import MembershipError
-from terngrad.exchange.parameter_server.coordination.situation import Rules
+from terngrad.coordination.states import Rules
 from terngrad.exchange.parameter_server.server.reduction import Reduction
 from terngrad.exchange.parameter_server.server.server import Server
 from terngrad.exchange.parameter_server.worker.client import Client

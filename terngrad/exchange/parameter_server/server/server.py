@@ -14,8 +14,8 @@ from google.protobuf.message import DecodeError
 
 from terngrad.cluster.channel import PortError, name_of
 from terngrad.cluster.encrypted import ChangedError
-from terngrad.exchange.parameter_server.coordination.coordinator import Coordinator
-from terngrad.exchange.parameter_server.coordination.situation import Rules
+from terngrad.coordination.coordinator import Coordinator
+from terngrad.coordination.states import Rules
 from terngrad.exchange.parameter_server.server.aggregator import Aggregator
 from terngrad.exchange.parameter_server.server.answers import Arithmetic
 from terngrad.exchange.parameter_server.server.attendance import Attendance

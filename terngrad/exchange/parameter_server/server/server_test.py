@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 
 from terngrad.cluster.channel import MembershipError, PortError
+from terngrad.coordination import groups
+from terngrad.coordination.coordinator import Coordinator
+from terngrad.coordination.states import Rules
 from terngrad.exchange.connection import InterruptionError
-from terngrad.exchange.parameter_server import groups
-from terngrad.exchange.parameter_server.coordination.coordinator import Coordinator
-from terngrad.exchange.parameter_server.coordination.situation import Rules
 from terngrad.exchange.parameter_server.operations import PIECE_BYTES, Kind, Operation
 from terngrad.exchange.parameter_server.server.aggregator import Aggregator
 from terngrad.exchange.parameter_server.server.reduction import Reduction

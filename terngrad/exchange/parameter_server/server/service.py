@@ -6,8 +6,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from terngrad.exchange.parameter_server.coordination.coordinator import Coordinator
-from terngrad.exchange.parameter_server.coordination.situation import Rules
+from terngrad.coordination.coordinator import Coordinator
+from terngrad.coordination.states import Rules
 from terngrad.exchange.parameter_server.server.aggregator import Aggregator
 from terngrad.exchange.parameter_server.server.answers import Arithmetic
 from terngrad.exchange.parameter_server.server.attendance import Attendance
@@ -167,7 +167,7 @@ class Service:
         """
         report = Report.FromString(message)
         if report.WhichOneof("what") != "state":
-            self.coordinator.hear(worker, report)
+            self.coordinator.handle(worker, report)
             return
         part = Order(state=report.state).SerializeToString()
         for receiver in self.coordinator.receivers(worker, report.state.view):

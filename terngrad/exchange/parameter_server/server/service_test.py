@@ -2,8 +2,8 @@
 
 import pytest
 
-from terngrad.exchange.parameter_server import groups
-from terngrad.exchange.parameter_server.coordination.situation import Rules
+from terngrad.coordination import groups
+from terngrad.coordination.states import Rules
 from terngrad.exchange.parameter_server.operations import Kind, Operation
 from terngrad.exchange.parameter_server.server.service import Service
 from terngrad.service.messages import Header, Report, join_frame
@@ -80,7 +80,7 @@ def test_a_worker_whose_meet_stream_broke_is_done_if_its_exchange_stream_says_so
 
 
 def test_pushes_of_views_that_are_not_those_of_ps_0_are_not_kept(service):
-    own = service.coordinator._of.view.number
+    own = service.coordinator.state.view.number
     operation = Operation("sum", Kind.FLOATS, 4, 1, 1)
     outbox, reduced = Stream(0, "Exchange"), service.aggregator._arithmetic.reduced
     service.take(0, outbox, join_frame(Header(declared=operation.message(0))))

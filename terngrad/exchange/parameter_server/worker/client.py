@@ -10,7 +10,7 @@ import numpy as np
 
 from terngrad.cluster.channel import OtherFailedError
 from terngrad.cluster.pulse import Pulse
-from terngrad.exchange.parameter_server import groups
+from terngrad.coordination import groups
 from terngrad.exchange.parameter_server.operations import Operation
 from terngrad.exchange.parameter_server.worker.awaited_operation import Deliver, Packing
 from terngrad.exchange.parameter_server.worker.meeting import Meeting

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from terngrad.cluster.channel import FinishedError, MembershipError
+from terngrad.coordination import groups
 from terngrad.exchange.connection import InterruptionError
-from terngrad.exchange.parameter_server import groups
 from terngrad.exchange.parameter_server.worker.servers import Servers
 from terngrad.service.messages import Order, Report, Values, View
 

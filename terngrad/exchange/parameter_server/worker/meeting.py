@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from terngrad.cluster.pulse import Pulse
-from terngrad.exchange.parameter_server import groups
+from terngrad.coordination import groups
 from terngrad.exchange.parameter_server.worker.conversation import Conversation
 from terngrad.exchange.parameter_server.worker.servers import Servers
 from terngrad.service.messages import Order, Report, View

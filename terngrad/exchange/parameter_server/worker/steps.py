@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 
 import numpy as np
 
-from terngrad.exchange.parameter_server import groups
+from terngrad.coordination import groups
 from terngrad.exchange.parameter_server.operations import Operation, Shares
 from terngrad.exchange.parameter_server.worker.awaited_operation import (
     AwaitedOperation,

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from terngrad.exchange.parameter_server import groups
+from terngrad.coordination import groups
 from terngrad.exchange.parameter_server.operations import Kind, Operation
 from terngrad.exchange.parameter_server.worker.servers import Servers
 from terngrad.exchange.parameter_server.worker.steps import Steps

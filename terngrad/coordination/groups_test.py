@@ -2,7 +2,7 @@
 
 import pytest
 
-from terngrad.exchange.parameter_server import groups
+from terngrad.coordination import groups
 
 
 @pytest.mark.parametrize("workers", [(), (0,), (7, 8), (0, 3, 65535)])

@@ -2,8 +2,8 @@
 
 import pytest
 
-from terngrad.exchange.parameter_server import groups
-from terngrad.exchange.parameter_server.coordination.views import in_words, next_view
+from terngrad.coordination import groups
+from terngrad.coordination.decisions import in_words, next_view
 from terngrad.service.messages import Standing
 
 

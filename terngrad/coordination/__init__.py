@@ -1,0 +1,1 @@
+"""Decides which workers make steps together, and decides again when one joins or is lost."""

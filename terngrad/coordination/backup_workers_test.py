@@ -1,0 +1,247 @@
+"""Backup workers: the first ready ones make a step; some come and go while others train."""
+
+import pytest
+
+from terngrad.coordination import groups
+from terngrad.coordination.states import StepSelection
+from terngrad.testing.coordination import SECS, CoordinatedWorkers, members
+
+
+def selection(workers=3, needed=2, steps=10):
+    return StepSelection(range(workers), needed, steps)
+
+
+def test_the_first_ready_workers_make_the_step_and_the_last_is_dropped_and_counted():
+    of = selection()
+    assert list(of.ready(2, 10)) == []
+    assert list(of.ready(0, 10)) == [(10, (0, 2))]
+    assert list(of.ready(1, 10)) == []
+    assert of.dropped == {1: 1}
+    assert list(of.ready(1, 11)) == []
+    assert list(of.ready(2, 11)) == [(11, (1, 2))]
+
+
+def test_a_late_gradient_is_counted_once_however_often_it_is_reported():
+    of = selection()
+    for worker, step in ((0, 10), (2, 10), (1, 10), (1, 10)):
+        list(of.ready(worker, step))
+    assert of.dropped == {1: 1}
+
+
+def test_a_worker_that_reports_twice_that_it_is_ready_counts_once():
+    of = selection()
+    assert list(of.ready(1, 10)) == list(of.ready(1, 10)) == []
+    assert list(of.ready(2, 10)) == [(10, (1, 2))]
+
+
+@pytest.mark.parametrize("late", [0, 1, 2])
+def test_no_step_is_made_without_a_worker_that_is_required(late):
+    of = selection()
+    of.require(late)
+    others = [worker for worker in range(3) if worker != late]
+    for worker in others:
+        assert list(of.ready(worker, 10)) == []
+    ((step, chosen),) = of.ready(late, 10)
+    assert step == 10
+    assert set(chosen) == {late, others[0]}
+    assert list(of.ready(others[0], 11)) == []  # once is enough
+    assert list(of.ready(others[1], 11)) == [(11, tuple(others))]
+
+
+def test_all_workers_that_are_required_take_part_even_if_they_are_more_than_needed():
+    of = selection()
+    for worker in range(3):
+        of.require(worker)
+    assert list(of.ready(0, 10)) == list(of.ready(1, 10)) == []
+    assert list(of.ready(2, 10)) == [(10, (0, 1, 2))]
+
+
+def test_impossible_steps_and_workers_outside_the_view_change_nothing():
+    of = StepSelection([0, 2, 3], 2, 10)
+    assert list(of.ready(1, 10)) == []
+    assert list(of.ready(0, 500)) == []
+    assert list(of.ready(0, 10)) == []
+    assert list(of.ready(3, 10)) == [(10, (0, 3))]
+    assert not of.dropped
+
+
+def test_backup_workers_continue_at_once_when_one_is_lost():
+    cluster = CoordinatedWorkers(needed=2)
+    (first,) = cluster.begin(0, 1, 2)[0]
+    assert first.needed == 2
+    cluster.lose(0)
+    assert cluster.taken() == {1: ["freeze"], 2: ["freeze"]}
+    cluster.report_live(1, 2, steps=6, view=first)
+    (view,) = cluster.taken()[2]
+    assert (members(view), view.needed, view.steps) == ((1, 2), 2, 6)
+    cluster.lose(1)  # now there are too few
+    cluster.pass_secs(SECS + 1)
+    assert "worker 1 (host1:1) died, and did not come back within 10 s" in cluster.outcome
+
+
+def test_backup_workers_begin_without_a_worker_that_does_not_join():
+    cluster = CoordinatedWorkers(needed=2)
+    assert cluster.begin(0, 2) == {}
+    cluster.pass_secs(SECS + 1)
+    (view,) = cluster.taken()[2]
+    assert members(view) == (0, 2)
+
+
+def test_the_first_backup_workers_make_the_step():
+    cluster = CoordinatedWorkers(needed=1, workers=2)
+    cluster.begin(0, 1)
+    cluster.tell(1, ready=0)
+    for worker in (0, 1):
+        (order,) = cluster.orders[worker]
+        assert (order.go.step, groups.unpack(order.go.contributors)) == (0, (1,))
+    cluster.tell(0, ready=0)
+    assert cluster.coordinator.dropped == {0: 1}
+
+
+class Backup(CoordinatedWorkers):
+    """Workers 0 and 1 make steps; worker 2 is a backup."""
+
+    def __init__(self):
+        super().__init__(needed=2)
+        (self.view,) = self.begin(0, 1, 2)[0]
+        self.step = 0
+        self.make_step()
+
+    def make_step(self, *contributors):
+        """The first two workers, or others, make a step; returns whether they could."""
+        for worker in contributors or (0, 1):
+            self.tell(worker, ready=self.step)
+            self.progress(worker, self.step)
+        kinds = [found for found in self.taken().values() if "go" in found]
+        self.step += bool(kinds)
+        return bool(kinds)
+
+    def join(self, worker=2):
+        """A worker enters from a checkpoint, and the others report; returns the view, if any."""
+        self.coordinator.connect(worker)
+        self.report(worker)
+        return self.form()
+
+    def form(self, *others):
+        """Who was asked reports its standing, and so do others; returns the view, if any."""
+        asked = {worker for worker, found in self.taken().items() if "freeze" in found}
+        for worker in sorted(asked & {0, 1} | {*others}):
+            self.report(worker, self.step, is_live=True, view=self.view)
+        views = self.taken().get(0)
+        self.view = views[0] if views else self.view
+        return views[0] if views else None
+
+    def leave(self, worker=2):
+        self.coordinator.disconnect(worker, "died")
+
+
+def entered(cluster=None):
+    """A cluster whose worker 2 has died after the first step, and has entered again."""
+    cluster = cluster or Backup()
+    cluster.leave()
+    cluster.form()
+    assert members(cluster.join()) == (0, 1, 2)
+    return cluster
+
+
+def test_values_are_sent_without_a_backup_worker_that_entered_and_says_nothing():
+    cluster = entered()
+    for worker in (0, 1):
+        assert cluster.taken() == {}
+        cluster.give(worker, "parameters", b"equal", cluster.view.number)
+    assert cluster.taken() == {0: ["values"], 1: ["values"]}
+    assert cluster.make_step()
+    cluster.give(2, "parameters", b"late", cluster.view.number)
+    (order,) = cluster.orders[2]
+    assert list(order.values.workers) == [0, 1]
+
+
+def test_a_backup_worker_that_leaves_before_its_first_step_interrupts_nobody():
+    cluster = entered()
+    cluster.give(0, "parameters", b"equal", cluster.view.number)
+    cluster.leave()
+    cluster.give(1, "parameters", b"equal", cluster.view.number)
+    assert cluster.taken() == {0: ["values"], 1: ["values"]}
+    assert cluster.make_step() and cluster.make_step()
+    cluster.pass_secs(SECS + 1)  # it does not come back in time
+    assert members(cluster.form()) == (0, 1)
+
+
+@pytest.mark.parametrize("says", [{"ready": 1}, {"insists": True}])
+def test_a_backup_worker_that_a_step_may_wait_for_is_missed_when_it_leaves(says):
+    cluster = entered()
+    cluster.tell(2, **says)
+    cluster.leave()
+    assert cluster.taken() == {0: ["freeze"], 1: ["freeze"]}
+
+
+def test_a_view_does_not_wait_long_for_a_backup_worker_that_has_made_no_step():
+    cluster = entered(Backup())
+    cluster.reconnect(1)
+    assert cluster.form(1) is None  # worker 2 has not reported its standing
+    cluster.pass_secs(4)
+    assert cluster.taken() == {} and cluster.dropped == []
+    cluster.pass_secs(2)
+    (view,) = cluster.taken()[0]
+    assert (members(view), cluster.dropped) == ((0, 1), [2])
+    assert (
+        "worker 2 (host2:1): made no step, and does not report its step for 6 s." in cluster.lines
+    )
+
+
+def test_where_all_are_needed_a_worker_that_has_made_no_step_is_waited_for():
+    cluster = CoordinatedWorkers()
+    (view,) = cluster.begin(0, 1, 2)[0]
+    cluster.lose(2)
+    cluster.join(2)
+    cluster.report_live(0, 1, steps=1, view=view)
+    (view,) = cluster.taken()[0][1:]
+    for worker in (0, 1):
+        cluster.give(worker, "parameters", b"equal", view.number)
+    assert cluster.taken() == {}
+    cluster.give(2, "parameters", b"equal", view.number)
+    assert sorted(cluster.taken()) == [0, 1, 2]
+
+
+def test_who_comes_and_goes_without_contributing_waits_longer_each_time_and_is_named():
+    cluster = entered()
+    cluster.leave()
+    waits = []
+    for _ in range(6):
+        began = cluster.now
+        while cluster.join() is None:
+            cluster.leave()  # while it is held back, this does not count
+            assert cluster.make_step()
+            cluster.pass_secs(1)
+        waits.append(cluster.now - began)
+        cluster.leave()
+        assert cluster.make_step()
+    assert waits == [0, 5, 10, 20, 40, 80]
+    assert cluster.coordinator.idle_visits == {2: 8}
+    (line,) = [line for line in cluster.lines if line.endswith("it may join again in 20 s.")]
+    assert line.startswith("worker 2 (host2:1) came and left 5 times without contributing")
+
+
+def test_who_must_wait_joins_when_the_time_is_over_or_when_it_is_needed():
+    for is_needed in (False, True):
+        cluster = entered()
+        cluster.leave()
+        while cluster.join() is not None:
+            cluster.leave()
+        assert cluster.make_step()
+        if is_needed:
+            cluster.leave(1)
+        cluster.pass_secs(0.5 if is_needed else 6)
+        view = cluster.form() or cluster.view
+        assert members(view) == ((0, 2) if is_needed else (0, 1, 2))
+
+
+def test_who_has_contributed_need_not_wait_to_join_again():
+    cluster = entered()
+    cluster.leave()
+    cluster.join()
+    assert cluster.coordinator.idle_visits == {2: 2}
+    assert cluster.make_step(0, 2) and cluster.make_step(0, 2)
+    assert cluster.coordinator.idle_visits == {}
+    cluster.leave()
+    assert cluster.coordinator.idle_visits == {}

@@ -1,0 +1,456 @@
+"""Decides which workers train together, and decides again when a worker joins or is lost.
+
+A lost worker may come back within the time-out. Until then its place is kept, and if a step needs
+all workers, the step waits. After the time-out, the training continues without the worker if it is
+elastic or has enough workers; otherwise it ends with an error that names the worker.
+
+`states` defines the states of workers and training, and `decisions` says what follows from them.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from terngrad.cluster.pulse import Begun
+from terngrad.coordination import decisions, groups
+from terngrad.coordination.decisions import Ask, End, Form
+from terngrad.coordination.states import (
+    JOINED,
+    CoordinatorState,
+    Phase,
+    Rules,
+    Status,
+    TrainingEvent,
+    WorkerEvent,
+)
+from terngrad.service.messages import Order, Report, Standing, ValueMessage
+
+_LONGEST_REASON = 1000
+_MOST_NAMES = 64  # of values
+_KEPT_ROUNDS = 2
+_LONGEST_NAME = 256
+_LONGEST_VALUE = 1 << 16  # bytes
+
+Send = Callable[[int, Order], None]
+
+
+@dataclasses.dataclass
+class _Round:
+    """The values of a name in a round."""
+
+    given: dict[int, bytes] = dataclasses.field(default_factory=dict)  # by worker
+    waiting: set[int] = dataclasses.field(default_factory=set)  # workers that want all values
+    sent: frozenset[int] | None = None  # workers whose values were sent; None = none were sent
+
+
+class AllGather:
+    """Each worker sends a value, and all receive the values of all; not safe for threads."""
+
+    def __init__(self, send: Send) -> None:
+        """Starts without values; `send` sends an order to a worker and must not wait."""
+        self._send = send
+        self._rounds: dict[tuple[str, int], _Round] = {}  # by name and round
+
+    def give(self, worker: int, value: ValueMessage) -> None:
+        """Adds a worker's value and notes that the worker waits for all values.
+
+        After the values have been sent once, no other worker can add one: all workers must get
+        values of the same workers.
+
+        Raises:
+          ValueError: there are too many names, or a name or a value is too long.
+        """
+        rounds = [number for name, number in self._rounds if name == value.name]
+        self._check(value, is_new=not rounds)
+        newest = max(rounds, default=0)
+        if value.round <= newest - _KEPT_ROUNDS:
+            return  # repeated on a new stream: no worker waits for it any more
+        for past in [number for number in rounds if number <= value.round - _KEPT_ROUNDS]:
+            del self._rounds[value.name, past]
+        found = self._rounds.setdefault((value.name, value.round), _Round())
+        found.waiting.add(worker)
+        if found.sent is None or worker in found.sent:
+            found.given[worker] = value.content
+
+    def clear(self) -> None:
+        """Forgets all values: the next workers may belong to another training."""
+        self._rounds.clear()
+
+    def forget(self, worker: int) -> None:
+        """Drops the values of a worker that failed to join because they did not fit."""
+        for each in self._rounds.values():
+            each.given.pop(worker, None)
+            each.waiting.discard(worker)
+
+    def share(self, connected: set[int], required: set[int] | None) -> None:
+        """Sends values to the connected workers that wait for them.
+
+        Args:
+          connected: connected workers.
+          required: workers whose values must be known before the values are sent for the first
+            time; None = workers that are not connected are required, too.
+        """
+        for (name, number), each in self._rounds.items():
+            is_whole = required is not None and required <= each.given.keys()
+            if not each.waiting or (each.sent is None and not is_whole):
+                continue
+            if each.sent is None:
+                each.sent = frozenset(each.given)
+            order = Order()
+            order.values.name, order.values.round = name, number
+            order.values.workers.extend(sorted(each.given))
+            order.values.contents.extend(each.given[worker] for worker in sorted(each.given))
+            for worker in each.waiting & connected:
+                self._send(worker, order)
+            each.waiting.clear()
+
+    def _check(self, value: ValueMessage, *, is_new: bool) -> None:
+        if (size := len(value.name)) > _LONGEST_NAME:
+            raise ValueError(f"value: its name has {size} characters; allowed are {_LONGEST_NAME}")
+        if (size := len(value.content)) > _LONGEST_VALUE:
+            why = f"it has {size} bytes; allowed are {_LONGEST_VALUE}"
+            raise ValueError(f"value {value.name}: {why}")
+        if is_new and len({name for name, _ in self._rounds}) == _MOST_NAMES:
+            why = f"there are too many names; allowed are {_MOST_NAMES}"
+            raise ValueError(f"value {value.name}: {why}")
+
+
+class Coordinator:
+    """Coordinates the workers of a training; any thread may call.
+
+    Attributes:
+      state: what it knows; others only look at it.
+    """
+
+    def __init__(
+        self,
+        worker_hosts: Sequence[str],
+        rules: Rules,
+        send: Send,
+        drop: Callable[[int], None] = lambda worker: None,
+        tell: Callable[[str], None] = print,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+        servers: int = 1,
+    ) -> None:
+        """Starts without connected workers.
+
+        Args:
+          worker_hosts: "host:port" of all workers.
+          rules: which workers make a step.
+          send: sends an order to a worker; must not wait.
+          drop: ends a worker's streams; must not wait.
+          tell: writes a line to the log.
+          clock: returns seconds.
+          wall_clock: returns seconds since 1970; unlike `clock`, it continues over restarts.
+          servers: number of ps.
+        """
+        # Numbers of views also grow over restarts: pushes from before one never look new.
+        self.state = CoordinatorState(worker_hosts, rules, clock, int(1000 * wall_clock()))
+        self._saver: int | None = None  # the worker that saves at the end
+        self._send, self._drop, self._tell = send, drop, tell
+        self._lock = threading.RLock()
+        self._all_gather = AllGather(send)
+        self._servers = servers
+        self._have_come: set[int] = set()
+        self._failed_early = False  # before the first view
+
+    @property
+    def has_more_to_tell(self) -> bool:
+        """Whether workers that have not come yet must learn why there is no training."""
+        with self._lock:
+            return self._failed_early and len(self._have_come) < len(self.state.records)
+
+    @property
+    def outcome(self) -> str | None:
+        """None while the training continues, "" when it is done, else why it failed."""
+        return self.state.outcome
+
+    @property
+    def dropped(self) -> collections.Counter[int]:
+        """Number of late gradients by worker."""
+        with self._lock:
+            return self.state.dropped
+
+    @property
+    def idle_visits(self) -> collections.Counter[int]:
+        """How often each worker lately came and left without contributing to a step."""
+        with self._lock:
+            visits = enumerate(record.idle_visits for record in self.state.records)
+            return +collections.Counter(dict(visits))
+
+    @property
+    def lost_ps(self) -> tuple[int, ...]:
+        """The ps that the current view does without."""
+        with self._lock:
+            return groups.unpack(self.state.view.lost_ps) if self.state.view else ()
+
+    def connect(self, worker: int) -> None:
+        """Notes that a worker's stream has begun."""
+        with self._lock:
+            was_lost = self.state.connect(worker)
+            self._have_come.add(worker)
+            record = self.state.records[worker]
+            if self.outcome is not None:
+                self._send(worker, self._last_order())
+                return
+            if was_lost and record.has_reported and record.status is not Status.RECONNECTED:
+                self._tell(f"{self.state.name(worker)} came back.")
+            if lost := self._lost_ps():
+                self._send(worker, Order(lost_ps=groups.pack(lost)))
+
+    def expect_workers(self) -> None:
+        """Notes that a worker is there whose stream to the coordinator may open later."""
+        with self._lock:
+            self.state.begin()
+
+    def disconnect(self, worker: int, why: str) -> None:
+        """Notes that a worker's stream has ended; in messages, `why` follows the worker's name."""
+        with self._lock:
+            if worker not in self.state.connected:
+                return
+            interrupts = decisions.interrupts(self.state, worker)
+            self.state.lose(worker, why)
+            if not self.state.connected:
+                self._all_gather.clear()
+            if self.outcome is None:
+                if self.state.records[worker].has_reported:  # others only connect and leave
+                    self._tell(f"{self.state.name(worker)} {why}.")
+                if decisions.is_idle_visit(self.state, worker):
+                    self._note_idle_visit(worker)
+                if interrupts:
+                    self._ask()
+            self._go_on()
+
+    def handle(self, worker: int, message: Report) -> None:
+        """Handles a worker's message, unless it is part of a state.
+
+        Raises:
+          ValueError: a number is out of range.
+        """
+        with self._lock:
+            if self.outcome is not None or worker not in self.state.connected:
+                return
+            what = message.WhichOneof("what")
+            if what == "standing":
+                self._take_report(worker, message.standing)
+            elif what == "value":
+                if message.value.round <= self.state.number:  # later views do not exist
+                    self._all_gather.give(worker, message.value)
+            elif what == "ready":
+                self._note_ready(worker, message.ready)
+            elif what == "insists":
+                if self.state.selection and worker in self.state.with_status(JOINED):
+                    self.state.selection.require(worker)
+            elif what == "lost_ps":
+                self._note_lost_ps(worker, message.lost_ps)
+            elif what == "progress":
+                self._note_progress(worker, message)
+            elif what == "failed":
+                self._fail(worker, message.failed[:_LONGEST_REASON], is_shared=message.shared)
+            elif what == "bye":
+                self._finish(worker)
+            self._go_on()
+
+    def note_done(self) -> None:
+        """Notes that a worker is done whose own report may be lost."""
+        with self._lock:
+            self.state.some_are_done = True
+
+    def takes_pushes(self, worker: int, view: int) -> bool:
+        """Returns whether a worker's pushes of a view can make a step.
+
+        Others are those of a past view, of one made before the coordinator started again, or of a
+        worker that is no member.
+        """
+        with self._lock:
+            now = self.state.view
+            return now is not None and view == now.number and worker in self.state.members
+
+    def receivers(self, donor: int, view: int) -> list[int]:
+        """Returns the workers that receive a donor's state; none if the view is not valid."""
+        with self._lock:
+            now, connected = self.state.view, self.state.connected
+            if self._is_forming or now is None or (now.donor, now.number) != (donor, view):
+                return []
+            return [worker for worker in groups.unpack(now.receivers) if worker in connected]
+
+    def watch(self) -> None:
+        """Acts on time-outs; call it regularly."""
+        with self._lock:
+            if self.outcome is None:
+                self._let_in()
+                self._go_on()
+            if self.outcome is None:
+                self._act(decisions.act_on_timeouts(self.state))
+                self._go_on()
+
+    @property
+    def _is_forming(self) -> bool:
+        return self.state.phase is Phase.FORMING
+
+    def _take_report(self, worker: int, report: Standing) -> None:
+        state, record = self.state, self.state.records[worker]
+        decisions.check_report(state, report)
+        if decisions.must_wait(state, worker):
+            record.session.pending = report
+            return
+        is_training = state.phase is Phase.STEPPING and record.status is Status.TRAINING
+        if is_training and report.view < state.view.number:
+            return  # it reported this twice and has its answer
+        record.change(WorkerEvent.REPORT, report)
+        record.has_reported = record.session.has_reported = True
+        self._ask()
+
+    def _let_in(self) -> None:
+        """Lets workers join that had to wait and need not any more."""
+        for worker in self.state.connected:
+            session = self.state.records[worker].session
+            if session.pending and not decisions.must_wait(self.state, worker):
+                report, session.pending = session.pending, None
+                self._take_report(worker, report)
+
+    def _note_idle_visit(self, worker: int) -> None:
+        record = self.state.records[worker]
+        record.idle_visits += 1
+        if secs := decisions.delay_secs(record.idle_visits):
+            record.joins_after = self.state.clock() + secs
+            self._tell(
+                f"{self.state.name(worker)} came and left {record.idle_visits} times without "
+                f"contributing to a step: it may join again in {secs:g} s."
+            )
+
+    def _note_ready(self, worker: int, step: int) -> None:
+        if self.state.selection is None or self.state.phase is not Phase.STEPPING:
+            return
+        record = self.state.records[worker]
+        if -1 < record.session.chosen_for < step:  # the steps before were made
+            record.session.has_contributed, record.idle_visits = True, 0
+        for decided, contributors in self.state.selection.ready(worker, step):
+            for chosen in contributors:
+                self.state.records[chosen].session.chosen_for = decided
+            order = Order()
+            order.go.step, order.go.contributors = decided, groups.pack(contributors)
+            self._send_to(self.state.members, order)
+
+    def _note_progress(self, worker: int, message: Report) -> None:
+        told, record = message.progress, self.state.records[worker]
+        record.session.begun = Begun(told.begun, told.operation[:_LONGEST_REASON], told.alike)
+        if self.state.view is not None and worker not in self.state.members:
+            return
+        if told.is_stepping:
+            record.lacks_state = False
+        batches = told.batches if told.is_stepping else None
+        self.state.standstill.note(worker, batches, self.state.clock(), told.begun)
+
+    def _note_lost_ps(self, worker: int, content: bytes) -> None:
+        """Notes which ps a worker does without; no worker waits for these any more.
+
+        A ps that came back is used again when all members reach it.
+        """
+        state, lost = self.state, frozenset(groups.unpack(content, self._servers))
+        if 0 in lost or (lost and not state.rules.elastic):
+            raise ValueError("lost_ps: ps 0 cannot be lost, nor others without elastic")
+        more = sorted(lost - self._lost_ps())
+        state.records[worker].session.lost_ps = lost
+        if more:
+            self._tell(f"{state.name(worker)} cannot reach {decisions.listed(more, 'ps', 'ps')}.")
+            self._send_to(state.connected, Order(lost_ps=groups.pack(self._lost_ps())))
+        is_stepping = state.phase is Phase.STEPPING and worker in state.members
+        if is_stepping and self._lost_ps() != {*groups.unpack(state.view.lost_ps)}:
+            self._ask()
+
+    def _lost_ps(self) -> frozenset[int]:
+        """Returns the ps that the next view does not use, as far as is known now."""
+        connected = self.state.connected
+        return self.state.lost_ps(connected & self.state.members if self.state.view else connected)
+
+    def _fail(self, worker: int, why: str, *, is_shared: bool) -> None:
+        """Ends the training because a worker failed, unless the worker was only joining."""
+        if self.state.view is None or worker in self.state.with_status(JOINED):
+            blame = "" if is_shared else f"{self.state.name(worker)} failed: "
+            self._failed_early = self.state.view is None
+            self._end(End(f"{blame}{why}", [] if is_shared else [worker]))
+        else:
+            self._all_gather.forget(worker)
+
+    def _finish(self, worker: int) -> None:
+        state = self.state
+        state.records[worker].change(WorkerEvent.FINISH)
+        state.standstill.forget(worker)
+        state.some_are_done = True
+        # Workers that hang cannot say that they are done. Those that come late must not be
+        # alone: they learn that this one has left if they need it.
+        late = [i for i in state.returning if not state.records[i].loss]
+        if not state.responsive and (state.view or not late):
+            self._end(End(""))
+
+    def _ask(self) -> None:
+        """Asks all members for their states, for a new view, unless they were asked already."""
+        if self._is_forming:
+            return
+        self.state.move(TrainingEvent.ASK)
+        asked = self.state.members & self.state.connected
+        self._send_to(asked - self.state.with_status({Status.WAITING}), Order(freeze=True))
+
+    def _go_on(self) -> None:
+        """Does all that is possible now."""
+        state = self.state
+        if self.outcome is None:
+            self._act(decisions.mismatch(state))
+        if self.outcome is None:
+            self._all_gather.share(state.connected, decisions.contributors_of_values(state))
+            self._act(decisions.form(state) if self._is_forming else None)
+
+    def _act(self, decision: End | Ask | Form | None) -> None:
+        if isinstance(decision, End):
+            self._end(decision)
+        elif isinstance(decision, Ask):
+            self._go_on_without(decision)
+        elif decision is Form.INSTALL:
+            self._install()
+        elif decision is Form.DISMISS:
+            self._dismiss()
+
+    def _install(self) -> None:
+        state, reports = self.state, self.state.reports
+        lost = state.lost_ps(reports)
+        state.install(decisions.next_view(reports, state.rules.needed, state.number, lost))
+        self._tell(decisions.in_words(state.view))
+        self._send_to(state.members, Order(view=state.view))
+
+    def _dismiss(self) -> None:
+        for worker in self.state.reports:
+            self.state.records[worker].change(WorkerEvent.DISMISS)
+            self._send(worker, Order(finished=True))
+        self.state.move(TrainingEvent.DISMISS)
+
+    def _go_on_without(self, decision: Ask) -> None:
+        """Asks for a new view; drops the workers that hang, which may connect again."""
+        for worker in sorted(decision.abandoned):
+            self._tell(f"{self.state.name(worker)}: {decision.why}.")
+            self.state.lose(worker, "hung", hangs=True)
+            self._drop(worker)
+        if decision.stood_still_at is not None:
+            self.state.stood_still_at = decision.stood_still_at
+            self._tell(f"{decision.why}: all report their steps.")
+        self._ask()
+
+    def _end(self, end: End) -> None:
+        """Ends the training; the first healthy worker that has the state saves it."""
+        self._saver = decisions.saver(self.state, end.because_of)
+        self.state.outcome = end.why
+        self.state.move(TrainingEvent.END)
+        self._send_to(self.state.connected, self._last_order())
+
+    def _last_order(self) -> Order:
+        """Returns the order that tells a worker the outcome."""
+        return Order(end=self.outcome, saver=self._saver) if self.outcome else Order(finished=True)
+
+    def _send_to(self, workers: frozenset[int] | set[int], order: Order) -> None:
+        for worker in sorted(workers):
+            self._send(worker, order)

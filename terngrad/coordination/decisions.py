@@ -1,0 +1,319 @@
+"""Which workers make the next view and each step, and what to do if something takes too long.
+
+`CoordinatorState` holds what is known. The functions read it and change nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+
+from terngrad.cluster import pulse
+from terngrad.cluster.pulse import HOPELESS
+from terngrad.coordination import groups
+from terngrad.coordination.states import JOINED, CoordinatorState, Phase, Status
+from terngrad.service.messages import Standing, View
+
+CHIEF = 0  # has the state if no worker is live
+MOST_STEPS = 1 << 62
+_MOST_AHEAD = 10**11  # numbers of views count milliseconds: about three years
+_MOST_AT_FIRST = 1 << 61  # a coordinator that starts again may have a clock years behind the last
+_GRACE_SECS = 5.0  # for workers to find a coordinator that has started again
+_IDLE_SECS = 5.0  # for which the others wait for a member that has made no step yet
+_MOST_IDLE = 2  # visits without a contribution before a worker must wait to join again
+_FIRST_DELAY_SECS, _LONGEST_DELAY_SECS = 5.0, 600.0
+
+
+@dataclasses.dataclass(frozen=True)
+class End:
+    """The decision to end the training."""
+
+    why: str  # "" if it is done
+    because_of: Iterable[int] = ()  # workers that caused it, and so do not save
+
+
+@dataclasses.dataclass(frozen=True)
+class Ask:
+    """The decision to ask all members for their states."""
+
+    abandoned: Iterable[int] = ()  # workers that hang; the others continue without them
+    why: str = ""
+    stood_still_at: int | None = None  # see `CoordinatorState`; None if the members make steps
+
+
+class Form(enum.Enum):
+    """The decision on a new view of the workers that have reported their states."""
+
+    INSTALL = "these workers make a view"
+    DISMISS = "others are done, and these are too few or only want to join"
+
+
+# The next view.
+
+
+def check_report(state: CoordinatorState, report: Standing) -> None:
+    """Checks a worker's report of its state.
+
+    Raises:
+      ValueError: a number is out of range.
+    """
+    highest = state.number + _MOST_AHEAD if state.view else _MOST_AT_FIRST
+    if report.view > highest:
+        raise ValueError(f"standing: view is {report.view}; allowed is up to {highest}")
+    if report.steps > MOST_STEPS:
+        raise ValueError(f"standing: steps is {report.steps}; allowed is up to 2^62")
+    groups.unpack(report.members, len(state.records))
+
+
+def form(state: CoordinatorState) -> Form | End | None:
+    """Decides on a new view, in phase FORMING; None = some reports are missing."""
+    if missing_reports(state) or awaited(state):
+        return None
+    reports, rules, live = state.reports, state.rules, state.live
+    too_few = len(reports) < rules.needed
+    if state.some_are_done and (not live or too_few):
+        return Form.DISMISS
+    if not reports or (too_few and not rules.elastic):
+        return End(state.explain(state.lost))
+    if live or CHIEF in reports:
+        return Form.INSTALL
+    return End(f"{state.explain([CHIEF])}, and no other worker has the state")
+
+
+def missing_reports(state: CoordinatorState) -> set[int]:
+    """Returns the workers whose reports a view still needs.
+
+    It needs those of all members. If these are too few, or none of them has the state, it also
+    needs those of the workers that are about to join: one of these may have the state.
+    """
+    reports, rules = state.reports, state.rules
+    too_few = len(reports) < rules.needed and not rules.elastic
+    asked = state.responsive
+    if state.view is not None and state.live and not too_few:
+        asked &= state.members
+    return asked - reports.keys()
+
+
+def awaited(state: CoordinatorState) -> set[int]:
+    """Returns the lost workers for which a view waits."""
+    live, returning, needed = state.live, state.returning, state.rules.needed
+    if state.view is not None:
+        # If no connected worker has the state, a lost one may have it.
+        return returning if len(state.reports) < needed or not live else set()
+    known = {worker for report in live for worker in groups.unpack(report.members)}
+    if known and len(live) >= needed and state.clock() - state.began >= _GRACE_SECS:
+        return set()  # after a restart of the coordinator, enough workers are connected
+    return returning & known if known else returning
+
+
+def next_view(
+    reports: Mapping[int, Standing], needed: int, number: int, lost_ps: Iterable[int] = ()
+) -> View:
+    """Returns the view of all workers with a report; the chief or a live one is among them.
+
+    Args:
+      reports: by worker.
+      needed: number of members that make a step; fewer if the view is smaller.
+      number: number of the last view of this coordinator.
+      lost_ps: ps that some of them do without; the others take over their pieces.
+    """
+    members = sorted(reports)
+    live = [worker for worker in members if reports[worker].is_live]
+    # A worker that missed the last view may have made other steps than its members.
+    newest = max((reports[worker].view for worker in live), default=0)
+    sources = [worker for worker in live if reports[worker].view == newest] or [CHIEF]
+    steps = max(reports[worker].steps for worker in sources)
+    current = [worker for worker in sources if reports[worker].steps == steps]
+    known = max(report.view for report in reports.values())
+    return View(
+        number=max(number, known) + 1,
+        steps=steps,
+        members=groups.pack(members),
+        needed=min(needed, len(members)),
+        donor=current[0],
+        receivers=groups.pack(worker for worker in members if worker not in current),
+        is_first=not live,
+        lost_ps=groups.pack(lost_ps),
+    )
+
+
+def in_words(view: View) -> str:
+    """Describes a view for the log."""
+    members, receivers = groups.unpack(view.members), groups.unpack(view.receivers)
+    verb = "trains" if len(members) == 1 else "train"
+    text = f"{listed(members)} {verb} from step {view.steps} on"
+    if view.needed < len(members):
+        text += f", {view.needed} of them at each step"
+    if lost := groups.unpack(view.lost_ps):
+        text += f", without {listed(lost, 'ps', 'ps')}"
+    if receivers:
+        text += f"; worker {view.donor} gives its state to {listed(receivers)}"
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def listed(members: Sequence[int], one: str = "worker", several: str = "workers") -> str:
+    """Returns numbers as words, such as "workers 0 and 1"."""
+    *most, last = map(str, members)
+    return f"{several} {', '.join(most)} and {last}" if most else f"{one} {last}"
+
+
+def contributors_of_values(state: CoordinatorState) -> set[int] | None:
+    """Returns the workers without whose values none are sent; None = a lost one as well.
+
+    Before the first view, all workers must give theirs. Later values wait only for members, also
+    for lost ones that may come back, such as the chief, but not for those that others can make
+    steps without.
+    """
+    members = state.members - state.idle
+    if state.view is None:
+        return None if awaited(state) else state.connected
+    return None if state.returning & members else state.connected & members
+
+
+def saver(state: CoordinatorState, because_of: Iterable[int]) -> int | None:
+    """Returns the first worker that has the state and did not cause the end: it saves."""
+    reports = state.reports
+    without = {worker for worker, report in reports.items() if not report.is_live}
+    joined = state.with_status(JOINED) - without - {*because_of}
+    # A receiver may not have the whole state yet: it saves only if there is no other worker.
+    lacking = {worker for worker in joined - reports.keys() if state.records[worker].lacks_state}
+    return min(joined - lacking or joined, default=None)
+
+
+# Backup workers that come and go while others train. One that leaves before its first step
+# interrupts nobody. One that does so again and again must wait before it joins, longer each time,
+# unless it is needed.
+
+
+def interrupts(state: CoordinatorState, worker: int) -> bool:
+    """Returns whether a step may wait for a worker that leaves, though not all must make it."""
+    if state.selection is None or worker not in state.members:
+        return False
+    return worker not in state.idle or worker in state.selection.active
+
+
+def is_idle_visit(state: CoordinatorState, worker: int) -> bool:
+    """Returns whether a worker that leaves was there in vain, though others could train."""
+    session = state.records[worker].session
+    could_train = state.view is not None and state.rules.needed < len(state.records)
+    return could_train and session.has_reported and not session.has_contributed
+
+
+def delay_secs(idle_visits: int) -> float:
+    """Returns how long a worker must wait to join after so many idle visits in a row."""
+    if idle_visits <= _MOST_IDLE:
+        return 0.0
+    doublings = min(idle_visits - 1 - _MOST_IDLE, 10)
+    return min(_LONGEST_DELAY_SECS, _FIRST_DELAY_SECS * 2.0**doublings)
+
+
+def must_wait(state: CoordinatorState, worker: int) -> bool:
+    """Returns whether a worker must wait before it joins; it need not where it is needed."""
+    if state.view is None or worker in state.with_status(JOINED):
+        return False
+    others = state.responsive & state.members - {worker}
+    too_early = state.clock() < state.records[worker].joins_after
+    return len(others) >= state.rules.needed and too_early
+
+
+# What takes too long, and workers that cannot go on together.
+
+
+def act_on_timeouts(state: CoordinatorState) -> End | Ask | None:
+    """Returns what to do now; None if nothing takes too long."""
+    if state.some_are_done and not state.responsive and not state.returning:
+        return End("")  # the others were done and only had to say goodbye
+    if state.view is None and (found := _at_the_start(state)):
+        return found
+    if state.phase is Phase.FORMING:
+        return _while_forming(state)
+    return _while_stepping(state) if state.view is not None else None
+
+
+def mismatch(state: CoordinatorState) -> End | None:
+    """Ends the training of workers that do not run the same operations with each other."""
+    begun = {worker: state.records[worker].session.begun for worker in state.connected}
+    first = max(begun, key=lambda worker: begun[worker].count, default=None)
+    for worker in sorted(state.with_status({Status.FINISHED})):
+        made = state.records[worker].session.begun.count
+        if first is not None and made < begun[first].count:
+            left = f"{state.name(worker)} left after {made} operations with the others"
+            more = f"of which {state.name(first)} has begun {begun[first].count}"
+            return End(f"{left}, {more}: all need equally many batches and calls", [worker])
+    why = pulse.divergence(begun, state.name)
+    return End(why) if why else None
+
+
+def _at_the_start(state: CoordinatorState) -> End | None:
+    """Ends a training that can no longer begin."""
+    gone = state.gone
+    needed = 1 if state.rules.elastic else state.rules.needed
+    is_over = gone and len(state.records) - len(gone) < needed
+    return End(state.explain(gone)) if is_over else None
+
+
+def _while_stepping(state: CoordinatorState) -> End | Ask | None:
+    now, rules, standstill = state.clock(), state.rules, state.standstill
+    if gone := state.gone & state.members:
+        if state.some_are_done and not state.responsive:
+            return None  # a worker lost since then may come back and learn that all are done
+        enough = len(state.responsive) >= rules.needed  # counts workers that are about to join
+        may_go_on = rules.elastic or state.selection or enough
+        return Ask() if may_go_on else End(state.explain(gone))
+    if standstill.is_hopeless(now):
+        why = f"no worker made a step for {standstill.hopeless_secs:g} s"
+        # A worker that hangs within the step does not answer. If all do, they try it once more.
+        at = standstill.most_batches
+        return End(why) if at == state.stood_still_at else Ask(why=why, stood_still_at=at)
+    if late := state.responsive & {*standstill.late(now)}:
+        why = f"no next batch for {rules.timeout_secs:g} s while the others wait"
+        left = state.connected & state.members - late
+        if rules.elastic or len(left) >= rules.needed:
+            return Ask(late, why)
+        return End(f"{state.names(late)}: {why}", late)
+    return None
+
+
+def _while_forming(state: CoordinatorState) -> End | Ask | None:
+    now, limit, missing = state.clock(), state.rules.timeout_secs, missing_reports(state)
+    waited, stuck = now - state.since, state.standstill.stuck
+    are_idle = missing and missing <= state.idle
+    if are_idle and waited > _IDLE_SECS and len(state.live) >= state.rules.needed:
+        return Ask(missing, f"made no step, and does not report its step for {waited:.0f} s")
+    all_hang = waited > limit and missing <= {*stuck(now, HOPELESS)}
+    is_hopeless = all_hang or waited > HOPELESS * limit
+    # A worker that is silent within a step hangs; compiling and saving may take any time.
+    hanging = missing if is_hopeless else missing & {*stuck(now)}
+    if hanging and waited > limit and _can_go_on(state, from_checkpoint=is_hopeless):
+        return Ask(hanging, f"no report of its step for {waited:.0f} s")
+    if missing and is_hopeless and not awaited(state):
+        # Where others are done, there is nothing left that these could hold up.
+        return End("" if state.some_are_done else _why_no_view(state, missing, waited), missing)
+    if not state.connected and not awaited(state):
+        return End(state.explain(state.lost))
+    return None
+
+
+def _can_go_on(state: CoordinatorState, *, from_checkpoint: bool) -> bool:
+    """Whether the workers with a report are enough and have the state, or the chief's checkpoint.
+
+    The others may have a newer state.
+    """
+    reports = state.reports
+    has_state = bool(state.live) or (from_checkpoint and CHIEF in reports)
+    return has_state and (state.rules.elastic or len(reports) >= state.rules.needed)
+
+
+def _why_no_view(state: CoordinatorState, missing: set[int], secs: float) -> str:
+    members = state.members if state.view else {*range(len(state.records))}
+    reasons = []
+    if lost := state.gone & members - state.with_status({Status.HUNG}):
+        reasons.append(state.explain(lost))
+    if hung := missing & members:
+        why = f"it has not reported its step for {secs:.0f} s"
+        reasons.append(f"{state.names(hung)} hangs: {why}")
+    if starting := missing - members:
+        why = f"has connected but was not ready within {secs:.0f} s"
+        reasons.append(f"{state.names(starting)} {why}")
+    return "; ".join(reasons)

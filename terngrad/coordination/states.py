@@ -1,0 +1,365 @@
+"""The states of a training and of its workers, as the coordinator sees them.
+
+A worker tells the coordinator its state: the number of steps that it has made, its last view, and
+whether it has the state of the training. That message is a `Standing`.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+from terngrad.cluster.channel import name_of
+from terngrad.cluster.pulse import Begun, Standstill
+from terngrad.coordination import groups
+from terngrad.service.messages import Standing, View
+
+_State = TypeVar("_State", bound=enum.Enum)
+_Event = TypeVar("_Event", bound=enum.Enum)
+
+
+class Status(enum.Enum):
+    """The state of a worker."""
+
+    DISCONNECTED = "has never connected, or was lost and may come back"
+    CONNECTED = "connected, and has not reported its state, or must wait before it may join"
+    WAITING = "has reported its state, and waits for a view"
+    TRAINING = "a member of the last view"
+    DISMISSED = "was told that the training is done, and must leave"
+    HUNG = "was abandoned, and its streams were cut"
+    RECONNECTED = "was abandoned, and is connected again; no view waits for its report"
+    FINISHED = "has reported that it is done, and left"
+
+
+class WorkerEvent(enum.Enum):
+    """An event of a worker."""
+
+    CONNECT = "its stream begins"
+    DISCONNECT = "its stream ends"
+    REPORT = "it reports its state"
+    INSTALL = "it is a member of the new view"
+    DISMISS = "it is told that the training is done"
+    ABANDON = "it hangs, and the others continue without it"
+    FINISH = "it reports that it is done"
+
+
+class Phase(enum.Enum):
+    """The phase of a training."""
+
+    STARTING = "no worker has reported its state"
+    FORMING = "the workers report their states, for a new view"
+    STEPPING = "the members of the view make steps"
+    CLOSING = "some workers are done, and the others were told so"
+    ENDED = "there is an outcome"
+
+
+class TrainingEvent(enum.Enum):
+    """An event of a training."""
+
+    ASK = "a worker wants to join, or a member is lost: all members are asked for their states"
+    INSTALL = "there is a new view"
+    DISMISS = "too few workers are left for a view, because others are done"
+    END = "it is done, or cannot continue"
+
+
+# A cell is the state after an event; in an empty cell the event does not happen in that state.
+_WORKERS = """
+STATUS       | CONNECT     | DISCONNECT   | REPORT  | INSTALL  | DISMISS   | ABANDON | FINISH
+DISCONNECTED | CONNECTED   |              |         |          |           |         |
+CONNECTED    |             | DISCONNECTED | WAITING |          |           | HUNG    | FINISHED
+WAITING      |             | DISCONNECTED | WAITING | TRAINING | DISMISSED |         | FINISHED
+TRAINING     |             | DISCONNECTED | WAITING |          |           | HUNG    | FINISHED
+DISMISSED    |             | DISCONNECTED | WAITING |          |           | HUNG    | FINISHED
+HUNG         | RECONNECTED |              |         |          |           |         |
+RECONNECTED  |             | HUNG         | WAITING |          |           |         | FINISHED
+FINISHED     | CONNECTED   |              |         |          |           |         |
+"""
+_TRAINING = """
+PHASE    | ASK     | INSTALL  | DISMISS | END
+STARTING | FORMING |          |         | ENDED
+FORMING  |         | STEPPING | CLOSING | ENDED
+STEPPING | FORMING |          |         | ENDED
+CLOSING  | FORMING |          |         | ENDED
+ENDED    |         |          |         |
+"""
+
+
+def _read(
+    table: str, states: type[_State], events: type[_Event]
+) -> Mapping[tuple[_State, _Event], _State]:
+    lines = table.strip().splitlines()
+    (_, *columns), *rows = ([cell.strip() for cell in line.split("|")] for line in lines)
+    return {
+        (states[before], events[event]): states[after]
+        for before, *cells in rows
+        for event, after in zip(columns, cells, strict=True)
+        if after
+    }
+
+
+STATUS_AFTER = _read(_WORKERS, Status, WorkerEvent)
+PHASE_AFTER = _read(_TRAINING, Phase, TrainingEvent)
+CONNECTED = frozenset(Status) - {Status.DISCONNECTED, Status.HUNG, Status.FINISHED}
+JOINED = frozenset({Status.WAITING, Status.TRAINING, Status.DISMISSED})
+
+
+@dataclasses.dataclass(frozen=True)
+class Rules:
+    """Which workers make a step."""
+
+    needed: int  # number of workers that make a step; the first ones if there are more
+    elastic: bool  # whether to continue with fewer workers when lost ones do not come back
+    timeout_secs: float  # longest time for which a worker may be lost
+
+    def __str__(self) -> str:
+        """As the flags that must be the same on all processes."""
+        return (
+            f"num_replicas_to_aggregate={self.needed}, elastic={self.elastic}, "
+            f"worker_timeout_secs={self.timeout_secs:g}"
+        )
+
+
+@dataclasses.dataclass
+class Session:
+    """What a worker has done since its stream began."""
+
+    has_reported: bool = False  # its state
+    pending: Standing | None = None  # that report, while it must wait before it may join
+    chosen_for: int = -1  # last step to which it was chosen to contribute; -1 = none
+    has_contributed: bool = False  # whether such a step was made
+    lost_ps: frozenset[int] = frozenset()  # ps that it does without
+    begun: Begun = dataclasses.field(default_factory=Begun)  # operations with the others
+
+
+@dataclasses.dataclass
+class WorkerRecord:
+    """What the coordinator knows about a worker."""
+
+    status: Status = Status.DISCONNECTED
+    report: Standing | None = None  # of its state, while the status is WAITING
+    has_reported: bool = False  # in any session; only then its losses are logged
+    lacks_state: bool = False  # it is a receiver of the view, and has made no step since
+    session: Session = dataclasses.field(default_factory=Session)
+    idle_visits: int = 0  # its last sessions in which it reported and contributed to no step
+    joins_after: float = 0.0  # time before which it joins only if it is needed
+    lost_at: float | None = None  # None while it is connected or done, and before any connects
+    loss: str = ""  # how it was lost; "" = it is not lost
+
+    def change(self, event: WorkerEvent, report: Standing | None = None) -> None:
+        """Applies an event; REPORT has a report."""
+        self.status = STATUS_AFTER[self.status, event]
+        self.report = report
+
+
+class StepSelection:
+    """Selects for each step the members that are ready first, if it needs fewer than all.
+
+    Attributes:
+      dropped: number of late gradients by worker.
+      active: members that a step may wait for: they were ready once, or are required.
+    """
+
+    def __init__(self, members: Iterable[int], needed: int, steps: int) -> None:
+        """Starts after `steps` steps; `needed` of the members make a step."""
+        self._needed, self._next = needed, steps
+        self._ready: dict[int, list[int]] = collections.defaultdict(list)
+        self._required: set[int] = set()
+        self._members = frozenset(members)
+        self._counted: dict[int, int] = {}  # last step counted in `dropped`, by worker
+        self.active: set[int] = set()
+        self.dropped: collections.Counter[int] = collections.Counter()
+
+    def require(self, worker: int) -> None:
+        """Makes the next steps wait for this worker until it takes part in one."""
+        if worker in self._members:
+            self.active.add(worker)
+            self._required.add(worker)
+
+    def ready(self, worker: int, step: int) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """Notes that a member has the gradients of a step; yields the resulting decisions.
+
+        Yields:
+          A step and the workers that make it.
+        """
+        if worker not in self._members or step > self._next + 1:
+            return
+        self.active.add(worker)
+        if step < self._next:
+            if step > self._counted.get(worker, -1):  # else the worker reported it twice
+                self._counted[worker] = step
+                self.dropped[worker] += 1
+            return
+        if worker not in self._ready[step]:
+            self._ready[step].append(worker)
+        while (chosen := self._choose(self._ready[self._next])) is not None:
+            yield self._next, chosen
+            del self._ready[self._next]
+            self._required -= set(chosen)
+            self._next += 1
+
+    def _choose(self, ready: list[int]) -> tuple[int, ...] | None:
+        """Chooses from the ready workers, the earliest first; None if it is too early."""
+        if len(ready) < self._needed or not self._required.issubset(ready):
+            return None
+        first = sorted(ready, key=lambda worker: worker not in self._required)  # stable
+        return tuple(sorted(first[: max(self._needed, len(self._required))]))
+
+
+class CoordinatorState:
+    """What all decisions depend on; only `Coordinator` changes it. Times are seconds of a clock.
+
+    Attributes:
+      records: what is known about each worker.
+      phase: phase of the training, which began at the time `since`.
+      began: when this coordinator started.
+      number: number of its last view; before that, of no view yet.
+      view: the last view; None before the first of this coordinator.
+      members: members of that view.
+      selection: selects the workers of each step; None if all members make each step.
+      standstill: progress of the members.
+      stood_still_at: batches taken when they last made no step for very long; None = never.
+      some_are_done: whether a worker has reported that it is done.
+      outcome: None while the training continues, "" when it is done, else why it failed.
+    """
+
+    def __init__(
+        self, hosts: Sequence[str], rules: Rules, clock: Callable[[], float], number: int
+    ) -> None:
+        """Starts without connected workers; all views get numbers above `number`."""
+        self.rules, self.clock, self.number = rules, clock, number
+        self.records = [WorkerRecord() for _ in hosts]
+        self.phase, self.since = Phase.STARTING, clock()
+        self.began = self.since
+        self.view: View | None = None
+        self.members: frozenset[int] = frozenset()
+        self.selection: StepSelection | None = None
+        self.standstill = Standstill(rules.timeout_secs)
+        self.stood_still_at: int | None = None
+        self.some_are_done = False
+        self.outcome: str | None = None
+        self._hosts, self._has_begun = hosts, False
+        self._dropped_before: collections.Counter[int] = collections.Counter()  # in earlier views
+
+    def with_status(self, statuses: Iterable[Status]) -> set[int]:
+        """Returns the workers with one of these statuses."""
+        return {i for i, record in enumerate(self.records) if record.status in statuses}
+
+    @property
+    def connected(self) -> set[int]:
+        """Workers with an open stream."""
+        return self.with_status(CONNECTED)
+
+    @property
+    def responsive(self) -> set[int]:
+        """Workers with an open stream that are not known to hang."""
+        return self.with_status(CONNECTED - {Status.RECONNECTED})
+
+    @property
+    def lost(self) -> set[int]:
+        """Lost workers and, after the first connection, workers that have never connected."""
+        return {i for i, record in enumerate(self.records) if record.lost_at is not None}
+
+    @property
+    def gone(self) -> set[int]:
+        """Workers that have been lost for too long."""
+        now, limit = self.clock(), self.rules.timeout_secs
+        return {worker for worker in self.lost if now - self.records[worker].lost_at >= limit}
+
+    @property
+    def returning(self) -> set[int]:
+        """Lost workers that may still come back."""
+        return self.lost - self.gone
+
+    @property
+    def reports(self) -> dict[int, Standing]:
+        """Reports of the workers that wait for a view."""
+        return {i: each.report for i, each in enumerate(self.records) if each.report is not None}
+
+    @property
+    def live(self) -> list[Standing]:
+        """Those of workers that have the state of the training."""
+        return [report for report in self.reports.values() if report.is_live]
+
+    @property
+    def idle(self) -> set[int]:
+        """Members that have made no step yet and that the others need not wait for."""
+        if self.selection is None or self.view.is_first:
+            return set()
+        receivers = {worker for worker in self.members if self.records[worker].lacks_state}
+        idle = {w for w in receivers if not self.records[w].session.has_contributed}
+        others = self.responsive & self.members - idle
+        return idle if len(others) >= self.rules.needed else set()
+
+    @property
+    def dropped(self) -> collections.Counter[int]:
+        """Number of late gradients by worker."""
+        before = self._dropped_before
+        return before + self.selection.dropped if self.selection else before
+
+    def lost_ps(self, workers: Iterable[int]) -> frozenset[int]:
+        """Returns the ps that any of these workers does without."""
+        return frozenset().union(*(self.records[worker].session.lost_ps for worker in workers))
+
+    def begin(self) -> None:
+        """Notes that a worker is there: from now on, those that are not count as lost."""
+        if not self._has_begun:
+            self._has_begun = True
+            for record in self.records:
+                record.lost_at = self.clock()
+
+    def connect(self, worker: int) -> bool:
+        """Notes that a worker's stream has begun; returns whether the worker was lost before."""
+        self.begin()
+        record = self.records[worker]
+        was_lost = bool(record.loss)
+        if record.status not in CONNECTED:
+            record.change(WorkerEvent.CONNECT)
+            record.session = Session()
+        record.lost_at, record.loss = None, ""
+        return was_lost
+
+    def lose(self, worker: int, loss: str, *, hangs: bool = False) -> None:
+        """Notes that a worker is lost: it may come back in time, but not if it hangs."""
+        record = self.records[worker]
+        record.change(WorkerEvent.ABANDON if hangs else WorkerEvent.DISCONNECT)
+        record.loss, record.lost_at = loss, -math.inf if hangs else self.clock()
+
+    def install(self, view: View) -> None:
+        """Installs the next view; all workers with a report become its members."""
+        receivers = groups.unpack(view.receivers)
+        self._dropped_before = self.dropped
+        self.view, self.number, self.members = view, view.number, frozenset(self.reports)
+        self.selection = None
+        if view.needed < len(self.members):
+            self.selection = StepSelection(self.members, view.needed, view.steps)
+        self.standstill = Standstill(self.rules.timeout_secs)
+        for worker, record in enumerate(self.records):
+            record.lacks_state = worker in receivers
+            if worker in self.members:
+                record.change(WorkerEvent.INSTALL)
+        self.move(TrainingEvent.INSTALL)
+
+    def move(self, event: TrainingEvent) -> None:
+        """Applies an event to the phase."""
+        self.phase, self.since = PHASE_AFTER[self.phase, event], self.clock()
+
+    def name(self, worker: int) -> str:
+        """Returns the name of a worker for messages."""
+        return name_of(worker, self._hosts)
+
+    def names(self, workers: Iterable[int]) -> str:
+        """Returns the names of workers for messages."""
+        return ", ".join(map(self.name, sorted(workers)))
+
+    def explain(self, workers: Iterable[int]) -> str:
+        """Says in a message why workers are not there."""
+        limit, found = f"within {self.rules.timeout_secs:g} s", []
+        for worker in sorted(workers):
+            loss = self.records[worker].loss
+            why = f"{loss}, and did not come back {limit}" if loss else f"did not join {limit}"
+            found.append(f"{self.name(worker)} {why}")
+        return ", ".join(found)

@@ -1,0 +1,291 @@
+"""Workers that hang, or are not ready in time: they are abandoned, or end the training."""
+
+import re
+
+import pytest
+
+from terngrad.testing.coordination import SECS, CoordinatedWorkers, members, receivers
+
+
+def test_a_worker_that_hangs_is_named_or_abandoned():
+    for elastic in (False, True):
+        cluster = CoordinatedWorkers(workers=2, elastic=elastic)
+        cluster.begin(0, 1)
+        cluster.taken()
+        for seconds in range(int(SECS) + 3):
+            cluster.progress(0, 5)
+            cluster.progress(1, 4)
+            if cluster.outcome is None:
+                cluster.pass_secs(1 if seconds else 0)
+        if elastic:
+            assert cluster.dropped == [1]
+            assert cluster.taken()[0] == ["freeze"]
+            cluster.connect(1)  # its other threads open another stream
+            cluster.report_live(0, steps=5)
+            (view,) = cluster.taken()[0]
+            assert members(view) == (0,)
+            cluster.give(0, "at the end", b"")
+            assert cluster.taken() == {0: ["values"]}
+            cluster.report_live(1, steps=4)  # it no longer hangs
+            assert cluster.taken() == {0: ["freeze"]}
+        else:
+            assert cluster.outcome.startswith("worker 1 (host1:1): no next batch for 10 s")
+
+
+def test_a_backup_worker_that_hangs_is_abandoned_and_two_end_the_training():
+    for hanging in ([2], [1, 2]):
+        cluster = CoordinatedWorkers(workers=3, needed=2)
+        cluster.begin(0, 1, 2)
+        cluster.taken()
+        for _ in range(int(SECS) + 3):
+            for worker in range(3):
+                cluster.progress(worker, 4 if worker in hanging else 5)
+            if cluster.outcome is None:
+                cluster.pass_secs(1)
+        if len(hanging) == 1:
+            assert cluster.outcome is None
+            assert cluster.dropped == [2]
+            assert cluster.taken()[0] == ["freeze"]
+        else:
+            named = "worker 1 (host1:1), worker 2 (host2:1): no next batch for 10 s"
+            assert cluster.outcome.startswith(named)
+
+
+@pytest.mark.parametrize("rules", [{"elastic": True}, {"needed": 1}], ids=str)
+@pytest.mark.parametrize("batches", [3, None], ids=["within a step", "busy"])
+def test_a_worker_that_hangs_in_a_step_is_abandoned_but_not_a_busy_one(rules, batches):
+    cluster = CoordinatedWorkers(workers=3, **rules)
+    (view,) = cluster.begin(0, 1, 2)[0]
+    cluster.progress(1, batches)
+    cluster.lose(2)
+    cluster.taken()
+    cluster.report_live(0, steps=1, view=view)
+    cluster.pass_secs(SECS + 1)
+    assert cluster.outcome is None
+    if batches is None:
+        assert not cluster.dropped
+        assert 0 not in cluster.taken()  # there is no view
+    else:
+        assert cluster.dropped == [1]
+        assert members(cluster.taken()[0][-1]) == (0,)
+
+
+def test_no_worker_is_abandoned_for_a_worker_without_a_state():
+    cluster = CoordinatedWorkers(workers=3, elastic=True)
+    cluster.begin(0, 1)
+    cluster.pass_secs(SECS + 1)
+    for worker in (0, 1):
+        cluster.progress(worker, 3)
+    cluster.join(2)
+    cluster.pass_secs(SECS + 1)
+    assert (cluster.outcome, cluster.dropped) == (None, [])
+
+
+@pytest.mark.parametrize("rules", [{"elastic": True}, {"needed": 1}], ids=str)
+def test_a_worker_that_hangs_before_the_first_view_is_abandoned_but_not_the_chief(rules):
+    for hanging in (0, 1):
+        cluster = CoordinatedWorkers(workers=2, **rules)
+        for worker in (0, 1):
+            cluster.connect(worker)
+        cluster.report(1 - hanging)
+        cluster.pass_secs(10 * SECS - 1)
+        assert (cluster.outcome, cluster.dropped) == (None, [])
+        cluster.pass_secs(2)
+        if hanging:
+            assert (cluster.outcome, cluster.dropped) == (None, [1])
+            assert members(cluster.taken()[0][-1]) == (0,)
+        else:  # it alone has the state
+            assert cluster.outcome.startswith("worker 0 (host0:1) hangs")
+
+
+def stand_still(cluster, batches, begun=(0, 0)):
+    """Both workers of a cluster are in the same step for ten time-outs."""
+    for operations in begun:
+        for worker in (0, 1):
+            cluster.progress(worker, batches, operations)
+        cluster.pass_secs(5 * SECS + 1)
+
+
+def test_workers_that_begin_operations_within_a_call_of_many_batches_do_not_stand_still():
+    cluster = CoordinatedWorkers(workers=2)
+    cluster.begin(0, 1)
+    stand_still(cluster, 5, begun=(7, 8))
+    assert (cluster.taken(), cluster.outcome) == ({}, None)
+    cluster.pass_secs(5 * SECS)
+    assert cluster.taken() == {0: ["freeze"], 1: ["freeze"]}
+
+
+@pytest.mark.parametrize("rules", [{"elastic": True}, {"needed": 1}, {}], ids=str)
+def test_a_worker_that_hangs_amid_the_step_of_all_is_abandoned_or_named(rules):
+    cluster = CoordinatedWorkers(workers=2, **rules)
+    (view,) = cluster.begin(0, 1)[0]
+    stand_still(cluster, 5)
+    assert (cluster.taken(), cluster.outcome) == ({0: ["freeze"], 1: ["freeze"]}, None)
+    cluster.report_live(0, steps=4, view=view)
+    cluster.progress(0, None)
+    cluster.pass_secs(SECS - 1)
+    assert (cluster.taken(), cluster.outcome) == ({}, None)
+    cluster.pass_secs(2)
+    if rules:
+        assert (cluster.outcome, cluster.dropped) == (None, [1])
+        assert members(cluster.taken()[0][-1]) == (0,)
+    else:
+        assert cluster.outcome == "worker 1 (host1:1) hangs: it has not reported its step for 11 s"
+
+
+def test_a_worker_whose_stream_breaks_is_awaited_before_another_that_hangs_ends_the_training():
+    cluster = CoordinatedWorkers(workers=2, needed=1)
+    (view,) = cluster.begin(0, 1)[0]
+    stand_still(cluster, 5)
+    cluster.report_live(0, steps=4, view=view)
+    cluster.progress(0, None)
+    cluster.pass_secs(SECS - 1)
+    cluster.lose(0)
+    cluster.pass_secs(2)
+    assert cluster.outcome is None
+    cluster.connect(0)
+    cluster.pass_secs(0)
+    assert cluster.outcome is None
+    cluster.report_live(0, steps=4, view=view)
+    cluster.pass_secs(0)
+    assert members(cluster.taken()[0][-1]) == (0,)
+
+
+def test_a_step_that_all_try_in_vain_a_second_time_ends_the_training_and_another_step_does_not():
+    cluster = CoordinatedWorkers(workers=2)
+    (view,) = cluster.begin(0, 1)[0]
+    for steps in (4, 7):
+        stand_still(cluster, steps + 1)
+        assert cluster.taken() == {0: ["freeze"], 1: ["freeze"]}
+        cluster.report_live(0, 1, steps=steps, view=view)
+        (view,) = cluster.taken()[0]
+        assert members(view) == (0, 1)
+    stand_still(cluster, 8)
+    assert cluster.outcome == "no worker made a step for 100 s"
+
+
+def test_a_backup_worker_that_stands_still_is_noticed_although_the_others_are_done():
+    cluster = CoordinatedWorkers(workers=2, needed=1)
+    cluster.begin(0, 1)
+    cluster.progress(0, None)
+    cluster.tell(0, bye=True)
+    stand_still(cluster, 5)
+    assert cluster.taken()[1] == ["freeze"]
+
+
+def test_where_the_only_worker_with_the_state_hangs_for_very_long_the_chief_goes_on_anew():
+    cluster = CoordinatedWorkers(workers=2, elastic=True)
+    cluster.begin(0, 1)
+    cluster.progress(1, 3)
+    cluster.pass_secs(5 * SECS)
+    cluster.lose(0)
+    cluster.join(0)
+    cluster.pass_secs(5 * SECS - 1)
+    assert (cluster.outcome, cluster.dropped) == (None, [])
+    cluster.pass_secs(2)
+    assert (cluster.outcome, cluster.dropped) == (None, [1])
+    assert members(cluster.taken()[0][-1]) == (0,)
+
+
+def one_lost_and_one_about_to_join():
+    """Returns a cluster with a view of 0 and 1: 1 is lost, 0 has a standing, 2 builds its net."""
+    cluster = CoordinatedWorkers(workers=3, needed=2)
+    for worker in (0, 1):
+        cluster.join(worker)
+    cluster.pass_secs(SECS + 1)
+    (view,) = cluster.taken()[0]
+    assert members(view) == (0, 1)
+    cluster.connect(2)
+    cluster.lose(1)
+    cluster.pass_secs(SECS + 1)
+    cluster.report_live(0, steps=30, view=view)
+    return cluster
+
+
+def test_a_lost_worker_is_named_beside_one_that_does_not_get_ready():
+    cluster = one_lost_and_one_about_to_join()
+    while cluster.outcome is None:
+        cluster.pass_secs(SECS)
+    assert re.fullmatch(
+        r"worker 1 \(host1:1\) died, and did not come back within 10 s; "
+        r"worker 2 \(host2:1\) has connected but was not ready within 1\d\d s",
+        cluster.outcome,
+    )
+
+
+def test_a_lost_worker_is_named_beside_one_that_hangs_before_the_first_view():
+    cluster = CoordinatedWorkers(workers=3, elastic=True)
+    cluster.connect(*range(3))
+    cluster.lose(0)
+    cluster.report(1)
+    cluster.pass_secs(10 * SECS + 1)
+    assert cluster.outcome == (
+        "worker 0 (host0:1) died, and did not come back within 10 s; "
+        "worker 2 (host2:1) hangs: it has not reported its step for 101 s"
+    )
+
+
+def test_a_worker_that_hangs_is_abandoned_although_another_joins_and_leaves():
+    cluster = CoordinatedWorkers(workers=4, needed=2)
+    (view,) = cluster.begin(0, 1, 2, 3)[0]
+    cluster.progress(1, 5)
+    cluster.lose(3)
+    cluster.report_live(0, 2, steps=9, view=view)
+    for _ in range(12):  # while 1 hangs in a step
+        cluster.join(3)
+        cluster.lose(3)
+        cluster.progress(1, 5)
+        cluster.pass_secs(SECS / 4)
+    view = next(order for order in cluster.taken()[0] if order != "freeze")
+    assert members(view) == (0, 2)
+
+
+def test_too_few_members_wait_for_a_worker_that_is_about_to_join():
+    cluster = one_lost_and_one_about_to_join()
+    assert cluster.outcome is None
+    cluster.report(2)
+    view = cluster.taken()[0][-1]
+    assert (members(view), receivers(view)) == ((0, 2), (2,))
+
+
+def test_a_worker_that_is_busy_for_too_long_is_abandoned_if_the_others_can_continue():
+    cluster = CoordinatedWorkers(workers=2, elastic=True)
+    (view,) = cluster.begin(0, 1)[0]
+    cluster.progress(1, None)
+    cluster.report_live(0, steps=1, view=view)
+    cluster.taken()
+    cluster.pass_secs(10 * SECS + 1)
+    assert (cluster.outcome, cluster.dropped) == (None, [1])
+    assert members(cluster.taken()[0][-1]) == (0,)
+
+
+def test_a_ps_ends_with_the_other_workers_although_one_hangs():
+    cluster = CoordinatedWorkers(workers=2, elastic=True)
+    cluster.begin(0, 1)
+    for _ in range(2):
+        for worker, batches in ((0, 5), (1, 4)):
+            cluster.progress(worker, batches)
+        cluster.pass_secs(SECS + 1)
+    assert cluster.dropped == [1]
+    cluster.connect(1)
+    cluster.taken()
+    cluster.tell(0, bye=True)
+    assert cluster.outcome == ""
+    assert cluster.taken() == {1: ["finished"]}
+
+
+def test_a_finished_training_whose_last_worker_hangs_on_a_new_stream_is_finished():
+    cluster = CoordinatedWorkers(workers=2, needed=1)
+    cluster.begin(0, 1)
+    cluster.reconnect(1)
+    cluster.tell(0, bye=True)
+    cluster.pass_secs(10 * SECS + 1)
+    assert cluster.outcome == ""
+
+
+def test_a_member_that_never_reports_its_state_is_named():
+    cluster = CoordinatedWorkers(workers=2)
+    (view,) = cluster.begin(0, 1)[0]
+    cluster.report_live(0, steps=1, view=view)
+    cluster.pass_secs(10 * SECS + 1)
+    assert cluster.outcome == "worker 1 (host1:1) hangs: it has not reported its step for 101 s"

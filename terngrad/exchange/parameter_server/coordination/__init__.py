@@ -1,1 +1,0 @@
-"""ps 0 as the coordinator: it decides which workers make steps together."""
