@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 
 from terngrad.cluster.pulse import Begun
 from terngrad.coordination import decisions, groups
-from terngrad.coordination.decisions import Ask, End, Form
+from terngrad.coordination.decisions import Ask, Dismiss, End
 from terngrad.coordination.states import (
     JOINED,
     CoordinatorState,
@@ -27,7 +27,7 @@ from terngrad.coordination.states import (
     TrainingEvent,
     WorkerEvent,
 )
-from terngrad.service.messages import Order, Report, Standing, ValueMessage
+from terngrad.service.messages import Order, Report, Standing, ValueMessage, View
 
 _LONGEST_REASON = 1000
 _MOST_NAMES = 64  # of values
@@ -156,14 +156,13 @@ class Coordinator:
         self._lock = threading.RLock()
         self._all_gather = AllGather(send)
         self._servers = servers
-        self._have_come: set[int] = set()
         self._failed_early = False  # before the first view
 
     @property
     def has_more_to_tell(self) -> bool:
         """Whether workers that have not come yet must learn why there is no training."""
         with self._lock:
-            return self._failed_early and len(self._have_come) < len(self.state.records)
+            return self._failed_early and bool(self.state.expected)
 
     @property
     def outcome(self) -> str | None:
@@ -193,7 +192,6 @@ class Coordinator:
         """Notes that a worker's stream has begun."""
         with self._lock:
             was_lost = self.state.connect(worker)
-            self._have_come.add(worker)
             record = self.state.records[worker]
             if self.outcome is not None:
                 self._send(worker, self._last_order())
@@ -385,8 +383,7 @@ class Coordinator:
         state.some_are_done = True
         # Workers that hang cannot say that they are done. Those that come late must not be
         # alone: they learn that this one has left if they need it.
-        late = [i for i in state.returning if not state.records[i].loss]
-        if not state.responsive and (state.view or not late):
+        if not state.responsive and (state.view or not state.expected & state.returning):
             self._end(End(""))
 
     def _ask(self) -> None:
@@ -406,22 +403,17 @@ class Coordinator:
             self._all_gather.share(state.connected, decisions.contributors_of_values(state))
             self._act(decisions.form(state) if self._is_forming else None)
 
-    def _act(self, decision: End | Ask | Form | None) -> None:
+    def _act(self, decision: End | Ask | View | Dismiss | None) -> None:
         if isinstance(decision, End):
             self._end(decision)
         elif isinstance(decision, Ask):
             self._go_on_without(decision)
-        elif decision is Form.INSTALL:
-            self._install()
-        elif decision is Form.DISMISS:
+        elif isinstance(decision, View):
+            self.state.install(decision)
+            self._tell(decisions.in_words(decision))
+            self._send_to(self.state.members, Order(view=decision))
+        elif isinstance(decision, Dismiss):
             self._dismiss()
-
-    def _install(self) -> None:
-        state, reports = self.state, self.state.reports
-        lost = state.lost_ps(reports)
-        state.install(decisions.next_view(reports, state.rules.needed, state.number, lost))
-        self._tell(decisions.in_words(state.view))
-        self._send_to(state.members, Order(view=state.view))
 
     def _dismiss(self) -> None:
         for worker in self.state.reports:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import dataclasses
-import enum
 from collections.abc import Iterable, Mapping, Sequence
 
 from terngrad.cluster import pulse
@@ -42,11 +41,9 @@ class Ask:
     stood_still_at: int | None = None  # see `CoordinatorState`; None if the members make steps
 
 
-class Form(enum.Enum):
-    """The decision on a new view of the workers that have reported their states."""
-
-    INSTALL = "these workers make a view"
-    DISMISS = "others are done, and these are too few or only want to join"
+@dataclasses.dataclass(frozen=True)
+class Dismiss:
+    """The decision that others are done, and those that want a view are too few or came late."""
 
 
 # The next view.
@@ -66,18 +63,18 @@ def check_report(state: CoordinatorState, report: Standing) -> None:
     groups.unpack(report.members, len(state.records))
 
 
-def form(state: CoordinatorState) -> Form | End | None:
+def form(state: CoordinatorState) -> View | Dismiss | End | None:
     """Decides on a new view, in phase FORMING; None = some reports are missing."""
     if missing_reports(state) or awaited(state):
         return None
     reports, rules, live = state.reports, state.rules, state.live
     too_few = len(reports) < rules.needed
     if state.some_are_done and (not live or too_few):
-        return Form.DISMISS
+        return Dismiss()
     if not reports or (too_few and not rules.elastic):
         return End(state.explain(state.lost))
     if live or CHIEF in reports:
-        return Form.INSTALL
+        return next_view(reports, rules.needed, state.number, state.lost_ps(reports))
     return End(f"{state.explain([CHIEF])}, and no other worker has the state")
 
 

@@ -275,6 +275,11 @@ class CoordinatorState:
         return self.lost - self.gone
 
     @property
+    def expected(self) -> set[int]:
+        """Workers that have never connected."""
+        return {i for i in self.with_status({Status.DISCONNECTED}) if not self.records[i].loss}
+
+    @property
     def reports(self) -> dict[int, Standing]:
         """Reports of the workers that wait for a view."""
         return {i: each.report for i, each in enumerate(self.records) if each.report is not None}
