@@ -113,7 +113,7 @@ def ps(tls, folder, *, floods_data=False):
     def join():
         clients = [Client([host], WORKERS, rank, SECS, tls) for rank in range(2)]
         with futures.ThreadPoolExecutor(2) as pool:
-            for view in [pool.submit(c.meeting.stand, 0, is_live=False) for c in clients]:
+            for view in [pool.submit(c.meeting.next_view, 0, is_live=False) for c in clients]:
                 view.result(SECS)
         offers = lambda: [*server._data._offers.values()]  # to those that have not moved yet
         await_that(lambda: all(offer.connection for offer in offers()))

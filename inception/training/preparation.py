@@ -19,7 +19,8 @@ from inception.training.restoring import is_finished, restore_chief, restore_mem
 from slim.datasets import dataset_factory, labels
 from slim.datasets.dataset_factory import Dataset
 from terngrad.codecs.factory import find_codec
-from terngrad.exchange.connection import Connection, InterruptionError
+from terngrad.coordination.client import InterruptionError
+from terngrad.exchange.connection import Connection
 from terngrad.exchange.local import LocalExchange
 from terngrad.exchange.network_probe import Network, measure_network
 from terngrad.training import checkpoints, runtime

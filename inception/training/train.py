@@ -19,7 +19,7 @@ from inception.training.restoring import tell_cleared
 from inception.training.saving import Saver
 from slim.datasets.dataset_factory import Dataset
 from terngrad.cluster.channel import DifferenceError
-from terngrad.exchange.connection import InterruptionError
+from terngrad.coordination.client import InterruptionError
 from terngrad.training import checkpoints
 from terngrad.training.loop import StopRequest
 from terngrad.training.runner import Runner

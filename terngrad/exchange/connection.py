@@ -11,10 +11,6 @@ from terngrad.exchange.exchange import Exchange
 from terngrad.ops.kernels import Kernels
 
 
-class InterruptionError(Exception):
-    """The processes must agree on a state before training can continue."""
-
-
 class Connection(abc.ABC):
     """The processes of a training, joined by an engine.
 

@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 from terngrad.cluster.channel import FinishedError
+from terngrad.coordination.client import InterruptionError
 from terngrad.coordination.states import Rules
-from terngrad.exchange.connection import InterruptionError
 from terngrad.exchange.parameter_server.exchange import ParameterServerConnection
 from terngrad.exchange.parameter_server.operations import Kind as Operand
 from terngrad.exchange.parameter_server.operations import Operation

@@ -38,7 +38,7 @@ def test_law_10_a_ps_stays_until_all_have_learned_why_a_worker_failed_before_it_
     def join_late(worker):
         assert waits.wait(SECS)  # the ps, for this one
         with pytest.raises(OtherFailedError) as raised:
-            Client([host], WORKERS, worker, SECS, secret=secret).meeting.stand(0, is_live=False)
+            Client([host], WORKERS, worker, SECS, secret=secret).meeting.next_view(0, is_live=False)
         return str(raised.value)
 
     try:

@@ -10,7 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from terngrad.coordination import groups
-from terngrad.exchange.connection import Connection, InterruptionError
+from terngrad.coordination.client import InterruptionError
+from terngrad.exchange.connection import Connection
 from terngrad.exchange.exchange import begin_span
 from terngrad.exchange.ordering import unordered
 from terngrad.exchange.parameter_server.operations import Kind, Operation, nodes_in_result
@@ -56,7 +57,7 @@ class ParameterServerConnection(Connection):
         meeting = self._client.meeting
         while True:
             self._client.wait_for_servers()
-            view = meeting.stand(int(state[0]), is_live=self._is_live)
+            view = meeting.next_view(int(state[0]), is_live=self._is_live)
             receivers = groups.unpack(view.receivers)
             try:
                 if self.rank == view.donor and receivers:

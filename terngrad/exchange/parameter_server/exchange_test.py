@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from terngrad.coordination import groups
-from terngrad.exchange.connection import InterruptionError
+from terngrad.coordination.client import InterruptionError
 from terngrad.exchange.parameter_server.exchange import (
     ParameterServerConnection,
     ParameterServerExchange,
@@ -22,7 +22,7 @@ class Meeting:
     def __init__(self):
         self.said = []
 
-    def stand(self, steps, *, is_live):
+    def next_view(self, steps, *, is_live):
         self.said.append((steps, is_live))
         return View(number=len(self.said), donor=1, receivers=groups.pack([0]))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import functools
 from collections.abc import Callable, Generator, Sequence
 from typing import TypeVar
 
@@ -12,7 +11,7 @@ import numpy as np
 from terngrad.cluster.channel import FinishedError, MembershipError
 from terngrad.cluster.pulse import Pulse
 from terngrad.coordination import groups
-from terngrad.exchange.connection import InterruptionError
+from terngrad.coordination.client import InterruptionError
 from terngrad.exchange.parameter_server.operations import Kind, Operation
 from terngrad.exchange.parameter_server.worker.client import END_SECS, Client
 from terngrad.service.messages import View
@@ -201,8 +200,7 @@ class SimulatedWorker:
                 yield from self._share_state()
 
     def _gather(self, name: str, content: bytes, round_: int | None = None) -> Waits[None]:
-        asked = self._meeting.conversation.give(name, content, round_)
-        yield from self._wait(lambda: self._meeting.conversation.values(name, asked))
+        yield from self._wait(self._meeting.ask_values(name, content, round_))
 
     def _share_state(self) -> Waits[None]:
         """Does the same as `inception.training.preparation.synchronize`."""
@@ -215,12 +213,11 @@ class SimulatedWorker:
 
     def _synchronize(self) -> Waits[bool]:
         """Does the same as `ParameterServerConnection.synchronize`."""
-        conversation = self._meeting.conversation
         while True:
             while not self._client.failure and not self._client.servers.is_ready:
                 yield
-            last = conversation.stand(self.state.steps, is_live=self._is_live)
-            view = yield from self._wait(functools.partial(conversation.view_after, last))
+            asked = self._meeting.ask_view(self.state.steps, is_live=self._is_live)
+            view = yield from self._wait(asked)
             self._ledger.note_view(view)
             receivers = groups.unpack(view.receivers)
             try:
@@ -228,7 +225,7 @@ class SimulatedWorker:
                     self._meeting.give_state(view, [memoryview(bytes(self.state))])
                 elif self.rank in receivers:
                     self._is_live = False
-                    self.state = State((yield from self._wait(conversation.take_state)))
+                    self.state = State((yield from self._wait(self._meeting.found_state)))
             except InterruptionError:
                 continue
             self._is_live, self._view = True, view
@@ -236,9 +233,9 @@ class SimulatedWorker:
             return view.is_first
 
     def _wait(self, find: Callable[[], _T | None]) -> Waits[_T]:
-        """Waits as `Meeting` does."""
+        """Waits as `CoordinatorClient` does."""
         while (found := find()) is None:
-            self._meeting.conversation.check()
+            self._meeting.check()
             yield
         return found
 

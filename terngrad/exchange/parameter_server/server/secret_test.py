@@ -43,7 +43,7 @@ def test_workers_with_the_secret_join_and_learn_what_differs():
     with serving(SECRET) as host:
         clients = [Client([host], WORKERS, rank, SECS, secret=SECRET) for rank in (0, 1)]
         with futures.ThreadPoolExecutor(2) as pool:
-            views = pool.map(lambda c: c.meeting.stand(0, is_live=False).number, clients)
+            views = pool.map(lambda c: c.meeting.next_view(0, is_live=False).number, clients)
             assert len(set(views)) == 1
         for client in clients:
             client.close(is_done=False)

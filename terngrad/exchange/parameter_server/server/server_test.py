@@ -19,9 +19,9 @@ import pytest
 
 from terngrad.cluster.channel import MembershipError, PortError
 from terngrad.coordination import groups
+from terngrad.coordination.client import InterruptionError
 from terngrad.coordination.coordinator import Coordinator
 from terngrad.coordination.states import Rules
-from terngrad.exchange.connection import InterruptionError
 from terngrad.exchange.parameter_server.operations import PIECE_BYTES, Kind, Operation
 from terngrad.exchange.parameter_server.server.aggregator import Aggregator
 from terngrad.exchange.parameter_server.server.reduction import Reduction
@@ -85,7 +85,7 @@ def joined(hosts, workers=WORKERS, tls=None, secs=SECS):
 def stand(clients, steps=0, *, is_live=False):
     """Lets all clients report their standings; returns the view that each one receives."""
     with futures.ThreadPoolExecutor(len(clients)) as pool:
-        views = [pool.submit(c.meeting.stand, steps, is_live=is_live) for c in clients]
+        views = [pool.submit(c.meeting.next_view, steps, is_live=is_live) for c in clients]
         return [view.result(SECS) for view in views]
 
 
@@ -357,7 +357,7 @@ def test_a_late_answer_to_an_abandoned_round_does_not_replace_the_current_one():
         meeting = clients[0].meeting
         with futures.ThreadPoolExecutor() as pool:
             asked = pool.submit(meeting.gather, "facts", b"a", 7)
-            while "facts" not in meeting.conversation._own_values:
+            while "facts" not in meeting._own_values:
                 time.sleep(0.01)
             with meeting.changed:  # both arrive before the waiting thread wakes up
                 for round_ in (7, 6):
@@ -432,10 +432,10 @@ def test_a_worker_that_comes_back_gets_the_state_of_a_live_one_and_repeats_the_s
         assert not clients[0].interrupted  # the step waits
         clients[1] = Client(hosts, WORKERS, 1, SECS)
         with futures.ThreadPoolExecutor() as pool:
-            back = pool.submit(clients[1].meeting.stand, 0, is_live=False)
+            back = pool.submit(clients[1].meeting.next_view, 0, is_live=False)
             assert not operations.take(0).any()  # the step is abandoned
             assert not clients[0].commit(3)
-            view = clients[0].meeting.stand(3, is_live=True)
+            view = clients[0].meeting.next_view(3, is_live=True)
             assert back.result(SECS) == view
         assert (view.donor, groups.unpack(view.receivers), view.steps) == (0, (1,), 3)
         state = [memoryview(bytes(range(200)) * 10_000), memoryview(b""), memoryview(b"end")]
@@ -453,10 +453,10 @@ def test_a_receiver_stops_waiting_when_the_donor_is_lost():
             taken = pool.submit(clients[1].meeting.take_state)
             clients[0].close(is_done=False)
             clients[0] = Client(hosts, WORKERS, 0, SECS)
-            pool.submit(clients[0].meeting.stand, 0, is_live=False)
+            pool.submit(clients[0].meeting.next_view, 0, is_live=False)
             with pytest.raises(InterruptionError):
                 taken.result(SECS)
-            view = clients[1].meeting.stand(0, is_live=False)
+            view = clients[1].meeting.next_view(0, is_live=False)
         assert groups.unpack(view.receivers) == (1,)
         for client in clients:
             client.close(is_done=False)
@@ -508,11 +508,11 @@ def test_a_worker_that_is_too_far_behind_abandons_its_step():
         assert operations.take(1).view("<f4") == [0]
         assert not clients[1].commit(0)
         with futures.ThreadPoolExecutor() as pool:
-            behind = pool.submit(clients[1].meeting.stand, 0, is_live=True)
+            behind = pool.submit(clients[1].meeting.next_view, 0, is_live=True)
             deadline = time.monotonic() + SECS
             while not clients[0].interrupted and time.monotonic() < deadline:
                 time.sleep(0.01)
-            view = clients[0].meeting.stand(40, is_live=True)
+            view = clients[0].meeting.next_view(40, is_live=True)
             assert behind.result(SECS) == view
         assert (view.steps, view.donor, groups.unpack(view.receivers)) == (40, 0, (1,))
 
@@ -553,7 +553,7 @@ def test_a_worker_that_starts_before_its_ps_waits_for_it():
     early.start()
     with serving(at=hosts, workers=["one:1"]):
         client = made.get(timeout=SECS)
-        assert client.meeting.stand(4, is_live=False).steps == 4
+        assert client.meeting.next_view(4, is_live=False).steps == 4
         client.close(is_done=True)
 
 

@@ -11,9 +11,9 @@ import numpy as np
 from terngrad.cluster.channel import OtherFailedError
 from terngrad.cluster.pulse import Pulse
 from terngrad.coordination import groups
+from terngrad.coordination.client import CoordinatorClient, Events
 from terngrad.exchange.parameter_server.operations import Operation
 from terngrad.exchange.parameter_server.worker.awaited_operation import Deliver, Packing
-from terngrad.exchange.parameter_server.worker.meeting import Meeting
 from terngrad.exchange.parameter_server.worker.servers import Servers
 from terngrad.exchange.parameter_server.worker.steps import Steps
 from terngrad.service.grpc_network import GrpcNetwork
@@ -36,7 +36,7 @@ class Client:
       rank: index of this worker.
       size: number of workers.
       servers: which ps it reaches.
-      meeting: messages to and from ps 0 as the coordinator.
+      meeting: messages to and from the coordinator, which is in ps 0.
       steps: pushes to all ps, and their results.
       failure: why the connection failed; "" while it works.
     """
@@ -91,13 +91,15 @@ class Client:
             tell_ready=lambda step: self.meeting.ready(step),
             refuse=self._refuse,
         )
-        self.meeting = Meeting(
-            self.steps.install,
-            self.steps.interrupt,
-            self.steps.go,
-            self.servers,
-            self._lose,
+        events = Events(
+            on_view=self.steps.install,
+            on_freeze=self.steps.interrupt,
+            on_go=self.steps.go,
+            on_lost_ps=self.servers.use_all_but,
+            on_open=self.servers.tell,
+            on_end=self._lose,
         )
+        self.meeting = CoordinatorClient(events)
         try:
             self._meet(pulse or Pulse(), min(_LONGEST_BEAT_SECS, timeout_secs / _BEATS))
             for ps in range(len(ps_hosts)):
@@ -172,7 +174,7 @@ class Client:
     def insist(self) -> None:
         """Makes the next steps wait for this worker, if steps are made without some workers."""
         if self.spares:
-            self.meeting.insist()
+            self.meeting.require_in_next_step()
 
     def give_up(self, why: str) -> None:
         """Ends the training of all workers if this one waits; of this one alone without ps 0."""
