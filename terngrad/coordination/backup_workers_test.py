@@ -4,7 +4,7 @@ import pytest
 
 from terngrad.coordination import groups
 from terngrad.coordination.states import StepSelection
-from terngrad.testing.coordination import SECS, CoordinatedWorkers, members
+from terngrad.testing.coordination import SECS, CoordinatedWorkers, begun, members
 
 
 def selection(workers=3, needed=2, steps=10):
@@ -66,8 +66,7 @@ def test_impossible_steps_and_workers_outside_the_view_change_nothing():
 
 
 def test_backup_workers_continue_at_once_when_one_is_lost():
-    cluster = CoordinatedWorkers(needed=2)
-    (first,) = cluster.begin(0, 1, 2)[0]
+    cluster, first = begun(3, needed=2)
     assert first.needed == 2
     cluster.lose(0)
     assert cluster.taken() == {1: ["freeze"], 2: ["freeze"]}
@@ -190,8 +189,7 @@ def test_a_view_does_not_wait_long_for_a_backup_worker_that_has_made_no_step():
 
 
 def test_where_all_are_needed_a_worker_that_has_made_no_step_is_waited_for():
-    cluster = CoordinatedWorkers()
-    (view,) = cluster.begin(0, 1, 2)[0]
+    cluster, view = begun(3)
     cluster.lose(2)
     cluster.join(2)
     cluster.report_live(0, 1, steps=1, view=view)

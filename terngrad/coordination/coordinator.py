@@ -109,22 +109,19 @@ class AllGather:
             each.waiting.clear()
 
     def _check(self, value: ValueMessage, *, is_new: bool) -> None:
+        what, why = f"value {value.name}", ""
         if (size := len(value.name)) > _LONGEST_NAME:
-            raise ValueError(f"value: its name has {size} characters; allowed are {_LONGEST_NAME}")
-        if (size := len(value.content)) > _LONGEST_VALUE:
+            what, why = "value", f"its name has {size} characters; allowed are {_LONGEST_NAME}"
+        elif (size := len(value.content)) > _LONGEST_VALUE:
             why = f"it has {size} bytes; allowed are {_LONGEST_VALUE}"
-            raise ValueError(f"value {value.name}: {why}")
-        if is_new and len({name for name, _ in self._rounds}) == _MOST_NAMES:
+        elif is_new and len({name for name, _ in self._rounds}) == _MOST_NAMES:
             why = f"there are too many names; allowed are {_MOST_NAMES}"
-            raise ValueError(f"value {value.name}: {why}")
+        if why:
+            raise ValueError(f"{what}: {why}")
 
 
 class Coordinator:
-    """Coordinates the workers of a training; any thread may call.
-
-    Attributes:
-      state: what it knows; others only look at it.
-    """
+    """Coordinates the workers of a training; any thread may call. Others only read its `state`."""
 
     def __init__(
         self,
@@ -198,7 +195,7 @@ class Coordinator:
                 return
             if was_lost and record.has_reported and record.status is not Status.RECONNECTED:
                 self._tell(f"{self.state.name(worker)} came back.")
-            if lost := self._lost_ps():
+            if lost := self.state.unused_ps:
                 self._send(worker, Order(lost_ps=groups.pack(lost)))
 
     def expect_workers(self) -> None:
@@ -306,7 +303,7 @@ class Coordinator:
 
     def _let_in(self) -> None:
         """Lets workers join that had to wait and need not any more."""
-        for worker in self.state.connected:
+        for worker in sorted(self.state.connected):
             session = self.state.records[worker].session
             if session.pending and not decisions.must_wait(self.state, worker):
                 report, session.pending = session.pending, None
@@ -353,19 +350,14 @@ class Coordinator:
         state, lost = self.state, frozenset(groups.unpack(content, self._servers))
         if 0 in lost or (lost and not state.rules.elastic):
             raise ValueError("lost_ps: ps 0 cannot be lost, nor others without elastic")
-        more = sorted(lost - self._lost_ps())
+        more = sorted(lost - state.unused_ps)
         state.records[worker].session.lost_ps = lost
         if more:
             self._tell(f"{state.name(worker)} cannot reach {decisions.listed(more, 'ps', 'ps')}.")
-            self._send_to(state.connected, Order(lost_ps=groups.pack(self._lost_ps())))
+            self._send_to(state.connected, Order(lost_ps=groups.pack(state.unused_ps)))
         is_stepping = state.phase is Phase.STEPPING and worker in state.members
-        if is_stepping and self._lost_ps() != {*groups.unpack(state.view.lost_ps)}:
+        if is_stepping and state.unused_ps != {*groups.unpack(state.view.lost_ps)}:
             self._ask()
-
-    def _lost_ps(self) -> frozenset[int]:
-        """Returns the ps that the next view does not use, as far as is known now."""
-        connected = self.state.connected
-        return self.state.lost_ps(connected & self.state.members if self.state.view else connected)
 
     def _fail(self, worker: int, why: str, *, is_shared: bool) -> None:
         """Ends the training because a worker failed, unless the worker was only joining."""

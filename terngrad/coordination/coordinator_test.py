@@ -5,7 +5,7 @@ import time
 import pytest
 
 from terngrad.coordination import groups
-from terngrad.testing.coordination import SECS, CoordinatedWorkers, members, receivers
+from terngrad.testing.coordination import SECS, CoordinatedWorkers, begun, members, receivers
 
 
 def test_training_begins_with_all_workers_from_the_chiefs_state():
@@ -34,8 +34,7 @@ def test_a_worker_that_does_not_join_ends_the_training_and_is_named():
 
 
 def test_a_lost_chief_that_comes_back_gets_the_state_of_a_live_worker():
-    cluster = CoordinatedWorkers()
-    (first,) = cluster.begin(0, 1, 2)[0]
+    cluster, first = begun(3)
     cluster.lose(0)
     cluster.pass_secs(SECS - 1)
     assert cluster.taken() == {}  # the step waits
@@ -56,8 +55,7 @@ def test_a_lost_chief_that_comes_back_gets_the_state_of_a_live_worker():
 
 
 def test_a_lost_worker_that_does_not_come_back_ends_the_training_and_is_named():
-    cluster = CoordinatedWorkers()
-    cluster.begin(0, 1, 2)
+    cluster, _ = begun(3)
     cluster.lose(1, "died: its stream ended")
     cluster.pass_secs(SECS + 1)
     died = "worker 1 (host1:1) died: its stream ended"
@@ -66,8 +64,7 @@ def test_a_lost_worker_that_does_not_come_back_ends_the_training_and_is_named():
 
 
 def test_elastic_training_continues_without_a_lost_worker_and_lets_it_join_again():
-    cluster = CoordinatedWorkers(elastic=True)
-    (first,) = cluster.begin(0, 1, 2)[0]
+    cluster, first = begun(3, elastic=True)
     cluster.lose(0)
     cluster.pass_secs(SECS + 1)
     assert cluster.taken() == {1: ["freeze"], 2: ["freeze"]}
@@ -81,8 +78,7 @@ def test_elastic_training_continues_without_a_lost_worker_and_lets_it_join_again
 
 
 def test_a_worker_that_missed_the_last_view_gets_the_state_of_that_view():
-    cluster = CoordinatedWorkers(needed=2)
-    (first,) = cluster.begin(0, 1, 2)[0]
+    cluster, first = begun(3, needed=2)
     cluster.lose(2, "cannot be reached")
     cluster.taken()
     cluster.report_live(0, 1, steps=5, view=first)
@@ -96,8 +92,7 @@ def test_a_worker_that_missed_the_last_view_gets_the_state_of_that_view():
 
 
 def test_a_repeated_report_makes_no_second_view():
-    cluster = CoordinatedWorkers(workers=2)
-    (view,) = cluster.begin(0, 1)[0]
+    cluster, view = begun(2)
     cluster.report(1)
     assert cluster.taken() == {}
     cluster.report_live(1, steps=3, view=view)
@@ -115,8 +110,7 @@ def test_law_10_impossible_reports_are_refused(what):
 
 
 def test_a_worker_that_connects_after_the_end_learns_the_reason():
-    cluster = CoordinatedWorkers(workers=2)
-    cluster.begin(0, 1)
+    cluster, _ = begun(2)
     cluster.tell(0, failed="diverged")
     cluster.taken()
     cluster.connect(1)
@@ -124,8 +118,7 @@ def test_a_worker_that_connects_after_the_end_learns_the_reason():
 
 
 def test_the_last_worker_that_reconnects_learns_that_the_training_is_done():
-    cluster = CoordinatedWorkers(workers=2)
-    (view,) = cluster.begin(0, 1)[0]
+    cluster, view = begun(2)
     cluster.tell(0, bye=True)
     cluster.lose(1, "blinked")
     cluster.connect(1)
@@ -188,8 +181,7 @@ def test_a_worker_that_only_connects_and_leaves_is_not_logged():
 
 
 def test_a_member_that_reports_no_state_gets_one():
-    cluster = CoordinatedWorkers(workers=3, needed=2)
-    (first,) = cluster.begin(0, 1, 2)[0]
+    cluster, first = begun(3, needed=2)
     cluster.report(2, 6, is_live=False, view=first)
     cluster.report_live(0, 1, steps=6, view=first)
     (second,) = cluster.taken()[0][-1:]
@@ -197,8 +189,7 @@ def test_a_member_that_reports_no_state_gets_one():
 
 
 def test_a_member_that_fails_ends_the_training_but_a_joining_worker_does_not():
-    cluster = CoordinatedWorkers(elastic=True)
-    cluster.begin(0, 1, 2)
+    cluster, _ = begun(3, elastic=True)
     cluster.reconnect(1)
     cluster.tell(1, failed="batch_size is 8")
     assert cluster.outcome is None
@@ -207,15 +198,13 @@ def test_a_member_that_fails_ends_the_training_but_a_joining_worker_does_not():
 
 
 def test_nobody_is_blamed_for_an_error_that_all_have():
-    cluster = CoordinatedWorkers()
-    cluster.begin(0, 1, 2)
+    cluster, _ = begun(3)
     cluster.tell(2, failed="step 7: entropy_loss is nan", shared=True)
     assert cluster.outcome == "step 7: entropy_loss is nan"
 
 
 def test_a_worker_that_ends_all_without_a_failure_of_its_own_may_save():
-    cluster = CoordinatedWorkers()
-    cluster.begin(0, 1, 2)
+    cluster, _ = begun(3)
     cluster.lose(2)
     cluster.tell(0, failed="worker 0 was asked to end", shared=True)
     assert cluster.outcome == "worker 0 was asked to end"
@@ -223,8 +212,7 @@ def test_a_worker_that_ends_all_without_a_failure_of_its_own_may_save():
 
 
 def test_a_training_is_over_when_all_connected_workers_are_done():
-    cluster = CoordinatedWorkers(elastic=True)
-    cluster.begin(0, 1, 2)
+    cluster, _ = begun(3, elastic=True)
     cluster.lose(1)
     cluster.tell(0, bye=True)
     assert cluster.outcome is None
@@ -233,9 +221,7 @@ def test_a_training_is_over_when_all_connected_workers_are_done():
 
 
 def test_a_worker_that_joins_when_the_others_are_done_is_dismissed():
-    cluster = CoordinatedWorkers(elastic=True)
-    cluster.begin(0, 1, 2)
-    cluster.taken()
+    cluster, _ = begun(3, elastic=True)
     cluster.lose(1)
     cluster.tell(0, bye=True)
     cluster.connect(1)
@@ -252,8 +238,7 @@ def end_of(cluster, worker):
 
 @pytest.mark.parametrize(("lost", "saver"), [(2, 0), (0, 1)])
 def test_the_first_remaining_member_saves_at_the_end(lost, saver):
-    cluster = CoordinatedWorkers(workers=3)
-    cluster.begin(0, 1, 2)
+    cluster, _ = begun(3)
     for worker in range(3):
         cluster.progress(worker, 1)
     cluster.lose(lost)
@@ -265,13 +250,11 @@ def test_the_first_remaining_member_saves_at_the_end(lost, saver):
 
 
 def test_a_worker_that_fails_or_hangs_does_not_save():
-    cluster = CoordinatedWorkers(workers=2)
-    cluster.begin(0, 1)
+    cluster, _ = begun(2)
     cluster.progress(1, 1)
     cluster.tell(0, failed="a bad record")
     assert end_of(cluster, 1).saver == 1
-    cluster = CoordinatedWorkers(workers=2)
-    cluster.begin(0, 1)
+    cluster, _ = begun(2)
     for _ in range(2):
         for worker, batches in ((0, 4), (1, 5)):
             cluster.progress(worker, batches)
@@ -280,8 +263,7 @@ def test_a_worker_that_fails_or_hangs_does_not_save():
 
 
 def test_a_worker_that_has_only_started_does_not_save():
-    cluster = CoordinatedWorkers(workers=3)
-    (view,) = cluster.begin(0, 1, 2)[0]
+    cluster, view = begun(3)
     for worker in (0, 2):
         cluster.lose(worker)
     cluster.join(0)
@@ -291,8 +273,7 @@ def test_a_worker_that_has_only_started_does_not_save():
 
 
 def test_a_worker_that_waits_for_the_state_does_not_save():
-    cluster = CoordinatedWorkers(workers=3)
-    (view,) = cluster.begin(0, 1, 2)[0]
+    cluster, view = begun(3)
     cluster.lose(0)
     cluster.join(0)
     cluster.report_live(1, 2, steps=100, view=view)
@@ -303,8 +284,7 @@ def test_a_worker_that_waits_for_the_state_does_not_save():
 
 
 def test_a_receiver_in_its_first_step_saves_if_no_other_worker_can():
-    cluster = CoordinatedWorkers(workers=2)
-    (view,) = cluster.begin(0, 1)[0]
+    cluster, view = begun(2)
     cluster.lose(1)
     cluster.join(1)
     cluster.report_live(0, steps=5000, view=view)
@@ -322,8 +302,7 @@ def test_a_ps_that_knows_no_steps_lets_the_workers_decide_who_saves():
 
 
 def test_a_finished_training_whose_last_worker_dies_is_finished():
-    cluster = CoordinatedWorkers(workers=2)
-    cluster.begin(0, 1)
+    cluster, _ = begun(2)
     cluster.tell(0, bye=True)
     cluster.lose(1)
     assert cluster.outcome is None
@@ -332,8 +311,7 @@ def test_a_finished_training_whose_last_worker_dies_is_finished():
 
 
 def test_an_elastic_training_whose_last_worker_dies_after_another_is_done_is_finished():
-    cluster = CoordinatedWorkers(workers=2, elastic=True)
-    cluster.begin(0, 1)
+    cluster, _ = begun(2, elastic=True)
     cluster.tell(0, bye=True)
     cluster.lose(1)
     assert cluster.outcome is None
@@ -342,8 +320,7 @@ def test_an_elastic_training_whose_last_worker_dies_after_another_is_done_is_fin
 
 
 def test_a_worker_that_finishes_while_it_waits_for_a_view_is_in_no_view():
-    cluster = CoordinatedWorkers(workers=3, needed=1)
-    (view,) = cluster.begin(0, 1, 2)[0]
+    cluster, view = begun(3, needed=1)
     cluster.report_live(0, steps=5, view=view)
     cluster.tell(0, bye=True)
     cluster.report_live(1, 2, steps=5, view=view)
@@ -351,8 +328,7 @@ def test_a_worker_that_finishes_while_it_waits_for_a_view_is_in_no_view():
 
 
 def test_a_finished_worker_that_starts_again_joins():
-    cluster = CoordinatedWorkers(workers=2, elastic=True)
-    (view,) = cluster.begin(0, 1)[0]
+    cluster, view = begun(2, elastic=True)
     cluster.tell(0, bye=True)
     cluster.join(0)
     cluster.report_live(1, steps=5, view=view)
@@ -360,8 +336,7 @@ def test_a_finished_worker_that_starts_again_joins():
 
 
 def test_backup_workers_wait_for_a_chief_that_was_lost_before_it_gave_its_state():
-    cluster = CoordinatedWorkers(workers=3, needed=2)
-    (view,) = cluster.begin(0, 1, 2)[0]
+    cluster, view = begun(3, needed=2)
     cluster.lose(0)
     for worker in (1, 2):
         cluster.report(worker, view=view)
@@ -416,8 +391,7 @@ def test_a_view_does_without_the_ps_that_any_member_has_lost_and_uses_them_when_
 
 
 def test_a_worker_that_joins_is_told_which_ps_the_others_do_without():
-    cluster = CoordinatedWorkers(workers=2, elastic=True, servers=2)
-    cluster.begin(0, 1)
+    cluster, _ = begun(2, elastic=True, servers=2)
     cluster.tell(0, **lost(1))
     cluster.lose(1)
     cluster.taken()
@@ -434,7 +408,6 @@ def test_a_worker_that_joins_is_told_which_ps_the_others_do_without():
     ],
 )
 def test_law_10_a_worker_cannot_do_without_ps_that_the_training_needs(elastic, servers, text):
-    cluster = CoordinatedWorkers(workers=2, elastic=elastic, servers=2)
-    cluster.begin(0, 1)
+    cluster, _ = begun(2, elastic=elastic, servers=2)
     with pytest.raises(ValueError, match=text):
         cluster.tell(0, **lost(*servers))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from terngrad.testing.coordination import SECS, CoordinatedWorkers
+from terngrad.testing.coordination import SECS, CoordinatedWorkers, begun
 
 
 def test_values_are_sent_when_all_workers_have_given_theirs_and_later_at_once():
@@ -47,8 +47,7 @@ def test_values_of_too_many_bytes_or_names_are_refused():
 
 
 def test_old_rounds_and_rounds_of_impossible_views_are_not_answered():
-    cluster = CoordinatedWorkers(workers=1)
-    (view,) = cluster.begin(0)[0]
+    cluster, view = begun(1)
     for round_, answers in ((5, {0: ["values"]}), (3, {}), (4, {0: ["values"]})):
         cluster.give(0, "facts", b"", round_)
         assert cluster.taken() == answers
@@ -74,9 +73,7 @@ def test_values_of_processes_that_are_all_gone_are_not_sent_to_later_ones():
 
 
 def test_values_wait_for_a_member_that_may_come_back():
-    cluster = CoordinatedWorkers(workers=2)
-    cluster.begin(0, 1)
-    cluster.taken()
+    cluster, _ = begun(2)
     cluster.lose(0)
     cluster.give(1, "at the end", b"1")
     assert cluster.taken() == {}
@@ -86,8 +83,7 @@ def test_values_wait_for_a_member_that_may_come_back():
 
 
 def test_values_of_a_worker_that_fails_to_join_are_forgotten():
-    cluster = CoordinatedWorkers(workers=2)
-    cluster.begin(0, 1)
+    cluster, _ = begun(2)
     cluster.lose(1)
     cluster.give(0, "facts", b"right")
     cluster.connect(1)
@@ -134,8 +130,7 @@ def test_a_worker_that_left_before_an_operation_of_the_others_is_named(leaves_fi
 
 
 def test_a_worker_that_leaves_while_the_others_compute_ends_nobody():
-    cluster = CoordinatedWorkers(2)
-    cluster.begin(0, 1)
+    cluster, _ = begun(2)
     for worker in (0, 1):
         cluster.begin_operation(worker, 5)
     cluster.tell(1, bye=True)

@@ -156,12 +156,7 @@ class WorkerRecord:
 
 
 class StepSelection:
-    """Selects for each step the members that are ready first, if it needs fewer than all.
-
-    Attributes:
-      dropped: number of late gradients by worker.
-      active: members that a step may wait for: they were ready once, or are required.
-    """
+    """Selects for each step the members that are ready first, if it needs fewer than all."""
 
     def __init__(self, members: Iterable[int], needed: int, steps: int) -> None:
         """Starts after `steps` steps; `needed` of the members make a step."""
@@ -170,8 +165,8 @@ class StepSelection:
         self._required: set[int] = set()
         self._members = frozenset(members)
         self._counted: dict[int, int] = {}  # last step counted in `dropped`, by worker
-        self.active: set[int] = set()
-        self.dropped: collections.Counter[int] = collections.Counter()
+        self.active: set[int] = set()  # a step may wait for them: were ready once, or are required
+        self.dropped: collections.Counter[int] = collections.Counter()  # late gradients by worker
 
     def require(self, worker: int) -> None:
         """Makes the next steps wait for this worker until it takes part in one."""
@@ -180,11 +175,7 @@ class StepSelection:
             self._required.add(worker)
 
     def ready(self, worker: int, step: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """Notes that a member has the gradients of a step; yields the resulting decisions.
-
-        Yields:
-          A step and the workers that make it.
-        """
+        """Notes that a member has the gradients of a step; yields steps and who makes them."""
         if worker not in self._members or step > self._next + 1:
             return
         self.active.add(worker)
@@ -210,21 +201,7 @@ class StepSelection:
 
 
 class CoordinatorState:
-    """What all decisions depend on; only `Coordinator` changes it. Times are seconds of a clock.
-
-    Attributes:
-      records: what is known about each worker.
-      phase: phase of the training, which began at the time `since`.
-      began: when this coordinator started.
-      number: number of its last view; before that, of no view yet.
-      view: the last view; None before the first of this coordinator.
-      members: members of that view.
-      selection: selects the workers of each step; None if all members make each step.
-      standstill: progress of the members.
-      stood_still_at: batches taken when they last made no step for very long; None = never.
-      some_are_done: whether a worker has reported that it is done.
-      outcome: None while the training continues, "" when it is done, else why it failed.
-    """
+    """What all decisions depend on; only `Coordinator` changes it. Times are seconds of a clock."""
 
     def __init__(
         self, hosts: Sequence[str], rules: Rules, clock: Callable[[], float], number: int
@@ -232,15 +209,15 @@ class CoordinatorState:
         """Starts without connected workers; all views get numbers above `number`."""
         self.rules, self.clock, self.number = rules, clock, number
         self.records = [WorkerRecord() for _ in hosts]
-        self.phase, self.since = Phase.STARTING, clock()
+        self.phase, self.since = Phase.STARTING, clock()  # and when the phase began
         self.began = self.since
-        self.view: View | None = None
-        self.members: frozenset[int] = frozenset()
-        self.selection: StepSelection | None = None
-        self.standstill = Standstill(rules.timeout_secs)
-        self.stood_still_at: int | None = None
-        self.some_are_done = False
-        self.outcome: str | None = None
+        self.view: View | None = None  # the last one of this coordinator, number `number`
+        self.members: frozenset[int] = frozenset()  # of that view
+        self.selection: StepSelection | None = None  # None = all members make each step
+        self.standstill = Standstill(rules.timeout_secs)  # progress of the members
+        self.stood_still_at: int | None = None  # batches when they last made no step for very long
+        self.some_are_done = False  # a worker has reported that it is done
+        self.outcome: str | None = None  # "" = the training is done, else why it failed
         self._hosts, self._has_begun = hosts, False
         self._dropped_before: collections.Counter[int] = collections.Counter()  # in earlier views
 
@@ -308,6 +285,11 @@ class CoordinatorState:
     def lost_ps(self, workers: Iterable[int]) -> frozenset[int]:
         """Returns the ps that any of these workers does without."""
         return frozenset().union(*(self.records[worker].session.lost_ps for worker in workers))
+
+    @property
+    def unused_ps(self) -> frozenset[int]:
+        """The ps that the next view does not use, as far as is known now."""
+        return self.lost_ps(self.connected & self.members if self.view else self.connected)
 
     def begin(self) -> None:
         """Notes that a worker is there: from now on, those that are not count as lost."""

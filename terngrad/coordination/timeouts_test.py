@@ -4,14 +4,12 @@ import re
 
 import pytest
 
-from terngrad.testing.coordination import SECS, CoordinatedWorkers, members, receivers
+from terngrad.testing.coordination import SECS, CoordinatedWorkers, begun, members, receivers
 
 
 def test_a_worker_that_hangs_is_named_or_abandoned():
     for elastic in (False, True):
-        cluster = CoordinatedWorkers(workers=2, elastic=elastic)
-        cluster.begin(0, 1)
-        cluster.taken()
+        cluster, _ = begun(2, elastic=elastic)
         for seconds in range(int(SECS) + 3):
             cluster.progress(0, 5)
             cluster.progress(1, 4)
@@ -34,9 +32,7 @@ def test_a_worker_that_hangs_is_named_or_abandoned():
 
 def test_a_backup_worker_that_hangs_is_abandoned_and_two_end_the_training():
     for hanging in ([2], [1, 2]):
-        cluster = CoordinatedWorkers(workers=3, needed=2)
-        cluster.begin(0, 1, 2)
-        cluster.taken()
+        cluster, _ = begun(3, needed=2)
         for _ in range(int(SECS) + 3):
             for worker in range(3):
                 cluster.progress(worker, 4 if worker in hanging else 5)
@@ -54,8 +50,7 @@ def test_a_backup_worker_that_hangs_is_abandoned_and_two_end_the_training():
 @pytest.mark.parametrize("rules", [{"elastic": True}, {"needed": 1}], ids=str)
 @pytest.mark.parametrize("batches", [3, None], ids=["within a step", "busy"])
 def test_a_worker_that_hangs_in_a_step_is_abandoned_but_not_a_busy_one(rules, batches):
-    cluster = CoordinatedWorkers(workers=3, **rules)
-    (view,) = cluster.begin(0, 1, 2)[0]
+    cluster, view = begun(3, **rules)
     cluster.progress(1, batches)
     cluster.lose(2)
     cluster.taken()
@@ -107,8 +102,7 @@ def stand_still(cluster, batches, begun=(0, 0)):
 
 
 def test_workers_that_begin_operations_within_a_call_of_many_batches_do_not_stand_still():
-    cluster = CoordinatedWorkers(workers=2)
-    cluster.begin(0, 1)
+    cluster, _ = begun(2)
     stand_still(cluster, 5, begun=(7, 8))
     assert (cluster.taken(), cluster.outcome) == ({}, None)
     cluster.pass_secs(5 * SECS)
@@ -117,8 +111,7 @@ def test_workers_that_begin_operations_within_a_call_of_many_batches_do_not_stan
 
 @pytest.mark.parametrize("rules", [{"elastic": True}, {"needed": 1}, {}], ids=str)
 def test_a_worker_that_hangs_amid_the_step_of_all_is_abandoned_or_named(rules):
-    cluster = CoordinatedWorkers(workers=2, **rules)
-    (view,) = cluster.begin(0, 1)[0]
+    cluster, view = begun(2, **rules)
     stand_still(cluster, 5)
     assert (cluster.taken(), cluster.outcome) == ({0: ["freeze"], 1: ["freeze"]}, None)
     cluster.report_live(0, steps=4, view=view)
@@ -134,8 +127,7 @@ def test_a_worker_that_hangs_amid_the_step_of_all_is_abandoned_or_named(rules):
 
 
 def test_a_worker_whose_stream_breaks_is_awaited_before_another_that_hangs_ends_the_training():
-    cluster = CoordinatedWorkers(workers=2, needed=1)
-    (view,) = cluster.begin(0, 1)[0]
+    cluster, view = begun(2, needed=1)
     stand_still(cluster, 5)
     cluster.report_live(0, steps=4, view=view)
     cluster.progress(0, None)
@@ -152,8 +144,7 @@ def test_a_worker_whose_stream_breaks_is_awaited_before_another_that_hangs_ends_
 
 
 def test_a_step_that_all_try_in_vain_a_second_time_ends_the_training_and_another_step_does_not():
-    cluster = CoordinatedWorkers(workers=2)
-    (view,) = cluster.begin(0, 1)[0]
+    cluster, view = begun(2)
     for steps in (4, 7):
         stand_still(cluster, steps + 1)
         assert cluster.taken() == {0: ["freeze"], 1: ["freeze"]}
@@ -165,8 +156,7 @@ def test_a_step_that_all_try_in_vain_a_second_time_ends_the_training_and_another
 
 
 def test_a_backup_worker_that_stands_still_is_noticed_although_the_others_are_done():
-    cluster = CoordinatedWorkers(workers=2, needed=1)
-    cluster.begin(0, 1)
+    cluster, _ = begun(2, needed=1)
     cluster.progress(0, None)
     cluster.tell(0, bye=True)
     stand_still(cluster, 5)
@@ -174,8 +164,7 @@ def test_a_backup_worker_that_stands_still_is_noticed_although_the_others_are_do
 
 
 def test_where_the_only_worker_with_the_state_hangs_for_very_long_the_chief_goes_on_anew():
-    cluster = CoordinatedWorkers(workers=2, elastic=True)
-    cluster.begin(0, 1)
+    cluster, _ = begun(2, elastic=True)
     cluster.progress(1, 3)
     cluster.pass_secs(5 * SECS)
     cluster.lose(0)
@@ -226,8 +215,7 @@ def test_a_lost_worker_is_named_beside_one_that_hangs_before_the_first_view():
 
 
 def test_a_worker_that_hangs_is_abandoned_although_another_joins_and_leaves():
-    cluster = CoordinatedWorkers(workers=4, needed=2)
-    (view,) = cluster.begin(0, 1, 2, 3)[0]
+    cluster, view = begun(4, needed=2)
     cluster.progress(1, 5)
     cluster.lose(3)
     cluster.report_live(0, 2, steps=9, view=view)
@@ -249,8 +237,7 @@ def test_too_few_members_wait_for_a_worker_that_is_about_to_join():
 
 
 def test_a_worker_that_is_busy_for_too_long_is_abandoned_if_the_others_can_continue():
-    cluster = CoordinatedWorkers(workers=2, elastic=True)
-    (view,) = cluster.begin(0, 1)[0]
+    cluster, view = begun(2, elastic=True)
     cluster.progress(1, None)
     cluster.report_live(0, steps=1, view=view)
     cluster.taken()
@@ -260,8 +247,7 @@ def test_a_worker_that_is_busy_for_too_long_is_abandoned_if_the_others_can_conti
 
 
 def test_a_ps_ends_with_the_other_workers_although_one_hangs():
-    cluster = CoordinatedWorkers(workers=2, elastic=True)
-    cluster.begin(0, 1)
+    cluster, _ = begun(2, elastic=True)
     for _ in range(2):
         for worker, batches in ((0, 5), (1, 4)):
             cluster.progress(worker, batches)
@@ -275,8 +261,7 @@ def test_a_ps_ends_with_the_other_workers_although_one_hangs():
 
 
 def test_a_finished_training_whose_last_worker_hangs_on_a_new_stream_is_finished():
-    cluster = CoordinatedWorkers(workers=2, needed=1)
-    cluster.begin(0, 1)
+    cluster, _ = begun(2, needed=1)
     cluster.reconnect(1)
     cluster.tell(0, bye=True)
     cluster.pass_secs(10 * SECS + 1)
@@ -284,8 +269,7 @@ def test_a_finished_training_whose_last_worker_hangs_on_a_new_stream_is_finished
 
 
 def test_a_member_that_never_reports_its_state_is_named():
-    cluster = CoordinatedWorkers(workers=2)
-    (view,) = cluster.begin(0, 1)[0]
+    cluster, view = begun(2)
     cluster.report_live(0, steps=1, view=view)
     cluster.pass_secs(10 * SECS + 1)
     assert cluster.outcome == "worker 1 (host1:1) hangs: it has not reported its step for 101 s"

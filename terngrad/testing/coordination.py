@@ -128,6 +128,13 @@ class CoordinatedWorkers:
         self.coordinator.watch()
 
 
+def begun(workers: int, **rules: Any) -> tuple[CoordinatedWorkers, View]:
+    """Returns workers that have all joined, and their first view."""
+    cluster = CoordinatedWorkers(workers, **rules)
+    (view,) = cluster.begin(*range(workers))[0]
+    return cluster, view
+
+
 def members(view: View) -> tuple[int, ...]:
     """The members of a view."""
     return groups.unpack(view.members)
