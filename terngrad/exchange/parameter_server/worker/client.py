@@ -140,11 +140,11 @@ class Client:
     @property
     def spares(self) -> bool:
         """Whether a step needs fewer workers than the view has."""
-        return self.steps.spares
+        return self.steps.has_backup_workers
 
     def follows(self, step: int) -> bool:
-        """See `Decisions`."""
-        return self.steps.follows(step)
+        """See `StepContributors`."""
+        return self.steps.is_excluded(step)
 
     def declare(
         self,

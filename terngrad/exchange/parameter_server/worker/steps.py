@@ -16,7 +16,7 @@ from terngrad.exchange.parameter_server.worker.awaited_operation import (
     Deliver,
     Packing,
 )
-from terngrad.exchange.parameter_server.worker.decisions import Decisions
+from terngrad.exchange.parameter_server.worker.contributors import StepContributors
 from terngrad.exchange.parameter_server.worker.servers import Servers
 from terngrad.service.messages import Header, View, join_frame, split_frame
 
@@ -53,7 +53,7 @@ class Steps:
           rank: index of this worker.
           servers: which ps are used.
           send: sends a frame to a ps if a stream is open; must not wait.
-          tell_ready: tells ps 0 that this worker has the gradients of a step.
+          tell_ready: tells the coordinator that this worker has the gradients of a step.
           refuse: ends the training with a reason.
         """
         self.lock = threading.RLock()
@@ -63,7 +63,7 @@ class Steps:
         self._awaited: list[AwaitedOperation] = []
         self._used = servers.used
         self._shares = Shares(self._used)
-        self._decisions: Decisions[_Push] = Decisions(rank, tell_ready)
+        self._contributors: StepContributors[_Push] = StepContributors(rank, tell_ready)
         self._met: dict[int, frozenset[int]] = {}  # by ps: workers that are in the view there
         self._unmet: list[tuple[_Push, bytes]] = []  # wait for all contributors to be there
         self._interrupted = True
@@ -82,15 +82,15 @@ class Steps:
             return is_open and time.monotonic() > self._moved_at + secs
 
     @property
-    def spares(self) -> bool:
+    def has_backup_workers(self) -> bool:
         """Whether a step needs fewer workers than the view has."""
         with self.lock:
-            return self._decisions.spares
+            return self._contributors.has_backup_workers
 
-    def follows(self, step: int) -> bool:
-        """See `Decisions`."""
+    def is_excluded(self, step: int) -> bool:
+        """See `StepContributors`."""
         with self.lock:
-            return self._decisions.follows(step)
+            return self._contributors.is_excluded(step)
 
     def declare(
         self,
@@ -129,7 +129,7 @@ class Steps:
         declared = self._awaited[index]
         octets = np.ascontiguousarray(content).reshape(-1).view(np.uint8).data
         with self.lock:
-            is_forgotten = self._decisions.is_forgotten(step)
+            is_forgotten = self._contributors.is_forgotten(step)
         if is_forgotten:
             self.interrupt()  # this worker is too far behind: it needs another's state
         with self.lock:
@@ -138,11 +138,11 @@ class Steps:
             if not is_given_up:
                 push = _Push(declared, step, self.view.number, octets)
                 declared.expect(step, push.view)
-                contributors = declared.contributors = self._contributors(step)
+                contributors = declared.contributors = self._packed_contributors(step)
                 if contributors is None:
-                    self._decisions.hold(step, push)
+                    self._contributors.wait(step, push)
                 else:
-                    self._decisions.tell_late(step)
+                    self._contributors.tell_late(step)
         if is_given_up:
             declared.deliver_nothing()
         elif contributors is not None:
@@ -151,21 +151,21 @@ class Steps:
     def commit(self, step: int) -> bool:
         """Ends a step; returns whether its results are valid and may change the parameters."""
         with self.lock:
-            self._decisions.made(step)
+            self._contributors.made(step)
             return not self._interrupted
 
     def takes_part(self, step: int) -> bool:
         """Whether this worker's part is in the results of a step that is not yet committed."""
         with self.lock:
-            contributors = self._contributors(step)
+            contributors = self._packed_contributors(step)
         return contributors is not None and self._rank in groups.unpack(contributors)
 
     def go(self, step: int, contributors: tuple[int, ...]) -> None:
-        """Notes the contributors to a step, which ps 0 decided, and sends the waiting pushes."""
+        """Notes the contributors to a step, and sends the pushes that waited for them."""
         with self.lock:
-            held = self._decisions.decide(step, contributors)
+            waiting = self._contributors.decide(step, contributors)
         packed = groups.pack(contributors)
-        for push in held:
+        for push in waiting:
             push.declared.contributors = packed
             self._send_pieces(push, packed)
 
@@ -218,7 +218,8 @@ class Steps:
         """Starts a new view."""
         with self.lock:
             self.view = view
-            self._decisions.begin(spares=view.needed < len(groups.unpack(view.members)))
+            members = groups.unpack(view.members)
+            self._contributors.begin(has_backup_workers=view.needed < len(members))
             self._servers.use_all_but(groups.unpack(view.lost_ps))
             self._share_pieces()
             self._met.clear()
@@ -240,7 +241,7 @@ class Steps:
             waiting = [d for d in self._awaited if d.missing]
             for declared in waiting:
                 declared.missing = set()
-            self._decisions.give_up()
+            self._contributors.give_up()
             self._unmet.clear()
         for declared in waiting:
             declared.deliver_nothing()
@@ -263,11 +264,11 @@ class Steps:
             for declared in self._awaited:
                 declared.servers = self._shares.assign(declared.operation)
 
-    def _contributors(self, step: int) -> bytes | None:
+    def _packed_contributors(self, step: int) -> bytes | None:
         """Returns the contributors to a step; None until they are decided."""
-        if not self._decisions.spares:
+        if not self._contributors.has_backup_workers:
             return self.view.members
-        decided = self._decisions.contributors(step)
+        decided = self._contributors.contributors(step)
         return None if decided is None else groups.pack(decided)
 
     def _meet(self, ps: int, header: Header) -> None:
