@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from terngrad.cluster import pulse
 from terngrad.cluster.pulse import HOPELESS
@@ -74,7 +74,7 @@ def form(state: CoordinatorState) -> View | Dismiss | End | None:
     if not reports or (too_few and not rules.elastic):
         return End(state.explain(state.lost))
     if live or CHIEF in reports:
-        return next_view(reports, rules.needed, state.number, state.lost_ps(reports))
+        return next_view(state)
     return End(f"{state.explain([CHIEF])}, and no other worker has the state")
 
 
@@ -104,18 +104,9 @@ def awaited(state: CoordinatorState) -> set[int]:
     return returning & known if known else returning
 
 
-def next_view(
-    reports: Mapping[int, Standing], needed: int, number: int, lost_ps: Iterable[int] = ()
-) -> View:
-    """Returns the view of all workers with a report; the chief or a live one is among them.
-
-    Args:
-      reports: by worker.
-      needed: number of members that make a step; fewer if the view is smaller.
-      number: number of the last view of this coordinator.
-      lost_ps: ps that some of them do without; the others take over their pieces.
-    """
-    members = sorted(reports)
+def next_view(state: CoordinatorState) -> View:
+    """Returns the view of all workers with a report; the chief or a live one is among them."""
+    reports, members = state.reports, sorted(state.reports)
     live = [worker for worker in members if reports[worker].is_live]
     # A worker that missed the last view may have made other steps than its members.
     newest = max((reports[worker].view for worker in live), default=0)
@@ -124,14 +115,14 @@ def next_view(
     current = [worker for worker in sources if reports[worker].steps == steps]
     known = max(report.view for report in reports.values())
     return View(
-        number=max(number, known) + 1,
+        number=max(state.number, known) + 1,
         steps=steps,
         members=groups.pack(members),
-        needed=min(needed, len(members)),
+        needed=min(state.rules.needed, len(members)),
         donor=current[0],
         receivers=groups.pack(worker for worker in members if worker not in current),
         is_first=not live,
-        lost_ps=groups.pack(lost_ps),
+        lost_ps=groups.pack(state.lost_ps(members)),
     )
 
 
