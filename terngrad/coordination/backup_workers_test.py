@@ -122,7 +122,7 @@ class Backup(CoordinatedWorkers):
         return self.form()
 
     def form(self, *others):
-        """Who was asked reports its standing, and so do others; returns the view, if any."""
+        """Who was asked reports its state, and so do others; returns the view, if any."""
         asked = {worker for worker, found in self.taken().items() if "freeze" in found}
         for worker in sorted(asked & {0, 1} | {*others}):
             self.report(worker, self.step, is_live=True, view=self.view)
@@ -177,7 +177,7 @@ def test_a_backup_worker_that_a_step_may_wait_for_is_missed_when_it_leaves(says)
 def test_a_view_does_not_wait_long_for_a_backup_worker_that_has_made_no_step():
     cluster = entered(Backup())
     cluster.reconnect(1)
-    assert cluster.form(1) is None  # worker 2 has not reported its standing
+    assert cluster.form(1) is None  # worker 2 has not reported its state
     cluster.pass_secs(4)
     assert cluster.taken() == {} and cluster.dropped == []
     cluster.pass_secs(2)

@@ -177,7 +177,7 @@ def test_where_the_only_worker_with_the_state_hangs_for_very_long_the_chief_goes
 
 
 def one_lost_and_one_about_to_join():
-    """Returns a cluster with a view of 0 and 1: 1 is lost, 0 has a standing, 2 builds its net."""
+    """Returns a cluster with a view of 0 and 1: 1 is lost, 0 waits, 2 builds its net."""
     cluster = CoordinatedWorkers(workers=3, needed=2)
     for worker in (0, 1):
         cluster.join(worker)

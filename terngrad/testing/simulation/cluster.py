@@ -53,7 +53,7 @@ class Cluster:
         self._ps_out_secs = [0.0] * servers
         self._hung_secs = [0.0] * workers  # for which each main thread was blocked
         self._standstills = 0  # that ps 0 has told
-        self._live: set[int] | None = None  # workers with the state when ps 0 had a verdict
+        self._live: set[int] | None = None  # workers with the state when ps 0 had an outcome
         self._some_are_done = self._may_fail = False
 
     def start_worker(self, rank: int) -> None:
@@ -186,7 +186,7 @@ class Cluster:
                 self._check_memory(ps)
                 streams = {(stream.worker, stream.method) for stream in ps.streams}
                 require(len(streams) == len(ps.streams), f"ps {ps.index}: a worker joined twice")
-        if self._live is None and self.servers[0].verdict is not None:
+        if self._live is None and self.servers[0].first_outcome is not None:
             self._live = {worker.rank for worker in self.workers if worker and worker.is_live}
         self._check_standstill()
         for worker in self.workers:
@@ -206,7 +206,7 @@ class Cluster:
         stopped has read no reports.
         """
         server = self.servers[0]
-        lines = (*server.log, server.verdict or "")
+        lines = (*server.log, server.first_outcome or "")
         told, self._standstills = self._standstills, sum(map(_tells_standstill, lines))
         if self._standstills > told and not self._a_ps_was_out():
             taken = {w.rank: w.batches for w in self.workers if w and w.batches is not None}
@@ -268,7 +268,7 @@ class Cluster:
         servers = [ps for ps in self.servers if self._ps_out_secs[ps.index] < _LONG_SECS]
         check_ending(self._rules, servers, self.workers, lost, self._live or set(), told)
         if len(lost) < len(self.workers):
-            require(self._some_are_done or self.servers[0].verdict, f"nobody is done: {told}")
+            require(self._some_are_done or self.servers[0].first_outcome, f"nobody is done: {told}")
 
     def _a_ps_was_out(self) -> bool:
         """Whether one was at fault for long that the training cannot lose."""

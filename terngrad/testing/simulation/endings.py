@@ -29,9 +29,9 @@ def check_ending(
 ) -> None:
     """A training is done if enough workers were well; else the outcome names one that was lost.
 
-    The outcome is the first verdict of ps 0. A ps may be killed after its verdict and before it
-    ends. The workers that heard the verdict have ended then, as they must. A ps that starts after
-    that cannot know why they are missing, so its own outcome does not count.
+    The outcome is the first one of ps 0. A ps may be killed after that and before it ends. The
+    workers that it has told have ended then, as they must. A ps that starts later cannot know why
+    they are missing, so its own outcome does not count.
 
     If the chief was lost and no worker that was well had the state, nobody could go on, however
     many there were. Then the outcome names the chief.
@@ -41,13 +41,13 @@ def check_ending(
       servers: all ps, of which none was lost for long.
       workers: all, which have ended.
       lost: those that were at fault for long, or are gone.
-      live: those that had the state of the training when ps 0 had its verdict.
+      live: those that had the state of the training when ps 0 had that outcome.
       told: what happened, for messages.
 
     Raises:
       BrokenLawError: the training ended otherwise.
     """
-    outcome, hosts = servers[0].verdict or "", servers[0].hosts
+    outcome, hosts = servers[0].first_outcome or "", servers[0].hosts
     well = {*range(len(workers))} - lost
     enough = 1 if rules.elastic else rules.needed
     is_stateless = 0 in lost and not well & live and name_of(0, hosts) in outcome

@@ -14,9 +14,9 @@ LOSS = "worker 1 (host1:1) died, and did not come back within 10 s"
 NO_STATE = "worker 0 (host0:1) did not join, and no other worker has the state"
 
 
-def check(rules, lost, verdict, *endings, outcome=None, live=()):
-    outcome = verdict if outcome is None else outcome
-    servers = [SimpleNamespace(verdict=verdict, outcome=outcome, hosts=HOSTS)]
+def check(rules, lost, first_outcome, *endings, outcome=None, live=()):
+    outcome = first_outcome if outcome is None else outcome
+    servers = [SimpleNamespace(first_outcome=first_outcome, outcome=outcome, hosts=HOSTS)]
     workers = [ending and SimpleNamespace(ending=ending) for ending in endings]
     check_ending(rules, servers, workers, lost, {*live}, "")
 
@@ -30,7 +30,7 @@ def test_a_training_is_done_or_names_who_was_lost():
     check(ELASTIC, {0, 1}, "no worker made a step for 100 s", "failed", "failed")
 
 
-def test_a_ps_that_starts_after_the_verdict_of_another_may_end_otherwise():
+def test_a_ps_that_starts_after_the_outcome_of_another_may_end_otherwise():
     check(ALL_NEEDED, {1}, LOSS, LOSS, None, outcome="worker 0 (host0:1) did not join")
     check(ELASTIC, {0}, NO_STATE, "done", NO_STATE, outcome="")
     with pytest.raises(BrokenLawError, match="though enough workers were well"):

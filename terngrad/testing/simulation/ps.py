@@ -27,7 +27,7 @@ class SimulatedPs:
       service: its service; None while there is no process.
       streams: open streams.
       outcome: outcome of its last process; None if that was killed or still runs.
-      verdict: first outcome of any of its processes, even of one that was killed before it ended.
+      first_outcome: that of any of its processes, even of one that was killed before it ended.
       is_stopped: whether the process is stopped.
       was_reached: whether a worker has opened a stream to this process.
       log: log lines of all its processes.
@@ -40,7 +40,7 @@ class SimulatedPs:
         self.service: Service | None = None
         self.streams: list[Stream] = []
         self.outcome: str | None = None
-        self.verdict: str | None = None
+        self.first_outcome: str | None = None
         self.is_stopped = False
         self.was_reached = False
         self.log: list[str] = []
@@ -67,7 +67,7 @@ class SimulatedPs:
 
     def kill(self, kept: int = 0) -> None:
         """Ends the process; `kept` of its last messages still arrive on each stream."""
-        self._note_verdict()
+        self._note_outcome()
         self.service = None
         for stream in self.streams:
             stream.lose(0, kept)
@@ -106,7 +106,7 @@ class SimulatedPs:
             self._ended_at = self._clock()
             if self.service.coordinator:
                 self.service.coordinator.watch()
-        self._note_verdict()
+        self._note_outcome()
         waited = self._clock() - self._ended_at
         if self.service.outcome is not None and (
             not self.service.attendance.present or waited >= GRACE_SECS
@@ -114,9 +114,9 @@ class SimulatedPs:
             self.outcome = self.service.outcome
             self.kill(1 << 30)
 
-    def _note_verdict(self) -> None:
-        if self.service is not None and self.verdict is None:
-            self.verdict = self.service.outcome
+    def _note_outcome(self) -> None:
+        if self.service is not None and self.first_outcome is None:
+            self.first_outcome = self.service.outcome
 
     def _close(self, stream: Stream) -> None:
         self.streams.remove(stream)
