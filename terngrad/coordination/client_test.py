@@ -1,0 +1,78 @@
+"""Workers and their coordinator need nothing but a way for messages, whatever carries them."""
+
+import pytest
+
+from terngrad.cluster.channel import MembershipError
+from terngrad.cluster.pulse import Pulse
+from terngrad.coordination.client import CoordinatorClient, Events, InterruptionError
+from terngrad.coordination.coordinator import Coordinator
+from terngrad.coordination.states import Rules
+from terngrad.service.messages import Report
+from terngrad.testing.coordination import members
+
+
+class Link:
+    """Hands a worker's messages to the coordinator, unless it is broken."""
+
+    def __init__(self, worker, coordinator):
+        self.worker, self.coordinator, self.is_up, self.unsent = worker, coordinator, True, 0
+
+    def start(self):
+        self.coordinator.connect(self.worker)
+
+    def send(self, message):
+        if self.is_up:
+            self.coordinator.handle(self.worker, Report.FromString(message))
+
+
+@pytest.fixture(name="joined")
+def _joined():
+    """Returns two workers, their links, and what they were told."""
+    told = []
+    note = lambda name: lambda *what: told.append(name)
+    names = ("on_view", "on_freeze", "on_go", "on_lost_ps", "on_open", "on_end")
+    clients = [CoordinatorClient(Events(**{n: note(n) for n in names})) for _ in range(2)]
+    send = lambda worker, order: clients[worker].take(order.SerializeToString())
+    coordinator = Coordinator(["a:1", "b:2"], Rules(2, False, 10.0), send, tell=lambda line: None)
+    links = [Link(worker, coordinator) for worker in range(2)]
+    for client, link in zip(clients, links, strict=True):
+        client.use(link, Pulse())
+    return clients, links, told
+
+
+def test_workers_share_values_and_a_view_and_report_anew_when_one_joins_again(joined):
+    clients, _, told = joined
+    asked = [client.ask_values("sizes", bytes([i])) for i, client in enumerate(clients)]
+    assert [find() for find in asked] == [{0: b"\0", 1: b"\1"}] * 2
+    asked = [client.ask_view(0, is_live=False) for client in clients]
+    first, other = (find() for find in asked)
+    assert first == other and members(first) == (0, 1)
+    assert told == ["on_view"] * 2
+    clients[0].check()
+    again = clients[1].ask_view(3, is_live=True)
+    assert again() is None
+    with pytest.raises(InterruptionError):  # worker 0 must report its state, too
+        clients[0].check()
+    assert clients[0].next_view(3, is_live=True) == again()
+    assert again().number > first.number
+
+
+def test_a_report_that_was_lost_with_its_stream_is_repeated_on_the_next(joined):
+    clients, links, told = joined
+    clients[0].ask_view(0, is_live=False)
+    links[1].is_up = False
+    asked = clients[1].ask_view(0, is_live=False)
+    links[1].is_up = True
+    clients[1].opened()
+    assert members(asked()) == (0, 1)
+    assert told == ["on_open", "on_view", "on_view"]
+
+
+def test_a_worker_that_fails_ends_the_waits_of_the_others(joined):
+    clients, _, told = joined
+    asked = clients[0].ask_view(0, is_live=False)
+    clients[1].fail("a bad record")
+    assert asked() is None
+    with pytest.raises(MembershipError, match=r"worker 1 \(b:2\) failed: a bad record"):
+        clients[0].check()
+    assert told == ["on_end", "on_end"]
