@@ -301,17 +301,9 @@ def test_a_ps_that_knows_no_steps_lets_the_workers_decide_who_saves():
     assert not end_of(cluster, 1).HasField("saver")
 
 
-def test_a_finished_training_whose_last_worker_dies_is_finished():
-    cluster, _ = begun(2)
-    cluster.tell(0, bye=True)
-    cluster.lose(1)
-    assert cluster.outcome is None
-    cluster.pass_secs(SECS + 1)
-    assert cluster.outcome == ""
-
-
-def test_an_elastic_training_whose_last_worker_dies_after_another_is_done_is_finished():
-    cluster, _ = begun(2, elastic=True)
+@pytest.mark.parametrize("elastic", [False, True])
+def test_a_finished_training_whose_last_worker_dies_is_finished(elastic):
+    cluster, _ = begun(2, elastic=elastic)
     cluster.tell(0, bye=True)
     cluster.lose(1)
     assert cluster.outcome is None
@@ -348,8 +340,7 @@ def test_backup_workers_wait_for_a_chief_that_was_lost_before_it_gave_its_state(
 
 
 def test_a_worker_that_has_the_state_is_waited_for_where_no_member_has_it():
-    cluster = CoordinatedWorkers(2, elastic=True)
-    first = cluster.begin(0, 1)[0][0]
+    cluster, first = begun(2, elastic=True)
     cluster.lose(0)
     cluster.pass_secs(SECS)
     cluster.report_live(1, steps=2, view=first)  # goes on alone
@@ -368,8 +359,7 @@ def lost(*servers):
 
 
 def test_a_view_does_without_the_ps_that_any_member_has_lost_and_uses_them_when_all_are_back():
-    cluster = CoordinatedWorkers(workers=2, elastic=True, servers=3)
-    view = cluster.begin(0, 1)[0][0]
+    cluster, view = begun(2, elastic=True, servers=3)
     cluster.tell(0, **lost(1))  # its step is given up already
     assert cluster.taken() == {0: ["lost_ps", "freeze"], 1: ["lost_ps", "freeze"]}
     cluster.tell(1, **lost(1, 2))
