@@ -29,8 +29,9 @@ from collections.abc import Iterator, Sequence
 
 from inception.cluster.members import Member, members, members_on_hosts
 from inception.cluster.namespaces import BANDWIDTH, Network
-from terngrad.cluster.local_run import LocalRun, Output, Process, Requests, StartError
-from terngrad.cluster.restarts import MOST_IN_A_ROW, SHORT_SECS, Restarts
+from terngrad.launcher.restarts import MOST_IN_A_ROW, SHORT_SECS, Restarts
+from terngrad.launcher.run import Process, Run, StartError
+from terngrad.launcher.terminal import Output, Requests
 
 
 @dataclasses.dataclass
@@ -57,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
             else:
                 processes = members(arguments.workers, arguments.ps)
             started = [_process(member, arguments.command, network) for member in processes]
-            run = LocalRun(started, arguments.max_restarts, requests, output)
+            run = Run(started, arguments.max_restarts, requests, output)
             try:
                 status = run.run()
             except StartError as error:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from inception.launch import main
-from terngrad.cluster.restarts import Restarts
+from terngrad.launcher.restarts import Restarts
 from terngrad.testing.limits import HANG_SECS
 
 PRELUDE = """
@@ -50,8 +50,8 @@ sys.exit(launch.main(arguments))
 IMPATIENT = """
 import sys
 from inception import launch
-from terngrad.cluster import local_run, restarts
-local_run._GRACE_SECS = 1.0
+from terngrad.launcher import restarts, run
+run._GRACE_SECS = 1.0
 restarts._FIRST_PAUSE_SECS = 0.0625
 sys.exit(launch.main(sys.argv[1:]))
 """

@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-import shutil
 import signal
 import subprocess
 import sys
@@ -150,58 +149,6 @@ def test_a_process_that_waits_for_its_restart_is_shown_and_not_started_after_a_s
     time.sleep(9)
     assert _runs(tmp_path, "worker_0") == 4
     assert "worker 0 (127.0.0.1:2224): ended by SIGKILL" in run("status_dist.sh").stdout
-
-
-@pytest.fixture
-def supervise(tmp_path) -> Callable[..., pathlib.Path]:
-    """Watches a shell script that notes its runs in `runs`; returns the folder with its files."""
-    state = tmp_path / "tmp/terngrad_dist"
-    state.mkdir(parents=True)
-
-    def call(commands: str, before: str = "sleep() { :; }") -> pathlib.Path:
-        (tmp_path / "program.sh").write_text(f"echo >> {state}/runs\n{commands}\n")
-        own = {"HOME": str(tmp_path), "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
-        script = pathlib.Path(__file__).with_name("dist_host.sh")
-        command = (
-            f"source {script}; {before}; supervise one {state}/log 9 bash {tmp_path}/program.sh"
-        )
-        subprocess.run(["bash", "-c", command], env=own, timeout=HANG_SECS, check=True)
-        return state
-
-    return call
-
-
-def test_a_process_that_is_killed_again_and_again_is_left_out(supervise):
-    state = supervise("kill -KILL $$")
-    told = [line for line in (state / "log").read_text().splitlines() if "Killed" in line]
-    again = [f"Killed by SIGKILL, and started again in {secs} s." for secs in (1, 2, 4, 8)]
-    assert told == [*again, "Killed, and left out after 5 runs of less than 30 s."]
-    assert (state / "one.status").read_text() == "137\n"
-
-
-@pytest.mark.parametrize(("end", "status"), [("exit 0", 0), ("exit 3", 3), ("kill $$", 143)])
-def test_a_process_that_ends_by_itself_or_as_asked_is_not_started_again(supervise, end, status):
-    state = supervise(
-        f'[[ $(wc -l < "${{HOME}}/tmp/terngrad_dist/runs") == 2 ]] && {end}\nkill -KILL $$'
-    )
-    assert len((state / "runs").read_text()) == 2
-    assert (state / "one.status").read_text() == f"{status}\n"
-
-
-def test_a_process_is_not_started_again_after_a_stop(supervise):
-    state = supervise("kill -KILL $$", before='sleep() { touch "${STATE}/one.stopping"; }')
-    assert len((state / "runs").read_text()) == 1
-    assert (state / "one.status").read_text() == "137\n"
-
-
-def test_a_process_that_starts_during_a_stop_ends_even_if_it_has_no_group_yet(supervise, tmp_path):
-    (tmp_path / "tmp/terngrad_dist/one.stopping").touch()
-    slow = tmp_path / "bin/setsid"
-    slow.parent.mkdir()
-    slow.write_text(f'#!/bin/bash\nsleep 0.5\nexec {shutil.which("setsid")} "$@"\n')
-    slow.chmod(0o755)
-    state = supervise("exec sleep 60", before=":")
-    assert (state / "one.status").read_text() == "143\n"
 
 
 _ADDRESS = "must be HOST:PORT, with a port from 1 to 65535"

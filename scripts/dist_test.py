@@ -6,6 +6,7 @@ Two homes on this machine, each with a working copy, play two hosts, reached thr
 import contextlib
 import dataclasses
 import getpass
+import json
 import os
 import pathlib
 import re
@@ -311,9 +312,11 @@ def test_a_process_id_that_belongs_to_another_program_by_now_is_left_alone(clust
     _await_notes(cluster)
     home = cluster.homes["host-b"]
     pid = noted(home, "worker_1")["pid"]
-    record = home / "tmp/terngrad_dist/worker_1_host-b:2224"
+    record = home / "tmp/terngrad_dist/worker_1_host-b:2224.json"
     with subprocess.Popen(["sleep", "100"], start_new_session=True) as stranger:
-        record.write_text(record.read_text().replace(str(pid), str(stranger.pid), 1))
+        known = json.loads(record.read_text())
+        assert known["pid"] == pid
+        record.write_text(json.dumps(known | {"pid": stranger.pid}))
         os.kill(pid, signal.SIGKILL)
         result = cluster.run("stop_dist.sh")
         assert "worker 1 (host-b:2224): ended" in result.stdout
@@ -499,7 +502,8 @@ def test_a_host_that_is_lost_is_named_and_does_not_hold_up_the_others(cluster, t
     away.unlink()
     status = cluster.run("status_dist.sh", f"--fetch={logs}")
     assert status.returncode == 1
-    assert "worker 1 (host-b:2224): its log could not be fetched (cat: " in status.stdout
+    missing = f"its log could not be fetched ({away}: No such file or directory)"
+    assert f"worker 1 (host-b:2224): {missing}" in status.stdout
     assert log.read_bytes() == before
 
     stop = cluster.run("stop_dist.sh", **lost)

@@ -39,13 +39,13 @@ from typing import NamedTuple, NoReturn
 
 from terngrad.cluster.addresses import host_and_port
 from terngrad.cluster.channel import CONTROL_PORT_ABOVE, LAST_PORT
-from terngrad.cluster.local_run import LocalRun, Output, Process, Requests, StartError
 from terngrad.cluster.managed import launch
 from terngrad.cluster.ports import free_ports
+from terngrad.launcher import hosts
+from terngrad.launcher.run import Process, Run, StartError
+from terngrad.launcher.terminal import Output, Requests
 
 _NOTICE_SECS = 3.0
-_PORT = 2222
-_CONNECT_SECS = 10
 # sshd drops some of more than ten connections of one moment that are not logged in yet.
 _LOGINS_AT_ONCE = 8
 _LOGIN_PAUSE_SECS = 0.5
@@ -71,7 +71,7 @@ def main(argv: Sequence[str]) -> int:
     else:
         members = _on_this_machine(arguments.n, arguments.ps, command)
     members = [_with_lines(arguments, member) for member in members]
-    run = LocalRun(
+    run = Run(
         members,
         0,
         requests,
@@ -108,8 +108,8 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         "--port",
         type=_whole,
         help="with --hosts: first port of each host's processes; without parameter servers the "
-        f"first host also needs the one {CONTROL_PORT_ABOVE} above (default: {_PORT}); processes "
-        "of -n take free ports",
+        f"first host also needs the one {CONTROL_PORT_ABOVE} above (default: {hosts.PORT}); "
+        "processes of -n take free ports",
     )
     parser.add_argument("--python", default=sys.executable, help="interpreter (default: this one)")
     parser.add_argument("--ssh", help='with --hosts: command and options, such as "ssh -F FILE"')
@@ -166,7 +166,7 @@ def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> No
         for host in arguments.hosts:
             if not host or host.startswith("-") or any(c.isspace() for c in host):
                 parser.error(f"--hosts has {host!r}; allowed are names of hosts, with commas")
-        arguments.port = _PORT if arguments.port is None else arguments.port
+        arguments.port = hosts.PORT if arguments.port is None else arguments.port
         most = LAST_PORT - CONTROL_PORT_ABOVE
         if not 0 < arguments.port <= most:
             parser.error(f"--port is {arguments.port}; allowed are 1 to {most}")
@@ -255,15 +255,13 @@ def _on_hosts(
     more: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Process]:
     """Returns processes on other hosts; `more` are further variables of their environments."""
-    options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={_CONNECT_SECS}"]
-    options += ["-o", "ServerAliveInterval=15"]
     processes: list[Process] = []
     logins: collections.Counter[str] = collections.Counter()
     for i, place in enumerate(places):
         variables = _variables(places, place, port + CONTROL_PORT_ABOVE) | dict(more)
         if path := os.environ.get("PYTHONPATH"):
             variables |= {"PYTHONPATH": path}
-        words = [*shlex.split(ssh), *options, "--", place.name, _remote(command, variables)]
+        words = hosts.over_ssh(place.name, _remote(command, variables), shlex.split(ssh))
         host = place.name.rpartition("@")[2]
         pause_secs = _LOGIN_PAUSE_SECS if logins[host] >= _LOGINS_AT_ONCE else 0.0
         logins[host] += 1
@@ -277,17 +275,17 @@ def _on_hosts(
 def _variables(places: Sequence[_Place], own: _Place, control_port: int) -> dict[str, str]:
     """Returns the variables of a process' environment."""
     level = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2")
-    hosts, ps_hosts = (
+    workers, ps_hosts = (
         [place.address for place in places if place.job == job] for job in ("worker", "ps")
     )
-    roles = launch.variables(hosts, own.rank, control_port, ps_hosts, own.job)
+    roles = launch.variables(workers, own.rank, control_port, ps_hosts, own.job)
     return {"TF_CPP_MIN_LOG_LEVEL": level} | roles
 
 
 def _remote(command: Sequence[str], variables: dict[str, str]) -> str:
     """Returns the line that a shell on another host runs."""
     settings = [f"{name}={value}" for name, value in variables.items()]
-    words = ["env", *settings, command[0], "-m", "terngrad.cluster.attended", *command]
+    words = ["env", *settings, command[0], "-m", "terngrad.launcher.attended", *command]
     return f"cd {shlex.quote(os.getcwd())} && exec {shlex.join(words)}"
 
 

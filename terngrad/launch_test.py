@@ -92,9 +92,9 @@ def launched(*arguments):
 LAUNCH = """
 import sys
 from terngrad import launch
-from terngrad.cluster import local_run
-local_run._PS_GRACE_SECS = 0.1
-launch._NOTICE_SECS, local_run._GRACE_SECS = 0.1, 2.0
+from terngrad.launcher import run
+run._PS_GRACE_SECS = 0.1
+launch._NOTICE_SECS, run._GRACE_SECS = 0.1, 2.0
 sys.exit(launch.main(sys.argv[1:]))
 """
 
@@ -300,7 +300,7 @@ def test_the_processes_of_a_host_get_ports_of_their_own():
     *words, host, line = processes[2].command
     assert (words[:3], host) == (["ssh", "-F", "file"], "me@a")
     assert "TERNGRAD_HOSTS=a:2222,b:2222,a:2223 TERNGRAD_RANK=2 TERNGRAD_CONTROL_PORT=3222" in line
-    assert line.endswith("-m terngrad.cluster.attended python 'x y.py'")
+    assert line.endswith("-m terngrad.launcher.attended python 'x y.py'")
 
     *workers, first, second = on_hosts(2)
     assert [process.label for process in (first, second)] == ["ps 0 me@a", "ps 1 b"]

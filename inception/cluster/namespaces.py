@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from inception.flags.table import Kind
+from terngrad.launcher.hosts import PORT
 
 SCRIPT = str(Path(__file__).with_name("network.sh"))
 UNSHAPED = "unshaped"
-_PORT = 2222
 
 BANDWIDTH = Kind(
     str,
@@ -49,7 +49,7 @@ class Network:
     @property
     def addresses(self) -> list[str]:
         """HOST:PORT of each host."""
-        return [f"10.77.0.{i + 1}:{_PORT}" for i in range(self.size)]
+        return [f"10.77.0.{i + 1}:{PORT}" for i in range(self.size)]
 
     @property
     def environment(self) -> Mapping[str, str]:

@@ -8,17 +8,16 @@ import re
 import shutil
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from inception.flags.table import Kind, refuse
+from terngrad.launcher.hosts import WORKSPACE
 from terngrad.spark.failures import reason
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-REPO = str(Path(__file__).parents[2])
 _MASTER = Kind(
     str,
     "a Spark master: spark://HOST:PORT, yarn, k8s://URL, local[N] or local-cluster[N,CORES,MB]",
@@ -61,7 +60,7 @@ def open_session(
     # Spark would take the first python3 on PATH, which may be another version, without the suite.
     python = f"{workspace}/.venv/bin/python" if workspace else sys.executable
     os.environ.setdefault("PYSPARK_PYTHON", python)
-    own = {"spark.executorEnv.PYTHONPATH": workspace or REPO, **settings}
+    own = {"spark.executorEnv.PYTHONPATH": workspace or WORKSPACE, **settings}
     builder = SparkSession.builder.master(master).appName(name).config(map=_SETTINGS | own)
     try:
         session = builder.getOrCreate()

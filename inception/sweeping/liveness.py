@@ -6,8 +6,9 @@ import os
 import socket
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
+
+from terngrad.launcher.state import birth
 
 _LOST_SECS = 120.0  # a sweep on another machine that was silent for so long is lost
 BEAT_SECS = 20.0  # between two signs of life
@@ -18,21 +19,11 @@ Sign = Mapping[str, Any]
 def sign() -> Sign:
     """Returns a sign of life of this process."""
     pid = os.getpid()
-    return {"time": time.time(), "host": socket.gethostname(), "pid": pid, "birth": _birth(pid)}
+    return {"time": time.time(), "host": socket.gethostname(), "pid": pid, "birth": birth(pid)}
 
 
 def is_alive(seen: Sign) -> bool:
     """Whether the process that gave a sign of life still lives."""
     if seen["host"] == socket.gethostname():
-        return _birth(seen["pid"]) == seen["birth"]
+        return birth(seen["pid"]) == seen["birth"]
     return time.time() - seen["time"] < _LOST_SECS
-
-
-def _birth(pid: int) -> str | None:
-    """Returns when a process started, in ticks since the machine's start; None if it has ended."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return None if fields[0] == "Z" else f"{boot} {fields[19]}"

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from typing import IO, Protocol
 
-from inception.on_spark.session import REPO
 from inception.sweeping import messages
 from inception.sweeping.messages import End, Evaluation, Order, Outcome
+from terngrad.launcher import hosts
 
 _TRIAL = "inception.sweeping.trial"
-_CONNECT_SECS = 10
 _CHECK_SECS = 60
 
 
@@ -89,7 +87,9 @@ class ProcessPlace:
         except subprocess.TimeoutExpired:
             raise ValueError(f"{self.label} does not answer within {_CHECK_SECS} s") from None
         if done.returncode:
-            raise ValueError(f"{self.label} cannot run trials: {_last(done.stderr)}")
+            raise ValueError(
+                f"{self.label} cannot run trials: {_last(done.stderr, done.returncode)}"
+            )
 
 
 class _ProcessChannel:
@@ -117,9 +117,8 @@ class _ProcessChannel:
             self._process.stdin.close()
 
 
-def _last(text: str, code: int | None = None) -> str:
-    lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else f"the trial's process ended with status {code}"
+def _last(text: str, code: int) -> str:
+    return hosts.last_line(text, f"the trial's process ended with status {code}")
 
 
 def on_this_machine(jobs: int) -> list[ProcessPlace]:
@@ -129,24 +128,20 @@ def on_this_machine(jobs: int) -> list[ProcessPlace]:
 
 
 def on_hosts(
-    hosts: Sequence[str], jobs: int, workspace: str, ssh_config: str
+    names: Sequence[str], jobs: int, workspace: str, ssh_config: str
 ) -> list[ProcessPlace]:
     """Returns the places of some hosts.
 
     Args:
-      hosts: names for ssh, which must not ask for a password.
+      names: of the hosts for ssh, which must not ask for a password.
       jobs: number of trials at once on each.
       workspace: folder of the repository there.
       ssh_config: ssh's configuration file; "" = the user's own.
     """
-    ssh = ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={_CONNECT_SECS}"]
-    ssh += ["-o", "ServerAliveInterval=15", *(["-F", ssh_config] if ssh_config else [])]
-    there = (
-        f"cd {shlex.quote(workspace or REPO)} && source scripts/common.sh"
-        f' && exec "${{PYTHON}}" -m {_TRIAL}'
-    )
+    ssh = ["ssh", "-F", ssh_config] if ssh_config else ["ssh"]
+    line = hosts.module_line(workspace or hosts.WORKSPACE, _TRIAL)
     return [
-        ProcessPlace(host, [*ssh, "--", host, f"bash -c {shlex.quote(there)}"], i, jobs)
+        ProcessPlace(host, hosts.over_ssh(host, line, ssh), i, jobs)
         for i in range(jobs)
-        for host in hosts
+        for host in names
     ]

@@ -19,10 +19,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from inception.on_spark import session
-from inception.on_spark.session import REPO
 from inception.sweeping import messages
 from inception.sweeping.messages import End, Evaluation, Order, Outcome
 from terngrad.cluster.acceptor import Acceptor
+from terngrad.launcher.hosts import WORKSPACE
 from terngrad.spark.failures import reason
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class SparkPlace:
         """Takes the session, a number for messages, and the repository's folder on executors."""
         self.label = f"Spark task {number}"
         self._context = session.sparkContext
-        self._workspace = workspace or REPO
+        self._workspace = workspace or WORKSPACE
 
     @contextlib.contextmanager
     def start(self, order: Order) -> Iterator[_SocketChannel]:

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from inception import launch
-from terngrad.cluster import local_run
+from terngrad.launcher import run
 from terngrad.testing.forked import ForkedProgram
 
 
@@ -27,5 +27,5 @@ class _Forking:
 
 
 if __name__ == "__main__":
-    local_run.subprocess = _Forking()
+    run.subprocess = _Forking()
     sys.exit(launch.main(sys.argv[1:]))

@@ -1,6 +1,6 @@
 """Runs a command that ends with the connection to whoever started it.
 
-python -m terngrad.cluster.attended PROGRAM ARGUMENT...
+python -m terngrad.launcher.attended PROGRAM ARGUMENT...
 
 The first line of standard input is the secret of the training, see `run_secret`, which arguments
 would show to other users. The others are the numbers of signals for the command. The end of the

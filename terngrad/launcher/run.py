@@ -14,19 +14,18 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import IO
 
-import rich.console
 import rich.text
 
 from terngrad import allocator
 from terngrad.cluster import run_secret
 from terngrad.cluster.membership import LOST_STATUS
-from terngrad.cluster.restarts import MOST_IN_A_ROW, SHORT_SECS, Restarts
+from terngrad.launcher.restarts import MOST_IN_A_ROW, SHORT_SECS, Restarts
+from terngrad.launcher.terminal import Event, Output, Requests
 
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 _LOOK_SECS = 0.1
@@ -66,73 +65,11 @@ class Process:
     log: str = ""
 
 
-@dataclasses.dataclass(frozen=True, order=True)
-class _Event:
-    """End of a process, or a request to end. The earliest failure sets the exit status."""
-
-    monotonic_secs: float
-    status: int
-    text: str = ""
-    doubt: int = 0
-    label: str = dataclasses.field(default="", compare=False)
-
-
-class Requests:
-    """Requests to end. They are noted, never raised: the start of a worker is not cut in two.
-
-    Attributes:
-      events: the requests so far.
-    """
-
-    def __init__(self) -> None:
-        self.events: list[_Event] = []
-
-    def listen(self) -> None:
-        """Notes SIGTERM, Ctrl-C and SIGHUP from now on."""
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
-                signal.signal(number, lambda number, frame: self.note(number))
-
-    def note(self, number: int) -> None:
-        """Notes a signal, also one that stands for a closed output."""
-        self.events.append(_Event(time.monotonic(), 128 + number))
-
-    def wait(self, secs: float) -> bool:
-        """Waits, but not beyond the first request; returns whether there is one."""
-        deadline = time.monotonic() + secs
-        while not self.events and (left := deadline - time.monotonic()) > 0:
-            time.sleep(min(_LOOK_SECS, left))
-        return bool(self.events)
-
-    def at_once(self) -> bool:
-        """Whether Ctrl-C came twice. Other signals, such as SIGHUP, may arrive twice anyway."""
-        return [event.status for event in self.events].count(128 + signal.SIGINT) > 1
-
-
 class StartError(ValueError):
     """A process cannot be started; the message says why."""
 
 
-class Output:
-    """Standard output. A closed one is a request to end."""
-
-    def __init__(self, requests: Requests) -> None:
-        self._requests = requests
-        sys.stdout.reconfigure(
-            errors="replace"
-        )  # output lines may hold characters that its encoding lacks
-        self._console = rich.console.Console(highlight=False, soft_wrap=True)
-
-    def show(self, line: str | rich.text.Text) -> None:
-        """Prints a line; from any thread."""
-        try:
-            self._console.print(line)
-        except (OSError, SystemExit):  # rich makes a closed pipe a SystemExit
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            self._requests.note(signal.SIGPIPE)
-
-
-class LocalRun:
+class Run:
     """One run of a cluster.
 
     Attributes:
@@ -181,8 +118,8 @@ class LocalRun:
         self._servers: list[subprocess.Popen] = []
         self._are_told = False  # whether the parameter servers were asked to end
         self._threads: list[threading.Thread] = []
-        self._ends: list[_Event] = []
-        self._failure: _Event | None = None  # that decides the exit status
+        self._ends: list[Event] = []
+        self._failure: Event | None = None  # that decides the exit status
         self._named = ""  # label of the failed process that a line has named
 
     def run(self) -> int:
@@ -274,7 +211,7 @@ class LocalRun:
             how = "ended because of another"
         doubt = _DOUBTS.get(code, 0)
         text, now = f"{member.label} {how}", time.monotonic()
-        self._ends.append(_Event(now, status, text, doubt, member.label))
+        self._ends.append(Event(now, status, text, doubt, member.label))
 
     def _note_killed(self, member: Process) -> None:
         name = member.label
@@ -310,12 +247,12 @@ class LocalRun:
                 return self._status(first) if first else self._status_of_silence()
             time.sleep(_LOOK_SECS)
 
-    def _status(self, first: _Event) -> int:
+    def _status(self, first: Event) -> int:
         """Returns the status of the process that failed first by itself, and remembers it."""
         self._failure = self._blamed(first)
         return self._failure.status
 
-    def _blamed(self, first: _Event) -> _Event:
+    def _blamed(self, first: Event) -> Event:
         if first in self._requests.events:
             return first
         limits = [event.monotonic_secs for event in self._requests.events] + [self._hurried_at]
@@ -325,17 +262,17 @@ class LocalRun:
             return blamed
         return self._faulty_end() or self._late_end() or blamed
 
-    def _faulty_end(self) -> _Event | None:
+    def _faulty_end(self) -> Event | None:
         """Returns the end, perhaps to come, of the first process that has shown its own error."""
         ends = {end.label: end for end in self._ends}
         for label in self._faulty:
             if label not in ends:
-                return _Event(time.monotonic(), 1, f"{label} has shown an error", label=label)
+                return Event(time.monotonic(), 1, f"{label} has shown an error", label=label)
             if ends[label].status and ends[label].doubt < _DOUBTS[LOST_STATUS]:
                 return ends[label]
         return None
 
-    def _late_end(self) -> _Event | None:
+    def _late_end(self) -> Event | None:
         """Returns the first end with a status that neither a signal nor a loss gives.
 
         Such a process is taken to have failed before it was asked to end, and to take long to.
@@ -365,7 +302,7 @@ class LocalRun:
         for process in self._workers():  # the parameter servers end after them
             _send(process, number)
 
-    def _hurry(self, failure: _Event | None) -> None:
+    def _hurry(self, failure: Event | None) -> None:
         """Asks the others to end that have not ended by themselves after a failure."""
         if self._notice_secs is None or failure is None or self.asked:
             return

@@ -1,0 +1,136 @@
+"""Starts, shows and stops the processes of scripts/config_dist.sh on their hosts.
+
+python inception/launching/dist.py NAME.sh [SETTING=ENTRY]... -- ARGUMENT...
+
+NAME.sh is the script that calls this; its first lines tell what it does. The settings are in the
+environment; of those that are arrays each entry stands before the hyphens.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from inception.launching.settings import Security, Settings, whole_number
+from terngrad.launcher import hosts
+from terngrad.launcher.fleet import Fleet
+from terngrad.launcher.terminal import Requests
+
+_LOAD_SECS = 120.0  # in which the processes load their modules
+_SETTLE_SECS = 2.0  # after that; a process that fails within this time is reported
+
+
+def run(settings: Settings, arguments: Sequence[str]) -> None:
+    """Starts all processes, or none; raises ValueError."""
+    given, *rest = arguments or [""]
+    name, equals, text = given.partition("=")
+    if rest or (given and (name != "--max_restarts" or not equals)):
+        what = "for the rest edit config_dist.sh or set variables"
+        raise ValueError(f"allowed is --max_restarts=N; {what}")
+    restarts = whole_number(name, text) if given else int(settings["MAX_RESTARTS"])
+    settings_of = {kind: settings.given(kind) for kind in ("ps", "worker")}
+    security = Security(settings)
+    environment = lambda kind, host: settings_of[kind] | security.variables(host)
+    fleet = Fleet(settings.jobs(restarts, environment), settings.command)
+    if problems := fleet.check().problems:
+        raise ValueError(f"nothing was started: {'; '.join(problems)}")
+    folder = Path(settings["CERTS_DIR"])
+    if security.makes_certificates:
+        make = ["bash", f"{hosts.WORKSPACE}/scripts/make_certs.sh", str(folder), *fleet.hosts]
+        if status := subprocess.run(make, check=False).returncode:
+            sys.exit(status)  # it has said why
+    requests = Requests()
+    requests.listen()
+    started = fleet.start(lambda host: security.files(host, folder))
+    if not started.problems and not requests.events:
+        settled = fleet.settle(_LOAD_SECS, _SETTLE_SECS)
+        started.lines += settled.lines
+        started.problems += settled.problems
+    if requests.events:
+        started.problems.append("interrupted")
+    if started.problems:
+        stopped = fleet.stop(int(settings["STOP_SECS"]))
+        _show(stopped.lines)
+        where = f", except where {'; '.join(stopped.problems)}" if stopped.problems else ""
+        why = "; ".join(started.problems)
+        raise ValueError(f"all processes were stopped again{where}: {why}")
+    _show(started.lines)
+    watch = "Watch: bash scripts/status_dist.sh  Stop: bash scripts/stop_dist.sh"
+    print(f"Experiment {settings['EXPERIMENT_ID']} runs. {watch}")
+
+
+def status(settings: Settings, arguments: Sequence[str]) -> None:
+    """Shows how the processes are; ends with 1 if one has failed, raises ValueError."""
+    count, folder = "3", ""
+    for argument in arguments:
+        name, _, value = argument.partition("=")
+        if name == "--lines":
+            count = value
+        elif name == "--fetch" and value:
+            folder = value
+        else:
+            raise ValueError(f"allowed are --lines=N and --fetch=DIR, got {argument!r}")
+    if not count.isdecimal() or len(count) > 6:
+        raise ValueError(f"--lines must be an integer >= 0, got {count!r}")
+    try:
+        if folder:
+            os.makedirs(folder, exist_ok=True)
+    except OSError:
+        raise ValueError(f"cannot make the folder {folder}") from None
+    fleet = Fleet(settings.jobs(), settings.command)
+    found = fleet.status(int(count))
+    _show([*found.lines, *found.problems])
+    missing = fleet.fetch(Path(folder)) if folder else []
+    _show(missing)
+    if folder:
+        print(f"Logs: {folder}")
+    if found.problems or found.ended or missing:
+        sys.exit(1)
+
+
+def stop(settings: Settings, arguments: Sequence[str]) -> None:
+    """Stops the processes; raises ValueError if one was killed or may still run."""
+    if arguments:
+        what = "edit config_dist.sh or set variables in the environment"
+        raise ValueError(f"takes no arguments; {what}")
+    fleet = Fleet(settings.jobs(), settings.command)
+    found = fleet.stop(int(settings["STOP_SECS"]))
+    _show(found.lines)
+    if found.problems:
+        raise ValueError(f"processes may still run: {'; '.join([*found.problems, *found.ended])}")
+    if len(found.ended) == len(fleet.jobs) and all("not started" in line for line in found.ended):
+        which = [
+            f"{name}={','.join(settings.lists[name])}" for name in ("PS_HOSTS", "WORKER_HOSTS")
+        ]
+        what = "set these, or DIST_CONFIG, as for run_dist.sh"
+        raise ValueError(f"nothing was started of {' and '.join(which)}: {what}")
+    if found.ended:
+        raise ValueError("; ".join(found.ended))
+
+
+def _show(lines: Sequence[str]) -> None:
+    print("".join(f"{line}\n" for line in lines), end="", flush=True)
+
+
+def main(words: Sequence[str]) -> None:
+    """Does what a script is for, and ends in one line if that fails."""
+    for number in (signal.SIGINT, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_DFL)
+    script, *entries = words[: words.index("--")]
+    arrays: dict[str, list[str]] = {}
+    for entry in entries:
+        name, _, text = entry.partition("=")
+        arrays.setdefault(name, []).append(text)
+    try:
+        action = {"run_dist.sh": run, "status_dist.sh": status, "stop_dist.sh": stop}[script]
+        action(Settings(os.environ, arrays), words[words.index("--") + 1 :])
+    except ValueError as error:
+        sys.exit(f"{script}: {error}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

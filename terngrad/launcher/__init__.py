@@ -1,0 +1,1 @@
+"""Starts, watches, restarts and stops processes, on this machine or over ssh."""

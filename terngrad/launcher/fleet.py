@@ -1,0 +1,155 @@
+"""Processes on several hosts that go on without their launcher: all hosts are asked at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from terngrad.launcher import hosts
+from terngrad.launcher.agent import MARK, Answer
+from terngrad.launcher.supervisor import Job
+
+_MARK_LINE = f"{MARK}\n".encode()
+
+
+class HostError(ValueError):
+    """A host cannot do what it was asked; the message says why."""
+
+
+class UnreachableError(HostError):
+    """A host cannot be asked."""
+
+
+class Fleet:
+    """Processes on hosts, which `terngrad.launcher.agent` starts, shows and stops there.
+
+    Attributes:
+      jobs: all processes.
+      hosts: each host once.
+    """
+
+    def __init__(self, jobs: Sequence[Job], command: Callable[[str], Sequence[str]]) -> None:
+        """Starts nothing; `command` returns the command that runs the agent on a host."""
+        self.jobs = jobs
+        self.hosts = list(dict.fromkeys(job.host for job in jobs))
+        self._command = command
+
+    def check(self) -> Answer:
+        """Finds what would keep the processes from their start."""
+        return self._ask("check")
+
+    def start(self, files: Callable[[str], Mapping[str, str]]) -> Answer:
+        """Starts the processes; `files` returns the texts that a host gets, by path there."""
+        return self._ask("start", more=lambda host: {"files": files(host)})
+
+    def settle(self, load_secs: float, settle_secs: float) -> Answer:
+        """Waits until the processes have loaded; names those that fail soon after."""
+        return self._ask("settle", load_secs=load_secs, settle_secs=settle_secs)
+
+    def status(self, lines: int) -> Answer:
+        """Shows how the processes are, and the last lines of their logs."""
+        return self._ask("status", lines=lines)
+
+    def stop(self, secs: float) -> Answer:
+        """Stops the workers, then the servers, which workers may need to save."""
+        found = _joined(
+            self._ask("stop", [job for job in self.jobs if job.is_ps == servers], secs=secs)
+            for servers in (False, True)
+        )
+        found.problems = list(dict.fromkeys(found.problems))  # a host may be lost to both
+        return found
+
+    def fetch(self, folder: Path) -> list[str]:
+        """Copies all logs into a folder, each whole or not at all; returns what went wrong."""
+
+        def fetch(job: Job) -> str:
+            file = folder / f"{job.name}.log"
+            try:
+                self._run(job.host, {"do": "log"}, [job], file)
+            except HostError as error:
+                return f"{job.label}: its log could not be fetched ({error})"
+            except OSError:
+                return f"{job.label}: cannot write {file}"
+            return ""
+
+        # One after the other on each host: sshd drops some of many logins at once.
+        fetch_all = lambda host: [fetch(job) for job in self.jobs if job.host == host]
+        with ThreadPoolExecutor(len(self.hosts)) as pool:
+            return [told for each in pool.map(fetch_all, self.hosts) for told in each if told]
+
+    def _ask(
+        self,
+        what: str,
+        jobs: Sequence[Job] | None = None,
+        more: Callable[[str], Mapping[str, Any]] = lambda host: {},
+        **request: Any,
+    ) -> Answer:
+        """Asks all hosts; problems then name their host."""
+
+        def ask(host: str) -> Answer:
+            own = [job for job in (self.jobs if jobs is None else jobs) if job.host == host]
+            try:
+                answer = self._run(host, {"do": what, **request, **more(host)}, own)
+            except UnreachableError as error:
+                return Answer(problems=[f"{host} cannot be reached ({error})"])
+            except HostError as error:
+                return Answer(problems=[f"{host}: {error}"])
+            named = lambda texts: [f"{host}: {hosts.printable(text)}" for text in texts]
+            shown = [hosts.printable(line) for line in answer.lines]
+            return Answer(shown, named(answer.problems), named(answer.ended))
+
+        with ThreadPoolExecutor(len(self.hosts)) as pool:
+            return _joined(pool.map(ask, self.hosts))
+
+    def _run(
+        self, host: str, request: Mapping[str, Any], jobs: Sequence[Job], log: Path | None = None
+    ) -> Answer:
+        """Asks a host; with `log`, stores the bytes that it answers, whole or not at all.
+
+        Raises:
+          HostError: the host does not answer.
+          OSError: the log cannot be written.
+        """
+        text = json.dumps({**request, "jobs": [dataclasses.asdict(job) for job in jobs]})
+        with tempfile.TemporaryFile() as told, tempfile.TemporaryFile() as errors:
+            done = subprocess.run(
+                self._command(host),
+                input=f"{text}\n".encode(),
+                stdout=told,
+                stderr=errors,
+                start_new_session=True,  # Ctrl-C must not interrupt a host in its work
+                check=False,
+            )
+            told.seek(0)
+            errors.seek(0)
+            greeting = []
+            while (line := told.readline()) and line != _MARK_LINE:
+                greeting.append(line)
+            if not line or done.returncode:  # an account may end with success, and run nothing
+                said = b"".join(greeting) + errors.read()
+                why = hosts.last_line(said.decode(errors="replace"), "no reason given")
+                is_reached = done.returncode == hosts.MISSING_STATUS
+                raise (HostError if is_reached else UnreachableError)(why)
+            if not log:
+                return Answer(**json.loads(told.read()))
+            new = log.with_suffix(".log.new")
+            with new.open("wb") as file:
+                shutil.copyfileobj(told, file)
+            new.replace(log)
+            return Answer()
+
+
+def _joined(answers: Iterable[Answer]) -> Answer:
+    joined = Answer()
+    for answer in answers:
+        joined.lines += answer.lines
+        joined.problems += answer.problems
+        joined.ended += answer.ended
+    return joined

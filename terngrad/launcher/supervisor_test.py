@@ -1,0 +1,107 @@
+"""How a process ends that goes on without its launcher, and whether it is started again."""
+
+import dataclasses
+import os
+import signal
+import subprocess
+
+import pytest
+
+from terngrad.launcher import state
+from terngrad.launcher.state import StateFile
+from terngrad.launcher.supervisor import Job, supervise
+
+
+@pytest.fixture
+def file(tmp_path):
+    return StateFile(tmp_path, "one")
+
+
+@pytest.fixture
+def run(tmp_path, file):
+    """Supervises a shell script, which notes its runs; returns how often it ran, and the log."""
+    log, runs = tmp_path / "log", tmp_path / "runs"
+    log.touch()
+
+    def run(commands, sleep=lambda secs: None):
+        script = tmp_path / "my program.sh"
+        script.write_text(f'echo >> "{runs}"\n{commands}\n')
+        job = Job("worker 0 (a:1)", "one", "a", str(script), ["$1 'x'"], max_restarts=9)
+        supervise(job, str(log), file, sleep=sleep)
+        return len(runs.read_text()), log.read_text().splitlines()
+
+    return run
+
+
+def test_a_process_that_is_killed_again_and_again_is_left_out(run, file):
+    _, lines = run("kill -KILL $$")
+    again = [f"Killed by SIGKILL, and started again in {secs} s." for secs in (1, 2, 4, 8)]
+    told = [line for line in lines if "Killed" in line]
+    assert told == [*again, "Killed, and left out after 5 runs of less than 30 s."]
+    assert file.read().status == 128 + signal.SIGKILL
+
+
+@pytest.mark.parametrize(("end", "status"), [("exit 0", 0), ("exit 3", 3), ("kill $$", 143)])
+def test_a_process_that_ends_by_itself_or_as_asked_is_not_started_again(run, file, end, status):
+    count, _ = run(f'(( $(wc -l < "${{0%/*}}/runs") == 2 )) && {end}\nkill -KILL $$')
+    assert (count, file.read().status) == (2, status)
+
+
+def test_a_process_is_not_started_again_after_a_stop(run, file):
+    conditions = []
+
+    def stop(secs):
+        conditions.append(file.condition().text)
+        file.ask_to_stop()
+
+    count, _ = run("kill -KILL $$", sleep=stop)
+    assert (count, file.condition().text) == (1, "ended by SIGKILL")
+    assert conditions == ["was killed; is started again soon"]
+
+
+def test_a_process_that_starts_during_a_stop_ends(run, file):
+    file.path.touch()
+    file.ask_to_stop()
+    run("exec sleep 60")
+    assert file.read().status == 128 + signal.SIGTERM
+
+
+def test_arguments_reach_the_process_as_they_are(run):
+    _, lines = run('printf "%s|" "$@"')
+    assert lines == ["$1 'x'|"]
+
+
+def test_a_process_whose_file_cannot_be_written_does_not_go_on(run, file):
+    file.path.mkdir()
+    with pytest.raises(OSError):
+        run("exec sleep 60")
+
+
+def test_a_program_that_got_the_same_process_id_is_not_taken_for_the_process(run, file):
+    run("exit 0")
+    with subprocess.Popen(["sleep", "60"]) as other:
+        record = dataclasses.replace(file.read(), pid=other.pid, status=None)
+        file.write(record)
+        assert not record.is_alive
+        record = dataclasses.replace(record, born=state.birth(other.pid))
+        assert record.is_alive
+        other.kill()
+    assert not record.is_alive and state.birth(other.pid) is None
+
+
+def test_a_process_whose_supervisor_is_lost_has_an_unknown_end(run, file):
+    run("exit 0")
+    for is_due in (False, True):
+        lost = {"status": None, "is_due": is_due, "watcher_born": None}
+        file.write(dataclasses.replace(file.read(), **lost))
+        assert file.condition().text.startswith("ended with unknown status: the host or")
+    assert file.condition().is_problem
+
+
+def test_the_file_names_what_is_needed_to_find_the_process(run, file):
+    run("exit 0")
+    record = file.read()
+    assert (record.label, record.host) == ("worker 0 (a:1)", "a")
+    assert record.command == ["bash", f"{file.path.parent}/my program.sh", "$1 'x'"]
+    assert (record.watcher, record.is_watched) == (os.getpid(), True)
+    assert os.listdir(file.path.parent).count("one.json") == 1

@@ -1,0 +1,76 @@
+"""Requests to end, and an output that many processes share."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import sys
+import time
+
+import rich.console
+import rich.text
+
+_LOOK_SECS = 0.1
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Event:
+    """End of a process, or a request to end. The earliest failure sets the exit status."""
+
+    monotonic_secs: float
+    status: int
+    text: str = ""
+    doubt: int = 0
+    label: str = dataclasses.field(default="", compare=False)
+
+
+class Requests:
+    """Requests to end. They are noted, never raised: the start of a worker is not cut in two.
+
+    Attributes:
+      events: the requests so far.
+    """
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def listen(self) -> None:
+        """Notes SIGTERM, Ctrl-C and SIGHUP from now on."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
+                signal.signal(number, lambda number, frame: self.note(number))
+
+    def note(self, number: int) -> None:
+        """Notes a signal, also one that stands for a closed output."""
+        self.events.append(Event(time.monotonic(), 128 + number))
+
+    def wait(self, secs: float) -> bool:
+        """Waits, but not beyond the first request; returns whether there is one."""
+        deadline = time.monotonic() + secs
+        while not self.events and (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(_LOOK_SECS, left))
+        return bool(self.events)
+
+    def at_once(self) -> bool:
+        """Whether Ctrl-C came twice. Other signals, such as SIGHUP, may arrive twice anyway."""
+        return [event.status for event in self.events].count(128 + signal.SIGINT) > 1
+
+
+class Output:
+    """Standard output. A closed one is a request to end."""
+
+    def __init__(self, requests: Requests) -> None:
+        self._requests = requests
+        sys.stdout.reconfigure(
+            errors="replace"
+        )  # output lines may hold characters that its encoding lacks
+        self._console = rich.console.Console(highlight=False, soft_wrap=True)
+
+    def show(self, line: str | rich.text.Text) -> None:
+        """Prints a line; from any thread."""
+        try:
+            self._console.print(line)
+        except (OSError, SystemExit):  # rich makes a closed pipe a SystemExit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            self._requests.note(signal.SIGPIPE)
