@@ -18,7 +18,8 @@ from pathlib import Path
 from inception.launching.settings import Security, Settings, whole_number
 from terngrad.launcher import hosts
 from terngrad.launcher.fleet import Fleet
-from terngrad.launcher.terminal import Requests
+from terngrad.launcher.run import Process, Run
+from terngrad.launcher.terminal import Output, Requests
 
 _LOAD_SECS = 120.0  # in which the processes load their modules
 _SETTLE_SECS = 2.0  # after that; a process that fails within this time is reported
@@ -112,6 +113,36 @@ def stop(settings: Settings, arguments: Sequence[str]) -> None:
         raise ValueError("; ".join(found.ended))
 
 
+def here(settings: Settings, arguments: Sequence[str]) -> None:
+    """Runs all processes on this machine, shows their lines and ends with their status."""
+    if arguments:
+        raise ValueError("takes no arguments; set variables in the environment")
+    requests = Requests()
+    requests.listen()
+    jobs = sorted(settings.jobs(), key=lambda job: job.is_ps)
+    processes = [
+        Process(
+            index=i,
+            label=job.label.partition(" (")[0],
+            command=["bash", f"{hosts.WORKSPACE}/{job.script}", *job.arguments],
+            is_ps=job.is_ps,
+        )
+        for i, job in enumerate(jobs)
+    ]
+    run = Run(
+        processes, 0, requests, Output(requests), notice_secs=0.0, is_elastic=False, as_shell=True
+    )
+    sys.exit(run.run())
+
+
+_ACTIONS = {
+    "run_dist.sh": run,
+    "run_dist_cifar10.sh": here,
+    "status_dist.sh": status,
+    "stop_dist.sh": stop,
+}
+
+
 def _show(lines: Sequence[str]) -> None:
     print("".join(f"{line}\n" for line in lines), end="", flush=True)
 
@@ -126,8 +157,7 @@ def main(words: Sequence[str]) -> None:
         name, _, text = entry.partition("=")
         arrays.setdefault(name, []).append(text)
     try:
-        action = {"run_dist.sh": run, "status_dist.sh": status, "stop_dist.sh": stop}[script]
-        action(Settings(os.environ, arrays), words[words.index("--") + 1 :])
+        _ACTIONS[script](Settings(os.environ, arrays), words[words.index("--") + 1 :])
     except ValueError as error:
         sys.exit(f"{script}: {error}")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from terngrad.cluster import run_secret
 from terngrad.launcher import hosts
-from terngrad.launcher.supervisor import Job
+from terngrad.launcher.protocol import Job
 
 _DENIED = "denied.txt"  # numbers of withdrawn certificates
 _CERTIFICATES = "~/.terngrad/certs"  # on each host

@@ -26,29 +26,13 @@ from pathlib import Path
 
 from terngrad.launcher import state
 from terngrad.launcher.hosts import last_line
+from terngrad.launcher.protocol import FOLDER, MARK, Answer, Job
 from terngrad.launcher.state import Condition, Record, StateFile
-from terngrad.launcher.supervisor import Job, supervise, tell_start
+from terngrad.launcher.supervisor import supervise, tell_start
 
-MARK = "terngrad launcher answers:"
-FOLDER = "~/tmp/terngrad_dist"  # of state files and logs
 _LOOK_SECS = 0.1
 _KILL_SECS = 10.0  # for a killed process to be gone
 _CHECKPOINT = re.compile(r"model\.ckpt-(\d+)\.index")
-
-
-@dataclasses.dataclass
-class Answer:
-    """What a host did.
-
-    Attributes:
-      lines: for the user.
-      problems: what went wrong; after a stop, which processes may still run.
-      ended: processes that are not as they should be, with nothing left to do about it.
-    """
-
-    lines: list[str] = dataclasses.field(default_factory=list)
-    problems: list[str] = dataclasses.field(default_factory=list)
-    ended: list[str] = dataclasses.field(default_factory=list)
 
 
 def check(jobs: Sequence[Job]) -> Answer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import shutil
@@ -13,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from terngrad.launcher import hosts
-from terngrad.launcher.agent import MARK, Answer
-from terngrad.launcher.supervisor import Job
+from terngrad.launcher.protocol import MARK, Answer, Job
 
 _MARK_LINE = f"{MARK}\n".encode()
 
@@ -118,10 +118,13 @@ class Fleet:
           OSError: the log cannot be written.
         """
         text = json.dumps({**request, "jobs": [dataclasses.asdict(job) for job in jobs]})
-        with tempfile.TemporaryFile() as told, tempfile.TemporaryFile() as errors:
+        with contextlib.ExitStack() as stack:
+            asked, told, errors = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(3))
+            asked.write(f"{text}\n".encode())
+            asked.seek(0)
             done = subprocess.run(
                 self._command(host),
-                input=f"{text}\n".encode(),
+                stdin=asked,
                 stdout=told,
                 stderr=errors,
                 start_new_session=True,  # Ctrl-C must not interrupt a host in its work

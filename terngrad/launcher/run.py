@@ -86,6 +86,7 @@ class Run:
         notice_secs: float | None = None,
         relays: bool = False,
         is_elastic: bool = True,
+        as_shell: bool = False,
     ) -> None:
         """Starts nothing yet.
 
@@ -98,6 +99,7 @@ class Run:
             are asked to; None = they are not asked.
           relays: whether workers get the signal that asks to end, and not always SIGTERM.
           is_elastic: whether the death of one does not end the others, if a ps is among them.
+          as_shell: whether the status of a killed process is 128 + the signal's number, and not 1.
         """
         self.asked = False
         self._requests = requests
@@ -106,6 +108,7 @@ class Run:
         self._members = members
         self._notice_secs = notice_secs
         self._relays = relays
+        self._as_shell = as_shell
         self._to_ask: list[subprocess.Popen] = []  # to end, though they have shown an error
         self._hurried_at = math.inf  # when a failure of another asked the workers to end
         self._outlive_others = is_elastic and any(member.is_ps for member in members)
@@ -205,7 +208,10 @@ class Run:
             if not self.asked:
                 self._note_killed(member)
             code = 0
-        status = 1 if code < 0 else code  # killed: a failure like any other
+        if member.is_ps and self._are_told and code in (-signal.SIGTERM, 128 + signal.SIGTERM):
+            code = 0  # as asked, after all workers have ended
+        killed_status = 128 - code if self._as_shell else 1
+        status = killed_status if code < 0 else code
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
         if code == LOST_STATUS:
             how = "ended because of another"

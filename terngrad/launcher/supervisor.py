@@ -7,44 +7,14 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 
 from terngrad.launcher import state
+from terngrad.launcher.protocol import Job
 from terngrad.launcher.restarts import MOST_IN_A_ROW, SHORT_SECS, Restarts
 from terngrad.launcher.state import Record, StateFile
 
 _LOOK_SECS = 0.1
-
-
-@dataclasses.dataclass(frozen=True)
-class Job:
-    """A process to be started on a host. A `~` that begins a word or a value is the home there.
-
-    Attributes:
-      label: its name for messages.
-      name: its name for files.
-      host: the name by which its host is reached.
-      script: file of the working copy that bash runs.
-      arguments: of the script.
-      environment: variables to set.
-      needs: folder that must be there; "" = none.
-      log: name of the log.
-      max_restarts: how often it is started again if it is killed.
-      is_ps: whether it is a parameter server.
-      is_chief: whether it is the one that writes checkpoints.
-    """
-
-    label: str
-    name: str
-    host: str
-    script: str
-    arguments: Sequence[str] = ()
-    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    needs: str = ""
-    log: str = ""
-    max_restarts: int = 0
-    is_ps: bool = False
-    is_chief: bool = False
 
 
 def supervise(

@@ -8,8 +8,9 @@ import subprocess
 import pytest
 
 from terngrad.launcher import state
+from terngrad.launcher.protocol import Job
 from terngrad.launcher.state import StateFile
-from terngrad.launcher.supervisor import Job, supervise
+from terngrad.launcher.supervisor import supervise
 
 
 @pytest.fixture
