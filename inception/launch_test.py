@@ -51,7 +51,7 @@ IMPATIENT = """
 import sys
 from inception import launch
 from terngrad.launcher import restarts, run
-run._GRACE_SECS = 1.0
+run.GRACE_SECS = 1.0
 restarts._FIRST_PAUSE_SECS = 0.0625
 sys.exit(launch.main(sys.argv[1:]))
 """

@@ -41,8 +41,8 @@ from terngrad.cluster.addresses import host_and_port
 from terngrad.cluster.channel import CONTROL_PORT_ABOVE, LAST_PORT
 from terngrad.cluster.managed import launch
 from terngrad.cluster.ports import free_ports
-from terngrad.launcher import hosts
-from terngrad.launcher.run import Process, Run, StartError
+from terngrad.launcher import hosts, processes
+from terngrad.launcher.run import GRACE_SECS, Process, Run, StartError
 from terngrad.launcher.terminal import Output, Requests
 
 _NOTICE_SECS = 3.0
@@ -60,6 +60,8 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str]) -> int:
     """Runs the processes and returns the exit status."""
     arguments = _parse(argv)
+    if arguments.status or arguments.stop:
+        return _earlier(arguments)
     requests = Requests()
     requests.listen()
     command = [arguments.python, "-u", *arguments.command]
@@ -84,6 +86,22 @@ def main(argv: Sequence[str]) -> int:
         return run.run()
     except StartError as error:
         sys.exit(f"launch: {error}")
+
+
+def _earlier(arguments: argparse.Namespace) -> int:
+    """Shows or stops what an earlier launcher started; returns the exit status."""
+    folder = os.path.abspath(arguments.log_dir)
+    jobs = processes.started_in(folder)
+    if not jobs:
+        sys.exit(f"launch: no process was started with --log_dir={arguments.log_dir}")
+    if arguments.stop:
+        servers = [[job for job in jobs if job.is_ps == is_ps] for is_ps in (False, True)]
+        found = [processes.stop(each, GRACE_SECS, folder) for each in servers]
+    else:
+        found = [processes.status(jobs, 1, folder)]
+    for answer in found:
+        print("".join(f"{line}\n" for line in answer.lines), end="")
+    return int(any(answer.problems or answer.ended for answer in found))
 
 
 def _whole(text: str) -> int:
@@ -131,6 +149,17 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         help="add all lines of each process to a file in DIR: worker_0.log, ps_0.log, ...",
     )
     parser.add_argument(
+        "--status",
+        action="store_true",
+        help="only show whether the processes with a log in --log_dir run, and their last lines",
+    )
+    parser.add_argument(
+        "--stop",
+        action="store_true",
+        help="only let the processes that have a log in --log_dir save and end, also if their "
+        "launcher was killed",
+    )
+    parser.add_argument(
         "--show",
         type=_whole,
         metavar="N",
@@ -151,6 +180,10 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 
 def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
     """Ends this program if its arguments are wrong."""
+    if arguments.status or arguments.stop:
+        if not arguments.log_dir or not os.path.isdir(arguments.log_dir):
+            parser.error("--status and --stop need --log_dir=DIR, the folder of a training's logs")
+        return
     if (arguments.n is None) == (arguments.hosts is None):
         parser.error("needs -n or --hosts, and not both")
     if arguments.hosts is None and arguments.n < 1:
@@ -255,7 +288,7 @@ def _on_hosts(
     more: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Process]:
     """Returns processes on other hosts; `more` are further variables of their environments."""
-    processes: list[Process] = []
+    members: list[Process] = []
     logins: collections.Counter[str] = collections.Counter()
     for i, place in enumerate(places):
         variables = _variables(places, place, port + CONTROL_PORT_ABOVE) | dict(more)
@@ -266,10 +299,9 @@ def _on_hosts(
         pause_secs = _LOGIN_PAUSE_SECS if logins[host] >= _LOGINS_AT_ONCE else 0.0
         logins[host] += 1
         is_ps = place.job == "ps"
-        processes.append(
-            Process(i, place.label, words, is_ps=is_ps, is_remote=True, pause_secs=pause_secs)
-        )
-    return processes
+        member = Process(i, place.label, words, is_ps=is_ps, is_remote=True, host=place.name)
+        members.append(dataclasses.replace(member, pause_secs=pause_secs))
+    return members
 
 
 def _variables(places: Sequence[_Place], own: _Place, control_port: int) -> dict[str, str]:

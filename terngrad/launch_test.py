@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from terngrad import launch
+from terngrad.launcher import state
 from terngrad.testing.processes import Started, descendants
 
 PROGRAM = """
@@ -92,9 +93,10 @@ def launched(*arguments):
 LAUNCH = """
 import sys
 from terngrad import launch
+from terngrad.launcher import state
 from terngrad.launcher import run
 run._PS_GRACE_SECS = 0.1
-launch._NOTICE_SECS, run._GRACE_SECS = 0.1, 2.0
+launch._NOTICE_SECS, run.GRACE_SECS = 0.1, 2.0
 sys.exit(launch.main(sys.argv[1:]))
 """
 
@@ -207,7 +209,7 @@ def test_lines_may_be_those_of_one_worker_and_of_each_in_a_file(tmp_path, places
             lines = run.succeed().splitlines()
         shown = sorted(re.sub(r"^\[(\d).*?\]", r"\1", line) for line in lines)
         assert shown == ["0 error 0", "0 out 0", "1 error 1"]
-    assert sorted(path.name for path in logs.iterdir()) == ["worker_0.log", "worker_1.log"]
+    assert sorted(path.name for path in logs.glob("*.log")) == ["worker_0.log", "worker_1.log"]
     for rank in "01":  # a second run adds to them
         found = (logs / f"worker_{rank}.log").read_text().splitlines()
         assert sorted(found) == [f"error {rank}"] * 2 + [f"out {rank}"] * 2
@@ -264,9 +266,35 @@ def test_a_process_that_does_not_end_is_killed(program):
         assert f"1 {killed} step 271." in run.lines, run.output
 
 
+@pytest.mark.slow
+def test_what_a_killed_launcher_left_is_shown_and_stopped_by_another(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text("import time; print('begun', flush=True); time.sleep(900)")
+    logs = ["--log_dir", str(tmp_path / "logs")]
+    with launched("-n", "2", *logs, str(program)) as run:
+        for rank in "01":
+            run.wait_for(rf"\[{rank}\] begun")
+        pids = descendants(run.process.pid)
+        run.process.kill()
+        run.process.wait()
+    with launched("--status", *logs) as run:
+        shown = run.succeed().splitlines()
+    assert shown[1::2] == ["    begun"] * 2
+    found = [re.fullmatch(r"([01]): running \(process (\d+)\)", line) for line in shown[::2]]
+    assert [line[1] for line in found] == ["0", "1"]
+    assert sorted(int(line[2]) for line in found) == sorted(pids)
+    with launched("--stop", *logs) as run:
+        assert run.finish() == 0, run.output
+    assert [pid for pid in pids if state.birth(pid)] == []
+    with launched("--status", *logs) as run:
+        assert run.finish() == 1
+        assert run.output.count("ended with unknown status") == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
+        (["--stop"], "--status and --stop need --log_dir=DIR"),
         ([], "needs -n or --hosts, and not both"),
         (["-n", "2", "--hosts=a", "x.py"], "needs -n or --hosts, and not both"),
         (["-n", "2"], r"needs a program, as train.py or -m package.train"),

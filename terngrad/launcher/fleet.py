@@ -28,7 +28,7 @@ class UnreachableError(HostError):
 
 
 class Fleet:
-    """Processes on hosts, which `terngrad.launcher.agent` starts, shows and stops there.
+    """Processes on hosts, which an agent starts, shows and stops there.
 
     Attributes:
       jobs: all processes.

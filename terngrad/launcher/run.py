@@ -24,14 +24,16 @@ import rich.text
 from terngrad import allocator
 from terngrad.cluster import run_secret
 from terngrad.cluster.membership import LOST_STATUS
+from terngrad.launcher import state
 from terngrad.launcher.restarts import MOST_IN_A_ROW, SHORT_SECS, Restarts
+from terngrad.launcher.state import Record, StateFile
 from terngrad.launcher.terminal import Event, Output, Requests
 
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 _LOOK_SECS = 0.1
 # How doubtful it is that a process with this exit status failed by itself; of others it is not.
 _DOUBTS = {1: 1, LOST_STATUS: 2}
-_GRACE_SECS = 90.0  # for the others to notice a failure, or to save, before they are killed
+GRACE_SECS = 90.0  # for the others to notice a failure, or to save, before they are killed
 _ERROR_SECS = 15.0  # for a process to end by itself after it has shown an error
 _PS_GRACE_SECS = 5.0  # for a ps to end by itself after the workers
 _ERROR = "Traceback (most recent call last):"
@@ -46,12 +48,13 @@ class Process:
       index: position among all processes.
       label: first word of its output lines.
       command: program and arguments.
+      host: name of its machine; "" = this one.
       environment: variables to set in addition to those of this process.
       is_ps: whether it is a parameter server.
       is_remote: whether the secret and signals are lines of its standard input, see `attended`.
       pause_secs: before it is started.
       is_shown: whether all its lines are shown, and not only those of its standard error.
-      log: file to which all its lines are added; "" = none.
+      log: file to which all its lines are added; "" = none. Beside it is the process' `StateFile`.
     """
 
     index: int
@@ -63,6 +66,7 @@ class Process:
     pause_secs: float = 0.0
     is_shown: bool = True
     log: str = ""
+    host: str = ""
 
 
 class StartError(ValueError):
@@ -167,6 +171,11 @@ class Run:
             )
         except OSError as error:
             raise StartError(f"cannot start {member.command[0]}: {error.strerror}") from None
+        if member.log:
+            size = os.path.getsize(member.log)
+            StateFile.beside(member.log).clear()
+            own = (member.label, member.host, member.command, member.log, size, process.pid)
+            self._note_state(member, state.new_record(*own))
         if member.is_remote:
             _write(process, self._secret)
         self._processes.append(process)
@@ -203,6 +212,9 @@ class Run:
 
     def _note_end(self, process: subprocess.Popen, member: Process) -> None:
         code = process.wait()
+        if member.log and (record := StateFile.beside(member.log).read()):
+            status = 128 - code if code < 0 else code
+            self._note_state(member, dataclasses.replace(record, status=status))
         was_killed = code < 0
         if was_killed and self._outlive_others:
             if not self.asked:
@@ -218,6 +230,11 @@ class Run:
         doubt = _DOUBTS.get(code, 0)
         text, now = f"{member.label} {how}", time.monotonic()
         self._ends.append(Event(now, status, text, doubt, member.label))
+
+    def _note_state(self, member: Process, record: Record) -> None:
+        """Writes how a process is, for those who show or stop it without this launcher."""
+        with contextlib.suppress(OSError):  # a full disk: the training goes on
+            StateFile.beside(member.log).write(record)
 
     def _note_killed(self, member: Process) -> None:
         name = member.label
@@ -246,7 +263,7 @@ class Run:
             self._hurry(first)
             self._end_servers()
             hurry = min(self._requests.events, default=None) if self._outlive_others else first
-            late = hurry and time.monotonic() > hurry.monotonic_secs + _GRACE_SECS
+            late = hurry and time.monotonic() > hurry.monotonic_secs + GRACE_SECS
             if late and not all_ended:
                 self._tell_killed()
             if all_ended or late or self._requests.at_once():
@@ -294,7 +311,7 @@ class Run:
                 step, is_chief = self._saved.get(label), process is self._processes[0]
                 last = f"step {step}" if step else "its last checkpoint"
                 unsaved = f"; not saved since {last}" if step or is_chief else ""
-                why = f"did not end within {_GRACE_SECS:g} s"
+                why = f"did not end within {GRACE_SECS:g} s"
                 self._output.show(f"{label} is killed because it {why}{unsaved}.")
 
     def _status_of_silence(self) -> int:

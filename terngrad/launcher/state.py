@@ -80,6 +80,15 @@ class Condition:
     is_problem: bool = False
 
 
+def new_record(
+    label: str, host: str, command: Sequence[str], log: str, begun: int, pid: int
+) -> Record:
+    """Returns the record of a process that this one has started and watches."""
+    own = os.getpid()
+    who = {"pid": pid, "born": birth(pid), "watcher": own, "watcher_born": birth(own)}
+    return Record(label, host, list(command), log, begun, time.time(), **who)
+
+
 class StateFile:
     """The file of a process. Its supervisor writes it; others may ask the process to stop."""
 
@@ -87,6 +96,12 @@ class StateFile:
         """Takes the folder and the process' name there; writes nothing."""
         self.path = folder / f"{name}.json"
         self._stopping = folder / f"{name}.stopping"
+
+    @classmethod
+    def beside(cls, log: str) -> StateFile:
+        """Returns the file of the process that a log belongs to."""
+        path = Path(log)
+        return cls(path.parent, path.stem)
 
     def read(self) -> Record | None:
         """Returns the last record; None if the process was not started."""

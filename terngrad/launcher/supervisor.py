@@ -74,19 +74,7 @@ def _start(job: Job, log: str, file: StateFile, begun: int) -> tuple[subprocess.
             env=os.environ | own,
             start_new_session=True,
         )
-    own_pid = os.getpid()
-    record = Record(
-        label=job.label,
-        host=job.host,
-        command=command,
-        log=log,
-        begun=begun,
-        started=time.time(),
-        pid=process.pid,
-        born=state.birth(process.pid),
-        watcher=own_pid,
-        watcher_born=state.birth(own_pid),
-    )
+    record = state.new_record(job.label, job.host, command, log, begun, process.pid)
     try:
         file.write(record)
     except OSError:  # without its file it could not be stopped later
