@@ -37,7 +37,7 @@ def run(settings: Settings, arguments: Sequence[str]) -> None:
     security = Security(settings)
     environment = lambda kind, host: settings_of[kind] | security.variables(host)
     fleet = Fleet(settings.jobs(restarts, environment), settings.command)
-    if problems := fleet.check().problems:
+    if problems := fleet.ask("check").problems:
         raise ValueError(f"nothing was started: {'; '.join(problems)}")
     folder = Path(settings["CERTS_DIR"])
     if security.makes_certificates:
@@ -46,9 +46,9 @@ def run(settings: Settings, arguments: Sequence[str]) -> None:
             sys.exit(status)  # it has said why
     requests = Requests()
     requests.listen()
-    started = fleet.start(lambda host: security.files(host, folder))
+    started = fleet.ask("start", files=lambda host: security.files(host, folder))
     if not started.problems and not requests.events:
-        settled = fleet.settle(_LOAD_SECS, _SETTLE_SECS)
+        settled = fleet.ask("settle", load_secs=_LOAD_SECS, settle_secs=_SETTLE_SECS)
         started.lines += settled.lines
         started.problems += settled.problems
     if requests.events:
@@ -83,7 +83,7 @@ def status(settings: Settings, arguments: Sequence[str]) -> None:
     except OSError:
         raise ValueError(f"cannot make the folder {folder}") from None
     fleet = Fleet(settings.jobs(), settings.command)
-    found = fleet.status(int(count))
+    found = fleet.ask("status", lines=int(count))
     _show([*found.lines, *found.problems])
     missing = fleet.fetch(Path(folder)) if folder else []
     _show(missing)
@@ -149,8 +149,9 @@ def _show(lines: Sequence[str]) -> None:
 
 def main(words: Sequence[str]) -> None:
     """Does what a script is for, and ends in one line if that fails."""
-    for number in (signal.SIGINT, signal.SIGPIPE):
-        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     script, *entries = words[: words.index("--")]
     arrays: dict[str, list[str]] = {}
     for entry in entries:

@@ -41,26 +41,10 @@ class Fleet:
         self.hosts = list(dict.fromkeys(job.host for job in jobs))
         self._command = command
 
-    def check(self) -> Answer:
-        """Finds what would keep the processes from their start."""
-        return self._ask("check")
-
-    def start(self, files: Callable[[str], Mapping[str, str]]) -> Answer:
-        """Starts the processes; `files` returns the texts that a host gets, by path there."""
-        return self._ask("start", more=lambda host: {"files": files(host)})
-
-    def settle(self, load_secs: float, settle_secs: float) -> Answer:
-        """Waits until the processes have loaded; names those that fail soon after."""
-        return self._ask("settle", load_secs=load_secs, settle_secs=settle_secs)
-
-    def status(self, lines: int) -> Answer:
-        """Shows how the processes are, and the last lines of their logs."""
-        return self._ask("status", lines=lines)
-
     def stop(self, secs: float) -> Answer:
         """Stops the workers, then the servers, which workers may need to save."""
         found = _joined(
-            self._ask("stop", [job for job in self.jobs if job.is_ps == servers], secs=secs)
+            self.ask("stop", [job for job in self.jobs if job.is_ps == servers], secs=secs)
             for servers in (False, True)
         )
         found.problems = list(dict.fromkeys(found.problems))  # a host may be lost to both
@@ -84,19 +68,27 @@ class Fleet:
         with ThreadPoolExecutor(len(self.hosts)) as pool:
             return [told for each in pool.map(fetch_all, self.hosts) for told in each if told]
 
-    def _ask(
+    def ask(
         self,
         what: str,
         jobs: Sequence[Job] | None = None,
-        more: Callable[[str], Mapping[str, Any]] = lambda host: {},
+        files: Callable[[str], Mapping[str, str]] | None = None,
         **request: Any,
     ) -> Answer:
-        """Asks all hosts; problems then name their host."""
+        """Asks all hosts at once; problems then name their host.
+
+        Args:
+          what: function of `terngrad.launcher.processes`.
+          jobs: about which; None = all.
+          files: returns texts for a host, by path there.
+          request: further arguments of the function.
+        """
 
         def ask(host: str) -> Answer:
             own = [job for job in (self.jobs if jobs is None else jobs) if job.host == host]
+            texts = {"files": files(host)} if files else {}
             try:
-                answer = self._run(host, {"do": what, **request, **more(host)}, own)
+                answer = self._run(host, {"do": what, **request, **texts}, own)
             except UnreachableError as error:
                 return Answer(problems=[f"{host} cannot be reached ({error})"])
             except HostError as error:
@@ -122,14 +114,17 @@ class Fleet:
             asked, told, errors = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(3))
             asked.write(f"{text}\n".encode())
             asked.seek(0)
-            done = subprocess.run(
-                self._command(host),
-                stdin=asked,
-                stdout=told,
-                stderr=errors,
-                start_new_session=True,  # Ctrl-C must not interrupt a host in its work
-                check=False,
-            )
+            try:
+                done = subprocess.run(
+                    self._command(host),
+                    stdin=asked,
+                    stdout=told,
+                    stderr=errors,
+                    start_new_session=True,  # Ctrl-C must not interrupt a host in its work
+                    check=False,
+                )
+            except OSError as error:  # there is no ssh
+                raise UnreachableError(f"{error.filename}: {error.strerror}") from None
             told.seek(0)
             errors.seek(0)
             greeting = []
