@@ -26,7 +26,7 @@ from terngrad.cluster import run_secret
 from terngrad.cluster.membership import LOST_STATUS
 from terngrad.launcher import state
 from terngrad.launcher.restarts import MOST_IN_A_ROW, SHORT_SECS, Restarts
-from terngrad.launcher.state import Record, StateFile
+from terngrad.launcher.state import StateFile
 from terngrad.launcher.terminal import Event, Output, Requests
 
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
@@ -118,11 +118,9 @@ class Run:
         self._outlive_others = is_elastic and any(member.is_ps for member in members)
         self._restarts = Restarts(restarts)
         self._killed: list[tuple[float, Process]] = []  # waiting for the moment of their restart
-        self._processes: list[subprocess.Popen] = []
-        self._labels: dict[subprocess.Popen, str] = {}
+        self._started: dict[subprocess.Popen, Process] = {}
         self._faulty: list[str] = []  # processes that have shown an error, the first one first
         self._saved: dict[str, str] = {}  # by label: step of the last save that the process told
-        self._servers: list[subprocess.Popen] = []
         self._are_told = False  # whether the parameter servers were asked to end
         self._threads: list[threading.Thread] = []
         self._ends: list[Event] = []
@@ -144,7 +142,7 @@ class Run:
                 self._start(member)
             status = self._wait()
         finally:
-            for process in self._processes:
+            for process in self._started:
                 process.kill()
             self._show_rest()
         self._name_failure()
@@ -171,17 +169,10 @@ class Run:
             )
         except OSError as error:
             raise StartError(f"cannot start {member.command[0]}: {error.strerror}") from None
-        if member.log:
-            size = os.path.getsize(member.log)
-            StateFile.beside(member.log).clear()
-            own = (member.label, member.host, member.command, member.log, size, process.pid)
-            self._note_state(member, state.new_record(*own))
+        self._started[process] = member
         if member.is_remote:
             _write(process, self._secret)
-        self._processes.append(process)
-        self._labels[process] = member.label
-        if member.is_ps:
-            self._servers.append(process)
+        _note_start(process, member)
         tasks = [(self._show, (member, process.stdout, log, member.is_shown))]
         if process.stderr:
             tasks.append((self._show, (member, process.stderr, log, True)))
@@ -212,9 +203,7 @@ class Run:
 
     def _note_end(self, process: subprocess.Popen, member: Process) -> None:
         code = process.wait()
-        if member.log and (record := StateFile.beside(member.log).read()):
-            status = 128 - code if code < 0 else code
-            self._note_state(member, dataclasses.replace(record, status=status))
+        _note_status(member, 128 - code if code < 0 else code)
         was_killed = code < 0
         if was_killed and self._outlive_others:
             if not self.asked:
@@ -230,11 +219,6 @@ class Run:
         doubt = _DOUBTS.get(code, 0)
         text, now = f"{member.label} {how}", time.monotonic()
         self._ends.append(Event(now, status, text, doubt, member.label))
-
-    def _note_state(self, member: Process, record: Record) -> None:
-        """Writes how a process is, for those who show or stop it without this launcher."""
-        with contextlib.suppress(OSError):  # a full disk: the training goes on
-            StateFile.beside(member.log).write(record)
 
     def _note_killed(self, member: Process) -> None:
         name = member.label
@@ -253,7 +237,7 @@ class Run:
 
     def _wait(self) -> int:
         while True:
-            all_ended = len(self._ends) == len(self._processes)  # read before the failures
+            all_ended = len(self._ends) == len(self._started)  # read before the failures
             all_ended = all_ended and not self._killed
             self._start_again()
             failures = [end for end in self._ends if end.status]
@@ -307,8 +291,8 @@ class Run:
         """Names the workers that did not end in time."""
         for process in self._workers():
             if process.poll() is None:
-                label = self._labels[process]
-                step, is_chief = self._saved.get(label), process is self._processes[0]
+                label = self._started[process].label
+                step, is_chief = self._saved.get(label), self._started[process] is self._members[0]
                 last = f"step {step}" if step else "its last checkpoint"
                 unsaved = f"; not saved since {last}" if step or is_chief else ""
                 why = f"did not end within {GRACE_SECS:g} s"
@@ -340,7 +324,7 @@ class Run:
             self._hurried_at = time.monotonic()
             running = [process for process in self._workers() if process.poll() is None]
             # Who has shown an error may end by itself.
-            self._to_ask = [each for each in running if self._labels[each] == blamed.label]
+            self._to_ask = [each for each in running if self._started[each].label == blamed.label]
             if left := [each for each in running if each not in self._to_ask]:
                 self._output.show(f"{blamed.text}: the others are asked to end.")
                 self._named = blamed.label
@@ -355,17 +339,18 @@ class Run:
 
     def _end_servers(self) -> None:
         """Ends parameter servers that no worker ever reached; the others end with the workers."""
-        if self._killed or self._are_told or not self._servers:
+        servers = [process for process, member in self._started.items() if member.is_ps]
+        if self._killed or self._are_told or not servers:
             return
         if any(process.poll() is None for process in self._workers()):
             return
         if self._ends and time.monotonic() > self._ends[-1].monotonic_secs + _PS_GRACE_SECS:
             self._are_told = True
-            for process in self._servers:
+            for process in servers:
                 _send(process, signal.SIGTERM)
 
     def _workers(self) -> list[subprocess.Popen]:
-        return [process for process in self._processes if process not in self._servers]
+        return [process for process, member in self._started.items() if not member.is_ps]
 
     def _show_rest(self) -> None:
         """Waits for the last output lines, unless the user asked twice to end."""
@@ -373,6 +358,24 @@ class Run:
             thread.join(_LOOK_SECS)
             while thread.is_alive() and not self._requests.at_once():
                 thread.join(_LOOK_SECS)
+
+
+def _note_start(process: subprocess.Popen, member: Process) -> None:
+    """Lets others show and stop a process, also without this launcher."""
+    if not member.log:
+        return
+    with contextlib.suppress(OSError):  # a full disk: the training goes on
+        file = StateFile.beside(member.log)
+        file.clear()
+        size = os.path.getsize(member.log)
+        own = (member.label, member.host, member.command, member.log, size, process.pid)
+        file.write(state.new_record(*own))
+
+
+def _note_status(member: Process, status: int) -> None:
+    with contextlib.suppress(OSError):
+        if member.log and (record := StateFile.beside(member.log).read()):
+            StateFile.beside(member.log).write(dataclasses.replace(record, status=status))
 
 
 def _send(process: subprocess.Popen, number: int) -> None:
