@@ -1,6 +1,6 @@
 """Starts all workers of a distributed training on this machine.
 
-python -m inception.launch [--max_restarts=N] [--ps=N] [--bandwidth=RATE] WORKERS PROGRAM FLAG...
+python -m inception.launch [--OPTION=VALUE]... WORKERS PROGRAM FLAG...
 python -m inception.launch 2 inception.mnist_distributed_train --data_dir=DIR --grad_bits=1
 
 Each output line begins with the label of its worker. After Ctrl-C, SIGTERM, SIGHUP or a closed
@@ -15,6 +15,10 @@ a row is left out.
 
 With --bandwidth=100mbit each process has a network interface of its own with that bandwidth, to try
 how the training would go over such a network (Linux, as root). "unshaped" sets no limit.
+
+With --log_dir=DIR the lines of each process are added to a file, too: worker_0.log, ps_0.log, ...
+In another shell `python -m terngrad.launch --log_dir=DIR --status` or `--stop` then shows or stops
+the processes, also if this launcher was killed.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ from collections.abc import Iterator, Sequence
 from inception.cluster.members import Member, members, members_on_hosts
 from inception.cluster.namespaces import BANDWIDTH, Network
 from terngrad.launcher.restarts import MOST_IN_A_ROW, SHORT_SECS, Restarts
-from terngrad.launcher.run import Process, Run, StartError
+from terngrad.launcher.run import Process, Run, StartError, make_log_folder, with_log
 from terngrad.launcher.terminal import Output, Requests
 
 
@@ -41,6 +45,7 @@ class _Arguments:
     max_restarts: int = 0
     ps: int = 0
     bandwidth: str = ""
+    log_dir: str = ""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -58,7 +63,13 @@ def main(argv: Sequence[str]) -> int:
             else:
                 processes = members(arguments.workers, arguments.ps)
             started = [_process(member, arguments.command, network) for member in processes]
-            run = Run(started, arguments.max_restarts, requests, output)
+            folder, workers = arguments.log_dir, arguments.workers
+            run = Run(
+                [with_log(process, folder, workers) for process in started],
+                arguments.max_restarts,
+                requests,
+                output,
+            )
             try:
                 status = run.run()
             except StartError as error:
@@ -93,6 +104,7 @@ def _parse(argv: Sequence[str]) -> _Arguments:
         "--max_restarts": lambda text: _whole_number(text, "--max_restarts", 0),
         "--ps": lambda text: _whole_number(text, "--ps", 0),
         "--bandwidth": _bandwidth,
+        "--log_dir": _log_dir,
     }
     given: dict[str, int | str] = {}
     while rest and (name := rest[0].partition("=")[0]) in options:
@@ -118,6 +130,14 @@ def _network(arguments: _Arguments) -> Iterator[Network | None]:
             yield network
     except ValueError as error:
         sys.exit(f"launch: --bandwidth={arguments.bandwidth}: {error}")
+
+
+def _log_dir(text: str) -> str:
+    try:
+        make_log_folder(text)
+    except ValueError as error:
+        sys.exit(f"launch: {error}")
+    return text
 
 
 def _bandwidth(text: str) -> str:

@@ -17,6 +17,7 @@ import pytest
 
 from inception.launch import main
 from terngrad.launcher.restarts import Restarts
+from terngrad.launcher.state import StateFile
 from terngrad.testing.limits import HANG_SECS
 
 PRELUDE = """
@@ -167,6 +168,21 @@ def test_a_signal_between_attempts_ends_without_another(launch, name, nth):
     run = ("-c", SIGNALLED, name, str(nth))
     status, output, errors = launch("sys.exit(3)", run=run, options=["--max_restarts=9"]).finish()
     assert (status, output.count("Restart"), errors) == (128 + signal.SIGTERM, 1, "")
+
+
+def test_with_a_folder_for_logs_each_process_has_a_log_and_a_state_file(launch, tmp_path):
+    logs = tmp_path / "my logs"
+    launcher = launch(
+        "print('line', index); sys.exit(index)", options=["--log_dir", str(logs), "--ps=1"]
+    )
+    assert launcher.finish()[0] == 1
+    names = ("worker_0", "worker_1", "ps_0")
+    assert {path.name for path in logs.iterdir()} == {
+        f"{n}.{end}" for n in names for end in ("log", "json")
+    }
+    assert (logs / "worker_1.log").read_text() == "line 1\n"
+    record = StateFile(logs, "worker_1").read()
+    assert (record.label, record.status) == ("1", 1)
 
 
 def test_a_failed_training_is_started_again(launch):
@@ -356,6 +372,7 @@ def test_workers_end_by_themselves_after_a_killed_launcher(launch):
         (["--max_restarts", "x", "2", "program"], "--max_restarts is 'x'; allowed are whole"),
         (["two", "program"], "WORKERS is 'two'; allowed are whole numbers"),
         (["--max_restarts=-1", "1", "program"], "--max_restarts is '-1'; allowed are whole"),
+        (["--log_dir=/proc/x", "1", "program"], "--log_dir: cannot make /proc/x: "),
         (["0", "program"], "WORKERS is '0'; allowed are whole numbers"),
         (["2"], "needs the number of workers and a program"),
         ([], "needs the number of workers and a program"),

@@ -31,6 +31,7 @@ import collections
 import dataclasses
 import os
 import shlex
+import signal
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -42,7 +43,7 @@ from terngrad.cluster.channel import CONTROL_PORT_ABOVE, LAST_PORT
 from terngrad.cluster.managed import launch
 from terngrad.cluster.ports import free_ports
 from terngrad.launcher import hosts, processes
-from terngrad.launcher.run import GRACE_SECS, Process, Run, StartError
+from terngrad.launcher.run import GRACE_SECS, Process, Run, StartError, make_log_folder, with_log
 from terngrad.launcher.terminal import Output, Requests
 
 _NOTICE_SECS = 3.0
@@ -72,7 +73,13 @@ def main(argv: Sequence[str]) -> int:
         members = _on_hosts(places, arguments.port, command, arguments.ssh or "ssh", more)
     else:
         members = _on_this_machine(arguments.n, arguments.ps, command)
-    members = [_with_lines(arguments, member) for member in members]
+    show, workers = arguments.show, len(arguments.hosts or []) or arguments.n
+    members = [
+        dataclasses.replace(
+            with_log(member, arguments.log_dir, workers), is_shown=show in (None, member.index)
+        )
+        for member in members
+    ]
     run = Run(
         members,
         0,
@@ -95,6 +102,7 @@ def _earlier(arguments: argparse.Namespace) -> int:
     if not jobs:
         sys.exit(f"launch: no process was started with --log_dir={arguments.log_dir}")
     if arguments.stop:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         servers = [[job for job in jobs if job.is_ps == is_ps] for is_ps in (False, True)]
         found = [processes.stop(each, GRACE_SECS, folder) for each in servers]
     else:
@@ -146,6 +154,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--log_dir",
         metavar="DIR",
+        default="",
         help="add all lines of each process to a file in DIR: worker_0.log, ps_0.log, ...",
     )
     parser.add_argument(
@@ -206,13 +215,11 @@ def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> No
     workers = len(arguments.hosts or []) or arguments.n
     if arguments.show is not None and not 0 <= arguments.show < workers:
         parser.error(f"--show is {arguments.show}; allowed are 0 to {workers - 1}, a worker")
-    if arguments.log_dir:
-        try:
-            os.makedirs(arguments.log_dir, exist_ok=True)
-        except OSError as error:
-            parser.error(f"--log_dir: cannot make {arguments.log_dir}: {error.strerror}")
-        if not os.access(arguments.log_dir, os.W_OK):
-            parser.error(f"--log_dir: {arguments.log_dir} is not writable")
+    try:
+        if arguments.log_dir:
+            make_log_folder(arguments.log_dir)
+    except ValueError as error:
+        parser.error(str(error))
     try:
         shlex.split(arguments.ssh or "")
     except ValueError as error:
@@ -243,16 +250,6 @@ class _Place(NamedTuple):
         """First words of its output lines."""
         own = self.rank if self.job == "worker" else f"ps {self.rank}"
         return f"{own} {self.name}".strip()
-
-
-def _with_lines(arguments: argparse.Namespace, process: Process) -> Process:
-    """Returns a process with what becomes of its lines."""
-    workers = len(arguments.hosts or []) or arguments.n
-    rank = process.index - workers if process.is_ps else process.index
-    name = f"{'ps' if process.is_ps else 'worker'}_{rank}.log"
-    log = os.path.join(arguments.log_dir, name) if arguments.log_dir else ""
-    is_shown = arguments.show is None or process.index == arguments.show
-    return dataclasses.replace(process, is_shown=is_shown, log=log)
 
 
 def _on_this_machine(count: int, servers: int, command: Sequence[str]) -> list[Process]:

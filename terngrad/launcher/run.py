@@ -69,6 +69,23 @@ class Process:
     host: str = ""
 
 
+def make_log_folder(folder: str) -> None:
+    """Makes the folder of --log_dir; raises ValueError where logs cannot be written."""
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"--log_dir: cannot make {folder}: {error.strerror}") from None
+    if not os.access(folder, os.W_OK):
+        raise ValueError(f"--log_dir: {folder} is not writable")
+
+
+def with_log(process: Process, folder: str, workers: int) -> Process:
+    """Returns a process with a log in a folder, if that is not ""; parameter servers come last."""
+    rank = process.index - workers if process.is_ps else process.index
+    name = f"{'ps' if process.is_ps else 'worker'}_{rank}.log"
+    return dataclasses.replace(process, log=os.path.join(folder, name) if folder else "")
+
+
 class StartError(ValueError):
     """A process cannot be started; the message says why."""
 
