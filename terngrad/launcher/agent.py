@@ -3,7 +3,7 @@
 python -m terngrad.launcher.agent
 
 Runs in the working copy. Standard input has one request, a line of JSON: the name of a function of
-`processes` and its arguments. The answer follows the line `MARK`: JSON, or the bytes of a log.
+`processes` and its arguments. Its answer follows the line `MARK`, as JSON.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from terngrad.launcher import processes
 from terngrad.launcher.protocol import MARK, Job
 
-_FUNCTIONS = ("check", "start", "settle", "status", "stop", "log")
+_FUNCTIONS = ("check", "start", "settle", "status", "stop", "logs")
 
 
 def main() -> None:
@@ -25,8 +25,7 @@ def main() -> None:
     function = functions[request.pop("do")]
     jobs = [Job(**each) for each in request.pop("jobs")]
     print(f"\n{MARK}", flush=True)
-    if answer := function(jobs, **request):
-        print(json.dumps(dataclasses.asdict(answer)))
+    print(json.dumps(dataclasses.asdict(function(jobs, **request))))
 
 
 if __name__ == "__main__":

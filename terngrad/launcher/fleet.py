@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from terngrad.launcher import hosts
-from terngrad.launcher.protocol import MARK, Answer, Job
+from terngrad.launcher.protocol import BYTES, MARK, Answer, Job
 
 _MARK_LINE = f"{MARK}\n".encode()
 
@@ -53,20 +52,24 @@ class Fleet:
     def fetch(self, folder: Path) -> list[str]:
         """Copies all logs into a folder, each whole or not at all; returns what went wrong."""
 
-        def fetch(job: Job) -> str:
-            file = folder / f"{job.name}.log"
+        def fetch(host: str) -> list[str]:
+            jobs = [job for job in self.jobs if job.host == host]
             try:
-                self._run(job.host, {"do": "log"}, [job], file)
+                answer = self._run(host, {"do": "logs"}, jobs)
             except HostError as error:
-                return f"{job.label}: its log could not be fetched ({error})"
-            except OSError:
-                return f"{job.label}: cannot write {file}"
-            return ""
+                return [f"{job.label}: its log could not be fetched ({error})" for job in jobs]
+            problems = list(map(hosts.printable, answer.problems))
+            for name in {job.name for job in jobs} & answer.logs.keys():  # a host names no others
+                file = folder / f"{name}.log"
+                try:
+                    file.with_suffix(".log.new").write_bytes(answer.logs[name].encode(BYTES))
+                    file.with_suffix(".log.new").replace(file)
+                except OSError:
+                    problems.append(f"cannot write {file}")
+            return problems
 
-        # One after the other on each host: sshd drops some of many logins at once.
-        fetch_all = lambda host: [fetch(job) for job in self.jobs if job.host == host]
         with ThreadPoolExecutor(len(self.hosts)) as pool:
-            return [told for each in pool.map(fetch_all, self.hosts) for told in each if told]
+            return [told for each in pool.map(fetch, self.hosts) for told in each]
 
     def ask(
         self,
@@ -100,15 +103,8 @@ class Fleet:
         with ThreadPoolExecutor(len(self.hosts)) as pool:
             return _joined(pool.map(ask, self.hosts))
 
-    def _run(
-        self, host: str, request: Mapping[str, Any], jobs: Sequence[Job], log: Path | None = None
-    ) -> Answer:
-        """Asks a host; with `log`, stores the bytes that it answers, whole or not at all.
-
-        Raises:
-          HostError: the host does not answer.
-          OSError: the log cannot be written.
-        """
+    def _run(self, host: str, request: Mapping[str, Any], jobs: Sequence[Job]) -> Answer:
+        """Asks a host; raises HostError if it does not answer."""
         text = json.dumps({**request, "jobs": [dataclasses.asdict(job) for job in jobs]})
         with contextlib.ExitStack() as stack:
             asked, told, errors = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(3))
@@ -135,13 +131,10 @@ class Fleet:
                 why = hosts.last_line(said.decode(errors="replace"), "no reason given")
                 is_reached = done.returncode == hosts.MISSING_STATUS
                 raise (HostError if is_reached else UnreachableError)(why)
-            if not log:
+            try:
                 return Answer(**json.loads(told.read()))
-            new = log.with_suffix(".log.new")
-            with new.open("wb") as file:
-                shutil.copyfileobj(told, file)
-            new.replace(log)
-            return Answer()
+            except (ValueError, TypeError):
+                raise UnreachableError("its working copy is of another version") from None
 
 
 def _joined(answers: Iterable[Answer]) -> Answer:

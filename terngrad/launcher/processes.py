@@ -7,9 +7,7 @@ import contextlib
 import itertools
 import os
 import re
-import shutil
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -17,7 +15,7 @@ from pathlib import Path
 
 from terngrad.launcher import state
 from terngrad.launcher.hosts import last_line
-from terngrad.launcher.protocol import FOLDER, Answer, Job
+from terngrad.launcher.protocol import BYTES, FOLDER, Answer, Job
 from terngrad.launcher.state import Condition, Record, StateFile
 from terngrad.launcher.supervisor import supervise, tell_start
 
@@ -169,17 +167,20 @@ def _unsaved(job: Job, pid: int) -> str:
     return f"; not saved since step {max(steps, default=0)}" if steps or job.is_chief else ""
 
 
-def log(jobs: Sequence[Job]) -> None:
-    """Prints the whole log of a process."""
-    (job,) = jobs
-    record = _file(job).read()
-    if not record:
-        sys.exit("it was not started on this host")
-    try:
-        with open(record.log, "rb") as file:
-            shutil.copyfileobj(file, sys.stdout.buffer)
-    except OSError as error:
-        sys.exit(f"{record.log}: {error.strerror}")
+def logs(jobs: Sequence[Job]) -> Answer:
+    """Reads whole logs."""
+    answer = Answer()
+    for job in jobs:
+        record = _file(job).read()
+        why = "it was not started on this host"
+        try:
+            if record:
+                answer.logs[job.name] = Path(record.log).read_bytes().decode(BYTES)
+                continue
+        except OSError as error:
+            why = f"{record.log}: {error.strerror}"
+        answer.problems.append(f"{job.label}: its log could not be fetched ({why})")
+    return answer
 
 
 def started_in(folder: str) -> list[Job]:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 MARK = "terngrad launcher answers:"  # parts an answer from what a host's start-up files print
+BYTES = "latin-1"  # in which each byte is a character
 FOLDER = "~/tmp/terngrad_dist"  # of state files and logs, on each host
 
 
@@ -48,8 +49,10 @@ class Answer:
       lines: for the user.
       problems: what went wrong; after a stop, which processes may still run.
       ended: processes that are not as they should be, with nothing left to do about it.
+      logs: by name of the process; their bytes as `BYTES` has them.
     """
 
     lines: list[str] = dataclasses.field(default_factory=list)
     problems: list[str] = dataclasses.field(default_factory=list)
     ended: list[str] = dataclasses.field(default_factory=list)
+    logs: dict[str, str] = dataclasses.field(default_factory=dict)
