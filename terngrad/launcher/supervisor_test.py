@@ -23,6 +23,7 @@ def run(tmp_path, file):
     """Supervises a shell script, which notes its runs; returns how often it ran, and the log."""
     log, runs = tmp_path / "log", tmp_path / "runs"
     log.touch()
+    runs.touch()
 
     def run(commands, sleep=lambda secs: None):
         script = tmp_path / "my program.sh"

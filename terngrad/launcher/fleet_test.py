@@ -1,0 +1,56 @@
+"""What a launcher makes of the answers of hosts, with small commands in place of ssh."""
+
+import dataclasses
+import json
+import shlex
+
+import pytest
+
+from terngrad.launcher.fleet import Fleet
+from terngrad.launcher.protocol import MARK, Answer, Job
+
+JOBS = [Job("worker 0 (a:1)", "worker_0", "a", "x.sh"), Job("ps 0 (b:1)", "ps_0", "b", "x.sh")]
+
+
+def answering(output, status=0):
+    """A fleet whose hosts print a text."""
+    return Fleet(JOBS, lambda host: ["sh", "-c", f"printf %s {shlex.quote(output)}; exit {status}"])
+
+
+def as_text(answer, before="Welcome!\n"):
+    return f"{before}\n{MARK}\n{json.dumps(dataclasses.asdict(answer))}\n"
+
+
+def test_problems_name_their_host_and_nothing_reaches_the_terminal_that_could_confuse_it():
+    found = answering(as_text(Answer(["\x1b[2Jfine"], ["bad\x07"], ["dead"]))).ask("status")
+    assert found.lines == ["[2Jfine"] * 2
+    assert (found.problems, found.ended) == (["a: bad", "b: bad"], ["a: dead", "b: dead"])
+
+
+@pytest.mark.parametrize(
+    ("output", "status", "why"),
+    [
+        ("closed", 0, "closed"),
+        (f"\n{MARK}\n", 0, "its working copy is of another version"),
+        (as_text(Answer()).replace("ended", "other"), 0, "its working copy is of another version"),
+        (as_text(Answer()), 255, "Welcome!"),
+    ],
+)
+def test_a_host_that_does_not_answer_is_named(output, status, why):
+    found = answering(output, status).ask("stop", secs=1)
+    assert found.problems == [f"{host} cannot be reached ({why})" for host in "ab"]
+
+
+def test_a_missing_ssh_is_told():
+    found = Fleet(JOBS[:1], lambda host: ["/no/ssh"]).ask("status")
+    assert found.problems == ["a cannot be reached (/no/ssh: No such file or directory)"]
+
+
+def test_a_host_fills_no_files_but_those_of_its_processes(tmp_path):
+    logs = {"worker_0": "caf\xe9\r", "ps_0": "b", "../else": "x"}
+    assert answering(as_text(Answer(logs=logs))).fetch(tmp_path) == []
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
+        "worker_0.log": b"caf\xe9\r",
+        "ps_0.log": b"b",
+    }
+    assert not (tmp_path.parent / "else.log").exists()
