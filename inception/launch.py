@@ -28,14 +28,13 @@ import dataclasses
 import itertools
 import os
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 
 from inception.cluster.members import Member, members, members_on_hosts
 from inception.cluster.namespaces import BANDWIDTH, Network
 from terngrad.launcher.restarts import MOST_IN_A_ROW, SHORT_SECS, Restarts
 from terngrad.launcher.run import Process, Run, StartError, make_log_folder, with_log
-from terngrad.launcher.terminal import Output, Requests
+from terngrad.launcher.terminal import Output, Requests, end_program
 
 
 @dataclasses.dataclass
@@ -154,7 +153,4 @@ def _whole_number(text: str, name: str, least: int) -> int:
 
 
 if __name__ == "__main__":
-    exit_status = main(sys.argv[1:])
-    if threading.active_count() > 1:  # a write that nobody reads would hold up the exit, too
-        os._exit(exit_status)
-    sys.exit(exit_status)
+    end_program(main(sys.argv[1:]))

@@ -33,7 +33,6 @@ import os
 import shlex
 import signal
 import sys
-import threading
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, NoReturn
@@ -44,7 +43,7 @@ from terngrad.cluster.managed import launch
 from terngrad.cluster.ports import free_ports
 from terngrad.launcher import hosts, processes
 from terngrad.launcher.run import GRACE_SECS, Process, Run, StartError, make_log_folder, with_log
-from terngrad.launcher.terminal import Output, Requests
+from terngrad.launcher.terminal import Output, Requests, end_program
 
 _NOTICE_SECS = 3.0
 # sshd drops some of more than ten connections of one moment that are not logged in yet.
@@ -319,7 +318,4 @@ def _remote(command: Sequence[str], variables: dict[str, str]) -> str:
 
 
 if __name__ == "__main__":
-    exit_status = main(sys.argv[1:])
-    if threading.active_count() > 1:  # a write that nobody reads would hold up the exit, too
-        os._exit(exit_status)
-    sys.exit(exit_status)
+    end_program(main(sys.argv[1:]))

@@ -19,7 +19,7 @@ from inception.launching.settings import Security, Settings, whole_number
 from terngrad.launcher import hosts
 from terngrad.launcher.fleet import Fleet
 from terngrad.launcher.run import Process, Run
-from terngrad.launcher.terminal import Output, Requests
+from terngrad.launcher.terminal import Output, Requests, end_program
 
 _LOAD_SECS = 120.0  # in which the processes load their modules
 _SETTLE_SECS = 2.0  # after that; a process that fails within this time is reported
@@ -132,7 +132,7 @@ def here(settings: Settings, arguments: Sequence[str]) -> None:
     run = Run(
         processes, 0, requests, Output(requests), notice_secs=0.0, is_elastic=False, as_shell=True
     )
-    sys.exit(run.run())
+    end_program(run.run())
 
 
 _ACTIONS = {

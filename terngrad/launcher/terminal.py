@@ -6,7 +6,9 @@ import dataclasses
 import os
 import signal
 import sys
+import threading
 import time
+from typing import NoReturn
 
 import rich.console
 import rich.text
@@ -74,3 +76,10 @@ class Output:
         except (OSError, SystemExit):  # rich makes a closed pipe a SystemExit
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             self._requests.note(signal.SIGPIPE)
+
+
+def end_program(status: int) -> NoReturn:
+    """Ends this program, also if a thread still writes what nobody reads."""
+    if threading.active_count() > 1:
+        os._exit(status)
+    sys.exit(status)
