@@ -15,7 +15,6 @@ from hypothesis import HealthCheck, settings
 
 from inception import app
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 with app.quiet_import():  # before the conftests of the folders, which need TensorFlow
     from terngrad.testing import order, skips
     from terngrad.training import runtime

@@ -14,18 +14,21 @@ PAGE = REPO / "docs" / "flags.md"
 # Section -> its programs. Programs of one section have the same flags; only defaults may differ.
 SECTIONS = {
     "Training on one machine": (
+        "inception.train",
         "inception.mnist_train",
         "inception.cifar10_train",
         "inception.imagenet_train",
         "inception.flowers_train",
     ),
     "Training on several machines": (
+        "inception.distributed_train",
         "inception.mnist_distributed_train",
         "inception.cifar10_distributed_train",
         "inception.imagenet_distributed_train",
     ),
     "Sweeps": ("inception.sweep",),
     "Evaluation": (
+        "inception.evaluate",
         "inception.mnist_eval",
         "inception.cifar10_eval",
         "inception.imagenet_eval",

@@ -35,7 +35,6 @@ def run(
     *,
     positional: Sequence[str] = (),
     description: str | None = None,
-    log_level: str = "2",
 ) -> None:
     """Parses the flags that `define` defines and calls `main` with them.
 
@@ -49,8 +48,6 @@ def run(
       argv: the program's name and its arguments; None = those of the process.
       positional: flags that may also be given by their values alone, in this order.
       description: first part of the help; None = the docstring of main's module.
-      log_level: lowest level of TensorFlow's own messages that are shown (0 to 3; 2 = errors,
-        3 = fatal errors), unless the environment sets another one.
     """
     program, *arguments = sys.argv if argv is None else argv
     values = flags.FlagValues()
@@ -62,9 +59,8 @@ def run(
             print(help_text(text or "", values), flush=True)
             return
         parse(values, arguments, positional)
-        # TensorFlow logs placements at level INFO; otherwise only errors are of interest.
-        placement = "log_device_placement" in values and values.log_device_placement
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0" if placement else log_level)
+        if "log_device_placement" in values and values.log_device_placement:
+            os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0")  # placements are of level INFO
         os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # a ps filters its log instead
         if argv is None:
             allocator.start_anew_with_huge_pages()
@@ -151,7 +147,7 @@ def _signal_of(stop: BaseException) -> signal.Signals:
 
 
 @contextlib.contextmanager
-def quiet_import() -> Iterator[None]:
+def quiet_import(log_level: str = "2") -> Iterator[None]:
     """Loads TensorFlow without its lines on stderr, for a block that imports modules that need it.
 
     TensorFlow writes some lines while it loads, whatever its log level. This takes a third less
@@ -159,9 +155,14 @@ def quiet_import() -> Iterator[None]:
 
     oneDNN computes, unless the environment says otherwise. TensorFlow's own choice is not to use it
     on processors without AVX512-VNNI or its like, where it is up to three times as fast.
+
+    Args:
+      log_level: lowest level of TensorFlow's own messages that are shown (0 to 3; 2 = errors,
+        3 = fatal errors), unless the environment sets another one.
     """
     is_first = "tensorflow" not in sys.modules
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", log_level)
     with filtered_stderr(["grep", "-vE", _NOISE]), _uncollected(), _ending_at_once():
         with _hidden("matplotlib"):  # Keras would load it for pictures that no program draws
             import tensorflow  # noqa: F401

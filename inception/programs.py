@@ -1,35 +1,42 @@
 """From the command line of a program to a training, an evaluation or a parameter server."""
 
 import contextlib
-import dataclasses
 import functools
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from absl import flags as absl_flags
+from absl.flags import FlagValues
 
 from inception import app
-from inception.flags import checks, command_line, large_batch, table
+from inception.flags import checks, command_line, large_batch
 from inception.flags.cluster import LAUNCHED, ClusterConfig
 from inception.flags.configs import EvalConfig, TrainConfig
 from inception.flags.large_batch import LargeBatch
 from inception.training import refusals
 from terngrad.service import compiled, descriptors, handshakes, reading
 
+# For several workers: these name a lost one; TensorFlow would add many lines of its own.
+_LOG_LEVEL = "3"
 _UNBEGUN = "stopped before the first step of this run; nothing is lost."
 
 
 def train(dataset_name: str, description: str, argv: Sequence[str] | None = None) -> None:
-    """Runs the program that trains on a data set; see `app.run`."""
-    main = lambda values: run_training(command_line.train_config(values, dataset_name))
+    """Runs a program that trains on one machine.
+
+    Args:
+      dataset_name: the default of --dataset_name; "" = it must be set.
+      description: see `app.run`.
+      argv: see `app.run`.
+    """
+    main = lambda values: run_training(command_line.train_config(values))
     define = functools.partial(command_line.define_train, dataset_name=dataset_name)
     app.run(main, define, argv, description=description)
 
 
 def evaluate(dataset_name: str, description: str, argv: Sequence[str] | None = None) -> None:
-    """Runs the program that evaluates on a data set; see `app.run`."""
-    main = lambda values: run_evaluation(command_line.eval_config(values, dataset_name))
+    """Runs a program that evaluates; see `train`."""
+    main = lambda values: run_evaluation(command_line.eval_config(values))
     define = functools.partial(command_line.define_eval, dataset_name=dataset_name)
     app.run(main, define, argv, description=description)
 
@@ -37,37 +44,51 @@ def evaluate(dataset_name: str, description: str, argv: Sequence[str] | None = N
 def train_distributed(
     dataset_name: str, description: str, argv: Sequence[str] | None = None
 ) -> None:
-    """Runs one worker, or ps, of a training on a data set; see `app.run`."""
+    """Runs a program that is one worker, or ps, of a training; see `train`."""
 
-    def main(values: absl_flags.FlagValues) -> None:
+    def main(values: FlagValues) -> None:
         cluster = command_line.cluster_config(values, os.environ)
-        if cluster.job_name == "ps":
-            reading.wait_for_frames()  # before the first import of grpc, which follows
+        take_part(cluster, values, command_line.distributed_config)
+
+    define = functools.partial(command_line.define_distributed, dataset_name=dataset_name)
+    app.run(main, define, argv, description=description)
+
+
+def take_part(
+    cluster: ClusterConfig,
+    values: FlagValues,
+    read: Callable[[FlagValues], tuple[TrainConfig, LargeBatch | None]],
+    own_names: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext,
+) -> None:
+    """Runs one worker, or ps, of a training.
+
+    Args:
+      cluster: which process this is.
+      values: the parsed flags.
+      read: returns the configs that they say.
+      own_names: lets the errors of a block name flags as the program does.
+    """
+    is_ps = cluster.job_name == "ps"
+    if is_ps:
+        reading.wait_for_frames()  # before the first import of grpc, which follows
+    if cluster.ps_hosts:
+        compiled.descriptor()  # without it nobody can be told anything
+    with _told_to_others(cluster), own_names():
+        config, large_batches = read(values)
+        checks.tell_inert(cluster.inert_flags, values)
         if cluster.ps_hosts:
-            compiled.descriptor()  # without it nobody can be told anything
-        with _told_to_others(cluster):
-            config = command_line.train_config(values, dataset_name)
-            checks.tell_inert(cluster.inert_flags, values)
-            if cluster.ps_hosts:
-                # Errors here are seconds earlier than after TensorFlow is loaded.
-                from inception.cluster import network
+            # Errors here are seconds earlier than after TensorFlow is loaded.
+            from inception.cluster import network
 
-                network.security(cluster)
-            large_batches = table.read(LargeBatch, values)
-        if cluster.job_name == "ps":
-            serve(config, cluster)
-            return
-        checks.tell_inert(large_batch.inert_flags(large_batches), values)
-        run = run_worker if cluster.cross_replica_sync else run_asynchronous_worker
-        run(config, large_batches, cluster)
-
-    def define(values: absl_flags.FlagValues) -> None:
-        command_line.define_train(values, dataset_name)
-        table.define(LargeBatch, values)
-        table.define(ClusterConfig, values)
-
-    # The other workers name a lost one; TensorFlow would add many lines of its own.
-    app.run(main, define, argv, description=description, log_level="3")
+            network.security(cluster)
+        if not is_ps:
+            _refuse(config, cluster)
+    if is_ps:
+        serve(config, cluster)
+    elif cluster.cross_replica_sync:
+        run_worker(config, large_batches, cluster)
+    else:
+        run_asynchronous_worker(config, large_batches, cluster)
 
 
 @contextlib.contextmanager
@@ -86,13 +107,10 @@ def run_worker(
     config: TrainConfig, large_batches: LargeBatch | None, cluster: ClusterConfig
 ) -> None:
     """Trains as one of several workers; without `large_batches` at the config's own rates."""
-    config = dataclasses.replace(config, save_interval_secs=cluster.save_interval_secs)
-    with _told_to_others(cluster):
-        _refuse(config, cluster)
-        with app.quiet_import():
-            from inception.cluster.join import joined
-            from inception.training import preparation, settings, train
-            from inception.training.shortage import naming_shortage
+    with _told_to_others(cluster), app.quiet_import(_LOG_LEVEL):
+        from inception.cluster.join import joined
+        from inception.training import preparation, settings, train
+        from inception.training.shortage import naming_shortage
     with joined(cluster) as workers, naming_shortage():
         if large_batches:
             config = large_batch.apply(config, large_batches, workers.batches_per_step)
@@ -104,23 +122,22 @@ def run_worker(
 
 
 def run_asynchronous_worker(
-    config: TrainConfig, large_batches: LargeBatch, cluster: ClusterConfig
+    config: TrainConfig, large_batches: LargeBatch | None, cluster: ClusterConfig
 ) -> None:
     """Trains as one of several workers that do not wait for each other."""
-    config = dataclasses.replace(config, save_interval_secs=cluster.save_interval_secs)
-    with _told_to_others(cluster):
-        checks.refuse_what_needs_all_workers(config)
-        _refuse(config, cluster)
-        with app.quiet_import():
-            from inception.training import asynchronous
-            from inception.training.shortage import naming_shortage
+    with _told_to_others(cluster), app.quiet_import(_LOG_LEVEL):
+        from inception.training import asynchronous
+        from inception.training.shortage import naming_shortage
     with naming_shortage():
-        # An update comes from the batch of one worker, however many there are.
-        asynchronous.train(large_batch.apply(config, large_batches, 1), cluster)
+        if large_batches:  # an update comes from the batch of one worker
+            config = large_batch.apply(config, large_batches, 1)
+        asynchronous.train(config, cluster)
 
 
 def _refuse(config: TrainConfig, cluster: ClusterConfig) -> None:
     """Refuses flags of one of several workers; a launcher does not say yet which is the chief."""
+    if not cluster.cross_replica_sync:
+        checks.refuse_what_needs_all_workers(config)
     is_chief = cluster.engine not in LAUNCHED and cluster.task_id == 0
     refusals.check_training(config, is_alone=False, is_chief=is_chief)
 
@@ -132,7 +149,7 @@ def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
             os.environ["GRPC_VERBOSITY"] = "INFO"  # this level reports failed handshakes
         stack.enter_context(app.filtered_stderr([sys.executable, "-m", handshakes.__name__]))
         descriptors.raise_limit()
-        with app.quiet_import():
+        with app.quiet_import(_LOG_LEVEL):
             from inception.serving import serve as ps
         ps.serve(config, cluster)
 

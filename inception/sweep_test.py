@@ -161,6 +161,19 @@ def test_a_trial_may_have_several_workers_and_a_failed_one_is_told(digits, tmp_p
             [],
             "flag --grid=max_staleness=1,2: has no effect in any trial, with --cross_replica_sync",
         ),
+        (
+            [
+                *("--program=slim.train_image_classifier", "--workers=2"),
+                "--grid=max_staleness=1,2",
+            ],
+            ["--dataset_dir=/nowhere"],
+            "flag --grid=max_staleness=1,2: has no effect in any trial, with --cross_replica_sync",
+        ),
+        (
+            ["--program=inception.train", "--grid=seed=1"],
+            [],
+            "flag --dataset_name=: must be given; allowed: mnist",
+        ),
         ([MNIST, "--grid=seed=1"], ["--no=1"], "Unknown command line flag 'no'"),
         ([MNIST, "--grid=seed=1"], ["--train_dir=/x"], "each trial has its own in --sweep_dir"),
         ([MNIST, "--grid=bandwidth=1gbit"], [], "the program has no flag --bandwidth"),

@@ -16,9 +16,9 @@ from inception.flags import slim, table
 
 def main(values: FlagValues) -> None:
     """Evaluates as the flags say."""
-    with slim.own_names(image_size="eval_image_size"):
+    with slim.own_names(slim.EvalFlags):
         programs.run_evaluation(table.read(slim.EvalFlags, values).config())
 
 
 if __name__ == "__main__":
-    app.run(main, functools.partial(table.define, slim.EvalFlags, dataset_split_name="test"))
+    app.run(main, functools.partial(table.define, slim.EvalFlags))

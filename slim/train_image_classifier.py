@@ -1,34 +1,37 @@
-r"""Trains a net on a data set with the flags of TF-Slim, on one machine or under mpirun.
+r"""Trains a net on a data set with the flags of TF-Slim, on one machine or as one of several.
 
 python -m slim.train_image_classifier --model_name=lenet --dataset_name=mnist --dataset_dir=DIR \
     --train_dir=DIR --max_number_of_steps=20000
-mpirun -np 2 python -m slim.train_image_classifier --variable_update=mpi ...
+
+On several machines each process adds one line. With --ps_hosts the workers exchange through
+parameter servers, which run with --job_name=ps; --variable_update=mpi is for mpirun.
+
+    --worker_hosts=HOST1:2222,HOST2:2222 --task_id=0
 """
 
 from __future__ import annotations
 
+import functools
+import os
+
 from absl.flags import FlagValues
 
 from inception import app, programs
-from inception.flags import slim, table
+from inception.flags import slim
+
+_own_names = functools.partial(slim.own_names, slim.TrainFlags)
 
 
 def main(values: FlagValues) -> None:
     """Trains as the flags say."""
-    with slim.own_names(image_size="train_image_size"):
-        config = slim.train_config(values)
-        cluster = slim.cluster_config(values, config.save_interval_secs)
+    with _own_names():
+        cluster = slim.cluster_config(values, os.environ)
         if cluster:
-            programs.run_worker(config, None, cluster)
+            read = lambda values: (slim.train_config(values), None)
+            programs.take_part(cluster, values, read, _own_names)
         else:
-            programs.run_training(config)
-
-
-def define(values: FlagValues) -> None:
-    """Defines the program's flags."""
-    table.define(slim.TrainFlags, values)
-    table.define(slim.ClusterFlags, values)
+            programs.run_training(slim.train_config(values))
 
 
 if __name__ == "__main__":
-    app.run(main, define)
+    app.run(main, slim.define_train)

@@ -20,6 +20,12 @@ LAUNCHED = ("mpi", "horovod")  # engines whose launcher knows the workers
 _SERVED, _COLLECTIVE = "parameter_server", "collective"
 _LONGEST_TIMEOUT_SECS = 1e6
 _SYNC = "--cross_replica_sync=True"
+ENGINES = (_SERVED, _COLLECTIVE, *LAUNCHED)
+ENGINES_HELP = (
+    f"{_SERVED} (the default with --ps_hosts), {_COLLECTIVE} (all-reduce by the workers, the "
+    "default without --ps_hosts), mpi (start with mpirun) or horovod (start with horovodrun or "
+    "mpirun); the last two know the workers themselves"
+)
 _LAUNCHERS = {"mpi": "mpirun", "horovod": "horovodrun"}  # of the engines that have their own
 
 
@@ -44,11 +50,9 @@ class ClusterConfig(Checked):
     )
     variable_update: str | None = flag(
         "Distributed",
-        one_of(_SERVED, _COLLECTIVE, *LAUNCHED),
+        one_of(*ENGINES),
         None,
-        f"engine of the exchange: {_SERVED} (the default with --ps_hosts), {_COLLECTIVE} "
-        "(all-reduce by the workers, the default without --ps_hosts), mpi (start with mpirun) or "
-        "horovod (start with horovodrun or mpirun); the last two know the workers themselves",
+        f"engine of the exchange: {ENGINES_HELP}",
     )
     job_name: str = flag(
         "Distributed",

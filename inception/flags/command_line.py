@@ -1,61 +1,96 @@
 """From the command line of a program to its config."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from absl.flags import FlagValues
 
-from inception.flags import table
+from inception.flags import large_batch, table
 from inception.flags.checks import inert_flags, tell_inert
 from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import EvalConfig, TrainConfig
+from inception.flags.large_batch import LargeBatch
 from inception.flags.table import refuse
+from slim.datasets import finding
+from slim.datasets.dataset_info import DatasetInfo
 from terngrad.cluster.managed.find import find
 from terngrad.cluster.managed.role import ManagedError
 
-_NET_OF_DATASET = {
-    "mnist": "lenet",
-    "cifar10": "cifar10_alexnet",
-    "imagenet": "alexnet",
-    "flowers": "inception_v3",
+# The defaults that follow the data set.
+_NET: Callable[[DatasetInfo], str] = lambda info: info.net
+_TRAIN_DIR: Callable[[DatasetInfo], str] = lambda info: f"/tmp/{info.name}_train"
+_TRAINING = {"net": _NET, "train_dir": _TRAIN_DIR}
+_EVALUATION = {
+    "net": _NET,
+    "subset": lambda info: info.splits[-1],
+    "checkpoint_dir": _TRAIN_DIR,
+    "eval_dir": lambda info: f"/tmp/{info.name}_eval",
 }
-# "images" are the user's own. Like the flowers, they have a labels.txt.
-_ALSO_READ = {"flowers": ("images",), "mnist": ("fashion_mnist",)}
+# What the help says of them where --dataset_name has no default.
+_ANY = DatasetInfo("DATASET_NAME", ("test or validation",), None, (None, None, 3), "the data set's")
 _ONE_COPY = "a checkpoint holds one copy of the weights, which all towers share."
 
 
 def define_train(values: FlagValues, dataset_name: str) -> None:
-    """Defines the flags of the program that trains on `dataset_name`."""
-    table.define(
-        TrainConfig,
-        values,
-        dataset_name=dataset_name,
-        net=_NET_OF_DATASET[dataset_name],
-        train_dir=f"/tmp/{dataset_name}_train",
-    )
+    """Defines the flags of a program that trains.
+
+    Args:
+      values: gets the flags.
+      dataset_name: the default of --dataset_name, which other defaults follow; "" = it must be set.
+    """
+    _define(TrainConfig, values, dataset_name, _TRAINING)
 
 
 def define_eval(values: FlagValues, dataset_name: str) -> None:
-    """Defines the flags of the program that evaluates on `dataset_name`."""
-    table.define(
-        EvalConfig,
-        values,
-        dataset_name=dataset_name,
-        net=_NET_OF_DATASET[dataset_name],
-        subset="test" if dataset_name in ("mnist", "cifar10") else "validation",
-        checkpoint_dir=f"/tmp/{dataset_name}_train",
-        eval_dir=f"/tmp/{dataset_name}_eval",
-    )
+    """Defines the flags of a program that evaluates; see `define_train`."""
+    _define(EvalConfig, values, dataset_name, _EVALUATION)
 
 
-def train_config(values: FlagValues, dataset_name: str) -> TrainConfig:
-    """Returns the config of the program that trains on `dataset_name`."""
-    _check_dataset(values, dataset_name)
-    config = table.read(TrainConfig, values)
+def define_distributed(values: FlagValues, dataset_name: str) -> None:
+    """Defines the flags of a program that is one process of a training; see `define_train`."""
+    define_train(values, dataset_name)
+    table.define(LargeBatch, values)
+    table.define(ClusterConfig, values)
+
+
+def _define(
+    config_class: type,
+    values: FlagValues,
+    dataset_name: str,
+    following: Mapping[str, Callable[[DatasetInfo], str]],
+) -> None:
+    if dataset_name:
+        info = finding.get_info(dataset_name)
+        defaults = {name: default(info) for name, default in following.items()}
+        table.define(config_class, values, dataset_name=dataset_name, **defaults)
+    else:
+        shown = {name: default(_ANY) for name, default in following.items()}
+        shown["dataset_name"] = "must be given"
+        table.define(config_class, values, shown, **dict.fromkeys(shown))
+
+
+def train_config(values: FlagValues) -> TrainConfig:
+    """Returns the config of a program that trains on one machine; names flags without effect."""
+    config = read_train(values)
     if config.save_tower != -1:
         print(f"--save_tower={config.save_tower}: {_ONE_COPY}")
     tell_inert(inert_in_training(config), values)
     return _with_the_rate_of_adam(config)
+
+
+def read_train(values: FlagValues) -> TrainConfig:
+    """Returns the flags as they were given, and the data set's defaults."""
+    _follow_dataset(values, _TRAINING)
+    return table.read(TrainConfig, values)
+
+
+def distributed_config(values: FlagValues) -> tuple[TrainConfig, LargeBatch]:
+    """Returns the configs of one process of a training; names flags without effect."""
+    config = dataclasses.replace(train_config(values), save_interval_secs=values.save_interval_secs)
+    large_batches = table.read(LargeBatch, values)
+    if values.job_name == "worker":
+        tell_inert(large_batch.inert_flags(large_batches), values)
+    return config, large_batches
 
 
 def inert_in_training(config: TrainConfig) -> dict[str, str]:
@@ -70,16 +105,20 @@ def _with_the_rate_of_adam(config: TrainConfig) -> TrainConfig:
     return dataclasses.replace(config, learning_rate_decay_type="fixed") if is_adam else config
 
 
-def eval_config(values: FlagValues, dataset_name: str) -> EvalConfig:
-    """Returns the config of the program that evaluates on `dataset_name`."""
-    _check_dataset(values, dataset_name)
+def eval_config(values: FlagValues) -> EvalConfig:
+    """Returns the config of a program that evaluates."""
+    _follow_dataset(values, _EVALUATION)
     config = table.read(EvalConfig, values)
     if config.tower != -1:
         print(f"--tower={config.tower}: {_ONE_COPY}")
     return config
 
 
-def cluster_config(values: FlagValues, environment: Mapping[str, str]) -> ClusterConfig:
+def cluster_config(
+    values: FlagValues,
+    environment: Mapping[str, str],
+    config_class: type[ClusterConfig] = ClusterConfig,
+) -> ClusterConfig:
     """Returns which process this is: by its flags, then with --cluster=auto by its environment."""
     if values.cluster == "auto":
         try:
@@ -90,11 +129,18 @@ def cluster_config(values: FlagValues, environment: Mapping[str, str]) -> Cluste
         for name, value in role.settings.items():
             if not values[name].present:
                 values[name].value = value
-    return table.read(ClusterConfig, values)
+    return table.read(config_class, values)
 
 
-def _check_dataset(values: FlagValues, dataset_name: str) -> None:
-    allowed = (dataset_name, *_ALSO_READ.get(dataset_name, ()))
-    if values.dataset_name not in allowed:
-        names = " or ".join(allowed)
-        raise refuse("dataset_name", values.dataset_name, f"this program reads {names}")
+def _follow_dataset(
+    values: FlagValues, following: Mapping[str, Callable[[DatasetInfo], str]]
+) -> None:
+    """Gives flags that have no value the default that the data set has for them."""
+    name = values.dataset_name
+    if not name:
+        raise refuse("dataset_name", "", f"must be given; allowed: {', '.join(finding.DATASETS)}")
+    with table.naming("dataset_name", name):
+        info = finding.get_info(name)
+    for flag, default in following.items():
+        if values[flag].value is None:
+            values[flag].value = default(info)

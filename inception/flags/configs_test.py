@@ -6,6 +6,7 @@ from absl.flags import FlagValues
 
 from inception import app
 from inception.flags import command_line, configs, table
+from slim.datasets import finding
 from slim.nets.catalog import NETS
 
 
@@ -14,7 +15,7 @@ def train(*arguments: str, dataset: str = "mnist") -> configs.TrainConfig:
     values = FlagValues()
     command_line.define_train(values, dataset)
     app.parse(values, arguments)
-    return command_line.train_config(values, dataset)
+    return command_line.train_config(values)
 
 
 def evaluation(*arguments: str, dataset: str = "mnist") -> configs.EvalConfig:
@@ -22,7 +23,7 @@ def evaluation(*arguments: str, dataset: str = "mnist") -> configs.EvalConfig:
     values = FlagValues()
     command_line.define_eval(values, dataset)
     app.parse(values, arguments)
-    return command_line.eval_config(values, dataset)
+    return command_line.eval_config(values)
 
 
 def test_training_keeps_the_defaults_that_users_rely_on():
@@ -79,14 +80,32 @@ def test_evaluation_keeps_the_defaults_that_users_rely_on():
     assert expected.items() <= dataclasses.asdict(evaluation()).items()
 
 
-@pytest.mark.parametrize(("dataset", "net"), [("mnist", "lenet"), ("cifar10", "cifar10_alexnet")])
-def test_a_program_without_flags_fits_its_data_set(dataset, net):
-    training, evaluating = train(dataset=dataset), evaluation(dataset=dataset)
-    assert net in NETS
-    assert (training.dataset_name, training.net, training.image_size) == (dataset, net, -1)
-    assert (evaluating.dataset_name, evaluating.net, evaluating.image_size) == (dataset, net, -1)
-    assert (training.subset, evaluating.subset) == ("train", "test")
-    assert training.train_dir == evaluating.checkpoint_dir == f"/tmp/{dataset}_train"
+@pytest.mark.parametrize("name", finding.DATASETS)
+@pytest.mark.parametrize("arguments", [[], ["--dataset_name={}"]])
+def test_a_program_fits_its_data_set_and_one_for_any_fits_that_which_is_given(name, arguments):
+    called = [argument.format(name) for argument in arguments]
+    training = train(*called, dataset="" if called else name)
+    evaluating = evaluation(*called, dataset="" if called else name)
+    info = finding.DATASETS[name]
+    assert NETS[info.net].channels == info.image_shape[-1]
+    for config in (training, evaluating):
+        assert (config.dataset_name, config.net, config.image_size) == (name, info.net, -1)
+    assert (training.subset, evaluating.subset) == ("train", info.splits[-1])
+    assert training.train_dir == evaluating.checkpoint_dir == f"/tmp/{name}_train"
+    assert evaluating.eval_dir == f"/tmp/{name}_eval"
+
+
+@pytest.mark.parametrize("function", [train, evaluation])
+def test_a_program_for_any_data_set_keeps_what_is_given(function):
+    config = function("--dataset_name=mnist", "--net=mlp", "--subset=train", dataset="")
+    assert (config.dataset_name, config.net, config.subset) == ("mnist", "mlp", "train")
+
+
+@pytest.mark.parametrize("function", [train, evaluation])
+@pytest.mark.parametrize("arguments", [[], ["--dataset_name="]])
+def test_a_program_for_any_data_set_must_be_given_one(function, arguments):
+    with pytest.raises(ValueError, match=r"^flag --dataset_name=: must be given; allowed: mnist"):
+        function(*arguments, dataset="")
 
 
 def test_the_flags_of_an_old_script_are_understood():
@@ -152,7 +171,7 @@ BAD_TRAINING_FLAGS = {
     "--codec=my codec": "must be float, half, ternary, or MODULE:CLASS",
     "--codec=my/codec.py": "must be float, half, ternary, or MODULE:CLASS",
     "--fine_tune=True": "needs --pretrained_model_checkpoint_path",
-    "--dataset_name=cifar10": "this program reads mnist or fashion_mnist",
+    "--dataset_name=x": f"unknown data set 'x'; allowed: {', '.join(finding.DATASETS)}",
 }
 
 
@@ -247,6 +266,6 @@ def test_a_flag_without_effect_is_named(arguments, inert, capsys):
     values = FlagValues()
     command_line.define_train(values, "mnist")
     app.parse(values, arguments)
-    command_line.train_config(values, "mnist")
+    command_line.train_config(values)
     named = [line.split(":")[0] for line in capsys.readouterr().out.splitlines()]
     assert named == [f"--{name}" for name in inert]

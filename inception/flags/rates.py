@@ -4,6 +4,8 @@ import dataclasses
 
 from inception.flags.table import Checked, at_least, flag, number, one_of
 
+ENDLESS = 1 << 62  # steps; no training reaches them
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rates(Checked):
@@ -36,6 +38,11 @@ class Rates(Checked):
     warmup_epochs: float = 0.0  # the same as a number of epochs; one of the two is 0
     warmup_learning_rate: float = 0.0
     warmup_type: str = "gradual"  # or constant: no climb
+
+    @property
+    def last_step(self) -> int:
+        """Steps after which the training ends, also where max_steps is not set."""
+        return self.max_steps or ENDLESS
 
     @property
     def decays_by_epochs(self) -> bool:

@@ -2,15 +2,17 @@
 
 import contextlib
 import dataclasses
+import functools
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from absl.flags import FlagValues
 
-from inception.flags import configs, table
+from inception.flags import command_line, configs, table
 from inception.flags.checks import inert_flags, tell_inert
-from inception.flags.cluster import LAUNCHED, ClusterConfig
+from inception.flags.cluster import ENGINES, ENGINES_HELP, ClusterConfig
+from inception.flags.configs import EvalConfig, TrainConfig
 from inception.flags.table import (
     BOOLEAN,
     TEXT,
@@ -25,53 +27,50 @@ from inception.flags.table import (
 
 _NETS = {"lenet": "lenet_slim"}  # `lenet` of the other programs is the paper's
 _SUITE_NETS = {net: name for name, net in _NETS.items()}
-_RENAMED = {"learning_rate_power": "power"}  # the suite's name of a flag to TF-Slim's
-_NAMES = {  # the suite's names of flags to TF-Slim's
-    "data_dir": "dataset_dir",
-    "subset": "dataset_split_name",
-    "net": "model_name",
-    "num_preprocess_threads": "num_preprocessing_threads",
-    "pretrained_model_checkpoint_path": "checkpoint_path",
-    "checkpoint_dir": "checkpoint_path",
-    "num_gpus": "num_clones",
-}
 _OPTIMIZERS = {"sgd": "gd", "momentum": "momentum", "adam": "adam", "rmsprop": "rmsprop"}
+_SETS = "sets"  # in a field's metadata: the field of the suite's config that it sets
+_SAME = object()
+
+
+def _like(field: str, default: Any = _SAME, config: type = TrainConfig, **changes: Any) -> Any:
+    """Returns a flag like that of the suite's field, which it sets, but for some `changes`."""
+    entry = dataclasses.replace(table.table(config)[field], **changes)
+    if default is _SAME:
+        default = {f.name: f.default for f in dataclasses.fields(config)}[field]
+    return dataclasses.field(default=default, metadata={"flag": entry, _SETS: field})
+
+
+_like_eval = functools.partial(_like, config=EvalConfig)
+
+
+def _image_size() -> Any:
+    text = "side length of the net's input; not set = the net's default"
+    return _like("image_size", None, kind=at_least(1), help=text)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Shared(Checked):
-    dataset_name: str = flag("Data", TEXT, "imagenet", "name of the data set")
-    dataset_split_name: str = flag(
-        "Data", one_of("train", "validation", "test"), "train", "train, validation or test"
-    )
-    dataset_dir: str = flag("Data", TEXT, "", "folder of the record files; must be given")
+    dataset_name: str = _like("dataset_name", "imagenet")
+    dataset_split_name: str = _like("subset")
+    dataset_dir: str = _like("data_dir", "", help="folder of the record files; must be given")
     labels_offset: int = flag(
         "Data", at_least(0), 0, "subtracted from the labels, and from the number of classes"
     )
     preprocessing_name: str | None = flag(
         "Data", TEXT, None, "preprocessing by its name in slim/preprocessing; not set = the net's"
     )
-    num_preprocessing_threads: int = flag(
-        "Data", at_least(1), 4, "threads that decode and augment images", "threads"
-    )
-    model_name: str = flag(
-        "Training", TEXT, "inception_v3", "net, by its name in slim/nets; lenet is lenet_slim"
+    num_preprocessing_threads: int = _like("num_preprocess_threads")
+    model_name: str = _like(
+        "net", "inception_v3", help="net, by its name in slim/nets; lenet is lenet_slim"
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.dataset_dir:
-            raise refuse("dataset_dir", "", "must name the folder of the record files")
-
-    def _shared(self) -> dict[str, Any]:
-        return {
-            "data_dir": self.dataset_dir,
-            "dataset_name": self.dataset_name,
-            "subset": self.dataset_split_name,
-            "num_preprocess_threads": self.num_preprocessing_threads,
+    def _settings(self) -> dict[str, Any]:
+        """The fields of the suite's config, by name; some need another value."""
+        fields = dataclasses.fields(self)
+        settings = {f.metadata.get(_SETS, f.name): getattr(self, f.name) for f in fields}
+        return settings | {
             "net": _NETS.get(self.model_name, self.model_name),
-            "preprocessing_name": self.preprocessing_name,
-            "labels_offset": self.labels_offset,
+            "image_size": settings["image_size"] or -1,
         }
 
 
@@ -79,49 +78,31 @@ class _Shared(Checked):
 class TrainFlags(_Shared, configs.Trainer):
     """The flags of train_image_classifier."""
 
-    batch_size: int = flag("Data", at_least(1), 32, "images in a step of one clone", "images")
-    train_image_size: int | None = flag(
-        "Data",
-        at_least(1),
-        None,
-        "side length of the net's input; not set = the net's default",
-        "pixels",
-    )
-    num_readers: int = flag("Data", at_least(1), 4, "number of record files read at once", "files")
+    batch_size: int = _like("batch_size", help="images in a step of one clone")
+    train_image_size: int | None = _image_size()
+    num_readers: int = _like("num_readers")
 
-    train_dir: str = flag(
-        "Training",
-        TEXT,
-        "/tmp/tfmodel/",
-        "folder of checkpoints and summaries; training resumes from it",
+    train_dir: str = _like("train_dir", "/tmp/tfmodel/")
+    max_number_of_steps: int | None = _like(
+        "max_steps", None, help="end of training; not set = never"
     )
-    max_number_of_steps: int | None = flag(
-        "Training", at_least(1), None, "end of training; not set = never", "steps"
+    optimizer: str = _like(
+        "optimizer", "rmsprop", kind=one_of(*_OPTIMIZERS), help="sgd, momentum, adam or rmsprop"
     )
-    optimizer: str = flag(
-        "Training", one_of(*_OPTIMIZERS), "rmsprop", "sgd, momentum, adam or rmsprop"
+    momentum: float = _like("momentum")
+    learning_rate: float = _like("initial_learning_rate")
+    learning_rate_decay_type: str = _like(
+        "learning_rate_decay_type", help="exponential, polynomial or fixed"
     )
-    momentum: float = flag("Training", number(0, 1), 0.9, "of optimizers momentum and rmsprop")
-    learning_rate: float = flag("Training", number(), 0.01, "learning rate at step 0")
-    learning_rate_decay_type: str = flag(
-        "Training",
-        one_of("exponential", "polynomial", "fixed"),
-        "exponential",
-        "exponential, polynomial or fixed",
-    )
-    num_epochs_per_decay: float = flag(
-        "Training",
-        number(above=True),
+    num_epochs_per_decay: float = _like(
+        "num_epochs_per_decay",
         2.0,
-        "exponential: epochs between two decays; polynomial: length of the whole decay",
-        "epochs",
+        help="exponential: epochs between two decays; polynomial: length of the whole decay",
     )
-    learning_rate_decay_factor: float = flag(
-        "Training", number(above=True), 0.94, "exponential: factor of one decay"
-    )
-    power: float = flag("Training", number(above=True), 1.0, "polynomial: exponent")
-    end_learning_rate: float = flag(
-        "Training", number(), 0.0001, "polynomial: learning rate after the decay"
+    learning_rate_decay_factor: float = _like("learning_rate_decay_factor", 0.94)
+    power: float = _like("learning_rate_power", 1.0)
+    end_learning_rate: float = _like(
+        "end_learning_rate", 0.0001, help="polynomial: learning rate after the decay"
     )
     warmup_steps: int = flag(
         "Training", at_least(0), 0, "linear from warmup_learning_rate to learning_rate", "steps"
@@ -136,111 +117,61 @@ class TrainFlags(_Shared, configs.Trainer):
     warmup_learning_rate: float = flag(
         "Training", number(), 0.0, "learning rate at the start of the warm-up"
     )
-    weight_decay: float = flag(
-        "Training",
-        number(),
-        0.00004,
-        "weight of the penalty sum(w^2)/2 over the kernels in the loss",
-    )
+    weight_decay: float = _like("weight_decay", 0.00004)
     label_smoothing: float = flag(
         "Training", number(0, 1), 0.0, "fraction of a label spread over all classes"
     )
-    moving_average_decay: float | None = flag(
-        "Training",
-        number(0, 1),
+    moving_average_decay: float | None = _like(
+        "moving_average_decay",
         None,
-        "decay of the moving averages of the weights; not set = no averages",
+        help="decay of the moving averages of the weights; not set = no averages",
     )
-    checkpoint_path: str = flag(
-        "Training",
-        TEXT,
-        "",
-        "weights to start from if train_dir has none: a checkpoint of this suite or of TF-Slim, "
-        "its folder, or a .keras or .h5 file",
-    )
+    checkpoint_path: str = _like("pretrained_model_checkpoint_path")
     save_interval_secs: float = flag(
         "Training", number(), 600, "time between checkpoints", "seconds"
     )
 
-    num_clones: int = flag(
-        "Runtime", at_least(1), 1, "number of devices with a clone of the net", "devices"
-    )
+    num_clones: int = _like("num_gpus", help="number of devices with a clone of the net")
     clone_on_cpu: bool = flag(
         "Runtime", BOOLEAN, False, "put the clones on the CPU even if there are GPUs"
     )
     log_every_n_steps: int = flag(
         "Runtime", at_least(1), 10, "steps between two log lines", "steps"
     )
-    save_summaries_secs: float = flag(
-        "Runtime",
-        number(),
-        600,
-        "time between summaries for TensorBoard, which also have the first and the last step; "
-        "0 = no summaries",
-        "seconds",
-    )
+    save_summaries_secs: float = _like("save_summaries_secs", 600)
 
-    def config(self) -> configs.TrainConfig:
+    def config(self) -> TrainConfig:
         """Returns the suite's config; ValueError names a flag that does not fit the others."""
         if self.warmup_steps and self.warmup_epochs:
             raise refuse("warmup_epochs", self.warmup_epochs, "must be 0 beside --warmup_steps")
-        same = dataclasses.fields(configs.Trainer)
-        return configs.TrainConfig(
-            **{field.name: getattr(self, field.name) for field in same},
-            **self._shared(),
-            batch_size=self.batch_size * self.num_clones,
-            image_size=self.train_image_size or -1,
-            num_readers=self.num_readers,
-            max_steps=self.max_number_of_steps,
-            train_dir=self.train_dir,
-            optimizer=_OPTIMIZERS[self.optimizer],
-            momentum=self.momentum,
-            initial_learning_rate=self.learning_rate,
-            learning_rate_decay_type=self.learning_rate_decay_type,
-            num_epochs_per_decay=self.num_epochs_per_decay,
-            learning_rate_decay_factor=self.learning_rate_decay_factor,
-            learning_rate_power=self.power,
-            end_learning_rate=self.end_learning_rate,
-            polynomial_over_epochs=True,
-            warmup_steps=self.warmup_steps,
-            warmup_epochs=self.warmup_epochs,
-            warmup_learning_rate=self.warmup_learning_rate,
-            weight_decay=self.weight_decay,
-            dropout_keep_prob=None,
-            label_smoothing=self.label_smoothing,
-            moving_average_decay=self.moving_average_decay or 0.0,
-            pretrained_model_checkpoint_path=self.checkpoint_path,
-            save_iter=0,
-            save_interval_secs=self.save_interval_secs,
-            num_gpus=self.num_clones,
-            clone_on_cpu=self.clone_on_cpu,
-            log_every_n_steps=self.log_every_n_steps,
-            save_summaries_secs=self.save_summaries_secs,
-        )
+        other = {
+            "batch_size": self.batch_size * self.num_clones,
+            "optimizer": _OPTIMIZERS[self.optimizer],
+            "moving_average_decay": self.moving_average_decay or 0.0,
+            "polynomial_over_epochs": True,
+            "dropout_keep_prob": None,
+            "save_iter": 0,
+        }
+        return TrainConfig(**self._settings() | other)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ClusterFlags(Checked):
-    """The flags of train_image_classifier for several machines."""
+class ClusterFlags(ClusterConfig):
+    """The flags of train_image_classifier that say which process of a training this is."""
 
-    variable_update: str = flag(
-        "Distributed",
-        one_of("local", *LAUNCHED),
-        "local",
-        "local trains on this machine alone; mpi and horovod name the launcher of several workers",
+    variable_update: str | None = _like(
+        "variable_update",
+        config=ClusterConfig,
+        kind=one_of("local", *ENGINES),
+        help="local: this machine trains alone (the default without --worker_hosts); or the engine "
+        f"of the exchange of several workers: {ENGINES_HELP}",
     )
-    worker_timeout_secs: float = flag(
-        "Distributed",
-        number(above=True),
-        60.0,
-        "a worker that is silent for this long ends the training",
-        "seconds",
-    )
-    split_data: bool = flag(
-        "Distributed",
-        BOOLEAN,
-        True,
-        "each worker reads its share of the records; False: --dataset_dir holds only its share",
+    save_interval_secs: float = 0.0  # a flag of TrainFlags
+    split_data: bool = _like(
+        "split_data",
+        config=ClusterConfig,
+        help="each worker reads its share of the records; False: --dataset_dir holds only its "
+        "share",
     )
 
 
@@ -248,66 +179,51 @@ class ClusterFlags(Checked):
 class EvalFlags(_Shared, configs.Threads):
     """The flags of eval_image_classifier."""
 
-    batch_size: int = flag("Data", at_least(1), 100, "images in a step", "images")
-    eval_image_size: int | None = flag(
-        "Data",
-        at_least(1),
+    dataset_split_name: str = _like("subset", "test")
+    batch_size: int = _like("batch_size", 100, help="images in a step")
+    eval_image_size: int | None = _image_size()
+    max_num_batches: int | None = _like_eval(
+        "num_examples",
         None,
-        "side length of the net's input; not set = the net's default",
-        "pixels",
+        kind=at_least(1),
+        help="maximum number of batches to evaluate; not set = all",
+        unit="batches",
     )
-    max_num_batches: int | None = flag(
-        "Evaluation",
-        at_least(1),
+    checkpoint_path: str = _like_eval("checkpoint_dir", "/tmp/tfmodel/")
+    eval_dir: str = _like_eval("eval_dir", "/tmp/tfmodel/")
+    moving_average_decay: float | None = _like_eval(
+        "restore_avg_var",
         None,
-        "maximum number of batches to evaluate; not set = all",
-        "batches",
+        kind=number(0, 1),
+        help="if set, evaluate the moving averages of the weights that the training kept",
     )
-    checkpoint_path: str = flag(
-        "Evaluation", TEXT, "/tmp/tfmodel/", "folder of checkpoints, or one checkpoint"
-    )
-    eval_dir: str = flag("Evaluation", TEXT, "/tmp/tfmodel/", "folder of the summaries")
-    moving_average_decay: float | None = flag(
-        "Evaluation",
-        number(0, 1),
-        None,
-        "if set, evaluate the moving averages of the weights that the training kept",
-    )
-    run_once: bool = flag(
-        "Evaluation",
-        BOOLEAN,
+    run_once: bool = _like_eval(
+        "run_once",
         True,
-        "evaluate the newest checkpoint once, then end; False: also each newer one",
+        help="evaluate the newest checkpoint once, then end; False: also each newer one",
     )
-    eval_interval_secs: float = flag(
-        "Evaluation", number(above=True), 3600, "time between looks for a new checkpoint", "seconds"
-    )
-    max_steps: int | None = flag(
-        "Evaluation", at_least(1), 370_000, "ends after the checkpoint of this step", "steps"
-    )
+    eval_interval_secs: float = _like_eval("eval_interval_secs")
+    max_steps: int | None = _like_eval("max_steps")
 
-    def config(self) -> configs.EvalConfig:
+    def config(self) -> EvalConfig:
         """Returns the suite's config."""
-        return configs.EvalConfig(
-            **self._shared(),
-            num_intra_threads=self.num_intra_threads,
-            num_inter_threads=self.num_inter_threads,
-            batch_size=self.batch_size,
-            image_size=self.eval_image_size or -1,
-            num_examples=(self.max_num_batches or 0) * self.batch_size or -1,
-            checkpoint_dir=self.checkpoint_path,
-            eval_dir=self.eval_dir,
-            restore_avg_var=bool(self.moving_average_decay),
-            run_once=self.run_once,
-            eval_interval_secs=self.eval_interval_secs,
-            max_steps=self.max_steps,
-        )
+        other = {
+            "num_examples": (self.max_num_batches or 0) * self.batch_size or -1,
+            "restore_avg_var": bool(self.moving_average_decay),
+        }
+        return EvalConfig(**self._settings() | other)
+
+
+def _names(flags_class: type[_Shared]) -> dict[str, str]:
+    """The suite's names of flags to those of one of slim's programs."""
+    fields = dataclasses.fields(flags_class)
+    return {f.metadata[_SETS]: f.name for f in fields if _SETS in f.metadata}
 
 
 @contextlib.contextmanager
-def own_names(image_size: str) -> Iterator[None]:
-    """Lets the block's errors name flags as TF-Slim does; `image_size` is that of the size."""
-    names = _NAMES | {"image_size": image_size}
+def own_names(flags_class: type[_Shared]) -> Iterator[None]:
+    """Lets the block's errors name flags as TF-Slim's program of these flags does."""
+    names = _names(flags_class)
     try:
         yield
     except RefusedError as error:
@@ -326,26 +242,50 @@ def _renamed(text: str, names: Mapping[str, str]) -> str:
     return re.sub(r"--(\w+)", lambda found: f"--{names.get(found[1], found[1])}", text)
 
 
-def cluster_config(values: FlagValues, save_interval_secs: float) -> ClusterConfig | None:
-    """Returns how the workers meet, or None where this one trains alone."""
-    given = table.read(ClusterFlags, values)
-    if given.variable_update == "local":
+def define_train(values: FlagValues) -> None:
+    """Defines the flags of train_image_classifier."""
+    table.define(TrainFlags, values)
+    table.define(ClusterFlags, values)
+
+
+def cluster_config(values: FlagValues, environment: Mapping[str, str]) -> ClusterConfig | None:
+    """Returns which process of a training this is, or None where it trains alone."""
+    others = _naming_others(values)
+    if values.variable_update == "local" and others:
+        why = f"must not be set with {others[0]}, which is for several workers"
+        raise refuse("variable_update", "local", why)
+    if _is_alone(values):
+        tell_inert(inert_in_cluster(values), values)
         return None
-    return ClusterConfig(
-        variable_update=given.variable_update,
-        worker_timeout_secs=given.worker_timeout_secs,
-        split_data=given.split_data,
-        save_interval_secs=save_interval_secs,
-    )
+    return command_line.cluster_config(values, environment, ClusterFlags)
 
 
-def train_config(values: FlagValues) -> configs.TrainConfig:
+def inert_in_cluster(values: FlagValues) -> dict[str, str]:
+    """Flags of ClusterFlags that have no effect, with what makes them so."""
+    if _is_alone(values):
+        return dict.fromkeys(table.table(ClusterFlags), "--variable_update=local")
+    return table.read(ClusterFlags, values).inert_flags
+
+
+def _is_alone(values: FlagValues) -> bool:
+    return values.variable_update in (None, "local") and not _naming_others(values)
+
+
+def _naming_others(values: FlagValues) -> list[str]:
+    """The flags that say that this is one of several processes."""
+    hosts = [f"--{name}" for name in ("worker_hosts", "ps_hosts") if values[name].value]
+    roles = (("cluster", "auto"), ("job_name", "ps"))
+    return hosts + [f"--{name}={role}" for name, role in roles if values[name].value == role]
+
+
+def train_config(values: FlagValues) -> TrainConfig:
     """Returns the config of the program that trains; names flags without effect."""
     config = table.read(TrainFlags, values).config()
     tell_inert(inert_in_training(config), values)
     return config
 
 
-def inert_in_training(config: configs.TrainConfig) -> dict[str, str]:
+def inert_in_training(config: TrainConfig) -> dict[str, str]:
     """Flags of TF-Slim's program that have no effect, with what makes them so."""
-    return {_RENAMED.get(name, name): why for name, why in inert_flags(config).items()}
+    names = _names(TrainFlags)
+    return {names.get(name, name): why for name, why in inert_flags(config).items()}

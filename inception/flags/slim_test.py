@@ -1,4 +1,6 @@
 import dataclasses
+import json
+from types import MappingProxyType
 
 import pytest
 from absl.flags import FlagValues
@@ -104,7 +106,6 @@ def test_the_suites_own_flags_reach_the_config():
     [
         (["--optimizer=ftrl"], "flag --optimizer=ftrl: must be sgd, momentum, adam or rmsprop"),
         (["--sync_replicas=True"], "Unknown command line flag 'sync_replicas'"),
-        (["--dataset_dir="], "flag --dataset_dir=: must name the folder of the record files"),
         (
             ["--warmup_epochs=1", "--warmup_steps=5"],
             "flag --warmup_epochs=1.0: must be 0 beside --warmup_steps",
@@ -132,7 +133,7 @@ def test_what_does_not_exist_here_is_refused_at_the_start(arguments, message):
     ],
 )
 def test_errors_name_flags_as_tf_slim_does(error, told):
-    with pytest.raises(ValueError) as error_info, slim.own_names(image_size="eval_image_size"):
+    with pytest.raises(ValueError) as error_info, slim.own_names(slim.EvalFlags):
         raise error
     assert str(error_info.value) == told
 
@@ -155,3 +156,54 @@ def test_a_flag_without_effect_is_named_as_tf_slim_names_it(arguments, inert, ca
     slim.train_config(values)
     named = [line.split(":")[0] for line in capsys.readouterr().out.splitlines()]
     assert named == [f"--{name}" for name in inert]
+
+
+def cluster(*arguments, environment=MappingProxyType({})):
+    """Which process slim's program is."""
+    values = FlagValues()
+    slim.define_train(values)
+    app.parse(values, ["--dataset_dir=/tmp/d", *arguments])
+    return slim.cluster_config(values, environment)
+
+
+_TWO = "--worker_hosts=a:1,b:1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "engine"),
+    [
+        ([], None),
+        (["--variable_update=local"], None),
+        ([_TWO], "collective"),
+        ([_TWO, "--ps_hosts=c:1"], "parameter_server"),
+        ([_TWO, "--ps_hosts=c:1", "--job_name=ps"], "parameter_server"),
+        ([_TWO, "--ps_hosts=c:1", "--cross_replica_sync=False"], "parameter_server"),
+        (["--variable_update=mpi"], "mpi"),
+        (["--variable_update=horovod"], "horovod"),
+    ],
+)
+def test_slims_program_has_every_engine(arguments, engine):
+    found = cluster(*arguments)
+    assert (found and found.engine) == engine
+
+
+def test_slims_program_takes_part_where_a_manager_starts_it():
+    task = {"type": "worker", "index": 1}
+    place = {"cluster": {"worker": ["a:1", "b:1"]}, "task": task}
+    found = cluster("--cluster=auto", environment={"TF_CONFIG": json.dumps(place)})
+    assert (found.worker_hosts, found.task_id) == (("a:1", "b:1"), 1)
+
+
+@pytest.mark.parametrize("argument", [_TWO, "--ps_hosts=c:1", "--cluster=auto", "--job_name=ps"])
+def test_what_names_other_processes_is_not_for_a_local_training(argument):
+    told = f"flag --variable_update=local: must not be set with {argument.partition('=')[0]}"
+    with pytest.raises(ValueError, match=f"^{told}"):
+        cluster("--variable_update=local", argument)
+
+
+def test_flags_of_several_workers_are_named_where_a_program_trains_alone(capsys):
+    cluster("--task_id=1", "--split_data=False", "--save_interval_secs=1")
+    assert sorted(capsys.readouterr().out.splitlines()) == [
+        f"--{name}: has no effect with --variable_update=local."
+        for name in ("split_data", "task_id")
+    ]

@@ -8,9 +8,11 @@ table.define(Config, values)        # before parsing
 config = table.read(Config, values)   # after parsing
 """
 
+import contextlib
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from absl import flags
@@ -123,6 +125,15 @@ def refuse(name: str, value: Any, why: str) -> RefusedError:
     return RefusedError(name, value, why)
 
 
+@contextlib.contextmanager
+def naming(name: str, value: Any) -> Iterator[None]:
+    """Adds the flag at fault to a ValueError of the block."""
+    try:
+        yield
+    except ValueError as error:
+        raise refuse(name, value, str(error).removeprefix(f"{value} ")) from None
+
+
 class Checked:
     """Base of a config dataclass: each field that is a flag is checked, however it was set."""
 
@@ -149,16 +160,30 @@ class Parser(flags.ArgumentParser):
         return self.kind.parse(argument)
 
 
-def define(config_class: type, values: flags.FlagValues, **defaults: Any) -> None:
-    """Defines the flags of a dataclass; `defaults` replaces the defaults of its fields."""
+def define(
+    config_class: type,
+    values: flags.FlagValues,
+    shown: Mapping[str, str] = MappingProxyType({}),
+    **defaults: Any,
+) -> None:
+    """Defines the flags of a dataclass; `defaults` replaces the defaults of its fields.
+
+    Args:
+      config_class: the dataclass.
+      values: gets the flags.
+      shown: by name of the flag, what its help says of a default that is found later.
+      defaults: by name of the flag; None = found later, or not set.
+    """
     fields = {f.name: f.default for f in dataclasses.fields(config_class)} | defaults
     for name, entry in table(config_class).items():
-        define_one(name, entry, fields[name], values)
+        define_one(name, entry, fields[name], values, shown.get(name, ""))
 
 
-def define_one(name: str, entry: Flag, default: Any, values: flags.FlagValues) -> None:
-    """Defines one flag; its help ends with default and unit."""
-    help_text = f"{entry.help} [{_show(default, entry.unit)}]"
+def define_one(
+    name: str, entry: Flag, default: Any, values: flags.FlagValues, shown: str = ""
+) -> None:
+    """Defines one flag; its help ends with default and unit, or with `shown` in their place."""
+    help_text = f"{entry.help} [{shown or _show(default, entry.unit)}]"
     boolean = entry.kind is BOOLEAN
     new = flags.Flag(Parser(entry.kind), None, name, default, help_text, boolean=boolean)
     flags.DEFINE_flag(new, values, module_name=entry.group)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from PIL import Image
 
+from inception.flags.defined import flags_of
 from slim.conversion import record_files
 from slim.datasets import records
 from slim.datasets.records import ImageRecord
@@ -44,7 +45,8 @@ def run_program(arguments: Sequence[str], context: Context) -> None:
         if context.feed and context.job_name == "worker":
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="terngrad_rows"))
             write_records(context.feed, folder)
-            flags += [f"--data_dir={folder}", "--split_data=False"]
+            name = "dataset_dir" if "dataset_dir" in flags_of(module) else "data_dir"
+            flags += [f"--{name}={folder}", "--split_data=False"]
         sys.argv = [module, *context.flags, *flags]  # the last one of a flag counts
         runpy.run_module(module, run_name="__main__", alter_sys=True)
 

@@ -29,6 +29,11 @@ _NOT_SHARED = {
     "num_intra_threads",
     "subset",
 }
+_EVALUATORS = {
+    "inception.distributed_train": "inception.evaluate",
+    "inception.train": "inception.evaluate",
+    "slim.train_image_classifier": "slim.eval_image_classifier",
+}
 _LOOK_SECS = 1.0  # between looks for a new checkpoint
 
 
@@ -71,7 +76,7 @@ class Program:
         if config is None:
             return {}
         if _is_slims(values):
-            return slim.inert_in_training(config)
+            return slim.inert_in_training(config) | slim.inert_in_cluster(values)
         found = command_line.inert_in_training(config)
         if _has(LargeBatch, values):
             found |= large_batch.inert_flags(table.read(LargeBatch, values))
@@ -83,7 +88,7 @@ class Program:
         """The config of the training; None for a program with flags of its own."""
         if _is_slims(values):
             return table.read(slim.TrainFlags, values).config()
-        return table.read(TrainConfig, values) if _has(TrainConfig, values) else None
+        return command_line.read_train(values) if _has(TrainConfig, values) else None
 
     def train(self, arguments: Sequence[str], folder: Path) -> list[str]:
         """Returns module and arguments of a training in a folder."""
@@ -137,8 +142,7 @@ def of(module: str, evaluator: str) -> Program:
       ValueError: there is no such program, or it does not train or evaluate.
     """
     stem = module.removesuffix("_train").removesuffix("_distributed")
-    known = {"slim.train_image_classifier": "slim.eval_image_classifier"}
-    found = Program(module, evaluator or known.get(module, f"{stem}_eval"))
+    found = Program(module, evaluator or _EVALUATORS.get(module, f"{stem}_eval"))
     _require("program", module, (TRAIN_DIR,))
     _require("eval_program", found.evaluator, ("run_once", "eval_dir"))
     return found

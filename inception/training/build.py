@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from inception.flags.configs import TrainConfig
+from inception.flags.table import naming
 from inception.training.learning_rate import learning_rate
-from inception.training.problem import Problem, naming, net_settings
+from inception.training.problem import Problem, net_settings
 from slim.nets import catalog, nets_factory
 from slim.weights import tf_slim
 from terngrad.codecs.codec import Codec, Payload

@@ -142,7 +142,7 @@ def test_a_single_checkpoint_is_evaluated_once_also_without_run_once(data_dir, t
 def test_slims_program_evaluates_a_checkpoint_or_the_newest_of_a_folder(
     data_dir, train_dir, capsys
 ):
-    define = functools.partial(table.define, slim.EvalFlags, dataset_split_name="test")
+    define = functools.partial(table.define, slim.EvalFlags)
     first = save(train_dir, 40)
     save(train_dir, 50)
     for location, step in ((first, 40), (train_dir, 50)):

@@ -70,7 +70,7 @@ def make_held(
         optimizer=config.optimizer,
         momentum=config.momentum,
         averages_decay=config.moving_average_decay,
-        max_steps=config.max_steps,
+        max_steps=config.last_step,
         max_staleness=cluster.max_staleness,
         pull_bits=cluster.pull_bits,
         schedule=write_schedule(config, steps_per_epoch),

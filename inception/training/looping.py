@@ -16,8 +16,6 @@ from terngrad.training.progress import Progress
 from terngrad.training.stepper import Stepper
 from terngrad.training.summaries import Counted, SummaryWriter
 
-ENDLESS = 1 << 62
-
 
 def run_loop(
     ready: Ready,
@@ -91,7 +89,7 @@ def say(text: str) -> None:
 def _cadence(ready: Ready) -> Cadence:
     config = ready.config
     return Cadence(
-        max_steps=config.max_steps or ENDLESS,
+        max_steps=config.last_step,
         log_every=config.log_every_n_steps,
         save_every=config.save_iter,
         save_secs=config.save_interval_secs,

@@ -3,14 +3,13 @@
 This module does not need TensorFlow: what it refuses is refused in the first second.
 """
 
-import contextlib
 import dataclasses
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from inception.flags import configs
-from inception.flags.table import refuse
+from inception.flags.table import naming, refuse
 from slim.datasets import finding, imagenet
+from slim.datasets.dataset_info import DatasetInfo
 from slim.nets import catalog
 
 
@@ -57,11 +56,8 @@ def resolve(config: configs.TrainConfig | configs.EvalConfig) -> Problem:
     info, spec = finding.get_info(config.dataset_name), catalog.get_spec(config.net)
     channels = info.image_shape[-1]
     if spec.channels != channels:
-        fitting = [name for name, net in catalog.NETS.items() if net.channels == channels]
-        why = (
-            f"takes {spec.channels}-channel images, those of {info.name} have {channels}; allowed: "
-        )
-        raise refuse("net", config.net, why + ", ".join(fitting))
+        why = f"takes {spec.channels}-channel images, those of {info.name} have {channels}"
+        raise refuse("net", config.net, f"{why}; allowed: {_fitting_nets(info)}")
     size = spec.image_size if config.image_size == -1 else config.image_size
     if size < spec.min_image_size:
         raise refuse("image_size", size, f"{config.net} needs {spec.min_image_size} or more")
@@ -84,18 +80,17 @@ def resolve(config: configs.TrainConfig | configs.EvalConfig) -> Problem:
 def check_net(config: configs.TrainConfig | configs.EvalConfig) -> None:
     """Raises ValueError, naming the flag, if the net or the data set is unknown."""
     with naming("dataset_name", config.dataset_name):
-        finding.get_info(config.dataset_name)
+        info = finding.get_info(config.dataset_name)
+    if not config.net:
+        why = f"must be given: data set {info.name} names none; allowed: {_fitting_nets(info)}"
+        raise refuse("net", "", why)
     with naming("net", config.net):
         catalog.get_spec(config.net)
 
 
-@contextlib.contextmanager
-def naming(flag: str, value: Any) -> Iterator[None]:
-    """Adds the flag at fault to a ValueError of the block."""
-    try:
-        yield
-    except ValueError as error:
-        raise refuse(flag, value, str(error).removeprefix(f"{value} ")) from None
+def _fitting_nets(info: DatasetInfo) -> str:
+    channels = info.image_shape[-1]
+    return ", ".join(name for name, net in catalog.NETS.items() if net.channels == channels)
 
 
 def _count_classes(config: configs.TrainConfig | configs.EvalConfig) -> int:

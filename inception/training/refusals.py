@@ -5,7 +5,7 @@ import os
 import tempfile
 
 from inception.flags.configs import EvalConfig, TrainConfig
-from inception.flags.table import refuse
+from inception.flags.table import naming, refuse
 from inception.training import problem
 from slim.datasets import finding
 from slim.nets import catalog
@@ -32,6 +32,8 @@ def check_training(config: TrainConfig, *, is_alone: bool = True, is_chief: bool
     last = _last_step(config.train_dir)
     if is_alone and config.max_steps and last >= config.max_steps:
         return
+    if not config.benchmark_mode:
+        _check_data_dir(config)
     problem.resolve(config)
     if not config.benchmark_mode:
         _check_records(config)
@@ -47,6 +49,8 @@ def check_evaluation(config: EvalConfig) -> None:
     for name in ("checkpoint_dir", "eval_dir"):
         if not getattr(config, name):
             raise refuse(name, "", _NO_FOLDER)
+    problem.check_net(config)
+    _check_data_dir(config)
     problem.resolve(config)
     _check_records(config)
     if config.run_once:
@@ -68,14 +72,17 @@ def _last_step(folder: str) -> int:
     return max((int(step) for step in steps if step.isdecimal()), default=-1)
 
 
-def _check_records(config: TrainConfig | EvalConfig) -> None:
+def _check_data_dir(config: TrainConfig | EvalConfig) -> None:
     if not config.data_dir:
         raise refuse("data_dir", "", "must name the folder of the record files")
+
+
+def _check_records(config: TrainConfig | EvalConfig) -> None:
     info = finding.get_info(config.dataset_name)
     if config.subset not in info.splits:
         allowed = " or ".join(info.splits)
         raise refuse("subset", config.subset, f"data set {info.name} has no such split; {allowed}")
-    with problem.naming("data_dir", config.data_dir):
+    with naming("data_dir", config.data_dir):
         finding.find_files(config.dataset_name, config.subset, config.data_dir)
 
 

@@ -17,20 +17,21 @@ _ALL = """
 import json, sys
 import functools
 from inception import app, export, label_image, programs
-from inception.flags import table
+from inception.flags import slim, table
 from slim import train_image_classifier
 
 said = []
 for program, arguments in json.loads(sys.argv[1]):
     if program == "slim":
-        main, define = train_image_classifier.main, train_image_classifier.define
-        run = lambda: app.run(main, define, ["program", *arguments])
+        main = train_image_classifier.main
+        run = lambda: app.run(main, slim.define_train, ["program", *arguments])
     elif program in ("export", "label_image"):
         module = globals()[program]
         define = functools.partial(table.define, module._Options)
         run = lambda: app.run(module.main, define, ["program", *arguments])
     else:
-        run = lambda: getattr(programs, program)("mnist", "", ["program", *arguments])
+        name, _, dataset = program.partition(" ")
+        run = lambda: getattr(programs, name)(dataset, "", ["program", *arguments])
     try:
         run()
         said.append("no error")
@@ -73,29 +74,45 @@ def test_what_flags_name_is_refused_before_tensorflow_is_loaded(tmp_path, record
             "--pretrained_model_checkpoint_path=/none: there is no such checkpoint, folder or",
         ),
     ]
-    calls = [("train", *call) for call in alone]
+    calls = [("train mnist", *call) for call in alone]
     calls += [
-        ("train_distributed", [*call[0], "--worker_hosts=a:1,b:1", "--task_id=0"], call[1])
+        ("train_distributed mnist", [*call[0], "--worker_hosts=a:1,b:1", "--task_id=0"], call[1])
         for call in alone
     ]
     tls = [f"--tls_{name}=/none" for name in ("ca", "cert", "key")]
     for job in ("ps", "worker"):
         place = [f"--job_name={job}", "--task_id=0", "--worker_hosts=a:1", "--ps_hosts=b:1"]
         calls += [
-            ("train_distributed", [*place, *tls], "--tls_ca=/none: cannot be read: No such file"),
-            ("train_distributed", place, "--ps_hosts=b:1: b:1 is not on this machine: needs --tls"),
+            (
+                "train_distributed mnist",
+                [*place, *tls],
+                "--tls_ca=/none: cannot be read: No such file",
+            ),
+            (
+                "train_distributed mnist",
+                place,
+                "--ps_hosts=b:1: b:1 is not on this machine: needs --tls",
+            ),
         ]
     calls += [
-        ("evaluate", [data, "--checkpoint_dir="], "--checkpoint_dir=: must name a folder"),
-        ("evaluate", [data, "--eval_dir="], "--eval_dir=: must name a folder"),
-        ("evaluate", [data, "--eval_dir=/proc/x"], "--eval_dir=/proc/x: is not writable (No such"),
-        ("evaluate", [data, "--subset=train", "--net=x"], "--net=x: unknown net 'x'"),
+        ("evaluate mnist", [data, "--checkpoint_dir="], "--checkpoint_dir=: must name a folder"),
+        ("evaluate mnist", [data, "--eval_dir="], "--eval_dir=: must name a folder"),
         (
-            "evaluate",
+            "evaluate mnist",
+            [data, "--eval_dir=/proc/x"],
+            "--eval_dir=/proc/x: is not writable (No such",
+        ),
+        ("evaluate mnist", [data, "--subset=train", "--net=x"], "--net=x: unknown net 'x'"),
+        (
+            "evaluate mnist",
             [data, "--run_once", f"--checkpoint_dir={tmp_path}"],
             f"--checkpoint_dir={tmp_path}: holds no checkpoint",
         ),
-        ("evaluate", ["--data_dir=/none"], "--data_dir=/none: holds neither test-mnist.tfrecord"),
+        (
+            "evaluate mnist",
+            ["--data_dir=/none"],
+            "--data_dir=/none: holds neither test-mnist.tfrecord",
+        ),
         ("slim", ["--dataset_dir=/a", "--dataset_name=x"], "--dataset_name=x: unknown data set"),
         ("slim", ["--dataset_dir=/a", "--model_name=lenet5"], "--model_name=lenet5: unknown net"),
         (
@@ -120,6 +137,17 @@ def test_what_flags_name_is_refused_before_tensorflow_is_loaded(tmp_path, record
             "--preprocessing_name=x: unknown preprocessing; allowed are cifarnet, inception,",
         ),
     ]
+    worker, ps = ["--worker_hosts=a:1"], ["--ps_hosts=b:1", "--allow_insecure_network"]
+    for place in ([], worker, [*worker, *ps], [*worker, *ps, "--cross_replica_sync=False"]):
+        program = f"train{'_distributed' * bool(place)} "
+        calls += [
+            (program, place, "--dataset_name=: must be given; allowed: mnist, fashion_mnist,"),
+            (program, [*place, "--dataset_name=x"], "--dataset_name=x: unknown data set 'x'; all"),
+            (program, [*place, "--dataset_name=mnist", "--net=x"], "--net=x: unknown net 'x': all"),
+            ("slim", [*place, "--dataset_name=x"], "--dataset_name=x: unknown data set 'x'; allo"),
+            ("slim", [*place, "--model_name=x"], "--model_name=x: unknown net 'x': allowed are"),
+            ("slim", place, "--dataset_dir=: must name the folder of the record files"),
+        ]
     none = f"--checkpoint_dir={tmp_path}"
     calls += [
         ("export", [none, "--output=a.keras"], f"{none}: holds no checkpoint"),

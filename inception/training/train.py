@@ -12,7 +12,7 @@ from inception import app
 from inception.cluster.workers import Workers, fingerprint
 from inception.flags.configs import TrainConfig
 from inception.training.batches import training_batches
-from inception.training.looping import ENDLESS, run_loop, say
+from inception.training.looping import run_loop, say
 from inception.training.preparation import Ready, synchronize
 from inception.training.problem import Problem
 from inception.training.restoring import tell_cleared
@@ -147,7 +147,7 @@ def _planned_runner(ready: Ready, step: int) -> tuple[Runner, int]:
     """Returns the same for a run in which all workers make all steps."""
     training, every = ready.training, ready.config.floating_grad_epoch
     if not every:
-        return training.runner, ENDLESS
+        return training.runner, ready.config.last_step
     epoch = int(step / ready.steps_per_epoch)
     is_float = epoch % every == every - 1
     until = max(step + 1, -int(-(epoch + 1) * ready.steps_per_epoch // 1))

@@ -34,6 +34,7 @@ INFO = DatasetInfo(
         "truck",
     ),
     image_shape=(32, 32, 3),
+    net="cifar10_alexnet",
     # Compression would save 29 % of the bytes and double the time to decode an image.
     png_compression=0,
 )

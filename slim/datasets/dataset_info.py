@@ -24,6 +24,7 @@ class DatasetInfo:
       splits: names of its splits.
       class_names: name of each class, by label; None if labels.txt beside the records names them.
       image_shape: (H, W, C) as stored; H and W are None if the images differ in size.
+      net: net by its name in slim/nets that programs train unless --net names one; "" = it must.
       converter: command that makes the records, with {folder} for their folder; "" stands for
         slim.download_and_convert_data.
       num_shards: record files of each split; None = one, which is named after the data set.
@@ -34,6 +35,7 @@ class DatasetInfo:
     splits: tuple[str, ...]
     class_names: Sequence[str] | None
     image_shape: tuple[int | None, int | None, int]
+    net: str = ""
     converter: str = ""
     num_shards: Mapping[str, int] | None = None
     png_compression: int = -1

@@ -25,6 +25,7 @@ INFO = DatasetInfo(
         "ankle boot",
     ),
     image_shape=(28, 28, 1),
+    net="lenet",
 )
 
 _URL = "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/"

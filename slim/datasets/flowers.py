@@ -14,6 +14,7 @@ INFO = DatasetInfo(
     splits=("train", "validation"),
     class_names=None,
     image_shape=(None, None, 3),
+    net="inception_v3",
     converter="inception.download_and_preprocess_flowers {folder}",
     num_shards={"train": 2, "validation": 2},
 )

@@ -51,6 +51,7 @@ INFO = DatasetInfo(
     splits=("train", "validation"),
     class_names=_ClassNames(),
     image_shape=(None, None, 3),
+    net="alexnet",
     converter="inception.download_and_preprocess_imagenet {folder}",
     num_shards={"train": 1024, "validation": 128},
 )

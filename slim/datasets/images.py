@@ -14,6 +14,7 @@ INFO = DatasetInfo(
     splits=("train", "validation"),
     class_names=None,
     image_shape=(None, None, 3),
+    net="inception_v3",
     converter="inception.data.build_image_data --output_directory={folder}",
     num_shards={"train": 2, "validation": 2},
 )

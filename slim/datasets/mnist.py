@@ -36,6 +36,7 @@ INFO = DatasetInfo(
         "nine",
     ),
     image_shape=(28, 28, 1),
+    net="lenet",
 )
 
 _URL = "https://storage.googleapis.com/cvdf-datasets/mnist/"
