@@ -40,10 +40,10 @@ for kind in ("tcp", "local"):
 """
 
 
-def block_of(marker: str) -> markdown.Block:
-    """The block of commands below a comment."""
-    (found,) = (b for b in BLOCKS if b.marker == marker and b.language == "bash")
-    return found
+def commands_below(marker: str) -> list[list[str]]:
+    """The commands of the blocks below a comment."""
+    found = (b for b in BLOCKS if b.marker == marker and b.language == "bash")
+    return [list(words) for block in found for words in block.commands()]
 
 
 def text_of(marker: str) -> str:
@@ -129,6 +129,8 @@ def replace_lines(file, lines):
 
 def run(words, folder, **flags):
     """Runs a command of the page in a folder, with other values of some flags."""
+    if words[:2] == ["bash", "scripts/launch_local.sh"]:
+        words = ["python", "-m", "inception.launch", *words[2:]]
     kept = [word for word in words[1:] if word.partition("=")[0].strip("-") not in flags]
     changed = [f"--{name}={value}" for name, value in flags.items()]
     command = [sys.executable, *kept, *changed]
@@ -152,7 +154,7 @@ def test_the_rows_and_lines_of_the_page_add_the_net_and_the_data_set(edited):
 
 @pytest.mark.slow
 def test_the_net_is_trained_by_the_command_of_the_page(edited, digits, tmp_path):
-    (words,) = block_of("tested: docs/extending_test.py").commands()
+    (words,) = commands_below("tested: docs/extending_test.py")
     assert "inception.mnist_train" in words
     changed = {"data_dir": digits, "train_dir": tmp_path / "run", "max_steps": 2, "num_gpus": 2}
     told = run(words, edited, **changed)
@@ -163,11 +165,80 @@ def test_the_net_is_trained_by_the_command_of_the_page(edited, digits, tmp_path)
 @pytest.mark.exhaustive
 def test_the_data_set_is_converted_and_trained_by_the_commands_of_the_page(edited, tmp_path):
     write_bars(tmp_path)
-    convert_words, train_words = block_of("needs: the data set above").commands()
-    run(convert_words, edited, dataset_dir=tmp_path / "records", source_dir=tmp_path)
+    convert_words, train_words, evaluate_words, *others = commands_below(
+        "needs: the data set above"
+    )
     records, folder = tmp_path / "records", tmp_path / "run"
-    changed = {"dataset_dir": records, "train_dir": folder, "max_number_of_steps": 2}
-    assert "Finished training at step 2" in run(train_words, edited, **changed)
+    run(convert_words, edited, dataset_dir=records, source_dir=tmp_path)
+    told = run(train_words, edited, data_dir=records, train_dir=folder, max_steps=2)
+    assert "Finished training at step 2" in told
+    place = {"checkpoint_dir": folder, "eval_dir": folder}
+    assert "[6 examples]" in run(evaluate_words, edited, data_dir=records, **place)
+    assert len(others) == 4
+    for number, words in enumerate(others):
+        is_slims = "slim.train_image_classifier" in words
+        changed = {
+            "dataset_dir" if is_slims else "data_dir": records,
+            "max_number_of_steps" if is_slims else "max_steps": 2,
+            "train_dir": tmp_path / f"run_{number}",
+        }
+        assert "[0] Finished training at step" in run(words, edited, **changed)
+
+
+# Adds the page's data set to the catalog, as the page's lines do, and runs a program.
+_WITH_BARS = """
+import runpy
+import sys
+
+import bars
+from slim.datasets import catalog, finding
+
+catalog.MODULES["bars"], finding.DATASETS["bars"] = bars, bars.INFO
+del sys.argv[0]
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def bars_folder(tmp_path_factory):
+    """A folder with the records of the page's data set, and what programs need to know it."""
+    folder = tmp_path_factory.mktemp("bars")
+    bars = module_of("slim/datasets/bars.py", folder)
+    (folder / "with_bars.py").write_text(_WITH_BARS)
+    write_bars(folder)
+    (folder / "records").mkdir()
+    for split, (images, labels) in bars.load(str(folder)).items():
+        path = str(folder / "records" / f"{split}-bars.tfrecord")
+        convert.write_records({path: np.arange(len(images))}, images, labels, bars.INFO)
+    return folder
+
+
+_SUITES = ["inception.distributed_train", "--data_dir={}", "--max_steps=4"]
+_SLIMS = ["slim.train_image_classifier", "--dataset_dir={}", "--max_number_of_steps=4"]
+_SLIMS += ["--model_name=mlp", "--save_summaries_secs=0"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "program"),
+    [
+        ([], _SUITES),
+        (["--ps=1"], _SUITES),
+        (["--ps=1"], [*_SUITES, "--cross_replica_sync=False"]),
+        ([], _SLIMS),
+        (["--ps=1"], _SLIMS),
+        (["--ps=1"], [*_SLIMS, "--cross_replica_sync=False"]),
+    ],
+)
+def test_two_workers_train_on_a_data_set_of_ones_own(bars_folder, tmp_path, options, program):
+    words = [word.format(bars_folder / "records") for word in program]
+    command = [sys.executable, "-u", "-m", "inception.testing.launch", *options, "2", "with_bars"]
+    command += [*words, "--dataset_name=bars", f"--train_dir={tmp_path}", "--batch_size=2"]
+    command += ["--grad_bits=1"]
+    ((output, status),) = finished([command], {"PYTHONPATH": str(bars_folder)})
+    assert status == 0, output
+    assert "mlp: " in output, output
+    assert list(tmp_path.glob("model.ckpt-*.index")), output
 
 
 def write_bars(folder):

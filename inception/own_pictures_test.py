@@ -95,6 +95,15 @@ def test_a_net_learns_the_classes_and_is_evaluated(red_or_green):
     assert precision > 0.9
 
 
+def test_two_workers_train_on_them(red_or_green, tmp_path):
+    folder, _ = red_or_green
+    flags = [f"--data_dir={folder}/records", f"--train_dir={tmp_path}", "--max_steps=3"]
+    program = ["inception.distributed_train", *NET, *flags, "--batch_size=4", "--grad_bits=1"]
+    run("inception.testing.launch", 2, *program)
+    assert (tmp_path / "model.ckpt-3.index").exists()
+    assert "red" in (tmp_path / "labels.txt").read_text()
+
+
 @pytest.fixture(name="label")
 def _label(capsys):
     """Labels a picture in this process; returns the lines."""

@@ -67,7 +67,7 @@ def working_copy() -> Iterator[Callable[[pathlib.Path], pathlib.Path]]:
         for script in _SCRIPTS.glob("*.sh"):
             shutil.copy(script, path / "scripts")
         (path / "inception").mkdir()
-        (path / "inception/cifar10_distributed_train.py").write_text(_PROGRAM)
+        (path / "inception/distributed_train.py").write_text(_PROGRAM)
         for used in ("terngrad", "inception/__init__.py", "inception/launching"):
             (path / used).symlink_to(_SCRIPTS.parent / used)
         made.append(path)

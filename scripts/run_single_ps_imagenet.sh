@@ -4,7 +4,7 @@
 # Runs one parameter server of a training on ImageNet.
 # Set any setting in the environment; run_dist.sh passes the settings on.
 
-DATASET_NAME=imagenet
+: "${DATASET_NAME:=imagenet}" # any registered data set; other settings must fit it
 : "${ROOT_WORKSPACE:=${HOME}/tmp}" # figures for TensorBoard, and snapshots
 : "${PS_FLAGS:=}" # more flags, separated by spaces: --cross_replica_sync=False
 

@@ -7,7 +7,7 @@
 # An EXPERIMENT_ID used before continues from its last checkpoint.
 # Set any setting in the environment; run_dist.sh passes the settings on.
 
-DATASET_NAME=imagenet
+: "${DATASET_NAME:=imagenet}" # any registered data set; other settings must fit it
 : "${ROOT_WORKSPACE:=${HOME}/tmp}" # checkpoints and summaries
 : "${FINETUNED_MODEL_PATH:=}"   # a checkpoint to start from
 : "${NUM_GPUS:=1}"              # devices of this worker; logical CPU devices without a GPU

@@ -5,7 +5,7 @@
 # or 0,1, or -1 for none). An EXPERIMENT_ID used before continues from its last checkpoint.
 # Set any setting in the environment; run_dist.sh passes the settings on.
 
-DATASET_NAME=cifar10
+: "${DATASET_NAME:=cifar10}" # any registered data set; other settings must fit it
 : "${ROOT_WORKSPACE:=${HOME}/tmp}" # checkpoints and summaries
 : "${FINETUNED_MODEL_PATH:=}"   # a checkpoint to start from
 : "${NUM_GPUS:=1}"              # devices of this worker; logical CPU devices without a GPU

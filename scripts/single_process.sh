@@ -13,7 +13,7 @@ take_part() { # PS_HOSTS WORKER_HOSTS JOB_NAME EXPECTED_JOB_NAME TASK_ID EXPERIM
   check_experiment_id "$6"
   # The calling script sets DATASET_NAME.
   # shellcheck disable=SC2153
-  PROGRAM=("${PYTHON}" -m "inception.${DATASET_NAME}_distributed_train"
+  PROGRAM=("${PYTHON}" -m inception.distributed_train --dataset_name "${DATASET_NAME}"
     --job_name "$3" --task_id "$5" --ps_hosts "$1" --worker_hosts "$2"
     --variable_update=parameter_server)
   [[ ! "${TLS_CA:-}${TLS_CERT:-}${TLS_KEY:-}" ]] \

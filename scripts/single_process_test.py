@@ -48,6 +48,7 @@ def test_a_worker_becomes_the_program_with_its_settings(start, tmp_path, noted):
     assert note["pid"] == process.pid
     assert note["environ"]["CUDA_VISIBLE_DEVICES"] == "0,2"
     expected = {
+        "--dataset_name": "cifar10",
         "--job_name": "worker",
         "--task_id": "1",
         "--ps_hosts": hosts[0],
@@ -74,6 +75,7 @@ def test_a_server_becomes_the_program_on_the_cpu_with_its_certificates(start, tm
     note = noted(tmp_path, "ps_0")
     assert note["environ"]["CUDA_VISIBLE_DEVICES"] == "-1"
     assert note["arguments"] == [
+        *("--dataset_name", "cifar10"),
         *("--job_name", "ps", "--task_id", "0", "--ps_hosts", "a:1", "--worker_hosts", "b:1"),
         "--variable_update=parameter_server",
         *("--tls_ca", "/c a.crt", "--tls_cert", "/a.crt", "--tls_key", "/a.key"),
