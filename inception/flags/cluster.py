@@ -1,6 +1,7 @@
 """The flags that say which process of a distributed training this is."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 from inception.flags.table import (
@@ -15,6 +16,8 @@ from inception.flags.table import (
     refuse,
 )
 from terngrad.cluster.channel import CONTROL_PORT_ABOVE, LAST_PORT, split_address
+
+_distributed = functools.partial(flag, "Distributed")
 
 LAUNCHED = ("mpi", "horovod")  # engines whose launcher knows the workers
 _SERVED, _COLLECTIVE = "parameter_server", "collective"
@@ -33,50 +36,41 @@ _LAUNCHERS = {"mpi": "mpirun", "horovod": "horovodrun"}  # of the engines that h
 class ClusterConfig(Checked):
     """Which process this is, and which processes train with it."""
 
-    cluster: str = flag(
-        "Distributed",
+    cluster: str = _distributed(
         one_of("flags", "auto"),
         "flags",
         "what names the processes: flags, or auto: TF_CONFIG, or the variables of Slurm, torchrun "
         "or an MPI launcher, where a flag of this group does not say otherwise",
     )
-    num_ps_tasks: int = flag(
-        "Distributed",
+    num_ps_tasks: int = _distributed(
         at_least(0),
         0,
         "with --cluster=auto on Slurm and with torchrun: the first tasks, this many, are parameter "
         "servers",
         "tasks",
     )
-    variable_update: str | None = flag(
-        "Distributed",
-        one_of(*ENGINES),
-        None,
-        f"engine of the exchange: {ENGINES_HELP}",
+    variable_update: str | None = _distributed(
+        one_of(*ENGINES), None, f"engine of the exchange: {ENGINES_HELP}"
     )
-    job_name: str = flag(
-        "Distributed",
+    job_name: str = _distributed(
         one_of("worker", "ps"),
         "worker",
         "role of this process: worker, or ps (parameter server), which adds what the workers send",
     )
-    ps_hosts: tuple[str, ...] = flag(
-        "Distributed", NAMES, (), "HOST:PORT of each ps, the same list on all"
+    ps_hosts: tuple[str, ...] = _distributed(
+        NAMES, (), "HOST:PORT of each ps, the same list on all"
     )
-    worker_hosts: tuple[str, ...] = flag(
-        "Distributed",
+    worker_hosts: tuple[str, ...] = _distributed(
         NAMES,
         (),
         "HOST:PORT of each worker, the same list on all; with --ps_hosts these are only names",
     )
-    task_id: int = flag(
-        "Distributed",
+    task_id: int = _distributed(
         at_least(0),
         0,
         "index of this process in --worker_hosts or --ps_hosts; worker 0 is the chief",
     )
-    worker_timeout_secs: float = flag(
-        "Distributed",
+    worker_timeout_secs: float = _distributed(
         number(0, _LONGEST_TIMEOUT_SECS, above=True),
         60.0,
         "a worker that is silent for this long, or keeps the others waiting for this long, counts "
@@ -84,111 +78,93 @@ class ClusterConfig(Checked):
         "this time",
         "seconds",
     )
-    num_replicas_to_aggregate: int = flag(
-        "Distributed",
+    num_replicas_to_aggregate: int = _distributed(
         at_least(1, -1),
         -1,
         "with --ps_hosts: number of workers whose gradients make a step; the first to be ready "
         "count, later gradients are dropped; -1 = all",
         "workers",
     )
-    elastic: bool = flag(
-        "Distributed",
+    elastic: bool = _distributed(
         BOOLEAN,
         False,
         "with --ps_hosts: continue without workers, and without ps other than the first, that are "
         "lost for longer than worker_timeout_secs",
     )
-    control_port: int = flag(
-        "Distributed",
+    control_port: int = _distributed(
         at_least(1, -1),
         -1,
         f"port at which the chief listens for the others; -1 = its own + {CONTROL_PORT_ABOVE}",
     )
-    save_interval_secs: float = flag(
-        "Distributed",
-        number(),
-        600.0,
-        "time between the chief's checkpoints; 0 = by save_iter only",
-        "seconds",
+    save_interval_secs: float = _distributed(
+        number(), 600.0, "time between the chief's checkpoints; 0 = by save_iter only", "seconds"
     )
-    cross_replica_sync: bool = flag(
-        "Distributed",
+    cross_replica_sync: bool = _distributed(
         BOOLEAN,
         True,
         "all workers make each step together; False (with --ps_hosts): the ps hold the parameters "
         "and apply each worker's gradient when it arrives",
     )
-    max_staleness: int = flag(
-        "Distributed",
+    max_staleness: int = _distributed(
         at_least(0, -1),
         -1,
         "asynchronous: a worker waits while it is more than this many of its steps ahead of the "
         "slowest active worker; 0 = all keep step, -1 = no worker waits",
         "steps",
     )
-    pull_bits: int = flag(
-        "Distributed",
+    pull_bits: int = _distributed(
         one_of(32, 16),
         32,
         "asynchronous: size of a parameter on its way to a worker; 32 = float, 16 = half precision",
         "bits",
     )
-    ps_snapshot_steps: int = flag(
-        "Distributed",
+    ps_snapshot_steps: int = _distributed(
         at_least(0),
         1000,
         "asynchronous: a ps writes a snapshot to TRAIN_DIR/ps_INDEX on its machine after this many "
         "updates, so its death loses at most as many; 0 = never",
         "updates",
     )
-    ps_snapshot: int = flag(
-        "Distributed",
+    ps_snapshot: int = _distributed(
         at_least(-1),
         -1,
         "asynchronous: a ps that starts sets aside its snapshots of more updates than this, and "
         "goes on from the newest of the others; -1 = from the newest",
         "updates",
     )
-    split_data: bool = flag(
-        "Distributed",
+    split_data: bool = _distributed(
         BOOLEAN,
         True,
         "each worker reads its share of the records; False: --data_dir holds only its share",
     )
 
-    predict: bool = flag(
-        "Distributed",
+    predict: bool = _distributed(
         BOOLEAN,
         False,
         "measure the network for a second before the first step, and print how much faster than "
         "float gradients the training will be",
     )
-    tls_ca: str = flag(
-        "Distributed",
+    tls_ca: str = _distributed(
         TEXT,
         "",
         "parameter servers and all-reduce between CPUs: PEM file of the authority that signed all "
         "certificates",
     )
-    tls_cert: str = flag(
-        "Distributed",
+    tls_cert: str = _distributed(
         TEXT,
         "",
         "PEM file of this process' certificate, which must name its host in --ps_hosts or "
         "--worker_hosts",
     )
-    tls_key: str = flag("Distributed", TEXT, "", "PEM file of the certificate's private key")
-    tls_deny: str = flag(
-        "Distributed",
+    tls_key: str = _distributed(TEXT, "", "PEM file of the certificate's private key")
+    tls_deny: str = _distributed(
         TEXT,
         "",
         "file with the serial numbers of withdrawn certificates, one a line "
         "(scripts/make_certs.sh --revoke); a ps reads it again when it changes, a worker of "
         "all-reduce when it starts, a worker of a ps not at all",
     )
-    allow_insecure_network: bool = flag(
-        "Distributed",
+    allow_insecure_network: bool = _distributed(
         BOOLEAN,
         False,
         "allow ps and all-reduce on several machines without certificates: anybody who reaches "

@@ -1,9 +1,10 @@
 """The two frozen configs that the flags of the programs become.
 
-A field declared with `flag` is a flag of the same name; the few others are set by slim's programs.
+A field that a group of flags declares is a flag of the same name; slim's programs set the others.
 """
 
 import dataclasses
+import functools
 import re
 
 from inception.flags.rates import Rates
@@ -22,6 +23,11 @@ from inception.flags.table import (
 from terngrad.layout import BITS_OF_CODEC, DEFAULT_BUCKET_ELEMENTS
 from terngrad.limits import MAX_NODES
 from terngrad.training.slots import SLOTS
+
+_data, _training, _terngrad, _runtime, _evaluation = (
+    functools.partial(flag, group)
+    for group in ("Data", "Training", "TernGrad", "Runtime", "Evaluation")
+)
 
 
 def _read_steps(text: str) -> tuple[int, int] | None:
@@ -50,15 +56,11 @@ _SEED = Kind(int, "an integer >= 0 and < 2^63", lambda seed: 0 <= seed < 1 << 63
 class Threads(Checked):
     """The threads of a program."""
 
-    num_intra_threads: int = flag(
-        "Runtime",
-        at_least(0),
-        0,
-        "threads within one operation; 0 = TensorFlow's choice",
-        "threads",
+    num_intra_threads: int = _runtime(
+        at_least(0), 0, "threads within one operation; 0 = TensorFlow's choice", "threads"
     )
-    num_inter_threads: int = flag(
-        "Runtime", at_least(0), 0, "operations at once; 0 = TensorFlow's choice", "threads"
+    num_inter_threads: int = _runtime(
+        at_least(0), 0, "operations at once; 0 = TensorFlow's choice", "threads"
     )
 
 
@@ -66,120 +68,95 @@ class Threads(Checked):
 class Trainer(Threads):
     """The flags that each trainer has under these names, slim's too."""
 
-    seed: int = flag(
-        "Training",
-        _SEED,
-        1,
-        "seed of the initial weights, the order of the data, augmentation and ternarizing",
+    seed: int = _training(
+        _SEED, 1, "seed of the initial weights, the order of the data, augmentation and ternarizing"
     )
-    keep_checkpoints: int = flag(
-        "Training", at_least(0), 5, "number of newest checkpoints to keep; 0 = all", "checkpoints"
+    keep_checkpoints: int = _training(
+        at_least(0), 5, "number of newest checkpoints to keep; 0 = all", "checkpoints"
     )
-    checkpoint_exclude_scopes: tuple[str, ...] = flag(
-        "Training",
+    checkpoint_exclude_scopes: tuple[str, ...] = _training(
         NAMES,
         (),
         "variables whose names begin with one of these start afresh, not from pretrained weights",
     )
-    ignore_missing_vars: bool = flag(
-        "Training",
-        BOOLEAN,
-        False,
-        "variables that the pretrained weights lack start afresh, too",
+    ignore_missing_vars: bool = _training(
+        BOOLEAN, False, "variables that the pretrained weights lack start afresh, too"
     )
-    trainable_scopes: tuple[str, ...] = flag(
-        "Training",
-        NAMES,
-        (),
-        "train only variables whose names begin with one of these; not set = all",
+    trainable_scopes: tuple[str, ...] = _training(
+        NAMES, (), "train only variables whose names begin with one of these; not set = all"
     )
 
-    grad_bits: int = flag(
-        "TernGrad", one_of(32, 16, 1), 32, "32 = float, 16 = half precision, 1 = ternary", "bits"
+    grad_bits: int = _terngrad(
+        one_of(32, 16, 1), 32, "32 = float, 16 = half precision, 1 = ternary", "bits"
     )
-    codec: str = flag(
-        "TernGrad",
+    codec: str = _terngrad(
         _CODEC,
         "",
         "what writes gradients, in the place of grad_bits: float, half, ternary, or MODULE:CLASS",
     )
-    clip_factor: float = flag(
-        "TernGrad",
+    clip_factor: float = _terngrad(
         number(),
         0.0,
         "clip gradients to this many standard deviations; 2.5 works in general, 0 = no clipping",
     )
-    size_to_binarize: int = flag(
-        "TernGrad", at_least(0), 1, "variables with fewer elements stay float", "elements"
+    size_to_binarize: int = _terngrad(
+        at_least(0), 1, "variables with fewer elements stay float", "elements"
     )
-    quantize_logits: bool = flag("TernGrad", BOOLEAN, False, "ternarize the last layer too")
-    floating_grad_epoch: int = flag(
-        "TernGrad",
+    quantize_logits: bool = _terngrad(BOOLEAN, False, "ternarize the last layer too")
+    floating_grad_epoch: int = _terngrad(
         at_least(0),
         0,
         "one epoch in this many uses float gradients, so 1 = always float; 0 = never",
         "epochs",
     )
-    use_encoding: bool = flag(
-        "TernGrad", BOOLEAN, True, "send codes packed; False = as float32, for comparison"
+    use_encoding: bool = _terngrad(
+        BOOLEAN, True, "send codes packed; False = as float32, for comparison"
     )
-    scaler_sharing: bool = flag(
-        "TernGrad",
-        BOOLEAN,
-        True,
-        "all nodes use the largest scale; False = each node its own, for study",
+    scaler_sharing: bool = _terngrad(
+        BOOLEAN, True, "all nodes use the largest scale; False = each node its own, for study"
     )
 
-    bucket_elements: int = flag(
-        "TernGrad",
+    bucket_elements: int = _terngrad(
         at_least(1),
         DEFAULT_BUCKET_ELEMENTS,
         "exchange gradients in buckets of this many values, each bucket as soon as it is complete",
         "values",
     )
 
-    num_nodes: int = flag(
-        "Runtime",
+    num_nodes: int = _runtime(
         at_least(1, -1),
         -1,
         "number of nodes, spread over the devices; -1 = one per device",
         "nodes",
     )
-    deterministic: bool = flag("Runtime", BOOLEAN, True, "runs with equal seeds give equal bits")
-    profile_steps: tuple[int, int] | None = flag(
-        "Runtime", _STEPS, None, "FIRST,LAST: profile these steps for TensorBoard", "steps"
+    deterministic: bool = _runtime(BOOLEAN, True, "runs with equal seeds give equal bits")
+    profile_steps: tuple[int, int] | None = _runtime(
+        _STEPS, None, "FIRST,LAST: profile these steps for TensorBoard", "steps"
     )
-    log_device_placement: bool = flag("Runtime", BOOLEAN, False, "log where each operation runs")
+    log_device_placement: bool = _runtime(BOOLEAN, False, "log where each operation runs")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Shared(Threads):
     """What training and evaluation both need to know."""
 
-    data_dir: str = flag("Data", TEXT, "/tmp/mydata", "folder of the record files")
-    dataset_name: str = flag("Data", TEXT, dataclasses.MISSING, "name of the data set")
-    subset: str = flag(
-        "Data", one_of("train", "validation", "test"), "train", "train, validation or test"
-    )
-    batch_size: int = flag(
-        "Data",
+    data_dir: str = _data(TEXT, "/tmp/mydata", "folder of the record files")
+    dataset_name: str = _data(TEXT, dataclasses.MISSING, "name of the data set")
+    subset: str = _data(one_of("train", "validation", "test"), "train", "train, validation or test")
+    batch_size: int = _data(
         at_least(1),
         32,
         "images in a step; in training: of this process, over all its nodes",
         "images",
     )
-    image_size: int = flag(
-        "Data",
-        at_least(1, -1),
-        -1,
-        "side length of the net's input; -1 = the net's default",
-        "pixels",
+    image_size: int = _data(
+        at_least(1, -1), -1, "side length of the net's input; -1 = the net's default", "pixels"
     )
-    num_preprocess_threads: int = flag(
-        "Data", at_least(1), 4, "threads that decode and augment images", "threads"
+    num_preprocess_threads: int = _data(
+        at_least(1), 4, "threads that decode and augment images", "threads"
     )
-    num_readers: int = flag("Data", at_least(1), 4, "number of record files read at once", "files")
-    net: str = flag("Training", TEXT, dataclasses.MISSING, "net, by its name in slim/nets")
+    num_readers: int = _data(at_least(1), 4, "number of record files read at once", "files")
+    net: str = _training(TEXT, dataclasses.MISSING, "net, by its name in slim/nets")
 
     preprocessing_name: str | None = None  # None: the net's own
     labels_offset: int = 0  # subtracted from every label, and from the number of classes
@@ -189,73 +166,54 @@ class _Shared(Threads):
 class TrainConfig(_Shared, Trainer, Rates):
     """Everything that a training on one machine depends on."""
 
-    input_queue_memory_factor: int = flag(
-        "Data", at_least(1), 16, "size of the shuffle pool", "x 1024 images"
+    input_queue_memory_factor: int = _data(
+        at_least(1), 16, "size of the shuffle pool", "x 1024 images"
     )
-    benchmark_mode: bool = flag(
-        "Data", BOOLEAN, False, "train on synthetic images; nothing is read from disk"
+    benchmark_mode: bool = _data(
+        BOOLEAN, False, "train on synthetic images; nothing is read from disk"
     )
 
-    train_dir: str = flag(
-        "Training",
-        TEXT,
-        "/tmp/dataset_train",
-        "folder of checkpoints and summaries; training resumes from it",
+    train_dir: str = _training(
+        TEXT, "/tmp/dataset_train", "folder of checkpoints and summaries; training resumes from it"
     )
-    optimizer: str = flag(
-        "Training",
-        one_of(*SLOTS),
-        "momentum",
-        "momentum, adam, gd or rmsprop",
-    )
-    momentum: float = flag("Training", number(0, 1), 0.9, "of optimizers momentum and rmsprop")
-    weight_decay: float = flag(
-        "Training",
-        number(),
-        0.0005,
-        "weight of the penalty sum(w^2)/2 over the kernels in the loss",
+    optimizer: str = _training(one_of(*SLOTS), "momentum", "momentum, adam, gd or rmsprop")
+    momentum: float = _training(number(0, 1), 0.9, "of optimizers momentum and rmsprop")
+    weight_decay: float = _training(
+        number(), 0.0005, "weight of the penalty sum(w^2)/2 over the kernels in the loss"
     )
     dropout_keep_prob: float | None = flag(  # None: the net's own
         "Training", number(0, 1, above=True), 0.5, "fraction of activations that dropout keeps"
     )
-    moving_average_decay: float = flag(
-        "Training",
+    moving_average_decay: float = _training(
         number(0, 1),
         0.9999,
         "moving averages of the weights: decay min(this, (1 + step)/(10 + step)); 0 = none",
     )
-    pretrained_model_checkpoint_path: str = flag(
-        "Training",
+    pretrained_model_checkpoint_path: str = _training(
         TEXT,
         "",
         "weights to start from if train_dir has none: a checkpoint of this suite or of TF-Slim, "
         "its folder, or a .keras or .h5 file",
     )
-    fine_tune: bool = flag(
-        "Training",
-        BOOLEAN,
-        False,
-        "restore all but the last layer from pretrained_model_checkpoint_path",
+    fine_tune: bool = _training(
+        BOOLEAN, False, "restore all but the last layer from pretrained_model_checkpoint_path"
     )
-    save_iter: int = flag(
-        "Training", at_least(0), 5000, "steps between checkpoints; 0 = only the last", "steps"
+    save_iter: int = _training(
+        at_least(0), 5000, "steps between checkpoints; 0 = only the last", "steps"
     )
-    save_tower: int = flag(
-        "Training",
+    save_tower: int = _training(
         at_least(0, -1),
         -1,
         "accepted and checked, without effect: all towers share one copy of the weights",
     )
 
-    num_gpus: int = flag(
-        "Runtime",
+    num_gpus: int = _runtime(
         at_least(1),
         1,
         "number of devices to train on; logical CPU devices if there is no GPU",
         "devices",
     )
-    save_summaries_secs: float = flag(
-        "Runtime",
+    save_summaries_secs: float = _runtime(
         number(),
         180,
         "time between summaries for TensorBoard, which also have the first and the last step; "
@@ -326,35 +284,28 @@ class TrainConfig(_Shared, Trainer, Rates):
 class EvalConfig(_Shared):
     """Everything that an evaluation depends on."""
 
-    checkpoint_dir: str = flag(
-        "Evaluation", TEXT, "/tmp/dataset_train", "folder of checkpoints, or one checkpoint"
+    checkpoint_dir: str = _evaluation(
+        TEXT, "/tmp/dataset_train", "folder of checkpoints, or one checkpoint"
     )
-    eval_dir: str = flag("Evaluation", TEXT, "/tmp/dataset_eval", "folder of the summaries")
-    eval_interval_secs: float = flag(
-        "Evaluation", number(above=True), 3600, "time between looks for a new checkpoint", "seconds"
+    eval_dir: str = _evaluation(TEXT, "/tmp/dataset_eval", "folder of the summaries")
+    eval_interval_secs: float = _evaluation(
+        number(above=True), 3600, "time between looks for a new checkpoint", "seconds"
     )
-    run_once: bool = flag(
-        "Evaluation", BOOLEAN, False, "evaluate the newest checkpoint once, then end"
+    run_once: bool = _evaluation(BOOLEAN, False, "evaluate the newest checkpoint once, then end")
+    num_examples: int = _evaluation(
+        at_least(1, -1), 50_000, "maximum number of images to evaluate; -1 = all", "images"
     )
-    num_examples: int = flag(
-        "Evaluation",
-        at_least(1, -1),
-        50_000,
-        "maximum number of images to evaluate; -1 = all",
-        "images",
+    max_steps: int | None = _evaluation(
+        at_least(1), 370_000, "ends after the checkpoint of this step", "steps"
     )
-    max_steps: int | None = flag(
-        "Evaluation", at_least(1), 370_000, "ends after the checkpoint of this step", "steps"
+    restore_avg_var: bool = _evaluation(
+        BOOLEAN, True, "evaluate the moving averages of the weights"
     )
-    restore_avg_var: bool = flag(
-        "Evaluation", BOOLEAN, True, "evaluate the moving averages of the weights"
-    )
-    tower: int = flag(
-        "Evaluation",
+    tower: int = _evaluation(
         at_least(0, -1),
         -1,
         "accepted and checked, without effect: all towers share one copy of the weights",
     )
-    device: str = flag(
-        "Evaluation", TEXT, "/gpu:0", "/gpu:N or /cpu:0; the CPU is used if there is no GPU"
+    device: str = _evaluation(
+        TEXT, "/gpu:0", "/gpu:N or /cpu:0; the CPU is used if there is no GPU"
     )

@@ -1,28 +1,30 @@
 """The flags that programs which make record files share."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any
 
 from inception.flags.table import BOOLEAN, TEXT, Checked, at_least, flag, refuse
 from slim.conversion.options import Form, Options
 
+_data = functools.partial(flag, "Data")
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SharedConversionConfig(Checked):
     """How to convert any data set."""
 
-    num_threads: int = flag(
-        "Data", at_least(1, special=-1), -1, "threads that read images; -1 = one for each core"
+    num_threads: int = _data(
+        at_least(1, special=-1), -1, "threads that read images; -1 = one for each core"
     )
-    skip_broken: bool = flag(
-        "Data",
+    skip_broken: bool = _data(
         BOOLEAN,
         False,
         "leave unreadable images out and list them in broken.txt; without it the first one ends "
         "the conversion",
     )
-    overwrite: bool = flag("Data", BOOLEAN, False, "replace record files that exist")
+    overwrite: bool = _data(BOOLEAN, False, "replace record files that exist")
 
     def options(self) -> Options:
         """The flags as the converter takes them."""
@@ -37,11 +39,10 @@ class SharedConversionConfig(Checked):
 class PicturesConfig(SharedConversionConfig):
     """How pictures become record files; programs may have other defaults of shards."""
 
-    train_shards: int = flag("Data", at_least(1), 2, "record files for training", "files")
-    validation_shards: int = flag("Data", at_least(1), 2, "record files for validation", "files")
-    raw_pixel: bool = flag("Data", BOOLEAN, False, "store uint8 pixels instead of JPEG")
-    resize_dimen: int = flag(
-        "Data",
+    train_shards: int = _data(at_least(1), 2, "record files for training", "files")
+    validation_shards: int = _data(at_least(1), 2, "record files for validation", "files")
+    raw_pixel: bool = _data(BOOLEAN, False, "store uint8 pixels instead of JPEG")
+    resize_dimen: int = _data(
         at_least(0),
         0,
         "with --raw_pixel: side of the square that pictures are resized to; 0 = as they are",
@@ -66,11 +67,11 @@ class PicturesConfig(SharedConversionConfig):
 class FoldersConfig(PicturesConfig):
     """How a program makes record files of pictures that lie in folders."""
 
-    train_directory: str | None = flag("Data", TEXT, None, "folder with a folder for each class")
-    validation_directory: str | None = flag(
-        "Data", TEXT, None, "the same, with other pictures to evaluate with"
+    train_directory: str | None = _data(TEXT, None, "folder with a folder for each class")
+    validation_directory: str | None = _data(
+        TEXT, None, "the same, with other pictures to evaluate with"
     )
-    output_directory: str | None = flag("Data", TEXT, None, "folder for the record files; required")
+    output_directory: str | None = _data(TEXT, None, "folder for the record files; required")
     spark: str = flag(
         "Machines",
         TEXT,
@@ -91,11 +92,11 @@ class FoldersConfig(PicturesConfig):
 class DownloadConfig(PicturesConfig):
     """How a program that also downloads makes record files."""
 
-    data_dir: str | None = flag(
-        "Data", TEXT, None, "folder for the record files; also given without a flag; required"
+    data_dir: str | None = _data(
+        TEXT, None, "folder for the record files; also given without a flag; required"
     )
-    source_dir: str | None = flag(
-        "Data", TEXT, None, "folder with the original files; not set = DATA_DIR/download"
+    source_dir: str | None = _data(
+        TEXT, None, "folder with the original files; not set = DATA_DIR/download"
     )
 
     def __post_init__(self) -> None:

@@ -1,11 +1,13 @@
 """The flags of large batches: scaling of the learning rate with the global batch, and a warm-up."""
 
 import dataclasses
+import functools
 import math
 
 from inception.flags.configs import TrainConfig
 from inception.flags.table import Checked, at_least, flag, number, one_of
 
+_training = functools.partial(flag, "Training")
 _SCALINGS = {"none": lambda ratio: 1.0, "linear": lambda ratio: ratio, "sqrt": math.sqrt}
 
 
@@ -13,31 +15,28 @@ _SCALINGS = {"none": lambda ratio: 1.0, "linear": lambda ratio: ratio, "sqrt": m
 class LargeBatch(Checked):
     """How the learning rate follows the global batch, and how training begins."""
 
-    learning_rate_scaling: str = flag(
-        "Training",
+    learning_rate_scaling: str = _training(
         one_of(*_SCALINGS),
         "none",
         "multiplies initial_learning_rate by global batch / base_batch_size (linear), by its "
         "square root (sqrt) or by 1 (none)",
     )
-    base_batch_size: int = flag(
-        "Training",
+    base_batch_size: int = _training(
         at_least(1, -1),
         -1,
         "batch size that initial_learning_rate was chosen for; -1 = that of one worker",
         "images",
     )
-    warmup_epochs: float = flag(
-        "Training", number(), 0.0, "length of the warm-up, before the full learning rate", "epochs"
+    warmup_epochs: float = _training(
+        number(), 0.0, "length of the warm-up, before the full learning rate", "epochs"
     )
-    warmup_type: str = flag(
-        "Training",
+    warmup_type: str = _training(
         one_of("gradual", "constant"),
         "gradual",
         "gradual: the rate climbs from warmup_learning_rate; constant: it stays there",
     )
-    warmup_learning_rate: float | None = flag(
-        "Training", number(), None, "rate of the warm-up; not set = initial_learning_rate, unscaled"
+    warmup_learning_rate: float | None = _training(
+        number(), None, "rate of the warm-up; not set = initial_learning_rate, unscaled"
     )
 
 

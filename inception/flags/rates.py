@@ -1,9 +1,11 @@
 """The flags of the learning rate."""
 
 import dataclasses
+import functools
 
 from inception.flags.table import Checked, at_least, flag, number, one_of
 
+_training = functools.partial(flag, "Training")
 ENDLESS = 1 << 62  # steps; no training reaches them
 
 
@@ -14,24 +16,21 @@ class Rates(Checked):
     A parameter server of asynchronous training gets exactly these fields from the chief.
     """
 
-    max_steps: int | None = flag("Training", at_least(1), 370_000, "end of training", "steps")
-    initial_learning_rate: float = flag("Training", number(), 0.01, "learning rate at step 0")
-    learning_rate_decay_type: str = flag(
-        "Training",
+    max_steps: int | None = _training(at_least(1), 370_000, "end of training", "steps")
+    initial_learning_rate: float = _training(number(), 0.01, "learning rate at step 0")
+    learning_rate_decay_type: str = _training(
         one_of("exponential", "polynomial", "fixed"),
         "exponential",
         "exponential, polynomial or fixed; optimizer adam keeps it fixed",
     )
-    num_epochs_per_decay: float = flag(
-        "Training", number(above=True), 20.0, "exponential: epochs between two decays", "epochs"
+    num_epochs_per_decay: float = _training(
+        number(above=True), 20.0, "exponential: epochs between two decays", "epochs"
     )
-    learning_rate_decay_factor: float = flag(
-        "Training", number(above=True), 0.1, "exponential: factor of one decay"
+    learning_rate_decay_factor: float = _training(
+        number(above=True), 0.1, "exponential: factor of one decay"
     )
-    learning_rate_power: float = flag("Training", number(above=True), 0.5, "polynomial: exponent")
-    end_learning_rate: float = flag(
-        "Training", number(), 0.0, "polynomial: learning rate at max_steps"
-    )
+    learning_rate_power: float = _training(number(above=True), 0.5, "polynomial: exponent")
+    end_learning_rate: float = _training(number(), 0.0, "polynomial: learning rate at max_steps")
 
     polynomial_over_epochs: bool = False  # it ends after num_epochs_per_decay, not at max_steps
     warmup_steps: int = 0  # linear from warmup_learning_rate to initial_learning_rate

@@ -25,6 +25,9 @@ from inception.flags.table import (
     refuse,
 )
 
+_data, _training, _runtime = (
+    functools.partial(flag, group) for group in ("Data", "Training", "Runtime")
+)
 _NETS = {"lenet": "lenet_slim"}  # `lenet` of the other programs is the paper's
 _SUITE_NETS = {net: name for name, net in _NETS.items()}
 _OPTIMIZERS = {"sgd": "gd", "momentum": "momentum", "adam": "adam", "rmsprop": "rmsprop"}
@@ -53,11 +56,11 @@ class _Shared(Checked):
     dataset_name: str = _like("dataset_name", "imagenet")
     dataset_split_name: str = _like("subset")
     dataset_dir: str = _like("data_dir", "", help="folder of the record files; must be given")
-    labels_offset: int = flag(
-        "Data", at_least(0), 0, "subtracted from the labels, and from the number of classes"
+    labels_offset: int = _data(
+        at_least(0), 0, "subtracted from the labels, and from the number of classes"
     )
-    preprocessing_name: str | None = flag(
-        "Data", TEXT, None, "preprocessing by its name in slim/preprocessing; not set = the net's"
+    preprocessing_name: str | None = _data(
+        TEXT, None, "preprocessing by its name in slim/preprocessing; not set = the net's"
     )
     num_preprocessing_threads: int = _like("num_preprocess_threads")
     model_name: str = _like(
@@ -104,22 +107,18 @@ class TrainFlags(_Shared, configs.Trainer):
     end_learning_rate: float = _like(
         "end_learning_rate", 0.0001, help="polynomial: learning rate after the decay"
     )
-    warmup_steps: int = flag(
-        "Training", at_least(0), 0, "linear from warmup_learning_rate to learning_rate", "steps"
+    warmup_steps: int = _training(
+        at_least(0), 0, "linear from warmup_learning_rate to learning_rate", "steps"
     )
-    warmup_epochs: float = flag(
-        "Training",
-        number(),
-        0.0,
-        "length of the warm-up in epochs, instead of warmup_steps",
-        "epochs",
+    warmup_epochs: float = _training(
+        number(), 0.0, "length of the warm-up in epochs, instead of warmup_steps", "epochs"
     )
-    warmup_learning_rate: float = flag(
-        "Training", number(), 0.0, "learning rate at the start of the warm-up"
+    warmup_learning_rate: float = _training(
+        number(), 0.0, "learning rate at the start of the warm-up"
     )
     weight_decay: float = _like("weight_decay", 0.00004)
-    label_smoothing: float = flag(
-        "Training", number(0, 1), 0.0, "fraction of a label spread over all classes"
+    label_smoothing: float = _training(
+        number(0, 1), 0.0, "fraction of a label spread over all classes"
     )
     moving_average_decay: float | None = _like(
         "moving_average_decay",
@@ -127,17 +126,13 @@ class TrainFlags(_Shared, configs.Trainer):
         help="decay of the moving averages of the weights; not set = no averages",
     )
     checkpoint_path: str = _like("pretrained_model_checkpoint_path")
-    save_interval_secs: float = flag(
-        "Training", number(), 600, "time between checkpoints", "seconds"
-    )
+    save_interval_secs: float = _training(number(), 600, "time between checkpoints", "seconds")
 
     num_clones: int = _like("num_gpus", help="number of devices with a clone of the net")
-    clone_on_cpu: bool = flag(
-        "Runtime", BOOLEAN, False, "put the clones on the CPU even if there are GPUs"
+    clone_on_cpu: bool = _runtime(
+        BOOLEAN, False, "put the clones on the CPU even if there are GPUs"
     )
-    log_every_n_steps: int = flag(
-        "Runtime", at_least(1), 10, "steps between two log lines", "steps"
-    )
+    log_every_n_steps: int = _runtime(at_least(1), 10, "steps between two log lines", "steps")
     save_summaries_secs: float = _like("save_summaries_secs", 600)
 
     def config(self) -> TrainConfig:

@@ -4,6 +4,7 @@ import io
 import os
 import re
 import signal
+import sys
 import threading
 import types
 from pathlib import Path
@@ -12,6 +13,7 @@ import pyarrow
 import pytest
 from PIL import Image
 
+from inception import app
 from inception.on_spark.program import run_program, write_records
 from inception.testing.runs import (
     assert_equal_parameters,
@@ -22,6 +24,7 @@ from inception.testing.runs import (
 )
 from slim.datasets import mnist
 from terngrad.spark.cluster import InputMode, run
+from terngrad.spark.context import Context
 from terngrad.testing import spark as sparks
 
 SLOW_STEPS = 60
@@ -115,6 +118,26 @@ def test_a_label_that_is_no_integer_is_named_with_its_row(tmp_path, label):
     feed = types.SimpleNamespace(batches=lambda size: [rows])
     with pytest.raises(ValueError, match=rf"^row 0: label is {label!r}; allowed are integers$"):
         write_records(feed, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("program", "flag"),
+    [("inception.distributed_train", "data_dir"), ("slim.train_image_classifier", "dataset_dir")],
+)
+def test_a_program_reads_the_rows_from_where_it_looks_for_records(monkeypatch, program, flag):
+    output, found = io.BytesIO(), []
+    Image.new("L", (2, 2)).save(output, "PNG")
+    rows = pyarrow.table({"image": [output.getvalue()], "label": [1]})
+    context = Context("worker", 0, feed=types.SimpleNamespace(batches=lambda size: [rows]))
+
+    def look(*_, **__):
+        (folder,) = (word.partition("=")[2] for word in sys.argv if word.startswith(f"--{flag}="))
+        found.extend(os.listdir(folder))
+
+    monkeypatch.setattr(app, "run", look)
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    run_program([program], context)
+    assert "train-00000-of-00001" in found
 
 
 def _telling(arguments, context):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import shlex
 from collections.abc import Sequence
 
@@ -17,6 +18,9 @@ from inception.flags.table import (
     refuse,
 )
 
+_search, _trials, _machines = (
+    functools.partial(flag, group) for group in ("Search", "Trials", "Machines")
+)
 _WORDS = Kind(lambda text: tuple(shlex.split(text)), "flags, quoted as for a shell")
 
 
@@ -24,116 +28,96 @@ _WORDS = Kind(lambda text: tuple(shlex.split(text)), "flags, quoted as for a she
 class SweepFlags(Checked):
     """The flags of `inception.sweep`."""
 
-    program: str = flag(
-        "Search", TEXT, "", "training program, such as inception.mnist_train; all trials run it"
+    program: str = _search(
+        TEXT, "", "training program, such as inception.mnist_train; all trials run it"
     )
-    grid: str = flag(
-        "Search",
-        TEXT,
-        "",
-        "try all combinations of these values: 'NAME=VALUE,VALUE NAME=VALUE,VALUE'",
+    grid: str = _search(
+        TEXT, "", "try all combinations of these values: 'NAME=VALUE,VALUE NAME=VALUE,VALUE'"
     )
-    space: str = flag(
-        "Search",
+    space: str = _search(
         TEXT,
         "",
         "for --random and --tpe, as --grid or with ranges: 'NAME=LOW..HIGH NAME=LOW..HIGH:log'",
     )
-    random: int = flag("Search", at_least(0), 0, "trials with random values of --space", "trials")
-    tpe: int = flag(
-        "Search",
+    random: int = _search(at_least(0), 0, "trials with random values of --space", "trials")
+    tpe: int = _search(
         at_least(0),
         0,
         "trials with values of --space that a tree-structured Parzen estimator chooses",
         "trials",
     )
-    seed: int = flag("Search", at_least(0), 1, "seed of the random values")
-    objective: str = flag(
-        "Search",
+    seed: int = _search(at_least(0), 1, "seed of the random values")
+    objective: str = _search(
         one_of("precision", "seconds", "bytes"),
         "precision",
         "what the best trial is best in: precision @ 1, seconds of training, or bytes a step",
     )
-    second_objective: str = flag(
-        "Search",
+    second_objective: str = _search(
         one_of("", "precision", "seconds", "bytes"),
         "",
         "a second objective beside it; the sweep then finds the Pareto front of the two",
     )
-    pruner: str = flag(
-        "Search",
+    pruner: str = _search(
         one_of("", "asha", "median"),
         "",
         "stop trials whose evaluations on the way are worse than those of others: asha or median",
     )
-    evaluations: int = flag(
-        "Search",
+    evaluations: int = _search(
         at_least(2),
         5,
         "with --pruner: evaluations of a trial, unless --save_iter is given for the trainings",
         "evaluations",
     )
 
-    eval_program: str = flag(
-        "Trials", TEXT, "", "evaluates the trainings; not set = the program's own, as mnist_eval"
+    eval_program: str = _trials(
+        TEXT, "", "evaluates the trainings; not set = the program's own, as mnist_eval"
     )
-    eval_flags: tuple[str, ...] = flag(
-        "Trials", _WORDS, (), "additional flags of the evaluations, such as --num_examples=1000"
+    eval_flags: tuple[str, ...] = _trials(
+        _WORDS, (), "additional flags of the evaluations, such as --num_examples=1000"
     )
-    workers: int = flag(
-        "Trials",
+    workers: int = _trials(
         at_least(0),
         0,
         "workers of each trial, which inception.launch starts; 0 = the program is no such worker",
         "workers",
     )
-    ps: int = flag(
-        "Trials", at_least(0), 0, "parameter servers of each trial, beside --workers", "processes"
+    ps: int = _trials(
+        at_least(0), 0, "parameter servers of each trial, beside --workers", "processes"
     )
-    retries: int = flag(
-        "Trials", at_least(0), 2, "how often a killed or lost trial is tried again", "times"
+    retries: int = _trials(
+        at_least(0), 2, "how often a killed or lost trial is tried again", "times"
     )
-    sweep_dir: str = flag(
-        "Trials",
-        TEXT,
-        "/tmp/sweep",
-        "folder of the study, a folder for each trial, and the results",
+    sweep_dir: str = _trials(
+        TEXT, "/tmp/sweep", "folder of the study, a folder for each trial, and the results"
     )
-    storage: str = flag(
-        "Trials",
+    storage: str = _trials(
         TEXT,
         "",
         "Optuna journal file, or URL of a database such as sqlite:////tmp/s.db; not set = "
         "study.journal in sweep_dir",
     )
-    study: str = flag("Trials", TEXT, "sweep", "name of the study in the storage")
+    study: str = _trials(TEXT, "sweep", "name of the study in the storage")
 
-    jobs: int = flag(
-        "Machines",
+    jobs: int = _machines(
         at_least(1),
         1,
         "trials at once on each machine, which share out its cores and GPUs; on Spark: in all",
         "trials",
     )
-    hosts: tuple[str, ...] = flag(
-        "Machines",
+    hosts: tuple[str, ...] = _machines(
         NAMES,
         (),
         "hosts that run the trials, reached by ssh without a password; not set = this machine",
     )
-    spark: str = flag(
-        "Machines",
+    spark: str = _machines(
         TEXT,
         "",
         "Spark master whose executors run the trials, such as spark://HOST:7077; --jobs at once",
     )
-    workspace: str = flag(
-        "Machines",
-        TEXT,
-        "",
-        "folder of this repository on hosts and executors; not set = the same as here",
+    workspace: str = _machines(
+        TEXT, "", "folder of this repository on hosts and executors; not set = the same as here"
     )
-    ssh_config: str = flag("Machines", TEXT, "", "configuration file of ssh; not set = ssh's own")
+    ssh_config: str = _machines(TEXT, "", "configuration file of ssh; not set = ssh's own")
 
     def __post_init__(self) -> None:
         super().__post_init__()
