@@ -86,15 +86,6 @@ def weights(path) -> dict[str, np.ndarray]:
     return {name: variable.numpy() for name, variable in variables.items()}
 
 
-def test_a_net_that_does_not_exist_is_one_line(data_dir):
-    done = run("train_image_classifier", f"--dataset_dir={data_dir}", "--model_name=inception_v9")
-    assert done.returncode == 1
-    assert done.stderr.count("\n") == 1
-    assert done.stderr.startswith(
-        "train_image_classifier: flag --model_name=inception_v9: unknown net"
-    )
-
-
 @pytest.mark.slow
 def test_an_offset_that_a_label_does_not_fit_is_one_line(data_dir, tmp_path):
     done = run(

@@ -7,6 +7,7 @@ from absl.flags import FlagValues
 
 from inception import app
 from inception.flags import configs, slim, table
+from inception.flags.rates import ENDLESS
 
 
 def config(flags_class, *arguments):
@@ -44,7 +45,9 @@ def test_training_keeps_tf_slims_defaults():
         "num_gpus": 1,
         "image_size": -1,
     }
-    assert expected.items() <= dataclasses.asdict(config(slim.TrainFlags)).items()
+    trained = config(slim.TrainFlags)
+    assert expected.items() <= dataclasses.asdict(trained).items()
+    assert trained.last_step == ENDLESS
 
 
 def test_evaluation_keeps_tf_slims_defaults():
