@@ -17,9 +17,9 @@ _WHY = "flag --train_dir=/proc/train: is not writable (No such file or directory
 
 
 @contextlib.contextmanager
-def started(own, *flags):
+def started(own, *flags, training=None):
     """Processes of a cluster by their flags; yields what runs."""
-    program, common = flags_of("/tmp/unused", net="mlp", batch_size=2)
+    program, common = training or flags_of("/tmp/unused", net="mlp", batch_size=2)
     with contextlib.ExitStack() as stack:
         both = [[*flags, f"--worker_timeout_secs={HANG_SECS}", *each] for each in own]
         commands = commands_of(program, common, both)
@@ -53,4 +53,16 @@ def test_law_10_a_flag_that_only_one_worker_has_wrong_is_told_to_the_others(tmp_
         assert [run.finish() for run in runs] == [1] * len(runs)
         why = "flag --net=no_such_net"
         assert runs[1].lines[-1].startswith(f"mnist_distributed_train: {why}")
+        assert re.search(rf"worker 1 \(127.0.0.1:\d+\) failed: {why}", runs[0].lines[-1])
+
+
+def test_law_10_what_slims_program_tells_the_others_has_tf_slims_names(tmp_path):
+    (tmp_path / "train-mnist.tfrecord").touch()
+    flags = [f"--dataset_dir={tmp_path}", "--dataset_name=mnist", f"--train_dir={tmp_path}"]
+    own = [member.flags for member in members.members(2, 0)]
+    own = [[*each, f"--model_name={net}"] for each, net in zip(own, ("mlp", "no"), strict=True)]
+    with started(own, training=("slim.train_image_classifier", flags)) as runs:
+        assert [run.finish() for run in runs] == [1, 1]
+        why = "flag --model_name=no: unknown net"
+        assert runs[1].lines[-1].startswith(f"train_image_classifier: {why}")
         assert re.search(rf"worker 1 \(127.0.0.1:\d+\) failed: {why}", runs[0].lines[-1])
