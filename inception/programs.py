@@ -75,7 +75,6 @@ def take_part(
         compiled.descriptor()  # without it nobody can be told anything
     with _told_to_others(cluster), own_names():
         config, large_batches = read(values)
-        checks.tell_inert(cluster.inert_flags, values)
         if cluster.ps_hosts:
             # Errors here are seconds earlier than after TensorFlow is loaded.
             from inception.cluster import network

@@ -70,11 +70,11 @@ def _define(
 
 
 def train_config(values: FlagValues) -> TrainConfig:
-    """Returns the config of a program that trains on one machine; names flags without effect."""
+    """Returns the config of a program that trains; names flags without effect."""
     config = read_train(values)
     if config.save_tower != -1:
         print(f"--save_tower={config.save_tower}: {_ONE_COPY}")
-    tell_inert(inert_in_training(config), values)
+    tell_inert(inert(values), values)
     return _with_the_rate_of_adam(config)
 
 
@@ -87,17 +87,21 @@ def read_train(values: FlagValues) -> TrainConfig:
 def distributed_config(values: FlagValues) -> tuple[TrainConfig, LargeBatch]:
     """Returns the configs of one process of a training; names flags without effect."""
     config = dataclasses.replace(train_config(values), save_interval_secs=values.save_interval_secs)
-    large_batches = table.read(LargeBatch, values)
-    if values.job_name == "worker":
-        tell_inert(large_batch.inert_flags(large_batches), values)
-    return config, large_batches
+    return config, table.read(LargeBatch, values)
 
 
-def inert_in_training(config: TrainConfig) -> dict[str, str]:
-    """Flags that have no effect in a program of the suite, with what makes them so."""
+def inert(values: FlagValues) -> dict[str, str]:
+    """Flags that have no effect in a program that trains, with what makes them so."""
+    config = read_train(values)
     effective = _with_the_rate_of_adam(config)
-    decay = {"learning_rate_decay_type": "--optimizer=adam: its learning rate stays fixed"}
-    return (decay if effective != config else {}) | inert_flags(effective)
+    found = inert_flags(effective)
+    if effective != config:
+        found["learning_rate_decay_type"] = "--optimizer=adam: its learning rate stays fixed"
+    if "job_name" in values:
+        found |= table.read(ClusterConfig, values).inert_flags
+        if values.job_name == "worker":
+            found |= large_batch.inert_flags(table.read(LargeBatch, values))
+    return found
 
 
 def _with_the_rate_of_adam(config: TrainConfig) -> TrainConfig:

@@ -250,16 +250,8 @@ def cluster_config(values: FlagValues, environment: Mapping[str, str]) -> Cluste
         why = f"must not be set with {others[0]}, which is for several workers"
         raise refuse("variable_update", "local", why)
     if _is_alone(values):
-        tell_inert(inert_in_cluster(values), values)
         return None
     return command_line.cluster_config(values, environment, ClusterFlags)
-
-
-def inert_in_cluster(values: FlagValues) -> dict[str, str]:
-    """Flags of ClusterFlags that have no effect, with what makes them so."""
-    if _is_alone(values):
-        return dict.fromkeys(table.table(ClusterFlags), "--variable_update=local")
-    return table.read(ClusterFlags, values).inert_flags
 
 
 def _is_alone(values: FlagValues) -> bool:
@@ -275,12 +267,21 @@ def _naming_others(values: FlagValues) -> list[str]:
 
 def train_config(values: FlagValues) -> TrainConfig:
     """Returns the config of the program that trains; names flags without effect."""
-    config = table.read(TrainFlags, values).config()
-    tell_inert(inert_in_training(config), values)
+    config = read_train(values)
+    tell_inert(inert(values), values)
     return config
 
 
-def inert_in_training(config: TrainConfig) -> dict[str, str]:
-    """Flags of TF-Slim's program that have no effect, with what makes them so."""
+def read_train(values: FlagValues) -> TrainConfig:
+    """Returns the config of the program that trains."""
+    return table.read(TrainFlags, values).config()
+
+
+def inert(values: FlagValues) -> dict[str, str]:
+    """Flags that have no effect in the program that trains, with what makes them so."""
     names = _names(TrainFlags)
-    return {names.get(name, name): why for name, why in inert_flags(config).items()}
+    found = {names.get(n, n): why for n, why in inert_flags(read_train(values)).items()}
+    if _is_alone(values):
+        others = table.table(ClusterFlags).keys() - {"variable_update"}
+        return found | dict.fromkeys(sorted(others), "--variable_update=local")
+    return found | table.read(ClusterFlags, values).inert_flags

@@ -153,20 +153,22 @@ def test_errors_name_flags_as_tf_slim_does(error, told):
     ],
 )
 def test_a_flag_without_effect_is_named_as_tf_slim_names_it(arguments, inert, capsys):
-    values = FlagValues()
-    table.define(slim.TrainFlags, values)
-    app.parse(values, ["--dataset_dir=/tmp/d", *arguments])
-    slim.train_config(values)
+    slim.train_config(parsed(*arguments))
     named = [line.split(":")[0] for line in capsys.readouterr().out.splitlines()]
     assert named == [f"--{name}" for name in inert]
 
 
-def cluster(*arguments, environment=MappingProxyType({})):
-    """Which process slim's program is."""
+def parsed(*arguments):
+    """The flags of slim's program that trains."""
     values = FlagValues()
     slim.define_train(values)
     app.parse(values, ["--dataset_dir=/tmp/d", *arguments])
-    return slim.cluster_config(values, environment)
+    return values
+
+
+def cluster(*arguments, environment=MappingProxyType({})):
+    """Which process slim's program is."""
+    return slim.cluster_config(parsed(*arguments), environment)
 
 
 _TWO = "--worker_hosts=a:1,b:1"
@@ -204,9 +206,11 @@ def test_what_names_other_processes_is_not_for_a_local_training(argument):
         cluster("--variable_update=local", argument)
 
 
-def test_flags_of_several_workers_are_named_where_a_program_trains_alone(capsys):
-    cluster("--task_id=1", "--split_data=False", "--save_interval_secs=1")
-    assert sorted(capsys.readouterr().out.splitlines()) == [
+@pytest.mark.parametrize("engine", [[], ["--variable_update=local"]])
+def test_flags_of_several_workers_are_named_where_a_program_trains_alone(engine, capsys):
+    of_workers = ["--task_id=1", "--split_data=False"]
+    slim.train_config(parsed(*engine, *of_workers, "--save_interval_secs=1"))
+    assert capsys.readouterr().out.splitlines() == [
         f"--{name}: has no effect with --variable_update=local."
         for name in ("split_data", "task_id")
     ]

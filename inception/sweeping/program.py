@@ -6,16 +6,15 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 
 from absl import flags
 from absl.flags import FlagValues
 
 from inception import app
-from inception.flags import command_line, large_batch, slim, table
-from inception.flags.cluster import ClusterConfig
+from inception.flags import command_line, slim, table
 from inception.flags.configs import TrainConfig
 from inception.flags.defined import flags_of
-from inception.flags.large_batch import LargeBatch
 from inception.flags.table import refuse
 
 TRAIN_DIR = "train_dir"
@@ -57,7 +56,8 @@ class Program:
         """
         values = flags_of(self.module)
         app.parse(values, arguments)
-        self._config(values)
+        if reader := _reader(values):
+            reader.read_train(values)
         return values
 
     def inert(self, arguments: Sequence[str], launched: Sequence[str]) -> dict[str, str]:
@@ -70,25 +70,9 @@ class Program:
         Raises:
           ValueError: the program would refuse them.
         """
-        values = flags_of(self.module)
-        app.parse(values, [*arguments, *launched])
-        config = self._config(values)
-        if config is None:
-            return {}
-        if _is_slims(values):
-            return slim.inert_in_training(config) | slim.inert_in_cluster(values)
-        found = command_line.inert_in_training(config)
-        if _has(LargeBatch, values):
-            found |= large_batch.inert_flags(table.read(LargeBatch, values))
-        if _has(ClusterConfig, values):
-            found |= table.read(ClusterConfig, values).inert_flags
-        return found
-
-    def _config(self, values: FlagValues) -> TrainConfig | None:
-        """The config of the training; None for a program with flags of its own."""
-        if _is_slims(values):
-            return table.read(slim.TrainFlags, values).config()
-        return command_line.read_train(values) if _has(TrainConfig, values) else None
+        values = self.check([*arguments, *launched])
+        reader = _reader(values)
+        return reader.inert(values) if reader else {}
 
     def train(self, arguments: Sequence[str], folder: Path) -> list[str]:
         """Returns module and arguments of a training in a folder."""
@@ -127,12 +111,11 @@ class Program:
         return [self.evaluator, *words]
 
 
-def _is_slims(values: FlagValues) -> bool:
-    return "model_name" in values
-
-
-def _has(config: type, values: FlagValues) -> bool:
-    return all(name in values for name in table.table(config))
+def _reader(values: FlagValues) -> ModuleType | None:
+    """Returns what reads the flags of a training; None for a program with flags of its own."""
+    if "model_name" in values:
+        return slim
+    return command_line if all(name in values for name in table.table(TrainConfig)) else None
 
 
 def of(module: str, evaluator: str) -> Program:
