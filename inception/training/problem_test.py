@@ -5,6 +5,7 @@ import pytest
 from inception.flags import configs
 from inception.training import problem
 from inception.training.build import build_training
+from slim.datasets import finding, mnist
 
 
 def resolve(dataset_name: str, **fields) -> problem.Problem:
@@ -81,3 +82,14 @@ def test_scopes_of_no_variable_name_their_flag(tmp_path):
     why = r"--trainable_scopes=fc9: no trainable variable begins with 'fc9'; .*fc"
     with pytest.raises(ValueError, match=why):
         build_training(config, problem.resolve(config), 1.0, ["/CPU:0"])
+
+
+def test_a_data_set_that_names_no_net_wants_one_of_those_that_fit(monkeypatch):
+    info = dataclasses.replace(mnist.INFO, name="own", net="")
+    monkeypatch.setitem(finding.DATASETS, "own", info)
+    config = configs.TrainConfig(dataset_name="own", net="")
+    with pytest.raises(ValueError) as error_info:
+        problem.check_net(config)
+    assert str(error_info.value) == (
+        "flag --net=: must be given: data set own names none; allowed: lenet, lenet_slim, mlp"
+    )
