@@ -14,6 +14,7 @@ from terngrad.cluster.ports import free_ports
 from terngrad.coordination.states import Rules
 from terngrad.exchange.parameter_server.server.reduction import Reduction
 from terngrad.exchange.parameter_server.server.server import Server
+from terngrad.ops.packing import ReferencePacking
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.testing.conformance import SHAPES, STEPS, gradients_of
 from terngrad.testing.limits import HANG_SECS
@@ -76,7 +77,7 @@ def run_parameter_server(page, folder):
     ps_hosts = [f"127.0.0.1:{port}" for port in free_ports(1)]
     workers = [f"worker{i}:1" for i in range(PROCESSES)]
     rules = Rules(PROCESSES, False, TIMEOUT_SECS)
-    server = Server(0, ps_hosts, workers, Reduction(ReferenceKernels()), rules)
+    server = Server(0, ps_hosts, workers, Reduction(ReferencePacking()), rules)
     server.start(ps_hosts[0])
     with contextlib.closing(server):
         hosts = f"{ps_hosts[0]}/{','.join(workers)}"

@@ -25,6 +25,7 @@ from terngrad.exchange import sockets
 from terngrad.exchange.parameter_server.server.reduction import Reduction
 from terngrad.exchange.parameter_server.server.server import Server
 from terngrad.exchange.parameter_server.worker.client import Client
+from terngrad.ops.packing import ReferencePacking
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.service import grpc_network
 from terngrad.service.calls import open_channel, open_stream
@@ -107,7 +108,7 @@ def ps(tls, folder, *, floods_data=False):
     """A ps of synchronous training; its workers must get to both of its ports."""
     (host,) = free_addresses(1)
     rules = Rules(2, False, SECS)
-    server = Server(0, [host], WORKERS, Reduction(ReferenceKernels()), rules, tls)
+    server = Server(0, [host], WORKERS, Reduction(ReferencePacking()), rules, tls)
     server.start(host)
 
     def join():

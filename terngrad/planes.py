@@ -11,6 +11,7 @@ Between processes codes may travel in fewer bits: see prefix_code.py.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -72,6 +73,12 @@ def add(left: tf.Tensor, right: tf.Tensor, planes: int) -> tf.Tensor:
             tf.bitwise.bitwise_and(a, b), tf.bitwise.bitwise_and(differ, carry)
         )
     return tf.stack(total, axis=1)
+
+
+def add_all(words: Sequence[tf.Tensor], planes: int) -> tf.Tensor:
+    """Adds buckets of any plane counts, modulo 2^planes: uint32 [M / 32, planes]."""
+    zeros = tf.zeros([tf.shape(words[0])[0], planes], tf.uint32)
+    return functools.reduce(lambda a, b: add(a, b, planes), words, zeros)
 
 
 def fits(words: np.ndarray, elements: int, largest: int) -> bool:

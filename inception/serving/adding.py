@@ -31,7 +31,7 @@ class AddingPs(Ps):
         ps, hosts, workers = cluster.task_id, cluster.ps_hosts, cluster.worker_hosts
         here = [host for host in hosts if split_address(host)[0] == split_address(hosts[ps])[0]]
         most_bytes = memory.most_held() // len(here)
-        reduction = Reduction(kernels)
+        reduction = Reduction(kernels.packing)
         self._server = Server(ps, hosts, workers, reduction, rules, tls, say, most_bytes, secret)
         self._name, self._workers = ps_name(ps, hosts), workers
         self._outcome: str | None = None  # see `Server.wait`

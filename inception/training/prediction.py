@@ -120,15 +120,14 @@ class _Packing(LocalExchange):
         super().__init__(local_nodes, kernels)
         self._planes = self._packed = 0
 
-    def sum(self, codes: Sequence[tf.Tensor], name: str, max_code: int) -> tf.Tensor:
-        """See base class."""
-        total, largest = super().sum(codes, name, max_code), self.largest_sum(max_code)
-        planes = total.numpy().reshape(-1).view(np.uint8).data
+    def _join_codes(self, local: tf.Tensor, name: str, max_code: int) -> tf.Tensor:
+        del name
+        largest, planes = self.largest_sum(max_code), local.numpy().reshape(-1).view(np.uint8).data
         packs = largest <= prefix_code.LARGEST
-        packed = self._kernels.pack(planes, largest) if packs else planes
+        packed = self._kernels.packing.pack(planes, largest) if packs else planes
         self._planes += planes.nbytes
         self._packed += packed.nbytes
-        return total
+        return local
 
     @property
     def share(self) -> float:

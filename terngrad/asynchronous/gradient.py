@@ -12,14 +12,14 @@ from terngrad.asynchronous.space import Shard, make_space
 from terngrad.codecs.codec import Codec
 from terngrad.codecs.factory import largest_code
 from terngrad.codecs.float_codec import FloatCodec
-from terngrad.codecs.integer_codec import IntegerCodec
 from terngrad.draws import DrawKey
 from terngrad.exchange.local import LocalExchange
 from terngrad.layout import Layout
+from terngrad.ops.kernels import Sums
 from terngrad.planes import plane_count
 from terngrad.training.classifier import Classifier, Losses
 from terngrad.training.memory import Memory
-from terngrad.training.nodes import compute_nodes, draw_keys, encode_nodes, seed_of_draws, spread
+from terngrad.training.nodes import compute_nodes, draw_keys, exchange_nodes, seed_of_draws, spread
 
 
 class Computed(NamedTuple):
@@ -54,9 +54,7 @@ def check_codecs(codecs: Sequence[Codec], name: str) -> None:
         not the decoded sums of its codes.
     """
     for codec in codecs:
-        if not isinstance(codec, FloatCodec) and not (
-            isinstance(codec, IntegerCodec) and codec.decodes_sums
-        ):
+        if not codec.sums_codes and not isinstance(codec, FloatCodec):
             raise ValueError(
                 f"codec is {name}; asynchronous training allows only subclasses of IntegerCodec "
                 "that inherit deliver and decode."
@@ -146,17 +144,17 @@ class GradientStep:
     def _encode(self, gradients, keys: Sequence[DrawKey], devices: Sequence[str]):
         """Returns scales, units, sums of codes, means of floats, first node's codes, by codec."""
         scales, units, words, floats, encoded, kept = [], [], [], [], [], []
-        exchange = self._exchange
         for codec, memories in zip(self._codecs, self._memory.read(), strict=True):
-            node = encode_nodes(gradients, codec, exchange, keys, devices, memories)
+            node, means = exchange_nodes(
+                gradients, codec, self._exchange, keys, devices, memories, as_sums=True
+            )
             encoded.append(node.codes[0])
             kept.append(node.kept)
-            if isinstance(codec, IntegerCodec):
+            if isinstance(means, Sums):
                 scales.append(node.scales[0])
-                units.append(codec.units(node.scales[0]))
-                words.append(exchange.sum([w for (w,) in node.codes], codec.name, codec.max_code))
+                units.append(means.units)
+                words.append(means.words)
             else:
-                means = codec.deliver(exchange, node.codes, node.scales)
                 floats += [tf.reshape(mean, [-1]) for mean in means]
         self._memory.assign(kept)
         return scales, units, words, floats, encoded

@@ -1,6 +1,6 @@
 """The contract of a codec: what a node measures, encodes, keeps and decodes.
 
-    correct -> measure -> agree on scales -> encode -> update the memory, deliver the mean
+    correct -> measure -> agree on scales -> encode and deliver the mean -> update the memory
 
 The float codec fulfils the whole contract, too. Other codecs are compared with it.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -20,6 +21,10 @@ from terngrad.ops.kernels import EncodeInputs, Sums
 # The part of its gradients that a node keeps for the next step: float32, in the shapes of the
 # codec's variables. Empty for a codec without a memory.
 NodeMemory = list[tf.Tensor]
+
+
+# What is stated about each method.
+_STATEMENTS = {"encode": "encoder", "deliver": "sums_codes", "decode": "sums_codes"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,21 +40,51 @@ class Measured:
     scales: tf.Tensor
 
 
+class Delivered(NamedTuple):
+    """What became of the local nodes' gradients.
+
+    Attributes:
+      codes: result of `Codec.encode` for each local node.
+      means: mean gradients of the codec's variables over all nodes, in their shapes, or the sums
+        of codes that stand for them.
+    """
+
+    codes: list[list[tf.Tensor]]
+    means: list[tf.Tensor] | Sums
+
+
 class Codec(abc.ABC):
     """Encodes the gradients of a fixed list of v variables for the exchange.
 
     A codec with a memory overrides `init`, `correct` and `update`. It holds no state itself: the
     training step passes in each node's memory and gets the next one back.
 
+    A class that overrides `encode`, or `deliver` or `decode`, does not inherit what another class
+    states about it, `encoder` or `sums_codes`.
+
     Attributes:
       variables: indices in the layout, in the order of gradients and scales.
       name: name of its operations on the exchange; unique among the codecs of a program.
       max_code: largest magnitude of a code; 0 = gradients are sent as floats.
+      encoder: that of `ops.kernels.ENCODERS` whose codes `encode` returns. Its kernel also encodes
+        any range of them, so that an exchange can send some while it encodes others; None = no
+        kernel does what `encode` does.
+      sums_codes: whether means are the decoded sums of codes, so that others can add and decode
+        them without the codec; then `deliver` gives sums where they are wanted.
     """
 
     variables: tuple[int, ...]
     name: str
     max_code: int = 0
+    encoder: str | None = None
+    sums_codes: bool = False
+
+    def __init_subclass__(cls, **arguments: object) -> None:
+        """Lets a class that overrides a method state anew what it does."""
+        super().__init_subclass__(**arguments)
+        for method, statement in _STATEMENTS.items():
+            if _place(cls, method) < _place(cls, statement):
+                setattr(cls, statement, getattr(Codec, statement))
 
     @property
     def scale_count(self) -> int:
@@ -111,39 +146,18 @@ class Codec(abc.ABC):
     def deliver(
         self,
         exchange: Exchange,
-        encoded: Sequence[Sequence[tf.Tensor]],
-        scales: Sequence[tf.Tensor],
-    ) -> list[tf.Tensor]:
-        """Returns the mean gradients of the v variables over all nodes.
+        nodes: Sequence[EncodeInputs],
+        devices: Sequence[str],
+        as_sums: bool = False,
+    ) -> Delivered:
+        """Encodes the local nodes' gradients and combines them with those of the others.
 
         Args:
-          exchange: combines the buckets of the local nodes with those of the others.
-          encoded: result of `encode` for each local node.
-          scales: scales that each local node encoded with.
+          exchange: combines them.
+          nodes: (corrected) gradients of each local node, with the scales of `agree`.
+          devices: of each local node; only codes leave it.
+          as_sums: whether means need not be decoded, if they are decoded sums of codes.
         """
-
-    def encode_and_deliver(
-        self,
-        exchange: Exchange,
-        nodes: Sequence[EncodeInputs],
-        devices: Sequence[str],
-    ) -> tuple[list[list[tf.Tensor]], list[tf.Tensor]]:
-        """Returns the results of `encode` for each local node, on its device, and of `deliver`."""
-        encoded = self.encode_each(nodes, devices)
-        return encoded, self.deliver(exchange, encoded, [node.scales for node in nodes])
-
-    def encode_and_sum(
-        self,
-        exchange: Exchange,
-        nodes: Sequence[EncodeInputs],
-        devices: Sequence[str],
-    ) -> tuple[list[list[tf.Tensor]], Sums] | None:
-        """Returns `encode_and_deliver` with means that are not decoded yet.
-
-        None, and nothing is done, if the codec's means are no decoded sums of codes.
-        """
-        del exchange, nodes, devices
-        return None
 
     @abc.abstractmethod
     def payload(self, nodes: int, local_nodes: int | None) -> dict[int, Payload]:
@@ -159,3 +173,9 @@ class Codec(abc.ABC):
         """Returns the share of zeros in one node's codes by variable; empty without codes."""
         del encoded
         return {}
+
+
+def _place(codec: type[Codec], name: str) -> int:
+    """Returns which of the classes of a codec, from the last one on, gives it an attribute."""
+    classes = codec.__mro__
+    return next((i for i, each in enumerate(classes) if name in vars(each)), len(classes))

@@ -7,8 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from terngrad.codecs.factory import find_codec, make_codecs, payloads
+from terngrad.codecs.float_codec import FloatCodec
 from terngrad.codecs.ternary_codec import TernaryCodec
 from terngrad.draws import DrawKey
+from terngrad.exchange.exchange import LocalBucket
 from terngrad.exchange.local import LocalExchange
 from terngrad.layout import Policy, make_layout
 from terngrad.ops.native import NativeKernels
@@ -308,7 +310,7 @@ def test_law_7_codes_up_to_3_take_3_bits_and_their_sums_what_they_need(nodes, ke
 def test_law_10_sums_that_are_too_large_are_refused():
     exchange = LocalExchange(30_000, ReferenceKernels())
     with pytest.raises(ValueError, match=r"codes up to 3 of 30000 nodes.*reach 90000; allowed"):
-        exchange.sum([tf.zeros([1, 3], tf.uint32)], "sum", 3)
+        exchange.sum_codes(LocalBucket("sum", 3, list, (0,), [(32,)], tf.ones([1])))
 
 
 @pytest.mark.parametrize(
@@ -328,29 +330,103 @@ def test_law_10_a_codec_that_there_is_not_is_named(name, text):
         find_codec(name)
 
 
-class _OldCodec(TernaryCodec):
+class _OldPayload(TernaryCodec):
     def payload(self, nodes):
         return super().payload(nodes, None)
 
 
-def test_law_10_a_codec_whose_payload_takes_other_arguments_is_named():
-    with pytest.raises(ValueError, match="payload must take self, nodes, local_nodes"):
-        find_codec(f"{__name__}:_OldCodec")
+class _OldDeliver(TernaryCodec):
+    def deliver(self, exchange, encoded, scales):
+        raise NotImplementedError
 
 
-class Delivering(TernaryCodec):
-    """Has a way of its own to form means."""
+@pytest.mark.parametrize(
+    ("old", "text"),
+    [
+        (_OldPayload, "payload must take self, nodes, local_nodes"),
+        (_OldDeliver, "deliver must take self, exchange, nodes, devices, as_sums"),
+    ],
+)
+def test_law_10_a_codec_whose_methods_take_other_arguments_is_named(old, text):
+    with pytest.raises(ValueError, match=text):
+        find_codec(f"{__name__}:{old.__name__}")
 
-    def encode_and_deliver(self, exchange, nodes, devices):
+
+class Encoding(TernaryCodec):
+    """Encodes in a way of its own: the opposite."""
+
+    def encode(self, gradients, bounds, scales, key):
+        """The codes of the negative gradients."""
+        return super().encode([-gradient for gradient in gradients], bounds, scales, key)
+
+
+class Decoding(TernaryCodec):
+    """Decodes in a way of its own: the opposite."""
+
+    def decode(self, words, scales, nodes):
+        """The negative means."""
+        return [-mean for mean in super().decode(words, scales, nodes)]
+
+
+class Mixin:
+    """Encodes; is no codec."""
+
+    encode = Encoding.encode
+
+
+class Mixed(Mixin, TernaryCodec):
+    """Gets `encode` from another class than the encoder."""
+
+
+class Stating(TernaryCodec):
+    """Overrides `encode` and says that the kernel encodes as it does."""
+
+    encoder = "ternary"
+
+    def encode(self, gradients, bounds, scales, key):
         """As the codec of the suite."""
-        return super().encode_and_deliver(exchange, nodes, devices)
+        return super().encode(gradients, bounds, scales, key)
+
+
+class Keeping(TernaryCodec):
+    """Has another memory, and encodes as the codec of the suite."""
+
+    def correct(self, gradients, memory):
+        """As the codec of the suite."""
+        return super().correct(gradients, memory)
+
+
+@pytest.mark.parametrize(
+    ("codec", "encoder", "sums_codes"),
+    [
+        (TernaryCodec, "ternary", True),
+        (Keeping, "ternary", True),
+        (Stating, "ternary", True),
+        (Encoding, None, True),
+        (Mixed, None, True),
+        (Decoding, "ternary", False),
+        (_OldDeliver, "ternary", False),
+        (FloatCodec, None, False),
+    ],
+)
+def test_a_codec_that_overrides_a_method_states_anew_what_it_does(codec, encoder, sums_codes):
+    assert (codec.encoder, codec.sums_codes) == (encoder, sums_codes)
+
+
+@pytest.mark.parametrize(("encoder", "max_code"), [("ternary", 2), ("quinary", 1)])
+def test_law_10_an_encoder_of_other_codes_is_named(encoder, max_code):
+    wrong = type("Wrong", (TernaryCodec,), {"encoder": encoder, "max_code": max_code})
+    layout = make_layout(NAMES, SHAPES, Policy(grad_bits=1))
+    text = f"Wrong.encoder is '{encoder}', max_code is {max_code}; allowed are encoders of ternary"
+    with pytest.raises(ValueError, match=text):
+        wrong(layout, 0, ReferenceKernels())
 
 
 @pytest.mark.parametrize(
     ("made", "policy", "has_sums"),
     [
         (TernaryCodec, "ternary", True),
-        (Delivering, "ternary", False),
+        (Decoding, "ternary", False),
         (None, "unpacked", False),
         (None, "own scale", False),
         (None, "float", False),
@@ -374,3 +450,17 @@ def test_only_means_that_are_decoded_sums_are_handed_over_as_sums(made, policy, 
         means = codec.decode(sums.words, sums.units, sums.nodes)
         for i, mean in zip(sums.variables, means, strict=True):
             np.testing.assert_array_equal(mean, decoded.means[i])
+
+
+def test_a_way_of_its_own_to_encode_or_decode_is_used(kernels):
+    layout = make_layout(NAMES, SHAPES, Policy(grad_bits=1))
+    exchange, gradients = LocalExchange(2, kernels), gradients_of(2)
+    keys = [DrawKey(tf.constant(9, tf.uint64), tf.constant(3), tf.constant(n)) for n in range(2)]
+    devices = ["/CPU:0"] * 2
+    plain, encoding, decoding = (
+        exchange_gradients(gradients, [made(layout, 0, kernels)], exchange, keys, devices).means
+        for made in (TernaryCodec, Encoding, Decoding)
+    )
+    for mean, *others in zip(plain, encoding, decoding, strict=True):
+        for other in others:
+            np.testing.assert_array_equal(other, -mean)

@@ -12,35 +12,42 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from terngrad import planes, ternary
-from terngrad.codecs.codec import Measured
-from terngrad.codecs.integer_codec import SCALE_BYTES
-from terngrad.codecs.ternary_codec import TernaryCodec
+from terngrad.codecs.codec import Delivered, Measured
+from terngrad.codecs.integer_codec import SCALE_BYTES, IntegerCodec
 from terngrad.draws import DrawKey
 from terngrad.exchange.exchange import Exchange, Payload
+from terngrad.ops.kernels import EncodeInputs
 
 _FLOAT_BYTES = 4.0
 
 
-class OwnScaleTernaryCodec(TernaryCodec):
+class OwnScaleTernaryCodec(IntegerCodec):
     """Each node scales by its own maximum: sums of codes have no meaning then."""
+
+    max_code = 1
 
     def agree(self, exchange: Exchange, measured: Sequence[Measured]) -> list[tf.Tensor]:
         """See base class."""
         del exchange
         return [m.scales for m in measured]
 
+    def encode(
+        self, gradients: Sequence[tf.Tensor], bounds: tf.Tensor, scales: tf.Tensor, key: DrawKey
+    ) -> list[tf.Tensor]:
+        """Returns packed codes: one tensor, uint32 [M / 32, 2]."""
+        return [self.kernels.encode(gradients, self.variables, bounds, scales, key)]
+
     def deliver(
         self,
         exchange: Exchange,
-        encoded: Sequence[Sequence[tf.Tensor]],
-        scales: Sequence[tf.Tensor],
-    ) -> list[tf.Tensor]:
+        nodes: Sequence[EncodeInputs],
+        devices: Sequence[str],
+        as_sums: bool = False,
+    ) -> Delivered:
         """Decodes each node's codes separately, then forms the mean of the floats."""
-        nodes = exchange.nodes(scales[0])
-        one = nodes // nodes
-        pairs = zip(encoded, scales, strict=True)
-        decoded = [self.decode(words, scale, one) for (words,), scale in pairs]
-        return exchange.mean(decoded, self.name)
+        encoded = self.encode_each(nodes, devices)
+        decoded = [self.sent(c, n.scales) for c, n in zip(encoded, nodes, strict=True)]
+        return Delivered(encoded, exchange.mean(decoded, self.name))
 
     def payload(self, nodes: int, local_nodes: int | None) -> dict[int, Payload]:
         """See base class: nodes send codes; processes send floats, as `deliver` decodes first."""
@@ -51,25 +58,29 @@ class OwnScaleTernaryCodec(TernaryCodec):
         return {i: Payload(codes[i].sent, n) for i, n in floats.items()}
 
 
-class UnpackedTernaryCodec(TernaryCodec):
+class UnpackedTernaryCodec(IntegerCodec):
     """Sends codes as float32, as simulations do: the same numbers in sixteen times the bytes."""
+
+    max_code = 1
 
     def encode(
         self, gradients: Sequence[tf.Tensor], bounds: tf.Tensor, scales: tf.Tensor, key: DrawKey
     ) -> list[tf.Tensor]:
         """Returns codes as floats: one tensor, float32 [M]."""
-        (words,) = super().encode(gradients, bounds, scales, key)
+        words = self.kernels.encode(gradients, self.variables, bounds, scales, key)
         return [planes.unpack(words)[: sum(map(math.prod, self.shapes))]]
 
     def deliver(
         self,
         exchange: Exchange,
-        encoded: Sequence[Sequence[tf.Tensor]],
-        scales: Sequence[tf.Tensor],
-    ) -> list[tf.Tensor]:
+        nodes: Sequence[EncodeInputs],
+        devices: Sequence[str],
+        as_sums: bool = False,
+    ) -> Delivered:
         """Decodes the sums of whole numbers, which are exact in float32."""
+        encoded = self.encode_each(nodes, devices)
         (total,) = exchange.float_sum(encoded, self.name)
-        return self.decode(total, scales[0], exchange.nodes(total))
+        return Delivered(encoded, self.decode(total, nodes[0].scales, exchange.nodes(total)))
 
     def decode(self, words: tf.Tensor, scales: tf.Tensor, nodes: tf.Tensor) -> list[tf.Tensor]:
         """See base class; `words` are floats."""
@@ -84,7 +95,7 @@ class UnpackedTernaryCodec(TernaryCodec):
         return {i: Payload(n + SCALE_BYTES, n + SCALE_BYTES) for i, n in _floats(self).items()}
 
 
-def _floats(codec: TernaryCodec) -> dict[int, float]:
+def _floats(codec: IntegerCodec) -> dict[int, float]:
     """Returns the bytes of each variable as float32, by its index in the layout."""
     pairs = zip(codec.variables, codec.shapes, strict=True)
     return {i: _FLOAT_BYTES * math.prod(shape) for i, shape in pairs}

@@ -22,7 +22,7 @@ def find_codec(name: str) -> MakeCodec:
     """Returns the class of a codec: one of `CODECS`, or MODULE:CLASS, which is imported.
 
     Raises:
-      ValueError: there is no codec of this name, or its `payload` takes other arguments.
+      ValueError: there is no codec of this name, or a method of it takes other arguments.
     """
     module, _, attribute = CODECS.get(name, name).partition(":")
     if not module or not attribute:
@@ -33,11 +33,12 @@ def find_codec(name: str) -> MakeCodec:
         raise ValueError(f"codec {name!r} cannot be imported: {error}; {ALLOWED}.") from error
     if not (isinstance(made, type) and issubclass(made, Codec)) or inspect.isabstract(made):
         raise ValueError(f"codec {name!r} is not a complete subclass of Codec; {ALLOWED}.")
-    wanted = [*inspect.signature(Codec.payload).parameters]
-    try:
-        inspect.signature(made.payload).bind(*wanted)
-    except TypeError:
-        raise ValueError(f"codec {name!r}: payload must take {', '.join(wanted)}.") from None
+    for method in ("payload", "deliver"):
+        wanted = [*inspect.signature(getattr(Codec, method)).parameters]
+        try:
+            inspect.signature(getattr(made, method)).bind(*wanted)
+        except TypeError:
+            raise ValueError(f"codec {name!r}: {method} must take {', '.join(wanted)}.") from None
     return made
 
 

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from terngrad.codecs.codec import Codec, Measured
+from terngrad.codecs.codec import Codec, Delivered, Measured
 from terngrad.draws import DrawKey
 from terngrad.exchange.exchange import Exchange, Payload
+from terngrad.ops.kernels import EncodeInputs
 
 
 class FloatCodec(Codec):
@@ -57,12 +58,15 @@ class FloatCodec(Codec):
     def deliver(
         self,
         exchange: Exchange,
-        encoded: Sequence[Sequence[tf.Tensor]],
-        scales: Sequence[tf.Tensor],
-    ) -> list[tf.Tensor]:
+        nodes: Sequence[EncodeInputs],
+        devices: Sequence[str],
+        as_sums: bool = False,
+    ) -> Delivered:
         """See base class."""
-        del scales
-        return [tf.cast(mean, tf.float32) for mean in exchange.mean(encoded, self.name)]
+        del as_sums
+        encoded = self.encode_each(nodes, devices)
+        means = exchange.mean(encoded, self.name)
+        return Delivered(encoded, [tf.cast(mean, tf.float32) for mean in means])
 
     def payload(self, nodes: int, local_nodes: int | None) -> dict[int, Payload]:
         """See base class."""

@@ -8,10 +8,10 @@ import numpy as np
 import tensorflow as tf
 
 from terngrad import planes, ternary
-from terngrad.codecs.codec import Codec, Measured
-from terngrad.exchange.exchange import Exchange, Payload
+from terngrad.codecs.codec import Codec, Delivered, Measured
+from terngrad.exchange.exchange import Exchange, LocalBucket, Payload
 from terngrad.layout import Layout
-from terngrad.ops.kernels import EncodeInputs, Kernels, Sums
+from terngrad.ops.kernels import ENCODERS, EncodeInputs, Kernels
 
 SCALE_BYTES = 4
 
@@ -21,7 +21,8 @@ class IntegerCodec(Codec):
 
     A subclass sets `max_code` and implements `encode`, which returns one tensor, uint32
     [M / 32, k]: the codes of the bucket's M elements in k = `planes.plane_count(max_code)` planes
-    (see `planes.pack_integers`). A code c of a variable stands for c * scale / max_code.
+    (see `planes.pack_integers`). A code c of a variable stands for c * scale / max_code. If these
+    are the codes of `kernels.encode`, it also sets `encoder`.
 
     Each bucket is measured, exchanged and decoded without waiting for the others. The exchange of
     the first bucket thus overlaps with the backward pass of the rest.
@@ -31,15 +32,22 @@ class IntegerCodec(Codec):
       kernels: the arithmetic that all codecs share.
     """
 
+    sums_codes = True
+
     def __init__(self, layout: Layout, bucket: int, kernels: Kernels) -> None:
         """Codes the layout's bucket of this index with the layout's policy.
 
         Raises:
-          ValueError: the class does not set `max_code`.
+          ValueError: the class does not set `max_code`, or sets an encoder of other codes.
         """
+        name = type(self).__name__
         if self.max_code < 1:
-            name = type(self).__name__
             raise ValueError(f"{name}.max_code is {self.max_code}; allowed is 1 or more.")
+        if self.encoder and ENCODERS.get(self.encoder) != self.max_code:
+            raise ValueError(
+                f"{name}.encoder is {self.encoder!r}, max_code is {self.max_code}; allowed are "
+                f"encoders of {', '.join(ENCODERS)}, with their largest codes."
+            )
         self._bucket = layout.buckets[bucket]
         self.variables = tuple(s.variable for s in self._bucket.segments)
         self.name = f"{layout.fingerprint().hex()}/bucket {bucket}"
@@ -58,68 +66,27 @@ class IntegerCodec(Codec):
     def deliver(
         self,
         exchange: Exchange,
-        encoded: Sequence[Sequence[tf.Tensor]],
-        scales: Sequence[tf.Tensor],
-    ) -> list[tf.Tensor]:
-        """Decodes the exact integer sums over all nodes."""
-        codes = [words for (words,) in encoded]
-        if type(self).decode is IntegerCodec.decode:  # the exchange may decode parts as they come
-            units = self.units(scales[0])
-            return exchange.mean_of_codes(
-                codes, self.name, self.max_code, units, self.shapes, self.kernels
-            )
-        total = exchange.sum(codes, self.name, self.max_code)
-        return self.decode(total, scales[0], exchange.nodes(total))
-
-    def encode_and_deliver(
-        self,
-        exchange: Exchange,
         nodes: Sequence[EncodeInputs],
         devices: Sequence[str],
-    ) -> tuple[list[list[tf.Tensor]], list[tf.Tensor]]:
-        """See base class."""
-        found = self._deliver_early(exchange, nodes)
-        return found or super().encode_and_deliver(exchange, nodes, devices)
-
-    def encode_and_sum(
-        self,
-        exchange: Exchange,
-        nodes: Sequence[EncodeInputs],
-        devices: Sequence[str],
-    ) -> tuple[list[list[tf.Tensor]], Sums] | None:
-        """See base class; None for a subclass that forms means in a way of its own."""
-        if not self.decodes_sums:
-            return None
-        encoded, total = self._sum_early(exchange, nodes) or self._sum(exchange, nodes, devices)
-        units = self.units(nodes[0].scales)
-        return encoded, Sums(self.variables, total, units, exchange.nodes(total))
-
-    @property
-    def decodes_sums(self) -> bool:
-        """Whether means are the decoded sums of codes, and no subclass forms them otherwise."""
-        names = ("encode_and_deliver", "deliver", "decode")
-        return all(getattr(type(self), each) is getattr(IntegerCodec, each) for each in names)
-
-    def _sum(
-        self, exchange: Exchange, nodes: Sequence[EncodeInputs], devices: Sequence[str]
-    ) -> tuple[list[list[tf.Tensor]], tf.Tensor]:
-        encoded = self.encode_each(nodes, devices)
-        codes = [words for (words,) in encoded]
-        return encoded, exchange.sum(codes, self.name, self.max_code)
-
-    def _deliver_early(
-        self, exchange: Exchange, nodes: Sequence[EncodeInputs]
-    ) -> tuple[list[list[tf.Tensor]], list[tf.Tensor]] | None:
-        """Delivers codes that leave while others are being encoded; None = not offered."""
-        del exchange, nodes
-        return None
-
-    def _sum_early(
-        self, exchange: Exchange, nodes: Sequence[EncodeInputs]
-    ) -> tuple[list[list[tf.Tensor]], tf.Tensor] | None:
-        """Adds codes that leave while others are being encoded; None = not offered."""
-        del exchange, nodes
-        return None
+        as_sums: bool = False,
+    ) -> Delivered:
+        """See base class: exact integer sums over all nodes, decoded."""
+        scales = nodes[0].scales
+        bucket = LocalBucket(
+            self.name,
+            self.max_code,
+            lambda: [words for (words,) in self.encode_each(nodes, devices)],
+            self.variables,
+            self.shapes,
+            self.units(scales),
+            decoded=self.sums_codes and not as_sums,
+            encoder=self.encoder,
+            nodes=nodes,
+        )
+        codes, means = exchange.sum_codes(bucket)
+        if not self.sums_codes:  # a subclass decodes in a way of its own
+            means = self.decode(means.words, scales, means.nodes)
+        return Delivered([[words] for words in codes], means)
 
     def units(self, scales: tf.Tensor) -> tf.Tensor:
         """Returns the value of a code of 1: float32 [v]."""

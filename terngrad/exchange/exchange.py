@@ -1,9 +1,10 @@
-"""The contract of an exchange: three operations on a group of nodes.
+"""The contract of an exchange: operations on a group of nodes.
 
 A process computes one or more of the group's nodes. Each operation takes the values of the local
-nodes, combines them with those of the other processes, and returns the result, which all nodes
-share. Operations of one step may overlap: the processes match them by `name`, which must be the
-same on all of them. Operations with different shapes must have different names.
+nodes, combines them in memory, joins one flat tensor with those of the other processes, and returns
+the result, which all nodes share. Operations of one step may overlap: the processes match them by
+`name`, which must be the same on all of them. Operations with different shapes must have different
+names.
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ from __future__ import annotations
 import abc
 import contextlib
 import dataclasses
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from terngrad.limits import MAX_NODES, MAX_SUM
-from terngrad.ops.kernels import EncodeInputs, Kernels
+from terngrad.ops.kernels import EncodeInputs, Kernels, Sums
+from terngrad.planes import plane_count
 
 _FINGERPRINT = re.compile(r"^[0-9a-f]{32}/")
 
@@ -31,15 +35,57 @@ class Payload:
 
 
 @dataclasses.dataclass(frozen=True)
-class Encoded:
-    """A node's codes, uint32 [M / 32, 2], and the mean gradients over all nodes."""
+class LocalBucket:
+    """The codes that the nodes of a process add to a sum, and what to make of the sum.
 
-    codes: tf.Tensor
-    means: list[tf.Tensor]
+    Attributes:
+      name: of the operation, see above.
+      max_code: largest magnitude of a node's code.
+      encode: returns the codes of each local node, uint32 [M / 32, k] (see planes.py).
+      variables: index of each of the bucket's v variables in the layout.
+      shapes: of the variables, in the order of their codes.
+      units: float32 [v], the value of a code of 1.
+      decoded: whether means are wanted instead of the sum.
+      encoder: a native kernel encodes any range of codes as `encode` does, one of
+        `ops.kernels.ENCODERS`; None = there is none.
+      nodes: what the kernel encodes, for each local node.
+    """
+
+    name: str
+    max_code: int
+    encode: Callable[[], list[tf.Tensor]]
+    variables: tuple[int, ...]
+    shapes: Sequence[tuple[int, ...]]
+    units: tf.Tensor
+    decoded: bool = True
+    encoder: str | None = None
+    nodes: Sequence[EncodeInputs] = ()
+
+    @property
+    def elements(self) -> int:
+        """M, the number of values that each node encodes, before padding."""
+        return sum(map(math.prod, self.shapes))
+
+
+class Summed(NamedTuple):
+    """What became of a bucket.
+
+    Attributes:
+      codes: of each local node, uint32 [M / 32, k].
+      result: mean gradients, in the shapes of the variables; if the bucket is not to be decoded,
+        their sum.
+    """
+
+    codes: list[tf.Tensor]
+    result: list[tf.Tensor] | Sums
 
 
 class Exchange(abc.ABC):
-    """Operations over all nodes of a training run.
+    """Operations over all nodes of a training run, of which each process has the same number.
+
+    If this number is a power of two, sums of floats do not depend on how nodes are spread over
+    processes (law 4). An engine writes the functions that join; one that can encode, send and
+    decode parts at the same time overrides `sum_codes`.
 
     Attributes:
       first_node: global index of this process' first node; its nodes are consecutive.
@@ -56,12 +102,19 @@ class Exchange(abc.ABC):
     sums_local_nodes = True
     packs_codes = False
 
-    def __init__(self, rank: int, processes: int, local_nodes: int) -> None:
+    def __init__(self, rank: int, processes: int, local_nodes: int, kernels: Kernels) -> None:
         """Joins `processes` processes of `local_nodes` nodes each; this one has index `rank`.
+
+        Args:
+          rank: see above.
+          processes: see above.
+          local_nodes: see above.
+          kernels: add codes and decode their sums.
 
         Raises:
           ValueError: there are no nodes, or more than 65536.
         """
+        self._kernels = kernels
         self.local_nodes = local_nodes
         self.first_node = rank * local_nodes
         self.num_nodes = processes * local_nodes
@@ -75,83 +128,41 @@ class Exchange(abc.ABC):
         self._nodes = tf.Variable(self.num_nodes, dtype=tf.int32, trainable=False)
 
     @abc.abstractmethod
-    def max(self, vectors: Sequence[tf.Tensor], name: str) -> tf.Tensor:
-        """Returns the elementwise largest of float32 vectors, one for each local node."""
+    def _join_max(self, local: tf.Tensor, name: str) -> tf.Tensor:
+        """Returns the elementwise largest of the processes' float32 [n]."""
 
     @abc.abstractmethod
-    def sum(self, codes: Sequence[tf.Tensor], name: str, max_code: int) -> tf.Tensor:
-        """Returns the exact integer sum of the nodes' codes.
+    def _join_codes(self, local: tf.Tensor, name: str, max_code: int) -> tf.Tensor:
+        """Returns the sum of the processes' codes, uint32 [G, k]; a node's reach `max_code`."""
 
-        Args:
-          codes: uint32 [M / 32, k] of each local node (see planes.py).
-          name: see above.
-          max_code: largest magnitude of a node's code.
+    @abc.abstractmethod
+    def _join_floats(self, local: tf.Tensor, name: str) -> tf.Tensor:
+        """Returns the sum of the processes' float32 [n]."""
 
-        Returns:
-          uint32 [M / 32, planes.plane_count(num_nodes * max_code)].
+    @abc.abstractmethod
+    def _join_halves(self, local: tf.Tensor, name: str) -> tf.Tensor:
+        """Returns the mean of the processes' float32 [n], which travel as float16 both ways."""
+
+    def max(self, vectors: Sequence[tf.Tensor], name: str) -> tf.Tensor:
+        """Returns the elementwise largest of float32 vectors, one for each local node."""
+        return self._join_max(tf.reduce_max(tf.stack(vectors), axis=0), name)
+
+    def sum_codes(self, bucket: LocalBucket) -> Summed:
+        """Returns the nodes' codes and their exact integer sum, or the means that it stands for.
+
+        The words of the sum are uint32 [M / 32, planes.plane_count(num_nodes * max_code)].
 
         Raises:
           ValueError: a sum could exceed `limits.MAX_SUM`.
         """
+        codes = bucket.encode()
+        words = self._join_codes(self._add(codes, bucket.max_code), bucket.name, bucket.max_code)
+        nodes = self.nodes(words)
+        if bucket.decoded:
+            means = self._kernels.decode(words, bucket.units, nodes, bucket.shapes)
+            return Summed(codes, means)
+        return Summed(codes, Sums(bucket.variables, words, bucket.units, nodes))
 
-    def mean_of_codes(
-        self,
-        codes: Sequence[tf.Tensor],
-        name: str,
-        max_code: int,
-        units: tf.Tensor,
-        shapes: Sequence[Sequence[int]],
-        kernels: Kernels,
-    ) -> list[tf.Tensor]:
-        """Returns the means of coded variables: `sum`, decoded.
-
-        Args:
-          codes: see `sum`.
-          name: see above.
-          max_code: see `sum`.
-          units: float32 [v], the value of a code of 1 of each variable.
-          shapes: of the v variables, in the order of their codes.
-          kernels: decode the sum.
-        """
-        total = self.sum(codes, name, max_code)
-        return kernels.decode(total, units, self.nodes(total), shapes)
-
-    def mean_while_encoding(
-        self,
-        inputs: EncodeInputs,
-        variables: Sequence[int],
-        name: str,
-        shapes: Sequence[Sequence[int]],
-    ) -> Encoded | None:
-        """Returns ternary codes of the only local node and their means, or None: not offered.
-
-        Native kernels encode, and codes are sent while others are still being encoded.
-
-        Args:
-          inputs: gradients are float32, of the variables of a bucket in its order; the scales are
-            those of the codes and of the means.
-          variables: see `Kernels.encode`.
-          name: see above.
-          shapes: of the variables.
-        """
-        del inputs, variables, name, shapes
-        return None
-
-    def sum_while_encoding(
-        self, inputs: EncodeInputs, variables: Sequence[int], name: str, elements: int
-    ) -> tuple[tf.Tensor, tf.Tensor] | None:
-        """Returns ternary codes of the only local node and their `sum`, or None: not offered.
-
-        Args:
-          inputs: see `mean_while_encoding`.
-          variables: see `Kernels.encode`.
-          name: see above.
-          elements: number of values of the variables.
-        """
-        del inputs, variables, name, elements
-        return None
-
-    @abc.abstractmethod
     def float_sum(self, values: Sequence[Sequence[tf.Tensor]], name: str) -> list[tf.Tensor]:
         """Returns sums of float32 tensors, added in one binary tree over the global nodes.
 
@@ -162,6 +173,37 @@ class Exchange(abc.ABC):
         Returns:
           One sum for each tensor of a node.
         """
+        local = [tree_sum(each) for each in zip(*values, strict=True)]
+        return _like(self._join_floats(_flat(local), name), local)
+
+    def mean(self, values: Sequence[Sequence[tf.Tensor]], name: str) -> list[tf.Tensor]:
+        """Returns means of float32 or float16 tensors, computed in float32.
+
+        float16 travels as float16 and is rounded again on each way.
+        """
+        if values[0][0].dtype != tf.float16:
+            return self._mean_of_sums(values, name)
+        wide = [[tf.cast(value, tf.float32) for value in node] for node in values]
+        local = [tree_sum(each) / self.local_nodes for each in zip(*wide, strict=True)]
+        means = self._join_halves(_flat(local), name)
+        return [tf.cast(mean, tf.float16) for mean in _like(means, local)]
+
+    def _mean_of_sums(self, values: Sequence[Sequence[tf.Tensor]], name: str) -> list[tf.Tensor]:
+        if self.num_nodes == 1:
+            return list(values[0])
+        wide = [[tf.cast(value, tf.float32) for value in node] for node in values]
+        totals = self.float_sum(wide, name)
+        nodes = tf.cast(self.nodes(totals[0]), tf.float32)
+        pairs = zip(totals, values[0], strict=True)
+        return [tf.cast(total / nodes, value.dtype) for total, value in pairs]
+
+    def _add(self, codes: Sequence[tf.Tensor], max_code: int) -> tf.Tensor:
+        """Returns the sum of the local nodes' codes."""
+        self.largest_sum(max_code)
+        planes = plane_count(self.local_nodes * max_code)
+        if self.local_nodes == 1 and codes[0].shape[1] == planes:
+            return codes[0]
+        return self._kernels.sum(codes, planes)
 
     def nodes(self, total: tf.Tensor) -> tf.Tensor:
         """Returns the number of nodes in `total`, a result of this exchange.
@@ -212,18 +254,6 @@ class Exchange(abc.ABC):
         """
         return payload
 
-    def mean(self, values: Sequence[Sequence[tf.Tensor]], name: str) -> list[tf.Tensor]:
-        """Returns means of float tensors, computed in float32 and cast to their own type."""
-        if self.num_nodes == 1:
-            return list(values[0])
-        wide = [[tf.cast(value, tf.float32) for value in node] for node in values]
-        totals = self.float_sum(wide, name)
-        nodes = tf.cast(self.nodes(totals[0]), tf.float32)
-        return [
-            tf.cast(total / nodes, value.dtype)
-            for total, value in zip(totals, values[0], strict=True)
-        ]
-
     def largest_sum(self, max_code: int) -> int:
         """Returns the largest magnitude of a sum of codes over all nodes.
 
@@ -260,3 +290,13 @@ def tree_sum(values: Sequence[tf.Tensor]) -> tf.Tensor:
         pairs = [items[i] + items[i + 1] for i in range(0, len(items) - 1, 2)]
         items = pairs + items[len(items) - len(items) % 2 :]
     return items[0]
+
+
+def _flat(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    return tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
+
+
+def _like(flat: tf.Tensor, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Splits a flat tensor into tensors with the shapes of `tensors`."""
+    parts = tf.split(flat, [tensor.shape.num_elements() for tensor in tensors])
+    return [tf.reshape(part, t.shape) for part, t in zip(parts, tensors, strict=True)]

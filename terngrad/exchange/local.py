@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from terngrad.exchange.exchange import Exchange, tree_sum
 from terngrad.ops.kernels import Kernels
-from terngrad.planes import plane_count
 
 
 class LocalExchange(Exchange):
@@ -22,8 +21,7 @@ class LocalExchange(Exchange):
         Raises:
           ValueError: `nodes` is not in [1, 65536].
         """
-        super().__init__(0, 1, nodes)
-        self._kernels = kernels
+        super().__init__(0, 1, nodes, kernels)
 
     def awaited(self, gradients: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
         """See base class: all of them. Here a mean is there at once.
@@ -33,17 +31,21 @@ class LocalExchange(Exchange):
         """
         return [gradient for node in gradients for gradient in node]
 
-    def max(self, vectors: Sequence[tf.Tensor], name: str) -> tf.Tensor:
-        """See base class."""
-        del name
-        return tf.reduce_max(tf.stack(vectors), axis=0)
-
-    def sum(self, codes: Sequence[tf.Tensor], name: str, max_code: int) -> tf.Tensor:
-        """See base class."""
-        del name
-        return self._kernels.sum(codes, plane_count(self.largest_sum(max_code)))
-
     def float_sum(self, values: Sequence[Sequence[tf.Tensor]], name: str) -> list[tf.Tensor]:
         """See base class."""
         del name
         return [tree_sum(each) for each in zip(*values, strict=True)]
+
+    def mean(self, values: Sequence[Sequence[tf.Tensor]], name: str) -> list[tf.Tensor]:
+        """See base class; nothing travels."""
+        return self._mean_of_sums(values, name)
+
+    def _join_max(self, local: tf.Tensor, name: str) -> tf.Tensor:
+        del name
+        return local
+
+    def _join_codes(self, local: tf.Tensor, name: str, max_code: int) -> tf.Tensor:
+        del name, max_code
+        return local
+
+    _join_floats = _join_halves = _join_max

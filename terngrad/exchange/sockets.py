@@ -11,12 +11,11 @@ import tensorflow as tf
 
 from terngrad.cluster.channel import MembershipError, name_of, split_address
 from terngrad.cluster.seats import Seats
-from terngrad.exchange.exchange import Encoded, Exchange
+from terngrad.exchange.exchange import Exchange, LocalBucket, Summed
 from terngrad.exchange.ordering import unordered
 from terngrad.exchange.two_shot import Transport, TwoShotExchange
-from terngrad.ops.kernels import EncodeInputs, Kernels
-from terngrad.ops.mesh import Kind, Mesh
-from terngrad.ops.native import NativeKernels
+from terngrad.ops.kernels import Kernels, Sums
+from terngrad.ops.mesh import Decoding, Encoding, Kind, Mesh
 from terngrad.ops.tls import Channel, encrypt
 from terngrad.planes import GROUP, padded, plane_count
 from terngrad.service.members import Members
@@ -119,60 +118,6 @@ class SocketTransport(Transport):
         """See base class."""
         return self._move(value, name, Kind.BROADCAST, value.shape, value.shape)
 
-    def sum_codes(
-        self, words: tf.Tensor, name: str, largest: tuple[int, int], path: str
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the sum of the processes' codes, uint32 [G, k], and bytes; see `Mesh.join`.
-
-        Args:
-          words: this process' codes, uint32 [G, k].
-          name: of the operation.
-          largest: magnitude of a process' codes, and of their sum.
-          path: see `Mesh.declare`.
-        """
-        index = self._declare_codes(words.shape[0], name, largest, path)
-        total, octets = self.mesh.join(words, index, [words.shape[0], plane_count(largest[1])])
-        return unordered(total), octets
-
-    def mean_codes(
-        self,
-        words: tf.Tensor,
-        name: str,
-        largest: tuple[int, int],
-        path: str,
-        units: tf.Tensor,
-        nodes: tf.Tensor,
-        shapes: Sequence[Sequence[int]],
-    ) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """Returns `sum_codes`, decoded (see `Kernels.decode`) as its parts come, and bytes."""
-        index = self._declare_codes(words.shape[0], name, largest, path)
-        means, octets = self.mesh.join_means(words, index, units, nodes, shapes)
-        unordered(means[0])
-        return means, octets
-
-    def mean_gradients(
-        self,
-        inputs: EncodeInputs,
-        variables: Sequence[int],
-        name: str,
-        path: str,
-        nodes: tf.Tensor,
-        shapes: Sequence[Sequence[int]],
-    ) -> tuple[Encoded, tf.Tensor]:
-        """Returns ternary codes of one node (see `Kernels.encode`) and their means, and bytes."""
-        index = self._declare_ternary(sum(map(math.prod, shapes)), name, path)
-        means, codes, octets = self.mesh.encode_join_means(inputs, variables, index, nodes, shapes)
-        unordered(codes)
-        return Encoded(codes, means), octets
-
-    def sum_gradients(
-        self, inputs: EncodeInputs, variables: Sequence[int], name: str, elements: int, path: str
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Returns ternary codes of one node (see `Kernels.encode`), their sum, and bytes."""
-        index = self._declare_ternary(elements, name, path)
-        codes, total, octets = self.mesh.encode_join(inputs, variables, index)
-        return unordered(codes), total, octets
-
     def sum_floats(self, values: tf.Tensor, name: str) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the sum of the processes' float32 [n], that of `tree_sum`, and bytes."""
         index = self.mesh.declare(name, Kind.FLOATS, values.shape[0])
@@ -183,12 +128,6 @@ class SocketTransport(Transport):
         """Ends all operations, and this process' port."""
         self.mesh.close(_CLOSE_SECS)
         self._seats.close()
-
-    def _declare_ternary(self, elements: int, name: str, path: str) -> int:
-        return self._declare_codes(padded(elements) // GROUP, name, (1, self.size), path)
-
-    def _declare_codes(self, rows: int, name: str, largest: tuple[int, int], path: str) -> int:
-        return self.mesh.declare(name, Kind.CODES, rows, largest, path)
 
     def _move(
         self,
@@ -211,72 +150,35 @@ class SocketExchange(TwoShotExchange):
 
     packs_codes = True
 
-    def __init__(self, transport: SocketTransport, local_nodes: int, kernels: Kernels) -> None:
-        """See base class."""
-        super().__init__(transport, local_nodes, kernels)
-        self._path = kernels.path if isinstance(kernels, NativeKernels) else ""
-
-    def mean_of_codes(
-        self,
-        codes: Sequence[tf.Tensor],
-        name: str,
-        max_code: int,
-        units: tf.Tensor,
-        shapes: Sequence[Sequence[int]],
-        kernels: Kernels,
-    ) -> list[tf.Tensor]:
-        """See base class; parts of the sum are decoded while others are on their way."""
-        del kernels  # all give the same bits
-        local = self._local_sum(codes, max_code)
-        nodes = self._nodes.read_value()
-        means, octets = self._transport.mean_codes(
-            local, f"{name}/codes", self._largest(max_code), self._path, units, nodes, shapes
+    def sum_codes(self, bucket: LocalBucket) -> Summed:
+        """See base class; parts are encoded, sent and decoded while others are on their way."""
+        largest = self.local_nodes * bucket.max_code, self.largest_sum(bucket.max_code)
+        rows, name = padded(bucket.elements) // GROUP, f"{bucket.name}/codes"
+        operation = self._transport.mesh.declare(
+            name, Kind.CODES, rows, largest, self._kernels.path
         )
-        self._count_both(octets)
-        return means
-
-    def mean_while_encoding(
-        self,
-        inputs: EncodeInputs,
-        variables: Sequence[int],
-        name: str,
-        shapes: Sequence[Sequence[int]],
-    ) -> Encoded | None:
-        """See base class; for large buckets, where a process has one node."""
-        if not self._encodes_in_parts(sum(map(math.prod, shapes))):
-            return None
-        nodes, name = self._nodes.read_value(), f"{name}/codes"
-        found, octets = self._transport.mean_gradients(
-            inputs, variables, name, self._path, nodes, shapes
+        nodes, codes = self._nodes.read_value(), None
+        if self._encodes_in_parts(bucket):
+            local = Encoding(bucket.nodes[0], bucket.variables, bucket.encoder)
+        else:
+            codes = bucket.encode()
+            local = self._add(codes, bucket.max_code)
+        found = self._transport.mesh.join_codes(
+            local,
+            operation,
+            [rows, plane_count(largest[1])],
+            Decoding(bucket.units, nodes, bucket.shapes) if bucket.decoded else None,
         )
-        self._count_both(octets)
-        return found
+        unordered(found.octets)
+        self._count_both(found.octets)
+        if bucket.decoded:
+            return Summed(codes or [found.codes], found.result)
+        sums = Sums(bucket.variables, found.result, bucket.units, nodes)
+        return Summed(codes or [found.codes], sums)
 
-    def sum_while_encoding(
-        self, inputs: EncodeInputs, variables: Sequence[int], name: str, elements: int
-    ) -> tuple[tf.Tensor, tf.Tensor] | None:
-        """See base class; for large buckets, where a process has one node."""
-        if not self._encodes_in_parts(elements):
-            return None
-        codes, total, octets = self._transport.sum_gradients(
-            inputs, variables, f"{name}/codes", elements, self._path
-        )
-        self._count_both(octets)
-        return codes, total
-
-    def _encodes_in_parts(self, elements: int) -> bool:
-        return self.local_nodes == 1 and elements > _WHOLE_ELEMENTS
-
-    def _join_codes(self, local: tf.Tensor, name: str, max_code: int) -> tf.Tensor:
-        total, octets = self._transport.sum_codes(
-            local, f"{name}/codes", self._largest(max_code), self._path
-        )
-        self._count_both(octets)
-        return total
-
-    def _largest(self, max_code: int) -> tuple[int, int]:
-        """Returns the largest magnitude of a process' codes, and of their sum."""
-        return self.local_nodes * max_code, self.num_nodes * max_code
+    def _encodes_in_parts(self, bucket: LocalBucket) -> bool:
+        is_large = bucket.elements > _WHOLE_ELEMENTS
+        return is_large and bucket.encoder is not None and self.local_nodes == 1
 
     def _join_floats(self, local: tf.Tensor, name: str) -> tf.Tensor:
         total, octets = self._transport.sum_floats(local, f"{name}/floats")

@@ -1,6 +1,7 @@
 """Operations of the native mesh as TensorFlow sees them; several processes are threads here."""
 
 import contextlib
+import dataclasses
 import threading
 
 import numpy as np
@@ -11,8 +12,9 @@ from terngrad.cluster.channel import MembershipError
 from terngrad.cluster.seats import Seats
 from terngrad.draws import DrawKey
 from terngrad.exchange import sockets
+from terngrad.exchange.exchange import LocalBucket
 from terngrad.ops.kernels import EncodeInputs
-from terngrad.ops.mesh import Kind
+from terngrad.ops.mesh import Decoding, Encoding, Kind
 from terngrad.service.members import Members
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.certificates import make_certificates
@@ -55,6 +57,12 @@ def together(size, act, tls=None):
         thread.join(TIMEOUT_SECS)
         assert not thread.is_alive()
     return found
+
+
+def bucket_of(codes, name, max_code):
+    """A bucket of one node's codes, uint32 [G, k], whose sum is wanted."""
+    shapes = [(32 * codes.shape[0],)]
+    return LocalBucket(name, max_code, lambda: [codes], (0,), shapes, tf.ones([1]), decoded=False)
 
 
 @pytest.mark.slow
@@ -106,14 +114,15 @@ def test_law_7_the_mesh_sends_the_bytes_that_the_exchange_counts(size):
     from terngrad.ops.native import NativeKernels
 
     codes, values = tf.ones([101, 2], tf.uint32), tf.range(1001.0)
+    digits = tf.concat([codes, codes], 1)  # -1 in four planes
 
     def act(transport):
         step = tf.Variable(0, dtype=tf.int64, trainable=False)
         exchange = transport.exchange(1, NativeKernels(), step)
         run = tf.function(
             lambda: (
-                exchange.sum([codes], "sum", 1),
-                exchange.sum([tf.concat([codes, codes], 1)], "digits", 4),  # -1 in four planes
+                exchange.sum_codes(bucket_of(codes, "sum", 1)).result,
+                exchange.sum_codes(bucket_of(digits, "digits", 4)).result,
                 exchange.float_sum([[values, values[:9]]], "floats"),
                 exchange.max([values[:7]], "max"),
                 exchange.mean([[values[:3]]], "few"),
@@ -142,13 +151,16 @@ def test_law_5_a_sum_that_is_decoded_in_parts_has_the_bits_of_the_whole(size):
         step = tf.Variable(0, dtype=tf.int64, trainable=False)
         exchange = transport.exchange(1, kernels, step)
         given = np.random.default_rng(transport.rank).integers(0, 2**32, (2, rows), np.uint32)
-        codes = [tf.constant(np.stack([given[0] | given[1], given[1]], 1))]  # -1 is 11 in binary
+        codes = tf.constant(np.stack([given[0] | given[1], given[1]], 1))  # -1 is 11 in binary
+        bucket = LocalBucket("parts", 1, lambda: [codes], tuple(range(4)), shapes, units)
 
         @tf.function(autograph=False)
         def run():
-            total = exchange.sum(codes, "whole", 1)
-            whole = kernels.decode(total, units, exchange.nodes(total), shapes)
-            return whole, exchange.mean_of_codes(codes, "parts", 1, units, shapes, kernels)
+            sums = exchange.sum_codes(
+                dataclasses.replace(bucket, name="whole", decoded=False)
+            ).result
+            whole = kernels.decode(sums.words, units, sums.nodes, shapes)
+            return whole, exchange.sum_codes(bucket).result
 
         return run()
 
@@ -163,7 +175,7 @@ def test_law_5_a_sum_that_is_decoded_in_parts_has_the_bits_of_the_whole(size):
 def test_law_5_codes_that_leave_while_others_are_encoded_have_the_same_bits(size):
     from terngrad.ops.native import NativeKernels
 
-    shapes, variables = [(70000, 70), (1,), (0,), (37,)], [4, 0, 7, 2]
+    shapes, variables = [(70000, 70), (1,), (0,), (37,)], (4, 0, 7, 2)
     bounds, scales = tf.constant([1.5, np.inf, 1.0, 2.0]), tf.constant([1.5, 3.0, 1.0, 2.0])
     kernels = NativeKernels()
 
@@ -174,23 +186,25 @@ def test_law_5_codes_that_leave_while_others_are_encoded_have_the_same_bits(size
         given = [tf.random.stateless_normal(s, [rank, i]) for i, s in enumerate(shapes)]
         key = DrawKey(tf.constant(3, tf.uint64), tf.constant(5, tf.int64), tf.constant(rank))
 
+        encode = lambda: [kernels.encode(given, variables, bounds, scales, key)]
+        apart = LocalBucket("apart", 1, encode, variables, shapes, scales)
+        inputs, whole = EncodeInputs(given, bounds, scales, key), []  # needs no whole bucket
+        parts = dataclasses.replace(apart, encode=whole.pop, encoder="ternary", nodes=[inputs])
+
         @tf.function(autograph=False)
         def run():
-            codes = kernels.encode(given, variables, bounds, scales, key)
-            means = exchange.mean_of_codes([codes], "apart", 1, scales, shapes, kernels)
-            inputs = EncodeInputs(given, bounds, scales, key)
-            found = exchange.mean_while_encoding(inputs, variables, "at once", shapes)
-            elements = sum(int(np.prod(shape)) for shape in shapes)
-            early, total = exchange.sum_while_encoding(inputs, variables, "sum", elements)
-            decoded = kernels.decode(total, scales, exchange.nodes(total), shapes)
-            return [codes, *means], [found.codes, *found.means], [early, *decoded]
+            found = exchange.sum_codes(apart)
+            early = exchange.sum_codes(dataclasses.replace(parts, name="at once"))
+            codes, sums = exchange.sum_codes(dataclasses.replace(parts, name="sum", decoded=False))
+            decoded = kernels.decode(sums.words, scales, sums.nodes, shapes)
+            return [[each.codes[0], *each.result] for each in (found, early)] + [[*codes, *decoded]]
 
-        none = EncodeInputs([], bounds, scales, key)
-        two_nodes, large = transport.exchange(2, kernels, step), 1 << 23
-        assert exchange.mean_while_encoding(none, [], "few", [(1 << 22,)]) is None
-        assert exchange.sum_while_encoding(none, [], "few", 1 << 22) is None
-        assert two_nodes.mean_while_encoding(none, [], "", [(large,)]) is None
-        assert two_nodes.sum_while_encoding(none, [], "", large) is None
+        few, two = ({"name": "few", "shapes": [(1 << 22,)]}, {"name": "two"})
+        for nodes, changes in ((1, few), (2, two)):
+            with pytest.raises(IndexError):  # it is encoded as a whole
+                transport.exchange(nodes, kernels, step).sum_codes(
+                    dataclasses.replace(parts, **changes)
+                )
         return [run() for _ in range(2)]
 
     for rounds in together(size, act):
@@ -209,14 +223,15 @@ def test_law_10_an_operation_that_cannot_begin_ends_with_an_error():
     def act(transport):
         index = transport.mesh.declare("x", Kind.CODES, 2, (1, 1))
 
-        def encode(elements, scales, decodes):
+        join_codes = transport.mesh.join_codes
+
+        def encode(elements, scales, decodes, index=index, encoder="ternary"):
             inputs = EncodeInputs([tf.ones([elements])], scales, scales, key)
-            if not decodes:
-                return transport.mesh.encode_join(inputs, [0], index)
-            return transport.mesh.encode_join_means(inputs, [0], index, one, [[elements]])
+            decoding = Decoding(scales, one, [[elements]]) if decodes else None
+            return join_codes(Encoding(inputs, [0], encoder), index, [2, 2], decoding)
 
         with pytest.raises(tf.errors.InvalidArgumentError, match="nodes must be a scalar"):
-            transport.mean_codes(codes, "x", (1, 1), "", scales, tf.constant(0), [(64,)])
+            join_codes(codes, index, [2, 2], Decoding(scales, tf.constant(0), [(64,)]))
         for decodes in (True, False):
             with pytest.raises(tf.errors.InvalidArgumentError, match="bounds or scales"):
                 encode(64, tf.ones([2]), decodes)
@@ -227,8 +242,9 @@ def test_law_10_an_operation_that_cannot_begin_ends_with_an_error():
             transport.mesh.join(codes[:1], index, [2, 2])
         floats = transport.mesh.declare("floats", Kind.FLOATS, 4)
         with pytest.raises(tf.errors.InvalidArgumentError, match="floats does not give sums"):
-            inputs = EncodeInputs([tf.ones([64])], scales, scales, key)
-            transport.mesh.encode_join(inputs, [0], floats)
+            encode(64, scales, False, floats)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="there is no encoder quinary"):
+            encode(64, scales, False, encoder="quinary")
         transport.close()
         with pytest.raises(tf.errors.UnavailableError, match="closed"):
             transport.mesh.join(codes, index, [2, 2])
@@ -247,10 +263,14 @@ def test_law_10_a_decoded_sum_names_the_process_that_left_and_what_does_not_fit(
     def act(transport):
         if transport.rank == 1:
             return None
+        index = transport.mesh.declare("x", Kind.CODES, 1 << 15, (1, 3))
+        decode = lambda elements: transport.mesh.join_codes(
+            codes, index, [], Decoding(tf.ones([1]), nodes, [(elements,)])
+        )
         wrong = "x does not give sums of codes of 32 elements"
         with pytest.raises(tf.errors.InvalidArgumentError, match=wrong):
-            transport.mean_codes(codes, "x", (1, 3), "", tf.ones([1]), nodes, [(32,)])
-        return transport.mean_codes(codes, "x", (1, 3), "", tf.ones([1]), nodes, [(1 << 20,)])
+            decode(32)
+        return decode(1 << 20)
 
     found = together(3, act)
     for rank in (0, 2):

@@ -18,7 +18,6 @@ import tensorflow as tf
 
 from terngrad.exchange.connection import Connection
 from terngrad.exchange.exchange import Exchange, Payload, tree_sum
-from terngrad.exchange.spread import SpreadExchange
 from terngrad.ops.kernels import Kernels
 from terngrad.planes import plane_count
 
@@ -67,7 +66,7 @@ class Transport(Connection):
         return True
 
 
-class TwoShotExchange(SpreadExchange):
+class TwoShotExchange(Exchange):
     """An exchange over a transport."""
 
     def __init__(self, transport: Transport, local_nodes: int, kernels: Kernels) -> None:

@@ -10,7 +10,7 @@ import tensorflow as tf
 from terngrad.coordination.states import Rules
 from terngrad.exchange.parameter_server.server.reduction import Reduction
 from terngrad.exchange.parameter_server.server.server import Server
-from terngrad.ops.reference import ReferenceKernels
+from terngrad.ops.packing import ReferencePacking
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.certificates import make_certificates
 from terngrad.testing.conformance import POLICIES, SHAPES, STEPS, gradients_of
@@ -53,7 +53,7 @@ def run_by_parameter_servers(servers, count, nodes, folder):
     rules = Rules(count, False, HANG_SECS)
     with contextlib.ExitStack() as stack:
         for i, host in enumerate(ps_hosts):
-            reduction = Reduction(ReferenceKernels())
+            reduction = Reduction(ReferencePacking())
             server = Server(i, ps_hosts, worker_hosts, reduction, rules)
             server.start(host)
             stack.callback(server.close)

@@ -40,7 +40,7 @@ def serve(
     own = hosts[role.task_id]
     here = [host for host in hosts if split_address(host)[0] == split_address(own)[0]]
     rules = rules_of(role, timeout_secs)
-    reduction = Reduction(runtime.kernels().kernels)
+    reduction = Reduction(runtime.kernels().kernels.packing)
     most_bytes = memory.most_held() // len(here)
     server = Server(role.task_id, hosts, workers, reduction, rules, tls, _say, most_bytes, secret)
     name = ps_name(role.task_id, hosts)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-
 from terngrad.ops import library
 from terngrad.ops.kernels import Kernels
 from terngrad.ops.library import PATHS
 from terngrad.ops.native import NativeKernels
+from terngrad.ops.packing import NativePacking, Packing, ReferencePacking
 from terngrad.ops.reference import ReferenceKernels
 
 CHOICES = ("", "native", "reference")
@@ -51,7 +50,7 @@ def choose_kernels(wanted: str = "", path: str = "", on_gpu: bool = False) -> Ch
     if wanted == "reference":
         return Choice(ReferenceKernels())
     if on_gpu and not wanted:
-        return Choice(_beside_gpus(), "native kernels compute on CPUs only")
+        return Choice(ReferenceKernels(_best_packing()), "native kernels compute on CPUs only")
     try:
         return Choice(NativeKernels(path))
     except library.UnavailableError as error:
@@ -61,24 +60,9 @@ def choose_kernels(wanted: str = "", path: str = "", on_gpu: bool = False) -> Ch
         return Choice(ReferenceKernels(), str(error))
 
 
-class _BesideGpus(ReferenceKernels):
-    """Reference ops for tensors, which may lie on GPUs; native kernels pack what lies in memory."""
-
-    def __init__(self, native: NativeKernels) -> None:
-        super().__init__()
-        self._native = native
-
-    def pack(self, words: memoryview, largest: int) -> memoryview:
-        """See base class."""
-        return self._native.pack(words, largest)
-
-    def unpack(self, packed: memoryview, largest: int, words: np.ndarray) -> None:
-        """See base class."""
-        self._native.unpack(packed, largest, words)
-
-
-def _beside_gpus() -> Kernels:
+def _best_packing() -> Packing:
+    """Returns what packs codes of gradients on GPUs."""
     try:
-        return _BesideGpus(NativeKernels())
+        return NativePacking()
     except library.UnavailableError:
-        return ReferenceKernels()
+        return ReferencePacking()

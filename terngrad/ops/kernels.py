@@ -1,19 +1,20 @@
-"""The contract of the codec's arithmetic, and the choice of its implementation."""
+"""The contract of the arithmetic that runs where the gradients are."""
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
-from terngrad import prefix_code
 from terngrad.draws import DrawKey
+from terngrad.ops.packing import Packing
 from terngrad.ops.updates import Averages, Update
-from terngrad.planes import WORD_BYTES, plane_count
 from terngrad.ternary import Stats
+
+# The largest code of each encoder, by its name; each has a native kernel (cc/lib/kernels_impl.h).
+ENCODERS: Mapping[str, int] = {"ternary": 1}
 
 
 class EncodeInputs(NamedTuple):
@@ -50,11 +51,15 @@ class Kernels(abc.ABC):
       title: for the log.
       family: within one even those sums agree bit for bit, so all workers need the same.
       updates: whether they also update variables with sums, see `apply_update`.
+      path: instruction set of native ones; else "".
+      packing: packs codes that have left the tensors.
     """
 
     title: str
     family: Literal["native", "reference"]
     updates: bool = False
+    path: str = ""
+    packing: Packing
 
     @abc.abstractmethod
     def stats(self, gradients: Sequence[tf.Tensor]) -> Stats:
@@ -68,8 +73,9 @@ class Kernels(abc.ABC):
         bounds: tf.Tensor,
         scales: tf.Tensor,
         key: DrawKey,
+        encoder: str = "ternary",
     ) -> tf.Tensor:
-        """Packed codes of a bucket, see `ternary.ternarize`: uint32 [M / 32, 2].
+        """Packed codes of a bucket: uint32 [M / 32, planes of the encoder's codes].
 
         Args:
           gradients: float32, the bucket's v variables of any shapes, together M elements.
@@ -77,64 +83,26 @@ class Kernels(abc.ABC):
           bounds: float32 [v], magnitudes to clip to.
           scales: float32 [v].
           key: of the node.
+          encoder: one of `ENCODERS`; for "ternary" see `ternary.ternarize`.
         """
 
     @abc.abstractmethod
     def sum(self, words: Sequence[tf.Tensor], count: int) -> tf.Tensor:
         """Sum of buckets uint32 [M / 32, k], modulo 2^count: uint32 [M / 32, count]."""
 
-    def sum_buffers(self, buffers: Sequence[memoryview], planes: int, count: int) -> memoryview:
-        """`sum` of buckets that lie in memory, with `planes` each; returns little-endian bytes.
-
-        Many threads may call at the same time; each computes by itself.
-        """
-        arrays = [np.frombuffer(buffer, "<u4").reshape(-1, planes) for buffer in buffers]
-        total = self.sum([tf.constant(array) for array in arrays], count)
-        return np.asarray(total).reshape(-1).view(np.uint8).data  # .numpy() would copy
-
-    def difference_buffers(
-        self, total: memoryview, part: memoryview, planes: int, count: int
-    ) -> memoryview:
-        """A bucket of `count` planes minus one of `planes`, modulo 2^count; as `sum_buffers`."""
-        # In two's complement ~x is -x - 1, so ~(~x + y) is x - y.
-        negative, addend = ~np.frombuffer(total, "<u4"), np.frombuffer(part, "<u4")
-        words = [tf.constant(negative.reshape(-1, count)), tf.constant(addend.reshape(-1, planes))]
-        return (~np.asarray(self.sum(words, count))).reshape(-1).view(np.uint8).data
-
-    def pack(self, words: memoryview, largest: int) -> memoryview:
-        """Integers in [-largest, largest] in the prefix code, see prefix_code.py; as `sum_buffers`.
-
-        Args:
-          words: their plane_count(largest) planes.
-          largest: up to `prefix_code.LARGEST`.
-        """
-        array = np.frombuffer(words, "<u4").reshape(-1, plane_count(largest))
-        return prefix_code.pack(array, largest).data
-
-    def unpack(self, packed: memoryview, largest: int, words: np.ndarray) -> None:
-        """Writes the planes of integers in the prefix code to the contiguous bytes `words`.
-
-        Raises:
-          ValueError: `packed` has a size that no code of so many integers has.
-        """
-        count = plane_count(largest)
-        rows = words.nbytes // (WORD_BYTES * count)
-        array = prefix_code.unpack(np.frombuffer(packed, np.uint8), largest, rows, count)
-        words[:] = array.reshape(-1).view(np.uint8)
-
     @abc.abstractmethod
     def decode(
         self,
         words: tf.Tensor,
-        scales: tf.Tensor,
+        units: tf.Tensor,
         nodes: tf.Tensor,
         shapes: Sequence[Sequence[int]],
     ) -> list[tf.Tensor]:
-        """Means fl(fl(scale / nodes) * sum) of a bucket's variables.
+        """Means fl(fl(unit / nodes) * sum) of a bucket's variables.
 
         Args:
           words: uint32 [M / 32, k], sums of the codes of `nodes` nodes.
-          scales: float32 [v].
+          units: float32 [v], the value of a code of 1 of each variable.
           nodes: int32 scalar, not a graph constant (see `ternary.mean_scale`).
           shapes: of the variables, in the bucket's order.
         """

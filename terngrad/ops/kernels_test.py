@@ -107,7 +107,7 @@ def test_law_3_sums_in_memory_equal_those_of_tensors(kernels, groups, offset):
     rng = np.random.default_rng(groups)
     words = rng.integers(0, 2**32, (5, groups, 3), np.uint32)
     buffers = [memoryview(bytes(offset) + each.tobytes())[offset:] for each in words]
-    got = np.frombuffer(kernels.sum_buffers(buffers, 3, 6), np.uint32).reshape(groups, 6)
+    got = np.frombuffer(kernels.packing.sum_buffers(buffers, 3, 6), np.uint32).reshape(groups, 6)
     np.testing.assert_array_equal(got, REFERENCE.sum([tf.constant(each) for each in words], 6))
 
 
@@ -119,10 +119,10 @@ def test_law_5_a_sum_without_one_part_is_the_sum_of_the_others(
 ):
     codes = [codes_of(groups, worker) for worker in range(workers)]
     buffers = [memoryview(bytes(offset) + each.tobytes())[offset:] for each in codes]
-    total = kernels.sum_buffers(buffers, 2, planes)  # may exceed what the planes hold
+    total = kernels.packing.sum_buffers(buffers, 2, planes)  # may exceed what the planes hold
     for worker in (0, workers - 1):
-        others = kernels.sum_buffers(buffers[:worker] + buffers[worker + 1 :], 2, planes)
-        rest = kernels.difference_buffers(total, buffers[worker], 2, planes)
+        others = kernels.packing.sum_buffers(buffers[:worker] + buffers[worker + 1 :], 2, planes)
+        rest = kernels.packing.difference_buffers(total, buffers[worker], 2, planes)
         assert bytes(rest) == bytes(others)
 
 
@@ -140,10 +140,10 @@ def sums_of_codes(rows, largest, density):
 @pytest.mark.parametrize("largest", [1, 2, 4, 9, 31])
 def test_law_3_packed_codes_equal_the_references_and_come_back(kernels, rows, density, largest):
     words = sums_of_codes(rows, largest, density)
-    packed = kernels.pack(words.reshape(-1).data.cast("B"), largest)
+    packed = kernels.packing.pack(words.reshape(-1).data.cast("B"), largest)
     assert bytes(packed) == prefix_code.pack(words, largest).tobytes()
     back = np.full(words.nbytes, 0xCC, np.uint8)
-    kernels.unpack(packed, largest, back)
+    kernels.packing.unpack(packed, largest, back)
     assert back.tobytes() == words.tobytes()
 
 
@@ -160,16 +160,16 @@ def test_law_3_changed_bytes_are_taken_and_refused_as_by_the_reference(native, l
         expected = prefix_code.unpack(packed, largest, *words.shape)
     except ValueError:
         with pytest.raises(ValueError, match="no code of 60 rows"):
-            native.unpack(packed.data, largest, found)
+            native.packing.unpack(packed.data, largest, found)
     else:
-        native.unpack(packed.data, largest, found)
+        native.packing.unpack(packed.data, largest, found)
         assert found.tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize("size", [0, 7, 8, 15, 399, 401, 1000])
 def test_law_10_payloads_of_an_impossible_size_are_refused(kernels, size):
     with pytest.raises(ValueError, match=r"packed|no code of 50 rows"):
-        kernels.unpack(memoryview(bytes(size)), 1, np.empty(400, np.uint8))
+        kernels.packing.unpack(memoryview(bytes(size)), 1, np.empty(400, np.uint8))
 
 
 def codes_of(groups, seed):
@@ -180,9 +180,9 @@ def codes_of(groups, seed):
 
 def test_law_10_buffers_in_memory_that_do_not_fit_are_named(native):
     with pytest.raises(ValueError, match=r"have \[16, 24\] bytes"):
-        native.sum_buffers([memoryview(bytes(16)), memoryview(bytes(24))], 2, 3)
+        native.packing.sum_buffers([memoryview(bytes(16)), memoryview(bytes(24))], 2, 3)
     with pytest.raises(ValueError, match="planes are 19 and 3"):
-        native.sum_buffers([memoryview(bytes(76))], 19, 3)
+        native.packing.sum_buffers([memoryview(bytes(76))], 19, 3)
 
 
 @pytest.mark.slow
@@ -344,7 +344,7 @@ def test_law_10_an_update_that_does_not_fit_is_refused(native):
             r"weights have shape \[33\]; a slot of theirs",
         ),
         (sums, [tf.Variable(tf.ones([33], tf.float64))], HALVING, "no values of type float"),
-        (sums._replace(units=tf.ones([2])), [same], HALVING, "shape of scales is"),
+        (sums._replace(units=tf.ones([2])), [same], HALVING, "shape of units is"),
         (sums._replace(nodes=tf.constant(0)), [same], HALVING, "nodes must be"),
         (sums, [weights], HALVING, "a variable occurs twice"),
         (sums, [same, same], HALVING, "there are 2 slots; allowed are 1"),

@@ -2,13 +2,13 @@
 
 import os
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
 from terngrad.ops import build, library
 from terngrad.ops.choice import Choice, choose_kernels
 from terngrad.ops.native import NativeKernels
+from terngrad.ops.packing import NativePacking, ReferencePacking
 from terngrad.ops.reference import ReferenceKernels
 
 BUILT = library.path_for(tf.version.VERSION)
@@ -92,15 +92,9 @@ def test_on_gpus_the_reference_is_used_and_the_reason_told():
 
 @needs_library
 def test_on_gpus_native_kernels_pack_what_lies_in_memory(monkeypatch):
-    words = memoryview(bytes(800))  # zeros
-    monkeypatch.setattr(ReferenceKernels, "pack", None)  # slow
-    kernels = choose_kernels(on_gpu=True).kernels
-    packed, found = kernels.pack(words, 1), np.full(800, 0xCC, np.uint8)
-    assert bytes(packed) == bytes(NativeKernels().pack(words, 1))
-    kernels.unpack(packed, 1, found)
-    assert not found.any()
-    monkeypatch.setattr(library, "load", _unavailable)
-    assert type(choose_kernels(on_gpu=True).kernels) is ReferenceKernels
+    assert isinstance(choose_kernels(on_gpu=True).kernels.packing, NativePacking)
+    monkeypatch.setattr(library, "load_functions", _unavailable)
+    assert isinstance(choose_kernels(on_gpu=True).kernels.packing, ReferencePacking)
 
 
 @needs_library

@@ -6,12 +6,13 @@ import ctypes
 import enum
 import socket
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from terngrad.ops import library
 from terngrad.ops.kernels import EncodeInputs
+from terngrad.ops.native import encode_arguments
 from terngrad.ops.tls import ERROR_BYTES, Channel
 
 
@@ -23,6 +24,36 @@ class Kind(enum.IntEnum):
     BROADCAST = 3
     CODES = 4
     FLOATS = 5
+
+
+class Encoding(NamedTuple):
+    """What one node encodes; see `Kernels.encode`."""
+
+    inputs: EncodeInputs
+    variables: Sequence[int]
+    encoder: str
+
+
+class Decoding(NamedTuple):
+    """What a sum of codes stands for; see `Kernels.decode`."""
+
+    units: tf.Tensor
+    nodes: tf.Tensor
+    shapes: Sequence[Sequence[int]]
+
+
+class JoinedCodes(NamedTuple):
+    """The codes of this process, what became of them, and bytes.
+
+    Attributes:
+      codes: uint32 [G, k].
+      result: their sum over the processes, or the means that were decoded.
+      octets: see `Mesh.join`.
+    """
+
+    codes: tf.Tensor
+    result: tf.Tensor | list[tf.Tensor]
+    octets: tf.Tensor
 
 
 class Mesh:
@@ -87,52 +118,36 @@ class Mesh:
                 local=local, mesh=self._handle, operation=operation, shape=list(shape)
             )
 
-    def join_means(
+    def join_codes(
         self,
-        local: tf.Tensor,
+        local: tf.Tensor | Encoding,
         operation: int,
-        units: tf.Tensor,
-        nodes: tf.Tensor,
-        shapes: Sequence[Sequence[int]],
-    ) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """Returns the decoded sum of codes and bytes; see `join` and `Kernels.decode`."""
-        with tf.device("/CPU:0"):
-            return self._ops.terngrad_join_means(
-                local=local, scales=units, nodes=nodes, n=len(shapes), mesh=self._handle,
-                operation=operation, shapes=list(shapes),
-            )  # fmt: skip
+        shape: Sequence[int],
+        decoding: Decoding | None = None,
+    ) -> JoinedCodes:
+        """Joins an operation that adds codes; see `join`.
 
-    def encode_join(
-        self, inputs: EncodeInputs, variables: Sequence[int], operation: int
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Encodes gradients and sends parts of the codes meanwhile.
-
-        Returns:
-          The codes (see `Kernels.encode`), and what `join` of them gives: their sum, and bytes.
+        Args:
+          local: codes of this process; or gradients, of whose codes parts are sent while others are
+            being encoded.
+          operation: adds them.
+          shape: of the sum.
+          decoding: decodes parts of the sum while others are on their way; None = nothing does.
         """
+        given: dict[str, Any] = {"mesh": self._handle, "operation": operation}
+        if decoding:
+            given |= decoding._asdict() | {"shapes": list(decoding.shapes)}
         with tf.device("/CPU:0"):
-            return self._ops.terngrad_encode_join(
-                **_encoded(inputs, variables), mesh=self._handle, operation=operation
-            )
-
-    def encode_join_means(
-        self,
-        inputs: EncodeInputs,
-        variables: Sequence[int],
-        operation: int,
-        nodes: tf.Tensor,
-        shapes: Sequence[Sequence[int]],
-    ) -> tuple[list[tf.Tensor], tf.Tensor, tf.Tensor]:
-        """Encodes gradients and sends parts of the codes meanwhile.
-
-        Returns:
-          What `join_means` of the codes gives, the codes (see `Kernels.encode`), and bytes.
-        """
-        with tf.device("/CPU:0"):
-            return self._ops.terngrad_encode_join_means(
-                **_encoded(inputs, variables), nodes=nodes, mesh=self._handle,
-                operation=operation, shapes=list(shapes),
-            )  # fmt: skip
+            if isinstance(local, Encoding):
+                given |= encode_arguments(*local)
+                if decoding:
+                    means, codes, octets = self._ops.terngrad_encode_join_means(**given)
+                    return JoinedCodes(codes, means, octets)
+                return JoinedCodes(*self._ops.terngrad_encode_join(**given))
+            if decoding:
+                given["n"] = len(decoding.shapes)
+                return JoinedCodes(local, *self._ops.terngrad_join_means(local=local, **given))
+            return JoinedCodes(local, *self.join(local, operation, shape))
 
     @property
     def octets(self) -> tuple[int, int]:
@@ -144,17 +159,3 @@ class Mesh:
     def close(self, secs: float) -> None:
         """Sends what is queued, for at most `secs`; operations that are not done then fail."""
         self._functions.terngrad_mesh_close(self._handle, secs)
-
-
-def _encoded(inputs: EncodeInputs, variables: Sequence[int]) -> dict[str, Any]:
-    """Returns the arguments of an op that encodes."""
-    gradients, bounds, scales, key = inputs
-    return {
-        "gradients": gradients,
-        "bounds": bounds,
-        "scales": scales,
-        "seed": key.seed,
-        "step": tf.cast(key.step, tf.int64),
-        "node": tf.cast(key.node, tf.int32),
-        "variables": list(variables),
-    }

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from terngrad.draws import DrawKey
 from terngrad.ops import library
-from terngrad.ops.kernels import Kernels, Sums
+from terngrad.ops.kernels import EncodeInputs, Kernels, Sums
+from terngrad.ops.packing import NativePacking
 from terngrad.ops.updates import Averages, Update
-from terngrad.planes import WORD_BYTES, plane_count
 from terngrad.ternary import Stats
 
 
@@ -36,8 +36,8 @@ class NativeKernels(Kernels):
           ValueError: an unknown path, or one that this processor does not have.
         """
         self._ops = library.load()
-        self._functions = library.load_functions()
-        self.path = library.choose_path(self._functions, path)
+        self.path = library.choose_path(library.load_functions(), path)
+        self.packing = NativePacking(self.path)
         self.title = f"native kernels ({self.path})"
 
     def stats(self, gradients: Sequence[tf.Tensor]) -> Stats:
@@ -51,62 +51,28 @@ class NativeKernels(Kernels):
         bounds: tf.Tensor,
         scales: tf.Tensor,
         key: DrawKey,
+        encoder: str = "ternary",
     ) -> tf.Tensor:
         """See base class."""
+        inputs = EncodeInputs(gradients, bounds, scales, key)
         return self._ops.terngrad_encode(
-            gradients=gradients,
-            bounds=bounds,
-            scales=scales,
-            seed=key.seed,
-            step=tf.cast(key.step, tf.int64),
-            node=tf.cast(key.node, tf.int32),
-            variables=list(variables),
-            path=self.path,
+            **encode_arguments(inputs, variables, encoder), path=self.path
         )
 
     def sum(self, words: Sequence[tf.Tensor], count: int) -> tf.Tensor:
         """See base class."""
         return self._ops.terngrad_sum(words=words, planes=count, path=self.path)
 
-    def sum_buffers(self, buffers: Sequence[memoryview], planes: int, count: int) -> memoryview:
-        """See base class; in the calling thread alone, which meanwhile holds no lock on Python."""
-        arrays, rows = _words(buffers, planes)
-        total = np.empty(rows * count, "<u4")
-        inputs = (library.Planes * len(arrays))(*((a.ctypes.data, planes) for a in arrays))
-        compute, path = self._functions.terngrad_sum, self.path.encode()
-        if not compute(path, inputs, len(arrays), count, rows, total.ctypes.data):
-            raise ValueError(f"path is {self.path!r}, planes are {planes} and {count}")
-        return total.view(np.uint8).data
-
-    def pack(self, words: memoryview, largest: int) -> memoryview:
-        """See base class; as `sum_buffers`."""
-        (array,), rows = _words([words], plane_count(largest))
-        packed = np.empty(array.nbytes, np.uint8)
-        compute, path = self._functions.terngrad_pack, self.path.encode()
-        size = compute(path, array.ctypes.data, largest, rows, packed.ctypes.data)
-        if size < 0:
-            raise ValueError(f"path is {self.path!r}, largest is {largest}")
-        return packed[:size].data
-
-    def unpack(self, packed: memoryview, largest: int, words: np.ndarray) -> None:
-        """See base class; as `sum_buffers`."""
-        array = np.frombuffer(packed, np.uint8)
-        rows = words.nbytes // (WORD_BYTES * plane_count(largest))
-        compute, path = self._functions.terngrad_unpack, self.path.encode()
-        source, target = array.ctypes.data, words.ctypes.data
-        if not compute(path, source, array.size, largest, rows, target):
-            raise ValueError(f"{array.size} bytes are no code of {rows} rows up to {largest}")
-
     def decode(
         self,
         words: tf.Tensor,
-        scales: tf.Tensor,
+        units: tf.Tensor,
         nodes: tf.Tensor,
         shapes: Sequence[Sequence[int]],
     ) -> list[tf.Tensor]:
         """See base class."""
         return self._ops.terngrad_decode(
-            words=words, scales=scales, nodes=nodes, shapes=list(shapes), path=self.path,
+            words=words, units=units, nodes=nodes, shapes=list(shapes), path=self.path,
             n=len(shapes),
         )  # fmt: skip
 
@@ -121,7 +87,7 @@ class NativeKernels(Kernels):
         """See base class; in one pass over memory, without means."""
         shadows, gain = averages or ([], 0.0)
         self._ops.terngrad_update(
-            words=sums.words, scales=sums.units, nodes=sums.nodes, rate=update.rate, gain=gain,
+            words=sums.words, units=sums.units, nodes=sums.nodes, rate=update.rate, gain=gain,
             weights=[v.handle for v in weights],
             slots=[v.handle for variables in slots for v in variables],
             averages=[v.handle for v in shadows],
@@ -130,11 +96,18 @@ class NativeKernels(Kernels):
         )  # fmt: skip
 
 
-def _words(buffers: Sequence[memoryview], planes: int) -> tuple[list[np.ndarray], int]:
-    """Returns buffers as arrays of words, and how many words they have for each plane."""
-    arrays = [np.require(np.frombuffer(buffer, "<u4"), requirements="A") for buffer in buffers]
-    rows = arrays[0].size // planes
-    if any(array.size != rows * planes for array in arrays):
-        sizes = [array.nbytes for array in arrays]
-        raise ValueError(f"buffers have {sizes} bytes; all need as many, of {planes} planes")
-    return arrays, rows
+def encode_arguments(
+    inputs: EncodeInputs, variables: Sequence[int], encoder: str
+) -> dict[str, Any]:
+    """Returns the arguments that all ops that encode have; see `Kernels.encode`."""
+    gradients, bounds, scales, key = inputs
+    return {
+        "gradients": gradients,
+        "bounds": bounds,
+        "scales": scales,
+        "seed": key.seed,
+        "step": tf.cast(key.step, tf.int64),
+        "node": tf.cast(key.node, tf.int32),
+        "variables": list(variables),
+        "encoder": encoder,
+    }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 
@@ -11,7 +10,11 @@ import tensorflow as tf
 from terngrad import planes, ternary
 from terngrad.draws import DrawKey, draws
 from terngrad.ops.kernels import Kernels
-from terngrad.ternary import Stats, Ternary
+from terngrad.ops.packing import Packing, ReferencePacking
+from terngrad.ternary import Stats
+
+# Encode values, given bound, scale and draws: the planes of their codes.
+_ENCODERS = {"ternary": ternary.ternarize}
 
 
 class ReferenceKernels(Kernels):
@@ -19,6 +22,10 @@ class ReferenceKernels(Kernels):
 
     title = "the reference ops (TensorFlow)"
     family = "reference"
+
+    def __init__(self, packing: Packing | None = None) -> None:
+        """Uses the `packing`; None = the reference, too."""
+        self.packing = packing or ReferencePacking()
 
     def stats(self, gradients: Sequence[tf.Tensor]) -> Stats:
         """See base class."""
@@ -32,13 +39,14 @@ class ReferenceKernels(Kernels):
         bounds: tf.Tensor,
         scales: tf.Tensor,
         key: DrawKey,
+        encoder: str = "ternary",
     ) -> tf.Tensor:
         """See base class."""
-        codes: list[Ternary] = []
+        codes = []
         for i, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
             values = tf.reshape(gradient, [-1])
             random = draws(key, variable, values.shape[0])
-            codes.append(ternary.ternarize(values, bounds[i], scales[i], random))
+            codes.append(_ENCODERS[encoder](values, bounds[i], scales[i], random))
         masks = [tf.concat(mask, 0) for mask in zip(*codes, strict=True)]
         elements = masks[0].shape[0]
         padding = [[0, planes.padded(elements) - elements]]
@@ -46,19 +54,18 @@ class ReferenceKernels(Kernels):
 
     def sum(self, words: Sequence[tf.Tensor], count: int) -> tf.Tensor:
         """See base class."""
-        total = tf.zeros([tf.shape(words[0])[0], count], tf.uint32)
-        return functools.reduce(lambda a, b: planes.add(a, b, count), words, total)
+        return planes.add_all(words, count)
 
     def decode(
         self,
         words: tf.Tensor,
-        scales: tf.Tensor,
+        units: tf.Tensor,
         nodes: tf.Tensor,
         shapes: Sequence[Sequence[int]],
     ) -> list[tf.Tensor]:
         """See base class."""
         sizes = [math.prod(shape) for shape in shapes]
         sums = tf.split(planes.unpack(words)[: sum(sizes)], sizes)
-        units = tf.unstack(ternary.mean_scale(scales, nodes), num=len(shapes))
-        each = zip(units, sums, shapes, strict=True)
+        each_unit = tf.unstack(ternary.mean_scale(units, nodes), num=len(shapes))
+        each = zip(each_unit, sums, shapes, strict=True)
         return [tf.reshape(unit * total, shape) for unit, total, shape in each]

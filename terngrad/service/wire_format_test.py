@@ -26,6 +26,7 @@ from terngrad.exchange.parameter_server.server.reduction import Reduction
 from terngrad.exchange.parameter_server.server.server import Server
 from terngrad.exchange.parameter_server.worker.client import Client
 from terngrad.layout import Policy, make_layout
+from terngrad.ops.packing import ReferencePacking
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.planes import pack_integers
 from terngrad.service import streams
@@ -91,7 +92,7 @@ def traveled():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(streams.Outbox, "put", lambda self, m: (sent.append(bytes(m)), put(self, m)))
         hosts, workers = [f"127.0.0.1:{free_ports(1)[0]}"], ["one:1", "two:2"]
-        reduction = Reduction(ReferenceKernels())
+        reduction = Reduction(ReferencePacking())
         server = Server(0, hosts, workers, reduction, Rules(2, False, SECS))
         server.start(hosts[0])
         clients = [Client(hosts, workers, rank, SECS) for rank in range(2)]
@@ -135,7 +136,7 @@ def test_golden_bytes_of_codes_that_are_pushed_and_then_sent_to_the_other_worker
 def answers(workers, by, pushed=CODES, items=3):
     """What a ps answers each worker in hexadecimal, where those of `by` push codes in step 5."""
     sent = {}
-    reduction = Reduction(ReferenceKernels())
+    reduction = Reduction(ReferencePacking())
     deliver = lambda worker, frame: sent.update({worker: frame})
     aggregator = Aggregator(workers, reduction, deliver, kept_steps=1)
     for worker in range(workers):
@@ -169,7 +170,7 @@ def test_golden_bytes_of_codes_in_the_prefix_code():
     codes = np.zeros(384, np.float32)
     codes[[2, 8, 9, 383]] = [1, -1, 1, -1]
     planes = pack_integers(tf.constant(codes), 2).numpy().reshape(-1).view(np.uint8)
-    assert ReferenceKernels().pack(planes.data, 1).hex(" ") == SPARSE
+    assert ReferencePacking().pack(planes.data, 1).hex(" ") == SPARSE
     header = "0a 07 08 05 38 01 42 01 03 12 03 00 00 00 1a 38"
     assert answers(2, (0, 1), [SPARSE], 12) == [f"{header} {SPARSE}"] * 2
 
@@ -183,13 +184,13 @@ def test_golden_bytes_of_sums_in_the_prefix_code():
 def test_golden_bytes_of_codes_with_one_bit_each_where_many_differ_from_zero():
     planes = np.zeros((16, 2), "<u4")
     planes[:, 0], planes[0, 1] = 0x77777777, 7  # three of four, and only the first three negative
-    packed = ReferenceKernels().pack(planes.reshape(-1).view(np.uint8).data, 1)
+    packed = ReferencePacking().pack(planes.reshape(-1).view(np.uint8).data, 1)
     assert packed.hex(" ") == " ".join([stream(1), stream(*[0x77] * 64), stream(7, *[0] * 47)])
 
 
 def test_golden_bytes_of_codes_that_the_prefix_code_does_not_make_shorter():
     planes = bytes.fromhex(CODES[0])
-    assert ReferenceKernels().pack(memoryview(planes), 1) == planes
+    assert ReferencePacking().pack(memoryview(planes), 1) == planes
 
 
 def test_golden_bytes_of_scales_and_floats(traveled):
@@ -252,7 +253,7 @@ def test_numbers_of_every_payload_are_aligned(traveled):
 
 def aggregator_with_codes(workers):
     """Returns a ps whose workers have declared a sum of 3 groups of codes, and a push for it."""
-    aggregator = Aggregator(workers, Reduction(ReferenceKernels()), lambda worker, frame: None)
+    aggregator = Aggregator(workers, Reduction(ReferencePacking()), lambda worker, frame: None)
     members = groups.pack(range(workers))
     for worker in range(workers):
         message = OperationMessage(name="sum", kind=int(Kind.CODES), items=3, local_nodes=1)

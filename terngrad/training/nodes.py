@@ -128,29 +128,6 @@ def state_of_row(row: tf.Tensor, variables: Iterable[tf.Variable]) -> list[tf.Te
     ]
 
 
-def encode_nodes(
-    gradients: Sequence[Sequence[tf.Tensor]],
-    codec: Codec,
-    exchange: Exchange,
-    keys: Sequence[DrawKey],
-    devices: Sequence[str],
-    memories: Sequence[NodeMemory],
-) -> NodeCodes:
-    """Adds the memory, clips, agrees on scales, encodes, and updates the memory.
-
-    Args:
-      gradients: gradients of all variables, by node; the codec uses those of its own.
-      codec: codec to measure and encode with.
-      exchange: connects the nodes that agree on scales.
-      keys: key of each local node's draws.
-      devices: device of each node, which measures and encodes: only codes leave it.
-      memories: memory of each node before the step.
-    """
-    nodes = _measure_nodes(gradients, codec, exchange, keys, devices, memories)
-    codes = codec.encode_each(nodes, devices)
-    return _with_memories(codec, nodes, codes, devices, memories)
-
-
 def exchange_nodes(
     gradients: Sequence[Sequence[tf.Tensor]],
     codec: Codec,
@@ -161,20 +138,22 @@ def exchange_nodes(
     *,
     as_sums: bool = False,
 ) -> tuple[NodeCodes, list[tf.Tensor] | Sums]:
-    """Returns `encode_nodes`, and the mean gradients of the codec's variables over all nodes.
+    """Adds the memory, clips, agrees on scales, encodes, exchanges, and updates the memory.
 
     Args:
-      gradients: see `encode_nodes`, like the others.
+      gradients: gradients of all variables, by node; the codec uses those of its own.
       codec: codec to measure and encode with.
       exchange: connects the nodes.
       keys: key of each local node's draws.
-      devices: device of each node.
+      devices: device of each node, which measures and encodes: only codes leave it.
       memories: memory of each node before the step.
-      as_sums: whether the means need not be decoded.
+      as_sums: whether means need not be decoded, if they are decoded sums of codes.
+
+    Returns:
+      What the nodes sent and kept, and the mean gradients of the codec's variables over all nodes.
     """
     nodes = _measure_nodes(gradients, codec, exchange, keys, devices, memories)
-    sums = codec.encode_and_sum(exchange, nodes, devices) if as_sums else None
-    codes, means = sums or codec.encode_and_deliver(exchange, nodes, devices)
+    codes, means = codec.deliver(exchange, nodes, devices, as_sums)
     return _with_memories(codec, nodes, codes, devices, memories), means
 
 

@@ -19,12 +19,12 @@ class EncodeOp : public PathOpKernel {
 
     const int64_t rows = WordsOf(sources.elements);
     Tensor* output;
-    OP_REQUIRES_OK(context, context->allocate_output(0, {rows, 2}, &output));
+    OP_REQUIRES_OK(
+        context, context->allocate_output(0, {rows, sources.planes}, &output));
     uint32_t* words = output->flat<uint32_t>().data();
     constexpr int64_t kCycles = 2 * kWordBits;
     Split(context, rows, kCycles, [&](int64_t begin, int64_t end) {
-      kernels().encode(sources.items.data(), sources.items.size(), sources.key,
-                       begin, end, words);
+      Encode(kernels(), sources, begin, end, words);
     });
   }
 

@@ -34,7 +34,8 @@ inline absl::Status ReadBucket(tensorflow::OpKernelContext* context,
   tensorflow::Tensor* output;
   const int64_t rows = WordsOf(bucket->sources.elements);
   TF_RETURN_IF_ERROR(context->allocate_output(
-      "codes", tensorflow::TensorShape({rows, 2}), &output));
+      "codes", tensorflow::TensorShape({rows, bucket->sources.planes}),
+      &output));
   bucket->codes = *output;
   return absl::OkStatus();
 }
@@ -95,9 +96,8 @@ class Encoding : public std::enable_shared_from_this<Encoding> {
     const tsl::profiler::TraceMe traced(
         [this] { return SpanName(name_, "TerngradEncode"); });
     const tensorflow::port::ScopedFlushDenormal flush;
-    const Sources& sources = bucket_.sources;
-    kernels_->encode(sources.items.data(), sources.items.size(), sources.key,
-                     begin, end, bucket_.codes.flat<uint32_t>().data());
+    terngrad::Encode(*kernels_, bucket_.sources, begin, end,
+                     bucket_.codes.flat<uint32_t>().data());
   }
 
   const std::shared_ptr<Mesh> mesh_;

@@ -3,23 +3,34 @@
 #ifndef TERNGRAD_CC_KERNELS_SOURCES_H_
 #define TERNGRAD_CC_KERNELS_SOURCES_H_
 
+#include <string>
 #include <vector>
 
 #include "terngrad/cc/kernels/common.h"
 
 namespace terngrad {
 
-// The gradients of a bucket, and the key of their draws.
+// The gradients of a bucket, the key of their draws, and how they are encoded.
 struct Sources {
   NodeKey key;
   std::vector<Source> items;
   int64_t elements = 0;
+  std::string encoder;  // a name that FindEncoder knows
+  int planes;           // of its codes
 };
+
+// Encodes groups [begin, end) of 32 elements.
+inline void Encode(const Kernels& kernels, const Sources& sources,
+                   int64_t begin, int64_t end, uint32_t* words) {
+  FindEncoder(kernels, sources.encoder.c_str())
+      ->encode(sources.items.data(), sources.items.size(), sources.key, begin,
+               end, words);
+}
 
 // Reads them.
 class SourcesReader {
  public:
-  // Reads the attributes `n` and `variables`.
+  // Reads the attributes `n`, `variables` and `encoder`.
   explicit SourcesReader(tensorflow::OpKernelConstruction* context) {
     int n;
     OP_REQUIRES_OK(context, context->GetAttr("n", &n));
@@ -32,6 +43,11 @@ class SourcesReader {
           context, variable >= 0 && variable < kIds,
           Invalid("variable is ", variable, "; allowed are 0 to ", kIds - 1));
     }
+    OP_REQUIRES_OK(context, context->GetAttr("encoder", &encoder_));
+    const Encoder* const encoder =
+        FindEncoder(*PortableKernels(), encoder_.c_str());
+    OP_REQUIRES(context, encoder, Invalid("there is no encoder ", encoder_));
+    planes_ = PlaneCount(encoder->max_code);
   }
 
   // Reads the inputs `gradients`, `bounds`, `scales`, `seed`, `step` and
@@ -44,6 +60,8 @@ class SourcesReader {
     TF_RETURN_IF_ERROR(context->input_list("gradients", &gradients));
     TF_RETURN_IF_ERROR(context->input("bounds", &bounds));
     TF_RETURN_IF_ERROR(context->input("scales", &scales));
+    sources->encoder = encoder_;
+    sources->planes = planes_;
     const int n = gradients.size();
     for (const tensorflow::Tensor* vector : {bounds, scales}) {
       if (!tensorflow::TensorShapeUtils::IsVector(vector->shape()) ||
@@ -89,6 +107,8 @@ class SourcesReader {
   }
 
   std::vector<int64_t> variables_;
+  std::string encoder_;
+  int planes_ = 0;
 };
 
 }  // namespace terngrad

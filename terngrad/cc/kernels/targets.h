@@ -27,16 +27,16 @@ inline absl::Status ReadSums(tensorflow::OpKernelContext* context,
   return absl::OkStatus();
 }
 
-// Reads from the inputs `scales` and `nodes` what a sum of 1 stands for in each
+// Reads from the inputs `units` and `nodes` what a sum of 1 stands for in each
 // of n variables.
 inline absl::Status ReadUnits(tensorflow::OpKernelContext* context, int64_t n,
-                              std::vector<float>* units) {
-  const tensorflow::Tensor *scales, *nodes;
-  TF_RETURN_IF_ERROR(context->input("scales", &scales));
+                              std::vector<float>* mean_units) {
+  const tensorflow::Tensor *units, *nodes;
+  TF_RETURN_IF_ERROR(context->input("units", &units));
   TF_RETURN_IF_ERROR(context->input("nodes", &nodes));
-  if (!tensorflow::TensorShapeUtils::IsVector(scales->shape()) ||
-      scales->NumElements() != n) {
-    return Invalid("shape of scales is ", scales->shape().DebugString(),
+  if (!tensorflow::TensorShapeUtils::IsVector(units->shape()) ||
+      units->NumElements() != n) {
+    return Invalid("shape of units is ", units->shape().DebugString(),
                    "; allowed is [", n, "]");
   }
   if (!tensorflow::TensorShapeUtils::IsScalar(nodes->shape()) ||
@@ -45,8 +45,8 @@ inline absl::Status ReadUnits(tensorflow::OpKernelContext* context, int64_t n,
   }
   const float divisor = static_cast<float>(nodes->scalar<int32_t>()());
   for (int64_t i = 0; i < n; ++i) {
-    const float scale = scales->vec<float>()(i);
-    units->push_back((scale >= kSmallestScale ? scale : 0.0f) / divisor);
+    const float unit = units->vec<float>()(i);
+    mean_units->push_back((unit >= kSmallestScale ? unit : 0.0f) / divisor);
   }
   return absl::OkStatus();
 }

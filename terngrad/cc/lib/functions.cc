@@ -58,7 +58,8 @@ TERNGRAD_EXPORT bool terngrad_stats(const char* path, const float* values,
   return true;
 }
 
-// Writes words[2 rows], the codes of the bucket that concatenates `sources`.
+// Writes words[2 rows], the ternary codes of the bucket that concatenates
+// `sources`.
 // Returns false and does nothing if FindKernels does not know `path`.
 TERNGRAD_EXPORT bool terngrad_encode(const char* path,
                                      const terngrad::Source* sources,
@@ -68,7 +69,8 @@ TERNGRAD_EXPORT bool terngrad_encode(const char* path,
   const terngrad::Kernels* const kernels = terngrad::FindKernels(path);
   if (!kernels) return false;
   const terngrad::Flushing flushing(true);
-  kernels->encode(sources, count, *key, 0, rows, words);
+  const auto encode = terngrad::FindEncoder(*kernels, "ternary")->encode;
+  encode(sources, count, *key, 0, rows, words);
   return true;
 }
 

@@ -41,4 +41,10 @@ const char* SupportedPaths() {
   return HasAvx2() ? "avx2, portable" : "portable";
 }
 
+const Encoder* FindEncoder(const Kernels& kernels, const char* name) {
+  const Encoder* encoder = kernels.encoders;
+  while (encoder->name && std::strcmp(name, encoder->name)) ++encoder;
+  return encoder->name ? encoder : nullptr;
+}
+
 }  // namespace terngrad

@@ -98,6 +98,19 @@ struct NodeKey {
   uint32_t node;  // < 2^16
 };
 
+// A way in which values become codes.
+struct Encoder {
+  const char* name;
+  int max_code;  // largest magnitude of a code
+
+  // Writes words [k begin, k end), k = PlaneCount(max_code), of the bucket that
+  // concatenates `sources`: the codes of its elements [32 begin, 32 end).
+  // Elements after the last source are 0.
+  void (*encode)(const Source* sources, int64_t source_count,
+                 const NodeKey& key, int64_t begin, int64_t end,
+                 uint32_t* words);
+};
+
 // One implementation of all functions. All implementations give the same bits.
 struct Kernels {
   const char* path;  // "avx512", "avx2" or "portable"
@@ -105,12 +118,7 @@ struct Kernels {
   // count <= kStatsBlock.
   BlockStats (*stats)(const float* values, int64_t count);
 
-  // Writes words [2 begin, 2 end) of the bucket that concatenates `sources`:
-  // the codes of its elements [32 begin, 32 end). Elements after the last
-  // source are 0.
-  void (*encode)(const Source* sources, int64_t source_count,
-                 const NodeKey& key, int64_t begin, int64_t end,
-                 uint32_t* words);
+  const Encoder* encoders;  // the last one has no name
 
   // Writes words [planes begin, planes end) of the sum of `inputs`, modulo
   // 2^planes. 1 <= planes <= kMaxPlanes, also for each input.
@@ -157,6 +165,9 @@ const Kernels* FindKernels(const char* path);
 // Returns the paths that FindKernels finds here, separated by ", ", fastest
 // first.
 const char* SupportedPaths();
+
+// Returns the encoder of a name; null if it is unknown.
+const Encoder* FindEncoder(const Kernels& kernels, const char* name);
 
 // For FindKernels: null if the build does not have the path.
 const Kernels* Avx512Kernels();

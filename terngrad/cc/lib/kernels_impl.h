@@ -697,10 +697,13 @@ class UpdateKernel {
   }
 };
 
-// The table for an instruction set.
+// The tables for an instruction set.
+template <class Lanes>
+inline constexpr Encoder kEncodersOf[] = {{"ternary", 1, Encode<Lanes>}, {}};
+
 template <class Lanes>
 inline constexpr Kernels kKernelsOf = {
-    Lanes::kPath,          StatsKernel<Lanes>::Run, Encode<Lanes>,
+    Lanes::kPath,          StatsKernel<Lanes>::Run, kEncodersOf<Lanes>,
     SumKernel<Lanes>::Run, Decode<Lanes>,           UpdateKernel<Lanes>::Run,
     PackPrefix<Lanes>,     UnpackPrefix<Lanes>};
 

@@ -325,7 +325,8 @@ Words NaiveEncode(const std::vector<Source>& sources, const NodeKey& node,
 Words Encode(const Kernels& kernels, const std::vector<Source>& sources,
              const NodeKey& node, int64_t groups) {
   Words words(2 * groups, kGuardWord);
-  kernels.encode(sources.data(), sources.size(), node, 0, groups, words.data());
+  FindEncoder(kernels, "ternary")
+      ->encode(sources.data(), sources.size(), node, 0, groups, words.data());
   return words;
 }
 
@@ -497,12 +498,13 @@ void AnyPartOfTheCodesCanBeWrittenAlone(const Kernels& kernels) {
   const Bucket bucket = SomeBucket(9, random);
   const int64_t groups = GroupsOf(bucket.size) + 2;
   const Words whole = NaiveEncode(bucket.sources, kNode, groups);
+  const auto encode = FindEncoder(kernels, "ternary")->encode;
   for (int64_t begin = 0; begin <= groups; ++begin) {
     for (int64_t end = begin; end <= groups; ++end) {
       TRY("[%d, %d)", static_cast<int>(begin), static_cast<int>(end));
       Words words(2 * groups, kGuardWord);
-      kernels.encode(bucket.sources.data(), bucket.sources.size(), kNode, begin,
-                     end, words.data());
+      encode(bucket.sources.data(), bucket.sources.size(), kNode, begin, end,
+             words.data());
       CHECK_SAME(words, Part(whole, 2 * begin, 2 * end, kGuardWord));
     }
   }

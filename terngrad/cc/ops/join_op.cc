@@ -8,6 +8,7 @@
 namespace terngrad {
 namespace {
 
+using tensorflow::shape_inference::DimensionHandle;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
@@ -22,7 +23,9 @@ absl::Status JoinShape(InferenceContext* c) {
 }
 
 absl::Status EncodeJoinShape(InferenceContext* c) {
-  c->set_output(0, c->Matrix(c->UnknownDim(), 2));
+  DimensionHandle planes;
+  TF_RETURN_IF_ERROR(CodePlanes(c, &planes));
+  c->set_output(0, c->Matrix(c->UnknownDim(), planes));
   c->set_output(1, c->Matrix(c->UnknownDim(), c->UnknownDim()));
   c->set_output(2, c->Vector(2));
   return absl::OkStatus();
@@ -40,7 +43,10 @@ absl::Status EncodeJoinMeansShape(InferenceContext* c) {
   TF_RETURN_IF_ERROR(c->GetAttr("shapes", &shapes));
   int64_t elements = 0;
   for (const auto& shape : shapes) elements += shape.num_elements();
-  c->set_output(c->num_outputs() - 2, c->Matrix(WordsOf(elements), 2));
+  DimensionHandle planes;
+  TF_RETURN_IF_ERROR(CodePlanes(c, &planes));
+  c->set_output(c->num_outputs() - 2,
+                c->Matrix(c->MakeDim(WordsOf(elements)), planes));
   c->set_output(c->num_outputs() - 1, c->Vector(2));
   return absl::OkStatus();
 }
@@ -84,6 +90,7 @@ REGISTER_OP("TerngradEncodeJoin")
     .Output("octets: int64")
     .Attr("n: int >= 1")
     .Attr("variables: list(int)")
+    .Attr("encoder: string = 'ternary'")
     .Attr("mesh: int")
     .Attr("operation: int")
     .SetIsStateful()
@@ -92,7 +99,8 @@ REGISTER_OP("TerngradEncodeJoin")
 TerngradEncode, then TerngradJoin: parts of the codes are sent while others are
 still being encoded.
 
-gradients, bounds, scales, seed, step, node, variables: as for TerngradEncode.
+gradients, bounds, scales, seed, step, node, variables, encoder: as for
+  TerngradEncode.
 codes: the words of TerngradEncode, by the path that the operation was declared
   with.
 sums: what the operation gives: uint32 [G, k].
@@ -102,7 +110,7 @@ Errors are those of both.
 
 REGISTER_OP("TerngradJoinMeans")
     .Input("local: uint32")
-    .Input("scales: float")
+    .Input("units: float")
     .Input("nodes: int32")
     .Output("means: n * float")
     .Output("octets: int64")
@@ -117,7 +125,7 @@ TerngradJoin of codes, then TerngradDecode: parts of the sum are decoded while
 others are still on their way.
 
 local, mesh, operation, octets: as for TerngradJoin; it adds codes.
-scales, nodes, means, shapes: as for TerngradDecode.
+units, nodes, means, shapes: as for TerngradDecode.
 Errors are those of both.
 )doc");
 
@@ -128,12 +136,14 @@ REGISTER_OP("TerngradEncodeJoinMeans")
     .Input("seed: uint64")
     .Input("step: int64")
     .Input("node: int32")
+    .Input("units: float")
     .Input("nodes: int32")
     .Output("means: n * float")
     .Output("codes: uint32")
     .Output("octets: int64")
     .Attr("n: int >= 1")
     .Attr("variables: list(int)")
+    .Attr("encoder: string = 'ternary'")
     .Attr("mesh: int")
     .Attr("operation: int")
     .Attr("shapes: list(shape)")
@@ -143,11 +153,11 @@ REGISTER_OP("TerngradEncodeJoinMeans")
 TerngradEncode, then TerngradJoinMeans: parts of the codes are sent while others
 are still being encoded.
 
-gradients, bounds, seed, step, node, variables: as for TerngradEncode.
-scales: of the codes, and of the means.
+gradients, bounds, scales, seed, step, node, variables, encoder: as for
+  TerngradEncode.
 codes: the words of TerngradEncode, by the path that the operation was declared
   with.
-nodes, mesh, operation, means, octets, shapes: as for TerngradJoinMeans.
+units, nodes, mesh, operation, means, octets, shapes: as for TerngradJoinMeans.
 Errors are those of both.
 )doc");
 

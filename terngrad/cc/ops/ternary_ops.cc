@@ -32,7 +32,9 @@ absl::Status EncodeShape(InferenceContext* c) {
   }
   const DimensionHandle rows =
       known ? c->MakeDim(WordsOf(elements)) : c->UnknownDim();
-  c->set_output(0, c->Matrix(rows, c->MakeDim(2)));
+  DimensionHandle planes;
+  TF_RETURN_IF_ERROR(CodePlanes(c, &planes));
+  c->set_output(0, c->Matrix(rows, planes));
   return absl::OkStatus();
 }
 
@@ -82,12 +84,13 @@ REGISTER_OP("TerngradEncode")
     .Output("words: uint32")
     .Attr("n: int >= 1")
     .Attr("variables: list(int)")
+    .Attr("encoder: string = 'ternary'")
     .Attr("path: string = ''")
     .SetShapeFn(EncodeShape)
     .Doc(R"doc(
-Ternary codes of a bucket: clip, draw, pack. M is the sum of the inputs' sizes.
+Codes of a bucket: clip, draw, pack. M is the sum of the inputs' sizes.
 
-Element e of variable v gets the code sign(x) if float(r) < t, else 0, with
+Encoder ternary: element e of variable v gets the code sign(x) if float(r) < t, else 0, with
 t = fl(min(|x|, bound) * fl(2^24 / scale)) and r the 24-bit draw of (seed, step,
 node, v, e) (terngrad/draws.py). Denormal x and t count as 0. All codes of a
 variable are 0 if its scale is below 2^-100 or not finite.
@@ -97,8 +100,9 @@ bounds: [n], magnitudes to clip to; infinity = no clipping.
 scales: [n].
 seed, step, node: scalars; only the low 32 bits of step are used;
   0 <= node < 2^16.
-words: [ceil(M / 32), 2], bit planes "nonzero" and "negative".
+words: [ceil(M / 32), k], bit planes; ternary: k = 2, "nonzero" and "negative".
 variables: index of each variable in the layout, 0 <= v < 2^16.
+encoder: a row of kEncodersOf (terngrad/cc/lib/kernels_impl.h).
 path: as for TerngradStats.
 Other shapes or values are InvalidArgument errors.
 )doc");
@@ -122,7 +126,7 @@ Other shapes or values are InvalidArgument errors.
 
 REGISTER_OP("TerngradDecode")
     .Input("words: uint32")
-    .Input("scales: float")
+    .Input("units: float")
     .Input("nodes: int32")
     .Output("means: n * float")
     .Attr("n: int >= 1")
@@ -130,11 +134,11 @@ REGISTER_OP("TerngradDecode")
     .Attr("path: string = ''")
     .SetShapeFn(ShapesOfAttribute)
     .Doc(R"doc(
-Mean gradients from the sums of a bucket: fl(fl(scale / nodes) * sum).
+Mean gradients from the sums of a bucket: fl(fl(unit / nodes) * sum).
 
 words: [ceil(M / 32), k], two's complement, 1 <= k <= 18; M is the sum of the
   outputs' sizes.
-scales: [n]; those below 2^-100 count as 0.
+units: [n], of a code of 1; those below 2^-100 count as 0.
 nodes: scalar >= 1, number of nodes in the sums.
 means: the variables of the bucket in its order.
 shapes: shapes of the outputs.
@@ -144,7 +148,7 @@ Other shapes or values are InvalidArgument errors.
 
 REGISTER_OP("TerngradUpdate")
     .Input("words: uint32")
-    .Input("scales: float")
+    .Input("units: float")
     .Input("nodes: int32")
     .Input("rate: float")
     .Input("gain: float")
@@ -172,7 +176,7 @@ Nesterov's step, ResourceApplyAdam and ResourceApplyRMSProp. An average a of a
 weight w then becomes (a + gain w) / (1 + gain), the bits of
 ResourceApplyProximalGradientDescent with l1 = 0, l2 = -1 and alpha = -gain.
 
-words, scales, nodes, path: as for TerngradDecode.
+words, units, nodes, path: as for TerngradDecode.
 rate: scalar, the learning rate; for adam with the corrections of its bias.
 gain: scalar, the weight of the weights in their averages.
 weights: float variables of the bucket in its order.

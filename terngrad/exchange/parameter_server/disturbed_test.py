@@ -16,6 +16,7 @@ from terngrad.exchange.parameter_server.operations import Operation
 from terngrad.exchange.parameter_server.server.reduction import Reduction
 from terngrad.exchange.parameter_server.server.server import Server
 from terngrad.exchange.parameter_server.worker.client import Client
+from terngrad.ops.packing import ReferencePacking
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.service import data_listener, grpc_network
 from terngrad.service.streams import offer_metadata
@@ -70,7 +71,7 @@ def trained(rank, host, tls):
                 Operation(f"sum of {kind.name}", kind, ITEMS, 1, len(WORKERS)),
                 lambda *result, box=box: box.put(result),
                 lambda box=box: box.put(None),
-                ReferenceKernels(),
+                ReferencePacking(),
             )
         step, state = tf.Variable(0, dtype=tf.int64), tf.Variable(tf.zeros(ITEMS))
         connection.synchronize([step, state])
@@ -114,7 +115,7 @@ def _assert_equal_bits(request, monkeypatch):
     def compare(faults, tls):
         (target,) = free_addresses(1)
         rules = Rules(len(WORKERS), False, SECS)
-        reduction = Reduction(ReferenceKernels())
+        reduction = Reduction(ReferencePacking())
         of_streams, of_data = (faults, []) if request.param != "data" else ([], faults)
         with contextlib.ExitStack() as stack:
             streams = stack.enter_context(Proxy(target, of_streams))

@@ -11,7 +11,7 @@ from terngrad.exchange.parameter_server import early_failure
 from terngrad.exchange.parameter_server.server.reduction import Reduction
 from terngrad.exchange.parameter_server.server.server import Server
 from terngrad.exchange.parameter_server.worker.client import Client
-from terngrad.ops.reference import ReferenceKernels
+from terngrad.ops.packing import ReferencePacking
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.threads import in_threads
@@ -27,7 +27,7 @@ def test_law_10_a_ps_stays_until_all_have_learned_why_a_worker_failed_before_it_
     (host,) = free_addresses(1)
     secret, waits = b"a secret of many characters", threading.Event()
     note = lambda line: waits.set() if line == f"{WHY}; {LATE}" else None
-    reduction = Reduction(ReferenceKernels())
+    reduction = Reduction(ReferencePacking())
     server = Server(0, [host], WORKERS, reduction, RULES, tell=note, secret=secret)
     server.start(host)
 

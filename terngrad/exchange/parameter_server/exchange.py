@@ -12,12 +12,12 @@ import tensorflow as tf
 from terngrad.coordination import groups
 from terngrad.coordination.client import InterruptionError
 from terngrad.exchange.connection import Connection
-from terngrad.exchange.exchange import begin_span
+from terngrad.exchange.exchange import Exchange, begin_span
 from terngrad.exchange.ordering import unordered
 from terngrad.exchange.parameter_server.operations import Kind, Operation, nodes_in_result
 from terngrad.exchange.parameter_server.worker.client import Client
-from terngrad.exchange.spread import SpreadExchange
 from terngrad.ops.kernels import Kernels
+from terngrad.ops.packing import Packing
 
 
 class ParameterServerConnection(Connection):
@@ -108,7 +108,7 @@ class ParameterServerConnection(Connection):
         return self._client.spares
 
 
-class ParameterServerExchange(SpreadExchange):
+class ParameterServerExchange(Exchange):
     """Sums on the ps."""
 
     packs_codes = True
@@ -125,7 +125,7 @@ class ParameterServerExchange(SpreadExchange):
         self._client = client
         self._step = step
         self._counted = self.num_nodes
-        self._operations = _Operations(client, kernels, self._count)
+        self._operations = _Operations(client, kernels.packing, self._count)
         self._unsettled: list[tf.Tensor] = []  # results of the step that is being traced
         self._took_part = tf.constant(True)  # whether this worker is in that step's results
 
@@ -216,8 +216,8 @@ class _Operations:
     few threads are enough to run all exchanges of a step at the same time.
     """
 
-    def __init__(self, client: Client, kernels: Kernels, count: Callable[[int], None]) -> None:
-        self._client, self._kernels = client, kernels
+    def __init__(self, client: Client, packing: Packing, count: Callable[[int], None]) -> None:
+        self._client, self._packing = client, packing
         self._count = count
         self._known: dict[str, tuple[int, tf.queue.FIFOQueue]] = {}
         self._traces: dict[str, contextlib.AbstractContextManager] = {}  # of operations under way
@@ -269,7 +269,7 @@ class _Operations:
                         ],
                     )
 
-            index = self._client.declare(operation, deliver, results.close, self._kernels)
+            index = self._client.declare(operation, deliver, results.close, self._packing)
             self._known[name] = index, results
         return self._known[name]
 

@@ -13,7 +13,7 @@ from terngrad.exchange.parameter_server.operations import Kind, Operation
 from terngrad.exchange.parameter_server.server.aggregator import Aggregator
 from terngrad.exchange.parameter_server.server.catalogue import PushError
 from terngrad.exchange.parameter_server.server.reduction import Reduction
-from terngrad.ops.reference import ReferenceKernels
+from terngrad.ops.packing import ReferencePacking
 from terngrad.planes import plane_count
 from terngrad.service.messages import Header, split_frame
 from terngrad.testing.limits import HANG_SECS
@@ -24,7 +24,7 @@ class Served:
 
     def __init__(self, workers=2, kind=Kind.FLOATS, items=4, reduce=None, kept_steps=1, **limits):
         self.delivered = {i: [] for i in range(workers)}
-        reduction = Reduction(ReferenceKernels())
+        reduction = Reduction(ReferencePacking())
         reduction.reduce = reduce or reduction.reduce
         self.entered = {i: [] for i in range(workers)}  # what each was told about its views
         self.aggregator = Aggregator(workers, reduction, self._deliver, kept_steps, **limits)
@@ -64,7 +64,7 @@ def floats(*values):
 
 def test_law_5_sums_of_codes_are_exact(kernels):
     workers, count = 5, 7
-    reduction = Reduction(kernels)
+    reduction = Reduction(kernels.packing)
     operation = Operation("codes", Kind.CODES, count, 1, workers)
     rng = np.random.default_rng(0)
     codes = rng.integers(-1, 2, (workers, count * 32))
@@ -593,7 +593,7 @@ def test_a_view_forgotten_while_a_result_is_computed_leaves_nothing_behind():
     def reduce(operation, parts):
         reducing.set()
         assert go_on.wait(HANG_SECS)
-        return Reduction(ReferenceKernels()).reduce(operation, parts)
+        return Reduction(ReferencePacking()).reduce(operation, parts)
 
     served = Served(reduce=reduce)
     served.push(0, 0, floats(1, 2, 3, 4), view=1)

@@ -10,17 +10,17 @@ import tensorflow as tf
 
 from terngrad.exchange.exchange import tree_sum
 from terngrad.exchange.parameter_server.operations import Kind, Operation
-from terngrad.ops.kernels import Kernels
+from terngrad.ops.packing import Packing
 
 _DTYPES = {Kind.MAX: np.float32, Kind.FLOATS: np.float32, Kind.HALVES: np.float16}
 
 
 class Reduction:
-    """Reduces whole pieces in kernels and TensorFlow operations, which release Python's lock."""
+    """Reduces whole pieces in native code and TensorFlow's, which release Python's lock."""
 
-    def __init__(self, kernels: Kernels) -> None:
-        """`kernels` add codes."""
-        self._kernels = kernels
+    def __init__(self, packing: Packing) -> None:
+        """`packing` adds codes."""
+        self._packing = packing
         self._compiled = functools.cache(_compile)
 
     def open(self, operation: Operation, piece: int, payload: memoryview) -> memoryview:
@@ -38,7 +38,7 @@ class Reduction:
         if payload.nbytes == size:
             return payload
         words = np.empty(size, np.uint8)
-        self._kernels.unpack(payload, operation.largest_pushed, words)
+        self._packing.unpack(payload, operation.largest_pushed, words)
         return words.data
 
     def reduce(self, operation: Operation, parts: Sequence[memoryview]) -> memoryview:
@@ -53,7 +53,7 @@ class Reduction:
             planes, count = operation.pushed_planes, operation.result_planes
             if len(parts) == 1 and planes == count:
                 return parts[0]
-            return self._kernels.sum_buffers(parts, planes, count)
+            return self._packing.sum_buffers(parts, planes, count)
         arrays = [np.frombuffer(part, _DTYPES[operation.kind]) for part in parts]
         if operation.kind == Kind.MAX:  # too few numbers to be worth a tensor
             return functools.reduce(np.maximum, arrays).view(np.uint8).data
@@ -69,7 +69,7 @@ class Reduction:
           part: the opened push to leave out.
         """
         planes, count = operation.pushed_planes, operation.result_planes
-        return self._kernels.difference_buffers(total, part, planes, count)
+        return self._packing.difference_buffers(total, part, planes, count)
 
     def others(self, operation: Operation, parts: Sequence[memoryview]) -> list[memoryview]:
         """Returns for each part of a piece of codes the other one's; zeros if there is one part."""
@@ -81,7 +81,7 @@ class Reduction:
         """Returns a result as it travels: sums of codes that are not too large are packed."""
         if not operation.packs_results:
             return result
-        return self._kernels.pack(result, operation.largest_result)
+        return self._packing.pack(result, operation.largest_result)
 
 
 def _compile(kind: Kind, count: int) -> Callable[..., tf.Tensor]:

@@ -12,7 +12,7 @@ from terngrad.coordination.states import Rules
 from terngrad.exchange.parameter_server.server.reduction import Reduction
 from terngrad.exchange.parameter_server.server.server import Server
 from terngrad.exchange.parameter_server.worker.client import Client
-from terngrad.ops.reference import ReferenceKernels
+from terngrad.ops.packing import ReferencePacking
 from terngrad.service import proofs
 from terngrad.service.messages import SERVICE, Proof
 from terngrad.service.streams import hello, identity
@@ -28,7 +28,7 @@ def serving(secret):
     """Yields the address of a ps."""
     (host,) = free_addresses(1)
     rules = Rules(2, False, SECS)
-    server = Server(0, [host], WORKERS, Reduction(ReferenceKernels()), rules, secret=secret)
+    server = Server(0, [host], WORKERS, Reduction(ReferencePacking()), rules, secret=secret)
     server.start(host)
     try:
         yield host

@@ -28,7 +28,7 @@ from terngrad.exchange.parameter_server.server.reduction import Reduction
 from terngrad.exchange.parameter_server.server.server import Server
 from terngrad.exchange.parameter_server.server.service import Service
 from terngrad.exchange.parameter_server.worker.client import Client
-from terngrad.ops.reference import ReferenceKernels
+from terngrad.ops.packing import ReferencePacking
 from terngrad.service import data_listener, grpc_network
 from terngrad.service.data_connection import DataConnection
 from terngrad.service.messages import (
@@ -59,7 +59,7 @@ def serving(count=1, tls=None, workers=WORKERS, at=None, needed=None, secs=SECS)
     """Yields servers and their addresses."""
     hosts = at or free_addresses(count)
     rules = Rules(needed or len(workers), False, secs)
-    reduction = Reduction(ReferenceKernels())
+    reduction = Reduction(ReferencePacking())
     servers = [Server(i, hosts, workers, reduction, rules, tls) for i in range(count)]
     for server, host in zip(servers, hosts, strict=True):
         server.start(host)
@@ -92,7 +92,7 @@ def stand(clients, steps=0, *, is_live=False):
 class Operations:
     """An operation of some clients, and its results."""
 
-    def __init__(self, clients, name, kind, items, local_nodes=1, kernels=None):
+    def __init__(self, clients, name, kind, items, local_nodes=1, packing=None):
         self.clients = clients
         self.results = [queue.Queue() for _ in clients]
         self.cancelled = threading.Event()
@@ -101,7 +101,7 @@ class Operations:
                 Operation(name, kind, items, local_nodes, c.size),
                 lambda *result, box=box: box.put(result),
                 self.cancelled.set,
-                kernels or ReferenceKernels(),
+                packing or ReferencePacking(),
             )
             for c, box in zip(clients, self.results, strict=True)
         ]
@@ -232,8 +232,8 @@ def test_law_7_the_bytes_counted_are_those_of_the_payloads_and_at_most_the_plane
             reported += operations.octets
     whole = Operation("sum", Kind.CODES, items, 1, workers)
     pieces = [words[slice(*whole.piece_items(i))] for i in range(whole.pieces)]
-    kernels = ReferenceKernels()
-    sent = sum(kernels.pack(p.reshape(-1).view(np.uint8).data, 1).nbytes for p in pieces)
+    packing = ReferencePacking()
+    sent = sum(packing.pack(p.reshape(-1).view(np.uint8).data, 1).nbytes for p in pieces)
     assert list(reported) == [counted["up"], counted["down"]]
     assert counted["up"] == workers * sent
     assert counted["down"] <= workers * items * whole.result_bytes
@@ -253,11 +253,11 @@ def test_law_10_a_push_that_is_no_code_ends_the_training_with_its_senders_name(w
     """A ps with two workers does not open it: the other worker does."""
     hosts_of = [f"worker{i}:1" for i in range(workers)]
     broken = SimpleNamespace(
-        pack=lambda words, largest: memoryview(b"\2" * 16), unpack=ReferenceKernels().unpack
+        pack=lambda words, largest: memoryview(b"\2" * 16), unpack=ReferencePacking().unpack
     )
     with serving(workers=hosts_of) as ((server,), hosts), joined(hosts, hosts_of) as clients:
         good = Operations(clients[:-1], "sum", Kind.CODES, 100)
-        bad = Operations(clients[-1:], "sum", Kind.CODES, 100, kernels=broken)
+        bad = Operations(clients[-1:], "sum", Kind.CODES, 100, packing=broken)
         for worker in range(workers - 1):
             good.push(worker, 0, np.zeros(200, "<u4"))
         bad.push(0, 0, np.zeros(200, "<u4"))
@@ -342,7 +342,7 @@ def test_a_ps_that_comes_back_with_other_rules_is_named():
         clients[0].watch(said.put)
         servers[1].close()
         other = Rules(2, True, SECS)
-        again = Server(1, hosts, WORKERS, Reduction(ReferenceKernels()), other)
+        again = Server(1, hosts, WORKERS, Reduction(ReferencePacking()), other)
         again.start(hosts[1])
         flags = "its flags differ from those of this ps, whose log says how"  # there is no secret
         told = f"ps 1 ({hosts[1]}) refused this worker: {flags}"
@@ -409,7 +409,7 @@ def test_a_step_is_abandoned_when_a_ps_is_lost_and_repeated_when_it_is_back():
         servers[1].close()
         assert not operations.take(0).any()
         assert not any(client.commit(5) for client in clients[:1])
-        again = Server(1, hosts, WORKERS, Reduction(ReferenceKernels()), RULES)
+        again = Server(1, hosts, WORKERS, Reduction(ReferencePacking()), RULES)
         again.start(hosts[1])
         for client in clients:
             client.wait_for_servers()

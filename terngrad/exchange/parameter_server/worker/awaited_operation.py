@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Protocol
 
 import numpy as np
 
 from terngrad.exchange.parameter_server.operations import Operation
+from terngrad.ops.packing import Packing
 from terngrad.service.messages import Header
 
 _TENSOR_ALIGNMENT = 64  # bytes; TensorFlow copies arrays that lie otherwise
@@ -17,14 +17,6 @@ _TENSOR_ALIGNMENT = 64  # bytes; TensorFlow copies arrays that lie otherwise
 # result lacks this worker's own part, which is to be added, and the bytes of the payloads that this
 # worker has sent and received for it.
 Deliver = Callable[[np.ndarray, int, bool, tuple[int, int]], None]
-
-
-class Packing(Protocol):
-    """Brings codes into the prefix code and back; see `Kernels`."""
-
-    def pack(self, words: memoryview, largest: int) -> memoryview: ...
-
-    def unpack(self, packed: memoryview, largest: int, words: np.ndarray) -> None: ...
 
 
 @dataclasses.dataclass

@@ -13,9 +13,10 @@ from terngrad.cluster.pulse import Pulse
 from terngrad.coordination import groups
 from terngrad.coordination.client import CoordinatorClient, Events
 from terngrad.exchange.parameter_server.operations import Operation
-from terngrad.exchange.parameter_server.worker.awaited_operation import Deliver, Packing
+from terngrad.exchange.parameter_server.worker.awaited_operation import Deliver
 from terngrad.exchange.parameter_server.worker.servers import Servers
 from terngrad.exchange.parameter_server.worker.steps import Steps
+from terngrad.ops.packing import Packing
 from terngrad.service.grpc_network import GrpcNetwork
 from terngrad.service.messages import Header, join_frame
 from terngrad.service.network import Link, LinkEvents, Network

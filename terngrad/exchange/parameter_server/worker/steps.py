@@ -11,13 +11,10 @@ import numpy as np
 
 from terngrad.coordination import groups
 from terngrad.exchange.parameter_server.operations import Operation, Shares
-from terngrad.exchange.parameter_server.worker.awaited_operation import (
-    AwaitedOperation,
-    Deliver,
-    Packing,
-)
+from terngrad.exchange.parameter_server.worker.awaited_operation import AwaitedOperation, Deliver
 from terngrad.exchange.parameter_server.worker.contributors import StepContributors
 from terngrad.exchange.parameter_server.worker.servers import Servers
+from terngrad.ops.packing import Packing
 from terngrad.service.messages import Header, View, join_frame, split_frame
 
 

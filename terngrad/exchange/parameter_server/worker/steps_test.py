@@ -9,7 +9,7 @@ from terngrad.coordination import groups
 from terngrad.exchange.parameter_server.operations import Kind, Operation
 from terngrad.exchange.parameter_server.worker.servers import Servers
 from terngrad.exchange.parameter_server.worker.steps import Steps
-from terngrad.ops.reference import ReferenceKernels
+from terngrad.ops.packing import ReferencePacking
 from terngrad.service.messages import Header, View, join_frame, split_frame
 
 BOTH = groups.pack([0, 1])
@@ -106,7 +106,7 @@ def test_its_part_is_missing_where_one_of_two_workers_contributed(workers, contr
     steps = Steps(0, servers, lambda ps, frame: None, lambda step: None, pytest.fail)
     operation = Operation("sum", Kind.CODES, 1, 1, workers)
     deliver = lambda *result: delivered.append(result)
-    steps.declare(operation, deliver, lambda: None, ReferenceKernels())
+    steps.declare(operation, deliver, lambda: None, ReferencePacking())
     steps.install(View(number=7, members=groups.pack(range(workers)), needed=1))
     steps.go(3, contributors)
     steps.push(0, 3, np.uint32([5, 1]))
@@ -130,7 +130,7 @@ class Coder:
         self.steps = Steps(0, servers, self._send, lambda step: None, self.refused.append)
         self.operation = Operation("sum", Kind.CODES, items, 1, workers, max_code)
         deliver = lambda *result: self.delivered.append(result)
-        self.steps.declare(self.operation, deliver, lambda: None, ReferenceKernels())
+        self.steps.declare(self.operation, deliver, lambda: None, ReferencePacking())
         self.all = groups.pack(range(workers))
         self.steps.install(View(number=7, members=self.all, needed=workers))
         self.steps.take(0, join_frame(Header(enters=True, view=7, contributors=self.all)))
