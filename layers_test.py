@@ -166,7 +166,7 @@ _MAIN_TEXT = '\nif __name__ == "__main__":\n    main()\n'
         ("layer_rule", "terngrad.ops.a", "import terngrad.training.b", "terngrad.training lies"),
         ("layer_rule", "terngrad.ops.a", "def f():\n  from terngrad.codecs import b", "codecs"),
         ("layer_rule", "terngrad.ops.a", "if TYPE_CHECKING:\n  import inception.b", "inception"),
-        ("layer_rule", "terngrad.planes", "from terngrad.ops import kernels", "ops lies above"),
+        ("layer_rule", "terngrad.planes", "from terngrad.ops import native", "ops lies above"),
         ("layer_rule", "inception.flags.a", "from ..training import b", "training lies above"),
         ("layer_rule", "slim.nets.a", "from terngrad import planes", "do not import each other"),
         ("layer_rule", "terngrad.a", "import slim.nets", "slim lies above"),
@@ -179,7 +179,7 @@ _MAIN_TEXT = '\nif __name__ == "__main__":\n    main()\n'
     ],
 )
 def test_a_forbidden_import_is_named(rule, module, text, why):
-    others = ("terngrad.codecs.b", "terngrad.ops.kernels", "terngrad.testing.b", "slim.b_test")
+    others = ("terngrad.codecs.b", "terngrad.ops.native", "terngrad.testing.b", "slim.b_test")
     modules = dict.fromkeys((*others, "slim.eval_image_classifier"), "")
     (found,) = violations(rule, modules | {"inception.program": _MAIN_TEXT, module: text})
     assert re.match(rf"{module}:[12] imports \S+: .*{why}", found), found
@@ -187,7 +187,7 @@ def test_a_forbidden_import_is_named(rule, module, text, why):
 
 def test_what_is_allowed_is_not_named():
     modules = {
-        "terngrad.training.a": "import numpy\nfrom terngrad.ops import kernels",
+        "terngrad.training.a": "import numpy\nfrom terngrad.ops import native",
         "slim.eval_image_classifier": f"import terngrad.planes, inception.app{_MAIN_TEXT}",
         "slim.eval_test": "import pytest\nfrom slim import eval_image_classifier",
         "terngrad.testing.a": "import pytest",

@@ -18,7 +18,7 @@ import tensorflow as tf
 from benchmarks import report
 from inception.flags.table import at_least, flag
 from terngrad.draws import DrawKey
-from terngrad.ops.kernels import Kernels, Sums
+from terngrad.ops.gradient_kernels import GradientKernels, Sums
 from terngrad.ops.native import NativeKernels
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.planes import WORD_BYTES, padded
@@ -58,9 +58,9 @@ def main(options: _Options) -> None:
     _draw(nanoseconds, options.png)
 
 
-def _implementations() -> dict[str, Kernels]:
+def _implementations() -> dict[str, GradientKernels]:
     """Returns the native kernels, fastest first, then the reference."""
-    found: dict[str, Kernels] = {}
+    found: dict[str, GradientKernels] = {}
     for path in ("avx512", "avx2", "portable"):
         try:
             found[path] = NativeKernels(path)
@@ -70,7 +70,7 @@ def _implementations() -> dict[str, Kernels]:
 
 
 def _measure(
-    n: int, implementations: Mapping[str, Kernels], rounds: int
+    n: int, implementations: Mapping[str, GradientKernels], rounds: int
 ) -> dict[str, dict[str, float]]:
     """Returns median ns per value by task and implementation; the task "copy" has only one."""
     normal = np.random.default_rng(1).standard_normal(n, dtype=np.float32)
@@ -94,7 +94,7 @@ def _measure(
     return found
 
 
-def _tasks(kernels: Kernels, values: tf.Tensor) -> dict[str, Task]:
+def _tasks(kernels: GradientKernels, values: tf.Tensor) -> dict[str, Task]:
     bound = tf.constant([_BOUND])
     nodes = tf.Variable(_NODES)
     shapes = [tuple(values.shape)]
@@ -115,7 +115,7 @@ def _tasks(kernels: Kernels, values: tf.Tensor) -> dict[str, Task]:
     return {name: tf.function(task, autograph=False) for name, task in tasks.items()}
 
 
-def _updates(kernels: Kernels, size: int, optimizer: str) -> dict[str, Task]:
+def _updates(kernels: GradientKernels, size: int, optimizer: str) -> dict[str, Task]:
     """Returns an optimizer's update with sums of codes, in several passes and in one.
 
     Both also with moving averages of the weights.

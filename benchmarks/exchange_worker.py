@@ -33,7 +33,7 @@ from terngrad.exchange.sockets import SocketTransport
 from terngrad.exchange.two_shot import Transport
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS, Policy, make_layout
 from terngrad.ops.choice import choose_kernels
-from terngrad.ops.kernels import Kernels
+from terngrad.ops.gradient_kernels import GradientKernels
 from terngrad.training.step import exchange_gradients
 
 POLICIES = {
@@ -88,7 +88,7 @@ class _Host(NamedTuple):
 
     options: _Options
     connection: Connection
-    kernels: Kernels
+    kernels: GradientKernels
     step: tf.Variable  # counts the exchanges
 
 

@@ -12,7 +12,7 @@ from terngrad.cluster.channel import split_address
 from terngrad.coordination.states import Rules
 from terngrad.exchange.parameter_server.server.reduction import Reduction
 from terngrad.exchange.parameter_server.server.server import Server
-from terngrad.ops.kernels import Kernels
+from terngrad.ops.gradient_kernels import GradientKernels
 from terngrad.service import memory
 from terngrad.service.calls import ps_name
 from terngrad.service.security import Tls
@@ -24,7 +24,7 @@ class AddingPs(Ps):
     use_of_kernels = "added"
 
     def __init__(
-        self, cluster: ClusterConfig, kernels: Kernels, tls: Tls | None, secret: bytes
+        self, cluster: ClusterConfig, kernels: GradientKernels, tls: Tls | None, secret: bytes
     ) -> None:
         """Does not listen yet."""
         rules = Rules(cluster.aggregated, cluster.elastic, cluster.worker_timeout_secs)

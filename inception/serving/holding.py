@@ -16,7 +16,7 @@ from inception.training.learning_rate import read_schedule
 from terngrad.asynchronous.keeping import Keeping
 from terngrad.asynchronous.server import Server
 from terngrad.asynchronous.store import Store
-from terngrad.ops.kernels import Kernels
+from terngrad.ops.gradient_kernels import GradientKernels
 from terngrad.service.calls import ps_name
 from terngrad.service.log_limiter import LogLimiter
 from terngrad.service.security import Tls
@@ -33,7 +33,7 @@ class HoldingPs(Ps):
         self,
         cluster: ClusterConfig,
         folder: str,
-        kernels: Kernels,
+        kernels: GradientKernels,
         tls: Tls | None,
         secret: bytes,
     ) -> None:

@@ -20,7 +20,7 @@ from terngrad.exchange.exchange import Exchange
 from terngrad.exchange.local import LocalExchange
 from terngrad.layout import Layout, Policy, make_layout
 from terngrad.ops.choice import Choice
-from terngrad.ops.kernels import Kernels
+from terngrad.ops.gradient_kernels import GradientKernels
 from terngrad.training import runtime
 from terngrad.training.averages import MovingAverages
 from terngrad.training.bystander import Bystander
@@ -164,7 +164,7 @@ def _make_classifier(config: TrainConfig, goal: Problem) -> Classifier:
 
 
 def _make_exchange(
-    config: TrainConfig, connection: Connection | None, kernels: Kernels, step: tf.Variable
+    config: TrainConfig, connection: Connection | None, kernels: GradientKernels, step: tf.Variable
 ) -> Exchange:
     if connection:
         return connection.exchange(config.nodes, kernels, step)
@@ -177,7 +177,7 @@ def _make_layout(config: TrainConfig, classifier: Classifier, policy: Policy) ->
 
 
 def codecs_of(
-    config: TrainConfig, classifier: Classifier, policy: Policy, kernels: Kernels
+    config: TrainConfig, classifier: Classifier, policy: Policy, kernels: GradientKernels
 ) -> list[Codec]:
     """Returns the codecs of a net's gradients under a policy."""
     return make_codecs(_make_layout(config, classifier, policy), kernels)

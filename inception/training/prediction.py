@@ -18,7 +18,7 @@ from terngrad.codecs.factory import payloads
 from terngrad.exchange.connection import Connection
 from terngrad.exchange.local import LocalExchange
 from terngrad.exchange.network_probe import Network
-from terngrad.ops.kernels import Kernels
+from terngrad.ops.gradient_kernels import GradientKernels
 from terngrad.training.nodes import compute_nodes, draw_keys, seed_of_draws, spread
 from terngrad.training.step import exchange_gradients
 
@@ -116,7 +116,7 @@ def _exchange(
 class _Packing(LocalExchange):
     """Packs the sums of codes, outside graphs, to learn in how many bytes codes travel."""
 
-    def __init__(self, local_nodes: int, kernels: Kernels) -> None:
+    def __init__(self, local_nodes: int, kernels: GradientKernels) -> None:
         super().__init__(local_nodes, kernels)
         self._planes = self._packed = 0
 

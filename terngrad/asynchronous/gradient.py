@@ -15,7 +15,7 @@ from terngrad.codecs.float_codec import FloatCodec
 from terngrad.draws import DrawKey
 from terngrad.exchange.local import LocalExchange
 from terngrad.layout import Layout
-from terngrad.ops.kernels import Sums
+from terngrad.ops.gradient_kernels import Sums
 from terngrad.planes import plane_count
 from terngrad.training.classifier import Classifier, Losses
 from terngrad.training.memory import Memory

@@ -19,7 +19,7 @@ from terngrad.asynchronous.status import RunStatus
 from terngrad.asynchronous.updates import Updates
 from terngrad.cluster.channel import name_of
 from terngrad.cluster.membership import difference
-from terngrad.ops.kernels import Kernels
+from terngrad.ops.gradient_kernels import GradientKernels
 from terngrad.training.schedules import Schedule
 
 _UNKEPT_SECS = 5.0  # how long a push waits for a snapshot
@@ -66,7 +66,7 @@ class Store:
         ps: int,
         ps_count: int,
         worker_hosts: Sequence[str],
-        kernels: Kernels,
+        kernels: GradientKernels,
         make_schedule: Callable[[str], Schedule],
         keeping: Keeping,
         tell: Callable[[str], None],

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from terngrad.asynchronous.plan import Plan
 from terngrad.asynchronous.space import Shard
-from terngrad.ops.kernels import Kernels
+from terngrad.ops.gradient_kernels import GradientKernels
 from terngrad.planes import fits
 from terngrad.training.averages import MovingAverages
 from terngrad.training.optimizers import make_optimizer
@@ -59,7 +59,9 @@ class Updates:
       version: number of updates that were applied.
     """
 
-    def __init__(self, plan: Plan, shard: Shard, kernels: Kernels, schedule: Schedule) -> None:
+    def __init__(
+        self, plan: Plan, shard: Shard, kernels: GradientKernels, schedule: Schedule
+    ) -> None:
         """Starts with zeros; `schedule` returns the learning rate by version."""
         self.version = 0
         self._plan, self._shard, self._kernels = plan, shard, kernels

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from terngrad.draws import DrawKey
 from terngrad.exchange.exchange import Exchange, Payload
-from terngrad.ops.kernels import EncodeInputs, Sums
+from terngrad.ops.gradient_kernels import EncodeInputs, Sums
 
 # The part of its gradients that a node keeps for the next step: float32, in the shapes of the
 # codec's variables. Empty for a codec without a memory.
@@ -66,7 +66,7 @@ class Codec(abc.ABC):
       variables: indices in the layout, in the order of gradients and scales.
       name: name of its operations on the exchange; unique among the codecs of a program.
       max_code: largest magnitude of a code; 0 = gradients are sent as floats.
-      encoder: that of `ops.kernels.ENCODERS` whose codes `encode` returns. Its kernel also encodes
+      encoder: that of `encoders.ENCODERS` whose codes `encode` returns. Its kernel also encodes
         any range of them, so that an exchange can send some while it encodes others; None = no
         kernel does what `encode` does.
       sums_codes: whether means are the decoded sums of codes, so that others can add and decode

@@ -417,7 +417,7 @@ def test_a_codec_that_overrides_a_method_states_anew_what_it_does(codec, encoder
 def test_law_10_an_encoder_of_other_codes_is_named(encoder, max_code):
     wrong = type("Wrong", (TernaryCodec,), {"encoder": encoder, "max_code": max_code})
     layout = make_layout(NAMES, SHAPES, Policy(grad_bits=1))
-    text = f"Wrong.encoder is '{encoder}', max_code is {max_code}; allowed are encoders of ternary"
+    text = f"Wrong.encoder is '{encoder}', max_code is {max_code}; allowed are 'ternary' with 1"
     with pytest.raises(ValueError, match=text):
         wrong(layout, 0, ReferenceKernels())
 

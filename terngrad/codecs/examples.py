@@ -16,7 +16,7 @@ from terngrad.codecs.codec import Delivered, Measured
 from terngrad.codecs.integer_codec import SCALE_BYTES, IntegerCodec
 from terngrad.draws import DrawKey
 from terngrad.exchange.exchange import Exchange, Payload
-from terngrad.ops.kernels import EncodeInputs
+from terngrad.ops.gradient_kernels import EncodeInputs
 
 _FLOAT_BYTES = 4.0
 

@@ -13,9 +13,11 @@ from terngrad.codecs.float_codec import FloatCodec
 from terngrad.codecs.registry import ALLOWED, CODECS
 from terngrad.exchange.exchange import Exchange, Payload
 from terngrad.layout import Layout
-from terngrad.ops.kernels import Kernels
+from terngrad.ops.gradient_kernels import GradientKernels
 
-MakeCodec = Callable[[Layout, int, Kernels], Codec]  # the int is the bucket's index in the layout
+MakeCodec = Callable[
+    [Layout, int, GradientKernels], Codec
+]  # the int is the bucket's index in the layout
 
 
 def find_codec(name: str) -> MakeCodec:
@@ -47,7 +49,7 @@ def largest_code(codecs: Sequence[Codec]) -> int:
     return max((codec.max_code for codec in codecs), default=0) or 1
 
 
-def make_codecs(layout: Layout, kernels: Kernels) -> list[Codec]:
+def make_codecs(layout: Layout, kernels: GradientKernels) -> list[Codec]:
     """Returns one codec for each bucket of coded variables and each of float variables.
 
     Raises:

@@ -10,7 +10,7 @@ import tensorflow as tf
 from terngrad.codecs.codec import Codec, Delivered, Measured
 from terngrad.draws import DrawKey
 from terngrad.exchange.exchange import Exchange, Payload
-from terngrad.ops.kernels import EncodeInputs
+from terngrad.ops.gradient_kernels import EncodeInputs
 
 
 class FloatCodec(Codec):

@@ -9,9 +9,10 @@ import tensorflow as tf
 
 from terngrad import planes, ternary
 from terngrad.codecs.codec import Codec, Delivered, Measured
+from terngrad.encoders import ENCODERS
 from terngrad.exchange.exchange import Exchange, LocalBucket, Payload
 from terngrad.layout import Layout
-from terngrad.ops.kernels import ENCODERS, EncodeInputs, Kernels
+from terngrad.ops.gradient_kernels import EncodeInputs, GradientKernels
 
 SCALE_BYTES = 4
 
@@ -34,7 +35,7 @@ class IntegerCodec(Codec):
 
     sums_codes = True
 
-    def __init__(self, layout: Layout, bucket: int, kernels: Kernels) -> None:
+    def __init__(self, layout: Layout, bucket: int, kernels: GradientKernels) -> None:
         """Codes the layout's bucket of this index with the layout's policy.
 
         Raises:
@@ -43,10 +44,11 @@ class IntegerCodec(Codec):
         name = type(self).__name__
         if self.max_code < 1:
             raise ValueError(f"{name}.max_code is {self.max_code}; allowed is 1 or more.")
-        if self.encoder and ENCODERS.get(self.encoder) != self.max_code:
+        largest = {each: encoder.max_code for each, encoder in ENCODERS.items()}
+        if self.encoder and largest.get(self.encoder) != self.max_code:
             raise ValueError(
                 f"{name}.encoder is {self.encoder!r}, max_code is {self.max_code}; allowed are "
-                f"encoders of {', '.join(ENCODERS)}, with their largest codes."
+                + ", ".join(f"{each!r} with {code}" for each, code in largest.items())
             )
         self._bucket = layout.buckets[bucket]
         self.variables = tuple(s.variable for s in self._bucket.segments)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from terngrad.exchange.exchange import Exchange
-from terngrad.ops.kernels import Kernels
+from terngrad.ops.gradient_kernels import GradientKernels
 
 
 class Connection(abc.ABC):
@@ -27,7 +27,7 @@ class Connection(abc.ABC):
     repeats_steps: bool = False
 
     @abc.abstractmethod
-    def exchange(self, local_nodes: int, kernels: Kernels, step: tf.Variable) -> Exchange:
+    def exchange(self, local_nodes: int, kernels: GradientKernels, step: tf.Variable) -> Exchange:
         """Returns an exchange in which each process computes `local_nodes` consecutive nodes.
 
         Args:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from terngrad.limits import MAX_NODES, MAX_SUM
-from terngrad.ops.kernels import EncodeInputs, Kernels, Sums
+from terngrad.ops.gradient_kernels import EncodeInputs, GradientKernels, Sums
 from terngrad.planes import plane_count
 
 _FINGERPRINT = re.compile(r"^[0-9a-f]{32}/")
@@ -47,7 +47,7 @@ class LocalBucket:
       units: float32 [v], the value of a code of 1.
       decoded: whether means are wanted instead of the sum.
       encoder: a native kernel encodes any range of codes as `encode` does, one of
-        `ops.kernels.ENCODERS`; None = there is none.
+        `encoders.ENCODERS`; None = there is none.
       nodes: what the kernel encodes, for each local node.
     """
 
@@ -102,7 +102,9 @@ class Exchange(abc.ABC):
     sums_local_nodes = True
     packs_codes = False
 
-    def __init__(self, rank: int, processes: int, local_nodes: int, kernels: Kernels) -> None:
+    def __init__(
+        self, rank: int, processes: int, local_nodes: int, kernels: GradientKernels
+    ) -> None:
         """Joins `processes` processes of `local_nodes` nodes each; this one has index `rank`.
 
         Args:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from terngrad.exchange.exchange import Exchange, tree_sum
-from terngrad.ops.kernels import Kernels
+from terngrad.ops.gradient_kernels import GradientKernels
 
 
 class LocalExchange(Exchange):
@@ -15,7 +15,7 @@ class LocalExchange(Exchange):
 
     sums_local_nodes = False
 
-    def __init__(self, nodes: int, kernels: Kernels) -> None:
+    def __init__(self, nodes: int, kernels: GradientKernels) -> None:
         """Joins `nodes` local nodes; `kernels` add their codes.
 
         Raises:

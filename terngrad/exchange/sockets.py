@@ -14,7 +14,7 @@ from terngrad.cluster.seats import Seats
 from terngrad.exchange.exchange import Exchange, LocalBucket, Summed
 from terngrad.exchange.ordering import unordered
 from terngrad.exchange.two_shot import Transport, TwoShotExchange
-from terngrad.ops.kernels import Kernels, Sums
+from terngrad.ops.gradient_kernels import GradientKernels, Sums
 from terngrad.ops.mesh import Decoding, Encoding, Kind, Mesh
 from terngrad.ops.tls import Channel, encrypt
 from terngrad.planes import GROUP, padded, plane_count
@@ -101,7 +101,7 @@ class SocketTransport(Transport):
         self.mesh = mesh
         self._seats = seats
 
-    def exchange(self, local_nodes: int, kernels: Kernels, step: tf.Variable) -> Exchange:
+    def exchange(self, local_nodes: int, kernels: GradientKernels, step: tf.Variable) -> Exchange:
         """See base class."""
         del step  # the processes match operations by their names
         return SocketExchange(self, local_nodes, kernels)

@@ -13,7 +13,7 @@ from terngrad.cluster.seats import Seats
 from terngrad.draws import DrawKey
 from terngrad.exchange import sockets
 from terngrad.exchange.exchange import LocalBucket
-from terngrad.ops.kernels import EncodeInputs
+from terngrad.ops.gradient_kernels import EncodeInputs
 from terngrad.ops.mesh import Decoding, Encoding, Kind
 from terngrad.service.members import Members
 from terngrad.testing.addresses import free_addresses

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from terngrad.exchange.connection import Connection
 from terngrad.exchange.exchange import Exchange, Payload, tree_sum
-from terngrad.ops.kernels import Kernels
+from terngrad.ops.gradient_kernels import GradientKernels
 from terngrad.planes import plane_count
 
 _FEW_FLOATS = 8  # such as losses: each process sends them to all others, in one shot
@@ -46,7 +46,7 @@ class Transport(Connection):
       size: P, the number of processes.
     """
 
-    def exchange(self, local_nodes: int, kernels: Kernels, step: tf.Variable) -> Exchange:
+    def exchange(self, local_nodes: int, kernels: GradientKernels, step: tf.Variable) -> Exchange:
         """See base class."""
         del step  # the processes match these operations by their order or by their names
         return TwoShotExchange(self, local_nodes, kernels)
@@ -69,7 +69,7 @@ class Transport(Connection):
 class TwoShotExchange(Exchange):
     """An exchange over a transport."""
 
-    def __init__(self, transport: Transport, local_nodes: int, kernels: Kernels) -> None:
+    def __init__(self, transport: Transport, local_nodes: int, kernels: GradientKernels) -> None:
         """Joins `local_nodes` nodes of each process; for errors see base class."""
         super().__init__(transport.rank, transport.size, local_nodes, kernels)
         self._transport = transport

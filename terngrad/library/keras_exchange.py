@@ -15,7 +15,7 @@ from terngrad.library.group import Group, plain
 from terngrad.library.keras_updates import is_fused, slots_of, update_of
 from terngrad.library.reducer import Gradient, Reduced, Reducer
 from terngrad.library.shared import Shared
-from terngrad.ops.kernels import Kernels
+from terngrad.ops.gradient_kernels import GradientKernels
 
 
 class GradientExchange:
@@ -45,7 +45,7 @@ class GradientExchange:
         self._settings = settings
         self._node: int | None = None  # whose train_step is being called
         self._given: list[list[Gradient]] = []  # by the nodes of this step so far
-        self._reduced: tuple[Kernels, Reduced] | None = None  # of the update under way
+        self._reduced: tuple[GradientKernels, Reduced] | None = None  # of the update under way
         self.first: list[tf.Tensor] = []  # what comes first of its results
         self._index = group.count("optimizer")
         self._shared: Shared | None = None

@@ -18,7 +18,7 @@ from terngrad.exchange.local import LocalExchange
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS, Layout, Policy, make_layout
 from terngrad.library.graphs import Calls, check_graph
 from terngrad.library.group import Group, plain
-from terngrad.ops.kernels import Kernels, Sums
+from terngrad.ops.gradient_kernels import GradientKernels, Sums
 from terngrad.training import runtime
 from terngrad.training.memory import Memory
 from terngrad.training.nodes import draw_keys, seed_of_draws
@@ -370,7 +370,7 @@ def _path_of(codec: type) -> str:
     return f"{codec.__module__}:{codec.__qualname__}"
 
 
-def _exchange(group: Group, nodes: int, kernels: Kernels, step: tf.Variable) -> Exchange:
+def _exchange(group: Group, nodes: int, kernels: GradientKernels, step: tf.Variable) -> Exchange:
     if group.connection is None:
         return LocalExchange(nodes, kernels)
     return group.connection.exchange(nodes, kernels, step)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from terngrad.ops import library
-from terngrad.ops.kernels import Kernels
+from terngrad.ops.gradient_kernels import GradientKernels
 from terngrad.ops.library import PATHS
 from terngrad.ops.native import NativeKernels
 from terngrad.ops.packing import NativePacking, Packing, ReferencePacking
@@ -22,7 +22,7 @@ class Choice(NamedTuple):
       why_reference: why they are not the native ones; "" if they are, or were named.
     """
 
-    kernels: Kernels
+    kernels: GradientKernels
     why_reference: str = ""
 
     def __str__(self) -> str:

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from terngrad import planes, prefix_code, ternary
 from terngrad.draws import DrawKey, draws
+from terngrad.encoders import ENCODERS
 from terngrad.ops import library
-from terngrad.ops.kernels import Sums
+from terngrad.ops.gradient_kernels import Sums
 from terngrad.ops.native import NativeKernels
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.ops.updates import Averages, Update
@@ -50,12 +51,12 @@ def normal(seed, shape):
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
-def encode(kernels, gradients, variables, bounds, scales, key):
+def encode(kernels, gradients, variables, bounds, scales, key, encoder="ternary"):
     """Encodes inside a tf.function, as training does."""
     arguments = [tf.constant(g, tf.float32) for g in gradients]
     vectors = [tf.constant(v, tf.float32) for v in (bounds, scales)]
-    run = tf.function(lambda g, b, s: kernels.encode(g, variables, b, s, key), autograph=False)
-    return run(arguments, *vectors).numpy()
+    run = lambda g, b, s: kernels.encode(g, variables, b, s, key, encoder)
+    return tf.function(run, autograph=False)(arguments, *vectors).numpy()
 
 
 @pytest.mark.slow
@@ -70,8 +71,10 @@ def test_law_3_codes_equal_the_references(natives, lengths, data, seed):
     bounds = [data.draw(st.sampled_from([INFINITY, 2.5, 0.1])) for _ in lengths]
     chosen = [data.draw(scales) for _ in lengths]
     key = key_of(seed, data.draw(st.integers(0, 2**40)), data.draw(st.integers(0, 2**16 - 1)))
-    arguments = (gradients, variables, bounds, chosen, key)
+    encoder = data.draw(st.sampled_from(sorted(ENCODERS)))
+    arguments = (gradients, variables, bounds, chosen, key, encoder)
     expected = encode(REFERENCE, *arguments)
+    assert expected.shape[1] == planes.plane_count(ENCODERS[encoder].max_code)
     for native in natives:
         np.testing.assert_array_equal(encode(native, *arguments), expected, native.title)
 

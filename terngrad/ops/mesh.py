@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from terngrad.ops import library
-from terngrad.ops.kernels import EncodeInputs
+from terngrad.ops.gradient_kernels import EncodeInputs
 from terngrad.ops.native import encode_arguments
 from terngrad.ops.tls import ERROR_BYTES, Channel
 
@@ -27,7 +27,7 @@ class Kind(enum.IntEnum):
 
 
 class Encoding(NamedTuple):
-    """What one node encodes; see `Kernels.encode`."""
+    """What one node encodes; see `GradientKernels.encode`."""
 
     inputs: EncodeInputs
     variables: Sequence[int]
@@ -35,7 +35,7 @@ class Encoding(NamedTuple):
 
 
 class Decoding(NamedTuple):
-    """What a sum of codes stands for; see `Kernels.decode`."""
+    """What a sum of codes stands for; see `GradientKernels.decode`."""
 
     units: tf.Tensor
     nodes: tf.Tensor

@@ -9,13 +9,13 @@ import tensorflow as tf
 
 from terngrad.draws import DrawKey
 from terngrad.ops import library
-from terngrad.ops.kernels import EncodeInputs, Kernels, Sums
+from terngrad.ops.gradient_kernels import EncodeInputs, GradientKernels, Sums
 from terngrad.ops.packing import NativePacking
 from terngrad.ops.updates import Averages, Update
 from terngrad.ternary import Stats
 
 
-class NativeKernels(Kernels):
+class NativeKernels(GradientKernels):
     """Runs on the CPU, on the threads of TensorFlow's pool.
 
     Attributes:
@@ -99,7 +99,7 @@ class NativeKernels(Kernels):
 def encode_arguments(
     inputs: EncodeInputs, variables: Sequence[int], encoder: str
 ) -> dict[str, Any]:
-    """Returns the arguments that all ops that encode have; see `Kernels.encode`."""
+    """Returns the arguments that all ops that encode have; see `GradientKernels.encode`."""
     gradients, bounds, scales, key = inputs
     return {
         "gradients": gradients,

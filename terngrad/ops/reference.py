@@ -9,15 +9,13 @@ import tensorflow as tf
 
 from terngrad import planes, ternary
 from terngrad.draws import DrawKey, draws
-from terngrad.ops.kernels import Kernels
+from terngrad.encoders import ENCODERS
+from terngrad.ops.gradient_kernels import GradientKernels
 from terngrad.ops.packing import Packing, ReferencePacking
 from terngrad.ternary import Stats
 
-# Encode values, given bound, scale and draws: the planes of their codes.
-_ENCODERS = {"ternary": ternary.ternarize}
 
-
-class ReferenceKernels(Kernels):
+class ReferenceKernels(GradientKernels):
     """Combines the functions of `ternary`, `draws` and `planes`."""
 
     title = "the reference ops (TensorFlow)"
@@ -42,11 +40,11 @@ class ReferenceKernels(Kernels):
         encoder: str = "ternary",
     ) -> tf.Tensor:
         """See base class."""
-        codes = []
+        encode, codes = ENCODERS[encoder].encode, []
         for i, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
             values = tf.reshape(gradient, [-1])
             random = draws(key, variable, values.shape[0])
-            codes.append(_ENCODERS[encoder](values, bounds[i], scales[i], random))
+            codes.append(encode(values, bounds[i], scales[i], random))
         masks = [tf.concat(mask, 0) for mask in zip(*codes, strict=True)]
         elements = masks[0].shape[0]
         padding = [[0, planes.padded(elements) - elements]]

@@ -11,7 +11,7 @@ import tensorflow as tf
 from terngrad.codecs.codec import Codec, NodeMemory
 from terngrad.draws import DrawKey
 from terngrad.exchange.exchange import Exchange
-from terngrad.ops.kernels import EncodeInputs, Sums
+from terngrad.ops.gradient_kernels import EncodeInputs, Sums
 from terngrad.training.bystander import Bystander
 from terngrad.training.classifier import Classifier, Losses
 from terngrad.training.node_loop import for_each_node

@@ -10,7 +10,7 @@ from terngrad.codecs.factory import make_codecs
 from terngrad.draws import DrawKey
 from terngrad.exchange import sockets
 from terngrad.layout import make_layout
-from terngrad.ops.kernels import Sums
+from terngrad.ops.gradient_kernels import Sums
 from terngrad.ops.mesh import Encoding
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.conformance import NAMES, POLICIES, SHAPES

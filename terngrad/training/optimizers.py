@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from terngrad.ops.kernels import Kernels, Sums
+from terngrad.ops.gradient_kernels import GradientKernels, Sums
 from terngrad.ops.updates import Averages, Update
 from terngrad.training.slots import SLOTS
 
@@ -26,7 +26,10 @@ class Optimizer(abc.ABC):
     """
 
     def __init__(
-        self, variables: Sequence[tf.Variable], slots: Mapping[str, float], kernels: Kernels | None
+        self,
+        variables: Sequence[tf.Variable],
+        slots: Mapping[str, float],
+        kernels: GradientKernels | None,
     ) -> None:
         """Updates `variables`.
 
@@ -102,7 +105,10 @@ class Momentum(Optimizer):
     """v = momentum v + g; w -= rate v."""
 
     def __init__(
-        self, variables: Sequence[tf.Variable], momentum: float, kernels: Kernels | None = None
+        self,
+        variables: Sequence[tf.Variable],
+        momentum: float,
+        kernels: GradientKernels | None = None,
     ) -> None:
         """Updates `variables`; `momentum` is the share of the velocity that a step keeps."""
         super().__init__(variables, {"momentum": 0.0}, kernels)
@@ -124,7 +130,10 @@ class RMSProp(Optimizer):
     epsilon = 1.0
 
     def __init__(
-        self, variables: Sequence[tf.Variable], momentum: float, kernels: Kernels | None = None
+        self,
+        variables: Sequence[tf.Variable],
+        momentum: float,
+        kernels: GradientKernels | None = None,
     ) -> None:
         """Updates `variables`; mean squares start at 1."""
         super().__init__(variables, {"mean_square": 1.0, "momentum": 0.0}, kernels)
@@ -159,7 +168,9 @@ class Adam(Optimizer):
     beta2 = 0.999
     epsilon = 1e-8
 
-    def __init__(self, variables: Sequence[tf.Variable], kernels: Kernels | None = None) -> None:
+    def __init__(
+        self, variables: Sequence[tf.Variable], kernels: GradientKernels | None = None
+    ) -> None:
         """Updates `variables`."""
         super().__init__(variables, {"m": 0.0, "v": 0.0}, kernels)
 
@@ -197,7 +208,7 @@ def make_optimizer(
     name: str,
     variables: Sequence[tf.Variable],
     momentum: float,
-    kernels: Kernels | None = None,
+    kernels: GradientKernels | None = None,
 ) -> Optimizer:
     """Returns the optimizer that a flag names; `kernels` may decode what it updates with.
 

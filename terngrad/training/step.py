@@ -11,7 +11,7 @@ import tensorflow as tf
 from terngrad.codecs.codec import Codec
 from terngrad.draws import DrawKey
 from terngrad.exchange.exchange import Exchange
-from terngrad.ops.kernels import Sums
+from terngrad.ops.gradient_kernels import Sums
 from terngrad.training.averages import MovingAverages
 from terngrad.training.bystander import Bystander
 from terngrad.training.classifier import Classifier, Losses

@@ -16,7 +16,7 @@ from terngrad.exchange.exchange import Exchange, begin_span
 from terngrad.exchange.ordering import unordered
 from terngrad.exchange.parameter_server.operations import Kind, Operation, nodes_in_result
 from terngrad.exchange.parameter_server.worker.client import Client
-from terngrad.ops.kernels import Kernels
+from terngrad.ops.gradient_kernels import GradientKernels
 from terngrad.ops.packing import Packing
 
 
@@ -35,7 +35,7 @@ class ParameterServerConnection(Connection):
         self._rounds: collections.Counter[str] = collections.Counter()
 
     def exchange(
-        self, local_nodes: int, kernels: Kernels, step: tf.Variable
+        self, local_nodes: int, kernels: GradientKernels, step: tf.Variable
     ) -> ParameterServerExchange:
         """See base class."""
         return ParameterServerExchange(self._client, local_nodes, kernels, step)
@@ -114,7 +114,7 @@ class ParameterServerExchange(Exchange):
     packs_codes = True
 
     def __init__(
-        self, client: Client, local_nodes: int, kernels: Kernels, step: tf.Variable
+        self, client: Client, local_nodes: int, kernels: GradientKernels, step: tf.Variable
     ) -> None:
         """Joins `local_nodes` nodes of each worker; the operations belong to `step`.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import tensorflow as tf
@@ -13,12 +13,9 @@ from terngrad.ops.packing import Packing
 from terngrad.ops.updates import Averages, Update
 from terngrad.ternary import Stats
 
-# The largest code of each encoder, by its name; each has a native kernel (cc/lib/kernels_impl.h).
-ENCODERS: Mapping[str, int] = {"ternary": 1}
-
 
 class EncodeInputs(NamedTuple):
-    """One node's gradients of a bucket, and how they become codes; see `Kernels.encode`."""
+    """One node's gradients of a bucket, and how they become codes; see `GradientKernels.encode`."""
 
     gradients: Sequence[tf.Tensor]
     bounds: tf.Tensor
@@ -27,7 +24,7 @@ class EncodeInputs(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """The mean gradients of a bucket before they are decoded; see `Kernels.decode`.
+    """The mean gradients of a bucket before they are decoded; see `GradientKernels.decode`.
 
     Attributes:
       variables: indices of the bucket's v variables in the layout, in its order.
@@ -42,7 +39,7 @@ class Sums(NamedTuple):
     nodes: tf.Tensor
 
 
-class Kernels(abc.ABC):
+class GradientKernels(abc.ABC):
     """Statistics, ternary codes, their sums and means, and updates with these.
 
     Implementations agree bit for bit, except for the statistics' sums: those agree to 1e-6.
@@ -83,7 +80,7 @@ class Kernels(abc.ABC):
           bounds: float32 [v], magnitudes to clip to.
           scales: float32 [v].
           key: of the node.
-          encoder: one of `ENCODERS`; for "ternary" see `ternary.ternarize`.
+          encoder: a name in `encoders.ENCODERS`.
         """
 
     @abc.abstractmethod
