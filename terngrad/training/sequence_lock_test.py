@@ -37,8 +37,8 @@ class StalledExchange(LocalExchange):
         self.reached, self.go_on = threading.Event(), threading.Event()
         self.parts = set()  # those that the second step has come to
 
-    def sum(self, codes, name, max_code):
-        return self._after("codes", super().sum(codes, name, max_code))
+    def _join_codes(self, local, name, max_code):
+        return self._after("codes", super()._join_codes(local, name, max_code))
 
     def mean(self, values, name):
         first, *others = super().mean(values, name)
