@@ -8,6 +8,7 @@ from inception.training import prediction
 from inception.training.prediction import _StepTime
 from terngrad.exchange.network_probe import Network
 from terngrad.ops.choice import choose_kernels
+from terngrad.testing.buckets import bucket_of
 
 NETWORK = Network(latency_secs=2e-4, bits_per_sec=1e9)
 
@@ -36,5 +37,5 @@ def test_the_share_of_bytes_is_that_of_the_codes_of_this_net(density, least, mos
     assert packing.share == 1.0  # floats
     chosen = np.random.default_rng(0).random(32 * 2000) < density
     ones = np.packbits(chosen, bitorder="little").view(np.uint32)
-    packing.sum([tf.constant(np.stack([ones, 0 * ones], axis=1))], "a", 1)
+    packing.sum_codes(bucket_of([tf.constant(np.stack([ones, 0 * ones], axis=1))], "a", 1))
     assert least <= packing.share <= most

@@ -17,6 +17,7 @@ from terngrad.ops.gradient_kernels import EncodeInputs
 from terngrad.ops.mesh import Decoding, Encoding, Kind
 from terngrad.service.members import Members
 from terngrad.testing.addresses import free_addresses
+from terngrad.testing.buckets import bucket_of
 from terngrad.testing.certificates import make_certificates
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.threads import in_threads
@@ -57,12 +58,6 @@ def together(size, act, tls=None):
         thread.join(TIMEOUT_SECS)
         assert not thread.is_alive()
     return found
-
-
-def bucket_of(codes, name, max_code):
-    """A bucket of one node's codes, uint32 [G, k], whose sum is wanted."""
-    shapes = [(32 * codes.shape[0],)]
-    return LocalBucket(name, max_code, lambda: [codes], (0,), shapes, tf.ones([1]), decoded=False)
 
 
 @pytest.mark.slow
@@ -121,8 +116,8 @@ def test_law_7_the_mesh_sends_the_bytes_that_the_exchange_counts(size):
         exchange = transport.exchange(1, NativeKernels(), step)
         run = tf.function(
             lambda: (
-                exchange.sum_codes(bucket_of(codes, "sum", 1)).result,
-                exchange.sum_codes(bucket_of(digits, "digits", 4)).result,
+                exchange.sum_codes(bucket_of([codes], "sum", 1)).result,
+                exchange.sum_codes(bucket_of([digits], "digits", 4)).result,
                 exchange.float_sum([[values, values[:9]]], "floats"),
                 exchange.max([values[:7]], "max"),
                 exchange.mean([[values[:3]]], "few"),
