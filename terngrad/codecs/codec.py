@@ -22,9 +22,13 @@ from terngrad.ops.gradient_kernels import EncodeInputs, Sums
 # codec's variables. Empty for a codec without a memory.
 NodeMemory = list[tf.Tensor]
 
-
-# What is stated about each method.
-_STATEMENTS = {"encode": "encoder", "deliver": "sums_codes", "decode": "sums_codes"}
+# The attribute that says what a method does.
+_STATEMENTS = {
+    "encode": "encoder",
+    "encode_each": "encoder",
+    "deliver": "sums_codes",
+    "decode": "sums_codes",
+}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,6 +16,7 @@ from terngrad.layout import Policy, make_layout
 from terngrad.ops.native import NativeKernels
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.planes import plane_count
+from terngrad.testing.residual_codec import ResidualCodec
 from terngrad.training.memory import no_memories
 from terngrad.training.step import exchange_gradients
 
@@ -381,19 +382,13 @@ class Mixed(Mixin, TernaryCodec):
 class Stating(TernaryCodec):
     """Overrides `encode` and says that the kernel encodes as it does."""
 
-    encoder = "ternary"
-
-    def encode(self, gradients, bounds, scales, key):
-        """As the codec of the suite."""
-        return super().encode(gradients, bounds, scales, key)
+    encoder, encode = "ternary", TernaryCodec.encode
 
 
 class Keeping(TernaryCodec):
-    """Has another memory, and encodes as the codec of the suite."""
+    """Has a memory of its own, and encodes as the codec of the suite."""
 
-    def correct(self, gradients, memory):
-        """As the codec of the suite."""
-        return super().correct(gradients, memory)
+    correct = ResidualCodec.correct
 
 
 @pytest.mark.parametrize(

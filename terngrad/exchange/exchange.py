@@ -107,11 +107,7 @@ class Exchange(abc.ABC):
     ) -> None:
         """Joins `processes` processes of `local_nodes` nodes each; this one has index `rank`.
 
-        Args:
-          rank: see above.
-          processes: see above.
-          local_nodes: see above.
-          kernels: add codes and decode their sums.
+        The kernels add codes and decode their sums.
 
         Raises:
           ValueError: there are no nodes, or more than 65536.
