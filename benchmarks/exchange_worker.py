@@ -34,7 +34,7 @@ from terngrad.exchange.two_shot import Transport
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS, Policy, make_layout
 from terngrad.ops.choice import choose_kernels
 from terngrad.ops.gradient_kernels import GradientKernels
-from terngrad.training.step import exchange_gradients
+from terngrad.training.reduction import exchange_gradients
 
 POLICIES = {
     "float32": Policy(),

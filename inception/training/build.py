@@ -17,17 +17,16 @@ from terngrad.codecs.codec import Codec, Payload
 from terngrad.codecs.factory import make_codecs, payloads
 from terngrad.exchange.connection import Connection
 from terngrad.exchange.exchange import Exchange
-from terngrad.exchange.local import LocalExchange
 from terngrad.layout import Layout, Policy, make_layout
 from terngrad.ops.choice import Choice
 from terngrad.ops.gradient_kernels import GradientKernels
 from terngrad.training import runtime
 from terngrad.training.averages import MovingAverages
-from terngrad.training.bystander import Bystander
-from terngrad.training.classifier import Classifier
+from terngrad.training.classifier import Classifier, IdleClassifier
 from terngrad.training.last_batch import LastBatch
 from terngrad.training.memory import Memory
 from terngrad.training.optimizers import Optimizer, make_optimizer
+from terngrad.training.reduction import Reduction, make_exchange
 from terngrad.training.runner import Runner
 from terngrad.training.sequence_lock import SequenceLock
 from terngrad.training.step import TrainStep
@@ -101,7 +100,7 @@ def build_training(
     choice = runtime.kernels(on_gpu=any("GPU" in device for device in devices))
     variables = classifier.variables
     optimizer = make_optimizer(config.optimizer, variables, config.momentum, choice.kernels)
-    exchange = _make_exchange(config, connection, choice.kernels, step)
+    exchange = make_exchange(connection, config.nodes, choice.kernels, step)
     schedule = learning_rate(config, steps_per_epoch)
     layout = _make_layout(config, classifier, _policy(config, classifier.names))
     codecs = make_codecs(layout, choice.kernels)
@@ -113,13 +112,14 @@ def build_training(
     noted = sequence if connection else None
 
     def make_runner(codecs: Sequence[Codec], held: Memory | None = None) -> Runner:
-        parts = (codecs, exchange, optimizer, schedule, averages, step, config.seed, devices, held)
-        make_step = functools.partial(TrainStep, save_request=save_request, sequence=noted)
+        reduction = Reduction(codecs, exchange, step, config.seed, devices, held, noted)
+        parts = (reduction, optimizer, schedule, averages)
+        make_step = functools.partial(TrainStep, save_request=save_request)
         make = functools.partial(Runner, take=take, sequence=noted)
         follower = None
         if connection:
-            bystander = make_step(Bystander(classifier), *parts)
-            follower = make(bystander, codecs, on_batch, is_observable=False)
+            idle = make_step(IdleClassifier(classifier), *parts)
+            follower = make(idle, codecs, on_batch, is_observable=False)
         return make(make_step(classifier, *parts), codecs, on_batch, follower)
 
     runner = float_runner = make_runner(codecs, memory)
@@ -161,14 +161,6 @@ def _make_classifier(config: TrainConfig, goal: Problem) -> Classifier:
             spec.auxiliary_weights,
             nets_factory.variable_name,
         )
-
-
-def _make_exchange(
-    config: TrainConfig, connection: Connection | None, kernels: GradientKernels, step: tf.Variable
-) -> Exchange:
-    if connection:
-        return connection.exchange(config.nodes, kernels, step)
-    return LocalExchange(config.nodes, kernels)
 
 
 def _make_layout(config: TrainConfig, classifier: Classifier, policy: Policy) -> Layout:

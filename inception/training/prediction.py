@@ -20,7 +20,7 @@ from terngrad.exchange.local import LocalExchange
 from terngrad.exchange.network_probe import Network
 from terngrad.ops.gradient_kernels import GradientKernels
 from terngrad.training.nodes import compute_nodes, draw_keys, seed_of_draws, spread
-from terngrad.training.step import exchange_gradients
+from terngrad.training.reduction import exchange_gradients
 
 _SECS = 1.0  # of each measurement
 _LEAST_ROUNDS = 3

@@ -38,6 +38,7 @@ from terngrad.training import schedules
 from terngrad.training.averages import MovingAverages
 from terngrad.training.classifier import Classifier
 from terngrad.training.optimizers import make_optimizer
+from terngrad.training.reduction import Reduction
 from terngrad.training.step import TrainStep
 
 SECS, RATE, DECAY = HANG_SECS, 0.05, 0.99
@@ -188,14 +189,10 @@ def trained_alone(steps, optimizer, nodes, policy, model):
     step = tf.Variable(0, dtype=tf.int64, trainable=False)
     train = TrainStep(
         classifier,
-        codecs,
-        LocalExchange(nodes, KERNELS),
+        Reduction(codecs, LocalExchange(nodes, KERNELS), step, 3),
         update,
         schedules.fixed(RATE),
         averages,
-        step,
-        3,
-        ["/CPU:0"],
     )
     compiled = tf.function(train, autograph=False)
     for images, labels in make_batches().take(steps):

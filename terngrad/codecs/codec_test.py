@@ -18,7 +18,7 @@ from terngrad.ops.reference import ReferenceKernels
 from terngrad.planes import plane_count
 from terngrad.testing.residual_codec import ResidualCodec
 from terngrad.training.memory import no_memories
-from terngrad.training.step import exchange_gradients
+from terngrad.training.reduction import exchange_gradients
 
 NAMES = ["a/kernel", "a/bias", "b/kernel", "b/bias"]
 SHAPES = [(7, 9), (9,), (33, 5), (1,)]

@@ -36,6 +36,7 @@ from terngrad.testing.processes import Started, finished, mpirun
 from terngrad.training import runtime, schedules
 from terngrad.training.classifier import Classifier
 from terngrad.training.optimizers import Momentum
+from terngrad.training.reduction import Reduction
 from terngrad.training.step import TrainStep
 
 exhaustive = pytest.mark.exhaustive
@@ -132,8 +133,9 @@ def test_a_loop_by_hand_has_the_bits_of_the_training_step_of_the_programs(path):
     layout = make_layout(programs.names, [v.shape for v in programs.variables], policy)
     codecs, count = make_codecs(layout, kernels), tf.Variable(0, dtype=tf.int64)
     optimizer, rate = Momentum(programs.variables, 0.9), schedules.fixed(0.05)
-    parts = (codecs, LocalExchange(2, kernels), optimizer, rate, None, count, 3, ["/CPU:0"])
-    theirs = tf.function(TrainStep(programs, *parts), autograph=False)
+    reduction = Reduction(codecs, LocalExchange(2, kernels), count, 3)
+    step = TrainStep(programs, reduction, optimizer, rate, None)
+    theirs = tf.function(step, autograph=False)
 
     own = Classifier(nets.make_model())
     settings = {"gradients": path, "clip_factor": 2.5, "seed": 3, "nodes": 2}

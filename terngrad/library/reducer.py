@@ -13,16 +13,12 @@ import tensorflow as tf
 
 from terngrad.cluster.pulse import CALL, STEP
 from terngrad.codecs.factory import make_codecs, payloads
-from terngrad.exchange.exchange import Exchange
-from terngrad.exchange.local import LocalExchange
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS, Layout, Policy, make_layout
 from terngrad.library.graphs import Calls, check_graph
 from terngrad.library.group import Group, plain
-from terngrad.ops.gradient_kernels import GradientKernels, Sums
+from terngrad.ops.gradient_kernels import Sums
 from terngrad.training import runtime
-from terngrad.training.memory import Memory
-from terngrad.training.nodes import draw_keys, seed_of_draws
-from terngrad.training.step import exchange_gradients, noted_updates
+from terngrad.training.reduction import Reduction, make_exchange
 
 _BITS = {"ternary": 1, "float32": 32, "float16": 16}
 
@@ -137,19 +133,18 @@ class Reducer:
         )
         self.layout: Layout = make_layout(names, [v.shape for v in held], policy, bucket_elements)
         kernels = runtime.kernels(on_gpu=any("GPU" in v.device for v in held)).kernels
-        self._step = tf.Variable(0, dtype=tf.int64, trainable=False)
+        step = tf.Variable(0, dtype=tf.int64, trainable=False)
+        exchange = make_exchange(group.connection, nodes, kernels, step)
         self._group = group
         self._nodes = nodes
-        self._exchange = _exchange(group, nodes, kernels, self._step)
         self.kernels = kernels
-        self._codecs = make_codecs(self.layout, kernels)
-        self.memory = Memory(self._codecs, self._exchange.first_node, nodes)
-        self._seed = seed_of_draws(seed)
+        self._reduction = Reduction(make_codecs(self.layout, kernels), exchange, step, seed)
+        self.memory = self._reduction.memory
         self._index = group.count("reducer")
         self._eager = tf.function(self._means_of_call, autograph=False)
         self._calls = Calls()
-        self.state = ReducerState(self._step, self.memory.variables)
-        group.step = self._step
+        self.state = ReducerState(step, self.memory.variables)
+        group.step = step
         self._tell_apart(self._index)
         group.agree(
             {
@@ -167,7 +162,7 @@ class Reducer:
     def _tell_apart(self, index: int) -> None:
         """Names the operations of one of several reducers of a group: layouts may be equal."""
         if index:
-            for codec in self._codecs:
+            for codec in self._reduction.codecs:
                 codec.name = f"{codec.name}/{index}"
 
     def __call__(self, gradients: Sequence[Gradient] | Sequence[Sequence[Gradient]]) -> list:
@@ -218,7 +213,7 @@ class Reducer:
     @property
     def bytes_sent(self) -> int:
         """Bytes that this process has sent so far, without headers."""
-        return int(self._exchange.bytes_sent)
+        return int(self._reduction.exchange.bytes_sent)
 
     @property
     def bits_per_parameter(self) -> float:
@@ -227,8 +222,9 @@ class Reducer:
         Where codes are packed, so that steps differ, it is the mean over all calls so far; before
         the first one, the most.
         """
-        sent = sum(payload.sent for payload in payloads(self._codecs, self._exchange))
-        if self._exchange.packs_codes and (calls := int(self._exchange.steps)):
+        exchange = self._reduction.exchange
+        sent = sum(payload.sent for payload in payloads(self._reduction.codecs, exchange))
+        if exchange.packs_codes and (calls := int(exchange.steps)):
             sent = self.bytes_sent / calls
         return 8 * sent / max(self.layout.size, 1)
 
@@ -248,17 +244,11 @@ class Reducer:
             begin = functools.partial(self._group.begin_step, what)
             with tf.control_dependencies(gradients[0][-1:]):  # a step without a batch is none
                 tf.numpy_function(begin, [], [])
-        step, exchange = self._step.read_value(), self._exchange
-        keys = draw_keys(self._seed, step, exchange.first_node, self._nodes)
-        devices = [""] * self._nodes  # those of the gradients
-        memories = self.memory.read()
-        found = exchange_gradients(
-            gradients, self._codecs, exchange, keys, devices, memories, as_sums=as_sums
-        )
-        with exchange.settled(), noted_updates(self._group.sequence, found):
-            self.memory.assign(found.kept)
-            self._step.assign_add(1)
-            exchange.count_step()
+        reduction = self._reduction
+        reduction.sequence = self._group.sequence
+        keys = reduction.keys(reduction.step.read_value())
+        found = reduction.reduce(gradients, keys, as_sums=as_sums)
+        with reduction.updates(found):
             means = [None if mean is None else tf.identity(mean) for mean in found.means]
             sums = [each._replace(words=tf.identity(each.words)) for each in found.sums]
         for each in sums:
@@ -368,9 +358,3 @@ def _dense(gradient: Gradient, name: str, shape: tuple[int, ...]) -> tf.Tensor:
 
 def _path_of(codec: type) -> str:
     return f"{codec.__module__}:{codec.__qualname__}"
-
-
-def _exchange(group: Group, nodes: int, kernels: GradientKernels, step: tf.Variable) -> Exchange:
-    if group.connection is None:
-        return LocalExchange(nodes, kernels)
-    return group.connection.exchange(nodes, kernels, step)

@@ -12,10 +12,10 @@ import tensorflow as tf
 
 from terngrad.cluster.pulse import STEP
 from terngrad.exchange.connection import Connection
-from terngrad.exchange.exchange import Exchange, tree_sum
-from terngrad.exchange.local import LocalExchange
+from terngrad.exchange.exchange import tree_sum
 from terngrad.library.graphs import Calls, check_graph
 from terngrad.training import runtime
+from terngrad.training.reduction import make_exchange
 
 OPERATIONS = ("mean", "sum", "max")
 _FLOATS = (tf.float16, tf.bfloat16, tf.float32)  # an exchange computes in float32
@@ -44,7 +44,8 @@ class Shared:
         self._nodes = nodes
         self._is_alone = connection is None and nodes == 1
         self._step = tf.Variable(0, dtype=tf.int64, trainable=False)
-        self._exchange: Exchange = _exchange(connection, nodes, self._step)
+        kernels = runtime.kernels().kernels
+        self._exchange = make_exchange(connection, nodes, kernels, self._step)
         self._eager: dict[tuple, Callable] = {}  # TensorFlow warns of a function for many shapes
 
     @property
@@ -208,10 +209,3 @@ def _check(tensor: tf.Tensor, op: str) -> None:
 def _row(values: Sequence[tf.Tensor]) -> tf.Tensor:
     """Returns all values as float32 [n]."""
     return tf.concat([tf.reshape(tf.cast(value, tf.float32), [-1]) for value in values], 0)
-
-
-def _exchange(connection: Connection | None, nodes: int, step: tf.Variable) -> Exchange:
-    kernels = runtime.kernels().kernels
-    if connection is None:
-        return LocalExchange(nodes, kernels)
-    return connection.exchange(nodes, kernels, step)

@@ -41,7 +41,7 @@ from terngrad.service.messages import (
     join_frame,
     split_frame,
 )
-from terngrad.training.step import exchange_gradients
+from terngrad.training.reduction import exchange_gradients
 
 POLICY = Policy(grad_bits=1, float_layers=("b",))
 LAYOUT = make_layout(["a/kernel", "a/bias", "b/bias"], [(7, 9), (5,), (3,)], POLICY)

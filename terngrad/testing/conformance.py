@@ -25,7 +25,7 @@ from terngrad.exchange.local import LocalExchange
 from terngrad.layout import Policy, make_layout
 from terngrad.ops.choice import choose_kernels
 from terngrad.training.memory import Memory
-from terngrad.training.step import exchange_gradients
+from terngrad.training.reduction import exchange_gradients
 
 NAMES = ["a/kernel", "a/bias", "b/kernel", "b/bias", "c/kernel"]
 SHAPES = [(7, 9), (9,), (33, 5), (1,), (40, 41)]

@@ -121,6 +121,24 @@ class Classifier:
         return [images, dropout_seed] if len(self.model.inputs) == 2 else images
 
 
+class IdleClassifier:
+    """Computes nothing, in steps that the others make without this process: gradients are 0."""
+
+    def __init__(self, classifier: Classifier) -> None:
+        """Shares the variables of a classifier."""
+        self.variables = classifier.variables
+        self.state = classifier.state
+
+    def gradients(
+        self, images: tf.Tensor, labels: tf.Tensor, dropout_seed: tf.Tensor
+    ) -> tuple[list[tf.Tensor], Losses, list[tf.Tensor]]:
+        """Returns zeros and the unchanged state; see `Classifier.gradients`."""
+        del images, labels, dropout_seed
+        zero = tf.zeros([])
+        gradients = [tf.zeros(v.shape) for v in self.variables]
+        return gradients, Losses(zero, zero), [v.read_value() for v in self.state.values()]
+
+
 def _heads(outputs: tf.Tensor | list[tf.Tensor]) -> list[tf.Tensor]:
     return list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
 

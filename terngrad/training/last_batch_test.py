@@ -7,8 +7,9 @@ import tensorflow as tf
 
 from terngrad.training.classifier import Losses
 from terngrad.training.last_batch import LastBatch
+from terngrad.training.reduction import Aggregate
 from terngrad.training.runner import Runner
-from terngrad.training.step import Aggregate, StepResult
+from terngrad.training.step import StepResult
 
 
 class Training:

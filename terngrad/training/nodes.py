@@ -12,8 +12,7 @@ from terngrad.codecs.codec import Codec, NodeMemory
 from terngrad.draws import DrawKey
 from terngrad.exchange.exchange import Exchange
 from terngrad.ops.gradient_kernels import EncodeInputs, Sums
-from terngrad.training.bystander import Bystander
-from terngrad.training.classifier import Classifier, Losses
+from terngrad.training.classifier import Classifier, IdleClassifier, Losses
 from terngrad.training.node_loop import for_each_node
 
 
@@ -63,7 +62,7 @@ def spread(devices: Sequence[str], nodes: int) -> list[str]:
 
 
 def compute_nodes(
-    classifier: Classifier | Bystander,
+    classifier: Classifier | IdleClassifier,
     images: tf.Tensor,
     labels: tf.Tensor,
     keys: Sequence[DrawKey],
@@ -98,7 +97,7 @@ def compute_nodes(
 
 
 def _compute_on_one_device(
-    classifier: Classifier | Bystander, images, labels, seeds, nodes: int, groups
+    classifier: Classifier | IdleClassifier, images, labels, seeds, nodes: int, groups
 ) -> list[NodeGradients]:
     def compute(node: tf.Tensor | int) -> list[tf.Tensor]:
         gradients, losses, state = classifier.gradients(images[node], labels[node], seeds[node])

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from terngrad.codecs.codec import Codec
+from terngrad.training.node_loop import make_list, read_all
 from terngrad.training.sequence_lock import SequenceLock
 from terngrad.training.step import Losses, StepResult, TrainStep
-from terngrad.training.tensor_lists import make_list, read_all
 
 
 class Outcome(NamedTuple):

@@ -18,6 +18,7 @@ from terngrad.training.averages import MovingAverages
 from terngrad.training.classifier import Classifier
 from terngrad.training.memory import Memory
 from terngrad.training.optimizers import make_optimizer
+from terngrad.training.reduction import Reduction
 from terngrad.training.runner import Runner
 from terngrad.training.sequence_lock import SequenceLock
 from terngrad.training.step import TrainStep
@@ -73,8 +74,8 @@ class Stalled:
         memory, averages = Memory(codecs, 0, 2), MovingAverages(variables, 0.99)
         optimizer = make_optimizer("momentum", variables, 0.9, kernels)
         step = tf.Variable(0, dtype=tf.int64)
-        parts = (optimizer, schedules.fixed(0.05), averages, step, 3, ("/CPU:0",), memory)
-        made = TrainStep(classifier, codecs, self.exchange, *parts, sequence=self.sequence)
+        reduction = Reduction(codecs, self.exchange, step, 3, memory=memory, sequence=self.sequence)
+        made = TrainStep(classifier, reduction, optimizer, schedules.fixed(0.05), averages)
         self.runner, batches = Runner(made, codecs, sequence=self.sequence), iter(make_batches())
         held = [*variables, *averages.shadows, *optimizer.slots["momentum"], step]
         self.variables = dict(enumerate([*held, *memory.variables.values()]))

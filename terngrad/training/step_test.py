@@ -20,6 +20,7 @@ from terngrad.training.classifier import Classifier
 from terngrad.training.memory import Memory
 from terngrad.training.nodes import dropout_seed
 from terngrad.training.optimizers import make_optimizer
+from terngrad.training.reduction import Reduction
 from terngrad.training.runner import Runner
 from terngrad.training.step import TrainStep
 
@@ -51,17 +52,13 @@ class Training:
         codecs = make_codecs(make_layout(names, [v.shape for v in variables], policy), kernels)
         self.exchange = LocalExchange(nodes, kernels)
         self.memory = Memory(codecs, 0, nodes)
+        step = tf.Variable(0, dtype=tf.int64)
         self.step = TrainStep(
             self.classifier,
-            codecs,
-            self.exchange,
+            Reduction(codecs, self.exchange, step, seed, devices, self.memory),
             make_optimizer(optimizer, variables, 0.9, kernels),
             schedules.fixed(0.05),
             MovingAverages(variables, 0.99),
-            tf.Variable(0, dtype=tf.int64),
-            seed,
-            devices,
-            self.memory,
             save_request=tf.Variable(0.0, trainable=False),
         )
         self.runner = Runner(self.step, codecs)
