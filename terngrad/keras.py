@@ -7,8 +7,8 @@ model.fit(group.shard(dataset), callbacks=[terngrad.keras.Together(group)])
 terngrad.keras.evaluate(model, test, group)
 """
 
-from terngrad.library.keras_evaluation import evaluate, predict
-from terngrad.library.keras_optimizer import distribute
-from terngrad.library.keras_together import Together
+from terngrad.library.keras.distribute import distribute
+from terngrad.library.keras.evaluation import evaluate, predict
+from terngrad.library.keras.together import Together
 
 __all__ = ["Together", "distribute", "evaluate", "predict"]

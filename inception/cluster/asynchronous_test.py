@@ -33,7 +33,7 @@ from terngrad.asynchronous.status import RunStatus
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.plans import PLAN
 from terngrad.training import checkpoints
-from terngrad.training.loop import StopRequest
+from terngrad.training.signals import StopRequest
 from terngrad.training.summaries import SummaryWriter
 
 SNAPSHOT_STEPS = 50

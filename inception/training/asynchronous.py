@@ -28,7 +28,7 @@ from terngrad.cluster.channel import MembershipError
 from terngrad.codecs.codec import Codec, Payload
 from terngrad.service.security import Tls
 from terngrad.training import checkpoints
-from terngrad.training.loop import StopRequest
+from terngrad.training.signals import StopRequest
 
 _LOOK_SECS = 1.0
 

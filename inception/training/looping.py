@@ -11,8 +11,9 @@ from inception.training.preparation import Ready
 from terngrad.codecs.codec import Codec, Payload
 from terngrad.training import checkpoints
 from terngrad.training.cadence import Cadence
-from terngrad.training.loop import Loop, StopRequest
+from terngrad.training.loop import Loop
 from terngrad.training.progress import Progress
+from terngrad.training.signals import StopRequest
 from terngrad.training.stepper import Stepper
 from terngrad.training.summaries import Counted, SummaryWriter
 

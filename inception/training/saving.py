@@ -16,9 +16,8 @@ from inception.training.restoring import memory_folder
 from terngrad.cluster.channel import FinishedError, MembershipError
 from terngrad.training import checkpoints
 from terngrad.training.divergence import NotFiniteError
-from terngrad.training.loop import StopRequest
+from terngrad.training.signals import StopRequest, save_while_stuck
 
-_LOOK_SECS = 1.0
 _LONGEST_SAVE_SECS = 60.0  # of the main thread, which may save when a loss ends this process
 
 
@@ -69,16 +68,10 @@ class Saver:
           number: the signal because of which this process must end.
           is_over: whether the main thread has saved.
         """
-        ready, said = self._ready, None
+        ready = self._ready
         why = f"worker {ready.workers.rank} was asked to end by {number.name}, and waits in vain"
-        while not is_over.is_set():
-            text = self.save_copy()
-            if text != said and not is_over.is_set():
-                rest = "; waits for the step under way"
-                say(f"{number.name}: {text}{rest}." if text else f"{number.name}{rest}.")
-                said = text
-            ready.connection.give_up(why)
-            is_over.wait(_LOOK_SECS)
+        give_up = lambda: ready.connection.give_up(why)
+        save_while_stuck(number, is_over, self.save_copy, say, give_up)
 
     @contextlib.contextmanager
     def at_a_loss(self, stop: StopRequest) -> Iterator[None]:

@@ -21,8 +21,8 @@ from slim.datasets.dataset_factory import Dataset
 from terngrad.cluster.channel import DifferenceError
 from terngrad.coordination.client import InterruptionError
 from terngrad.training import checkpoints
-from terngrad.training.loop import StopRequest
 from terngrad.training.runner import Runner
+from terngrad.training.signals import StopRequest
 from terngrad.training.synchronous import SynchronousStepper
 
 _CHIEF_SAVED = "the chief saved; the same command continues from there"

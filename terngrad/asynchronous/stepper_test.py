@@ -17,7 +17,8 @@ from terngrad.training import schedules
 from terngrad.training.cadence import Cadence
 from terngrad.training.classifier import Losses
 from terngrad.training.divergence import DivergedError
-from terngrad.training.loop import Loop, StopRequest
+from terngrad.training.loop import Loop
+from terngrad.training.signals import StopRequest
 
 LAYOUT = make_layout(["fc/kernel", "fc/bias"], [(8, 8), (8,)], Policy())
 SHARDS = make_shards(LAYOUT, 1, 1, 0)

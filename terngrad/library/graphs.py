@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import TypeVar
 
 import tensorflow as tf
 
-_Found = TypeVar("_Found")
+_Tensors = TypeVar("_Tensors")
 
 
 def check_graph() -> None:
@@ -39,22 +39,19 @@ class Calls:
         self._graph: weakref.ref | None = None
         self._last: list[tf.Tensor] = []
 
-    def in_turn(
-        self,
-        function: Callable[[Any], _Found],
-        inputs: Any,
-        ends: Callable[[_Found], list[tf.Tensor]],
-    ) -> _Found:
-        """Calls a function after the last call within the same graph.
+    def delayed(self, inputs: _Tensors) -> _Tensors:
+        """Returns the inputs of a call, which are there when the last call in this graph is over.
 
         Args:
-          function: adds operations to the graph.
-          inputs: tensors, which it takes.
-          ends: returns the tensors, of what it returns, that are there when it has run.
+          inputs: tensors in lists; the call begins with operations on them.
         """
         graph = tf.compat.v1.get_default_graph()
-        before = self._last if self._graph and self._graph() is graph else []
-        with tf.control_dependencies(before):
-            found = function(tf.nest.map_structure(tf.identity, inputs) if before else inputs)
-        self._graph, self._last = weakref.ref(graph), ends(found)
-        return found
+        if not self._last or not self._graph or self._graph() is not graph:
+            return inputs
+        with tf.control_dependencies(self._last):
+            return tf.nest.map_structure(tf.identity, inputs)
+
+    def end(self, results: Sequence[tf.Tensor]) -> None:
+        """Notes the results of a call, which are there when it is over."""
+        graph = tf.compat.v1.get_default_graph()
+        self._graph, self._last = weakref.ref(graph), list(results)

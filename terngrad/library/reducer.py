@@ -203,8 +203,8 @@ class Reducer:
         if tf.executing_eagerly():
             found = Reduced(self._eager(dense), [])
         else:
-            means = functools.partial(self._means, as_sums=as_sums)
-            found = self._calls.in_turn(means, dense, _ends)
+            found = self._means(self._calls.delayed(dense), as_sums=as_sums)
+            self._calls.end(_ends(found))
         pairs = zip(found.means, by_node[0], strict=True)
         kind = lambda gradient: getattr(gradient, "dtype", tf.float32)  # a list has none
         means = [None if g is None else tf.cast(mean, kind(g)) for mean, g in pairs]

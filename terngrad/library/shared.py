@@ -150,8 +150,8 @@ class AllReduce:
         if tf.executing_eagerly():
             found = self._reduced(tensors, op)
         else:
-            reduced = lambda given: self._reduced(given, op)
-            found = self._calls.in_turn(reduced, tensors, lambda results: results)
+            found = self._reduced(self._calls.delayed(tensors), op)
+            self._calls.end(found)
         return tf.nest.pack_sequence_as(value, found)
 
     def _reduced(self, tensors: Sequence[tf.Tensor], op: str) -> list[tf.Tensor]:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
-import os
 import signal
-import threading
 import time
 from collections.abc import Callable
-from typing import NoReturn
 
 import tensorflow as tf
 
@@ -19,96 +15,11 @@ from terngrad.training.clock import Clock
 from terngrad.training.divergence import DivergedError, NotFiniteError
 from terngrad.training.profiler import Profiler
 from terngrad.training.progress import Progress
+from terngrad.training.signals import StopRequest
 from terngrad.training.stepper import Stepper
 from terngrad.training.summaries import SummaryWriter
 
 _LONGEST_CALL_SECS = 1.0  # so that a signal is answered soon
-_STUCK_SECS = 2.0  # after a signal; then the steps under way may wait for a lost process
-
-
-class StopRequest(contextlib.AbstractContextManager):
-    """Turns SIGTERM, SIGHUP and Ctrl-C into a request to end after the steps under way.
-
-    Attributes:
-      signal: the signal of the request; None if there is none.
-    """
-
-    def __init__(
-        self,
-        end: Callable[[signal.Signals], NoReturn] | None = None,
-        stuck: Callable[[signal.Signals, threading.Event], None] | None = None,
-    ) -> None:
-        """Starts without a request.
-
-        Args:
-          end: ends the process at a signal before its first step, when there is nothing to save and
-            nobody to tell. It is called in a thread of its own: compiling may keep the main thread
-            in TensorFlow for long. None = a request then, too.
-          stuck: called in that thread if the block of this object has not ended 2 s after the first
-            request; gets the signal, and an event that is set when the block ends. The process is
-            perhaps killed soon, while its steps wait for another one.
-        """
-        self.signal: signal.Signals | None = None
-        self._before: dict = {}
-        self._end, self._stuck = end, stuck
-        self._has_stepped = False
-        self._is_over = threading.Event()
-        self._watched: int | None = None  # writes to the thread that calls `end` and `stuck`
-
-    def __enter__(self) -> StopRequest:
-        """Installs the signal handlers."""
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
-                self._before[number] = signal.signal(number, self._request)
-        if self._end or self._stuck:
-            self._watch()
-        return self
-
-    def __exit__(self, *exception) -> None:
-        """Restores the previous signal handlers."""
-        self._is_over.set()
-        self._restore()
-
-    def first_step_is_made(self) -> None:
-        """Lets later signals be requests, also where there is an `end`."""
-        self._has_stepped = True
-        if not self._stuck:
-            self._unwatch()
-
-    def _restore(self) -> None:
-        self._unwatch()
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _unwatch(self) -> None:
-        if self._watched is not None:
-            signal.set_wakeup_fd(-1)
-            os.close(self._watched)
-            self._watched = None
-
-    def _watch(self) -> None:
-        """Starts the thread, which the interpreter tells of signals also within TensorFlow."""
-        signals, self._watched = os.pipe()
-        os.set_blocking(self._watched, False)
-        signal.set_wakeup_fd(self._watched)
-        threading.Thread(target=self._await_signal, args=(signals,), daemon=True).start()
-
-    def _await_signal(self, signals: int) -> None:
-        with open(signals, "rb", buffering=0) as file:
-            while number := file.read(1):
-                if number[0] not in self._before:
-                    continue
-                if self._end and not self._has_stepped:
-                    self._end(signal.Signals(number[0]))
-                if self._stuck and not self._is_over.wait(_STUCK_SECS):
-                    self._stuck(signal.Signals(number[0]), self._is_over)
-                    return
-
-    def _request(self, number: int, frame) -> None:
-        del frame
-        if self.signal:  # the second signal restores the handlers, so that a third ends at once
-            self._restore()
-        self.signal = signal.Signals(number)
 
 
 @dataclasses.dataclass

@@ -1,21 +1,18 @@
 """What ends a training loop, with a fake runner."""
 
 import dataclasses
-import os
-import signal
-import threading
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from terngrad.layout import Policy, make_layout
-from terngrad.testing.limits import HANG_SECS
 from terngrad.training.cadence import Cadence
 from terngrad.training.classifier import Losses
 from terngrad.training.divergence import DivergedError
-from terngrad.training.loop import Loop, StopRequest
+from terngrad.training.loop import Loop
 from terngrad.training.runner import Observation, Outcome
+from terngrad.training.signals import StopRequest
 from terngrad.training.synchronous import SynchronousStepper
 
 LAYOUT = make_layout(["conv/kernel", "fc/kernel"], [(3, 3), (4, 5)], Policy(grad_bits=1))
@@ -133,53 +130,6 @@ def test_a_request_to_stop_compiles_nothing_more():
     loop.writer = PretendedWriter()
     loop.run(None, stop)
     assert (loop.writer.observed, runner.step) == ([], 1)
-
-
-def test_a_signal_before_the_first_step_ends_the_process_in_a_thread_and_later_ones_do_not():
-    ended = threading.Event()
-    signals = []
-
-    def end(stop):  # would end the process
-        signals.append(stop)
-        ended.set()
-
-    with StopRequest(end) as stop:
-        os.kill(os.getpid(), signal.SIGINT)
-        assert ended.wait(HANG_SECS)
-        stop.first_step_is_made()
-        stop.signal = None
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert stop.signal == signal.SIGTERM
-    assert signals == [signal.SIGINT]
-
-
-def test_a_thread_acts_where_the_steps_under_way_take_long_after_a_signal(monkeypatch):
-    monkeypatch.setattr("terngrad.training.loop._STUCK_SECS", 0.01)
-    began, ended, seen = threading.Event(), threading.Event(), []
-
-    def save(number, is_over):
-        seen.append((number, is_over.is_set()))
-        began.set()
-        assert is_over.wait(HANG_SECS)
-        ended.set()
-
-    with StopRequest(stuck=save) as stop:
-        stop.first_step_is_made()
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert began.wait(HANG_SECS)
-        assert stop.signal == signal.SIGTERM
-    assert ended.wait(HANG_SECS)
-    assert seen == [(signal.SIGTERM, False)]
-
-
-def test_no_thread_acts_where_they_end_soon(monkeypatch):
-    monkeypatch.setattr("terngrad.training.loop._STUCK_SECS", HANG_SECS)
-    before, seen = set(threading.enumerate()), []
-    with StopRequest(stuck=lambda *told: seen.append(told)):
-        (watching,) = set(threading.enumerate()) - before
-        os.kill(os.getpid(), signal.SIGTERM)
-    watching.join(HANG_SECS)
-    assert (seen, watching.is_alive()) == ([], False)
 
 
 @pytest.mark.parametrize("stopped", [False, True])

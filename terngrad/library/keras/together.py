@@ -6,7 +6,6 @@ import contextlib
 import os
 import shutil
 import signal
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from types import CodeType
 from typing import Any
@@ -14,25 +13,22 @@ from typing import Any
 import keras
 import numpy as np
 
-from terngrad.library import keras_saving, keras_settings, keras_state, program_warnings
 from terngrad.library.group import Group, plain
-from terngrad.library.keras_agreement import (
-    agree_on_callbacks,
-    agree_on_model,
-    agree_on_rates,
-)
-from terngrad.library.keras_backup import FitState, Restoring, Saving
-from terngrad.library.keras_data import compare_data
-from terngrad.library.keras_exchange import (
+from terngrad.library.keras import agreement, internals, program_warnings, saving, state
+from terngrad.library.keras.backup import FitState, Restoring, Saving
+from terngrad.library.keras.data import compare_data
+from terngrad.library.keras.optimizer import (
     GradientExchange,
     bits_per_parameter,
+    exchange_of,
+    lift,
     parts_of,
     updates_of,
 )
-from terngrad.library.keras_optimizer import exchange_of, lift
-from terngrad.library.keras_signals import SIGNALS, Signals
-from terngrad.library.keras_step import SharedStep
+from terngrad.library.keras.signals import Signals
+from terngrad.library.keras.step import SharedStep
 from terngrad.training.sequence_lock import SequenceLock
+from terngrad.training.signals import SIGNALS
 
 _END = "the end of an epoch"
 _WRITERS = tuple(
@@ -95,7 +91,7 @@ class Together(keras.callbacks.Callback):
         self._batch = 0  # index in the epoch
         self._batches = 0  # made in this fit
         self._signals = Signals()
-        self._saver: keras_saving.StuckSaver | None = None
+        self._saver: saving.StuckSaver | None = None
         self._logs: dict[str, Any] = {}  # of the last batch
 
     def set_model(self, model: keras.Model) -> None:
@@ -130,9 +126,8 @@ class Together(keras.callbacks.Callback):
 
     def _arrange(self) -> None:
         """Surrounds the other callbacks, and leaves writers to the chief."""
-        # Keras tells a callback of no others, but the list of all of them is what calls this.
-        caller = sys._getframe(2).f_locals.get("self")
-        if not isinstance(caller, keras.callbacks.CallbackList):
+        caller = internals.callback_list()
+        if caller is None:
             raise ValueError("Together: give it to fit, fit(..., callbacks=[Together(group)])")
         if isinstance(caller.callbacks[0], _Before):
             return  # a second call, from the place at the end
@@ -179,36 +174,37 @@ class Together(keras.callbacks.Callback):
           MembershipError: names what differs.
         """
         del logs
-        fit = sys._getframe(2)
+        fit = internals.fit_call()
         self._batches = 0
         self._is_first_epoch = True
         self._group.stopped_by = None
         self.pause()
         if self._group.size > 1:
-            self._agree(fit.f_locals)
+            self._agree(fit.arguments)
             self._copy_state()
         self._state.restore(self._group, self._restoring.epoch if self._restoring else None)
         if self._group.size > 1:
-            keras_state.share_seeds(self.model, self._group, self._step.exchange.nodes)
+            state.share_seeds(self.model, self._group, self._step.exchange.nodes)
             self._step.tell([0.0] * (1 + len(SIGNALS)))
-            self._guard(fit.f_code)
+            self._guard(fit.code)
         for optimizer, exchange in self._exchanges():
             exchange.align(optimizer)
-        self._has_steps = fit.f_locals.get("steps_per_epoch") is not None
-        self._group.set_epoch(self.model._initial_epoch or fit.f_locals.get("initial_epoch") or 0)
+        self._has_steps = fit.arguments.get("steps_per_epoch") is not None
+        first = internals.initial_epoch(self.model) or fit.arguments.get("initial_epoch")
+        self._group.set_epoch(first or 0)
 
     def _guard(self, fit: CodeType) -> None:
         """Saves what there is if the steps of `fit` wait for a lost process."""
         group = self._group
         group.sequence = group.sequence or SequenceLock()
-        self._saver = saver = keras_saving.StuckSaver(group.sequence, self._save)
+        self._saver = saver = saving.StuckSaver(group.sequence, self._save)
         saver.end_step()
         group.at_loss[:] = [saver.save] if group.is_chief else []
         self._signals.catch(fit, saver.save_while_stuck if group.is_chief else None)
 
     def _save(self) -> list[str]:
         """Lets the ModelCheckpoints save, after the last whole step."""
-        return keras_saving.save(self._callbacks, self._epoch, self._batch, self._logs)
+        return saving.save(self._callbacks, self._epoch, self._batch, self._logs)
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         """Tells the others in the next step if this process is to stop; stops when all know."""
@@ -248,7 +244,7 @@ class Together(keras.callbacks.Callback):
         if not self._has_steps:
             self._group.set_epoch(epoch)
         if self._group.size > 1 and self._is_first_epoch:
-            agree_on_rates(self._group, [optimizer for optimizer, _ in self._exchanges()])
+            agreement.agree_on_rates(self._group, [optimizer for optimizer, _ in self._exchanges()])
         self._is_first_epoch = False
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
@@ -272,7 +268,7 @@ class Together(keras.callbacks.Callback):
         try:
             if self._group.size > 1:  # callbacks may have changed them after the last comparison
                 digests = self._group.all_gather_object(
-                    keras_state.digest(self.model), what="the end of fit"
+                    state.digest(self.model), what="the end of fit"
                 )
                 self._mend(set(digests), "at the end of fit")
         finally:  # a signal that waits strikes now, when no other worker waits for this one
@@ -295,14 +291,14 @@ class Together(keras.callbacks.Callback):
             return
         own = {name: np.asarray(value).tolist() for name, value in logs.items()}
         self._group.pulse.batches = self._batches or None
-        rates = keras_settings.rates(optimizer for optimizer, _ in self._exchanges())
-        digest = keras_state.digest(self.model)
+        rates = agreement.rates(optimizer for optimizer, _ in self._exchanges())
+        digest = state.digest(self.model)
         told = {"logs": own, "weights": digest, "rates": rates}
         rows = self._group.all_gather_object(told, what=_END)
         self.pause()
         for name in sorted({name for row in rows for name in row["logs"]}):
             logs[name] = _mean([row["logs"][name] for row in rows if name in row["logs"]])
-        cause = keras_settings.differing([row["rates"] for row in rows])
+        cause = agreement.differing([row["rates"] for row in rows])
         self._mend({row["weights"] for row in rows}, f"after epoch {epoch + 1}", cause)
 
     def _mend(self, digests: set[int], when: str, cause: str = "") -> None:
@@ -327,9 +323,9 @@ class Together(keras.callbacks.Callback):
     def _agree(self, given: Mapping[str, Any]) -> None:
         """Compares models, settings and the data that `fit` was given; see on_train_begin."""
         optimizers = [optimizer for optimizer, _ in self._exchanges()]
-        agree_on_model(self._group, self.model, optimizers, self.params)
+        agreement.agree_on_model(self._group, self.model, optimizers, self.params)
         shared = [c for c in self._callbacks if not isinstance(c, self._writers)]
-        agree_on_callbacks(self._group, self.model, shared)
+        agreement.agree_on_callbacks(self._group, self.model, shared)
         compare_data(self._group, given)
 
     def _copy_state(self) -> None:
@@ -337,9 +333,9 @@ class Together(keras.callbacks.Callback):
         for optimizer, _ in self._exchanges():
             variables += optimizer.variables if optimizer.built else []
         self._group.broadcast(list({id(plain(v)): v for v in variables}.values()))
-        keras_state.refresh(self.model)
-        epochs = self._group.all_gather_object(getattr(self.model, "_initial_epoch", None))
-        self.model._initial_epoch = epochs[0]
+        state.refresh(self.model)
+        epochs = self._group.all_gather_object(internals.initial_epoch(self.model))
+        internals.set_initial_epoch(self.model, epochs[0])
 
     def _raise_if(
         self, signals: Sequence[float], logs: dict | None, *, is_epoch_over: bool = False
@@ -350,7 +346,7 @@ class Together(keras.callbacks.Callback):
         number = next(n for n, said in zip(SIGNALS, signals, strict=True) if said)
         self._signals.leave(forget=True)
         self.pause()
-        keras_saving.save(
+        saving.save(
             self._callbacks, self._epoch, self._batch, logs or {}, is_epoch_over=is_epoch_over
         )
         if number != signal.SIGINT:
@@ -402,7 +398,7 @@ def _undistributed(model: keras.Model) -> list[str]:
 
 def _turn_off_xla(model: keras.Model) -> None:
     if model.jit_compile:
-        if not model._resolve_auto_jit_compile():  # else it may be Keras' own choice
+        if not internals.chose_xla(model):
             program_warnings.warn("jit_compile is off: XLA cannot compile the exchange.")
         model.jit_compile = False
         model.train_function = None

@@ -11,10 +11,10 @@ import pytest
 import tensorflow as tf
 
 import terngrad.keras
-from terngrad.library import keras_state, keras_together
 from terngrad.library.group import Group
-from terngrad.library.keras_signals import Signals
-from terngrad.library.keras_state import moving_statistics
+from terngrad.library.keras import state, together
+from terngrad.library.keras.signals import Signals
+from terngrad.library.keras.state import moving_statistics
 
 ALONE = Group()
 DATA = np.ones((4, 3), "float32"), np.ones((4, 2), "float32")
@@ -133,7 +133,7 @@ def test_optimizers_in_lists_and_dicts_are_found_and_plain_ones_are_named():
     terngrad.keras.distribute(outer, AsRankOne())
     model = Several(plain[0], used, plain[2], outer, plain[3])
     model.compile()  # with an optimizer that it does not use
-    found = {name: each for name, each in keras_together._optimizers(model) if name != "optimizer"}
+    found = {name: each for name, each in together._optimizers(model) if name != "optimizer"}
     assert found == {
         "first": plain[0],
         "others": used,
@@ -141,10 +141,10 @@ def test_optimizers_in_lists_and_dicts_are_found_and_plain_ones_are_named():
         "scaled": outer,
         "within": plain[3],
     }
-    assert keras_together._undistributed(model) == []
+    assert together._undistributed(model) == []
     for each in plain:
         each.iterations.assign(1)
-    assert keras_together._undistributed(model) == ["first", "by_name"]
+    assert together._undistributed(model) == ["first", "by_name"]
 
 
 def test_wrong_uses_are_named(tmp_path):
@@ -247,20 +247,20 @@ def test_alone_what_is_shared_is_ones_own():
 def test_random_layers_draw_for_each_node_and_node_0_keeps_the_chiefs_seed():
     layers = [keras.layers.Dropout(0.5, seed=3), keras.layers.GaussianNoise(0.1, seed=4)]
     model = keras.Sequential([keras.Input((3,)), *layers])
-    seeds = keras_state.seed_states(model)
+    seeds = state.seed_states(model)
     assert [int(seed[0]) for seed in seeds] == [3, 4]
     chiefs = [seed.numpy() for seed in seeds]
     found, masks = [], []
     for rank in range(3):
         for seed, value in zip(seeds, chiefs, strict=True):
             seed.assign(value)
-        keras_state.share_seeds(model, AsIf(rank), nodes=2)
+        state.share_seeds(model, AsIf(rank), nodes=2)
         found.append([int(seed[0]) for seed in seeds])
         masks.append(model.layers[0](np.ones((1, 64), "float32"), training=True).numpy().tolist())
     assert found[0] == [3, 4]
     assert len({seed for each in found for seed in each}) == 6
     assert masks[0] != masks[1] != masks[2] != masks[0], "all drop the same units"
-    keras_state.assign_seeds(seeds, keras_state.values(seeds), old=4, new=0)
+    state.assign_seeds(seeds, state.values(seeds), old=4, new=0)
     assert [int(seed[0]) for seed in seeds] == [3, 4]
 
 
@@ -269,7 +269,7 @@ def test_a_layer_that_keeps_a_copy_of_its_weights_reads_them_again():
     normalization.adapt(np.array([[1.0], [3.0]], "float32"))
     model = keras.Sequential([keras.Input((1,)), normalization])
     normalization.adapt_mean.assign([5.0])
-    keras_state.refresh(model)
+    state.refresh(model)
     assert float(normalization.mean[0, 0]) == 5.0
 
 
@@ -278,10 +278,10 @@ def test_models_whose_layers_have_learned_something_else_differ():
         text = keras.layers.TextVectorization(vocabulary=words)
         return keras.Sequential([keras.layers.StringLookup(vocabulary=words), text])
 
-    told = [keras_state.learned(knowing(words)) for words in (["a", "b"], ["b", "a"], ["a"])]
+    told = [state.learned(knowing(words)) for words in (["a", "b"], ["b", "a"], ["a"])]
     assert len(set(told)) == 3
     assert re.fullmatch(r"StringLookup of 3 \(\w+\), TextVectorization of 4 \(\w+\)", told[0])
     bins = [keras.layers.Discretization(edges) for edges in ([0.0, 1.0], [0.0, 2.0])]
-    told = [keras_state.learned(keras.Sequential([each])) for each in bins]
+    told = [state.learned(keras.Sequential([each])) for each in bins]
     assert len(set(told)) == 2
-    assert keras_state.learned(compiled()) == "nothing"
+    assert state.learned(compiled()) == "nothing"

@@ -8,13 +8,12 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+from terngrad.training.signals import SIGNALS, SignalThread, Stuck, act_if_stuck, install
+
 _SECOND_SECS = 1.0  # after which a second signal is meant
-_STUCK_SECS = 2.0  # after a signal; then the step under way may wait for a lost process
 
 
 class Signals:
@@ -26,11 +25,9 @@ class Signals:
         self._seen: dict[int, float] = {}  # when
         self._terminals: list[int] = []  # outputs that a closed terminal ends
         self._is_over = threading.Event()
-        self._watched: int | None = None  # writes to the thread that calls `stuck`
+        self._thread: SignalThread | None = None  # calls `stuck`
 
-    def catch(
-        self, fit: CodeType, stuck: Callable[[signal.Signals, threading.Event], None] | None = None
-    ) -> None:
+    def catch(self, fit: CodeType, stuck: Stuck | None = None) -> None:
         """Notes signals until `leave`, while the function with this code runs.
 
         Where it still runs 2 s after one, a thread calls `stuck` with the signal and an event that
@@ -40,11 +37,10 @@ class Signals:
         self._seen.clear()
         self._terminals = [number for number in (1, 2) if os.isatty(number)]
         if threading.current_thread() is threading.main_thread() and not self._before:
-            for number in SIGNALS:
-                if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
-                    self._before[number] = signal.signal(number, self._note)
+            self._before = install(self._note)
             if stuck and (own := signal.set_wakeup_fd(-1)) == -1:
-                self._watch(stuck)
+                is_over = self._is_over = threading.Event()
+                self._thread = SignalThread(lambda number: act_if_stuck(number, is_over, stuck))
             elif stuck:  # the program learns of signals in that way itself
                 signal.set_wakeup_fd(own)
 
@@ -54,10 +50,9 @@ class Signals:
     def leave(self, forget: bool = False) -> None:
         """Restores the program's handlers, which get what nobody has acted upon."""
         self._is_over.set()
-        if self._watched is not None:
-            signal.set_wakeup_fd(-1)
-            os.close(self._watched)
-            self._watched = None
+        if self._thread:
+            self._thread.close()
+            self._thread = None
         for number, handler in self._before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         pending = self._seen if self._before and not forget else ()
@@ -65,23 +60,6 @@ class Signals:
         for number in list(pending):
             del self._seen[number]
             os.kill(os.getpid(), number)
-
-    def _watch(self, stuck: Callable[[signal.Signals, threading.Event], None]) -> None:
-        """Starts a thread that learns of signals also while the main thread is in TensorFlow."""
-        signals, self._watched = os.pipe()
-        os.set_blocking(self._watched, False)
-        signal.set_wakeup_fd(self._watched)
-        is_over = self._is_over = threading.Event()
-
-        def wait() -> None:
-            with open(signals, "rb", buffering=0) as file:
-                while number := file.read(1):
-                    if number[0] in SIGNALS:
-                        if not is_over.wait(_STUCK_SECS):
-                            stuck(signal.Signals(number[0]), is_over)
-                        return
-
-        threading.Thread(target=wait, daemon=True).start()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()

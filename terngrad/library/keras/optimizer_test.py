@@ -9,17 +9,16 @@ import pytest
 import tensorflow as tf
 
 import terngrad.keras
-from terngrad.library import keras_exchange, keras_optimizer
 from terngrad.library.group import Group
-from terngrad.library.keras_exchange import bits_per_parameter
-from terngrad.library.keras_optimizer import exchange_of
+from terngrad.library.keras import optimizer as keras_optimizer
+from terngrad.library.keras.optimizer import bits_per_parameter, exchange_of
 from terngrad.library.reducer import Reduced
 
 ALONE = Group()
 STEPS = 4
 
 
-class HalvingReducer(keras_exchange.Reducer):
+class HalvingReducer(keras_optimizer.Reducer):
     """Stands for two workers, of which the other one has gradients of zero."""
 
     def reduce(self, gradients, *, as_sums=False):
@@ -37,7 +36,7 @@ def _seeded():
 @pytest.fixture
 def other_worker(monkeypatch):
     """A second worker, with gradients of zero."""
-    monkeypatch.setattr(keras_exchange, "Reducer", HalvingReducer)
+    monkeypatch.setattr(keras_optimizer, "Reducer", HalvingReducer)
 
 
 def classes():
@@ -182,8 +181,7 @@ def test_fused_updates_give_the_bits_of_decoded_means(
             found, traces = trained_in_graph(make(), held(), calls=calls)
         assert len(updates) == traces * calls * fused
         with monkeypatch.context() as patched:
-            for module in (keras_exchange, keras_optimizer):
-                patched.setattr(module, "is_fused", lambda optimizer: False)
+            patched.setattr("terngrad.library.keras.updates.is_fused", lambda optimizer: False)
             assert_equal(found, trained_in_graph(make(), held(), calls=calls)[0])
 
 
@@ -269,12 +267,12 @@ def test_an_accumulation_of_ones_own_is_refused():
 
 
 def test_a_loss_scale_skips_a_step_where_any_worker_has_no_finite_gradients(monkeypatch):
-    class Overflowing(keras_exchange.Reducer):
+    class Overflowing(keras_optimizer.Reducer):
         def reduce(self, gradients, *, as_sums=False):
             means, _ = super().reduce(gradients, as_sums=as_sums)
             return Reduced([np.inf * g for g in means], [])
 
-    monkeypatch.setattr(keras_exchange, "Reducer", Overflowing)
+    monkeypatch.setattr(keras_optimizer, "Reducer", Overflowing)
     inner = keras.optimizers.SGD(0.1)
     optimizer = distributed(keras.optimizers.LossScaleOptimizer(inner, initial_scale=8.0))
     kernel, bias, *_ = trained(optimizer, steps=1)

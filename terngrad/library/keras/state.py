@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from terngrad.library.group import Group, plain
+from terngrad.library.keras.internals import layers_of, lookup_of, own_state, seed_generators
 
 _NODES_APART = 0x9E3779B9  # odd: up to 2^32 nodes get different seeds
 
@@ -17,14 +18,14 @@ _NODES_APART = 0x9E3779B9  # odd: up to 2^32 nodes get different seeds
 def moving_statistics(model: keras.Model) -> list[keras.Variable]:
     """Returns float variables that layers change by themselves, such as those of batch norm."""
     # A layer's own ones: its public lists also hold frozen weights, and those of layers within.
-    own = [v for n in model._flatten_layers() if n.trainable for v in n._non_trainable_variables]
+    own = [v for n in layers_of(model) if n.trainable for v in own_state(n)]
     floats = [v for v in own if "float" in keras.backend.standardize_dtype(v.dtype)]
     return list({id(v): v for v in floats}.values())
 
 
 def seed_states(model: keras.Model) -> list[tf.Variable]:
     """Returns the states of random layers, such as dropout: each a seed and a count of draws."""
-    generators = [g for n in model._flatten_layers() for g in getattr(n, "_seed_generators", ())]
+    generators = [g for n in layers_of(model) for g in seed_generators(n)]
     states = [plain(generator.state) for generator in generators]
     return list({id(state): state for state in states}.values())
 
@@ -67,8 +68,8 @@ def learned(model: keras.Model) -> str:
 
     That is the vocabulary of TextVectorization and the lookup layers, and Discretization's bins.
     """
-    layers = model._flatten_layers()
-    within = {id(getattr(layer, "_lookup_layer", None)) for layer in layers}  # TextVectorization's
+    layers = layers_of(model)
+    within = {id(lookup_of(layer)) for layer in layers}
     found: list[tuple[keras.Layer, list]] = []
     for layer in layers:
         if hasattr(layer, "get_vocabulary") and id(layer) not in within:
@@ -84,7 +85,7 @@ def learned(model: keras.Model) -> str:
 
 def refresh(model: keras.Model) -> None:
     """Lets layers that keep a copy of their weights, which others may have set, read them."""
-    for layer in model._flatten_layers():
+    for layer in layers_of(model):
         if isinstance(layer, keras.layers.Normalization):
             layer.finalize_state()
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import keras
 
+from terngrad.library.keras.internals import save_checkpoint
 from terngrad.training.sequence_lock import SequenceLock
-
-_LOOK_SECS = 1.0
+from terngrad.training.signals import save_while_stuck
 
 
 def save(
@@ -45,9 +45,7 @@ def save(
         if not (is_epoch_over and callback.save_freq == "epoch"):
             names = {name for _, name, _, _ in string.Formatter().parse(callback.filepath) if name}
             unknown = dict.fromkeys(names - {"epoch", "batch", *logs}, math.nan)
-            at = {"epoch": epoch, "batch": batch, "logs": {**logs, **unknown}}
-            callback._save_model(**at)
-            saved.append(callback._get_file_path(**at))
+            saved.append(save_checkpoint(callback, epoch, batch, {**logs, **unknown}))
     return saved
 
 
@@ -94,13 +92,9 @@ class StuckSaver:
 
     def save_while_stuck(self, number: signal.Signals, is_over: threading.Event) -> None:
         """Saves and says so until the main thread has ended the steps."""
-        said = None
-        while not is_over.is_set():
-            text = self.save()
-            if text != said and not is_over.is_set():
-                rest = "waits for the step under way"
-                told = f"{text}; {rest}" if text else rest
-                with contextlib.suppress(OSError):  # the terminal is gone
-                    print(f"{number.name}: {told}.", file=sys.stderr, flush=True)
-                said = text
-            is_over.wait(_LOOK_SECS)
+        save_while_stuck(number, is_over, self.save, _say)
+
+
+def _say(line: str) -> None:
+    with contextlib.suppress(OSError):  # the terminal is gone
+        print(line, file=sys.stderr, flush=True)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import terngrad.keras
-from terngrad.library import keras_backup
 from terngrad.library.group import Group
+from terngrad.library.keras import backup, internals
 
 EPOCHS = 6
 DRAW = np.random.default_rng(1)
@@ -156,7 +156,7 @@ def test_all_types_of_values_come_back():
     }
     seeds = [np.array([3, 4], np.uint32)]
     content = {"states": {"Own": values}, "changed": {"Own 2": ["a"]}, "seeds": seeds}
-    found = keras_backup._from_bytes(keras_backup._to_bytes(content))
+    found = backup._from_bytes(backup._to_bytes(content))
     assert found["changed"] == content["changed"]
     np.testing.assert_array_equal(found["seeds"], seeds)
     own = found["states"]["Own"]
@@ -227,7 +227,7 @@ def test_all_that_changes_in_callbacks_of_keras_is_remembered(tmp_path):
     assert history.history
     for i, callback in enumerate(callbacks):
         name = type(callback).__name__
-        allowed = {*keras_backup.REMEMBERED.get(name, ()), *new_in_each_fit.get(name, ())}
+        allowed = {*internals.REMEMBERED.get(name, ()), *new_in_each_fit.get(name, ())}
         for before, after in itertools.pairwise(noted):
             changed = {key for key in after[i] if after[i][key] != before[i].get(key)}
             assert changed <= allowed, (name, changed - allowed)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from terngrad.library import program_warnings
 from terngrad.library.data_digest import digest_of_whole
 from terngrad.library.group import Group
+from terngrad.library.keras import program_warnings
 
 
 def compare_data(group: Group, given: Mapping[str, Any]) -> None:

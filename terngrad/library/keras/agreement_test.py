@@ -6,8 +6,8 @@ from keras.callbacks import EarlyStopping, LearningRateScheduler, ReduceLROnPlat
 
 import terngrad.keras
 from terngrad.cluster.channel import MembershipError
-from terngrad.library import keras_agreement, keras_settings
 from terngrad.library.group import Group
+from terngrad.library.keras import agreement
 from terngrad.testing.group_in_threads import on_all
 
 
@@ -31,7 +31,7 @@ def compiled(optimizer=None, loss="mse", metrics=(), steps=0, **settings):
 
 def agree_on_model(group, model):
     params = {"epochs": 1, "steps": 2}
-    keras_agreement.agree_on_model(group, model, [model.optimizer], params)
+    agreement.agree_on_model(group, model, [model.optimizer], params)
 
 
 def _scaled(factor):
@@ -85,7 +85,7 @@ def test_a_learning_rate_that_only_the_chief_has_restored_does_not_count():
 
 
 def agree_on_callbacks(group, side):
-    keras_agreement.agree_on_callbacks(group, *side)
+    agreement.agree_on_callbacks(group, *side)
 
 
 AUC = keras.metrics.AUC
@@ -146,7 +146,7 @@ def test_metrics_correspond_by_their_names_where_a_worker_has_more(mine, others,
     def agree(group, make):
         model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, name="a")])
         model.compile("sgd", "mse", metrics=make())
-        keras_agreement.agree_on_callbacks(group, model, [])
+        agreement.agree_on_callbacks(group, model, [])
 
     found = compared(agree, mine, others)
     assert why in found
@@ -181,7 +181,7 @@ def test_ranks_and_equal_numbers_of_ones_own_callbacks_are_not_told(recwarn):
 
 
 def test_a_rate_that_a_callback_sets_before_the_first_step_is_named():
-    agree = lambda group, model: keras_agreement.agree_on_rates(group, [model.optimizer])
+    agree = lambda group, model: agreement.agree_on_rates(group, [model.optimizer])
     found = compared(agree, compiled(MAKE.SGD(0.5)), compiled(MAKE.SGD(0.25)))
     assert found == "optimizer SGD: learning_rate is 0.25 on worker 1 and 0.5 on worker 0"
 
@@ -191,4 +191,4 @@ def test_all_optimizers_of_keras_have_fields_to_compare():
         kind = getattr(keras.optimizers, name)
         is_base = name in ("Optimizer", "LossScaleOptimizer", "MultiOptimizer")
         if isinstance(kind, type) and issubclass(kind, keras.optimizers.Optimizer) and not is_base:
-            assert f"optimizer {name}: learning_rate" in keras_settings.of_optimizers([kind()])
+            assert f"optimizer {name}: learning_rate" in agreement.of_optimizers([kind()])

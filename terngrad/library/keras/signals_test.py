@@ -9,7 +9,7 @@ from terngrad.testing.limits import HANG_SECS
 
 PROGRAM = """
 import sys, time
-from terngrad.library.keras_signals import Signals
+from terngrad.library.keras.signals import Signals
 
 def fit():
     signals = Signals()

@@ -11,9 +11,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from terngrad.library import keras_state
 from terngrad.library.data_digest import digest
 from terngrad.library.group import Group
+from terngrad.library.keras import internals, state
 from terngrad.library.shard import row_count, rows_of, seeds_of
 
 _BATCH = 32  # Keras' own default
@@ -69,7 +69,7 @@ def evaluate(
         _add_up(group, [v for metric in _metrics(model) for v in metric.variables])
         found = model.get_metrics_result()
         logs = {name: _plain(found[name]) for name in sorted(found)}  # as Keras sorts them
-    return logs if return_dict else model._flatten_metrics_in_order(logs)
+    return logs if return_dict else internals.in_order(model, logs)
 
 
 def predict(
@@ -217,8 +217,8 @@ def _agree(group: Group, model: keras.Model, data: Any, what: str) -> None:
         amount = f"{row_count(data)} rows"
     values = "checksum of the weights (after fit they are equal, or by group.broadcast)"
     facts = {
-        "weights of the model": keras_state.described(model),
-        values: f"{keras_state.digest(model):08x}",
+        "weights of the model": state.described(model),
+        values: f"{state.digest(model):08x}",
         "data (give all workers all of it)": amount,
     }
     group.agree(facts, what)
@@ -254,8 +254,7 @@ def _check(model: keras.Model, logs: dict[str, Any]) -> None:
     """Raises ValueError where sums over workers would not give the results of one machine."""
     for metric in _metrics(model):
         is_mean = isinstance(metric, keras.metrics.Mean) and len(metric.variables) == 2
-        is_of_keras = type(metric).__module__.partition(".")[0] == "keras"
-        if not (is_of_keras or is_mean or getattr(metric, _SUMS, False)):
+        if not (internals.is_of_keras(type(metric)) or is_mean or getattr(metric, _SUMS, False)):
             name = type(metric).__name__
             raise ValueError(
                 f"evaluate: metric {metric.name} is a {name}, whose variables may be no sums over "

@@ -2,7 +2,7 @@
 
 import warnings
 
-from terngrad.library import program_warnings
+from terngrad.library.keras import program_warnings
 
 _SOURCE = "def call(inner, *given):\n    return inner(*given)\n"
 

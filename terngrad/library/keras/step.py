@@ -9,9 +9,10 @@ import keras
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from terngrad.library import keras_state
-from terngrad.library.keras_exchange import GradientExchange
-from terngrad.library.keras_signals import SIGNALS
+from terngrad.library.keras import state
+from terngrad.library.keras.internals import layers_of
+from terngrad.library.keras.optimizer import GradientExchange
+from terngrad.training.signals import SIGNALS
 
 
 class SharedStep:
@@ -51,12 +52,12 @@ class SharedStep:
         if self.exchange.nodes > 1:
             return self._run_nodes(data)
         logs = self._train_step(data)
-        self._share(data, [keras_state.values(keras_state.moving_statistics(self._model))])
+        self._share(data, [state.values(state.moving_statistics(self._model))])
         return logs
 
     def _build(self, data: Any) -> None:
         """Gives a model that has no weights before its first batch those of the chief."""
-        if all(layer.built for layer in self._model._flatten_layers()):
+        if all(layer.built for layer in layers_of(self._model)):
             return
         is_eager = tf.executing_eagerly()
         has_keras_step = getattr(self._train_step, "__func__", None) is keras.Model.train_step
@@ -78,7 +79,7 @@ class SharedStep:
         with tf.init_scope():
             if len(self._model.weights) > before:
                 group.broadcast(self._model.weights)
-                keras_state.share_seeds(self._model, group, self.exchange.nodes)
+                state.share_seeds(self._model, group, self.exchange.nodes)
             for exchange in self._exchanges:
                 if exchange.build:
                     exchange.build()
@@ -101,19 +102,19 @@ class SharedStep:
 
     def _run_nodes(self, data: Any) -> Any:
         """Lets each node begin with the same moving statistics; returns the last one's logs."""
-        statistics = keras_state.moving_statistics(self._model)
-        seeds = keras_state.seed_states(self._model)
-        start, by_node = keras_state.values(statistics), []
+        statistics = state.moving_statistics(self._model)
+        seeds = state.seed_states(self._model)
+        start, by_node = state.values(statistics), []
         drawn = [seed.read_value() for seed in seeds]
         first = last = self.exchange.group.rank * self.exchange.nodes
         for node, part in enumerate(_parts(data, self.exchange.nodes)):
             last = first + node
-            keras_state.assign(statistics, start)
-            keras_state.assign_seeds(seeds, drawn, first, last)
+            state.assign(statistics, start)
+            state.assign_seeds(seeds, drawn, first, last)
             with self.exchange.computing(node):
                 logs = self._train_step(part)
-            by_node.append(keras_state.values(keras_state.moving_statistics(self._model)))
-        keras_state.assign_seeds(seeds, [seed.read_value() for seed in seeds], last, first)
+            by_node.append(state.values(state.moving_statistics(self._model)))
+        state.assign_seeds(seeds, [seed.read_value() for seed in seeds], last, first)
         if len(by_node[0]) != len(start):
             raise ValueError(
                 f"nodes={self.exchange.nodes}: only the model's train_step can build it; build its "
@@ -129,7 +130,7 @@ class SharedStep:
             own = self._wishes.read_value()
             wishes, *means = self._shared.mean(*[[own, *values] for values in by_node])
         self._heard.assign(wishes)
-        keras_state.assign(keras_state.moving_statistics(self._model), means)
+        state.assign(state.moving_statistics(self._model), means)
 
     def heard(self) -> list[float]:
         """What processes wished before the last step: to stop, and by which signal."""

@@ -15,25 +15,18 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from terngrad.library import keras_state, program_warnings
 from terngrad.library.group import Group
+from terngrad.library.keras import program_warnings
+from terngrad.library.keras.internals import (
+    REMEMBERED,
+    SET_BY_FIT,
+    has_backup,
+    initial_epoch,
+    is_of_keras,
+)
+from terngrad.library.keras.state import seed_states
 
-# What Keras' own callbacks, and subclasses of them, remember.
-REMEMBERED = {
-    "EarlyStopping": ("best", "best_epoch", "best_weights", "stopped_epoch", "wait"),
-    "ModelCheckpoint": ("_batches_seen_since_last_saving", "_last_batch_seen", "best"),
-    "OrbaxCheckpoint": (
-        "_batches_seen_since_last_saving",
-        "_last_batch_seen",
-        "_total_batches_seen",
-        "best",
-    ),
-    "ReduceLROnPlateau": ("best", "cooldown_counter", "wait"),
-    "SwapEMAWeights": ("_ema_weights_in_model",),
-    "TensorBoard": ("_global_test_batch", "_global_train_batch"),
-}
 _ATTRIBUTE = "saved_attributes"  # of a callback's class: the names of what it remembers
-_OF_FIT = ("_model", "params", "min_delta")  # set by Keras; the last one changes its sign
 _HOOKS = [name for name in dir(keras.callbacks.Callback) if name.startswith("on_")]
 
 
@@ -54,7 +47,7 @@ class FitState:
 
     def save(self, epoch: int) -> None:
         """Writes the state at the start of an epoch, before the backup is made."""
-        seeds = [seed.numpy() for seed in keras_state.seed_states(self._model)]
+        seeds = [seed.numpy() for seed in seed_states(self._model)]
         content = {"states": self._now(), "changed": self._changed(), "seeds": seeds}
         if not any(content.values()):
             return
@@ -96,7 +89,7 @@ class FitState:
         self._at_start = {
             name: dict(_fingerprints(each))
             for name, each in self._callbacks.items()
-            if not is_of_keras(each)
+            if not is_of_keras(type(each))
         }
         if self._folder:
             _to_bytes({"states": self._now()})  # what is wrong shows here
@@ -107,9 +100,7 @@ class FitState:
             tf.io.gfile.rmtree(self._folder)
 
     def _assign(self, content: dict[str, Any], group: Group) -> None:
-        for seed, value in zip(
-            keras_state.seed_states(self._model), content["seeds"], strict=False
-        ):
+        for seed, value in zip(seed_states(self._model), content["seeds"], strict=False):
             seed.assign(value)
         for name, state in content["states"].items():
             for attribute, value in state.items():
@@ -163,8 +154,7 @@ class Restoring(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict | None = None) -> None:
         self._backup.on_train_begin(logs)
-        is_found = tf.io.gfile.exists(self._backup._training_metadata_path)
-        self.epoch = int(self._backup.model._initial_epoch) if is_found else None
+        self.epoch = int(initial_epoch(self._backup.model)) if has_backup(self._backup) else None
 
 
 class Saving(keras.callbacks.Callback):
@@ -194,15 +184,6 @@ class Saving(keras.callbacks.Callback):
         self._backup.on_epoch_end(epoch, logs)
 
 
-def is_of_keras(callback: keras.callbacks.Callback) -> bool:
-    """Returns whether Keras defines a callback's class."""
-    return _is_module_of_keras(type(callback))
-
-
-def _is_module_of_keras(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] == "keras"
-
-
 def _named(
     callbacks: Sequence[keras.callbacks.Callback],
 ) -> Iterator[tuple[str, keras.callbacks.Callback]]:
@@ -216,7 +197,7 @@ def _named(
 
 def _remembered(callback: keras.callbacks.Callback) -> list[str]:
     """Returns the names of what a callback remembers, as far as it is known."""
-    classes = [each.__name__ for each in type(callback).__mro__ if _is_module_of_keras(each)]
+    classes = [each.__name__ for each in type(callback).__mro__ if is_of_keras(each)]
     names = [name for each in classes for name in REMEMBERED.get(each, ())]
     return [*names, *getattr(callback, _ATTRIBUTE, ())]
 
@@ -238,7 +219,7 @@ def _fingerprints(callback: keras.callbacks.Callback) -> Iterator[tuple[str, Any
     """Yields attributes that may change, with what tells whether they did."""
     is_subclass = any(each.__name__ in REMEMBERED for each in type(callback).__mro__)
     for field, value in vars(callback).items():
-        if field in (*_OF_FIT, *_remembered(callback)) or (is_subclass and field[0] == "_"):
+        if field in (*SET_BY_FIT, *_remembered(callback)) or (is_subclass and field[0] == "_"):
             continue
         if value is None or isinstance(value, (bool, int, float, str, bytes, np.generic)):
             yield field, value

@@ -1,4 +1,7 @@
-"""The settings of a model and its callbacks, field by field, which workers compare before `fit`."""
+"""What the workers of `fit` compare before the first step: models, settings, and callbacks.
+
+Settings are compared field by field.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,96 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from terngrad.library.keras_backup import REMEMBERED, is_of_keras
+from terngrad.library.group import Group
+from terngrad.library.keras import internals, program_warnings, state
+from terngrad.library.keras.optimizer import updates_of
 
 # They change the training of the worker that has them, so that all must have them.
 _CHANGING = ("LearningRateScheduler", "ReduceLROnPlateau", "SwapEMAWeights")
 _OF_OUTPUT = ("name", "verbose")  # fields that do not change the training
 _OF_SAVED = ("class_name", "config", "module", "registered_name")  # keys of what Keras serializes
+_START = "the start of fit"
+
+
+def agree_on_model(
+    group: Group, model: keras.Model, optimizers: Sequence[keras.optimizers.Optimizer], params: dict
+) -> None:
+    """Lets the others build what the chief has built, then compares models and optimizers.
+
+    Args:
+      group: the processes, which all call this.
+      model: of this worker.
+      optimizers: the distributed ones of the model.
+      params: what Keras tells its callbacks.
+
+    Raises:
+      MembershipError: names the first field that differs, and both values.
+    """
+    own = [[optimizer.built, updates_of(optimizer)] for optimizer in optimizers]
+    states = group.all_gather_object(own, what=_START)
+    for optimizer, (is_built, _) in zip(optimizers, states[0], strict=False):
+        if is_built and not optimizer.built and optimizer is model.optimizer:
+            optimizer.build(model.trainable_variables)
+    settings = of_optimizers(optimizers)
+    if any([n for _, n in each] != [n for _, n in states[0]] for each in states):
+        settings = without_state(settings)  # the chief's are those of its backup
+    facts = {
+        "optimizers": ", ".join(optimizer.__class__.__name__ for optimizer in optimizers),
+        "optimizers that are built": str([optimizer.built for optimizer in optimizers]),
+        "epochs": str(params.get("epochs")),
+        "steps of an epoch (use group.shard)": str(params.get("steps")),
+        "weights of the model": state.described(model),
+        "random layers of the model": str(len(state.seed_states(model))),
+        "what layers have learned (adapt them to the same data)": state.learned(model),
+    }
+    group.agree({**settings, **of_loss(model), **facts}, _START)
+
+
+def agree_on_callbacks(
+    group: Group, model: keras.Model, callbacks: Sequence[keras.callbacks.Callback]
+) -> None:
+    """Compares metrics and callbacks; a worker may have some that others do not have.
+
+    Args:
+      group: the processes, which all call this.
+      model: of this worker.
+      callbacks: of this worker, without those that only the chief has.
+
+    Raises:
+      MembershipError: names the first field that differs, and both values.
+    """
+    fields = {**of_metrics(model), **of_callbacks(callbacks)}
+    own = numbers_of_own_callbacks(callbacks)
+    rows = group.all_gather_object({"fields": fields, "own": own}, what=_START)
+    common = set(fields).intersection(*(row["fields"] for row in rows))
+    facts = {name: fields[name] for name in common}
+    needed = "callbacks that all workers need, because they change the training"
+    group.agree({**facts, needed: changing(callbacks)}, _START)
+    if group.is_chief and (found := differing(_without_ranks(rows))):
+        program_warnings.warn(f"{found}: if it changes the training, give all the same")
+
+
+def agree_on_rates(group: Group, optimizers: Sequence[keras.optimizers.Optimizer]) -> None:
+    """Compares the learning rates of the first step, which callbacks may have set.
+
+    Raises:
+      MembershipError: names the optimizer, and both rates.
+    """
+    found = rates(optimizers)
+    group.agree({name: repr(rate) for name, rate in found.items()}, "the start of an epoch")
+
+
+def _without_ranks(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
+    """Returns numbers of callbacks without those that are each worker's rank, or `is_chief`."""
+    found = [dict(row["own"]) for row in rows]
+    ranks = [name for name in found[0] if _is_rank([row.get(name) for row in found])]
+    return [{name: row[name] for name in row if name not in ranks} for row in found]
+
+
+def _is_rank(values: Sequence[Any]) -> bool:
+    is_chief = [rank == 0 for rank in range(len(values))]
+    is_bool = all(isinstance(value, bool) for value in values)  # 1 and 0 may be a setting
+    return values == [*range(len(values))] or (is_bool and values == is_chief)
 
 
 def of_optimizers(optimizers: Iterable[keras.optimizers.Optimizer]) -> dict[str, str]:
@@ -32,17 +119,14 @@ def of_optimizers(optimizers: Iterable[keras.optimizers.Optimizer]) -> dict[str,
 
 def of_loss(model: keras.Model) -> dict[str, str]:
     """Returns the fields of a compiled model's loss and their weights."""
-    weights = getattr(getattr(model, "_compile_loss", None), "_user_loss_weights", None)
     found = dict(_flat("loss", getattr(model, "loss", None)))
-    return found | dict(_flat("loss_weights", weights))
+    return found | dict(_flat("loss_weights", internals.loss_weights(model)))
 
 
 def of_metrics(model: keras.Model) -> dict[str, str]:
     """Returns the fields of a compiled model's metrics, such as "metrics AUC: num_thresholds"."""
-    compiled = getattr(model, "_compile_metrics", None)
-    found = dict(_of_metrics("metrics", getattr(compiled, "_user_metrics", None)))
-    weighted = getattr(compiled, "_user_weighted_metrics", None)
-    return found | dict(_of_metrics("weighted_metrics", weighted))
+    given = internals.metrics(model).items()
+    return {name: value for kind, each in given for name, value in _of_metrics(kind, each)}
 
 
 def of_callbacks(callbacks: Iterable[keras.callbacks.Callback]) -> dict[str, str]:
@@ -50,7 +134,7 @@ def of_callbacks(callbacks: Iterable[keras.callbacks.Callback]) -> dict[str, str
 
     Those with a monitor have their fields a second time, for workers with other numbers of them.
     """
-    own = [each for each in callbacks if is_of_keras(each)]
+    own = [each for each in callbacks if internals.is_of_keras(type(each))]
     monitors = [getattr(each, "monitor", None) for each in own]
     numbers = _numbers([(type(each), monitor) for each, monitor in zip(own, monitors, strict=True)])
     found = {}
@@ -67,7 +151,7 @@ def of_callbacks(callbacks: Iterable[keras.callbacks.Callback]) -> dict[str, str
 
 def numbers_of_own_callbacks(callbacks: Iterable[keras.callbacks.Callback]) -> dict[str, float]:
     """Returns the numbers in the attributes of callbacks that are not of Keras."""
-    own = (each for each in callbacks if not is_of_keras(each))
+    own = (each for each in callbacks if not internals.is_of_keras(type(each)))
     return {
         f"{name}: {field}": value
         for name, callback in _named("callback", own)
@@ -78,7 +162,7 @@ def numbers_of_own_callbacks(callbacks: Iterable[keras.callbacks.Callback]) -> d
 
 def changing(callbacks: Iterable[keras.callbacks.Callback]) -> str:
     """Returns the names of callbacks that all workers must have."""
-    names = sorted(type(each).__name__ for each in callbacks if is_of_keras(each))
+    names = sorted(type(each).__name__ for each in callbacks if internals.is_of_keras(type(each)))
     return ", ".join(name for name in names if name in _CHANGING) or "none"
 
 
@@ -161,7 +245,7 @@ def _fields(name: str, thing: Any) -> dict[str, str]:
     """Returns the class of an object of Keras and the fields of its configuration."""
     found = {name: thing.__class__.__name__}
     try:
-        config = {**thing.get_config(), **getattr(thing, "_fn_kwargs", {})}  # as Huber's delta
+        config = internals.settings_of(thing)
     except Exception:  # of the user's own code; Keras calls it only to save models
         return found
     for field, value in config.items():
@@ -171,7 +255,7 @@ def _fields(name: str, thing: Any) -> dict[str, str]:
 
 
 def _attributes(callback: keras.callbacks.Callback) -> Iterator[tuple[str, str]]:
-    left_out = {*_OF_OUTPUT, "params", *REMEMBERED.get(type(callback).__name__, ())}
+    left_out = {*_OF_OUTPUT, "params", *internals.REMEMBERED.get(type(callback).__name__, ())}
     for field, value in vars(callback).items():
         is_setting = not field.startswith(("_", "on_")) and field not in left_out
         if is_setting and (isinstance(value, (bool, int, float, str)) or callable(value)):

@@ -1,0 +1,1 @@
+"""`model.fit` of Keras on several processes: what terngrad/keras.py offers."""

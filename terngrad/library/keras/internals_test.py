@@ -1,0 +1,108 @@
+"""The members of Keras without a public name: each is there, and does what internals.py says."""
+
+import operator
+import types
+
+import keras
+import numpy as np
+import pytest
+
+from terngrad.library.keras import internals
+from terngrad.library.keras.internals import ApplyHooks, AsOwnClass
+
+MEMBERS = [
+    "model._flatten_layers",
+    "model._non_trainable_variables",
+    "dropout._seed_generators",
+    "text._lookup_layer",
+    "model._compile_loss._user_loss_weights",
+    "model._compile_metrics._user_metrics",
+    "model._compile_metrics._user_weighted_metrics",
+    "model.loss._fn_kwargs",
+    "model._resolve_auto_jit_compile",
+    "model._flatten_metrics_in_order",
+    "model._initial_epoch",
+    "backup._training_metadata_path",
+    "checkpoint._save_model",
+    "checkpoint._get_file_path",
+    "model.optimizer._trainable_variables",
+    "model.optimizer._get_variable_index",
+    "model.optimizer._momentums",
+    "model.optimizer._velocities",
+    *(f"model.optimizer.{name}" for name in internals._WITHIN_APPLY),
+]
+
+
+@pytest.fixture(scope="module")
+def model():
+    """A compiled model."""
+    found = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    loss = keras.losses.Huber(delta=2.0)
+    found.compile("adam", loss, metrics=["mse"], weighted_metrics=["mae"], loss_weights=0.5)
+    found.optimizer.build(found.trainable_variables)
+    return found
+
+
+@pytest.mark.parametrize("member", MEMBERS)
+def test_keras_has_the_member(member, model, tmp_path):
+    holders = types.SimpleNamespace(
+        model=model,
+        dropout=keras.layers.Dropout(0.5),
+        text=keras.layers.TextVectorization(),
+        backup=keras.callbacks.BackupAndRestore(str(tmp_path)),
+        checkpoint=keras.callbacks.ModelCheckpoint(str(tmp_path / "a.keras")),
+    )
+    try:
+        operator.attrgetter(member)(holders)
+    except AttributeError as error:
+        pytest.fail(f"Keras {keras.__version__}: {error}; see its use in internals.py")
+
+
+def test_what_compile_was_given_is_found(model):
+    assert internals.loss_weights(model) == 0.5
+    assert internals.metrics(model) == {"metrics": ["mse"], "weighted_metrics": ["mae"]}
+    assert internals.settings_of(model.loss)["delta"] == 2.0
+
+
+def test_a_callback_finds_the_list_of_callbacks_and_the_arguments_of_fit(model):
+    class Seeing(keras.callbacks.Callback):
+        def set_model(self, model):
+            super().set_model(model)
+            self.list = internals.callback_list()
+
+        def on_train_begin(self, logs=None):
+            self.fit = internals.fit_call()
+
+    keras.utils.set_random_seed(1)
+    seeing, x = Seeing(), np.ones((4, 3))
+    model.fit(x, np.ones((4, 2)), verbose=0, steps_per_epoch=1, callbacks=[seeing])
+    assert seeing in seeing.list.callbacks
+    assert seeing.fit.arguments["x"] is x
+    assert seeing.fit.arguments["steps_per_epoch"] == 1
+    assert internals.callback_list() is None
+
+
+def test_hooks_are_called_in_the_order_of_apply_and_may_replace_gradients():
+    class Hooked(ApplyHooks, AsOwnClass):
+        def note_filtered(self, variables):
+            called.append(len(variables))
+
+        def before_clipping(self, gradients):
+            called.append("clip")
+            return [2.0 * gradient for gradient in gradients]
+
+        def before_updates(self, gradients, variables, rate):
+            called.append("update")
+            return gradients[:1], variables[:1]
+
+    called, held = [], [keras.Variable(np.zeros(2, "float32")) for _ in range(2)]
+    optimizer = keras.optimizers.SGD(1.0, clipvalue=3.0)
+    internals.change_class(optimizer, type("SGD", (Hooked, keras.optimizers.SGD), {}))
+    optimizer.apply([keras.ops.array([1.0, 2.0]), keras.ops.array([1.0, 1.0])], held)
+    assert called == [2, "clip", "update"]
+    assert [each.numpy().tolist() for each in held] == [[-2.0, -3.0], [0.0, 0.0]]
+    assert optimizer.__class__ is keras.optimizers.SGD
+    assert not internals.is_patched(optimizer)
+    assert type(optimizer.from_config(optimizer.get_config())) is keras.optimizers.SGD
+    optimizer.update_step = lambda *arguments: None
+    assert internals.is_patched(optimizer)

@@ -1,0 +1,321 @@
+"""The class of a distributed optimizer of Keras: it reduces gradients before it applies them."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from terngrad.library.group import Group, plain
+from terngrad.library.keras.internals import (
+    ApplyHooks,
+    AsOwnClass,
+    change_class,
+    place_of,
+    trained_variables,
+)
+from terngrad.library.keras.updates import Fused, has_momentum, is_float_on_cpu
+from terngrad.library.reducer import Gradient, Reducer
+from terngrad.library.shared import Shared
+
+_STATE = "_terngrad"  # attribute of a distributed optimizer
+
+
+def exchange_of(optimizer: Any) -> GradientExchange | None:
+    """Returns what exchanges an optimizer's gradients; None if it is not distributed."""
+    return vars(optimizer).get(_STATE) if isinstance(optimizer, Exchanging) else None
+
+
+def attach(optimizer: keras.optimizers.Optimizer, exchange: GradientExchange) -> None:
+    """Lets an optimizer exchange its gradients."""
+    own = type(optimizer)
+    name, module = own.__name__, own.__module__
+    made = type(name, (Exchanging, own), {"__module__": module, "__doc__": own.__doc__})
+    vars(optimizer)[_STATE] = exchange
+    change_class(optimizer, made)
+
+
+def lift(optimizer: keras.optimizers.LossScaleOptimizer) -> None:
+    """Moves the exchange from the optimizer within a LossScaleOptimizer to the latter.
+
+    `model.compile` puts a LossScaleOptimizer around the optimizer of a model in mixed float16. It
+    skips steps whose gradients are not finite: all processes must see the same ones.
+    """
+    inner = optimizer.inner_optimizer
+    exchange = vars(inner).pop(_STATE)
+    change_class(inner, inner.__class__)
+    exchange.is_within = False
+    attach(optimizer, exchange)
+
+
+class Exchanging(ApplyHooks, AsOwnClass):
+    """The base, before the optimizer's own class, of the class of a distributed optimizer."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # Of all that sets it, only an optimizer around this one does so after `distribute`.
+        if name == "loss_scale_factor" and value is None and _STATE in vars(self):
+            vars(self)[_STATE].is_within = True
+        super().__setattr__(name, value)
+
+    def apply(self, grads: Sequence[Gradient], trainable_variables: Any = None) -> None:
+        """Applies the mean gradients of all processes; see `keras.optimizers.Optimizer.apply`."""
+        exchange: GradientExchange = vars(self)[_STATE]
+        _check_outermost(exchange)
+        if trainable_variables is None and self.built:
+            trainable_variables = trained_variables(self)
+        if trainable_variables is None or not len(grads):
+            super().apply(grads, trainable_variables)  # which raises, or does nothing
+            return
+        variables = list(trainable_variables)
+        grads = list(grads)
+        if exchange.is_building:  # slots may begin as weights, of which the chief's come later
+            if not self.built:
+                exchange.build = exchange.build or functools.partial(self.build, variables)
+            return
+        if len(grads) != len(variables):
+            raise ValueError(
+                f"apply: {len(grads)} gradients; allowed are {len(variables)}, one a variable"
+            )
+        if self.gradient_accumulation_steps:
+            self._apply_accumulated(exchange, grads, variables)
+        elif (by_node := exchange.of_all_nodes(grads)) is not None:
+            means, first = exchange.means(self, by_node, variables)
+            # Also what needs no mean, such as the count of updates and the decay of weights, comes
+            # after the note that updates begin.
+            with tf.control_dependencies(first):
+                super().apply(means, variables)
+
+    def _apply_accumulated(
+        self, exchange: GradientExchange, grads: list[Gradient], variables: list[Any]
+    ) -> None:
+        coded, copied = kinds_of(grads, variables)
+        exchange.reducer(self, [variables[i] for i in coded])  # not within the branch of an update
+        exchange.due = None
+        super().apply(exchange.largest(grads, copied), variables)
+        if exchange.due is None:
+            name = self.__class__.__name__
+            raise TypeError(
+                f"{name} accumulates gradients in a way of its own, so the exchange does not know "
+                "when an update is due; allowed is gradient_accumulation_steps=None with it"
+            )
+
+    def note_filtered(self, variables: Sequence[Any]) -> None:
+        """See base class."""
+        vars(self)[_STATE].due = variables
+
+    def before_clipping(self, gradients: Sequence[Any]) -> Sequence[Any]:
+        """Exchanges accumulated gradients: this is the first in the branch of a due update."""
+        if not self.gradient_accumulation_steps:
+            return gradients
+        exchange: GradientExchange = vars(self)[_STATE]
+        return exchange.means(self, [gradients], exchange.due)[0]
+
+    def before_updates(
+        self, gradients: Sequence[Any], variables: Sequence[Any], rate: Any
+    ) -> tuple[Sequence[Any], Sequence[Any]]:
+        """Updates with means that are not decoded; returns the others."""
+        done = vars(self)[_STATE].fused.apply(self, rate)
+        left = [i for i, variable in enumerate(variables) if plain(variable).ref() not in done]
+        return [gradients[i] for i in left], [variables[i] for i in left]
+
+    def update_step(self, gradient, variable, learning_rate) -> None:
+        """Updates a variable as the optimizer's own class does, bit for bit.
+
+        Momentum takes one kernel. Keras' four operations take twice the time, each with a pass of
+        its own over memory.
+        """
+        if has_momentum(self) and is_float_on_cpu(variable):
+            velocity = self.momentums[place_of(self, variable)]
+            tf.raw_ops.ResourceApplyKerasMomentum(
+                var=variable.handle,
+                accum=plain(velocity).handle,
+                lr=keras.ops.cast(learning_rate, variable.dtype),
+                grad=keras.ops.cast(gradient, variable.dtype),
+                momentum=self.momentum,
+                use_nesterov=self.nesterov,
+            )
+        else:
+            super().update_step(gradient, variable, learning_rate)
+
+
+class GradientExchange:
+    """What a distributed optimizer needs beside its own variables.
+
+    Attributes:
+      group: the processes.
+      nodes: number of nodes of this process.
+      is_within: whether another optimizer of Keras uses this one.
+      is_building: whether a train_step is being traced only to create its variables.
+      build: builds the optimizer for the variables of the traced step.
+      due: variables of the accumulated gradients that are about to be applied.
+      fused: the means of the update under way that are to be applied without decoding them.
+      reducers: by the variables that they serve.
+      memory_folder: where this process saves what codecs keep between steps; "" = nowhere.
+    """
+
+    def __init__(self, group: Group, settings: dict[str, Any]) -> None:
+        """Makes reducers with these settings when the variables are known."""
+        self.group = group
+        self.nodes: int = settings["nodes"]
+        self.is_within = False
+        self.is_building = False
+        self.build: Callable[[], None] | None = None
+        self.due: Sequence[Any] | None = None
+        self.fused = Fused()
+        self.reducers: dict[tuple, Reducer] = {}
+        self.memory_folder = ""
+        self._settings = settings
+        self._node: int | None = None  # whose train_step is being called
+        self._given: list[list[Gradient]] = []  # by the nodes of this step so far
+        self._index = group.count("optimizer")
+        self._shared: Shared | None = None
+
+    @contextlib.contextmanager
+    def computing(self, node: int) -> Iterator[None]:
+        """Marks the train_step of one of several nodes, of which the last one applies the means.
+
+        Raises:
+          ValueError: it does not apply gradients exactly once.
+        """
+        self._node, self._given = node, self._given if node else []
+        try:
+            yield
+        finally:
+            self._node = None
+        if len(self._given) != node + 1:
+            raise _not_once(self.nodes)
+
+    def of_all_nodes(self, gradients: list[Gradient]) -> list[list[Gradient]] | None:
+        """Adds a node's gradients; returns those of all nodes after the last one, else None."""
+        if self.nodes == 1:
+            return [gradients]
+        if self._node is None:
+            raise ValueError(
+                f"nodes={self.nodes} needs fit with callbacks=[Together(group)], which splits the "
+                f"batch; a loop of your own needs terngrad.Reducer(..., nodes={self.nodes})"
+            )
+        if len(self._given) != self._node:
+            raise _not_once(self.nodes)
+        self._given.append(gradients)
+        return self._given if len(self._given) == self.nodes else None
+
+    def means(
+        self, optimizer: keras.optimizers.Optimizer, by_node: Sequence[list[Gradient]], variables
+    ) -> tuple[list[Gradient], list[tf.Tensor]]:
+        """Returns mean gradients, None where a gradient is None, and what comes first of them.
+
+        Values that Keras passes as gradients but copies to their variables, such as the largest
+        values of 8-bit floats, become the largest of all nodes.
+        """
+        results, first = list(by_node[0]), []
+        coded, copied = kinds_of(results, variables)
+        self.fused.clear()
+        if coded:
+            reducer = self.reducer(optimizer, [variables[i] for i in coded])
+            given = [[node[i] for i in coded] for node in by_node]
+            weights = [plain(variables[i]) for i in coded]
+            as_sums = self.fused.takes(optimizer, weights, reducer.kernels)
+            found = reducer.reduce(given if self.nodes > 1 else given[0], as_sums=as_sums)
+            for i, mean in zip(coded, found.means, strict=True):
+                results[i] = mean
+            self.fused.take(found, weights)
+            # Not a mean that nobody may need to be decoded.
+            first = [found.sums[0].words] if found.sums else found.means[:1]
+        for i in copied:
+            results[i] = tf.reduce_max(tf.stack([node[i] for node in by_node]), axis=0)
+        return self.largest(results, copied), first
+
+    def largest(self, values: list[Gradient], chosen: Sequence[int]) -> list[Gradient]:
+        """Replaces the chosen values by the largest of all processes."""
+        if chosen:
+            with tf.init_scope():
+                self._shared = self._shared or self.group.shared(f"optimizer {self._index}")
+            found = self._shared.max([values[i] for i in chosen])
+            for i, value in zip(chosen, found, strict=True):
+                values[i] = value
+        return values
+
+    def reducer(self, optimizer: keras.optimizers.Optimizer, variables: Sequence[Any]) -> Reducer:
+        """Returns the reducer of some variables; the first call makes it."""
+        key = tuple(plain(variable).ref() for variable in variables)
+        if key not in self.reducers:
+            with tf.init_scope():
+                reducer = Reducer(variables, self.group, **self._settings)
+                step = updates_of(optimizer)
+                reducer.state.step.assign(step)
+                folder = os.path.join(self.memory_folder, str(len(self.reducers)))
+                if self.memory_folder and (why := reducer.memory.restore(folder, step)):
+                    warnings.warn(f"a codec's memory starts from zero: {why}", stacklevel=2)
+            self.reducers[key] = reducer
+        return self.reducers[key]
+
+    def align(self, optimizer: keras.optimizers.Optimizer) -> None:
+        """Lets random codes go on from the optimizer's step, which a backup may have restored.
+
+        There are fewer updates than exchanges where a LossScaleOptimizer skips some. The reducer is
+        ahead then, and must not go back: parameter servers know operations by its step.
+        """
+        for reducer in self.reducers.values():
+            step = reducer.state.step
+            step.assign(tf.maximum(step, updates_of(optimizer)))
+
+    def save_memories(self, optimizer: keras.optimizers.Optimizer) -> None:
+        """Saves what codecs keep, if they do; the files of the last time stay, too."""
+        for i, reducer in enumerate(self.reducers.values()):
+            folder = os.path.join(self.memory_folder, str(i))
+            reducer.memory.save(folder, updates_of(optimizer), keep=1)
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes that this process has sent so far, without headers."""
+        sent = sum(reducer.bytes_sent for reducer in self.reducers.values())
+        return sent + (self._shared.bytes_sent if self._shared else 0)
+
+
+def parts_of(optimizer: keras.optimizers.Optimizer) -> list[keras.optimizers.Optimizer]:
+    """Returns an optimizer and those that it is made of, such as that of a LossScaleOptimizer."""
+    inner = [getattr(optimizer, "inner_optimizer", None), *getattr(optimizer, "optimizers", ())]
+    return [optimizer, *(part for each in inner if each is not None for part in parts_of(each))]
+
+
+def bits_per_parameter(exchanges: Iterable[GradientExchange]) -> float:
+    """Returns the bits that this process sends for each parameter in an update."""
+    reducers = [reducer for exchange in exchanges for reducer in exchange.reducers.values()]
+    bits = sum(reducer.bits_per_parameter * reducer.layout.size for reducer in reducers)
+    return bits / max(sum(reducer.layout.size for reducer in reducers), 1)
+
+
+def updates_of(optimizer: keras.optimizers.Optimizer) -> int:
+    """Returns how many updates an optimizer has made."""
+    return int(keras.ops.convert_to_numpy(optimizer.iterations))
+
+
+def kinds_of(
+    gradients: Sequence[Gradient], variables: Sequence[Any]
+) -> tuple[list[int], list[int]]:
+    """Returns the indices of gradients that are applied, and of those that Keras copies."""
+    given = [i for i, gradient in enumerate(gradients) if gradient is not None]
+    copied = [i for i in given if getattr(variables[i], "overwrite_with_gradient", False)]
+    return [i for i in given if i not in copied], copied
+
+
+def _check_outermost(exchange: GradientExchange) -> None:
+    """Raises ValueError if another optimizer uses this one, and would not see the means."""
+    if exchange.is_within and exchange.group.size > 1:
+        raise ValueError(
+            "a LossScaleOptimizer or MultiOptimizer is around the distributed optimizer: "
+            "distribute the outermost one, distribute(LossScaleOptimizer(optimizer), group)"
+        )
+
+
+def _not_once(nodes: int) -> ValueError:
+    return ValueError(
+        f"nodes={nodes}: a train_step must apply gradients exactly once; allowed is nodes=1 with "
+        "this one"
+    )

@@ -1,0 +1,133 @@
+"""Updates of Keras' optimizers that a kernel makes in one pass over memory, with the same bits.
+
+It decodes the mean gradients and updates, so that these means are never written to memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
+
+from terngrad.library.group import plain
+from terngrad.library.keras.internals import adam_slots, is_patched, place_of
+from terngrad.library.reducer import Reduced
+from terngrad.ops.gradient_kernels import GradientKernels, Sums
+from terngrad.ops.updates import Update
+
+
+class Bucket(NamedTuple):
+    """Means before they are decoded, and their variables in the same order."""
+
+    sums: Sums
+    weights: list[tf.Variable]
+
+
+class Fused:
+    """The buckets of the update under way, between the exchange and Keras' call of the update."""
+
+    def __init__(self) -> None:
+        self._kernels: GradientKernels | None = None
+        self._buckets: list[Bucket] = []
+
+    def clear(self) -> None:
+        """Forgets the buckets of an update that was not made."""
+        self._buckets = []
+
+    def takes(
+        self,
+        optimizer: keras.optimizers.Optimizer,
+        weights: Sequence[tf.Variable],
+        kernels: GradientKernels,
+    ) -> bool:
+        """Returns whether the optimizer's next update may be made with sums in place of means."""
+        self._kernels = kernels
+        is_once = len({weight.ref() for weight in weights}) == len(weights)
+        return kernels.updates and is_once and is_fused(optimizer) and keeps_means(optimizer)
+
+    def take(self, found: Reduced, weights: Sequence[tf.Variable]) -> None:
+        """Keeps the buckets that the kernel can apply.
+
+        Args:
+          found: the exchanged gradients.
+          weights: their variables.
+        """
+        for sums in found.sums:
+            own = [weights[i] for i in sums.variables]
+            is_float = all(found.means[i].dtype == tf.float32 for i in sums.variables)
+            if is_float and all(map(is_float_on_cpu, own)) and len({w.device for w in own}) == 1:
+                self._buckets.append(Bucket(sums, own))
+
+    def apply(self, optimizer: keras.optimizers.Optimizer, rate: Any) -> set:
+        """Updates with the buckets; returns the references of their variables."""
+        buckets, self._buckets = self._buckets, []
+        update = update_of(optimizer, rate) if buckets else None
+        for sums, weights in buckets:
+            slots = slots_of(optimizer, [place_of(optimizer, weight) for weight in weights])
+            self._kernels.apply_update(sums, weights, slots, update)
+        return {weight.ref() for bucket in buckets for weight in bucket.weights}
+
+
+def is_float_on_cpu(variable: Any) -> bool:
+    """Returns whether a kernel of TensorFlow rounds as single operations do."""
+    return variable.dtype == tf.float32 and "GPU" not in variable.device
+
+
+def has_momentum(optimizer: keras.optimizers.Optimizer) -> bool:
+    """Returns whether an optimizer is Keras' own SGD with momentum."""
+    return optimizer.__class__ is keras.optimizers.SGD and bool(optimizer.momentum)
+
+
+def is_fused(optimizer: keras.optimizers.Optimizer) -> bool:
+    """Returns whether `update_of` knows the rule of an optimizer: of a class of Keras itself."""
+    return not is_patched(optimizer) and (has_momentum(optimizer) or _is_adam(optimizer))
+
+
+def keeps_means(optimizer: keras.optimizers.Optimizer) -> bool:
+    """Returns whether an optimizer that `is_fused` applies the exchanged gradients as they are."""
+    clips = (optimizer.clipnorm, optimizer.global_clipnorm, optimizer.clipvalue)
+    # Accumulated gradients are divided by the scale before the exchange.
+    is_scaled = optimizer.loss_scale_factor and not optimizer.gradient_accumulation_steps
+    return not is_scaled and all(each is None for each in clips)
+
+
+def update_of(optimizer: keras.optimizers.Optimizer, rate: Any) -> Update:
+    """Returns the rule of the next update of an optimizer that `is_fused`, at this learning rate.
+
+    It is to be used before the optimizer counts the update.
+    """
+    rate = keras.ops.cast(rate, "float32")
+    if has_momentum(optimizer):
+        rule = "nesterov" if optimizer.nesterov else "keras_momentum"
+        return Update(rule, rate, momentum=optimizer.momentum)
+    updates = keras.ops.cast(optimizer.iterations + 1, "float32")
+    power1, power2 = (
+        keras.ops.power(keras.ops.cast(beta, "float32"), updates)
+        for beta in (optimizer.beta_1, optimizer.beta_2)
+    )
+    return Update(
+        "adam",
+        rate * keras.ops.sqrt(1 - power2) / (1 - power1),
+        mean_share=1 - optimizer.beta_1,
+        square_share=1 - optimizer.beta_2,
+        epsilon=optimizer.epsilon,
+    )
+
+
+def slots_of(
+    optimizer: keras.optimizers.Optimizer, indices: Sequence[int]
+) -> list[list[tf.Variable]]:
+    """Returns, for each slot of the rule, those of the optimizer's variables with these indices."""
+    slots = [optimizer.momentums] if has_momentum(optimizer) else adam_slots(optimizer)
+    return [[plain(variables[i]) for i in indices] for variables in slots]
+
+
+def _is_adam(optimizer: keras.optimizers.Optimizer) -> bool:
+    # AdamW decays weights before its updates, which are Adam's.
+    if optimizer.__class__ not in (keras.optimizers.Adam, keras.optimizers.AdamW):
+        return False
+    # With numbers of NumPy Keras computes in float64.
+    settings = (optimizer.beta_1, optimizer.beta_2, optimizer.epsilon)
+    return not optimizer.amsgrad and all(type(x) in (int, float) for x in settings)
