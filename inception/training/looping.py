@@ -10,12 +10,12 @@ from inception.training.learning_rate import learning_rate
 from inception.training.preparation import Ready
 from terngrad.codecs.codec import Codec, Payload
 from terngrad.training import checkpoints
-from terngrad.training.cadence import Cadence
 from terngrad.training.loop import Loop
 from terngrad.training.progress import Progress
 from terngrad.training.signals import StopRequest
 from terngrad.training.stepper import Stepper
 from terngrad.training.summaries import Counted, SummaryWriter
+from terngrad.training.timing import Cadence
 
 
 def run_loop(

@@ -14,11 +14,11 @@ from terngrad.codecs.factory import make_codecs
 from terngrad.layout import Policy, make_layout
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.training import schedules
-from terngrad.training.cadence import Cadence
 from terngrad.training.classifier import Losses
 from terngrad.training.divergence import DivergedError
 from terngrad.training.loop import Loop
 from terngrad.training.signals import StopRequest
+from terngrad.training.timing import Cadence
 
 LAYOUT = make_layout(["fc/kernel", "fc/bias"], [(8, 8), (8,)], Policy())
 SHARDS = make_shards(LAYOUT, 1, 1, 0)

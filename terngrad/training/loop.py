@@ -10,14 +10,12 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from terngrad.training.cadence import Cadence
-from terngrad.training.clock import Clock
 from terngrad.training.divergence import DivergedError, NotFiniteError
-from terngrad.training.profiler import Profiler
 from terngrad.training.progress import Progress
 from terngrad.training.signals import StopRequest
 from terngrad.training.stepper import Stepper
-from terngrad.training.summaries import SummaryWriter
+from terngrad.training.summaries import Profiler, SummaryWriter
+from terngrad.training.timing import Cadence, Clock
 
 _LONGEST_CALL_SECS = 1.0  # so that a signal is answered soon
 

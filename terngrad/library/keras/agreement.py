@@ -50,8 +50,10 @@ def agree_on_model(
     settings = of_optimizers(optimizers)
     if any([n for _, n in each] != [n for _, n in states[0]] for each in states):
         settings = without_state(settings)  # the chief's are those of its backup
-    facts = {
-        "optimizers": ", ".join(optimizer.__class__.__name__ for optimizer in optimizers),
+    others = {
+        "optimizers": ", ".join(
+            internals.own_class(optimizer).__name__ for optimizer in optimizers
+        ),
         "optimizers that are built": str([optimizer.built for optimizer in optimizers]),
         "epochs": str(params.get("epochs")),
         "steps of an epoch (use group.shard)": str(params.get("steps")),
@@ -59,7 +61,7 @@ def agree_on_model(
         "random layers of the model": str(len(state.seed_states(model))),
         "what layers have learned (adapt them to the same data)": state.learned(model),
     }
-    group.agree({**settings, **of_loss(model), **facts}, _START)
+    group.agree({**settings, **of_loss(model), **others}, _START)
 
 
 def agree_on_callbacks(
@@ -79,9 +81,9 @@ def agree_on_callbacks(
     own = numbers_of_own_callbacks(callbacks)
     rows = group.all_gather_object({"fields": fields, "own": own}, what=_START)
     common = set(fields).intersection(*(row["fields"] for row in rows))
-    facts = {name: fields[name] for name in common}
+    shared = {name: fields[name] for name in common}
     needed = "callbacks that all workers need, because they change the training"
-    group.agree({**facts, needed: changing(callbacks)}, _START)
+    group.agree({**shared, needed: changing(callbacks)}, _START)
     if group.is_chief and (found := differing(_without_ranks(rows))):
         program_warnings.warn(f"{found}: if it changes the training, give all the same")
 
@@ -194,7 +196,7 @@ def differing(rows: Sequence[Mapping[str, Any]]) -> str:
 def _named(kind: str, objects: Iterable[Any]) -> Iterator[tuple[str, Any]]:
     """Yields names such as "callback EarlyStopping", with a number if there are several."""
     objects = list(objects)
-    names = [each.__class__.__name__ for each in objects]
+    names = [internals.own_class(each).__name__ for each in objects]
     for name, number, each in zip(names, _numbers(names), objects, strict=True):
         yield f"{kind} {name}{number}", each
 
@@ -243,7 +245,7 @@ def _metric(given: Any) -> str:
 
 def _fields(name: str, thing: Any) -> dict[str, str]:
     """Returns the class of an object of Keras and the fields of its configuration."""
-    found = {name: thing.__class__.__name__}
+    found = {name: internals.own_class(thing).__name__}
     try:
         config = internals.settings_of(thing)
     except Exception:  # of the user's own code; Keras calls it only to save models

@@ -216,12 +216,12 @@ def _agree(group: Group, model: keras.Model, data: Any, what: str) -> None:
     else:
         amount = f"{row_count(data)} rows"
     values = "checksum of the weights (after fit they are equal, or by group.broadcast)"
-    facts = {
+    compared = {
         "weights of the model": state.described(model),
         values: f"{state.digest(model):08x}",
         "data (give all workers all of it)": amount,
     }
-    group.agree(facts, what)
+    group.agree(compared, what)
     digests = group.all_gather_object(digest(data) if not _is_py(data) else "", what=what)
     if group.is_chief and len(set(digests)) > 1:
         warnings.warn(

@@ -17,6 +17,7 @@ from terngrad.library.keras.internals import (
     ApplyHooks,
     AsOwnClass,
     change_class,
+    own_class,
     place_of,
     trained_variables,
 )
@@ -41,7 +42,7 @@ def attach(optimizer: keras.optimizers.Optimizer, exchange: GradientExchange) ->
     change_class(optimizer, made)
 
 
-def lift(optimizer: keras.optimizers.LossScaleOptimizer) -> None:
+def move_to_outer(optimizer: keras.optimizers.LossScaleOptimizer) -> None:
     """Moves the exchange from the optimizer within a LossScaleOptimizer to the latter.
 
     `model.compile` puts a LossScaleOptimizer around the optimizer of a model in mixed float16. It
@@ -49,7 +50,7 @@ def lift(optimizer: keras.optimizers.LossScaleOptimizer) -> None:
     """
     inner = optimizer.inner_optimizer
     exchange = vars(inner).pop(_STATE)
-    change_class(inner, inner.__class__)
+    change_class(inner, own_class(inner))
     exchange.is_within = False
     attach(optimizer, exchange)
 
@@ -99,7 +100,7 @@ class Exchanging(ApplyHooks, AsOwnClass):
         exchange.due = None
         super().apply(exchange.largest(grads, copied), variables)
         if exchange.due is None:
-            name = self.__class__.__name__
+            name = own_class(self).__name__
             raise TypeError(
                 f"{name} accumulates gradients in a way of its own, so the exchange does not know "
                 "when an update is due; allowed is gradient_accumulation_steps=None with it"

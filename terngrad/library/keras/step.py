@@ -16,7 +16,7 @@ from terngrad.training.signals import SIGNALS
 
 
 class SharedStep:
-    """A model's train_step, followed by the means of moving statistics and of wishes to stop."""
+    """A model's train_step, followed by the means of moving statistics and of requests to stop."""
 
     def __init__(self, model: keras.Model, exchanges: Sequence[GradientExchange]) -> None:
         """Shares by the first of the model's exchanges."""
@@ -25,9 +25,9 @@ class SharedStep:
         self._model = model
         self._train_step: Callable = model.train_step
         self._shared = exchange.group.shared(f"fit {exchange.group.count('fit')}", exchange.nodes)
-        self._told = [0.0] * (1 + len(SIGNALS))  # the values of the next, without reading it
-        self._wishes = tf.Variable(self._told, trainable=False)
-        self._heard = tf.Variable(tf.zeros(1 + len(SIGNALS)), trainable=False)
+        self._own = [0.0] * (1 + len(SIGNALS))  # the values of the next, without reading it
+        self._requests = tf.Variable(self._own, trainable=False)
+        self._of_all = tf.Variable(tf.zeros(1 + len(SIGNALS)), trainable=False)
         self._is_first = True
         self._unbuildable: Exception | None = None  # why only the train_step can build the model
 
@@ -124,27 +124,27 @@ class SharedStep:
         return logs
 
     def _share(self, data: Any, by_node: Sequence[Sequence[tf.Tensor]]) -> None:
-        """Assigns the means of moving statistics, and hears what processes wish."""
+        """Assigns the means of moving statistics, and what processes request."""
         # A step without a batch must not begin: its end would break the operations of others.
         with tf.control_dependencies(_tensors(data)):
-            own = self._wishes.read_value()
-            wishes, *means = self._shared.mean(*[[own, *values] for values in by_node])
-        self._heard.assign(wishes)
+            own = self._requests.read_value()
+            requests, *means = self._shared.mean(*[[own, *values] for values in by_node])
+        self._of_all.assign(requests)
         state.assign(state.moving_statistics(self._model), means)
 
-    def heard(self) -> list[float]:
-        """What processes wished before the last step: to stop, and by which signal."""
-        return self._heard.numpy().tolist()
+    def requested(self) -> list[float]:
+        """What processes requested before the last step: to stop, and by which signal."""
+        return self._of_all.numpy().tolist()
 
-    def tell(self, wishes: Sequence[float]) -> None:
-        """Sets what this process wishes from the next step on."""
-        if list(wishes) != self._told:
-            self._told = list(wishes)
-            self._wishes.assign(wishes)
+    def request(self, values: Sequence[float]) -> None:
+        """Sets what this process requests from the next step on."""
+        if list(values) != self._own:
+            self._own = list(values)
+            self._requests.assign(values)
 
-    def told(self) -> list[float]:
-        """What this process wishes."""
-        return self._told
+    def own_requests(self) -> list[float]:
+        """What this process requests."""
+        return self._own
 
     @property
     def bytes_sent(self) -> int:

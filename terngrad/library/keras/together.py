@@ -21,7 +21,7 @@ from terngrad.library.keras.optimizer import (
     GradientExchange,
     bits_per_parameter,
     exchange_of,
-    lift,
+    move_to_outer,
     parts_of,
     updates_of,
 )
@@ -106,7 +106,7 @@ class Together(keras.callbacks.Callback):
         optimizer = getattr(model, "optimizer", None)
         inner = getattr(optimizer, "inner_optimizer", None)
         if inner is not None and exchange_of(inner) is not None:
-            lift(optimizer)
+            move_to_outer(optimizer)
         exchanges = [exchange for _, exchange in self._exchanges()]
         if not any(exchange.group is self._group for exchange in exchanges):
             raise ValueError(
@@ -185,7 +185,7 @@ class Together(keras.callbacks.Callback):
         self._state.restore(self._group, self._restoring.epoch if self._restoring else None)
         if self._group.size > 1:
             state.share_seeds(self.model, self._group, self._step.exchange.nodes)
-            self._step.tell([0.0] * (1 + len(SIGNALS)))
+            self._step.request([0.0] * (1 + len(SIGNALS)))
             self._guard(fit.code)
         for optimizer, exchange in self._exchanges():
             exchange.align(optimizer)
@@ -212,11 +212,11 @@ class Together(keras.callbacks.Callback):
             return
         self._batch, self._logs = batch, logs or {}
         self._batches += 1
-        stop, *signals = self._step.heard()
+        stop, *signals = self._step.requested()
         self._raise_if(signals, logs)
         wants = self.model.stop_training
         self.model.stop_training = bool(stop)
-        self._step.tell([float(wants), *self._signals.seen()])
+        self._step.request([float(wants), *self._signals.seen()])
 
     def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
         """Tells the others how far this process is, so that one that has no batch is named."""
@@ -251,11 +251,11 @@ class Together(keras.callbacks.Callback):
         """Stops all if one process is to stop."""
         if self._group.size == 1:
             return
-        told = [float(self.model.stop_training), *self._signals.seen()]
-        told = [max(mine, said) for mine, said in zip(told, self._step.told(), strict=True)]
-        stop, *signals = self._group.all_gather(np.array(told, np.float32), what=_END).max(axis=0)
+        own = np.array([self.model.stop_training, *self._signals.seen()], np.float32)
+        own = np.maximum(own, np.float32(self._step.own_requests()))
+        stop, *signals = self._group.all_gather(own, what=_END).max(axis=0)
         self._raise_if(signals, logs, is_epoch_over=True)
-        self._step.tell([0.0] * len(told))
+        self._step.request([0.0] * len(own))
         self.model.stop_training = bool(stop)
 
     def on_train_end(self, logs: dict | None = None) -> None:
@@ -293,8 +293,8 @@ class Together(keras.callbacks.Callback):
         self._group.pulse.batches = self._batches or None
         rates = agreement.rates(optimizer for optimizer, _ in self._exchanges())
         digest = state.digest(self.model)
-        told = {"logs": own, "weights": digest, "rates": rates}
-        rows = self._group.all_gather_object(told, what=_END)
+        row = {"logs": own, "weights": digest, "rates": rates}
+        rows = self._group.all_gather_object(row, what=_END)
         self.pause()
         for name in sorted({name for row in rows for name in row["logs"]}):
             logs[name] = _mean([row["logs"][name] for row in rows if name in row["logs"]])

@@ -6,34 +6,27 @@ It decodes the mean gradients and updates, so that these means are never written
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import tensorflow as tf
 
 from terngrad.library.group import plain
-from terngrad.library.keras.internals import adam_slots, is_patched, place_of
+from terngrad.library.keras.internals import adam_slots, is_patched, own_class, place_of
 from terngrad.library.reducer import Reduced
 from terngrad.ops.gradient_kernels import GradientKernels, Sums
 from terngrad.ops.updates import Update
 
 
-class Bucket(NamedTuple):
-    """Means before they are decoded, and their variables in the same order."""
-
-    sums: Sums
-    weights: list[tf.Variable]
-
-
 class Fused:
-    """The buckets of the update under way, between the exchange and Keras' call of the update."""
+    """The sums of the update under way, between the exchange and Keras' call of the update."""
 
     def __init__(self) -> None:
-        self._kernels: GradientKernels | None = None
-        self._buckets: list[Bucket] = []
+        self._kernels: Kernels | None = None
+        self._buckets: list[tuple[Sums, list[tf.Variable]]] = []  # with their variables
 
     def clear(self) -> None:
-        """Forgets the buckets of an update that was not made."""
+        """Forgets those of an update that was not made."""
         self._buckets = []
 
     def takes(
@@ -48,7 +41,7 @@ class Fused:
         return kernels.updates and is_once and is_fused(optimizer) and keeps_means(optimizer)
 
     def take(self, found: Reduced, weights: Sequence[tf.Variable]) -> None:
-        """Keeps the buckets that the kernel can apply.
+        """Keeps the sums that the kernel can apply.
 
         Args:
           found: the exchanged gradients.
@@ -58,16 +51,16 @@ class Fused:
             own = [weights[i] for i in sums.variables]
             is_float = all(found.means[i].dtype == tf.float32 for i in sums.variables)
             if is_float and all(map(is_float_on_cpu, own)) and len({w.device for w in own}) == 1:
-                self._buckets.append(Bucket(sums, own))
+                self._buckets.append((sums, own))
 
     def apply(self, optimizer: keras.optimizers.Optimizer, rate: Any) -> set:
-        """Updates with the buckets; returns the references of their variables."""
+        """Updates with the sums; returns the references of their variables."""
         buckets, self._buckets = self._buckets, []
         update = update_of(optimizer, rate) if buckets else None
         for sums, weights in buckets:
             slots = slots_of(optimizer, [place_of(optimizer, weight) for weight in weights])
             self._kernels.apply_update(sums, weights, slots, update)
-        return {weight.ref() for bucket in buckets for weight in bucket.weights}
+        return {weight.ref() for _, weights in buckets for weight in weights}
 
 
 def is_float_on_cpu(variable: Any) -> bool:
@@ -77,7 +70,7 @@ def is_float_on_cpu(variable: Any) -> bool:
 
 def has_momentum(optimizer: keras.optimizers.Optimizer) -> bool:
     """Returns whether an optimizer is Keras' own SGD with momentum."""
-    return optimizer.__class__ is keras.optimizers.SGD and bool(optimizer.momentum)
+    return own_class(optimizer) is keras.optimizers.SGD and bool(optimizer.momentum)
 
 
 def is_fused(optimizer: keras.optimizers.Optimizer) -> bool:
@@ -126,7 +119,7 @@ def slots_of(
 
 def _is_adam(optimizer: keras.optimizers.Optimizer) -> bool:
     # AdamW decays weights before its updates, which are Adam's.
-    if optimizer.__class__ not in (keras.optimizers.Adam, keras.optimizers.AdamW):
+    if own_class(optimizer) not in (keras.optimizers.Adam, keras.optimizers.AdamW):
         return False
     # With numbers of NumPy Keras computes in float64.
     settings = (optimizer.beta_1, optimizer.beta_2, optimizer.epsilon)

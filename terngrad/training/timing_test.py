@@ -2,7 +2,7 @@
 
 import pytest
 
-from terngrad.training.clock import Clock
+from terngrad.training.timing import Clock
 
 
 class Time:
