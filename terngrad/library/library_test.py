@@ -1,6 +1,5 @@
 """Own training loops with the library, on one process and on two."""
 
-import collections
 import contextlib
 import json
 import os
@@ -15,29 +14,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow.python.eager import context
-from tensorflow.python.framework import random_seed
 
 from terngrad.cluster.channel import MembershipError
 from terngrad.cluster.managed import launch
 from terngrad.cluster.membership import LOST_STATUS, was_shown
 from terngrad.cluster.ports import free_ports
-from terngrad.codecs.factory import make_codecs
-from terngrad.exchange.local import LocalExchange
-from terngrad.layout import Policy, make_layout
 from terngrad.library.group import Group
 from terngrad.library.joining import join
-from terngrad.library.reducer import Reducer
 from terngrad.service.security import Tls
-from terngrad.testing import nets
 from terngrad.testing.certificates import make_certificates
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.processes import Started, finished, mpirun
-from terngrad.training import runtime, schedules
-from terngrad.training.classifier import Classifier
-from terngrad.training.optimizers import Momentum
-from terngrad.training.reduction import Reduction
-from terngrad.training.step import TrainStep
 
 exhaustive = pytest.mark.exhaustive
 FAILED = (1, LOST_STATUS)  # exit statuses: by itself, or because of another
@@ -120,40 +107,6 @@ def test_law_4_two_processes_of_a_node_and_one_of_two_nodes_give_the_same_bits(
         alone = written(tmp_path)
     for found in together:
         assert_equal(alone, found)
-
-
-@pytest.mark.parametrize("path", ["terngrad.testing.residual_codec:ResidualCodec", "ternary"])
-def test_a_loop_by_hand_has_the_bits_of_the_training_step_of_the_programs(path):
-    """Also with a codec that has a memory."""
-    batches = list(nets.make_batches().take(4))
-    policy = Policy(clip_factor=2.5, **({"codec": path} if ":" in path else {"grad_bits": 1}))
-
-    programs = Classifier(nets.make_model())
-    kernels = runtime.kernels().kernels
-    layout = make_layout(programs.names, [v.shape for v in programs.variables], policy)
-    codecs, count = make_codecs(layout, kernels), tf.Variable(0, dtype=tf.int64)
-    optimizer, rate = Momentum(programs.variables, 0.9), schedules.fixed(0.05)
-    reduction = Reduction(codecs, LocalExchange(2, kernels), count, 3)
-    step = TrainStep(programs, reduction, optimizer, rate, None)
-    theirs = tf.function(step, autograph=False)
-
-    own = Classifier(nets.make_model())
-    settings = {"gradients": path, "clip_factor": 2.5, "seed": 3, "nodes": 2}
-    reducer = Reducer(own.variables, ALONE, **settings)
-    momentum = Momentum(own.variables, 0.9)
-
-    @tf.function(autograph=False)
-    def ours(images, labels):
-        seed = tf.zeros([2], tf.int32)  # the net has no dropout
-        halves = zip(tf.split(images, 2), tf.split(labels, 2), strict=True)
-        means = reducer([own.gradients(*half, seed)[0] for half in halves])
-        momentum.apply(means, tf.constant(0.05), tf.constant(0))
-
-    for batch in batches:
-        theirs(*batch)
-        ours(*batch)
-    for mine, other in zip(own.variables, programs.variables, strict=True):
-        np.testing.assert_array_equal(mine.numpy(), other.numpy())
 
 
 @pytest.mark.slow
@@ -540,179 +493,6 @@ def test_a_process_that_slurm_did_not_start_as_one_of_several_is_told_that_it_is
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert join().size == 1
-
-
-@pytest.mark.parametrize("unknown", [False, True])
-def test_each_worker_gets_equally_many_elements_and_what_is_left_out_is_told(unknown, capsys):
-    whole = tf.data.Dataset.range(7).map(lambda i: {"x": i, "y": (i, -i)})
-    if unknown:
-        whole = whole.filter(lambda each: True)
-    shares = [Group(rank, 3).shard(whole) for rank in range(3)]
-    found = [[int(each["y"][1]) for each in share] for share in shares]
-    assert found == [[0, -3], [-1, -4], [-2, -5]]
-    told = "up to 2 of its last elements" if unknown else "1 of 7 elements"
-    assert capsys.readouterr().out.startswith(f"shard: {told} are left out")
-
-
-@pytest.fixture(name="unseeded")
-def _unseeded():
-    """TensorFlow without a seed, which would hold on all workers."""
-    before = context.global_seed()
-    tf.random.set_seed(None)
-    yield
-    tf.random.set_seed(before)
-
-
-@pytest.mark.usefixtures("unseeded")
-def test_a_data_set_in_an_order_of_its_own_on_each_worker_is_told(capsys, monkeypatch):
-    # TensorFlow wants seeds where these tests turn its determinism on.
-    monkeypatch.setattr(random_seed.config, "is_op_determinism_enabled", lambda: False)
-    whole = tf.data.Dataset.range(6)
-    for dataset, is_told in (
-        (whole.shuffle(4).map(lambda i: i + 1).batch(2), True),
-        (whole.shuffle(4, seed=1).batch(2), False),
-        (tf.data.Dataset.zip(whole, whole), False),
-    ):
-        Group(0, 2).shard(dataset)
-        assert ("shuffled before it is dealt out" in capsys.readouterr().out) == is_told
-
-
-@pytest.mark.parametrize("kind", [tuple, lambda parts: parts[0], lambda parts: {"x": parts[0]}])
-def test_elements_keep_their_structure_where_their_number_is_unknown(kind):
-    whole = tf.data.Dataset.range(5).map(lambda i: kind((i,))).filter(lambda *each: True)
-    share = Group(1, 2).shard(whole)
-    assert share.element_spec == whole.element_spec
-    assert [tf.nest.flatten(each)[0].numpy() for each in share] == [1, 3]
-
-
-def test_lists_are_dealt_out_and_what_has_no_rows_is_named():
-    words, numbers = ["a.png", "b.png", "c.png", "d.png"], range(4)
-    assert Group(1, 2).shard((words, numbers, None)) == (["b.png", "d.png"], range(1, 4, 2), None)
-    assert Group(0, 2).shard([1, 2, 3, 4]) == [1, 3]
-    by_name = collections.defaultdict(list, x=words)
-    assert Group(1, 2).shard(by_name) == {"x": ["b.png", "d.png"]}
-    ragged = tf.ragged.constant([[1], [2, 3], [4], []])
-    assert Group(1, 2).shard(ragged).to_list() == [[2, 3], []]
-    for data, what in [
-        ([[1, 2], [3, 4]], "a list of lists"),
-        ((words, 5), "int"),
-        ([Path("a"), Path("b")], "PosixPath"),
-        ((i for i in numbers), "generator"),
-        ("abc", "str"),
-    ]:
-        for size in (1, 2):
-            with pytest.raises(TypeError, match=f"shard: cannot deal out {what}; allowed are"):
-                Group(0, size).shard(data)
-
-
-def test_arrays_are_dealt_out_by_row():
-    x, y = np.arange(10).reshape(5, 2), {"label": np.arange(5)}
-    rows, labels = Group(1, 2).shard((x, y))
-    assert rows.tolist() == [[2, 3], [6, 7]]
-    assert labels["label"].tolist() == [1, 3]
-    with pytest.raises(ValueError, match=r"must have equally many rows; they have \[4, 5\]"):
-        Group(1, 2).shard((x, np.arange(4)))
-    with pytest.raises(ValueError, match="the data has 1 row; 2 workers need one each"):
-        Group(1, 2).shard(np.arange(1))
-
-
-def test_a_checkpoint_of_the_state_goes_on_with_the_same_bits(tmp_path):
-    path = "terngrad.testing.residual_codec:ResidualCodec"
-    gradients = [tf.reshape(tf.range(12.0), [4, 3]), tf.ones([3])]
-    make = lambda: Reducer(variables(), ALONE, gradients=path)
-    first, second = make(), make()
-    first(gradients)
-    saved = tf.train.Checkpoint(reducer=first.state).save(str(tmp_path / "checkpoint"))
-    tf.train.Checkpoint(reducer=second.state).restore(saved).assert_consumed()
-    for _ in range(3):
-        for one, other in zip(first(gradients), second(gradients), strict=True):
-            np.testing.assert_array_equal(one, other)
-
-
-def variables():
-    return [tf.Variable(tf.zeros([4, 3]), name="kernel"), tf.Variable(tf.zeros([3]), name="kernel")]
-
-
-def test_gradients_may_be_sparse_or_missing_and_keep_their_types():
-    reducer = Reducer(variables(), ALONE, gradients="float32")
-    sparse = tf.IndexedSlices(tf.ones([2, 3], tf.float16), tf.constant([1, 1]), tf.constant([4, 3]))
-    for call in (reducer, tf.function(reducer)):
-        mean, missing = call([sparse, None])
-        assert missing is None
-        assert mean.dtype == tf.float16
-        assert mean.numpy().tolist() == [[0] * 3, [2] * 3, [0] * 3, [0] * 3]
-    assert int(reducer.state.step) == 2
-    assert reducer.layout.names == ("kernel", "kernel_1")
-    assert reducer.bits_per_parameter == 32
-
-
-def test_calls_in_one_function_follow_each_other():
-    reducer = Reducer(variables(), ALONE, gradients="ternary")
-    gradients = [tf.ones([4, 3]), tf.ones([3])]
-
-    @tf.function
-    def twice():
-        reducer(gradients)
-        return reducer(gradients)
-
-    assert [mean.numpy().tolist() for mean in twice()] == [[[1.0] * 3] * 4, [1.0] * 3]
-    assert int(reducer.state.step) == 2
-
-
-@pytest.mark.parametrize(
-    ("gradients", "why"),
-    [
-        ([tf.ones([4, 3])], "reducer: 1 gradients; allowed are 2"),
-        ([tf.ones([4, 3]), tf.ones([4])], r"gradient of kernel_1 has the shape \(4,\); .* \(3,\)"),
-        ([tf.ones([4, 3], tf.int32), None], "gradient of kernel is int32, not of a float type"),
-    ],
-)
-def test_wrong_gradients_are_named(gradients, why):
-    with pytest.raises(ValueError, match=why):
-        Reducer(variables(), ALONE)(gradients)
-
-
-@pytest.mark.parametrize(
-    ("given", "settings", "why"),
-    [
-        ([tf.Variable(1)], {}, "reducer: Variable is int32; allowed are float types"),
-        (None, {"gradients": "half"}, "'half'; allowed are ternary, float32, float16, and a codec"),
-        (None, {"clip_factor": -1.0}, "clip_factor is -1.0; allowed are finite numbers from 0 on"),
-        (None, {"clip_factor": np.inf}, "clip_factor is inf; allowed are finite numbers from 0"),
-        (None, {"bucket_elements": 0}, "bucket_elements is 0; allowed are 1 and more"),
-        (None, {"seed": -1}, r"seed is -1; allowed are 0 to 2\^64 - 1"),
-        ([], {}, "reducer: there are no variables"),
-        (None, {"float_layers": ["dense"]}, "no variable is in layer 'dense'"),
-        (None, {"nodes": 0}, "nodes is 0; allowed are 1 and more"),
-    ],
-)
-def test_wrong_settings_of_a_reducer_are_named(given, settings, why):
-    with pytest.raises(ValueError, match=why):
-        Reducer(variables() if given is None else given, ALONE, **settings)
-
-
-@pytest.mark.parametrize(
-    ("given", "settings", "why"),
-    [
-        (None, {"gradients": 3}, "gradients is 3; allowed are ternary, float32, float16, and a"),
-        (None, {"float_layers": "dense"}, "float_layers is 'dense'; allowed is a list of names"),
-        (None, {"clip_factor": "2.5"}, "clip_factor is '2.5'; allowed are numbers"),
-        (None, {"seed": 1.5}, "seed is 1.5; allowed are integers"),
-        ([np.ones(3)], {}, "list of tf.Variables or Keras variables has an item of type ndarray"),
-    ],
-)
-def test_settings_of_a_reducer_that_have_another_type_are_named(given, settings, why):
-    with pytest.raises(TypeError, match=why):
-        Reducer(given or variables(), ALONE, **settings)
-
-
-def test_a_gradient_may_be_a_list_of_numbers_and_xla_is_refused():
-    reducer = Reducer([tf.Variable([1.0, 2.0])], ALONE, gradients="float32")
-    (mean,) = reducer([[3.0, 4.0]])
-    np.testing.assert_array_equal(mean, [3.0, 4.0])
-    compiled = tf.function(lambda: reducer([tf.ones([2])]), autograph=False, jit_compile=True)
-    with pytest.raises(ValueError, match="jit_compile=True: XLA cannot compile the exchange"):
-        compiled()
 
 
 def test_only_numbers_are_gathered_and_broadcast():
