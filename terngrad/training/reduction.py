@@ -6,6 +6,7 @@ Programs (`terngrad.training.step`) and the library (`terngrad.Reducer`) make th
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -42,6 +43,7 @@ class Aggregate(NamedTuple):
     unsent: Memories
 
 
+@dataclasses.dataclass(eq=False)
 class Reduction:
     """Reduces the local nodes' gradients to an `Aggregate`, and brackets the updates with it.
 
@@ -49,39 +51,26 @@ class Reduction:
       codecs: together cover every variable once.
       exchange: connects this process' nodes with the others'.
       step: int64 scalar, number of steps made, which each step increments.
-      memory: the codecs' memory of this process' nodes.
-      devices: device of each local node, which measures and encodes: only codes leave it.
+      seed: of all draws, 64 bits.
+      devices: towers, which measure and encode: only codes leave them. Consecutive local nodes
+        share one; then there is one for each node. "" = that of the gradients.
+      memory: the codecs' memory of this process' nodes; None = a new one.
       sequence: learns when the updates of a step begin; None = nobody copies the state meanwhile.
     """
 
-    def __init__(
-        self,
-        codecs: Sequence[Codec],
-        exchange: Exchange,
-        step: tf.Variable,
-        seed: int,
-        devices: Sequence[str] = ("",),
-        memory: Memory | None = None,
-        sequence: SequenceLock | None = None,
-    ) -> None:
-        """Combines the parts; see class.
+    codecs: Sequence[Codec]
+    exchange: Exchange
+    step: tf.Variable
+    seed: int
+    devices: Sequence[str] = ("",)
+    memory: Memory | None = None
+    sequence: SequenceLock | None = None
 
-        Args:
-          codecs: see class.
-          exchange: see class.
-          step: see class.
-          seed: of all draws, 64 bits.
-          devices: consecutive local nodes share one; "" = that of the gradients.
-          memory: None = a new one.
-          sequence: see class.
-        """
-        self.codecs = codecs
-        self.exchange = exchange
-        self.step = step
-        self.memory = memory or Memory(codecs, exchange.first_node, exchange.local_nodes)
-        self.devices = spread(devices, exchange.local_nodes)
-        self.sequence = sequence
-        self._seed = seed_of_draws(seed)
+    def __post_init__(self) -> None:
+        nodes = self.exchange.local_nodes
+        self.devices = spread(self.devices, nodes)
+        self.memory = self.memory or Memory(self.codecs, self.exchange.first_node, nodes)
+        self._seed = seed_of_draws(self.seed)
 
     def keys(self, step: tf.Tensor) -> list[DrawKey]:
         """Returns the keys of the local nodes' draws at a step."""

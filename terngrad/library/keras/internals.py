@@ -1,7 +1,7 @@
 """What the library uses of Keras that has no public name: here alone, with the reason for each.
 
-Each use was checked with Keras 3.15. TensorFlow 2.21 allows Keras from 3.12 on. A test names those
-that another version lacks (internals_test.py).
+Brackets name the members, and the version of Keras with which they were checked. TensorFlow 2.21
+allows Keras from 3.12 on. A test names the members that another version lacks.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-# What Keras' own callbacks, and subclasses of them, remember beside their settings. Keras does not
-# save it, and has no list of it. Checked with Keras 3.15.
+# What Keras' own callbacks, and subclasses of them, remember. Keras does not save it. [3.15]
 REMEMBERED = {
     "EarlyStopping": ("best", "best_epoch", "best_weights", "stopped_epoch", "wait"),
     "ModelCheckpoint": ("_batches_seen_since_last_saving", "_last_batch_seen", "best"),
@@ -29,16 +28,12 @@ REMEMBERED = {
     "SwapEMAWeights": ("_ema_weights_in_model",),
     "TensorBoard": ("_global_test_batch", "_global_train_batch"),
 }
-# Attributes of every callback that Keras sets in each `fit`; the sign of the last one changes.
-# Checked with Keras 3.15.
+# Attributes of callbacks that change in each `fit`; the last one changes its sign. [3.15]
 SET_BY_FIT = ("_model", "params", "min_delta")
 
 
 def is_of_keras(kind: type) -> bool:
-    """Returns whether Keras defines a class: the module of one has no public name.
-
-    Checked with Keras 3.15: `keras.src`.
-    """
+    """Whether Keras defines a class, of which the module is private [3.15: keras.src]."""
     return kind.__module__.partition(".")[0] == "keras"
 
 
@@ -46,84 +41,66 @@ def is_of_keras(kind: type) -> bool:
 
 
 def layers_of(model: keras.Model) -> list[keras.Layer]:
-    """Returns a model and all layers within it; `Model.layers` has those of one level only.
-
-    Checked with Keras 3.15: `Layer._flatten_layers`.
-    """
+    """A model and all layers in it; `layers` has one level only [3.15: Layer._flatten_layers]."""
     return list(model._flatten_layers())
 
 
 def own_state(layer: keras.Layer) -> list[keras.Variable]:
-    """Returns the variables that a layer itself holds and does not train.
+    """The variables that a layer itself holds and does not train.
 
-    Its public lists also hold frozen weights, and those of layers within. Checked with Keras 3.15:
-    `Layer._non_trainable_variables`.
+    Its public lists also hold frozen weights, and those of layers within [3.15:
+    Layer._non_trainable_variables].
     """
     return layer._non_trainable_variables
 
 
 def seed_generators(layer: keras.Layer) -> Sequence[keras.random.SeedGenerator]:
-    """Returns the random generators of a layer, of which Keras has no public list.
-
-    Checked with Keras 3.15: `Layer._seed_generators`.
-    """
+    """A layer's random generators, of which there is no list [3.15: Layer._seed_generators]."""
     return getattr(layer, "_seed_generators", ())
 
 
 def lookup_of(layer: keras.Layer) -> keras.Layer | None:
-    """Returns the layer in which a TextVectorization keeps its vocabulary; None of other layers.
+    """The layer within a TextVectorization that has the same vocabulary, to be told once.
 
-    Both have the vocabulary, and it is to be told once. Checked with Keras 3.15:
-    `TextVectorization._lookup_layer`.
+    None of other layers [3.15: TextVectorization._lookup_layer].
     """
     return getattr(layer, "_lookup_layer", None)
 
 
-# What `compile` was given. `Model.get_compile_config` gives it serialized: of functions the names.
-
-
 def loss_weights(model: keras.Model) -> Any:
-    """Returns the weights of a compiled model's losses, as the program gave them.
+    """The weights of losses as `compile` got them; its public settings have names of functions.
 
-    Checked with Keras 3.15: `Model._compile_loss._user_loss_weights`.
+    [3.15: Model._compile_loss._user_loss_weights]
     """
     return getattr(getattr(model, "_compile_loss", None), "_user_loss_weights", None)
 
 
 def metrics(model: keras.Model) -> dict[str, Any]:
-    """Returns a compiled model's metrics and weighted metrics, as the program gave them.
+    """Metrics and weighted metrics as `compile` got them; see `loss_weights`.
 
-    Checked with Keras 3.15: `Model._compile_metrics._user_metrics` and `_user_weighted_metrics`.
+    [3.15: Model._compile_metrics._user_metrics, _user_weighted_metrics]
     """
     compiled = getattr(model, "_compile_metrics", None)
-    return {
-        "metrics": getattr(compiled, "_user_metrics", None),
-        "weighted_metrics": getattr(compiled, "_user_weighted_metrics", None),
-    }
+    names = ("metrics", "weighted_metrics")
+    return {name: getattr(compiled, f"_user_{name}", None) for name in names}
 
 
 def settings_of(thing: Any) -> dict[str, Any]:
-    """Returns the configuration of an optimizer, a loss or a metric.
+    """The configuration of an optimizer, a loss or a metric.
 
-    `get_config` lacks what some losses give to their function, as Huber its delta. Checked with
-    Keras 3.15: `LossFunctionWrapper._fn_kwargs`.
+    `get_config` of some losses lacks numbers, as Huber's delta [3.15:
+    LossFunctionWrapper._fn_kwargs].
     """
     return {**thing.get_config(), **getattr(thing, "_fn_kwargs", {})}
 
 
 def chose_xla(model: keras.Model) -> bool:
-    """Returns whether Keras itself turns `jit_compile` on for a model, if it is not told.
-
-    Checked with Keras 3.15: `Model._resolve_auto_jit_compile`.
-    """
+    """Whether Keras itself chooses XLA for a model [3.15: Model._resolve_auto_jit_compile]."""
     return bool(model._resolve_auto_jit_compile())
 
 
 def in_order(model: keras.Model, logs: Mapping[str, Any]) -> Any:
-    """Returns results of metrics as `Model.evaluate` does that returns no dict.
-
-    Checked with Keras 3.15: `Model._flatten_metrics_in_order`.
-    """
+    """Results as `evaluate` without a dict has them [3.15: Model._flatten_metrics_in_order]."""
     return model._flatten_metrics_in_order(logs)
 
 
@@ -138,19 +115,16 @@ class FitCall(NamedTuple):
 
 
 def callback_list() -> keras.callbacks.CallbackList | None:
-    """Returns the list of callbacks that is calling one of them, which Keras does not tell it.
-
-    Checked with Keras 3.15: `CallbackList` calls the methods of its callbacks itself.
-    """
+    """The list that calls one of its callbacks, which none of them is told [3.15: its frame]."""
     frame = _list_frame()
     return frame and frame.f_locals["self"]
 
 
 def fit_call() -> FitCall:
-    """Returns the call of `fit` that tells its callbacks that it begins.
+    """The call of `fit` that tells its callbacks that it begins.
 
-    Keras tells them neither its data nor `steps_per_epoch`. Checked with Keras 3.15: `fit` calls
-    `CallbackList.on_train_begin`, and has its arguments still under their names.
+    They are told neither its data nor `steps_per_epoch` [3.15: the frame that calls
+    CallbackList.on_train_begin has the arguments under their names].
     """
     fit = _list_frame().f_back
     return FitCall(fit.f_locals, fit.f_code)
@@ -164,22 +138,19 @@ def _list_frame() -> FrameType | None:
 
 
 def initial_epoch(model: keras.Model) -> int | None:
-    """Returns the epoch at which BackupAndRestore lets `fit` resume; None where it does not.
-
-    Checked with Keras 3.15: `Model._initial_epoch`.
-    """
+    """The epoch at which BackupAndRestore lets `fit` resume [3.15: Model._initial_epoch]."""
     return getattr(model, "_initial_epoch", None)
 
 
 def set_initial_epoch(model: keras.Model, epoch: int | None) -> None:
-    """Lets `fit` resume at an epoch as BackupAndRestore does; see `initial_epoch`."""
+    """Lets `fit` resume at an epoch; see `initial_epoch`."""
     model._initial_epoch = epoch
 
 
 def has_backup(callback: keras.callbacks.BackupAndRestore) -> bool:
-    """Returns whether there is a backup, which the callback restores without saying so.
+    """Whether there is a backup, which the callback restores without saying so.
 
-    Checked with Keras 3.15: `BackupAndRestore._training_metadata_path`.
+    [3.15: BackupAndRestore._training_metadata_path]
     """
     return tf.io.gfile.exists(callback._training_metadata_path)
 
@@ -187,9 +158,9 @@ def has_backup(callback: keras.callbacks.BackupAndRestore) -> bool:
 def save_checkpoint(
     callback: keras.callbacks.ModelCheckpoint, epoch: int, batch: int, logs: dict[str, Any]
 ) -> str:
-    """Lets a ModelCheckpoint save now, not only when it is due; returns the path.
+    """Lets a ModelCheckpoint save before it is due; returns the path.
 
-    Checked with Keras 3.15: `ModelCheckpoint._save_model` and `_get_file_path`.
+    [3.15: ModelCheckpoint._save_model, _get_file_path]
     """
     callback._save_model(epoch, batch, logs)
     return callback._get_file_path(epoch, batch, logs)
@@ -199,26 +170,17 @@ def save_checkpoint(
 
 
 def trained_variables(optimizer: keras.optimizers.Optimizer) -> list[Any]:
-    """Returns the variables of the model for which an optimizer was built.
-
-    `Optimizer.variables` are its own. Checked with Keras 3.15: `Optimizer._trainable_variables`.
-    """
+    """The model's variables; `variables` are its own [3.15: Optimizer._trainable_variables]."""
     return optimizer._trainable_variables
 
 
 def place_of(optimizer: keras.optimizers.Optimizer, variable: Any) -> int:
-    """Returns the index of a trained variable in the lists that an optimizer keeps of slots.
-
-    Checked with Keras 3.15: `Optimizer._get_variable_index`.
-    """
+    """The index of a variable in an optimizer's slots [3.15: Optimizer._get_variable_index]."""
     return optimizer._get_variable_index(variable)
 
 
 def adam_slots(optimizer: keras.optimizers.Adam) -> tuple[list[Any], list[Any]]:
-    """Returns Adam's means of gradients and of their squares; SGD's `momentums` have a public name.
-
-    Checked with Keras 3.15: `Adam._momentums` and `Adam._velocities`.
-    """
+    """Adam's slots; SGD's have a public name [3.15: Adam._momentums, _velocities]."""
     return optimizer._momentums, optimizer._velocities
 
 
@@ -226,19 +188,16 @@ _WITHIN_APPLY = ("_backend_apply_gradients", "_clip_gradients", "_backend_update
 
 
 def is_patched(optimizer: keras.optimizers.Optimizer) -> bool:
-    """Returns whether a program has replaced methods of an optimizer that `apply` calls.
-
-    For their names see `ApplyHooks`.
-    """
+    """Whether a program has replaced a method that `apply` calls; for these see `ApplyHooks`."""
     return not vars(optimizer).keys().isdisjoint(("update_step", *_WITHIN_APPLY))
 
 
 class ApplyHooks:
     """A base, before an optimizer's own class, whose methods are called within Keras' `apply`.
 
-    `Optimizer.apply` filters gradients, accumulates them, clips them and updates; it has no public
-    method between. Checked with Keras 3.15: `Optimizer._backend_apply_gradients`,
-    `_clip_gradients` and `_backend_update_step`.
+    `apply` filters gradients, accumulates or clips them, and updates; between these it calls no
+    public method [3.15: Optimizer._backend_apply_gradients, _clip_gradients,
+    _backend_update_step].
     """
 
     def note_filtered(self, variables: Sequence[Any]) -> None:
@@ -266,19 +225,11 @@ class ApplyHooks:
         super()._backend_update_step(*left, learning_rate)
 
 
-def own_class(thing: Any) -> type:
-    """Returns the class by which Keras saves an object: not one that `AsOwnClass` hides.
-
-    Checked with Keras 3.15.
-    """
-    return thing.__class__
-
-
 class AsOwnClass:
     """A base, before an object's own class, that Keras saves and copies as one of the own class.
 
-    Keras writes the name of `__class__`, and would not find a class that was made for an object.
-    Checked with Keras 3.15.
+    Keras writes the name of `__class__`, and would not find a class that was made for an object
+    [3.15].
     """
 
     @property
@@ -292,10 +243,14 @@ class AsOwnClass:
         return cls.__bases__[-1].from_config(*args, **kwargs)
 
 
-def change_class(thing: Any, kind: type) -> None:
-    """Gives an object of Keras another class.
+def own_class(thing: Any) -> type:
+    """The class by which Keras saves an object, not one that `AsOwnClass` hides."""
+    return thing.__class__
 
-    Keras tracks what is assigned to its objects, and `AsOwnClass` has a `__class__` of its own;
-    this assigns the one below both. Checked with Keras 3.15.
+
+def change_class(thing: Any, kind: type) -> None:
+    """Gives an object another class, also where `AsOwnClass` has a `__class__` of its own.
+
+    Keras tracks what is assigned to its objects; this assigns beneath both [3.15].
     """
     vars(object)["__class__"].__set__(thing, kind)
