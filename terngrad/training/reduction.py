@@ -159,10 +159,10 @@ def exchange_gradients(
 
     Args:
       gradients: gradients of all variables, by local node.
-      codecs: together cover every variable once.
+      codecs: see `Reduction`.
       exchange: connects the nodes.
       keys: key of each local node's draws.
-      devices: device of each local node, which measures and encodes: only codes leave it.
+      devices: device of each local node; see `Reduction`.
       memories: memories before the step, by codec and local node; empty = before the first step.
       as_sums: whether means need not be decoded, if they are sums of codes.
     """
