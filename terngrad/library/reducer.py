@@ -138,14 +138,18 @@ class Reducer:
         self._group = group
         self._nodes = nodes
         self.kernels = kernels
-        self._reduction = Reduction(make_codecs(self.layout, kernels), exchange, step, seed)
+        codecs = make_codecs(self.layout, kernels)
+        if index := group.count("reducer"):  # layouts may be equal, but not names of operations
+            for each in codecs:
+                each.name = f"{each.name}/{index}"
+        self._reduction = Reduction(codecs, exchange, step, seed)
         self.memory = self._reduction.memory
-        self._index = group.count("reducer")
-        self._eager = tf.function(self._means_of_call, autograph=False)
+        # Outside graphs, where calls have an order.
+        call = lambda gradients: self._means(gradients, f"{CALL} {index}").means
+        self._eager = tf.function(call, autograph=False)
         self._calls = Calls()
         self.state = ReducerState(step, self.memory.variables)
         group.step = step
-        self._tell_apart(self._index)
         group.agree(
             {
                 "gradients of the reducer": codec,
@@ -158,12 +162,6 @@ class Reducer:
             "a new Reducer",
         )
         group.broadcast(held)
-
-    def _tell_apart(self, index: int) -> None:
-        """Names the operations of one of several reducers of a group: layouts may be equal."""
-        if index:
-            for codec in self._reduction.codecs:
-                codec.name = f"{codec.name}/{index}"
 
     def __call__(self, gradients: Sequence[Gradient] | Sequence[Sequence[Gradient]]) -> list:
         """Returns the mean gradients over all nodes of all processes.
@@ -227,10 +225,6 @@ class Reducer:
         if exchange.packs_codes and (calls := int(exchange.steps)):
             sent = self.bytes_sent / calls
         return 8 * sent / max(self.layout.size, 1)
-
-    def _means_of_call(self, gradients: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
-        """The exchange of a call outside a graph, in which calls have an order."""
-        return self._means(gradients, f"{CALL} {self._index}").means
 
     def _means(
         self,
