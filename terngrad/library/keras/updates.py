@@ -22,7 +22,7 @@ class Fused:
     """The sums of the update under way, between the exchange and Keras' call of the update."""
 
     def __init__(self) -> None:
-        self._kernels: Kernels | None = None
+        self._kernels: GradientKernels | None = None
         self._buckets: list[tuple[Sums, list[tf.Variable]]] = []  # with their variables
 
     def clear(self) -> None:
